@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test cover check kernels bench simulate soak matrix java mariadb mysql iproute clean
+.PHONY: help quickstart test cover check kernels bench simulate soak fuzz matrix java mariadb mysql iproute clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -15,6 +15,7 @@ SEEDS ?= 1000
 SEED ?=
 PLANTED ?=
 MINUTES ?= 15
+SECONDS ?= 60
 # Processes that run tests side by side; a few tests that are named in ARGS are faster in one. All tests of a file run
 # in one process.
 WORKERS ?= $(if $(ARGS),0,2)
@@ -58,6 +59,9 @@ soak: java mariadb ## random schema changes, rows and kills on three servers: MI
 matrix: java mariadb mysql iproute ## what make test leaves out: every fail-point, longer stories of faults, all generated cases
 	@$(PYTHON) -m pytest $(PARALLEL) -m matrix $(ARGS)
 	@$(if $(ARGS),,$(PYTHON) -m pytest $(PARALLEL) --hypothesis-profile matrix tests/unit)
+
+fuzz: $(INSTALLED) ## bytes that nobody would send, for everything that reads bytes: SECONDS=60 for each target, ARGS="--only frames,toml"
+	@$(PYTHON) -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
 clean: ## remove the venv and what tools have left
 	rm -rf $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist

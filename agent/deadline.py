@@ -1,8 +1,8 @@
-"""Deadlines: bound the time that blocking work is waited for, and end or abandon work that is overdue.
+"""Deadlines: limit how long blocking work is awaited, and cancel or abandon overdue work.
 
-A sink or a Spark job that never answers must not hold what others need. When its time is up, or nobody wants its result
-any more, the work is asked to end (a job is cancelled, which gives its slots back); if it does not even do that, its
-thread is left behind. What such a thread may still write later is refused by the sink's record.
+A sink or a Spark job that never answers must not block others. When the time is over, or the result is no longer
+needed, the work is asked to end (cancelling a job releases its slots); if even that fails, its thread is abandoned.
+Later writes of such a thread are refused by the sink's record.
 """
 
 import threading
@@ -16,7 +16,7 @@ from anyio import CapacityLimiter, to_thread
 
 T = TypeVar("T")
 
-#: what was asked to end is waited for so long; Spark needs two seconds to end a Python worker
+#: how long to wait for cancelled work; Spark needs two seconds to end a Python worker
 GRACE_S = 10.0
 _AGAIN_S = 1.0
 
@@ -24,16 +24,16 @@ _log = structlog.get_logger()
 
 
 class AbandonedError(Exception):
-    """Work did not end in its time; its thread runs on, and nobody waits for it."""
+    """Work did not end in time; its thread keeps running, abandoned."""
 
 
 class Deadline:
-    """Goes along with one piece of work; thread-safe."""
+    """Accompanies one piece of work; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._is_over = False
-        #: how to end what is under way → set when it has ended
+        #: how to cancel an operation in progress → set when it has ended
         self._works: dict[Callable[[], object], threading.Event] = {}
 
     @property
@@ -42,7 +42,7 @@ class Deadline:
 
     @contextmanager
     def covers(self, cancel: Callable[[], object]) -> Iterator[None]:
-        """Inside something runs that ``cancel`` ends; it is called, again and again, while deadline is over."""
+        """In this context an operation runs that ``cancel`` ends; it is called repeatedly once the deadline is over."""
         ended = threading.Event()
         with self._lock:
             self._works[cancel] = ended
@@ -56,7 +56,7 @@ class Deadline:
             ended.set()
 
     def end(self) -> None:
-        """Nobody waits any more; returns at once."""
+        """Declare the deadline over; returns at once."""
         with self._lock:
             is_first, self._is_over = not self._is_over, True
             for cancel, ended in self._works.items() if is_first else ():
@@ -66,9 +66,9 @@ class Deadline:
 async def run_with_deadline(
     call: Callable[[Deadline], T], *, timeout_s: float, limiter: CapacityLimiter, grace_s: float = GRACE_S
 ) -> T:
-    """``call`` in a thread, asked to end after ``timeout_s`` and when this is cancelled.
+    """Run ``call`` in a thread; cancel it after ``timeout_s``, or when this coroutine is cancelled.
 
-    :raises AbandonedError: it did not even end when it was asked to.
+    :raises AbandonedError: it did not end even when cancelled.
     """
     deadline = Deadline()
     failure: Exception | None = None
@@ -98,7 +98,7 @@ async def _end_after(deadline: Deadline, timeout_s: float) -> None:
 
 
 def _cancel_in_background(cancel: Callable[[], object], ended: threading.Event) -> None:
-    """In a thread: the call that cancels may hang too, and what it cancels may not have begun."""
+    """Run in a thread: the cancelling call may hang too, and the operation may not have started yet."""
 
     def work() -> None:
         while not ended.is_set():

@@ -1,51 +1,55 @@
 """Errors of the agent; all are ``reactor.errors.WeirError``: one line, cause then cure.
 
-SourceError                 the source database refused or failed
-├── SourceUnreachableError  host down, connection lost (retryable)
-├── SourceAuthError         wrong user or password, no replication privilege
-├── SourceConfigError       the server is not set up for capture: wal_level, free slots, publication
-├── TableIneligibleError    a table without a usable key and without force_replicate
-├── SlotInUseError          another reader holds the slot, or a dead one still seems to (retryable)
-└── PositionLostError       the slot is gone, or of another server: what comes next is no longer there
-    └── SnapshotLostByGCError  the server has removed what was not read for too long
-LogError                    the change log's storage refused or failed (retryable)
-├── LogFencedError          another sync worker has taken the log over
-└── LogStorageMismatchError the log storage is not this cluster's
-HoldTooEarlyError           a table must be held, which some captures of the cluster do not know yet (retryable)
-UnitFencedError             a worker with a newer order runs this unit
-SinkError                   the sink refused or failed
-├── SinkUriError            unknown scheme or malformed URI
-├── SinkConfigError         the whole sink: not writable, wrong bucket or credentials
-├── SinkPassingError        the whole sink, for now: disk full, mount away, storage that does not answer (retryable)
-├── SinkFencedError         the sink records another position than this writer expects: the writer is stale
-├── SinkConflictError       a concurrent commit; try again (retryable)
-├── RowMovedError           a row went from one span to another, with values that only the sink knows
-├── TableHeldError          one table at the sink cannot be written, for a reason that no other name says (of a table)
-│   ├── TablePassingError   the same where the cause may pass (retryable)
-│   ├── TableForeignError   the sink's table is not this changefeed's, or somebody has changed it
-│   ├── TableLogLostError   the part of the change log that a held table needs is gone
-│   ├── TableNameError      no directory can carry the table's name
-│   └── LeftOutValueError   an update left out a value of a row that the sink does not have
-└── SinkTimeoutError        it has not answered for so long that nobody waits any more (retryable)
-JobError                    a Spark job failed as a whole (retryable)
-└── JobTimeoutError         it was cancelled: it took too long, or nobody waits for it any more
-PluginError                 the package of a sink or source cannot be used
-FilterError                 an event filter or column selector that cannot be read, or does not fit its table
-DecodeError                 bytes in the log that are not what their schema says (not retryable)
-JavaError                   no Java, or one that Spark cannot use
+SourceError                 the source database refused or failed ├── SourceUnreachableError  host down, connection lost
+(retryable) ├── SourceAuthError         wrong user or password, no replication privilege ├── SourceConfigError       the
+server is not set up for capture: wal_level, free slots, publication ├── TableIneligibleError    a table without a
+usable key and without force_replicate ├── SlotInUseError          another reader holds the slot, or a dead one still
+seems to (retryable) └── PositionLostError       the slot is gone, or the server is a different one: the next changes
+are not available
+    └── SnapshotLostByGCError  the server has removed log that was not read for too long
+LogError                    the change log's storage refused or failed (retryable) ├── CopyLostError           the
+manifest of a table's copy is gone from the log storage ├── LogFencedError          another sync worker has taken the
+log over └── LogStorageMismatchError the log storage is not this cluster's HoldTooEarlyError           a table must be
+held, which some captures of the cluster do not support yet (retryable) UnitFencedError             a worker with a
+newer order runs this unit StreamEndsCapturesError     captures have ended one after the other where they read the
+source SinkError                   the sink refused or failed ├── SinkUriError            unknown
+scheme or malformed URI ├── SinkConfigError         the whole sink: not writable, wrong bucket or credentials ├──
+SinkPassingError        the whole sink, transient: disk full, mount missing, storage does not answer (retryable) ├──
+SinkFencedError         the sink records another position than this writer expects: the writer is stale ├──
+SinkConflictError       a concurrent commit (retryable) ├── RowMovedError           a row moved between spans, with
+values that only the sink has ├── TableHeldError          one table at the sink cannot be written, for a reason without
+a class of its own (of a table) │   ├── TablePassingError   the same, with a transient cause (retryable) │   ├──
+TableForeignError   the sink's table is not this changefeed's, or another writer has changed it │   ├──
+TableLogLostError   the part of the change log that a held table needs is gone │   ├── CopyBehindError     the copy that
+is to replace the sink's table is older than the table │   ├── TableNameError      the table's name is not possible as a
+directory │   └── LeftOutValueError   an update left out a value of a row that the sink does not have └──
+SinkTimeoutError        it did not answer in time (retryable) OwnFaultError               this capture lacks room,
+memory, descriptors, threads or Spark (of the capture) JobError                    a Spark job failed as a whole
+(retryable) └── JobTimeoutError         it was cancelled: it took too long, or its result is no longer needed
+PluginError                 the package of a sink or source cannot be used FilterError                 an event filter
+or column selector that cannot be parsed, or does not fit its table DecodeError                 bytes in the log do not
+match their schema (not retryable) JavaError                   no Java, or one that Spark cannot use
 
-*Of a table* (``Scope.TABLE``) are TableIneligibleError, TableHeldError and what is below it, DecodeError and
-FilterError: raised while a table is written, they hold that table alone, and all others flow.
+*Of a table* (``Scope.TABLE``) are TableIneligibleError, TableHeldError and its subclasses, DecodeError and FilterError:
+raised while a table is written, they hold that table alone, and all others flow.
 """
 
 from reactor.errors import Scope, WeirError
 
+#: cure for one table that the log alone cannot repair
+RESYNC = "`weir table resync` copies the table again"
 #: the cure of a lost position
+NEW_POSITION = "`weir changefeed resume --resync` takes a new position and copies every table again in place"
+#: the cure where no copy can be put in a table's place
 NEW_SNAPSHOT = "for a new snapshot remove it, and its tables at the sink, and create the changefeed again"
 
 
 class SourceError(WeirError):
     """The source database refused or failed."""
+
+
+class StatementRefusedError(SourceError):
+    """The source refused a statement for a reason without a class of its own here."""
 
 
 class SourceUnreachableError(SourceError):
@@ -69,7 +73,7 @@ class TableIneligibleError(SourceError):
 
 
 class SlotInUseError(SourceError):
-    """Another reader holds the replication slot; a dead one lets go after the server's timeout."""
+    """Another reader holds the replication slot; a dead one releases it after the server's timeout."""
 
     retryable = True
 
@@ -79,13 +83,17 @@ class PositionLostError(SourceError):
 
 
 class SnapshotLostByGCError(PositionLostError):
-    """The server has removed the log behind this changefeed's position: nobody read it for too long."""
+    """The server has removed the log after this changefeed's position, which was not read for too long."""
 
 
 class LogError(WeirError):
     """The change log's storage refused or failed."""
 
     retryable = True
+
+
+class CopyLostError(LogError):
+    """The manifest of a table's copy in the log storage is gone, or incomplete."""
 
 
 class LogFencedError(LogError):
@@ -95,19 +103,23 @@ class LogFencedError(LogError):
 
 
 class HoldTooEarlyError(WeirError):
-    """A table can no longer be followed, and the cluster's format does not know held tables yet."""
+    """A table can no longer be followed, and the cluster's format does not support held tables yet."""
 
     retryable = True
 
 
 class LogStorageMismatchError(LogError):
-    """The log storage at hand is not this cluster's."""
+    """The log storage is not this cluster's."""
 
     retryable = False
 
 
 class UnitFencedError(WeirError):
     """A worker with a newer order runs this unit; this one must stop."""
+
+
+class StreamEndsCapturesError(WeirError):
+    """Captures have ended one after the other while they read the source's log from one position on."""
 
 
 class SinkError(WeirError):
@@ -119,12 +131,12 @@ class SinkUriError(SinkError):
 
 
 class SinkConfigError(SinkError):
-    """The sink as a whole cannot be used: not writable, wrong bucket or credentials. What concerns one table is a
+    """The sink as a whole cannot be used: not writable, wrong bucket or credentials. Problems of one table are
     ``TableHeldError``."""
 
 
 class SinkPassingError(SinkError):
-    """The sink as a whole cannot be used for now: disk full, mount away, storage that does not answer."""
+    """The sink as a whole is unavailable for now: disk full, mount missing, storage does not answer."""
 
     retryable = True
 
@@ -134,33 +146,38 @@ class SinkFencedError(SinkError):
 
 
 class SinkConflictError(SinkError):
-    """A concurrent commit was there first; read again and decide."""
+    """A concurrent commit was faster; read again and decide."""
 
     retryable = True
 
 
 class RowMovedError(SinkError):
-    """An update changed a row's key and left values out, in a table of several spans: only one span could do it."""
+    """An update changed a row's key and left values out, in a table with several spans; only a single span can apply
+    it."""
 
 
 class TableHeldError(SinkError):
-    """One table at the sink cannot be written; waiting does not cure it (``TablePassingError`` where it may)."""
+    """One table at the sink cannot be written; waiting does not help (``TablePassingError`` if it may)."""
 
     scope = Scope.TABLE
 
 
 class TablePassingError(TableHeldError):
-    """One table at the sink cannot be written, and the cause may pass by itself."""
+    """One table at the sink cannot be written, with a transient cause."""
 
     retryable = True
 
 
 class TableForeignError(TableHeldError):
-    """The sink's table is not this changefeed's, or somebody else has changed it."""
+    """The sink's table is not this changefeed's, or another writer has changed it."""
+
+
+class CopyBehindError(TableHeldError):
+    """The sink's table is ahead of the copy that is to replace it."""
 
 
 class TableNameError(TableHeldError):
-    """No directory of the sink can carry the table's name."""
+    """The table's name is not possible as a directory of the sink."""
 
 
 class LeftOutValueError(TableHeldError):
@@ -172,9 +189,18 @@ class TableLogLostError(TableHeldError):
 
 
 class SinkTimeoutError(SinkError):
-    """The sink has not answered for so long that nobody waits any more."""
+    """The sink did not answer in time."""
 
     retryable = True
+
+
+class OwnFaultError(WeirError):
+    """This capture lacks what every capture needs: room, memory, descriptors, threads or Spark. Its work moves to
+    another one."""
+
+    code = "CaptureFault"
+    retryable = True
+    scope = Scope.CAPTURE
 
 
 class JobError(WeirError):
@@ -184,24 +210,27 @@ class JobError(WeirError):
 
 
 class JobTimeoutError(JobError):
-    """A Spark job was cancelled: it took too long, or nobody waits for it any more."""
+    """A Spark job was cancelled: it took too long, or its result is no longer needed."""
 
 
 class PluginError(WeirError):
-    """The package that brings a sink or a source does not import, or has no plugin where it says so."""
+    """The package of a sink or a source does not import, or does not contain the declared plugin."""
 
 
 class FilterError(WeirError):
-    """An event filter or column selector cannot be read, or does not fit its table."""
+    """An event filter or column selector cannot be parsed, or does not fit its table."""
 
     scope = Scope.TABLE
 
 
 class DecodeError(WeirError):
-    """Bytes in the log are not what their schema says."""
+    """Bytes in the log do not match their schema."""
 
     scope = Scope.TABLE
 
 
 class JavaError(WeirError):
     """No Java, or one that Spark cannot use."""
+
+    retryable = True
+    scope = Scope.CAPTURE

@@ -1,4 +1,4 @@
-"""Running errors: errors that we raised as the owner and users see them."""
+"""Running errors: converts our own errors to what the owner and users see."""
 
 import time
 
@@ -7,7 +7,7 @@ from reactor.records.changefeed import RunningError
 
 
 def running_error(error: WeirError) -> RunningError:
-    """An error as the owner and users see it."""
+    """Return an error as the owner and users see it."""
     return RunningError(
         code=error.code,
         message=str(error),

@@ -2,7 +2,7 @@
 
 A benchmark is a module of ``benchmarks.rows`` (sources and sinks) or ``benchmarks.cluster`` (captures and their actors)
 with ``run() -> dict``; ``decode_postgres`` is called ``decode-postgres``. The dictionary has ``ratio`` (ours to the
-peer's), both raw figures, and what was run. What benchmarks share is in ``benchmarks.support``.
+peer's), both raw figures, and a description of the workload. Shared code is in ``benchmarks.support``.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from benchmarks import cluster, rows
 
 
 def names() -> dict[str, str]:
-    """Names of the benchmarks in order, with their modules."""
+    """Return the benchmarks' names in order, with their modules."""
     packages = (cluster, rows)
     found = [(each.name, package.__name__) for package in packages for each in pkgutil.iter_modules(package.__path__)]
     return {name.replace("_", "-"): f"{package}.{name}" for name, package in sorted(found)}

@@ -1,1 +1,50 @@
-"""Processes of Weir: sockets, mailboxes, clocks and configuration. The only package that starts things."""
+"""Capture: Weir's process: sockets, mailboxes, clocks and configuration. The only package that starts things.
+
+It is also the Python interface: ``start`` runs a capture in a notebook's event loop, ``local`` in a thread, ``connect``
+speaks to a running cluster. They are imported on first use, so that importing this package costs next to nothing.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from capture.python.cluster import Changefeed, Cluster
+    from capture.python.entry import connect, local, start
+    from capture.python.local import LocalChangefeed, LocalCluster
+    from capture.python.table import Table
+    from reactor.errors import WeirError
+
+__all__ = [
+    "Changefeed",
+    "Cluster",
+    "LocalChangefeed",
+    "LocalCluster",
+    "Table",
+    "WeirError",
+    "connect",
+    "local",
+    "start",
+]
+_PLACES = {
+    "Changefeed": "capture.python.cluster",
+    "Cluster": "capture.python.cluster",
+    "LocalChangefeed": "capture.python.local",
+    "LocalCluster": "capture.python.local",
+    "Table": "capture.python.table",
+    "WeirError": "reactor.errors",
+    "connect": "capture.python.entry",
+    "local": "capture.python.entry",
+    "start": "capture.python.entry",
+}
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name not in _PLACES:
+        raise AttributeError(f"module 'capture' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = globals()[name] = getattr(import_module(_PLACES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

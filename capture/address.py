@@ -1,10 +1,12 @@
-"""Addresses: take ``host:port`` apart and put it together; an IPv6 host is written in brackets."""
+"""Addresses: splits and joins ``host:port``; an IPv6 host is written in brackets."""
+
+from ipaddress import ip_address
 
 _PORT_MAX = 65_535
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port.
+    """Return host and port.
 
     :raises ValueError: it is not an address.
     """
@@ -17,6 +19,16 @@ def split_address(address: str) -> tuple[str, int]:
 
 def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach it. Names other than localhost are considered remote."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 DEFAULT_ADDRESS = "127.0.0.1:8300"

@@ -1,4 +1,4 @@
-"""The capture: one member of the cluster, from registration to a clean leave.
+"""Capture: one member of the cluster, from registration to a clean leave.
 
     run ─► actor, under supervision ─► one membership after the other (``capture.member.capture_actor``)
              │
@@ -7,8 +7,8 @@
              ├─ candidacy: the owner's actor, which campaigns, and runs the owner's worker while elected
              └─ messenger: orders and answers between captures
 
-When any part of a membership ends, all of it is cancelled at once: what still runs in threads is fenced by the sink's
-records and the log's epoch. Spark and the HTTP API outlive memberships: they belong to the process.
+When any part of a membership ends, all of it is cancelled at once: the sink's records and the log's epoch fence what
+still runs in threads. Spark and the HTTP API survive memberships: they belong to the process.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,12 +23,15 @@ from capture.actors.supervised import Supervised
 from capture.api.changefeeds import Changefeeds
 from capture.config import ServerSettings
 from capture.errors import ActorError
+from capture.member import waiting
+from capture.member.access import ClusterAccess, OwnToken
 from capture.member.capture_actor import CaptureActor, CaptureMemory, LeaveCluster
 from capture.member.cluster_service import ClusterService
 from capture.member.membership import Base, Membership
 from capture.member.services import DataPlane, build_data_plane
+from capture.messaging.tls import NodeTls, Tls
 from capture.messaging.transport import TcpTransport, Transport
-from capture.security.secrets import looked_up
+from capture.security.reach import look_up_freely
 from reactor.messages import Liveness
 from reactor.restarts import RestartPolicy
 from reactor.settings import TlsFiles
@@ -36,8 +39,8 @@ from reactor.store.etcd import connect
 from reactor.store.port import EtcdClient
 
 _OWNER_TIMEOUT_S = 30.0
-_OWNER_LOOK_S = 0.05
-#: longer than a membership takes to give away what it has
+_OWNER_POLL_S = 0.05
+#: longer than a membership takes to hand over its work
 _LEAVE_TIMEOUT_S = 120.0
 _MAILBOX_SIZE = 16
 
@@ -46,9 +49,9 @@ Connect = Callable[[ServerSettings], Awaitable[EtcdClient]]
 
 
 class Capture:
-    """The process's side of a membership: memberships come and go, ``cluster`` answers for the present one.
+    """The process's side of a membership: memberships change, ``cluster`` answers for the current one.
 
-    ``data_plane``, ``connect_etcd`` and ``transport`` are what a simulated cluster replaces.
+    A simulated cluster replaces ``data_plane``, ``connect_etcd`` and ``transport``.
     """
 
     def __init__(
@@ -61,9 +64,14 @@ class Capture:
     ) -> None:
         self.settings = settings
         self.data_plane = data_plane or build_data_plane(settings)
-        self._base = Base(settings, self.data_plane, transport or TcpTransport())
+        self.own_token = OwnToken()
+        tls = node_tls(settings)
+        self._base = Base(settings, self.data_plane, transport or TcpTransport(), tls, self.own_token)
         self.cluster = ClusterService(self)
-        self.changefeeds = Changefeeds(self.cluster)
+        self.access = ClusterAccess(self, self.own_token)
+        self.changefeeds = Changefeeds(
+            self.cluster, token=lambda: self.own_token.value, ca_file=str(settings.tls_ca_file or "")
+        )
         self._connect = connect_etcd or _connect
         self._state = CaptureMemory(ready=anyio.Event(), leaving=anyio.Event())
         self._ref: ActorRef[LeaveCluster] | None = None
@@ -71,11 +79,11 @@ class Capture:
     async def run(self) -> None:
         """Be a member until ``leave``; when cancelled, stop at once.
 
-        :raises WeirError: it cannot start (etcd unreachable, no Java, foreign log storage), or failed for good.
+        :raises WeirError: it cannot start (etcd unreachable, no Java, foreign log storage), or failed permanently.
         """
-        # in a task below the caller's: what asyncio's own ``cancel`` says to a task once, a scope repeats to those
-        # below it until they end. A membership that is just being lost would forget it for its error, and the capture
-        # would continue
+        # in a child task: asyncio's ``cancel`` reaches a task only once, while a scope repeats it to its children until
+        # they end. Otherwise a membership that is just being lost would replace the cancellation by its own error, and
+        # the capture would continue
         failure: Exception | None = None
 
         async def work() -> None:
@@ -91,13 +99,13 @@ class Capture:
             raise failure
 
     @property
-    def life(self) -> Membership | None:
-        """The present membership; None before the first and between two."""
-        return self._state.life
+    def membership(self) -> Membership | None:
+        """The current membership; None before the first and between two."""
+        return self._state.membership
 
     @property
     def liveness(self) -> Liveness:
-        is_drained = self.life is not None and self.life.host.is_leaving
+        is_drained = self.membership is not None and self.membership.host.is_leaving
         return Liveness.STOPPING if is_drained or self._state.leaving.is_set() else Liveness.ALIVE
 
     @property
@@ -109,16 +117,16 @@ class Capture:
         await self._state.ready.wait()
 
     async def leave(self) -> None:
-        """Give spans and workers away, unregister, let ``run`` return."""
+        """Hand over spans and workers, unregister, and let ``run`` return."""
         self._state.leaving.set()
         if self._ref is not None:
-            with suppress(ActorError):  # it has left, or takes longer than anybody waits
+            with suppress(ActorError):  # it has left, or takes too long
                 await self._ref.ask(LeaveCluster(), _LEAVE_TIMEOUT_S)
 
     @classmethod
     @asynccontextmanager
     async def embedded(cls, directory: Path | str, **settings: object) -> AsyncIterator[Self]:
-        """A capture with an etcd of its own below ``directory``, inside the caller's event loop; for notebooks.
+        """Run a capture with its own etcd below ``directory``, in the caller's event loop; for notebooks.
 
         ``async with Capture.embedded("weir-data") as capture: await capture.api.changefeeds.create(...)``
         """
@@ -130,14 +138,14 @@ class Capture:
             assert isinstance(member, cls)
             with anyio.fail_after(_OWNER_TIMEOUT_S):
                 while not (await member.cluster.health()).healthy:  # noqa: ASYNC110 - elected in a moment
-                    await anyio.sleep(_OWNER_LOOK_S)
+                    await anyio.sleep(_OWNER_POLL_S)
             yield member
 
     async def _work(self) -> None:
         client = await self._connect(self.settings)
         try:
-            # who cannot move rows does not join: the first flush after a fail-over must not wait for a JVM
-            await self.data_plane.start(client)
+            # join only when able to move rows: the first flush after a fail-over must not wait for a JVM
+            await waiting.start(self.data_plane, client, self.settings)
             await self._run_actor(client)
         finally:
             with anyio.CancelScope(shield=True):
@@ -145,7 +153,7 @@ class Capture:
                 await client.close()
 
     async def _run_actor(self, client: EtcdClient) -> None:
-        """:raises WeirError: somebody has to mend something first."""
+        """:raises WeirError: an error that requires intervention."""
         cell: Cell[LeaveCluster] = Cell(
             lambda: CaptureActor(self._base, client, self._state), "capture", mailbox_size=_MAILBOX_SIZE
         )
@@ -158,10 +166,19 @@ class Capture:
             raise self._state.failure
 
 
+def node_tls(settings: ServerSettings) -> NodeTls | None:
+    """Return this node's certificate, if it has one.
+
+    :raises ConfigError: its files cannot be used.
+    """
+    ca, certificate, key = settings.tls_ca_file, settings.tls_cert_file, settings.tls_key_file
+    return NodeTls(Tls(ca, certificate, key)) if ca and certificate and key else None
+
+
 async def _connect(settings: ServerSettings) -> EtcdClient:
     tls = None
     if settings.etcd_ca_file is not None:
         cert, key = settings.etcd_cert_file, settings.etcd_key_file
         tls = TlsFiles(str(settings.etcd_ca_file), str(cert) if cert else None, str(key) if key else None)
-    password = looked_up(settings.etcd_password)
+    password = look_up_freely(settings.etcd_password)
     return await connect(settings.etcd, tls=tls, user=settings.etcd_user or None, password=password or None)

@@ -1,29 +1,40 @@
-"""Configuration: reads a server's settings and a changefeed's file, and says in one line what is wrong in them.
+"""Configuration: reads a server's settings and a changefeed's file, and reports errors in one line.
 
 A setting comes from the command line, else from ``WEIR_<NAME>``, else from the TOML file, else it has a default. In
 files ``data-dir`` and ``data_dir`` are the same key. An unknown or mistyped key is a ``ConfigError`` of one line that
-names the key, where it was found, and the nearest key there is.
+names the key, where it was found, and the most similar valid key.
 """
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from capture.address import DEFAULT_ADDRESS, split_address
+from capture.address import DEFAULT_ADDRESS, is_loopback, split_address
 from capture.errors import ConfigError
+from capture.security.reach import ReachSettings
 from reactor.errors import InvalidIdError
 from reactor.ids import parse_cluster_id
 from reactor.records.changefeed import ChangefeedConfig
 
 M = TypeVar("M", bound=BaseModel)
 _ENV_PREFIX = "WEIR_"
-#: pydantic's kinds of errors that name types of Python, in TOML's words
+#: variables that are not settings of a server
+_OTHER_VARIABLES: Final = frozenset(
+    {"WEIR_SERVER", "WEIR_TOKEN", "WEIR_TOKEN_FILE", "WEIR_CA_FILE", "WEIR_DEBUG", "WEIR_FAILPOINTS", "WEIR_HOST_CACHE"}
+)
+#: secrets of changefeeds, those of tests, and variables that Kubernetes sets for a service called weir
+_FOREIGN_VARIABLES: Final = re.compile(
+    r"WEIR_(SECRET_|TEST_|SAMPLE$|MYSQL$|PORT(_|$)|([A-Z0-9_]+_)?SERVICE_(HOST|PORT))"
+)
+_TLS_KEYS = ("tls-ca-file", "tls-cert-file", "tls-key-file")
+#: pydantic's error kinds that name Python types, in TOML's terms
 _WORDS: Final[Mapping[str, str]] = {
     "tuple_type": "must be a list",
     "model_type": "must be a table",
@@ -53,7 +64,7 @@ def _cluster_id(value: str) -> str:
 
 
 Address = Annotated[str, AfterValidator(_host_and_port)]
-#: NoDecode: in a variable it is ``a,b``, not JSON.
+#: NoDecode: in a variable it is ``a,b``, not JSON
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 
 
@@ -73,28 +84,91 @@ class ServerSettings(BaseSettings):
     etcd_cert_file: Path | None = None
     etcd_key_file: Path | None = None
     cluster_id: Annotated[str, AfterValidator(_cluster_id)] = "default"
-    #: the HTTP API; ``advertise_addr`` is the address that others use, where it differs
+    #: the HTTP API; ``advertise_addr``: the address for others, if it differs
     addr: Address = DEFAULT_ADDRESS
     advertise_addr: Annotated[str, AfterValidator(_optional_address)] = ""
     #: where other captures connect; empty: any free port of addr's host
     peer_addr: Annotated[str, AfterValidator(_optional_address)] = ""
     advertise_peer_addr: Annotated[str, AfterValidator(_optional_address)] = ""
+    #: this node's certificate and the authority of the cluster's nodes (``weir certs``), for peers and for the API
+    tls_ca_file: Path | None = None
+    tls_cert_file: Path | None = None
+    tls_key_file: Path | None = None
+    #: names by which the API may be addressed, besides addresses, this machine's name and those in ``addr``
+    api_hosts: Names = ()
+    #: what changefeeds may name (``capture.security.reach``); none: any host, any sink, and secrets created for them
+    source_hosts: Names = ()
+    sink_prefixes: Names = ()
+    secret_references: Names = ()
+    #: listen on addresses that other machines can reach, without TLS
+    insecure: bool = False
+    #: require: captures prove that they hold the cluster's key; accept: captures of v0.1.0 may connect without, during
+    #: a cluster's upgrade
+    peer_auth: Literal["require", "accept"] = "require"
     data_dir: Path = Path("weir-data")
-    #: where segments go; empty: below data_dir. Every capture of a cluster needs the same storage
+    #: octal permissions that files and directories of this capture do not get, including log and lake
+    umask: Annotated[str, Field(pattern=r"^0?0[0-7]{2}$")] = "077"
+    #: location of segments; empty: below data_dir. Every capture of a cluster needs the same storage
     log_storage: str = ""
     spark_master: str = "local[*]"
     spark: dict[str, str] = Field(default_factory=dict)
+    #: how remote executors get Weir: sent by the capture, or installed in their Python
+    spark_packages: Literal["sent", "installed"] = "sent"
+    #: number of captures that share a standalone cluster: each takes its share of the cores, unless spark.cores.max is
+    #: set
+    spark_captures: Annotated[int, Field(ge=1, le=1000)] = 2
     #: opens what is sealed in etcd; empty: one of its own below data_dir
     secret_key_file: Path | None = None
-    #: a capture that is silent this long has left the cluster
+    #: a capture that is silent for this long has left the cluster
     session_ttl_seconds: Annotated[int, Field(ge=5, le=600)] = 10
     log_level: str = "info"
     log_file: Path | None = None
 
     @property
     def listen_peer_addr(self) -> str:
-        """``peer_addr``, or any free port of the API's host."""
+        """Return ``peer_addr``, or any free port of the API's host."""
         return self.peer_addr or f"{self.addr.rpartition(':')[0]}:0"
+
+    @property
+    def reach(self) -> ReachSettings:
+        own = (
+            self.secret_key_file,
+            self.tls_key_file,
+            self.tls_ca_file and self.tls_ca_file.with_suffix(".key"),
+            self.etcd_key_file,
+        )
+        return ReachSettings(
+            data_dir=self.data_dir,
+            source_hosts=self.source_hosts,
+            sink_prefixes=self.sink_prefixes,
+            secret_references=self.secret_references,
+            protected=tuple(file for file in own if file is not None),
+            variables=frozenset((*map(_variable, type(self).model_fields), "WEIR_TOKEN")),
+        )
+
+    @property
+    def has_tls(self) -> bool:
+        return self.tls_cert_file is not None
+
+    def check_reach(self) -> None:
+        """:raises ConfigError: TLS is configured incompletely, or traffic that other machines can reach is not
+        encrypted."""
+        files = {
+            "tls-ca-file": self.tls_ca_file,
+            "tls-cert-file": self.tls_cert_file,
+            "tls-key-file": self.tls_key_file,
+        }
+        missing = [name for name, file in files.items() if file is None]
+        if missing and len(missing) < len(files):
+            raise ConfigError(f"TLS needs {', '.join(files)} together; give {' and '.join(missing)} too")
+        if self.has_tls or self.insecure:
+            return
+        for name, address in (("addr", self.addr), ("peer-addr", self.listen_peer_addr)):
+            if not is_loopback(split_address(address)[0]):
+                raise ConfigError(
+                    f"{name} {address} can be reached from other machines, and nothing that goes there is encrypted; "
+                    "give tls-ca-file, tls-cert-file and tls-key-file (see `weir certs`), or --insecure"
+                )
 
     @property
     def log_storage_uri(self) -> str:
@@ -109,15 +183,16 @@ class ServerSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments and variables only: ``load_server_settings`` has put the file among the arguments."""
+        """Arguments and variables only: ``load_server_settings`` passes the file's values as arguments."""
         return (init_settings, env_settings)
 
 
 def load_server_settings(file: Path | None = None, /, **flags: object) -> ServerSettings:
-    """Flags that are None were not given.
+    """Load settings. Flags that are None were not given.
 
-    :raises ConfigError: names the key, its place, and the cure.
+    :raises ConfigError: names the key, where it was found, and the cure.
     """
+    _check_variables()
     given = {name: value for name, value in flags.items() if value is not None}
     from_file = _read_toml(file) if file is not None else {}
     if file is not None:
@@ -135,14 +210,32 @@ def load_server_settings(file: Path | None = None, /, **flags: object) -> Server
         raise _readable(error, where=where) from None
 
 
+def _check_variables() -> None:
+    """:raises ConfigError: a variable looks like a setting, but is not."""
+    known = {*(_variable(name) for name in ServerSettings.model_fields), *_OTHER_VARIABLES}
+    for name in sorted(os.environ):
+        if name.startswith(_ENV_PREFIX) and name not in known and not _FOREIGN_VARIABLES.match(name):
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+            cure = f"did you mean {near[0]}?" if near else "unset it; `weir server --help` shows the settings"
+            raise ConfigError(f"unknown variable {name}; {cure}")
+
+
 def load_changefeed_config(file: Path) -> ChangefeedConfig:
     """:raises ConfigError: names the key, the file, and the cure."""
-    data = _read_toml(file)
-    _check_keys(ChangefeedConfig, data, where=str(file))
+    return _changefeed_config(_read_toml(file), where=str(file))
+
+
+def changefeed_config(data: Mapping[str, Any], *, where: str) -> ChangefeedConfig:
+    """``where``: what the data came from. :raises ConfigError: names the key, ``where``, and the cure."""
+    return _changefeed_config(_underscored(data), where=where)
+
+
+def _changefeed_config(data: dict[str, Any], *, where: str) -> ChangefeedConfig:
+    _check_keys(ChangefeedConfig, data, where=where)
     try:
         return ChangefeedConfig.model_validate(data)
     except ValidationError as error:
-        raise _readable(error, where=str(file)) from None
+        raise _readable(error, where=where) from None
 
 
 def _read_toml(file: Path) -> dict[str, Any]:
@@ -155,7 +248,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 
 def _underscored(data: Mapping[str, Any]) -> dict[str, Any]:
-    # Spark's settings are a mapping with keys of its own.
+    # Spark's settings are a mapping with keys of its own
     for key in data:
         if "-" in key and (other := key.replace("-", "_")) in data:
             raise ConfigError(f"{key!r} and {other!r} are the same key; keep one of them")
@@ -198,7 +291,7 @@ def _readable(error: ValidationError, *, where: str) -> ConfigError:
 
 
 def _written(path: Sequence[str]) -> str:
-    """A key as files have it, with hyphens; Spark's settings are spelt by Spark."""
+    """Return a key as written in files, with hyphens; Spark's settings as Spark spells them."""
     return ".".join(path if path and path[0] == "spark" else (part.replace("_", "-") for part in path))
 
 

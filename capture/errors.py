@@ -14,10 +14,14 @@ MessagingError                 a message could not be given to its peer
 └── TopicTakenError            a topic already has a handler (a bug in us)
 FrameError                     bytes that are no frame of this protocol (a ``ProtocolError``)
 ConfigError                    a configuration key or value that is unknown, mistyped or contradictory
+└── CaptureFaultError          something that this capture alone lacks: a variable, a file, the key (retryable)
 PortInUseError                 the address to listen on is taken or not this machine's
 ChangefeedExistsError          a changefeed of that id exists
 ChangefeedNotFoundError        no changefeed has that id
+TableNotFoundError             a changefeed has no table of that name
+CaptureStoppedError            a capture in this process was stopped while it started
 CaptureNotFoundError           no capture has that id
+TokenNotFoundError             no token has that id
 CaptureNotEmptyError           a drained capture still has something when nobody waits any longer
 JobRefusedError                the owner refuses what an operator asked for, and says why
 StillRunningError              what is asked for again is still under way (retryable)
@@ -27,6 +31,8 @@ ProcessorCrashedError          a bug of ours ended a processor; its changefeed i
 NotALogError                   a file to be inspected is neither a segment nor a binlog file, or cannot be read
 EmbeddedError                  an embedded etcd, PostgreSQL or MariaDB did not start or has died
 """
+
+from typing import Self
 
 from reactor import errors
 
@@ -99,6 +105,13 @@ class ConfigError(errors.WeirError):
     """A configuration key or value is unknown, mistyped or contradicts another."""
 
 
+class CaptureFaultError(ConfigError):
+    """This capture lacks something that others may have: what it cannot do moves to them, and no changefeed fails."""
+
+    retryable = True
+    scope = errors.Scope.CAPTURE
+
+
 class PortInUseError(errors.WeirError):
     """The address to listen on is taken, or does not belong to this machine."""
 
@@ -111,12 +124,31 @@ class ChangefeedNotFoundError(errors.WeirError):
     """No changefeed has that id."""
 
 
+class TableNotFoundError(errors.WeirError):
+    """The changefeed has no table of that name."""
+
+
+class CaptureStoppedError(errors.WeirError):
+    """A capture in this process was stopped while it started."""
+
+
 class CaptureNotFoundError(errors.WeirError):
     """No capture has that id."""
 
 
+class TokenNotFoundError(errors.WeirError):
+    """No token has that id."""
+
+
 class CaptureNotEmptyError(errors.WeirError):
     """A capture that is drained still has spans or workers."""
+
+    @classmethod
+    def after(cls, capture_id: str, remaining: int, *, timeout: float) -> Self:
+        return cls(
+            f"capture {capture_id} still has {remaining} spans and workers after {timeout:.0f} s; drain it again, and "
+            "see what blocks its changefeeds"
+        )
 
 
 class JobRefusedError(errors.WeirError):

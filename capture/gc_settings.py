@@ -1,8 +1,8 @@
-"""Garbage collection settings: make this process look for garbage in cycles seldom, since there is little of it.
+"""Garbage collection settings: make this process collect cyclic garbage rarely, since there is little of it.
 
-What an owner knows of 100,000 spans is half a million objects, and captures' answers are as many again every second,
-gone as soon as they are read. With the interpreter's own thresholds such a stream makes it look through everything
-more than once a second, which takes longer than the owner's ticks. What is there at the start is never looked at.
+An owner's state of 100,000 spans is half a million objects, and captures' answers create as many again every second,
+freed as soon as they are read. With the interpreter's default thresholds such a stream causes a full collection more
+than once a second, which takes longer than the owner's ticks. Objects that exist at the start are never scanned.
 """
 
 import gc

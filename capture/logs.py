@@ -1,7 +1,7 @@
 """Logging: structlog to stderr (readable on a terminal, JSON lines elsewhere) or to a file; stdout is for results.
 
-Every text value is masked on its way out, so that a URI in an error of some driver does not carry its password along.
-Libraries that use ``logging`` come out the same way, from WARNING up.
+Every text value is masked, so that a URI in a driver's error does not reveal its password. Libraries that use
+``logging`` are handled in the same way, from WARNING up.
 """
 
 import logging
@@ -19,8 +19,9 @@ LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40
 _LIBRARY_LEVEL_MIN = logging.WARNING
 
 
-def configure(level: str = "info", *, file: Path | None = None) -> None:
-    """Once per process, at its start.
+def configure(level: str = "info", *, file: Path | None = None, libraries: bool = True) -> None:
+    """Configure logging; call once per process, at its start. ``libraries`` False: what uses ``logging`` is left alone,
+    in a process that is not ours.
 
     :raises ConfigError: the level is unknown, or the file cannot be written.
     """
@@ -45,6 +46,8 @@ def configure(level: str = "info", *, file: Path | None = None) -> None:
         logger_factory=structlog.WriteLoggerFactory(stream),
         cache_logger_on_first_use=False,  # a notebook may configure again
     )
+    if not libraries:
+        return
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(processors=[_without_bookkeeping, *last], foreign_pre_chain=shared)
     )
@@ -53,7 +56,7 @@ def configure(level: str = "info", *, file: Path | None = None) -> None:
 
 
 def mask_values(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """A structlog processor: no password of a URI leaves in any field."""
+    """Mask passwords of URIs in all fields (a structlog processor)."""
     return {key: _masked(value) for key, value in event.items()}
 
 

@@ -1,8 +1,8 @@
 """Server: one capture as a process, with HTTP API and capture actor in one event loop, up to a clean leave.
 
-``running`` is the whole of it, for ``weir server`` and for the quickstart alike: it takes the port, starts an embedded
-etcd where none is given, runs the member and its API, and undoes all that in reverse. What a member does between
-``run`` and ``leave`` is ``capture.capture``'s business.
+``running`` is used by ``weir server`` and by the quickstart: it binds the port, starts an embedded etcd if none is
+configured, runs the member and its API, and undoes all that in reverse. ``capture.capture`` implements the member
+between ``run`` and ``leave``.
 
 SIGTERM or SIGINT: drain, leave, exit 0. A second one: exit at once.
 """
@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Protocol
 
 import anyio
@@ -24,12 +25,16 @@ from anyio import to_thread
 from agent.spark import memory
 from agent.spark.java import find_java
 from capture.address import join_address, split_address
+from capture.api.access import Access
+from capture.api.connections import LimitedConnection
 from capture.api.http import create_app
 from capture.api.port import Cluster
+from capture.api.tls import ApiTls
 from capture.config import ServerSettings
 from capture.directory import locked
 from capture.embedded import EmbeddedEtcd
 from capture.errors import ConfigError, PortInUseError
+from capture.security.own_token import LOCK_FILE, LocalServer, announced
 from reactor import failpoints
 
 _log = structlog.get_logger()
@@ -39,14 +44,31 @@ _WORKER_THREAD = "AnyIO worker thread"
 _THREADS_TIMEOUT_S = 2.0
 
 
+class OwnToken(Protocol):
+    """The server's own token. ``value``: empty before it is loaded."""
+
+    @property
+    def value(self) -> str: ...
+
+    def load(self, data_dir: Path) -> None:
+        """:raises ConfigError: it cannot be read or created."""
+        ...
+
+
 class Member(Protocol):
-    """A capture as its process sees it."""
+    """A capture as its process uses it."""
 
     @property
     def cluster(self) -> Cluster: ...
 
+    @property
+    def access(self) -> Access: ...
+
+    @property
+    def own_token(self) -> OwnToken: ...
+
     async def run(self) -> None:
-        """Be a member until ``leave``; when cancelled, stop at once. Faults of the start are raised."""
+        """Be a member until ``leave``; when cancelled, stop at once. Errors of the start are raised."""
         ...
 
     async def ready(self) -> None:
@@ -54,7 +76,7 @@ class Member(Protocol):
         ...
 
     async def leave(self) -> None:
-        """Give spans and workers away, unregister, let ``run`` return."""
+        """Hand over spans and workers, unregister, and let ``run`` return."""
         ...
 
 
@@ -64,14 +86,14 @@ NewMember = Callable[[ServerSettings], Member]
 class _HttpServer(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are ours."""
+        """Leave signals to us."""
         yield
 
 
 async def serve(settings: ServerSettings, new_member: NewMember) -> int:
-    """Run until a signal says otherwise. Returns the exit code.
+    """Run until a signal arrives; return the exit code.
 
-    :raises WeirError: it cannot start, or the member failed for good.
+    :raises WeirError: it cannot start, or the member failed permanently.
     """
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as tasks:
@@ -85,7 +107,7 @@ async def serve(settings: ServerSettings, new_member: NewMember) -> int:
 
 
 def leave_threads_behind(code: int) -> None:
-    """Exit if a thread hangs: a sink that never answers must not keep a capture that has left from ending."""
+    """Exit even if a thread hangs: a sink that never answers must not keep the process alive."""
     deadline = time.monotonic() + _THREADS_TIMEOUT_S
     workers = [thread for thread in threading.enumerate() if thread.name == _WORKER_THREAD]
     for thread in workers:
@@ -96,7 +118,7 @@ def leave_threads_behind(code: int) -> None:
 
 
 class _Stop:
-    """What signals ask for: the first one asks a ready member to leave, any other stops everything at once."""
+    """Handles signals: the first one asks a ready member to leave, any other stops everything at once."""
 
     def __init__(self, scope: anyio.CancelScope) -> None:
         self.asked = anyio.Event()
@@ -115,35 +137,76 @@ class _Stop:
 
 @asynccontextmanager
 async def running(settings: ServerSettings, *, new_member: NewMember) -> AsyncIterator[Member]:
-    """A member that is ready, and reachable over HTTP; it leaves when the block ends.
+    """Run a member that is ready, and reachable over HTTP; it leaves when the block ends.
 
     An error in the block, or of the member itself, stops everything at once and is raised as an exception group.
     """
     _check_failpoints()
+    settings.check_reach()
+    tls = ApiTls(settings)
     memory.give_back()
     if not settings.spark_master.startswith("sc://"):
         await to_thread.run_sync(find_java)
-    with locked(settings.data_dir / "capture.lock", what="a capture"), _listener(settings.addr) as listener:
+    with locked(settings.data_dir / LOCK_FILE, what="a capture"), _listener(settings.addr) as listener:
         async with _etcd(settings) as urls:
             host, _ = split_address(settings.addr)
             port = listener.getsockname()[1]
             address = join_address(host, port)
             member = new_member(settings.model_copy(update={"etcd": urls, "addr": address}))
-            http = _HttpServer(
-                uvicorn.Config(create_app(member.cluster), log_config=None, access_log=False, lifespan="off")
-            )
+            member.own_token.load(settings.data_dir)
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(http.serve, [listener])
-                tasks.start_soon(member.run)
-                await member.ready()
-                _log.info("ready", address=address, cluster_id=settings.cluster_id)
-                yield member
-                await member.leave()
-                http.should_exit = True
+                with announced(_local(settings, address)):
+                    http = _http_server(settings, member, tls)
+                    tasks.start_soon(http.serve, [listener])
+                    tasks.start_soon(tls.renew)
+                    tasks.start_soon(member.run)
+                    await member.ready()
+                    _log.info("ready", address=address, cluster_id=settings.cluster_id)
+                    yield member
+                    await member.leave()
+                    http.should_exit = True
+                    tls.stop()
+
+
+def _http_server(settings: ServerSettings, member: Member, tls: ApiTls) -> _HttpServer:
+    app = create_app(
+        member.cluster,
+        member.access,
+        names=_names(settings),
+        own_token=lambda: member.own_token.value,
+        ca_file=settings.tls_ca_file,
+    )
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        http=LimitedConnection,
+        ws="none",
+        server_header=False,
+        proxy_headers=False,
+    )
+    config.load()
+    config.ssl = tls.context
+    return _HttpServer(config)
+
+
+def _names(settings: ServerSettings) -> list[str]:
+    """Return the names by which requests may address this server."""
+    addresses = [address for address in (settings.addr, settings.advertise_addr) if address]
+    return [*settings.api_hosts, socket.gethostname(), *(split_address(address)[0] for address in addresses)]
+
+
+def _local(settings: ServerSettings, address: str) -> LocalServer:
+    host, port = split_address(address)
+    reached = join_address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)
+    scheme = "https" if settings.has_tls else "http"
+    ca_file = str(settings.tls_ca_file.absolute()) if settings.tls_ca_file else ""
+    return LocalServer(address, f"{scheme}://{reached}", str(settings.data_dir.absolute()), ca_file)
 
 
 def _check_failpoints() -> None:
-    """:raises ConfigError: the variable asks for what there is not."""
+    """:raises ConfigError: the variable names unknown fail-points or actions."""
     try:
         if points := failpoints.armed():
             _log.warning("fail-points are armed", points=sorted(points))

@@ -1,4 +1,4 @@
-"""Version: the installed one, which captures report to each other and ``weir version`` prints."""
+"""Version: the installed version, which captures report to each other and ``weir version`` prints."""
 
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version

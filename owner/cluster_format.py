@@ -1,8 +1,8 @@
-"""Cluster format: raised when every capture that is there knows a newer one (``reactor.records.formats``).
+"""Cluster format: raised when every present capture supports a newer one (``reactor.records.formats``).
 
-A capture that joins writes the same key in the transaction that makes it a member, so none can join unseen. The capture
-code of v0.1.0 does not know that key; what it does compare when it starts is the mark of the log storage. From format 2
-on that is stored in other words, and such a capture refuses to start.
+A capture that joins writes the same key in the transaction that makes it a member, so none can join unnoticed. Captures
+of v0.1.0 do not know that key; but they compare the log storage's mark when they start. From format 2 on it is stored
+differently, so that such a capture refuses to start.
 """
 
 from collections.abc import Collection
@@ -18,7 +18,7 @@ from reactor.state import ClusterState
 
 
 def tick(state: ClusterState) -> list[Effect]:
-    """Raise it, if that is possible."""
+    """Raise the format if possible."""
     number = formats.raised(state.format, [info.format for info in state.captures.values()])
     key = keys.FormatKey(state.cluster)
     if number == state.format or str(key) in state.broken:
@@ -34,5 +34,5 @@ def tick(state: ClusterState) -> list[Effect]:
 
 
 def knowing(state: ClusterState) -> Collection[CaptureId]:
-    """The captures that know the cluster's format: nothing is given to any other."""
+    """Return the captures that support the cluster's format: no other gets any work."""
     return [capture for capture, info in state.captures.items() if info.format >= state.format]

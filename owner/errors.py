@@ -1,13 +1,10 @@
 """Errors of the owner; all are ``reactor.errors.WeirError``: one line, cause then cure.
 
-OwnerError
-├── JobRefusedError          the changefeed's state does not allow what an operator asks for
-├── UnknownChangefeedError   no changefeed of that id
-├── UnknownCaptureError      no capture of that id
-├── SpanError                a table span's replication contradicts itself; the changefeed runs again (retryable)
-│   ├── MultiplePrimaryError two captures say that they write one span
-│   └── InconsistentSpanError state, roles and captures of one span do not fit together
-├── StuckError               the checkpoint did not move for too long while there was something to write
+OwnerError ├── JobRefusedError          the changefeed's state does not allow an operator's request ├──
+UnknownChangefeedError   no changefeed of that id ├── UnknownCaptureError      no capture of that id ├── SpanError
+a table span's replication contradicts itself; the changefeed restarts (retryable) │   ├── MultiplePrimaryError two
+captures report that they write one span │   └── InconsistentSpanError state, roles and captures of one span are
+inconsistent ├── StuckError               the checkpoint did not advance for too long while there was something to write
 └── BrokenRecordError        a record of this changefeed in etcd cannot be read
 """
 
@@ -19,7 +16,7 @@ class OwnerError(WeirError):
 
 
 class JobRefusedError(OwnerError):
-    """The changefeed's state does not allow what an operator asks for."""
+    """The changefeed's state does not allow an operator's request."""
 
 
 class UnknownChangefeedError(OwnerError):
@@ -31,25 +28,25 @@ class UnknownCaptureError(OwnerError):
 
 
 class SpanError(OwnerError):
-    """A table span's replication contradicts itself; a run under a new epoch settles it."""
+    """A table span's replication contradicts itself; a run under a new epoch resolves it."""
 
     retryable = True
 
 
 class MultiplePrimaryError(SpanError):
-    """Two captures say that they write one span."""
+    """Two captures report that they write one span."""
 
     retryable = True
 
 
 class InconsistentSpanError(SpanError):
-    """State, roles and captures of one span do not fit together."""
+    """State, roles and captures of one span are inconsistent."""
 
     retryable = True
 
 
 class StuckError(OwnerError):
-    """The checkpoint did not move for too long while there was something to write."""
+    """The checkpoint did not advance for too long while there was something to write."""
 
 
 class BrokenRecordError(OwnerError):

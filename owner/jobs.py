@@ -1,6 +1,6 @@
 """Jobs: operators' requests to the owner. Each is answered once, by ``reactor.effects.Answer``.
 
-An answer's ``error`` is empty when it was done, and otherwise one line; ``value`` is then the error's code
+An answer's ``error`` is empty on success, and otherwise one line; ``value`` is then the error's code
 (``UnknownChangefeed``, ``JobRefused``, ...), else what the job's docstring says.
 """
 
@@ -33,17 +33,20 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """``overwrite_checkpoint_ts``: continue from there instead of where it stopped."""
+    """``overwrite_checkpoint_ts``: continue from there instead of where it stopped. ``is_resync``: at a new position,
+    with every table copied again in place."""
 
     job_id: str
     changefeed: ChangefeedId
     overwrite_checkpoint_ts: Ts | None = None
+    is_resync: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Change what is not None, only while it is stopped; ``mode``: only when it has finished. ``target_ts`` 0: none.
-    ``is_trial``: only say what would change.
+    """Change the fields that are not None, only while it is stopped, the filter also while it runs; ``mode``: only when
+    it has finished. ``target_ts`` 0: none. ``is_trial``: only return the differences. ``joining``: schema and name of
+    all tables that another filter takes in, with the rows that they have; ``leaving``: those that it leaves out.
 
     Value: a tuple of ``owner.feed.amendment.Difference``.
     """
@@ -56,11 +59,13 @@ class Update:
     target_ts: Ts | None = None
     config: ChangefeedConfig | None = None
     is_trial: bool = False
+    joining: tuple[tuple[str, str], ...] | None = None
+    leaving: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Rewind:
-    """Continue from ``ts`` when it is resumed; only while it is stopped, and only as far as its log reaches back."""
+    """Continue from ``ts`` when resumed; only while it is stopped, and only as far back as its log reaches."""
 
     job_id: str
     changefeed: ChangefeedId
@@ -69,7 +74,7 @@ class Rewind:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Answered when the last key is gone. ``force``: also when the source cannot be cleaned up."""
+    """Answered when the last key is deleted. ``force``: even if the source cannot be cleaned up."""
 
     job_id: str
     changefeed: ChangefeedId
@@ -78,7 +83,7 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class HoldAt:
-    """No span writes past ``ts`` for ``timeout_s`` or until ``Release``; refused when one has. Value: the Ts."""
+    """No span writes past ``ts`` for ``timeout_s`` or until ``Release``; refused if one already has. Value: the Ts."""
 
     job_id: str
     changefeed: ChangefeedId
@@ -88,8 +93,8 @@ class HoldAt:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The end of ``HoldAt``; done also when nothing is held: a hold ends with its time, with the changefeed's run and
-    with the owner. Value: the Ts that was held until now, or None."""
+    """End ``HoldAt``; succeeds even without a hold, which ends with its time, with the changefeed's run and with the
+    owner. Value: the Ts that was held until now, or None."""
 
     job_id: str
     changefeed: ChangefeedId
@@ -97,7 +102,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class MoveTable:
-    """Value: how many spans will move."""
+    """Value: the number of spans that will move."""
 
     job_id: str
     changefeed: ChangefeedId
@@ -107,13 +112,51 @@ class MoveTable:
 
 @dataclass(frozen=True, slots=True)
 class Repartition:
-    """Split a table into ``spans`` spans of one size, or join it again (1). Done when it is written down; the table is
-    repartitioned as soon as the changefeed runs and its spans are at one Ts. Value: how many spans it has now."""
+    """Split a table into ``spans`` equal spans, or join it again (1). Answered when the request is stored; the table is
+    repartitioned as soon as the changefeed runs and its spans are at one Ts. Value: its current number of spans."""
 
     job_id: str
     changefeed: ChangefeedId
     table_id: int
     spans: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResyncTable:
+    """Copy a table again while all others flow; ``is_cancelled``: cancel that. Answered when the request is stored."""
+
+    job_id: str
+    changefeed: ChangefeedId
+    table_id: int
+    is_cancelled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PauseTable:
+    """Hold a table until ``ResumeTable``, while all others flow. Value: the Ts up to which the sink surely has it."""
+
+    job_id: str
+    changefeed: ChangefeedId
+    table_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeTable:
+    """Try a held table again at once, from its position. Value: as ``PauseTable``."""
+
+    job_id: str
+    changefeed: ChangefeedId
+    table_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SkipTable:
+    """Let a held table continue from ``ts``, and leave out its changes up to there. Value: its Ts before."""
+
+    job_id: str
+    changefeed: ChangefeedId
+    table_id: int
+    ts: Ts
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +167,9 @@ class Rebalance:
 
 @dataclass(frozen=True, slots=True)
 class DrainCapture:
-    """Empty a capture, of all changefeeds' spans and workers; it takes no new ones. Value: how many it still has.
+    """Empty a capture of all changefeeds' spans and workers; it accepts no new ones. Value: how many it still has.
 
-    Ask again until 0. Refused for the owner, which has to resign first, and when nobody could take what it has.
+    Repeat until 0. Refused for the owner, which has to resign first, and if no capture could take its work.
     """
 
     job_id: str
@@ -135,10 +178,25 @@ class DrainCapture:
 
 @dataclass(frozen=True, slots=True)
 class ResignOwner:
-    """Answered when the owner has begun to give up."""
+    """Answered when the owner has started to resign."""
 
     job_id: str
 
 
-FeedJob = Query | Pause | Resume | Update | Rewind | Remove | HoldAt | Release | MoveTable | Repartition | Rebalance
+TableStep = PauseTable | ResumeTable | SkipTable
+FeedJob = (
+    Query
+    | Pause
+    | Resume
+    | Update
+    | Rewind
+    | Remove
+    | HoldAt
+    | Release
+    | MoveTable
+    | Repartition
+    | ResyncTable
+    | TableStep
+    | Rebalance
+)
 Job = FeedJob | List | DrainCapture | ResignOwner

@@ -1,8 +1,8 @@
 """Owner reactor: runs while this capture is the elected owner, with every changefeed's tick and operators' jobs.
 
-It decides in the order jobs, changefeeds, and each changefeed alone: what one raises becomes that one's error. A new
-owner is a new object, and learns everything from etcd and from the captures' answers. Jobs change what is stored, so a
-changefeed that one of them touched is ticked next time, from what has then been committed.
+It processes jobs, then each changefeed separately: an exception of one becomes that one's error. A new owner is a new
+object, and learns everything from etcd and from the captures' answers. Jobs change stored records, so a changefeed
+changed by a job is ticked next time, with the committed records.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ from owner.feed.changefeed import Changefeed
 from owner.feed.crashes import Crashes
 from owner.feed.run import Run
 from owner.feed.site import Site
-from owner.progress.facts import World
+from owner.progress.facts import Facts, TickContext
 from owner.scheduler.coordinator import Coordinator
 from owner.scheduler.heartbeat_budget import HeartbeatBudget
 from owner.settings import OwnerSettings
@@ -35,6 +35,7 @@ from reactor.ids import CaptureId, ChangefeedId
 from reactor.messages import Message
 from reactor.questions import Answered
 from reactor.records import formats
+from reactor.records.formats import Feature
 from reactor.state import ChangefeedState, ClusterState
 from reactor.views import ChangefeedView
 
@@ -49,12 +50,16 @@ _FEED_JOBS = (
     jobs.Release,
     jobs.MoveTable,
     jobs.Repartition,
+    jobs.ResyncTable,
+    jobs.PauseTable,
+    jobs.ResumeTable,
+    jobs.SkipTable,
     jobs.Rebalance,
 )
 
 
 class Owner:
-    """``revision``: the etcd revision of this ownership; it is on every order. ``seed``: of the waits' jitter."""
+    """``revision``: the etcd revision of this ownership, part of every order. ``seed``: for the jitter of delays."""
 
     def __init__(
         self, capture: CaptureId, revision: int, *, settings: OwnerSettings | None = None, seed: str = ""
@@ -69,7 +74,7 @@ class Owner:
         self._seed = seed
 
     def tick(self, state: ClusterState, inbox: Sequence[object], now: float) -> Sequence[Effect]:
-        """One decision over the whole cluster. ``inbox``: messages, jobs, and what became of effects."""
+        """Make one decision over the whole cluster. ``inbox``: messages, jobs, and outcomes of effects."""
         self._meet(state)
         effects: list[Effect] = []
         touched: set[ChangefeedId] = set()
@@ -91,7 +96,7 @@ class Owner:
         return _with_one_wake(effects)
 
     def validate(self) -> None:
-        """Assert what holds between two ticks."""
+        """Assert the invariants between two ticks."""
         for id, changefeed in self.changefeeds.items():
             assert changefeed.id == id, f"changefeed {changefeed.id} is known as {id}"
             changefeed.validate()
@@ -101,7 +106,7 @@ class Owner:
                 assert identity.owner_revision == self.revision, f"{id} speaks as an older owner"
 
     def _meet(self, state: ClusterState) -> None:
-        """Changefeeds come and go with their keys."""
+        """Add and remove changefeeds as their keys appear and disappear."""
         for id in sorted(self.changefeeds.keys() - state.changefeeds.keys()):
             del self.changefeeds[id]
             self._crashes.pop(id, None)
@@ -121,7 +126,7 @@ class Owner:
         loads = Counter(capture for captures in workers.values() for capture in captures)
         spans = sum(len(changefeed.run.coordinator.sets) for changefeed in self.changefeeds.values() if changefeed.run)
         heartbeat_budget = HeartbeatBudget(self._settings.scheduler, spans=spans)
-        world = World(tuple(sorted(cluster_format.knowing(state))), loads, heartbeat_budget, state.format)
+        context = TickContext(tuple(sorted(cluster_format.knowing(state))), loads, heartbeat_budget, state.format)
         for id in sorted(self.changefeeds):
             if id in touched:
                 effects.append(WakeAt(now))
@@ -132,10 +137,10 @@ class Owner:
                 effects += instead
                 continue
             try:
-                effects += changefeed.tick(state.changefeeds[id], messages.get(id, []), world, now)
+                effects += changefeed.tick(state.changefeeds[id], messages.get(id, []), context, now)
             except SpanError as error:
                 effects += _failed(changefeed, error, now)
-            except Exception as error:  # isolation is the point: one changefeed's fault stays its own
+            except Exception as error:  # isolation is the purpose: one changefeed's fault must not affect others
                 effects += self._crash(state.changefeeds[id], error, now)
                 changefeed = self.changefeeds[id]
             if (now_has := _workers_of(changefeed)) != workers[id]:
@@ -144,7 +149,7 @@ class Owner:
         return effects
 
     def _crash(self, feed: ChangefeedState, error: Exception, now: float) -> list[Effect]:
-        """A bug: this changefeed's part is built again from what etcd holds; all others notice nothing."""
+        """Handle a bug: recreate this changefeed's part from etcd's records; others are not affected."""
         id, site = feed.id, self._site
         crashed, self.changefeeds[id] = self.changefeeds[id], self._part_of(id)
         self.changefeeds[id].follow(crashed)
@@ -157,7 +162,7 @@ class Owner:
         return Changefeed(id, self._site, self._settings, uniform_of(f"{self._seed}/{id}"))
 
     def _on_answer(self, answer: Answered[Any], state: ClusterState, now: float) -> list[Effect]:
-        """What the data plane says, for the changefeed that asked."""
+        """Pass the data plane's answer to the changefeed that asked."""
         changefeed = self.changefeeds.get(answer.changefeed)
         if changefeed is None:
             return []
@@ -205,7 +210,7 @@ class Owner:
     def _do_feed_job(
         self, job: jobs.FeedJob, state: ClusterState, touched: set[ChangefeedId], now: float
     ) -> list[Effect]:
-        """Do it or refuse it; one change of what is stored a tick, the next ones wait for their turn."""
+        """Execute or refuse it; only one change of stored records per tick, the next ones wait."""
         try:
             changefeed, feed = self._find(job, state)
             if job.changefeed in touched and not isinstance(job, jobs.Query):
@@ -214,7 +219,7 @@ class Owner:
             effects = self._carry_out(job, changefeed, feed, now)
         except OwnerError as error:
             return [_refusal(job.job_id, error)]
-        except Exception as error:  # a bug in answering must not end the ownership
+        except Exception as error:  # a bug in a job must not end the ownership
             return [Answer(job.job_id, f"{type(error).__name__}: {error}", "Internal")]
         if any(isinstance(effect, Commit) for effect in effects):
             touched.add(job.changefeed)
@@ -239,7 +244,7 @@ class Owner:
             case jobs.Pause():
                 return [*changefeed.pause(feed, now), done]
             case jobs.Resume():
-                effects = changefeed.resume(feed, job.overwrite_checkpoint_ts, now)
+                effects = changefeed.resume(feed, job.overwrite_checkpoint_ts, now, is_resync=job.is_resync)
                 self._crashes.pop(job.changefeed, None)  # an operator has looked: all of the budget is there again
                 return [*effects, done]
             case jobs.Update():
@@ -249,7 +254,7 @@ class Owner:
             case jobs.Rewind():
                 return [*changefeed.rewind(feed, job.ts, now), done]
             case jobs.Remove():
-                return changefeed.remove(feed, job.job_id, now, force=job.force)  # answered when it is gone
+                return changefeed.remove(feed, job.job_id, now, force=job.force)  # answered when it is removed
             case jobs.HoldAt():
                 changefeed.hold_at(feed, job.ts, until=now + job.timeout_s)
                 return [Answer(job.job_id, value=job.ts)]
@@ -259,8 +264,14 @@ class Owner:
             case jobs.MoveTable():
                 return [self._move_table(job, changefeed)]
             case jobs.Repartition():
-                effects, spans = changefeed.repartition(feed, job, now)
+                effects, spans = changefeed.tables.repartition(Facts.of(feed, amendment.existing(feed)), job, now)
                 return [*effects, Answer(job.job_id, value=spans)]
+            case jobs.ResyncTable():
+                step = changefeed.tables.cancel_resync if job.is_cancelled else changefeed.tables.resync
+                return [*step(Facts.of(feed, amendment.existing(feed)), job.table_id, now), done]
+            case jobs.PauseTable() | jobs.ResumeTable() | jobs.SkipTable():
+                effects, ts = changefeed.tables.step(Facts.of(feed, amendment.existing(feed)), job, now)
+                return [*effects, Answer(job.job_id, value=ts)]
             case jobs.Rebalance():
                 _running(changefeed).rebalance()
                 return [done]
@@ -285,8 +296,8 @@ class Owner:
         return views.view(self.changefeeds[feed.id], feed, feed.info, now, wall=wall)
 
     def _listed(self, feed: ChangefeedState, now: float) -> ChangefeedView | None:
-        """One that cannot be shown says so in its line, and takes nobody else's away; what is left of a removed one is
-        no changefeed."""
+        """A changefeed that cannot be shown reports that in its line, without affecting others; leftovers of a removed
+        one are not listed."""
         try:
             view = self._view(feed, now)
         except Exception as error:  # a bug in showing one
@@ -296,7 +307,21 @@ class Owner:
 
 
 def _refuse_early(job: jobs.FeedJob, number: int) -> None:
-    """:raises JobRefusedError: a setting would make the changefeed unreadable to some captures of the cluster."""
+    """:raises JobRefusedError: the changefeed would be unreadable to some captures of the cluster."""
+    what: tuple[str, int] | None = None
+    if isinstance(job, jobs.ResyncTable):
+        what = "a table that is copied again", Feature.RESYNC
+    elif isinstance(job, (jobs.PauseTable, jobs.SkipTable)):
+        what = "a table that an operator holds", Feature.TABLE_STEPS
+    elif isinstance(job, jobs.Resume) and job.is_resync:
+        what = "a new position", Feature.NEW_POSITION
+    elif isinstance(job, jobs.Update) and job.joining is not None:
+        what = "another table filter", Feature.TABLE_STEPS
+    if what is not None:
+        try:
+            formats.refuse_early(*what, number)
+        except FormatError as error:
+            raise JobRefusedError(str(error)) from None
     if not isinstance(job, jobs.Update) or job.config is None:
         return
     for name, needed in formats.needed_by(job.config).items():
@@ -313,7 +338,7 @@ def _failed(changefeed: Changefeed, error: Exception, now: float) -> list[Effect
 
 
 def _where(error: Exception) -> str:
-    """The line that raised it."""
+    """Return the line that raised it."""
     frames = extract_tb(error.__traceback__)
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
@@ -333,7 +358,7 @@ def _refusal(job_id: str, error: OwnerError) -> Answer:
 
 
 def _with_one_wake(effects: list[Effect]) -> list[Effect]:
-    """All wishes to be woken as one: the earliest."""
+    """Merge all requested wake-ups into the earliest."""
     times = [effect.at for effect in effects if isinstance(effect, WakeAt)]
     others: list[Effect] = [effect for effect in effects if not isinstance(effect, WakeAt)]
     return [*others, WakeAt(min(times))] if times and min(times) < float("inf") else others

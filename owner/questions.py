@@ -1,7 +1,7 @@
-"""Owner's questions: everything the owner asks of sources and sinks. Each class names the type of its answer.
+"""Owner's questions: all requests of the owner to sources and sinks. Each class names the type of its answer.
 
-A new one costs three files: its class here, the machine that asks it and takes the answer (``handle_answer``), and its
-handler in ``capture.member.member_data_plane``.
+A new one needs three files: its class here, the state machine that asks it and processes the answer
+(``handle_answer``), and its handler in ``capture.member.member_data_plane``.
 """
 
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from reactor.records.changefeed import DdlRecord, TableRecord
 
 
 class Asks(Protocol):
-    """A machine that asks questions."""
+    """A state machine that asks questions."""
 
     def handle_answer(self, answer: Answered[Any]) -> None:
-        """Take the answer, if it is one to a question of this machine that still matters."""
+        """Process the answer, if it is to a current question of this state machine."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSource(Question[None]):
-    """Remove what the changefeed left at its source (slot, publication) and in the change log."""
+    """Remove the changefeed's data at its source (slot, publication) and its change log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class TableRead:
 
 @dataclass(frozen=True, slots=True)
 class ReadPositions(Question[tuple[TableRead, ...]]):
-    """Which version of each table the sink's readers see, and how far its spans are in that version.
+    """Read which version of each table the sink's readers see, and its spans' positions in that version.
 
-    ``ts``: where the owner holds the spans while it asks.
+    ``ts``: where the owner holds the spans meanwhile.
     """
 
     tables: tuple[TableRecord, ...]
@@ -48,10 +48,10 @@ class ReadPositions(Question[tuple[TableRead, ...]]):
 
 @dataclass(frozen=True, slots=True)
 class RepartitionTable(Question[Ts]):
-    """Let the sink record that ``table`` consists of the spans ``new``, which are at ``ts``, and not of ``old``.
+    """Let the sink record that ``table`` consists of the spans ``new``, which are at ``ts``, instead of ``old``.
 
-    ``number`` orders the repartitions of one table. The answer is ``ts`` itself when it is done; a larger Ts means that
-    an old span is recorded there, and that nothing was changed.
+    ``number`` orders the repartitions of one table. The answer is ``ts`` on success; a larger Ts is that of an old
+    span, and means that nothing was changed.
     """
 
     table: TableRecord
@@ -67,10 +67,10 @@ class RepartitionTable(Question[Ts]):
 
 @dataclass(frozen=True, slots=True)
 class ApplySchema(Question[None]):
-    """Let the sink's tables become what ``record`` says; all their spans are right before it.
+    """Apply the schema change ``record`` to the sink's tables, whose spans have all reached it.
 
-    The record may be a part of the stored one: of the tables that are asked for. ``tables``: those of them that the
-    sink has, under the names that they have there: one that was held may have got others at its source since.
+    The record may be a part of the stored one, for some of its tables. ``tables``: those that the sink has, under their
+    names there: a held table may have been renamed at its source since.
     """
 
     #: a table may have to be rewritten
@@ -82,3 +82,58 @@ class ApplySchema(Question[None]):
     @property
     def subject(self) -> tuple[Ts, frozenset[int]]:
         return self.record.ts, self.record.table_ids
+
+
+@dataclass(frozen=True, slots=True)
+class TableCopied:
+    """``table``: its record as copied; ``start_ts`` is the copy's position. ``rows``: of the copy."""
+
+    table: TableRecord
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTable(Question[TableCopied]):
+    """Stage all rows of ``table``, at a position not before now.
+
+    ``number``: of this copy; ``epoch``: of this order, larger than those of every previous owner. ``log``: what the
+    changefeed's source reported of the log's position.
+    """
+
+    deadline_s: ClassVar[float] = 24 * 3600.0
+
+    table: TableRecord
+    number: int
+    epoch: int
+    log: str
+
+    @property
+    def subject(self) -> int:
+        return self.table.table_id
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceTable(Question[None]):
+    """Let the sink replace the table by the copy ``number``, with ``spans`` at the copy's position; idempotent."""
+
+    deadline_s: ClassVar[float] = 3600.0
+
+    table: TableRecord
+    spans: tuple[TableSpan, ...]
+    number: int
+
+    @property
+    def subject(self) -> int:
+        return self.table.table_id
+
+
+@dataclass(frozen=True, slots=True)
+class DropCopy(Question[None]):
+    """Remove the manifest of the copy ``number`` of a table; its staged files belong to the sink."""
+
+    table_id: int
+    number: int
+
+    @property
+    def subject(self) -> tuple[int, int]:
+        return self.table_id, self.number

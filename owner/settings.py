@@ -1,4 +1,4 @@
-"""Settings of the owner: how often it ticks, how long it waits, how much it starts at a time."""
+"""Settings of the owner: intervals, timeouts and concurrency limits."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from reactor.restarts import RestartPolicy
 
 @dataclass(frozen=True, slots=True)
 class BackoffSettings:
-    """Waits between two runs of a failing changefeed (``owner.feed.backoff``)."""
+    """Delays between two runs of a failing changefeed (``owner.feed.backoff``)."""
 
     initial_s: float = 10.0
     factor: float = 2.0
@@ -17,10 +17,10 @@ class BackoffSettings:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """``full_heartbeat_s``: how often captures are asked for every span; it bounds what a lost message costs.
+    """``full_heartbeat_s``: interval of full answers from captures, which limits the effect of a lost message.
 
-    With many spans they are asked less often, for ``full_spans_per_s`` in all and ``full_spans_per_round`` at once.
-    ``add_table_batch_size``: spans that each serving capture is given at once.
+    With many spans they are requested less often: at most ``full_spans_per_s`` in total and ``full_spans_per_round`` at
+    once. ``add_table_batch_size``: spans assigned to each serving capture at once.
     """
 
     heartbeat_s: float = 0.5
@@ -51,7 +51,7 @@ class SyncPointSettings:
 class OwnerSettings:
     """``wall_offset_s``: Unix time minus the clock that ticks are given.
 
-    ``status_interval_s``: how often a changefeed's status is written at most.
+    ``status_interval_s``: minimum interval between writes of a changefeed's status.
     """
 
     version: str = "0.1.0"
@@ -62,9 +62,9 @@ class OwnerSettings:
     #: of the owner's part of each changefeed
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     status_interval_s: float = 0.2
-    #: the same positions at a later time are worth a write now and then only
+    #: unchanged positions at a later time are written at this interval only
     status_time_interval_s: float = 5.0
-    #: a changefeed in which nothing moves for so long is a warning
+    #: a changefeed without progress for this long is in state warning
     standstill_s: float = 120.0
     remove_retry_s: float = 2.0
     remove_patience_s: float = 15.0

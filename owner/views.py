@@ -1,6 +1,6 @@
-"""Views of changefeeds: fills ``reactor.views`` from the records and what the owner knows beside them.
+"""Views of changefeeds: fills ``reactor.views`` from the records and the owner's own knowledge.
 
-``wall`` is Unix time as the asking tick knows it.
+``wall``: Unix time of the requesting tick.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,8 +32,9 @@ from reactor.records.changefeed import (
     UnitStage,
 )
 from reactor.records.held import HeldTable, HoldStage
+from reactor.records.resync import TableResync
 from reactor.state import ChangefeedState
-from reactor.views import ChangefeedView, HeldView, LagStages, SpanView, TableView
+from reactor.views import ChangefeedView, HeldView, LagStages, ResyncView, SpanView, TableView
 
 #: the state of spans that the sink does not have yet
 REPARTITIONING = "repartitioning"
@@ -42,7 +43,7 @@ REPARTITIONING = "repartitioning"
 def view(
     changefeed: Changefeed, feed: ChangefeedState, info: ChangefeedInfo, now: float, *, wall: float
 ) -> ChangefeedView:
-    """``changefeed`` over the records of ``feed``."""
+    """Return ``changefeed`` over the records of ``feed``."""
     facts = Facts.of(feed, info)
     facts = replace(facts, status=changefeed.latest or facts.status)
     limits = changefeed.limits(facts, now)
@@ -77,6 +78,9 @@ def view(
         seconds_left=work.seconds_left,
         tables=_tables(changefeed.run, facts, held),
         held=tuple(sorted(held.values(), key=lambda table: table.table)),
+        resyncs=tuple(_resync(facts.resyncs[id]) for id in sorted(facts.resyncs)),
+        joining=tuple(f"{schema}.{name}" for schema, name in (facts.record.joining if facts.record else ())),
+        lost_tables=len(facts.lost),
         changes=changefeed.run.coordinator.rows_flushed if changefeed.run else 0,
         state_since=info.state_since,
         sync_point=facts.sync_points[-1] if facts.sync_points else None,
@@ -92,7 +96,7 @@ def _last_crash(feed: ChangefeedState) -> RunningError | None:
 
 
 def unreadable(feed: ChangefeedState, why: str) -> ChangefeedView:
-    """A changefeed of which no more can be said than that."""
+    """Return the view of a changefeed whose records cannot be read."""
     info, status = feed.info, feed.status or ChangefeedStatus()
     return ChangefeedView(
         id=feed.id,
@@ -113,7 +117,7 @@ def unreadable(feed: ChangefeedState, why: str) -> ChangefeedView:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """The unit at work, its capture, and the snapshot: the newest word of worker and record."""
+    """The running unit, its capture, and the snapshot, by the newest report of worker or record."""
 
     unit: Unit | None
     worker: str
@@ -138,7 +142,8 @@ def _work(run: Run | None, facts: Facts) -> _Work:
 
 
 def _log_place(facts: Facts) -> tuple[Ts, str]:
-    """A log that has not begun will do so where the snapshot was taken; while that is taken it is not known."""
+    """Return the log's position. A log that has not begun will begin where the snapshot was taken; it is unknown during
+    the snapshot."""
     if facts.head is not None:
         return facts.head.resolved_ts, facts.head.position
     return (facts.record.start_ts, facts.record.start_position) if facts.record else (Ts(0), "")
@@ -172,13 +177,16 @@ def _tables(run: Run | None, facts: Facts, held: Mapping[int, HeldView]) -> tupl
             spans=tuple(_span(replication) for replication in sets.get(table.table_id, ())) or _cut(facts, table),
             held=held.get(table.table_id),
             waiting_for=causes.get(table.table_id, ""),
+            skipped_ts=table.skipped_ts,
+            location=table.path,
         )
         for table in (record.tables if record else ())
     )
 
 
 def _checkpoint(facts: Facts, table: TableRecord, sets: Sequence[ReplicationSet]) -> int:
-    """The checkpoint of a table; for a held one what is sure, as its last writer may have got further."""
+    """Return a table's checkpoint; for a held table the certain one, since its last writer may have advanced
+    further."""
     held = facts.held.get(table.table_id)
     if held is not None and held.stage is not HoldStage.TRIED:
         return held.ts
@@ -192,17 +200,17 @@ def _held(facts: Facts) -> dict[int, HeldView]:
 
 
 def _newest_names(facts: Facts) -> dict[int, str]:
-    """The names that schema changes which are not done yet give to held tables."""
+    """Return the names that pending schema changes give to held tables."""
     names: dict[int, str] = {}
     for _, record in sorted(facts.ddl.items()) if facts.held else ():
-        for change in record.alterations:
+        for change in record.changes:
             if change.table is not None and change.table_id in facts.held and change.table_id in record.pending_ids:
                 names[change.table_id] = f"{change.table.schema_name}.{change.table.name}"
     return names
 
 
 def _held_table(table: HeldTable, name: str, newest_name: str) -> HeldView:
-    """``name``: the sink's. A table that was held by a rename has its new name in its record."""
+    """``name``: the sink's. A table that was held because of a rename has its new name in its record."""
     return HeldView(
         table=name,
         table_id=table.table_id,
@@ -218,6 +226,24 @@ def _held_table(table: HeldTable, name: str, newest_name: str) -> HeldView:
     )
 
 
+def _resync(resync: TableResync) -> ResyncView:
+    """The copy's progress is missing: only its capture knows it."""
+    error = resync.error
+    return ResyncView(
+        table=resync.name,
+        table_id=resync.table_id,
+        stage=resync.stage,
+        since=resync.since,
+        ts=resync.table.start_ts if resync.table else 0,
+        rows_done=resync.rows,
+        rows_total=resync.rows,
+        tries=resync.tries,
+        retry_at=resync.retry_at,
+        code=error.code if error else "",
+        message=error.message if error else "",
+    )
+
+
 def _span(replication: ReplicationSet) -> SpanView:
     at = replication.checkpoint
     return SpanView(
@@ -230,7 +256,7 @@ def _span(replication: ReplicationSet) -> SpanView:
 
 
 def _cut(facts: Facts, table: TableRecord) -> tuple[SpanView, ...]:
-    """The spans that a table is getting, while nobody writes it."""
+    """Return the spans that a table is being given, while it is not written."""
     partitioning = facts.partitionings.get(table.table_id)
     if partitioning is None or partitioning.under_way is None:
         return ()
@@ -239,7 +265,7 @@ def _cut(facts: Facts, table: TableRecord) -> tuple[SpanView, ...]:
 
 
 def _blocked_by(changefeed: Changefeed, feed: ChangefeedState, facts: Facts, limits: Limits, now: float) -> str:
-    """The first thing that must move before the changefeed can; empty when it moves."""
+    """Return the first thing that prevents progress; empty if nothing does."""
     info = facts.info
     if feed.broken:
         return "; ".join(feed.broken[key] for key in sorted(feed.broken))

@@ -1,4 +1,4 @@
-"""Reactor: the state that captures agree on, and the loop that keeps it true.
+"""Reactor: the state that captures agree on, and the loop that maintains it.
 
     etcd ──watch──► buffered updates ──apply──► state
       ▲                                           │
@@ -6,7 +6,7 @@
       │                                           ▼
       └──one transaction per patch group──── effects (patches, messages)
 
-The package holds ids, keys, the records under those keys, the messages captures exchange, patches, and the
-worker loop with its optimistic transactions. It knows nothing of changefeeds' meaning (that is ``owner``), of
-rows (``agent``), or of processes and sockets (``capture``).
+The package has ids, keys, the records under those keys, the messages captures exchange, patches, and the worker loop
+with its optimistic transactions. It is independent of changefeed logic (``owner``), rows (``agent``), processes and
+sockets (``capture``).
 """

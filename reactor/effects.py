@@ -1,7 +1,7 @@
-"""Effects: the closed set of what a decision may ask for; ``capture.member`` carries them out.
+"""Effects: the closed set of actions that a decision may request; ``capture.member`` performs them.
 
-A machine returns effects and never acts. What an effect brings back (a reply, a result, a failure) comes in again
-as an event, at the performer's pace.
+A state machine returns effects and performs none itself. The outcome of an effect (a reply, a result, a failure)
+returns as an event, whenever the performer is done.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,14 @@ from reactor.questions import Ask
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Give ``message`` to its receiver: in order per sender and topic, at least once while both live."""
+    """Send ``message`` to its receiver: in order per sender and topic, at least once while both live."""
 
     message: Message
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Apply one patch group to etcd, all of it or nothing; re-run on conflict with fresh values."""
+    """Apply one patch group to etcd atomically; evaluated again on fresh values after a conflict."""
 
     group: PatchGroup
 
@@ -36,7 +36,7 @@ class WakeAt:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """One structured log line: decisions hold no logger."""
+    """Write one structured log line; decisions hold no logger."""
 
     level: str
     event: str
@@ -45,7 +45,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Complete an operator's job: ``error`` empty when it was done."""
+    """Complete an operator's job: ``error`` is empty on success."""
 
     job_id: str
     error: str = ""
@@ -54,9 +54,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Resign:
-    """Give up ownership; the capture and its processors stay."""
+    """Give up ownership; the capture and its processors continue."""
 
 
 Effect = Send | Commit | WakeAt | Log | Answer | Ask[Any] | Resign
-#: carries out what the worker does not: also what a reactor asks beyond this set (``agent.control.processors``)
+#: performs all effects other than the worker's own, also those outside this set (``agent.control.processors``)
 Perform = Callable[[Any], None]

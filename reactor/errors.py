@@ -1,27 +1,21 @@
 """Errors: those of this package, and the root of all errors of Weir.
 
 WeirError                      every error Weir raises on purpose; ``code`` is stable, the text one line: cause, cure
-├── InvalidIdError             a malformed changefeed, cluster or span id
-├── InvalidKeyError            a key that is not of Weir's key space
-├── InvalidRecordError         a value under a key that cannot be read
-├── InvalidTransitionError     a machine was given an event its state has no row for (a bug in us)
-├── FormatError                the cluster's format is not known here, or is too old for what is asked (upgrade)
-├── EtcdError                  anything etcd answered or failed to answer
-│   ├── EtcdUnreachableError   no endpoint answers, or none in time (may be retried)
-│   ├── EtcdAuthError          user, password or permission refused
-│   ├── CompactedError         the asked revision is gone; list again
-│   ├── LeaseExpiredError      the lease is over (or was never granted)
-│   └── TxnTooLargeError       one patch group is over etcd's size or operation limit
-├── SessionDoneError           the session's lease is over: whoever holds it must stop
-├── NotOwnerError              this capture is not, or is no longer, the owner
-├── OwnerNotFoundError         no capture is owner at the moment (may be retried)
-├── ConflictError              a compared revision has moved; tick again (always retried by the worker)
-├── IgnorePatchError           raised by a patch function to skip just that patch
-├── PatchFailedError           a patch raised what it may not raise (a bug in us)
-├── ReactorFinishedError       a reactor is done; the worker commits what is pending and returns
-├── ProtocolError              a peer sent what this version cannot read
-├── CrashedTooOftenError       a bug ended it again and again; it is not started any more
-└── FailPointError             a test asked for it (retryable)
+├── InvalidIdError             a malformed changefeed, cluster or span id ├── InvalidKeyError            a key outside
+Weir's key space ├── InvalidRecordError         a value under a key that cannot be read ├── InvalidTransitionError     a
+state machine has no row for an event (a bug in us) ├── FormatError                the cluster's format is unknown to
+this version, or too old for a request (upgrade) ├── EtcdError                  any error of etcd │   ├──
+EtcdUnreachableError   no endpoint answers, or none in time (retryable) │   ├── EtcdAuthError          user, password or
+permission refused │   ├── CompactedError         the requested revision is gone; list again │   ├── LeaseExpiredError
+the lease has expired (or was never granted) │   └── TxnTooLargeError       one patch group exceeds etcd's size or
+operation limit ├── SessionDoneError           the session's lease has expired: whoever acts under it must stop ├──
+NotOwnerError              this capture is not, or is no longer, the owner ├── OwnerNotFoundError         no capture is
+owner at the moment (retryable) ├── ConflictError              a compared revision has changed; tick again (always
+retried by the worker) ├── IgnorePatchError           raised by a patch function to skip just that patch ├──
+PatchFailedError           a patch function raised an unexpected error (a bug in us) ├── ReactorFinishedError       a
+reactor is done; the worker commits what is pending and returns ├── ProtocolError              a peer sent what this
+version cannot read ├── CrashedTooOftenError       a component exhausted its restart budget └── FailPointError
+a test asked for it (retryable)
 
 Every error has a *scope*: what cannot continue because of it (``Scope``).
 """
@@ -31,7 +25,7 @@ from typing import Self
 
 
 class Scope(StrEnum):
-    """What an error holds: one table, which alone is held while all others flow; the changefeed; or a capture."""
+    """What an error stops: one table, while all others continue; the changefeed; or a capture."""
 
     TABLE = "table"
     CHANGEFEED = "changefeed"
@@ -41,9 +35,9 @@ class Scope(StrEnum):
 class WeirError(Exception):
     """Root of all errors raised on purpose. The message is one line that names the cause and the cure.
 
-    ``code`` is stable and is what feed states, the API and tests look at. ``retryable`` says whether doing
-    the same again may help without anybody changing anything. ``scope`` says what it holds; where that is one table,
-    ``table_id`` says which, or is None while only the caller knows.
+    ``code`` is stable; feed states, the API and tests use it. ``retryable``: retrying may succeed without any
+    intervention. ``scope``: what the error stops; if that is one table, ``table_id`` is its id, or None if only the
+    caller knows it.
     """
 
     code = "WeirError"
@@ -57,35 +51,35 @@ class WeirError(Exception):
             cls.code = cls.__name__.removesuffix("Error")
 
     def of_table(self, table_id: int) -> Self:
-        """This error, as one that holds this table alone."""
+        """Return this error with the scope of this table."""
         self.scope, self.table_id = Scope.TABLE, table_id
         return self
 
 
 class InvalidIdError(WeirError):
-    """A changefeed, cluster or span id is malformed."""
+    """A malformed changefeed, cluster or span id."""
 
 
 class InvalidKeyError(WeirError):
-    """A key does not belong to Weir's key space."""
+    """A key outside Weir's key space."""
 
 
 class InvalidRecordError(WeirError):
-    """The value under a key cannot be read as the record that belongs there."""
+    """A value that cannot be read as the record that belongs under its key."""
 
 
 class InvalidTransitionError(WeirError):
-    """A state machine has no row for this event in this state: a bug in us, which a new run may not meet again."""
+    """A state machine has no row for an event: a bug in us, which a restart may avoid."""
 
     retryable = True
 
 
 class FormatError(WeirError):
-    """A capture does not know the format that its cluster uses, or the cluster's captures not what is asked for yet."""
+    """The cluster's format is unknown to this capture, or some captures do not support what is requested yet."""
 
 
 class EtcdError(WeirError):
-    """etcd refused a call, or failed it in a way that has no name below."""
+    """etcd refused a call, or failed in a way that has no class below."""
 
 
 class EtcdUnreachableError(EtcdError):
@@ -99,21 +93,21 @@ class EtcdAuthError(EtcdError):
 
 
 class CompactedError(EtcdError):
-    """The asked revision has been compacted away; read the prefix again."""
+    """The requested revision has been compacted; read the prefix again."""
 
     retryable = True
 
 
 class LeaseExpiredError(EtcdError):
-    """The lease is over, or was never granted."""
+    """The lease has expired, or was never granted."""
 
 
 class TxnTooLargeError(EtcdError):
-    """One patch group alone is over etcd's limits; groups are never split."""
+    """One patch group exceeds etcd's limits; groups are never split."""
 
 
 class SessionDoneError(WeirError):
-    """The session's lease is over: whoever acts under it must stop at once."""
+    """The session's lease has expired: whoever acts under it must stop at once."""
 
 
 class NotOwnerError(WeirError):
@@ -127,7 +121,7 @@ class OwnerNotFoundError(WeirError):
 
 
 class ConflictError(WeirError):
-    """A compared revision has moved since it was read; tick again with fresh state."""
+    """A compared revision has changed since it was read; tick again with fresh state."""
 
     retryable = True
 
@@ -137,7 +131,7 @@ class IgnorePatchError(WeirError):
 
 
 class PatchFailedError(WeirError):
-    """A patch raised what it may not raise: a bug in us. Its group is void, others are not."""
+    """A patch function raised an unexpected error: a bug in us. Its group is void, others are not."""
 
 
 class ReactorFinishedError(WeirError):
@@ -149,15 +143,15 @@ class ProtocolError(WeirError):
 
 
 class CrashedTooOftenError(WeirError):
-    """What is started again after a crash (``reactor.restarts``) has crashed more often than its budget allows."""
+    """A component that is restarted after crashes (``reactor.restarts``) has exhausted its budget."""
 
     @classmethod
     def of(cls, name: str, error: Exception) -> Self:
-        """The log has the text of ``error``, which may say what it may not say here."""
+        """Only the log has the text of ``error``, which may contain secrets or row values."""
         return cls(f"{name} crashed too often ({type(error).__name__}); see the log, then resume the changefeed")
 
 
 class FailPointError(WeirError):
-    """A test asked for this error at a fail-point."""
+    """A test requested this error at a fail-point."""
 
     retryable = True

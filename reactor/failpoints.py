@@ -1,13 +1,13 @@
-"""Fail-points: places between two steps that matter, where a test makes this process die, stall or fail.
+"""Fail-points: places between two critical steps where a test makes this process die, stall or fail.
 
 ``WEIR_FAILPOINTS="name=action[;name=action]"`` with the actions ``kill`` (SIGKILL to itself), ``stop`` (SIGSTOP) and
-``error`` (a retryable error). Each is done once: when the point is reached for the first time, or with ``kill@3`` for
-the third. ``kill,when:/path`` waits for that file, and is done by whoever removes it: so a test can set up all captures
-of a cluster alike and choose the moment, and exactly one of them is hit. A point may have several actions.
+``error`` (a retryable error). Each happens once: when the point is reached for the first time, or with ``kill@3`` for
+the third. ``kill,when:/path`` waits for that file, and is done by the process that removes it: so a test can configure
+all captures of a cluster alike and choose the moment, and exactly one of them is hit. A point may have several actions.
 
-All names are declared here, and ``tests/architecture`` sees that each is reached at one place. Executors of Spark
-inherit the variable; not all points are on their way. Nothing that only decides may reach a point (import-linter holds
-it): decisions are tested in memory.
+All names are declared here, and ``tests/architecture`` checks that each is reached at exactly one place. Spark
+executors inherit the variable; only some points are on their path. Code that only decides must not reach a point
+(enforced by import-linter): decisions are tested in memory.
 """
 
 import os
@@ -29,41 +29,49 @@ _log = structlog.get_logger()
 
 
 class Point(StrEnum):
-    """Where something can be made to go wrong."""
+    """A place where a test can inject a failure."""
 
-    # the owner: any of its commits, and those that move a changefeed's status
+    # owner: before any of its commits, and before those that change a changefeed's status
     OWNER_BEFORE_COMMIT = "owner-before-commit"
     OWNER_AFTER_COMMIT = "owner-after-commit"
     OWNER_BEFORE_STATUS = "owner-before-status"
     OWNER_AFTER_STATUS = "owner-after-status"
-    #: the source is cleaned up, the removed changefeed's keys are still there
+    #: the source is cleaned up, the removed changefeed's keys still exist
     REMOVE_DROPPED = "remove-dropped"
-    #: a chunk is staged, the manifest does not say so yet
+    #: a chunk is staged, but not yet in the manifest
     DUMP_STAGED = "dump-staged"
-    #: a table is loaded, the unit's record does not say so yet
+    #: a table is loaded, but not yet in the unit's record
     LOAD_LOADED = "load-loaded"
-    #: a segment is written, the log's head does not count it yet
+    #: a segment is written, but not yet counted by the log's head
     SYNC_WRITTEN = "sync-written"
-    #: the head has moved, the server does not know yet
+    #: the head has moved, but the server has not been informed
     SYNC_MOVED = "sync-moved"
-    #: the sink was read, "prepared" is not reported to the owner yet
+    #: the sink was read, but "prepared" is not yet reported to the owner
     SPAN_OPENED = "span-opened"
-    #: asked to run, not yet among the spans that are flushed
+    #: a span was ordered to run, but is not yet flushed
     SPAN_ASKED = "span-asked"
-    #: a table's spans are stopped and the repartition is written down; the sink has not taken it yet, or has
+    #: a table's spans are stopped and the repartition is recorded; before and after the sink applies it
     REPARTITION_BEFORE_SINK = "repartition-before-sink"
     REPARTITION_AFTER_SINK = "repartition-after-sink"
-    #: the owner's capture is to change the sink's tables; they are changed, and the tables' records are not yet
+    #: the owner's capture is about to change the sink's tables; they are changed, but not yet the tables' records
     SCHEMA_BEFORE_SINK = "schema-before-sink"
     SCHEMA_AFTER_SINK = "schema-after-sink"
-    #: on an executor: files are written, nobody knows of them
+    #: a table's rows are staged again and recorded, but the owner has not been informed; before and after the sink
+    #: replaces the table
+    COPY_STAGED = "copy-staged"
+    COPY_BEFORE_SINK = "copy-before-sink"
+    COPY_AFTER_SINK = "copy-after-sink"
+    #: the source has a new position, the unit's record and the log's head do not say so yet, or do
+    POSITION_TAKEN = "position-taken"
+    POSITION_RECORDED = "position-recorded"
+    #: executor: files are written, but not yet reported
     FLUSH_WRITTEN = "flush-written"
     FLUSH_BEFORE_COMMIT = "flush-before-commit"
     FLUSH_AFTER_COMMIT = "flush-after-commit"
 
 
 class Action(StrEnum):
-    """What then happens to the process that reached it."""
+    """What happens to the process that reaches a point."""
 
     KILL = "kill"
     STOP = "stop"
@@ -72,7 +80,8 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """One armed point: ``action``, the ``nth`` time; or when ``file`` can be removed, but no earlier than that."""
+    """One armed point: ``action`` on the ``nth`` time; or once ``file`` can be removed, but not before the ``nth``
+    time."""
 
     action: Action
     nth: int = 1
@@ -84,7 +93,7 @@ class Trap:
         return reached >= self.nth and _is_removed(self.file) if self.file else reached == self.nth
 
     def spring(self, point: Point) -> None:
-        """:raises FailPointError: that is the action."""
+        """:raises FailPointError: if that is the action."""
         _log.warning("fail-point reached", point=point, action=self.action)
         if self.action is Action.ERROR:
             raise FailPointError(f"fail-point {point}: it is tried again; unset {VARIABLE} to be rid of it")
@@ -94,14 +103,17 @@ class Trap:
 
 @cache
 def armed() -> Mapping[Point, tuple[Trap, ...]]:
-    """What the variable asked for when this was first called. :raises ValueError: it is malformed, in one line."""
+    """The traps of the environment variable, parsed on the first call.
+
+    :raises ValueError: it is malformed; the message is one line.
+    """
     return parse(os.environ.get(VARIABLE, ""))
 
 
 def reach(point: Point) -> None:
-    """The caller is at ``point`` now.
+    """Mark that the caller has reached ``point``.
 
-    :raises FailPointError: that is what was asked for.
+    :raises FailPointError: if a test requested it.
     """
     for trap in armed().get(point, ()):
         if trap.is_due():
@@ -109,7 +121,10 @@ def reach(point: Point) -> None:
 
 
 def parse(text: str) -> dict[Point, tuple[Trap, ...]]:
-    """The value of the variable. :raises ValueError: an unknown name or action, in one line."""
+    """Parse the variable's value.
+
+    :raises ValueError: an unknown name or action; the message is one line.
+    """
     found: dict[Point, tuple[Trap, ...]] = {}
     for item in filter(None, map(str.strip, text.split(";"))):
         point, trap = _parse_one(item)

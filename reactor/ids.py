@@ -1,6 +1,6 @@
-"""Ids and positions: what names a capture, a changefeed, a table span, a place in an upstream's log.
+"""Ids and positions: names of captures, changefeeds and table spans, and positions in a source's log.
 
-They are plain strings and integers at run time; the ``NewType`` names keep one from standing in for another.
+They are plain strings and integers at run time; the ``NewType`` names keep them from being mixed up.
 """
 
 import re
@@ -10,12 +10,12 @@ from reactor.errors import InvalidIdError
 
 CaptureId = NewType("CaptureId", str)
 ChangefeedId = NewType("ChangefeedId", str)
-#: A 63-bit position in one upstream's log that orders its commits. PostgreSQL: the commit LSN.
+#: a 63-bit position in one source's log that orders its commits; PostgreSQL: the commit LSN
 Ts = NewType("Ts", int)
 
-#: No barrier: larger than every position an upstream can have.
+#: no barrier: larger than every position of a source
 MAX_TS = Ts((1 << 63) - 1)
-#: One past the largest 64-bit key hash; the whole table is ``[0, KEY_SPACE)``.
+#: one past the largest 64-bit key hash; the whole table is ``[0, KEY_SPACE)``
 KEY_SPACE = 1 << 64
 
 _NAME = re.compile(r"^[a-zA-Z0-9]+(-[a-zA-Z0-9]+)*\Z")
@@ -26,7 +26,7 @@ _RESERVED_CLUSTER_IDS = frozenset({"owner", "capture", "task", "changefeed", "jo
 class TableSpan(NamedTuple):
     """A range ``[start, end)`` of one table's key-hash space: the unit of scheduling and of fencing at the sink.
 
-    A tuple, since spans are looked up and compared by the hundred thousand.
+    A tuple, since spans are hashed and compared by the hundred thousand.
     """
 
     table_id: int
@@ -42,7 +42,7 @@ class TableSpan(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "TableSpan":
-        """The inverse of ``str``.
+        """Parse what ``str`` returns.
 
         :raises InvalidIdError: the text is not ``table:start-end``.
         """
@@ -60,7 +60,7 @@ def parse_changefeed_id(text: str) -> ChangefeedId:
 
 
 def parse_cluster_id(text: str) -> str:
-    """:raises InvalidIdError: malformed, or a word that the key space itself uses."""
+    """:raises InvalidIdError: malformed, or a reserved word of the key space."""
     if text in _RESERVED_CLUSTER_IDS:
         raise InvalidIdError(f"cluster id {text!r} is a word of the key space; choose another")
     return _checked_name(text, what="cluster id")

@@ -2,9 +2,13 @@
 
 /weir/{cluster}/__meta__/owner/{lease}                      capture id (election; leased)
 /weir/{cluster}/__meta__/capture/{capture}                  CaptureInfo (leased)
+/weir/{cluster}/__meta__/waiting/{capture}                  WaitingCapture (leased)
 /weir/{cluster}/__meta__/meta/delete-count                  int, see reactor.txn
 /weir/{cluster}/__meta__/meta/format                        ClusterFormat, see reactor.records.formats
+/weir/{cluster}/__meta__/meta/secret-key                    SecretKeyMark
 /weir/{cluster}/__meta__/reader/{number}                    which changefeed's reader has the number
+/weir/{cluster}/__meta__/token/{token}                      TokenRecord (a capture's own is leased)
+/weir/{cluster}/__meta__/audit/{entry}                      AuditRecord, in the order of their names
 /weir/{cluster}/{namespace}/changefeed/info/{changefeed}    ChangefeedInfo
 /weir/{cluster}/{namespace}/changefeed/status/{changefeed}  ChangefeedStatus
 /weir/{cluster}/{namespace}/task/position/{capture}/{changefeed}  TaskPosition
@@ -15,6 +19,11 @@
 /weir/{cluster}/{namespace}/sync-point/{changefeed}/{ts}    SyncPoint
 /weir/{cluster}/{namespace}/cut/{changefeed}/{table}        TablePartitioning
 /weir/{cluster}/{namespace}/held/{changefeed}/{table}       HeldTable
+/weir/{cluster}/{namespace}/attempt/{changefeed}/{capture}  Attempt
+/weir/{cluster}/{namespace}/schema-attempt/{changefeed}/{capture}  Attempt, of schema changes
+/weir/{cluster}/{namespace}/suspects/{changefeed}           Suspects
+/weir/{cluster}/{namespace}/stream-attempt/{changefeed}/{source}  StreamAttempt
+/weir/{cluster}/{namespace}/resync/{changefeed}/{table}     TableResync
 """
 
 import re
@@ -29,12 +38,28 @@ DEFAULT_NAMESPACE = "default"
 
 
 def cluster_prefix(cluster: str) -> str:
-    """The prefix every key of one cluster has; it ends in a slash so that no cluster is a prefix of another."""
+    """Return the prefix of all keys of one cluster; it ends in a slash, so that no cluster's prefix is another
+    one's."""
     return f"{ROOT}/{cluster}/"
 
 
+def token_prefix(cluster: str) -> str:
+    """Return the prefix of the keys of all tokens."""
+    return f"{ROOT}/{cluster}/__meta__/token/"
+
+
+def audit_prefix(cluster: str) -> str:
+    """Return the prefix of the keys of the audit trail."""
+    return f"{ROOT}/{cluster}/__meta__/audit/"
+
+
+def capture_prefix(cluster: str) -> str:
+    """Return the prefix of the members' keys."""
+    return f"{ROOT}/{cluster}/__meta__/capture/"
+
+
 def owner_prefix(cluster: str) -> str:
-    """What candidates campaign under (see reactor.membership.election)."""
+    """Return the prefix that candidates campaign under (see ``reactor.membership.election``)."""
     return f"{ROOT}/{cluster}/__meta__/owner"
 
 
@@ -57,6 +82,35 @@ class CaptureKey:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenKey:
+    cluster: str
+    token: str
+
+    def __str__(self) -> str:
+        return f"{token_prefix(self.cluster)}{self.token}"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditKey:
+    """``entry`` begins with the time in nanoseconds, so keys are in chronological order."""
+
+    cluster: str
+    entry: str
+
+    def __str__(self) -> str:
+        return f"{audit_prefix(self.cluster)}{self.entry}"
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingKey:
+    cluster: str
+    capture: CaptureId
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/__meta__/waiting/{self.capture}"
+
+
+@dataclass(frozen=True, slots=True)
 class ReaderKey:
     cluster: str
     number: int
@@ -67,7 +121,7 @@ class ReaderKey:
 
 @dataclass(frozen=True, slots=True)
 class _MetaKey:
-    """One for the whole cluster."""
+    """One key per cluster."""
 
     KIND: ClassVar[str]
     cluster: str
@@ -82,6 +136,10 @@ class DeleteCountKey(_MetaKey):
 
 class LogStorageKey(_MetaKey):
     KIND = "log-storage"
+
+
+class SecretKeyKey(_MetaKey):
+    KIND = "secret-key"
 
 
 class FormatKey(_MetaKey):
@@ -111,7 +169,7 @@ class PositionKey:
 
 @dataclass(frozen=True, slots=True)
 class FeedKey:
-    """One for a changefeed."""
+    """One key per changefeed."""
 
     KIND: ClassVar[str]
     cluster: str
@@ -132,7 +190,7 @@ class StatusKey(FeedKey):
 
 @dataclass(frozen=True, slots=True)
 class _SourceKey(FeedKey):
-    """One for each source of a changefeed."""
+    """One key per source of a changefeed."""
 
     source: str
 
@@ -148,9 +206,13 @@ class LogKey(_SourceKey):
     KIND = "log"
 
 
+class StreamAttemptKey(_SourceKey):
+    KIND = "stream-attempt"
+
+
 @dataclass(frozen=True, slots=True)
 class _TsKey(FeedKey):
-    """One for each of a changefeed's moments."""
+    """One key per Ts of a changefeed."""
 
     ts: int
 
@@ -163,7 +225,7 @@ class DdlKey(_TsKey):
 
 
 def ddl_prefix(cluster: str, namespace: str, changefeed: ChangefeedId) -> str:
-    """What the keys of one changefeed's schema changes begin with."""
+    """Return the prefix of the keys of one changefeed's schema changes."""
     return f"{ROOT}/{cluster}/{namespace}/{DdlKey.KIND}/{changefeed}/"
 
 
@@ -173,7 +235,7 @@ class SyncPointKey(_TsKey):
 
 @dataclass(frozen=True, slots=True)
 class _TableKey(FeedKey):
-    """One for each of a changefeed's tables."""
+    """One key per table of a changefeed."""
 
     table_id: int
 
@@ -189,13 +251,42 @@ class HeldKey(_TableKey):
     KIND = "held"
 
 
+@dataclass(frozen=True, slots=True)
+class AttemptKey(FeedKey):
+    """One key per capture that writes the changefeed's tables."""
+
+    KIND = "attempt"
+    capture: CaptureId
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/{self.namespace}/{self.KIND}/{self.changefeed}/{self.capture}"
+
+
+class SchemaAttemptKey(AttemptKey):
+    """One key per capture that changes the schema of the changefeed's tables."""
+
+    KIND = "schema-attempt"
+
+
+class SuspectsKey(FeedKey):
+    KIND = "suspects"
+
+
+class ResyncKey(_TableKey):
+    KIND = "resync"
+
+
 Key = (
     OwnerKey
     | CaptureKey
     | DeleteCountKey
     | LogStorageKey
+    | SecretKeyKey
     | FormatKey
     | ReaderKey
+    | TokenKey
+    | AuditKey
+    | WaitingKey
     | InfoKey
     | StatusKey
     | PositionKey
@@ -206,29 +297,42 @@ Key = (
     | SyncPointKey
     | PartitioningKey
     | HeldKey
+    | AttemptKey
+    | SchemaAttemptKey
+    | SuspectsKey
+    | StreamAttemptKey
+    | ResyncKey
 )
 
 
-#: as ``str`` writes it, and no larger than what is compared with it
+#: as ``str`` writes it, and within 64 bits
 _NUMBER = re.compile(r"^(0|[1-9][0-9]{0,18})\Z")
 
 
 def parse(text: str) -> Key:
-    """The key that ``text`` spells.
+    """Parse a key.
 
-    :raises InvalidKeyError: it is none of Weir's.
+    :raises InvalidKeyError: the text is not a key of Weir's.
     """
     match text.split("/"):
         case ["", "weir", cluster, "__meta__", "owner", lease]:
             return OwnerKey(cluster, lease)
         case ["", "weir", cluster, "__meta__", "capture", capture]:
             return CaptureKey(cluster, CaptureId(capture))
+        case ["", "weir", cluster, "__meta__", "waiting", capture]:
+            return WaitingKey(cluster, CaptureId(capture))
         case ["", "weir", cluster, "__meta__", "meta", "delete-count"]:
             return DeleteCountKey(cluster)
         case ["", "weir", cluster, "__meta__", "meta", "log-storage"]:
             return LogStorageKey(cluster)
+        case ["", "weir", cluster, "__meta__", "meta", "secret-key"]:
+            return SecretKeyKey(cluster)
         case ["", "weir", cluster, "__meta__", "meta", "format"]:
             return FormatKey(cluster)
+        case ["", "weir", cluster, "__meta__", "token", token]:
+            return TokenKey(cluster, token)
+        case ["", "weir", cluster, "__meta__", "audit", entry]:
+            return AuditKey(cluster, entry)
         case ["", "weir", cluster, "__meta__", "reader", number] if _NUMBER.match(number):
             return ReaderKey(cluster, int(number))
         case ["", "weir", cluster, namespace, "changefeed", "info", changefeed]:
@@ -251,11 +355,21 @@ def parse(text: str) -> Key:
             return PartitioningKey(cluster, namespace, _feed(changefeed), int(table))
         case ["", "weir", cluster, namespace, "held", changefeed, table] if _NUMBER.match(table):
             return HeldKey(cluster, namespace, _feed(changefeed), int(table))
+        case ["", "weir", cluster, namespace, "attempt", changefeed, capture]:
+            return AttemptKey(cluster, namespace, _feed(changefeed), CaptureId(capture))
+        case ["", "weir", cluster, namespace, "schema-attempt", changefeed, capture]:
+            return SchemaAttemptKey(cluster, namespace, _feed(changefeed), CaptureId(capture))
+        case ["", "weir", cluster, namespace, "suspects", changefeed]:
+            return SuspectsKey(cluster, namespace, _feed(changefeed))
+        case ["", "weir", cluster, namespace, "stream-attempt", changefeed, source]:
+            return StreamAttemptKey(cluster, namespace, _feed(changefeed), source)
+        case ["", "weir", cluster, namespace, "resync", changefeed, table] if _NUMBER.match(table):
+            return ResyncKey(cluster, namespace, _feed(changefeed), int(table))
     raise InvalidKeyError(f"not a key of Weir's: {text!r}")
 
 
 def _feed(text: str) -> ChangefeedId:
-    """Malformed ids are in no key of ours: they become names of directories."""
+    """Reject malformed ids: they are never in our keys, and become directory names."""
     try:
         return parse_changefeed_id(text)
     except InvalidIdError as error:

@@ -1,7 +1,7 @@
 """Event loop: runs a process on uvloop.
 
-Between two awaits of a call to etcd lie five rounds of the loop, and each costs a fraction there of what it
-costs in asyncio's own. Code below relies on anyio only, and tests run it on asyncio's loop, too.
+A call to etcd takes five rounds of the loop, and each is several times cheaper on uvloop than on asyncio's loop. Code
+uses anyio only, and tests also run on asyncio's loop.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,10 +1,9 @@
 """Messages between captures: orders of the scheduler and the worker manager, and the answers to them.
 
-Every message carries a ``Header``; the gate on the receiving side (``agent.control.gate``,
-``owner.scheduler.coordinator``) refuses what comes from an older owner, another run of the processor, or another epoch
-of the changefeed (after the protocol of TiCDC's scheduler v3). Bodies are frozen dataclasses of plain values, and what
-comes by the thousand in them is named tuples, which are made three times as fast; ``capture.messaging.frames`` gives
-them their bytes.
+Every message carries a ``Header``; the receiving side (``agent.control.gate``, ``owner.scheduler.coordinator``) rejects
+messages of an older owner, another run of the processor, or another epoch of the changefeed (after the protocol of
+TiCDC's scheduler v3). Bodies are frozen dataclasses of plain values; parts that occur by the thousand are named tuples,
+which are created three times as fast. ``capture.messaging.frames`` serialises them.
 """
 
 from collections.abc import Sequence
@@ -17,8 +16,8 @@ from reactor.records.changefeed import RunningError, Unit
 
 T = TypeVar("T")
 
-#: spans, or statuses of spans, in one message; more are sent in several parts. No frame grows too large by them, and
-#: none takes so long to decode that its capture does nothing else for more than a moment.
+#: spans, or statuses of spans, per message; more are sent in several parts. Keeps frames small, and quick enough to
+#: decode that the capture is not blocked
 SPANS_PER_MESSAGE = 5_000
 
 
@@ -43,8 +42,8 @@ class Liveness(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """``owner_revision``: etcd revision of the ownership the owner acts under. ``processor_epoch``: the run of the
-    processor, empty when the sender does not know it yet. ``changefeed_epoch``: ``ChangefeedInfo.epoch``."""
+    """``owner_revision``: etcd revision of the owner's election. ``processor_epoch``: the run of the processor, empty
+    if the sender does not know it yet. ``changefeed_epoch``: ``ChangefeedInfo.epoch``."""
 
     version: str
     owner_revision: int
@@ -58,7 +57,7 @@ class SpanCheckpoint(NamedTuple):
 
 
 class SpanStatus(NamedTuple):
-    """One table span as its capture sees it. ``checkpoint_time``: commit time at the checkpoint, 0 when unknown."""
+    """One table span as its capture sees it. ``checkpoint_time``: commit time at the checkpoint, 0 if unknown."""
 
     span: TableSpan
     state: SpanState
@@ -68,7 +67,7 @@ class SpanStatus(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """``global_ts``: no span may write past it. ``tables``: stricter ones, by table id (at most 256)."""
+    """``global_ts``: no span may write past it. ``tables``: stricter limits, by table id (at most 256)."""
 
     global_ts: Ts = MAX_TS
     tables: tuple[tuple[int, Ts], ...] = ()
@@ -76,9 +75,9 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Owner → agent. ``spans``: what the owner believes is there; the agent answers for these and all it has.
+    """Owner → agent. ``spans``: what the owner expects; the agent answers for these and all it has.
 
-    In ``parts`` if there are many, which come one after the other; ``part`` counts from 0, and the last is answered.
+    Sent in ``parts`` one after the other if there are many; ``part`` counts from 0, and the last one is answered.
     """
 
     spans: tuple[TableSpan, ...] = ()
@@ -92,7 +91,7 @@ class Heartbeat:
 class HeartbeatResponse:
     """Agent → owner. ``rows_flushed``: row changes this run of the processor has written to the sink so far.
 
-    In ``parts`` like a heartbeat: the answer is whole when the last has come.
+    Sent in ``parts`` like a heartbeat: the answer is complete with the last part.
     """
 
     statuses: tuple[SpanStatus, ...] = ()
@@ -181,5 +180,5 @@ class Message:
 
 
 def in_parts(items: Sequence[T], size: int = SPANS_PER_MESSAGE) -> list[tuple[T, ...]]:
-    """``items`` in order, at most ``size`` in each part; one empty part if there are none."""
+    """Divide ``items`` into parts of at most ``size``, in order; one empty part if there are none."""
     return [tuple(items[start : start + size]) for start in range(0, len(items), size)] or [()]

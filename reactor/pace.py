@@ -1,14 +1,15 @@
-"""Pace of ticks: one as soon as there is cause, none within the interval, and now and then one without cause.
+"""Pace of ticks: ticks as soon as there is a reason, but at most once per interval, and at least once per idle
+interval.
 
-Causes are news (from the watch, the inbox, a poke) and a wake-up time that has come. Pure: ``now`` is passed in, on a
-clock that never goes back.
+Reasons are news (from the watch, the inbox, a ``wake``) and a wake-up time that has come. Pure: ``now`` is passed in,
+of a clock that never goes back.
 """
 
 import math
 
 
 class Pace:
-    """A token bucket (one token per ``interval_s``, at most ``burst``) behind the causes."""
+    """A token bucket (one token per ``interval_s``, at most ``burst``) behind the reasons."""
 
     def __init__(self, interval_s: float, *, burst: int, idle_interval_s: float) -> None:
         self._interval_s = interval_s
@@ -24,11 +25,11 @@ class Pace:
         self._has_news = True
 
     def note_wake(self, at: float) -> None:
-        """Tick no later than ``at``; the earliest one counts until it has come."""
+        """Tick no later than ``at``; the earliest such time counts."""
         self._wake_at = min(self._wake_at, at)
 
     def take(self, now: float) -> bool:
-        """Whether to tick now; if so, the causes are settled."""
+        """Return whether to tick now; if so, the reasons are cleared."""
         if self.delay_s(now) > 0:
             return False
         self._tokens -= 1
@@ -39,7 +40,7 @@ class Pace:
         return True
 
     def delay_s(self, now: float) -> float:
-        """How long until the next tick, if nothing new happens."""
+        """Return the seconds until the next tick if nothing new happens."""
         cause_s = 0.0 if self._has_news else max(0.0, min(self._idle_at, self._wake_at) - now)
         return max(cause_s, self._token_delay_s(now))
 
@@ -50,5 +51,5 @@ class Pace:
         earned = (now - self._counted_at) / self._interval_s
         self._tokens = min(float(self._burst), self._tokens + earned)
         self._counted_at = now
-        # a hair less than a token counts as one: the sum of many small parts never quite gets there
+        # slightly less than a token counts as one: rounding errors add up
         return 0.0 if self._tokens > 1 - 1e-6 else (1 - self._tokens) * self._interval_s

@@ -1,7 +1,7 @@
 """Patches: the only way to change what is in etcd.
 
-A patch is a pure function from the old value of one key to its new value, re-run on every attempt; a group commits
-as a whole or not at all. ``None`` means "no such key", on both sides.
+A patch is a pure function from the old value of one key to its new value, evaluated again on every attempt; a group
+commits atomically. ``None`` means "no such key", on both sides.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,7 +14,7 @@ from reactor.records.base import Record
 
 R = TypeVar("R", bound=Record)
 
-#: old value → new value. May raise ``IgnorePatchError`` (skip this patch) or ``ConflictError`` (tick again).
+#: old value → new value. May raise ``IgnorePatchError`` (skip this patch) or ``ConflictError`` (tick again)
 PatchFunction = Callable[[bytes | None], bytes | None]
 
 
@@ -28,7 +28,8 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class PatchGroup:
-    """Patches that commit together. ``requires``: keys whose values must not have moved either, though unchanged."""
+    """Patches that commit together. ``requires``: keys that must not have changed either, though they are not
+    written."""
 
     patches: tuple[Patch, ...]
     requires: tuple[str, ...] = ()
@@ -39,7 +40,7 @@ def group(patches: Iterable[Patch], *, requires: Iterable[keys.Key] = ()) -> Pat
 
 
 def patch_record(key: keys.Key, model: type[R], function: Callable[[R | None], R | None]) -> Patch:
-    """A patch that sees records instead of bytes. An equal record leaves the stored bytes as they are."""
+    """Return a patch on records instead of bytes. If the record is equal, the stored bytes are kept."""
     text = str(key)
 
     def apply(old: bytes | None) -> bytes | None:
@@ -53,7 +54,7 @@ def patch_record(key: keys.Key, model: type[R], function: Callable[[R | None], R
 
 
 def replace_record(key: keys.Key, seen: R | None, new: R) -> Patch:
-    """A patch that writes ``new`` where ``seen`` is still stored; anything else there is a conflict."""
+    """Return a patch that replaces ``seen`` by ``new``; any other stored value is a conflict."""
 
     def apply(old: R | None) -> R:
         if old != seen:
@@ -64,7 +65,7 @@ def replace_record(key: keys.Key, seen: R | None, new: R) -> Patch:
 
 
 def delete_record(key: keys.Key, seen: Record) -> Patch:
-    """A patch that removes what is still ``seen``; anything else there is a conflict."""
+    """Return a patch that deletes ``seen``; any other stored value is a conflict."""
 
     def apply(old: Record | None) -> None:
         if old != seen:
@@ -74,7 +75,7 @@ def delete_record(key: keys.Key, seen: Record) -> Patch:
 
 
 def put_record(key: keys.Key, record: Record) -> Patch:
-    """A patch that writes ``record`` whatever was there."""
+    """Return a patch that writes ``record`` unconditionally."""
     value = record.encode()
     return Patch(str(key), lambda _old: value)
 

@@ -1,14 +1,14 @@
 """Pending effects: patch groups of a tick that etcd has not confirmed yet, and the answers that wait for them.
 
-An ``Answer`` tells an operator that something *is so*; it goes out only when every group of its tick has committed,
-and says what went wrong if one of them never can. Groups run again on fresh values after a conflict. So does ``Resign``
-wait: resigning ends the worker, and with it what the tick still has to write and to say.
+An ``Answer`` reports to an operator that something *is done*, so it is sent only after every group of its tick has
+committed, and reports the error if one of them cannot. Groups are evaluated again on fresh values after a conflict.
+``Resign`` waits too: resigning ends the worker, and with it all that the tick still has to write and send.
 
-A transaction whose answer was lost is *in doubt*: it may have been done, may still be done, or not. Its groups stay
-pending. Every transaction compares the revisions of all it writes, so trying again is safe: at most one of the two
-takes effect. If it was the lost one, the watch shows a revision with exactly its writes, and the groups are done.
+A transaction whose answer was lost is *in doubt*: it may have been applied, may yet be applied, or not. Its groups stay
+pending. Every transaction compares the revisions of all it writes, so retrying is safe: at most one of the two takes
+effect. If the lost one did, the watch shows a revision with exactly its writes, and the groups are done.
 
-Pure: the worker feeds in results and events, and performs the effects that come back.
+Pure: the worker passes in results and events, and performs the effects that are returned.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,16 +31,17 @@ class Pending:
         self._doubt: Plan | None = None
 
     def __bool__(self) -> bool:
-        """Whether groups wait: no tick until then."""
+        """Whether groups are pending: no tick until then."""
         return bool(self._groups)
 
     def begin(self, groups: Sequence[Seen], last: Sequence[Answer | Resign]) -> None:
-        """A tick asked for these; everything of the tick before is settled. ``last``: what waits for the groups."""
+        """Add the groups that a tick requested; those of the tick before are settled. ``last``: effects that wait for
+        the groups."""
         assert not self._groups, "a tick while groups of the one before are pending"
         self._groups, self._last, self._error = tuple(groups), tuple(last), ""
 
     def plan(self, base: Mapping[str, KeyValue], fences: Sequence[Compare]) -> Plan:
-        """The next transaction on fresh values; groups that can never commit are dropped here."""
+        """Return the next transaction on fresh values; groups that can never commit are dropped here."""
         planned = plan(self._groups, base, delete_count_key=self._delete_count_key, fences=fences)
         self._groups = planned.taken + planned.left
         for rejected in planned.rejected:
@@ -50,16 +51,16 @@ class Pending:
         return planned
 
     def committed(self, planned: Plan) -> None:
-        """The transaction took effect; one that was in doubt therefore never can."""
+        """Record that the transaction took effect, so one that was in doubt never can."""
         self._groups = planned.left
         self._doubt = None
 
     def lost(self, planned: Plan) -> None:
-        """No answer: the transaction is in doubt."""
+        """Record that there was no answer: the transaction is in doubt."""
         self._doubt = planned
 
     def observe(self, events: Sequence[Event]) -> bool:
-        """Events from the watch; True when they show that the transaction in doubt took effect."""
+        """Process events of the watch; return True if they show that the transaction in doubt took effect."""
         doubt = self._doubt
         if doubt is None:
             return False
@@ -68,12 +69,12 @@ class Pending:
         return shown and self._resolve(doubt)
 
     def observe_snapshot(self, base: Mapping[str, KeyValue]) -> bool:
-        """As ``observe``, where the history is gone and only the values tell."""
+        """Like ``observe``, when the history is gone and only current values are known."""
         doubt = self._doubt
-        return doubt is not None and _stands(doubt.txn, base) and self._resolve(doubt)
+        return doubt is not None and _is_applied(doubt.txn, base) and self._resolve(doubt)
 
     def take_last(self) -> tuple[Answer | Resign, ...]:
-        """The tick's answers, and its resignation, once nothing of it waits any more."""
+        """Return the tick's answers and its resignation, once no group is pending."""
         if self._groups:
             return ()
         last, self._last = self._last, ()
@@ -91,8 +92,8 @@ class Pending:
         return True
 
 
-def _stands(txn: Txn, base: Mapping[str, KeyValue]) -> bool:
-    """Whether every write of the transaction is what its key holds, all at one revision."""
+def _is_applied(txn: Txn, base: Mapping[str, KeyValue]) -> bool:
+    """Return whether every write of the transaction is what its key holds, all at one revision."""
     items = {key: base.get(key) for key in txn.writes}
     revisions = {item.mod_revision for item in items.values() if item is not None}
     values_match = all(value == (item.value if (item := items[key]) else None) for key, value in txn.writes.items())

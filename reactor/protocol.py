@@ -1,4 +1,4 @@
-"""Reactor protocol: decisions as a function of the state, the inbox and the time, driven by the worker loop."""
+"""Reactor protocol: decisions as a function of state, inbox and time, driven by the worker loop."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,11 +7,12 @@ from reactor.state import ClusterState
 
 
 class Reactor(Protocol):
-    """Plain code: no clock, no task, no socket. It reads the state and changes it only through ``Commit`` effects."""
+    """Plain code without clock, tasks or sockets. It reads the state and changes it only through ``Commit`` effects."""
 
     def tick(self, state: ClusterState, inbox: Sequence[object], now: float) -> Sequence[object]:
-        """One decision. Each inbox entry is seen by exactly one tick; the state holds everything committed before.
+        """Make one decision. Each inbox entry is passed to exactly one tick; the state includes everything committed
+        before.
 
-        :raises ReactorFinishedError: nothing more to do; what earlier ticks asked for is committed already.
+        :raises ReactorFinishedError: nothing more to do; what earlier ticks requested is committed.
         """
         ...

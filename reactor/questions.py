@@ -1,9 +1,9 @@
-"""Questions: what the owner asks of the data plane, as one effect and one event for all of them.
+"""Questions: requests of the owner to the data plane, all by one effect and one event.
 
-A question is a frozen value that names the type of its answer (``owner.questions``). The owner's machine returns it in
-an ``Ask``; ``capture.member.asking`` has it answered, once at a time for each subject and within its deadline, and
-gives the owner one ``Answered`` for each ``Ask``, which repeats the question. Every question is safe to ask again: an
-owner that does not know whether something was done asks again.
+A question is a frozen value that names the type of its answer (``owner.questions``). The owner's state machine returns
+it in an ``Ask``; ``capture.member.asking`` has it answered, one at a time per subject and within its deadline, and
+gives the owner one ``Answered`` for each ``Ask``, which repeats the question. Every question is idempotent: an owner
+that does not know whether something was done asks again.
 """
 
 from collections.abc import Hashable
@@ -15,7 +15,7 @@ from reactor.records.changefeed import ChangefeedInfo, RunningError
 
 A = TypeVar("A")
 
-#: code of an ``Answered.error``: the same was asked before, perhaps by an owner's part that crashed, and is under way
+#: code of an ``Answered.error``: the same question is already being answered, perhaps for an owner part that crashed
 UNDER_WAY = "StillRunning"
 
 
@@ -23,18 +23,18 @@ class Question(Generic[A]):
     """Its subclasses are frozen dataclasses; ``A`` is the type of the answer."""
 
     __slots__ = ()
-    #: seconds after which the owner gets an error instead of an answer; the work may go on
+    #: seconds after which the owner gets an error instead of an answer; the work may continue
     deadline_s: ClassVar[float] = 120.0
 
     @property
     def subject(self) -> Hashable:
-        """The part of the changefeed that the question is about: of one subject, one question of a type at a time."""
+        """The part of the changefeed that the question is about: one question of a type per subject at a time."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Ask(Generic[A]):
-    """Have ``question`` answered for a changefeed as it was when it was asked."""
+    """Have ``question`` answered for the changefeed as it is now."""
 
     changefeed: ChangefeedId
     info: ChangefeedInfo
@@ -43,7 +43,7 @@ class Ask(Generic[A]):
 
 @dataclass(frozen=True, slots=True)
 class Answered(Generic[A]):
-    """The one event that follows an ``Ask``. ``answer`` means nothing if there is an error."""
+    """The one event that follows an ``Ask``. ``answer`` is meaningless if there is an error."""
 
     changefeed: ChangefeedId
     question: Question[A]

@@ -1,4 +1,4 @@
-"""Restart budget: how often what has crashed is started again, and how long that waits."""
+"""Restart budget: how often a crashed component is restarted, and after what delay."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How much crashing is tolerable. The n-th restart within the period waits ``delay_s * 2**(n-1)``, at most
-    ``delay_s_max``: a database that is down is not hammered."""
+    """How many crashes are tolerable. The n-th restart within the period waits ``delay_s * 2**(n-1)``, at most
+    ``delay_s_max``, so that a database that is down is not overloaded."""
 
     restarts_max: int = 5
     period_s: float = 60.0
@@ -19,14 +19,14 @@ class RestartPolicy:
 
 
 class RestartBudget:
-    """The restarts of one thing; pure: the clock comes as an argument."""
+    """The restarts of one component. Pure: the time is passed in."""
 
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
         self._times: deque[float] = deque()
 
     def spend(self, now: float) -> float | None:
-        """Seconds to wait before the next start, or ``None`` when it has crashed too often."""
+        """Return the seconds to wait before the restart, or None if the budget is exhausted."""
         while self._times and self._times[0] <= now - self._policy.period_s:
             self._times.popleft()
         if len(self._times) >= self._policy.restarts_max:

@@ -1,17 +1,17 @@
-"""Settings of this package, with the defaults a cluster runs with; ``capture.config`` loads them."""
+"""Settings of this package, with the defaults of a cluster; ``capture.config`` loads them."""
 
 from dataclasses import dataclass
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-#: A session may not be shorter: two lost keep-alives would end it.
+#: a session may not be shorter: two lost keep-alives would end it
 SESSION_TTL_S_MIN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Paths of PEM files. ``ca`` alone checks the server; ``cert`` and ``key`` together prove who we are."""
+    """Paths of PEM files. ``ca`` alone verifies the server; ``cert`` and ``key`` together authenticate us."""
 
     ca: str
     cert: str | None = None
@@ -26,8 +26,8 @@ class ReactorSettings(BaseModel):
     session_ttl_s: Annotated[int, Field(ge=SESSION_TTL_S_MIN)] = 10
     #: at most one tick per interval, after a burst of two
     tick_interval_s: Annotated[float, Field(ge=0)] = 0.05
-    #: a tick happens at least this often
+    #: at least one tick per interval
     idle_interval_s: Annotated[float, Field(gt=0)] = 0.5
-    #: how long a capture that has gone is still shown, so that what is put right at once moves no table. Far shorter
-    #: than TiCDC's ``max(5, ttl / 2)``: its lease has run out already, and nobody comes back under an old id
+    #: how long a capture that is gone is still shown, so that a short interruption moves no table. Far shorter than
+    #: TiCDC's ``max(5, ttl / 2)``: the lease has expired already, and ids are never reused
     capture_removal_grace_s: Annotated[float, Field(ge=0)] = 0.25

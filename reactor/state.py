@@ -1,11 +1,11 @@
 """Cluster state: the typed snapshot that ticks read, and on which patches are evaluated.
 
-Both views are kept: ``raw`` (bytes and revisions, for ``reactor.txn``) and records. A value that cannot be read does
-not stop anybody but its own changefeed: it is listed in ``broken``, and the last good record stays, because a
-checkpoint that looked absent would be started over. Whoever decides for a changefeed must hold still while its
-``broken`` is not empty. Keys of no known kind, and of other namespaces, are counted and ignored.
+Both views are kept: ``raw`` (bytes and revisions, for ``reactor.txn``) and records. An unreadable value stops only its
+own changefeed: it is listed in ``broken``, and the last good record stays, because a missing checkpoint would start
+over. No decision may be made for a changefeed while its ``broken`` is not empty. Keys of unknown kinds and other
+namespaces are counted and ignored.
 
-Captures are shown as ``reactor.membership.presence`` says, settled once per tick.
+``reactor.membership.presence`` decides which captures are shown, once per tick.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,14 +17,20 @@ from reactor.errors import InvalidKeyError, InvalidRecordError
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.membership.presence import Presence
 from reactor.records import formats
+from reactor.records.access import TokenRecord
+from reactor.records.attempts import Attempt, StreamAttempt, Suspects
 from reactor.records.base import Record
-from reactor.records.changefeed import CaptureInfo, ChangefeedInfo, ChangefeedStatus, DdlRecord, LogHead, UnitRecord
+from reactor.records.capture import CaptureInfo
+from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, DdlRecord, UnitRecord
 from reactor.records.formats import ClusterFormat
 from reactor.records.held import HeldTable
+from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
+from reactor.records.resync import TableResync
 from reactor.records.sync_point import SyncPoint
 from reactor.records.task_position import TaskPosition
 from reactor.records.upstream import UpstreamInfo
+from reactor.records.waiting import WaitingCapture
 from reactor.store.port import Event, KeyValue, Snapshot
 
 R = TypeVar("R", bound=Record)
@@ -55,14 +61,22 @@ class ChangefeedState:
     partitionings: dict[int, TablePartitioning] = field(default_factory=dict)
     #: by table id
     held: dict[int, HeldTable] = field(default_factory=dict)
+    attempts: dict[CaptureId, Attempt] = field(default_factory=dict)
+    schema_attempts: dict[CaptureId, Attempt] = field(default_factory=dict)
+    suspects: Suspects | None = None
+    #: by source
+    stream_attempts: dict[str, StreamAttempt] = field(default_factory=dict)
+    #: by table id
+    resyncs: dict[int, TableResync] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
-    #: grows with every change of one of its keys, and is never the same for two changefeeds
+    #: grows with every change of one of its keys, and is unique across changefeeds
     change: int = 0
 
     @property
     def exists(self) -> bool:
-        """False once the last key of it is gone."""
-        tables = (self.partitionings, self.held)
+        """False once its last key is gone."""
+        attempts = (self.attempts, self.schema_attempts, self.suspects, self.stream_attempts)
+        tables = (self.partitionings, self.held, *attempts, self.resyncs)
         records = (self.positions, self.units, self.heads, self.ddl, self.sync_points, *tables, self.broken)
         return self.info is not None or self.status is not None or any(records)
 
@@ -78,9 +92,13 @@ class ClusterState:
         self.owner: Owner | None = None
         self.changefeeds: dict[ChangefeedId, ChangefeedState] = {}
         self.upstreams: dict[str, UpstreamInfo] = {}
+        #: processes that want to join, and what they wait for
+        self.waiting: dict[CaptureId, WaitingCapture] = {}
         #: key → why its value cannot be read, over the whole cluster
         self.broken: dict[str, str] = {}
-        #: which shapes of stored values the cluster uses (``reactor.records.formats``)
+        #: by id
+        self.tokens: dict[str, TokenRecord] = {}
+        #: the format of stored values that the cluster uses (``reactor.records.formats``)
         self.format = formats.FIRST
         #: captures present in this tick
         self.captures: Mapping[CaptureId, CaptureInfo] = {}
@@ -89,15 +107,15 @@ class ClusterState:
 
     @property
     def prefix(self) -> str:
-        """What a worker watches to keep this state."""
+        """The prefix that a worker watches to maintain this state."""
         return keys.cluster_prefix(self.cluster)
 
     def begin_tick(self, now: float) -> None:
-        """Settle who counts as present for the tick at ``now``."""
+        """Determine which captures are present in the tick at ``now``."""
         self.captures = self._presence.shown(now)
 
     def load(self, snapshot: Snapshot) -> None:
-        """Become ``snapshot``: keys that are not in it are gone."""
+        """Replace everything by ``snapshot``."""
         present = {item.key for item in snapshot.items}
         for key in sorted(self.raw.keys() - present):
             self.update(key, None, mod_revision=snapshot.revision)
@@ -114,7 +132,7 @@ class ClusterState:
     def update(
         self, key: str, value: bytes | None, *, mod_revision: int = 0, create_revision: int = 0, lease: int = 0
     ) -> None:
-        """One key has a new value, or (None) is gone."""
+        """Set one key's value, or (None) remove it."""
         item = None if value is None else KeyValue(key, value, create_revision, mod_revision, lease)
         self.revision = max(self.revision, mod_revision)
         self._store(key, item)
@@ -127,7 +145,7 @@ class ClusterState:
         try:
             parsed = keys.parse(key)
         except InvalidKeyError:
-            return  # of a later version, or nobody's
+            return  # of a later version, or foreign
         self._dispatch(parsed, item)
 
     def _dispatch(self, key: keys.Key, item: KeyValue | None) -> None:
@@ -141,18 +159,24 @@ class ClusterState:
             self._settle_changefeed(key.changefeed, text)
 
     def _read(self, key: keys.Key, text: str, value: bytes | None) -> None:
-        """Bring the records in line with one key; an unreadable value changes none of them."""
+        """Update the records of one key; an unreadable value changes none of them."""
         match key:
             case keys.CaptureKey():
                 self._read_capture(key, text, value)
+            case keys.WaitingKey():
+                _store_record(self.waiting, key.capture, WaitingCapture, text, value, id=key.capture)
             case keys.OwnerKey():
                 self.owner = self._first_owner()
             case keys.UpstreamKey(namespace=self.namespace):
                 _store_record(self.upstreams, key.source, UpstreamInfo, text, value)
             case keys.FormatKey():
                 self.format = ClusterFormat().number if value is None else ClusterFormat.decode(value, key=text).number
-            case keys.DeleteCountKey() | keys.LogStorageKey() | keys.ReaderKey():
-                pass  # the first is reactor.txn's, the second is read by a capture when it starts
+            case keys.TokenKey():
+                _store_record(self.tokens, key.token, TokenRecord, text, value, id=key.token)
+            case keys.DeleteCountKey() | keys.LogStorageKey() | keys.SecretKeyKey():
+                pass  # reactor.txn uses the first; a capture reads the others when it starts
+            case keys.ReaderKey() | keys.AuditKey():
+                pass  # read on demand
             case keys.UpstreamKey():
                 pass
             case _ if key.namespace != self.namespace:
@@ -181,6 +205,16 @@ class ClusterState:
                 _store_record(feed.partitionings, key.table_id, TablePartitioning, text, value, table_id=key.table_id)
             case keys.HeldKey():
                 _store_record(feed.held, key.table_id, HeldTable, text, value, table_id=key.table_id)
+            case keys.SchemaAttemptKey():
+                _store_record(feed.schema_attempts, key.capture, Attempt, text, value)
+            case keys.AttemptKey():
+                _store_record(feed.attempts, key.capture, Attempt, text, value)
+            case keys.SuspectsKey():
+                feed.suspects = _decode(Suspects, text, value)
+            case keys.StreamAttemptKey():
+                _store_record(feed.stream_attempts, key.source, StreamAttempt, text, value)
+            case keys.ResyncKey():
+                _store_record(feed.resyncs, key.table_id, TableResync, text, value, table_id=key.table_id)
 
     def _read_capture(self, key: keys.CaptureKey, text: str, value: bytes | None) -> None:
         if value is None:
@@ -189,7 +223,7 @@ class ClusterState:
             self._presence.put(_record(CaptureInfo, text, value, id=key.capture))
 
     def _settle_changefeed(self, changefeed: ChangefeedId, text: str) -> None:
-        """Copy the key's fault to its changefeed, and forget a changefeed whose last key is gone."""
+        """Copy the key's fault to its changefeed, and remove a changefeed whose last key is gone."""
         feed = self.changefeeds[changefeed]
         self._changes += 1
         feed.change = self._changes
@@ -200,7 +234,7 @@ class ClusterState:
             del self.changefeeds[changefeed]
 
     def _first_owner(self) -> Owner | None:
-        """The candidate that came first holds the election (see reactor.membership.election)."""
+        """Return the oldest candidate, which holds the election (see ``reactor.membership.election``)."""
         prefix = keys.owner_prefix(self.cluster) + "/"
         candidates = [item for key, item in self.raw.items() if key.startswith(prefix)]
         if not candidates:
@@ -210,7 +244,7 @@ class ClusterState:
 
 
 def _record(model: type[R], key: str, value: bytes, **named: object) -> R:
-    """:raises InvalidRecordError: it cannot be read, or belongs under another key: its key says what is ``named``."""
+    """:raises InvalidRecordError: the value cannot be read, or belongs under another key than the one ``named``."""
     record = model.decode(value, key=key)
     wrong = sorted(field for field, expected in named.items() if getattr(record, field) != expected)
     if wrong:

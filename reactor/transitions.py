@@ -1,34 +1,35 @@
-"""Transition history: a state machine's last steps with their causes, and the error of a step that its table lacks.
+"""Transition history: a state machine's last steps with their causes, and the error for a missing transition.
 
-Machines look a step up in their table, note it here, and raise ``invalid`` where the table has no row: that is a bug in
-us, and the history shows the way to it. Wrong input of users and peers is refused before, by other errors.
+State machines look a step up in their table, record it here, and raise ``invalid`` if the table has no row: that is a
+bug in us, and the history shows how it came about. Invalid input of users and peers is rejected earlier, by other
+errors.
 """
 
 from functools import lru_cache
 
 from reactor.errors import InvalidTransitionError
 
-#: steps that are kept of a machine
+#: steps kept per machine
 KEPT = 8
 
-#: state before, what happened, state after
+#: state before, cause, state after
 Step = tuple[str, str, str]
 Steps = tuple[Step, ...]
 
 
 @lru_cache(maxsize=4096)
 def _step(before: str, cause: str, after: str) -> Step:
-    """One object for each different step, since there may be a machine for each of very many spans."""
+    """Return one shared object per distinct step, since there may be a machine for each of very many spans."""
     return before, cause, after
 
 
 def noted(steps: Steps, before: str, cause: str, after: str, *, kept: int = KEPT) -> Steps:
-    """``steps`` and one more, without the oldest if there are too many."""
+    """Return ``steps`` with one more, without the oldest if there are too many."""
     return (*steps[1 - kept :], _step(before, cause, after))
 
 
 def described(steps: Steps) -> str:
-    """Oldest first: ``normal -(error)-> pending -(wait over)-> warning``."""
+    """Format the steps, oldest first: ``normal -(error)-> pending -(wait over)-> warning``."""
     if not steps:
         return "nothing before"
     parts = [steps[0][0]]
@@ -39,13 +40,13 @@ def described(steps: Steps) -> str:
 
 
 def invalid(machine: str, state: str, cause: str, steps: Steps) -> InvalidTransitionError:
-    """The error of a machine in ``state`` whose table has no row for ``cause``."""
+    """Return the error of a machine in ``state`` whose table has no row for ``cause``."""
     text = f"{machine} is {state}, which has no transition for {cause} (a bug; {described(steps)}); report it"
     return InvalidTransitionError(text)
 
 
 class History:
-    """The last steps of one machine. ``machine``: what it is called in errors."""
+    """The last steps of one machine. ``machine``: its name in errors."""
 
     def __init__(self, machine: str) -> None:
         self.machine = machine

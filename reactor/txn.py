@@ -1,17 +1,17 @@
 """Transaction plan: packs patch groups into one optimistic transaction.
 
-``plan`` evaluates groups in order on a base of raw values and packs as many as fit into one transaction. Each group
-is evaluated on an overlay of its own (a ``ChainMap``) that is merged only when the group is accepted, so a group that
-does not fit, or fails, leaves no trace on the values that later groups see. A group is never split.
+``plan`` evaluates groups in order on a base of raw values and packs as many as fit into one transaction. Each group is
+evaluated on its own overlay (a ``ChainMap``) that is merged only when the group is accepted, so a group that does not
+fit, or fails, has no effect on the values that later groups see. A group is never split.
 
 The transaction compares the modification revision of every key that a group with changes touches or requires. It also
-compares the delete counter, always, and raises it when it deletes a key: a key deleted meanwhile looks like one that
-never was (both have revision 0), and the counter tells the two apart.
+always compares the delete counter, and increments it when it deletes a key: a key deleted meanwhile looks like one that
+never existed (both have revision 0), and the counter distinguishes the two.
 
-etcd counts compares as it counts operations. So where they are too many, keys that must be absent are compared as
-ranges that must be empty; and where every key must be there, the counter is left out: a deletion shows by itself.
+etcd counts compares like operations. If there are too many, keys that must be absent are compared as ranges that must
+be empty; and if every key must exist, the counter is omitted: a deletion then shows by itself.
 
-Pure. The worker sends the transaction, and runs the groups again on fresh values if a compare did not hold.
+Pure. The worker sends the transaction, and evaluates the groups again on fresh values if a compare did not hold.
 """
 
 from bisect import bisect_left
@@ -24,14 +24,14 @@ from reactor.errors import ConflictError, IgnorePatchError, PatchFailedError, Tx
 from reactor.patches import Patch, PatchGroup
 from reactor.store.port import Compare, Delete, Event, KeyValue, Operation, Put, Target
 
-#: etcd's own default limits on one transaction (--max-txn-ops; --max-request-bytes with room for the envelope).
+#: etcd's default limits of one transaction (--max-txn-ops; --max-request-bytes with room for the envelope)
 OPERATIONS_MAX = 128
 BYTES_MAX = 1024 * (1024 + 256)
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A group as a tick asked for it, with the revisions its required keys had in that tick."""
+    """A group as a tick requested it, with the revisions its required keys had in that tick."""
 
     group: PatchGroup
     required: Mapping[str, int] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A group that can never commit, and why; a ``ConflictError`` asks for a fresh decision, the rest are faults."""
+    """A group that can never commit, and why; a ``ConflictError`` asks for a new decision, the rest are faults."""
 
     seen: Seen
     error: WeirError
@@ -62,7 +62,7 @@ class Txn:
         return not self.operations
 
     def events(self, base: Mapping[str, KeyValue], revision: int) -> tuple[Event, ...]:
-        """The watch's view of it, done at ``revision`` over ``base``."""
+        """Return the transaction's events as the watch would deliver them, applied at ``revision`` to ``base``."""
         return tuple(_event(base.get(key), key, value, revision) for key, value in self.writes.items())
 
 
@@ -77,7 +77,7 @@ class Plan:
 
 
 def mod_revision(base: Mapping[str, KeyValue], key: str) -> int:
-    """0 for a key that is not there, as etcd has it."""
+    """Return the key's modification revision; 0 for an absent key, as in etcd."""
     item = base.get(key)
     return item.mod_revision if item else 0
 
@@ -85,7 +85,7 @@ def mod_revision(base: Mapping[str, KeyValue], key: str) -> int:
 def plan(
     groups: Sequence[Seen], base: Mapping[str, KeyValue], *, delete_count_key: str, fences: Sequence[Compare] = ()
 ) -> Plan:
-    """The next transaction for ``groups``, evaluated on ``base``; ``fences`` are compared in it too.
+    """Return the next transaction for ``groups``, evaluated on ``base``; it also compares ``fences``.
 
     ``base`` holds every key that lies between any two of the groups' keys.
     """
@@ -98,7 +98,7 @@ def plan(
         except WeirError as error:
             rejected.append(Rejected(seen, error))
             continue
-        except Exception as error:  # a bug in one patch, or a value it cannot take: nobody else's group is void
+        except Exception as error:  # a bug in one patch, or a value it cannot handle: the other groups are not void
             rejected.append(Rejected(seen, PatchFailedError(f"{type(error).__name__}: {error}")))
             continue
         if not fits:
@@ -121,7 +121,7 @@ class _Packer:
         """Merge the group if the transaction still fits with it; False leaves everything as it was.
 
         :raises TxnTooLargeError: the group would not fit into an empty transaction either.
-        :raises WeirError: the group is void: what it requires has moved, or a patch of it failed.
+        :raises WeirError: the group is void: a required key has changed, or one of its patches failed.
         """
         overlay: dict[str, bytes | None] = {}
         _check_required(seen, self._base)
@@ -139,7 +139,7 @@ class _Packer:
         return True
 
     def txn(self) -> Txn:
-        """What was packed; empty when no group changes anything."""
+        """Return the packed transaction; empty if no group changes anything."""
         writes = {key: value for key, value in self._writes.items() if value != _value(self._base, key)}
         if any(value is None for value in writes.values()):
             writes[self._delete_count_key] = _next_count(_value(self._base, self._delete_count_key))
@@ -154,7 +154,7 @@ class _Packer:
         return is_small and self._are_few(compared)
 
     def _are_few(self, compared: Mapping[str, int]) -> bool:
-        """Whether the compares are no more than a transaction takes."""
+        """Return whether the compares fit into a transaction."""
         return len(compared) + len(self._fences) <= OPERATIONS_MAX or len(self._compares(compared)) <= OPERATIONS_MAX
 
     def _compares(self, compared: Mapping[str, int]) -> tuple[Compare, ...]:
@@ -173,7 +173,7 @@ def _compares(compared: Mapping[str, int]) -> Iterable[Compare]:
 
 
 def _absent_ranges(absent: Iterable[str], known: Sequence[str]) -> Iterable[Compare]:
-    """As few ranges as hold all the absent keys and none of the known ones."""
+    """Return the fewest ranges that contain all the absent keys and none of the known ones."""
     for _, group in groupby(sorted(absent), key=lambda key: bisect_left(known, key)):
         keys = list(group)
         yield Compare(keys[0], Target.CREATE_REVISION, 0, last=keys[-1])
@@ -197,7 +197,7 @@ def _evaluate(patches: Iterable[Patch], values: ChainMap[str, bytes | None], bas
 def _without_noops(
     overlay: Mapping[str, bytes | None], writes: Mapping[str, bytes | None], base: Mapping[str, KeyValue]
 ) -> dict[str, bytes | None]:
-    """What the group really changes, seen from the values before it."""
+    """Return what the group really changes relative to the values before it."""
     before = {key: writes[key] if key in writes else _value(base, key) for key in overlay}
     return {key: value for key, value in overlay.items() if value != before[key]}
 
@@ -210,12 +210,12 @@ def _too_large(writes: Mapping[str, bytes | None]) -> TxnTooLargeError:
 
 
 def _operations(writes: Mapping[str, bytes | None]) -> int:
-    """With the counter's own put, which a transaction that deletes carries too."""
+    """Count operations, including the put of the delete counter."""
     return len(writes) + any(value is None for value in writes.values())
 
 
 def _size(writes: Mapping[str, bytes | None]) -> int:
-    """A key counts twice: it is in the compare as well."""
+    """Return the size in bytes. A key counts twice: it is in the compare as well."""
     return sum(2 * len(key.encode()) + len(value or b"") for key, value in writes.items())
 
 
@@ -225,7 +225,7 @@ def _value(base: Mapping[str, KeyValue], key: str) -> bytes | None:
 
 
 def _next_count(value: bytes | None) -> bytes:
-    """Only the counter's revision is ever compared, so an unreadable count simply starts over."""
+    """Only the counter's revision is ever compared, so an unreadable count starts over."""
     return b"%d" % (int(value) + 1 if value is not None and value.isdigit() else 1)
 
 

@@ -1,8 +1,11 @@
 """Views of a changefeed for people: what its owner knows, and the JSON of the HTTP API.
 
-The one promise: what does not move says why (``blocked_by``). URIs are masked. Times are Unix seconds and lags are
-seconds.
+A changefeed or table that makes no progress always says why (``blocked_by``). URIs are masked. Times are Unix seconds,
+lags are seconds.
 """
+
+from collections.abc import Iterator
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -11,15 +14,22 @@ from reactor.records.sync_point import SyncPoint
 
 
 class View(BaseModel):
-    """Root of all answers. A client may be older or newer than its server: unknown fields are ignored."""
+    """Base of all answers. A client may be older or newer than its server: unknown fields are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        """For notebooks: what differs from the defaults, and the number of elements instead of them."""
+        for name, value in super().__repr_args__():
+            if name not in type(self).model_fields or value == type(self).model_fields[name].default:
+                continue
+            is_list = isinstance(value, tuple) and value and isinstance(value[0], BaseModel)
+            yield name, len(value) if is_list else value
+
 
 class LagStages(View):
-    """Where the time between a commit and its visibility goes, in seconds; None where not known. ``source``: age of the
-    newest thing read; ``flush``: what is read but not yet in the sink, of which ``barrier`` is because nobody may write
-    it."""
+    """The parts of the lag between a commit and its visibility, in seconds; None if unknown. ``source``: age of the
+    newest change read; ``flush``: what is read but not yet in the sink, of which ``barrier`` is due to a barrier."""
 
     source: float | None = None
     log: float | None = None
@@ -29,7 +39,7 @@ class LagStages(View):
 
 
 class SpanView(View):
-    """One table span and the capture that replicates it (empty: nobody at the moment)."""
+    """One table span and the capture that replicates it (empty: none at the moment)."""
 
     span: str
     capture: str = ""
@@ -40,8 +50,8 @@ class SpanView(View):
 
 class HeldView(View):
     """A table that cannot continue while the others do. ``ts``: everything at or below it is in the sink. ``stage``:
-    held, tried (again, and catching up), lost (its part of the change log is gone). ``retry_at``: Unix seconds, 0: when
-    an operator resumes the changefeed. ``renamed_to``: its name at the source, where that is another one by now."""
+    held, tried (retried, and catching up), lost (its part of the change log is gone). ``retry_at``: Unix seconds, 0:
+    when an operator resumes the changefeed. ``renamed_to``: its name at the source, if it has changed since."""
 
     table: str
     table_id: int
@@ -56,9 +66,29 @@ class HeldView(View):
     renamed_to: str = ""
 
 
+class ResyncView(View):
+    """A table that is copied again. ``stage``: asked (waiting for its turn), stopping, copying, placing, placed,
+    following. ``ts``: of the copy, 0 before it is finished. ``rows_total``: an estimate until then. ``seconds_left``:
+    until the copy is finished, None if unknown. ``code`` and ``message``: of the last failed attempt."""
+
+    table: str
+    table_id: int
+    stage: str
+    since: float = 0.0
+    ts: int = 0
+    rows_done: int = 0
+    rows_total: int = 0
+    seconds_left: float | None = None
+    tries: int = 0
+    retry_at: float = 0.0
+    code: str = ""
+    message: str = ""
+
+
 class TableView(View):
-    """One replicated table. ``held``: why it is out of the changefeed's checkpoint; None where it flows.
-    ``waiting_for``: what it needs before it can continue; empty where nothing is known."""
+    """One replicated table. ``held``: why it does not count in the changefeed's checkpoint; None if it does.
+    ``waiting_for``: what it needs before it can continue; empty if unknown. ``skipped_ts``: changes up to it were left
+    out of the sink at an operator's request, 0 if none were. ``location``: below the sink's."""
 
     table: str
     table_id: int
@@ -68,10 +98,13 @@ class TableView(View):
     spans: tuple[SpanView, ...] = ()
     held: HeldView | None = None
     waiting_for: str = ""
+    skipped_ts: int = 0
+    location: str = ""
 
 
 class ChangefeedView(View):
-    """A changefeed as ``changefeed query`` shows it. ``blocked_by`` names what holds it up; empty when nothing does."""
+    """A changefeed as ``changefeed query`` shows it. ``blocked_by`` names what prevents progress; empty if nothing
+    does."""
 
     id: str
     state: FeedState
@@ -82,13 +115,13 @@ class ChangefeedView(View):
     start_ts: int = 0
     target_ts: int | None = None
     checkpoint_ts: int = 0
-    #: commit time at the checkpoint, Unix seconds; 0 when not known
+    #: commit time at the checkpoint, Unix seconds; 0 if not known
     checkpoint_time: float = 0.0
     resolved_ts: int = 0
-    #: where the source is read on, in its own words (binlog.000012:4567, 0/16B3748): its log before that is not needed
-    #: any more. Empty: not known yet, all of it may be needed
+    #: the position from which the source is read, in its own format (binlog.000012:4567, 0/16B3748); the source's log
+    #: before it is no longer needed. Empty: not known yet, all of it may be needed
     source_position: str = ""
-    #: the same as the log has it, with what else the source reported of that place; 0: not known yet
+    #: the log's Ts of the same position; 0: not known yet
     log_ts: int = Field(0, exclude=True)
     log_position: str = Field("", exclude=True)
     lag_seconds: float | None = None
@@ -96,13 +129,13 @@ class ChangefeedView(View):
     blocked_by: str = ""
     error: RunningError | None = None
     warning: RunningError | None = None
-    #: what the worker runs now, and on which capture; None before the first and between two
+    #: the unit that the worker runs now, and its capture; None before the first and between two
     unit: Unit | None = None
     worker: str = ""
-    #: the snapshot: rows expected (an estimate), and rows in the sink's hands
+    #: the snapshot: rows expected (an estimate), and rows handed to the sink
     rows_total: int = 0
     rows_done: int = 0
-    #: of the snapshot's files; and how long it will take at the speed it had so far, None where that cannot be said
+    #: bytes of the snapshot's files; and the seconds left at the speed so far, None if unknown
     bytes_done: int = 0
     seconds_left: float | None = None
     #: row changes written to the sink since the answering owner began to count
@@ -112,13 +145,19 @@ class ChangefeedView(View):
     tables: tuple[TableView, ...] = ()
     #: tables that checkpoint, lag, target and sync points leave out
     held: tuple[HeldView, ...] = ()
+    #: tables being copied again
+    resyncs: tuple[ResyncView, ...] = ()
+    #: tables that a changed filter wants, and that are yet to be taken in with their rows
+    joining: tuple[str, ...] = ()
+    #: tables whose copies the changefeed needs, as its position was lost
+    lost_tables: int = 0
     #: the newest Ts at which all tables of the sink were at once, and their versions there
     sync_point: SyncPoint | None = None
     #: errors and warnings that the answering owner has seen, oldest first
     history: tuple[RunningError, ...] = ()
-    #: how often a span, a processor or the owner's part of it crashed and was started again, on the captures that are
-    #: there, and the last of these
+    #: how often a span, a processor or the owner's part of it crashed and was restarted, on the captures that are
+    #: present, and the last of these crashes
     crashes: int = 0
     last_crash: RunningError | None = None
-    #: what was found out while it was created, line by line; only in the answer to that
+    #: findings during its creation, line by line; only in the answer to that
     notices: tuple[str, ...] = ()

@@ -1,9 +1,9 @@
-"""Watch cursor: stands between a watch and the state, so that revisions only grow and our own writes are read.
+"""Watch cursor: buffers a watch's events for the state, drops stale ones, and waits for our own commits.
 
-Stale events are dropped. After a commit of ours the state is not used until the watch has brought all that came before
-it; where our commit is the very next revision, nothing came before it.
+After a commit of ours the state is not used until the watch has delivered everything before it; if our commit is the
+next revision, there was nothing before it.
 
-Pure: the worker pushes what the watch brings, and drains it into the state when ``is_caught_up``.
+Pure: the worker pushes what the watch delivers, and drains it into the state when ``is_caught_up``.
 """
 
 import itertools
@@ -12,7 +12,7 @@ from reactor.store.port import Event, WatchBatch
 
 
 class WatchCursor:
-    """Where the watch is. ``revision``: the last one seen; ``barrier``: the one that must be seen first."""
+    """The watch's position. ``revision``: the last one seen; ``barrier``: the one that must be seen first."""
 
     __slots__ = ("_pending", "barrier", "revision")
 
@@ -22,12 +22,12 @@ class WatchCursor:
         self._pending: list[Event] = []
 
     def reset(self, revision: int) -> None:
-        """The prefix was read as of ``revision``; what the watch had brought before is part of that."""
+        """The prefix was read at ``revision``; what the watch delivered before is part of that."""
         self.revision = revision
         self._pending.clear()
 
     def push(self, batch: WatchBatch) -> tuple[Event, ...]:
-        """Take a batch in; the events of it that are new.
+        """Add a batch; return its new events.
 
         A progress batch moves nothing: it may overtake events (see ``WatchBatch``).
         """
@@ -39,7 +39,7 @@ class WatchCursor:
         return fresh
 
     def commit(self, revision: int) -> bool:
-        """We committed at ``revision``: nothing is drained before it. True: it comes next, whoever brings it."""
+        """Note our commit at ``revision``: nothing is drained before it. Return whether it is the next revision."""
         self.barrier = max(self.barrier, revision)
         return revision == self.revision + 1
 
@@ -52,7 +52,7 @@ class WatchCursor:
         return bool(self._pending)
 
     def drain(self) -> list[Event]:
-        """The events that wait, oldest first; nothing while the barrier holds."""
+        """Return the buffered events, oldest first; nothing while the barrier holds."""
         if not self.is_caught_up:
             return []
         pending, self._pending = self._pending, []

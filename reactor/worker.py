@@ -5,16 +5,17 @@
       │        own last commit is known)       fresh values)                                  │
       └───────────────────────────────────────────────────────────────────────────────────────┘
 
-When to tick is for ``reactor.pace`` to say. A tick sees the state complete up to our own last commit, and there is no
-tick while patches of the one before are pending.
+``reactor.pace`` decides when to tick. A tick sees the state complete up to our own last commit, and there is no tick
+while patches of the previous one are pending.
 
-Order of effects. Patches are committed right after their tick. ``Send`` and ``Log`` go out at once, whether or not the
-patches commit: messages carry epochs, are fenced by their receivers, and are sent again by later ticks. ``Answer`` and
-``Resign`` go out only after every patch group of their tick has committed (``reactor.pending``), in the tick's order.
+Order of effects. Patches are committed right after their tick. ``Send`` and ``Log`` are performed at once, whether or
+not the patches commit: messages carry epochs, are fenced by their receivers, and are repeated by later ticks.
+``Answer`` and ``Resign`` are performed only after every patch group of their tick has committed (``reactor.pending``),
+in the tick's order.
 
-The worker ends with ``SessionDoneError`` when the session does, with ``NotOwnerError`` when the owner's key is
-deleted, with whatever else goes wrong, or plainly when the reactor is finished. ``fences`` are compares added to every
-transaction (``Election.proof``): a worker that does not know yet that its time is over still cannot write.
+The worker ends with ``SessionDoneError`` when the session does, with ``NotOwnerError`` when the owner's key is deleted,
+with any other failure, or normally when the reactor is finished. ``fences`` are compares added to every transaction
+(``Election.proof``): a worker that has lost its ownership without knowing it cannot write.
 """
 
 from collections import deque
@@ -46,10 +47,10 @@ from reactor.txn import Plan, Seen
 from reactor.watch import WatchCursor
 
 _BURST = 2
-#: After what etcd refused or did not answer, unless the watch brings something before.
+#: delay after a refused or unanswered transaction, unless the watch delivers something before
 _RETRY_S = 0.2
 _SLOW_TICK_S = 1.0
-#: events that wait for a tick, of those that others send
+#: maximum number of others' events that wait for a tick
 INBOX_SIZE = 10_000
 
 _log = structlog.get_logger()
@@ -57,7 +58,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatistics:
-    """Counts since the start. ``conflicts``: transactions and groups refused because something had moved."""
+    """Counts since the start. ``conflicts``: transactions and groups rejected because a key had changed."""
 
     ticks: int = 0
     commits: int = 0
@@ -68,8 +69,8 @@ class WorkerStatistics:
 class EtcdWorker:
     """One reactor over one cluster's state. ``run`` it once; ``post`` to it from the same loop.
 
-    ``now`` and ``WakeAt`` are the loop's time. ``take`` bounds the inbox. ``post`` does not: what comes by it is what
-    this reactor asked for.
+    ``now`` and ``WakeAt`` use the loop's time. ``take`` bounds the inbox; ``post`` does not, since it delivers only
+    what this reactor asked for.
     """
 
     def __init__(
@@ -96,15 +97,15 @@ class EtcdWorker:
         self._cursor = WatchCursor()
         self._pending = Pending(str(keys.DeleteCountKey(state.cluster)))
         self._inbox: deque[object] = deque()
-        #: set when there is room in the inbox, as far as somebody waits for it
+        #: set when there is room in the inbox, if a task waits for it
         self._room = anyio.Event()
         self._is_over = False
         self._wake = anyio.Event()
-        #: set when it is known what became of the transaction under way
+        #: set when the outcome of the transaction in progress is known
         self._outcome = anyio.Event()
         self._outcome.set()
         self._held: list[WatchBatch] = []
-        #: nobody else has written before our last commit
+        #: no other client has written before our last commit
         self._is_alone = False
         self._is_loaded = False
         self._retry_at = 0.0
@@ -115,13 +116,13 @@ class EtcdWorker:
         return WorkerStatistics(self._ticks, self._commits, self._conflicts, self._resyncs)
 
     def post(self, event: object) -> None:
-        """Give ``event`` to the next tick."""
+        """Pass ``event`` to the next tick."""
         self._inbox.append(event)
         self.wake()
 
     async def take(self, event: object) -> None:
-        """Give ``event`` to a tick, once there is room: there is none while etcd is silent. Dropped when the worker has
-        ended."""
+        """Pass ``event`` to a tick once there is room, which there is not while etcd is silent. Dropped if the worker
+        has ended."""
         while len(self._inbox) >= INBOX_SIZE and not self._is_over:
             self._room = anyio.Event()
             await self._room.wait()
@@ -134,11 +135,11 @@ class EtcdWorker:
         self._wake.set()
 
     async def run(self) -> None:
-        """Until the reactor is finished.
+        """Run until the reactor is finished.
 
         :raises SessionDoneError: the session ended.
         :raises NotOwnerError: the owner's key was deleted.
-        :raises EtcdError: etcd refused what no retry can change.
+        :raises EtcdError: etcd refused a call permanently.
         """
         try:
             await self._session.run(self._run)
@@ -161,9 +162,9 @@ class EtcdWorker:
             self._failure = self._failure or error
         scope.cancel()
 
-    # The watch: fills buffers, decides nothing. What comes while a transaction is under way is held until its outcome:
-    # only then is it known whether it was lost, and the watch has just shown that it was done all the same. Nobody
-    # waits for it meanwhile, for there is no tick.
+    # The watch: fills buffers, decides nothing. What arrives while a transaction is in progress is held until its
+    # outcome is known: only then is it clear whether its answer was lost, and the watch may just have shown that it was
+    # applied. This delays nothing, since there is no tick meanwhile.
 
     async def _follow(self) -> None:
         """Read the prefix, then watch it; start over when the history is gone or etcd fails."""
@@ -198,11 +199,11 @@ class EtcdWorker:
                 else:
                     self._held.append(batch)
                 if self._is_alone:
-                    # the next message will be our own commit's: unread, it cannot keep the tick from its answer
+                    # the next message will be our own commit's: left unread, it cannot delay the tick's transaction
                     await self._settled()
 
     async def _settled(self) -> None:
-        """Wait for the outcome of the transaction under way; not for one that begins then."""
+        """Wait for the outcome of the transaction in progress, but not for one that begins then."""
         if not self._outcome.is_set():
             await self._outcome.wait()
 
@@ -226,14 +227,14 @@ class EtcdWorker:
     def _not_owner(self) -> NotOwnerError:
         return NotOwnerError(f"{self._owner_key} is gone: this capture is no longer the owner; campaign again")
 
-    # The loop: everything that is decided, is decided here.
+    # The loop: makes all decisions.
 
     async def _loop(self) -> None:
         while not await self._step():
             await self._wait()
 
     async def _step(self) -> bool:
-        """One round; True when the reactor is finished."""
+        """Run one round; return True when the reactor is finished."""
         now = anyio.current_time()
         self._session.check(now)
         if not (self._is_loaded and self._cursor.is_caught_up):
@@ -252,20 +253,20 @@ class EtcdWorker:
         return False
 
     async def _wait(self) -> None:
-        """Until there may be something to do; others run in between in any case."""
+        """Wait until there may be something to do; yield to other tasks in any case."""
         now = anyio.current_time()
         delay_s = max(0.0, self._retry_at - now) if self._pending else self._pace.delay_s(now)
         if not (self._is_loaded and self._cursor.is_caught_up):
             delay_s = _RETRY_S
         if delay_s <= 0:
-            await anyio.lowlevel.checkpoint()  # a scope that is over at once costs more than the rest of a round
+            await anyio.lowlevel.checkpoint()  # a scope that ends at once costs more than the rest of a round
             return
         with anyio.move_on_after(delay_s):
             await self._wake.wait()
         self._wake = anyio.Event()
 
     def _tick(self, now: float) -> bool:
-        """One decision; True when it was that nothing is left to do."""
+        """Tick once; return True when the reactor has finished."""
         self.state.begin_tick(now)
         inbox = tuple(self._inbox)
         self._inbox.clear()
@@ -281,7 +282,7 @@ class EtcdWorker:
         return False
 
     def _sort(self, effects: Sequence[object]) -> None:
-        """Hand each effect to who carries it out, see "order of effects" above."""
+        """Pass each effect to its performer, see "order of effects" above."""
         groups: list[Seen] = []
         last: list[Answer | Resign] = []
         for effect in effects:
@@ -297,7 +298,7 @@ class EtcdWorker:
         self._pending.begin(groups, last)
 
     async def _commit(self) -> None:
-        """One transaction with as many pending groups as fit."""
+        """Send one transaction with as many pending groups as fit."""
         planned = self._pending.plan(self.state.raw, self._fences)
         self._report(planned)
         if not planned.txn.is_empty:
@@ -310,7 +311,7 @@ class EtcdWorker:
         self._finish()
 
     async def _send(self, planned: Plan) -> bool:
-        """True when it was committed and nobody else has written before it."""
+        """Return True if it was committed and no other client has written before it."""
         self._session.check()
         try:
             result = await self._ask(planned)
@@ -332,7 +333,7 @@ class EtcdWorker:
         return is_alone
 
     async def _ask(self, planned: Plan) -> TxnResult:
-        """One transaction. An error of the fail-point behind it is an answer that got lost."""
+        """Send one transaction. An error of the fail-point behind it counts as a lost answer."""
         self._reach(planned, Point.OWNER_BEFORE_COMMIT, Point.OWNER_BEFORE_STATUS)
         result = await self._client.txn(planned.txn.compares, planned.txn.operations)
         self._reach(planned, Point.OWNER_AFTER_COMMIT, Point.OWNER_AFTER_STATUS)
@@ -346,7 +347,7 @@ class EtcdWorker:
             failpoints.reach(status)
 
     def _report(self, planned: Plan) -> None:
-        """Groups that can never commit: the next tick sees why, and decides again."""
+        """Drop groups that can never commit: the next tick sees why, and decides again."""
         for rejected in planned.rejected:
             self._pace.note_news()
             if isinstance(rejected.error, ConflictError):

@@ -7,6 +7,8 @@ process, one after the other.
 
 import asyncio
 import os
+import shutil
+import tempfile
 import zlib
 from collections import deque
 from collections.abc import Iterator
@@ -31,6 +33,12 @@ settings.load_profile("daily")
 def pytest_configure() -> None:
     # pytest-asyncio asks for the current loop to put it back later; without this, asking makes one that nobody closes.
     asyncio.set_event_loop(None)
+    # where servers announce themselves to the command line of their user: these here to nobody else
+    os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="weir-tests-")
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ["XDG_RUNTIME_DIR"], ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
@@ -136,9 +144,10 @@ def server(flavour: type[EmbeddedMariaDB], request: pytest.FixtureRequest) -> Em
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark_executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkExecutor]:
-    """A started Spark session with two cores; it takes seconds to start, so ask for it only where a job must run."""
+    """A started Spark session with two cores; it takes seconds to start, so ask for it only where a job must run. A
+    process has one session at a time, and other modules want theirs elsewhere than here."""
     executor = SparkExecutor("local[2]", work_dir=tmp_path_factory.mktemp("spark"))
     executor.start()
     yield executor

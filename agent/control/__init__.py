@@ -1,1 +1,1 @@
-"""Machines and actors of one capture: agent, gate, spans, units, flusher. No I/O of their own."""
+"""Control: state machines and actors of one capture: agent, gate, spans, units and flusher. No I/O of their own."""

@@ -1,6 +1,6 @@
-"""Actor protocols: what the actors of this package need of whoever runs them, stated structurally.
+"""Actor protocols: what the actors of this package need of their runtime, as structural types.
 
-``capture.actors.actor`` satisfies it; nothing here imports it.
+``capture.actors.actor`` implements them; nothing here imports it.
 """
 
 from collections.abc import Awaitable, Callable
@@ -8,20 +8,20 @@ from typing import Any, Protocol
 
 
 class Handler(Protocol):
-    """An actor: one message at a time."""
+    """Handles one message at a time."""
 
     def handle(self, message: Any, /) -> Awaitable[object]: ...
 
 
 class Reference(Protocol):
-    """The only way to an actor."""
+    """A reference to an actor."""
 
     def tell_nowait(self, message: Any) -> None:
-        """Never waits; raises when the mailbox is full or the actor has ended."""
+        """Send without waiting; raises if the mailbox is full or the actor has ended."""
         ...
 
     async def tell(self, message: Any) -> None:
-        """Waits for room in the mailbox."""
+        """Send, waiting for room in the mailbox."""
         ...
 
     async def ask(self, message: Any, timeout_s: float) -> Any: ...
@@ -29,15 +29,15 @@ class Reference(Protocol):
     def stop(self, *, drain: bool = True) -> None: ...
 
 
-class Surroundings(Protocol):
-    """What an actor gets when it starts: itself, children, timers. All of it ends with the actor."""
+class ActorContext(Protocol):
+    """An actor's view of its runtime: its own reference, its children and its timers. They end when it ends."""
 
     @property
     def me(self) -> Reference: ...
 
     def spawn(self, actor: Handler, name: str, *, mailbox_size: int = 1024) -> Reference: ...
 
-    def keep(
+    def spawn_supervised(
         self,
         factory: Callable[[], Handler],
         name: str,
@@ -45,8 +45,8 @@ class Surroundings(Protocol):
         on_crash: Callable[[Exception, bool], None],
         mailbox_size: int = 1024,
     ) -> Reference:
-        """An actor that ``factory`` builds now and after every crash. ``on_crash``: with what, and whether it was one
-        too many: it is not built again."""
+        """Start a child that ``factory`` creates now and after every crash. ``on_crash`` gets the error, and whether
+        the restart budget is exhausted."""
         ...
 
     def schedule(self, after_s: float, message: object) -> object: ...

@@ -1,13 +1,15 @@
-"""Agent: the part of a processor that talks to the owner, with the gate, the spans and units here, and the answers.
+"""Agent: the part of a processor that communicates with the owner: the gate, this capture's spans and units, and
+answers.
 
-``handle`` takes the owner's messages, ``handle_event`` what the processor says of its spans and units, and ``tick``
-reports to the owner what has changed since its last report; all return effects and never act or raise on foreign input.
+``handle`` takes the owner's messages, ``handle_event`` the processor's events about spans and units, and ``tick``
+reports to the owner what has changed since the last report. All return effects, perform none, and never raise on
+foreign input.
 
-A heartbeat that does not name this run of the processor, or that asks about spans, is answered fully: every span here,
-and Absent for every asked one that is not. Any other is answered with what has changed, which keeps the case of many
-spans cheap. The owner asks fully often enough that a lost answer does not matter, and until it has named this run once,
-every answer is full: a part must never be taken for the whole. An answer with too many spans for one message is sent in
-parts that say so.
+A heartbeat that does not name this run of the processor, or that asks about spans, gets a full answer: every span here,
+and Absent for every requested one that is not. Any other gets the changes only, which is cheap with many spans. The
+owner requests full answers often enough that a lost answer does not matter. Until it has named this run once, every
+answer is full: a part must never be taken for the whole. An answer with too many spans for one message is sent in
+numbered parts.
 """
 
 from agent.control import effects
@@ -15,6 +17,7 @@ from agent.control.gate import Gate
 from agent.control.table_span import LocalSpan, Order, Step
 from agent.control.unit_slot import UnitSlot
 from reactor.effects import Log, Send
+from reactor.errors import Scope
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import (
     AddSpan,
@@ -39,9 +42,9 @@ Effects = list[effects.AgentEffect]
 
 
 class Agent:
-    """One processor's decisions. ``barrier``: what the newest heartbeat allows; flushes must not pass it.
+    """The decisions of one processor. ``barrier``: the limit of the newest heartbeat; flushes must not pass it.
 
-    ``is_barrier_known`` is False until a heartbeat has come: nothing may be written before.
+    ``is_barrier_known`` is False until a heartbeat has arrived: nothing may be written before.
     """
 
     def __init__(self, capture: CaptureId, changefeed: ChangefeedId, *, gate: Gate) -> None:
@@ -53,21 +56,21 @@ class Agent:
         self.liveness = Liveness.ALIVE
         self.barrier = Barrier()
         self.is_barrier_known = False
-        #: row changes written to the sink so far; the processor counts
+        #: row changes written to the sink so far; counted by the processor
         self.rows_flushed = 0
         self._unreported: set[TableSpan] = set()
-        #: spans that a heartbeat asks for in parts, so far
+        #: spans named in the parts of a heartbeat received so far
         self._asked: set[TableSpan] = set()
         self._worker_reported: WorkerStatus | None = None
         self._liveness_reported = Liveness.ALIVE
-        #: the processor epoch that the owner has named: proof that it has had a full answer from this run
+        #: the processor epoch that the owner has named, which proves that it has had a full answer of this run
         self._epoch_known = ""
 
     def handle(self, message: Message, now: float) -> Effects:
-        """One message of the owner (or of somebody who thinks that it is)."""
+        """Process one message of the owner, or of a capture that considers itself the owner."""
         reason = self.gate.admit(message)
         if message.changefeed != self.changefeed or message.receiver != self.capture:
-            reason = "for somebody else"
+            reason = "addressed to another processor"
         if reason:
             return [_refused(message, reason)]
         if self.gate.is_own(message.header):
@@ -84,10 +87,13 @@ class Agent:
         return [_refused(message, "not an order")]
 
     def handle_event(self, event: effects.AgentEvent, now: float) -> Effects:
-        """What happened to a span or a unit here. Events of spans and units that are gone are dropped."""
+        """Process an event of a span or unit here. Events of removed spans and units are dropped."""
         if isinstance(event, effects.UnitEvent):
             slot = self.slots.get(event.source)
-            return slot.handle_event(event) if slot else []
+            found: Effects = [*(slot.handle_event(event) if slot else ())]
+            if isinstance(event, effects.UnitFailed) and event.error.scope is Scope.CAPTURE:
+                found.append(effects.ReportError(event.error))
+            return found
         span = self.spans.get(event.span)
         if span is None:
             return []
@@ -98,7 +104,7 @@ class Agent:
         return self._after(span, step)
 
     def tick(self, now: float) -> Effects:
-        """Report to the owner, unasked, what has changed; nothing when nothing has or nobody is there to listen."""
+        """Report changes to the owner; nothing if there are none, or no owner is known."""
         worker = self._worker()
         is_news = worker is not None and _without_progress(worker) != self._worker_reported
         is_news = is_news or self.liveness is not self._liveness_reported
@@ -107,20 +113,20 @@ class Agent:
         return [*self._respond([])]
 
     def stop_serving(self) -> None:
-        """This capture is leaving: spans are moved away, no new ones are taken. One-way."""
+        """This capture is leaving: its spans are moved away, and it accepts no new ones. One-way."""
         self.liveness = Liveness.STOPPING
 
     def validate(self) -> None:
-        """Assert what holds between two messages."""
+        """Assert the invariants between two messages."""
         for at, span in self.spans.items():
             assert span.span == at, f"span {span.span} is known as {at}"
-            assert not span.is_gone, f"span {at} is {span.state}, and not forgotten"
+            assert not span.is_gone, f"span {at} is {span.state} but was not removed"
             span.validate()
-        assert self._unreported <= self.spans.keys(), "news of spans that are gone"
+        assert self._unreported <= self.spans.keys(), "unreported changes of unknown spans"
         for source, slot in self.slots.items():
             assert slot.source == source, f"the unit of {slot.source} is known as {source}'s"
             slot.validate()
-        assert self.is_barrier_known or self.barrier == Barrier(), "a barrier that no heartbeat has brought"
+        assert self.is_barrier_known or self.barrier == Barrier(), "a barrier without a heartbeat"
 
     def _on_heartbeat(self, heartbeat: Heartbeat, *, is_full: bool) -> Effects:
         is_news = heartbeat.is_stopping and self.liveness is Liveness.ALIVE
@@ -131,7 +137,7 @@ class Agent:
         return [*result, effects.LeaveAsked()] if is_news else result
 
     def _answer(self, heartbeat: Heartbeat, *, is_full: bool) -> list[Send]:
-        """The last part of a heartbeat is answered for all of it."""
+        """Answer the last part of a heartbeat for all of it."""
         self._asked = {*heartbeat.spans} if heartbeat.part == 0 else self._asked.union(heartbeat.spans)
         if heartbeat.part + 1 < heartbeat.parts:
             return []
@@ -142,7 +148,7 @@ class Agent:
     def _on_add(self, order: AddSpan) -> Effects:
         span = self.spans.get(order.span)
         if span is None:
-            # a span that is already prepared here may still be asked to run: its old writer has stopped for it
+            # a span already prepared here may still be ordered to run: its old writer has been stopped for it
             if self.liveness is Liveness.STOPPING:
                 return [self._send(DispatchResponse(_absent(order.span)))]
             span = self.spans[order.span] = LocalSpan(order.span)
@@ -152,7 +158,7 @@ class Agent:
     def _on_remove(self, order: RemoveSpan) -> Effects:
         span = self.spans.get(order.span)
         if span is None:
-            return [Log("debug", "asked to remove a span that is not here", (("span", str(order.span)),))]
+            return [Log("debug", "asked to remove an unknown span", (("span", str(order.span)),))]
         return self._after(span, span.handle_order(Order.REMOVE))
 
     def _after(self, span: LocalSpan, step: Step) -> Effects:
@@ -166,7 +172,7 @@ class Agent:
         return result
 
     def _respond(self, absent: list[SpanStatus], *, is_full: bool = False) -> list[Send]:
-        """All spans, or those with news; always all until the owner has shown that it had them once."""
+        """Report all spans, or only the changed ones; always all until the owner has shown that it had them once."""
         is_full = is_full or self._epoch_known != self.gate.processor_epoch
         due = self.spans.keys() if is_full else self._unreported
         statuses = [self.spans[span].status for span in sorted(due)] + absent
@@ -198,7 +204,7 @@ def _absent(span: TableSpan) -> SpanStatus:
 
 
 def _without_progress(status: WorkerStatus) -> WorkerStatus:
-    """Rows alone are no news: they ride on the heartbeats."""
+    """Row counts alone are not reported as changes: heartbeats carry them."""
     return WorkerStatus(status.source, status.unit, status.epoch, status.stage, error=status.error)
 
 

@@ -1,11 +1,10 @@
-"""Agent orders and events: what the agent asks of its capture about rows, and what the capture reports back.
+"""Agent orders and events: what the agent orders its capture to do with rows, and what the capture reports back.
 
-The agent decides and never acts: it returns the orders below (together with ``reactor.effects``), the processor
-carries them out, and what happened comes in again as one of the events. Three promises of whoever carries them out
-make the table in ``agent.control.table_span`` right:
+The agent returns the orders below (together with ``reactor.effects``), the processor performs them, and their outcomes
+return as events. The table in ``agent.control.table_span`` relies on three guarantees of the performer:
 
-- the events of one span, and of one unit order, come in the order in which they happened;
-- ``SpanStopped`` and ``SpanFailed`` are the last event of a span: nothing writes for it any more when they are sent;
+- the events of one span, and of one unit order, arrive in the order in which they happened;
+- ``SpanStopped`` and ``SpanFailed`` are the last event of a span: nothing writes it any more when they are sent;
 - ``UnitFinished``, ``UnitStopped`` and ``UnitFailed`` are the last event of a unit order, likewise.
 """
 
@@ -19,7 +18,7 @@ from reactor.records.changefeed import RunningError, Unit
 
 @dataclass(frozen=True, slots=True)
 class PrepareSpan:
-    """Get ready to write ``span`` from ``checkpoint`` on, and write nothing. Answered by ``SpanPrepared``."""
+    """Prepare to write ``span`` from ``checkpoint`` on, without writing. Answered by ``SpanPrepared``."""
 
     span: TableSpan
     checkpoint: SpanCheckpoint
@@ -27,7 +26,7 @@ class PrepareSpan:
 
 @dataclass(frozen=True, slots=True)
 class RunSpan:
-    """Write ``span`` from ``checkpoint_ts`` on: nobody else does any more. Answered by ``SpanRunning``."""
+    """Write ``span`` from ``checkpoint_ts`` on: there is no other writer. Answered by ``SpanRunning``."""
 
     span: TableSpan
     checkpoint_ts: Ts
@@ -35,7 +34,7 @@ class RunSpan:
 
 @dataclass(frozen=True, slots=True)
 class StopSpan:
-    """Write no more; what is half done is finished or given up first. Answered by ``SpanStopped``."""
+    """Stop writing, after finishing or abandoning the current operation. Answered by ``SpanStopped``."""
 
     span: TableSpan
 
@@ -51,7 +50,7 @@ class StartUnit:
 
 @dataclass(frozen=True, slots=True)
 class StopUnit:
-    """End the unit that runs under ``epoch``. Answered by ``UnitStopped`` (or its own end, if that was first)."""
+    """Stop the unit that runs under ``epoch``. Answered by ``UnitStopped`` (or its own end, if that comes first)."""
 
     source: str
     epoch: int
@@ -59,14 +58,14 @@ class StopUnit:
 
 @dataclass(frozen=True, slots=True)
 class ReportError:
-    """Report to the owner through this capture's ``TaskPosition``: the changefeed cannot continue like this."""
+    """Report to the owner through this capture's ``TaskPosition`` that the changefeed cannot continue."""
 
     error: RunningError
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveAsked:
-    """The owner drains this capture: every processor here, and every later one, is to give up what it has."""
+    """The owner drains this capture: every current and later processor here must hand over its spans."""
 
 
 AgentEffect = Effect | PrepareSpan | RunSpan | StopSpan | StartUnit | StopUnit | ReportError | LeaveAsked
@@ -84,7 +83,7 @@ class SpanRunning:
 
 @dataclass(frozen=True, slots=True)
 class SpanProgress:
-    """The span's checkpoint is durable in the sink. ``checkpoint_time``: commit time there, 0 when not known."""
+    """The span's checkpoint is durable in the sink. ``checkpoint_time``: commit time there, 0 if not known."""
 
     span: TableSpan
     checkpoint: SpanCheckpoint
@@ -93,7 +92,7 @@ class SpanProgress:
 
 @dataclass(frozen=True, slots=True)
 class SpanStopped:
-    """Nothing writes for the span here any more; ``checkpoint`` is where the next writer continues."""
+    """Nothing writes the span here any more; ``checkpoint`` is where the next writer continues."""
 
     span: TableSpan
     checkpoint: SpanCheckpoint
@@ -101,7 +100,7 @@ class SpanStopped:
 
 @dataclass(frozen=True, slots=True)
 class SpanFailed:
-    """As ``SpanStopped``, unasked and because of ``error``; the last known checkpoint holds."""
+    """The span has stopped because of ``error``; its last reported checkpoint is valid."""
 
     span: TableSpan
     error: RunningError
@@ -112,7 +111,7 @@ SpanEvent = SpanPrepared | SpanRunning | SpanProgress | SpanStopped | SpanFailed
 
 @dataclass(frozen=True, slots=True)
 class UnitProgress:
-    """``trouble``: what the unit is waiting to pass by itself (a source that cannot be reached), None when nothing."""
+    """``trouble``: a transient problem that the unit waits for (a source that cannot be reached), or None."""
 
     source: str
     epoch: int

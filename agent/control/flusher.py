@@ -1,14 +1,13 @@
-"""Flusher of one changefeed on one capture, as an actor: one flush at a time over all spans that are here.
+"""Flusher: an actor that flushes all of a changefeed's spans on one capture, one flush at a time.
 
-What arrives while a flush runs (the log moving on, spans joining, a new barrier) is the next flush: batches grow under
-load, and lag stays low when idle. ``Leave`` is handled between two flushes, so its answer means that
-nothing writes for the span any more. The processor puts the newest limits into ``Limits`` and pokes; pokes that come
-during a flush fold into one.
+What arrives during a flush (new log, joining spans, a new barrier) is handled by the next flush: batches grow under
+load, and lag stays low when idle. ``Leave`` is handled between two flushes, so after its answer nothing writes the span
+any more. The processor stores the newest limits in ``Limits`` and pokes the flusher; pokes during a flush are merged.
 
-What fails for a reason of one table's own delays that table alone: it is tried again later and later, and after some
-tries, or at once where that cannot help, its writer is notified, and the owner holds the table. What fails for a reason
-of the sink as a whole (or of Spark) delays all. A job that fails again and again as a whole is made table by table, to
-find out whether it is one of them. What is due to the sink and may pass is tried for ever, and people are notified.
+A failure specific to one table delays only that table: it is retried with growing delays, and after some attempts, or
+at once if retrying cannot help, its writer is notified and the owner holds the table. A failure of the sink as a whole
+(or of Spark) delays all tables. A job that repeatedly fails as a whole is divided into one job per table, to find out
+whether one of them is the cause. Transient failures of the sink are retried without limit, and reported as warnings.
 """
 
 import time
@@ -18,13 +17,14 @@ from dataclasses import dataclass, replace
 import anyio
 import structlog
 
-from agent.control.actors import Reference, Surroundings
+from agent.control.actors import ActorContext, Reference
 from agent.control.runtime import FlushLimits, SpanFlushed, SpanPosition, SpanRuntime
 from agent.errors import (
-    NEW_SNAPSHOT,
+    RESYNC,
     JobError,
     JobTimeoutError,
     LogError,
+    OwnFaultError,
     RowMovedError,
     SinkConfigError,
     SinkFencedError,
@@ -39,16 +39,18 @@ from reactor.records.changefeed import RunningError
 
 _RETRY_S = 1.0
 _RETRY_MAX_S = 15.0
-#: failures in a row after which the owner is notified: it holds the table, or backs off for the changefeed
+#: consecutive failures after which the owner is notified: it holds the table, or backs off for the changefeed
 _FAILURES_MAX = 5
-#: failures in a row of whole jobs after which each table has one of its own
+#: consecutive failures of whole jobs after which each table gets its own job
 _WHOLE_MAX = 2
-#: of the sink, the log's storage or Spark as a whole, and may pass: people are notified at once, and it is tried again
+#: suspects are flushed in at most this many jobs; among more of them, the cause is found in several steps
+_TRIALS_MAX = 32
+#: transient errors of the sink, the log's storage or Spark as a whole: reported at once, and retried
 PASSING = frozenset(
     {JobTimeoutError.code, SinkTimeoutError.code, SinkPassingError.code, SinkConfigError.code, LogError.code}
 )
 
-#: errors of writers and spans, which a run under another epoch, or other spans, settle
+#: errors of writers and spans that another epoch, or other spans, resolve
 _OF_WRITERS = frozenset({SinkFencedError.code, RowMovedError.code})
 
 _log = structlog.get_logger()
@@ -56,14 +58,14 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Flush this span from now on."""
+    """Start flushing this span."""
 
     position: SpanPosition
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """Flush it no more. Answered with its last ``SpanPosition``, or None when it was not here."""
+    """Stop flushing this span. Answered with its last ``SpanPosition``, or None if it was not here."""
 
     span: TableSpan
 
@@ -82,7 +84,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class FlusherStatistics:
-    """``running_since``: Unix time when the flush under way began, 0 when there is none. ``rows``: written so far."""
+    """``running_since``: Unix time when the current flush began, 0 if there is none. ``rows``: written so far."""
 
     flushes: int = 0
     rows: int = 0
@@ -91,7 +93,7 @@ class FlusherStatistics:
 
 
 class Flusher:
-    """``report`` gives what happened to each span to its writer; ``warn`` tells people of what is tried again."""
+    """``report`` passes the outcome of each span to its writer; ``warn`` reports failures that are retried."""
 
     def __init__(
         self,
@@ -107,21 +109,21 @@ class Flusher:
         self._warn = warn
         self._positions: dict[TableSpan, SpanPosition] = {}
         self._me: Reference | None = None
-        self._context: Surroundings | None = None
+        self._context: ActorContext | None = None
         self._is_poked = False
         self._is_waiting = False
-        #: failures in a row of flushes that concern all, and of those that failed as a whole
+        #: consecutive failures of flushes that concern all tables, and of those that failed as a whole
         self._failures = 0
         self._whole_failures = 0
         self._is_narrowing = False
-        #: tables whose own jobs went well since each has one
+        #: tables whose own jobs have succeeded since each table has its own
         self._healthy: set[int] = set()
-        #: spans that fail for reasons of their own: how often in a row, and when to try again
+        #: spans with failures of their own: consecutive failures, and the time of the next attempt
         self._failing: dict[TableSpan, tuple[int, float]] = {}
         self._wake_at = 0.0
         self.statistics = FlusherStatistics()
 
-    async def on_start(self, context: Surroundings) -> None:
+    async def on_start(self, context: ActorContext) -> None:
         self._context = context
         self._me = context.me
 
@@ -154,12 +156,13 @@ class Flusher:
         due = [at for at in self._positions.values() if _is_due(at, limits) and self._retry_at(at) <= now]
         if self._is_narrowing:
             await self._flush_singly(due, limits)
-        elif due:
-            await self._flush_these(due, limits)
+        else:
+            for some in _apart(due, limits.suspects):
+                await self._flush_these(some, limits)
         self._wake_for_failing(now)
 
     async def _flush_these(self, due: list[SpanPosition], limits: FlushLimits) -> None:
-        """One job for all of them."""
+        """Flush all of them in one job."""
         started = time.time()
         self._note(running_since=started)
         try:
@@ -178,7 +181,7 @@ class Flusher:
             self.poke()
 
     async def _flush_singly(self, due: list[SpanPosition], limits: FlushLimits) -> None:
-        """A job for each table: what fails alone, while another does not, is that table's own fault."""
+        """Flush each table in its own job: a table that fails while another succeeds is itself the cause."""
         by_table: dict[int, list[SpanPosition]] = {}
         for position in due:
             by_table.setdefault(position.table.table_id, []).append(position)
@@ -194,7 +197,7 @@ class Flusher:
                 self._healthy.add(table_id)
                 self._settle(flushed.spans)
         for table_id, failure in failed.items():
-            if self._healthy - {table_id}:
+            if self._healthy - {table_id} and failure.code != OwnFaultError.code:
                 failure.of_table(table_id)
             shown = running_error(failure)
             self._settle(tuple(SpanFlushed(position, error=shown) for position in by_table[table_id]))
@@ -203,18 +206,18 @@ class Flusher:
             self._healthy.clear()
 
     def _take_tables(self, limits: FlushLimits) -> None:
-        """A schema change may have given a table another name or key."""
+        """Take over new table records: a schema change may have changed a table's name or key."""
         for span, position in self._positions.items():
             if (table := limits.table(position.table)) is not position.table:
                 self._positions[span] = replace(position, table=table)
 
     def _settle(self, spans: tuple[SpanFlushed, ...]) -> None:
-        """Take over the new positions; a span with a passing error stays and is tried again."""
+        """Take over the new positions; a span with a transient error stays and is retried."""
         is_whole = any(span.error is not None and not span.error.is_of_table for span in spans)
         self._failures = self._failures + 1 if is_whole else 0
         for span in spans:
             before = self._positions[span.position.span]
-            assert span.position.checkpoint_ts >= before.checkpoint_ts, f"span {before.span} went back in a flush"
+            assert span.position.checkpoint_ts >= before.checkpoint_ts, f"span {before.span} moved back in a flush"
             self._positions[span.position.span] = span.position
             if self._is_news(span):
                 self._report(span)
@@ -225,7 +228,7 @@ class Flusher:
             self._try_again()
 
     def _is_news(self, flushed: SpanFlushed) -> bool:
-        """Its writer has to know: it has come further, or it cannot continue."""
+        """Return whether its writer must be notified: the span has advanced, or cannot continue."""
         span, error = flushed.position.span, flushed.error
         if error is None:
             self._failing.pop(span, None)
@@ -239,24 +242,24 @@ class Flusher:
         else:
             is_news = not error.retryable or self._failures >= _FAILURES_MAX
         if not is_news:
-            _log.warning("a flush failed and is tried again", span=str(span), error=error.message)
+            _log.warning("flush failed, retrying", span=str(span), error=error.message)
         return is_news
 
     def _on_failure(self, due: list[SpanPosition], error: WeirError) -> None:
         self._whole_failures += 1
         shown = running_error(error)
-        if isinstance(error, JobError) and len({at.table.table_id for at in due}) > 1:
+        if isinstance(error, (JobError, SinkTimeoutError)) and len({at.table.table_id for at in due}) > 1:
             self._is_narrowing = self._whole_failures >= _WHOLE_MAX
         self._settle(tuple(SpanFlushed(position, error=shown) for position in due))
 
     def _report_lost(self, limits: FlushLimits) -> None:
-        """Spans whose part of the log is gone would fail every flush that they are in."""
+        """Report spans whose part of the log is gone: they would fail every flush that contains them."""
         removed_ts = limits.head.removed_ts
         for position in [at for at in self._positions.values() if at.checkpoint_ts < removed_ts]:
             table = position.table
             error = TableLogLostError(
                 f"the change log reaches back to {removed_ts}, {table.schema_name}.{table.name} is at "
-                f"{position.checkpoint_ts}: {NEW_SNAPSHOT}"
+                f"{position.checkpoint_ts}: {RESYNC}"
             )
             del self._positions[position.span]
             self._report(SpanFlushed(position, error=running_error(error.of_table(table.table_id))))
@@ -268,7 +271,7 @@ class Flusher:
         self._failing.pop(span, None)
 
     def _wake_for_failing(self, now: float) -> None:
-        """The earliest span that waits on its own; others are flushed meanwhile."""
+        """Schedule a wake-up for the failing span with the earliest retry; others are flushed meanwhile."""
         waiting = [at for span, (_, at) in self._failing.items() if span in self._positions and at > now]
         if waiting and not self._is_waiting and not (self._wake_at and now < self._wake_at <= min(waiting)):
             assert self._context is not None, "it runs"
@@ -292,13 +295,28 @@ class Flusher:
 
 
 def _is_due(position: SpanPosition, limits: FlushLimits) -> bool:
-    """There is something to move, and the first flush after a resumed dump reaches its consistent point."""
+    """Return whether there is something to flush; the first flush after a resumed dump must reach its consistent
+    point."""
     target = limits.target(position.table.table_id)
     return target > position.checkpoint_ts and target >= position.table.consistent_ts
 
 
+def _apart(due: list[SpanPosition], suspects: frozenset[int]) -> list[list[SpanPosition]]:
+    """Divide the spans into jobs: suspects are separated from the rest, come last, and form a limited number of
+    groups."""
+    tables = sorted({at.table.table_id for at in due} & suspects)
+    if not tables:
+        return [due] if due else []
+    size = -(-len(tables) // _TRIALS_MAX)
+    group = {table: number // size for number, table in enumerate(tables)}
+    groups: dict[int, list[SpanPosition]] = {}
+    for position in due:
+        groups.setdefault(group.get(position.table.table_id, -1), []).append(position)
+    return [groups[number] for number in sorted(groups)]
+
+
 def _is_passing(error: RunningError) -> bool:
-    return not error.is_of_table and error.code in PASSING
+    return error.scope is Scope.CHANGEFEED and error.code in PASSING
 
 
 def _wait_s(failures: int) -> float:
@@ -306,13 +324,13 @@ def _wait_s(failures: int) -> float:
 
 
 def _of_tables(spans: tuple[SpanFlushed, ...]) -> tuple[SpanFlushed, ...]:
-    """What one table is refused while another is written is that table's own trouble, whatever the sink calls it."""
+    """A table that is refused while another is written is itself the cause, whatever the sink calls the error."""
     written = {span.position.table.table_id for span in spans if span.error is None and span.rows}
     return tuple(_of_table(span) if written - {span.position.table.table_id} else span for span in spans)
 
 
 def _of_table(span: SpanFlushed) -> SpanFlushed:
     error = span.error
-    if error is None or error.code in _OF_WRITERS or _is_passing(error):
+    if error is None or error.code in _OF_WRITERS or error.scope is Scope.CAPTURE or _is_passing(error):
         return span
     return replace(span, error=error.with_(scope=Scope.TABLE, table_id=span.position.table.table_id))

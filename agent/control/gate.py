@@ -1,14 +1,14 @@
-"""Gate: the fence of one processor; refuses messages that are stale or not the owner's.
+"""Gate: the fence of one processor; rejects messages that are stale or not the owner's.
 
 Three numbers are compared, cheapest first:
 
-- *changefeed epoch*: the processor serves one epoch of its changefeed; messages of any other are refused;
-- *owner revision*: who is owner is known from etcd (``elect``), never from what somebody says; a smaller revision comes
-  from a dead owner, a larger one from an owner that etcd has not shown here yet;
-- *processor epoch*: orders that change something must name this very run of the processor under this very owner.
-  It is new at construction (``run``) and with each new owner, so an order that waited in a queue is recognised.
+- *changefeed epoch*: the processor serves one epoch of its changefeed, and rejects messages of any other;
+- *owner revision*: the owner is known from etcd (``elect``), never from messages; a smaller revision is from a previous
+  owner, a larger one from an owner that etcd has not shown here yet;
+- *processor epoch*: orders that change something must name this run of the processor under this owner. It is new at
+  construction (``run``) and with each new owner, so an order that was delayed in a queue is recognised.
 
-Nothing a peer sends can do more than be refused: a foreign message is answered with a reason, never an exception.
+A foreign message is answered with a reason, never an exception.
 """
 
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ class Owner:
 
 
 class Gate:
-    """Accepts or refuses messages, and knows whom to answer.
+    """Accepts or rejects messages, and knows where to send answers.
 
-    ``run`` names this run of the processor; no two runs on one cluster may share it.
+    ``run`` names this run of the processor; no two runs in one cluster may share it.
     """
 
     def __init__(self, run: str, changefeed_epoch: int, *, version: str, owner: Owner = Owner()) -> None:
@@ -49,18 +49,18 @@ class Gate:
         return Header(self._version, self.owner.revision, self.processor_epoch, self.changefeed_epoch)
 
     def is_own(self, header: Header) -> bool:
-        """The sender knows this run of the processor."""
+        """Return whether the sender knows this run of the processor."""
         return header.processor_epoch == self.processor_epoch
 
     def elect(self, owner: Owner) -> bool:
-        """etcd shows this owner; whether it is newer than the one known."""
+        """Record the owner shown by etcd; return whether it is newer than the known one."""
         if owner.revision <= self.owner.revision:
             return False
         self.owner = owner
         return True
 
     def admit(self, message: Message) -> str:
-        """The reason for refusing ``message``, empty when it may pass."""
+        """Return the reason for rejecting ``message``, or an empty text."""
         header = message.header
         if header.changefeed_epoch != self.changefeed_epoch:
             return "another changefeed epoch"

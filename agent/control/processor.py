@@ -4,7 +4,7 @@
     etcd moved ───────┼─► processor ─► agent ─┼─► span writers ─► flusher ─► parts
     spans, units ─────┘   (mailbox)           └─► unit runners
 
-The processor only passes on: decisions are ``agent.control.agent``'s, and I/O is behind ``agent.control.runtime``.
+The processor only connects them: ``agent.control.agent`` decides, and ``agent.control.runtime`` does the I/O.
 """
 
 import operator
@@ -15,23 +15,26 @@ import anyio
 import structlog
 
 from agent.control import effects
-from agent.control.actors import Reference, Surroundings
+from agent.control.actors import ActorContext, Reference
 from agent.control.agent import Agent
 from agent.control.flusher import Flusher, FlusherStatistics, Leave, Limits
 from agent.control.gate import Owner
 from agent.control.runtime import FlushLimits, SpanFlushed, SpanRuntime, changed_tables, held_tables
 from agent.control.span_writer import GiveUp, SpanOrder, SpanWriter, TableChanged
 from agent.control.unit_runner import RunUnit, UnitRunner
+from agent.own_faults import own_fault
 from agent.running_error import running_error
 from reactor.effects import Log, Send
 from reactor.errors import CrashedTooOftenError, WeirError
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Message
-from reactor.records.changefeed import LogHead, RunningError, TableChange, TableRecord
+from reactor.records.changefeed import RunningError, TableChange, TableRecord
+from reactor.records.held import tried_after_end
+from reactor.records.log_head import LogHead
 from reactor.state import ChangefeedState
 
 _MAILBOX_SIZE = 16_384
-#: more than the orders and flushes that can be on their way to one span
+#: more than the orders and flushes that can be in flight for one span
 _SPAN_MAILBOX_SIZE = 64
 
 
@@ -49,7 +52,7 @@ class Elected:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Something in etcd about this changefeed may have changed."""
+    """The changefeed's records in etcd may have changed."""
 
     feed: ChangefeedState
 
@@ -60,8 +63,8 @@ class Happened:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Time to report to the owner what has changed."""
+class ReportDue:
+    """It is time to report changes to the owner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +74,12 @@ class AskStatistics:
 
 @dataclass(frozen=True, slots=True)
 class StopServing:
-    """This capture is leaving: give the spans away, take no new ones."""
+    """This capture is leaving: hand over the spans, and accept no new ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorStatistics:
-    """``spans`` and ``units``: how many are here now."""
+    """``spans`` and ``units``: the current number of them here."""
 
     spans: int
     units: int
@@ -85,7 +88,7 @@ class ProcessorStatistics:
 
 @dataclass(slots=True)
 class _Writer:
-    """A span's actor over all its lives; ``table``: as it was when the span came."""
+    """A span's actor across restarts; ``table``: its record when the span was added."""
 
     span: TableSpan
     table: TableRecord
@@ -93,15 +96,15 @@ class _Writer:
     lives: int = 0
 
 
-Input = FromOwner | Elected | Moved | Happened | Told | AskStatistics | StopServing
+Input = FromOwner | Elected | Moved | Happened | ReportDue | AskStatistics | StopServing
 
 
 class Processor:
-    """``send`` gives a message to the owner; ``report`` tells the manager of an error and ``warn`` of a warning;
-    ``leave``: on ``LeaveAsked``; ``crashed`` counts a crash of what its text names.
+    """``send`` sends a message to the owner; ``report`` reports an error to the manager and ``warn`` a warning;
+    ``leave`` is called on ``LeaveAsked``; ``crashed`` counts a crash of the part named.
 
-    All that it remembers is of this life. After a crash it is built again with ``feed``, what etcd holds, and under
-    another processor epoch: the owner finds that it has nothing, and gives it spans and units again.
+    Its memory does not survive a crash. It is then restarted with ``feed``, the records in etcd, and another processor
+    epoch: the owner finds that it has nothing, and assigns spans and units again.
     """
 
     def __init__(
@@ -127,20 +130,21 @@ class Processor:
         self._limits = Limits()
         self._flusher = Flusher(runtime, self._limits, report=self._on_flushed, warn=warn)
         self._flusher_ref: Reference | None = None
-        self._context: Surroundings | None = None
+        self._context: ActorContext | None = None
         self._writers: dict[TableSpan, _Writer] = {}
         self._units: dict[str, Reference] = {}
         self._tables: dict[int, TableRecord] = {}
-        #: the records' own tables, which tell at a glance that nothing has changed
+        #: the records' own tuples: comparing their identity shows quickly that nothing has changed
         self._shown: list[tuple[TableRecord, ...]] = []
         self._unknown: list[effects.PrepareSpan] = []
         self._head: LogHead | None = None
         self._held: dict[int, Ts] = {}
         self._changes: dict[int, tuple[Ts, TableChange]] = {}
-        self._is_telling = False
+        self._suspects: frozenset[int] = frozenset()
+        self._is_report_pending = False
         self._log = structlog.get_logger().bind(changefeed=agent.changefeed)
 
-    async def on_start(self, context: Surroundings) -> None:
+    async def on_start(self, context: ActorContext) -> None:
         self._context = context
         self._flusher_ref = context.spawn(self._flusher, "flusher", mailbox_size=_MAILBOX_SIZE)
         if self._feed is not None:
@@ -161,9 +165,9 @@ class Processor:
                 self._on_moved(message.feed)
             case Happened():
                 self._perform(self._agent.handle_event(message.event, now))
-                self._tell_soon()
-            case Told():
-                self._is_telling = False
+                self._report_soon()
+            case ReportDue():
+                self._is_report_pending = False
                 self._perform(self._agent.tick(now))
             case StopServing():
                 self._agent.stop_serving()
@@ -173,10 +177,11 @@ class Processor:
 
     def _on_moved(self, feed: ChangefeedState) -> None:
         if feed.broken:
-            return  # a record that a newer capture wrote may hold a table: no head is followed past it
+            return  # a record of a newer capture may hold a table: no head is followed past it
         self._head = next(iter(feed.heads.values()), None)
         self._held = held_tables(feed.ddl.values())
         self._changes = changed_tables(feed.ddl.values())
+        self._suspects = tried_after_end(feed.held.values()).union(feed.suspects.tables if feed.suspects else ())
         tables = [unit.tables for unit in feed.units.values()]
         if len(tables) != len(self._shown) or any(map(operator.is_not, tables, self._shown)):
             self._shown = tables
@@ -194,10 +199,10 @@ class Processor:
                 self._tell_writer(TableChanged(span, after))
 
     def _move_limits(self) -> None:
-        """Nothing is written before the owner has said which barrier holds."""
+        """Update the flusher's limits. Nothing is written before the owner has sent a barrier."""
         if self._head is None or not self._agent.is_barrier_known:
             return
-        limits = FlushLimits(self._head, self._agent.barrier, self._held, self._tables, self._changes)
+        limits = FlushLimits(self._head, self._agent.barrier, self._held, self._tables, self._changes, self._suspects)
         if limits != self._limits.now:
             self._limits.now = limits
             self._flusher.poke()
@@ -227,7 +232,7 @@ class Processor:
     # Spans
 
     def _prepare(self, order: effects.PrepareSpan) -> None:
-        """A table that etcd's watch has not brought yet is prepared when it has."""
+        """Prepare a span; if the watch has not delivered its table yet, wait for it."""
         table = self._tables.get(order.span.table_id)
         if table is None:
             self._unknown.append(order)
@@ -235,7 +240,7 @@ class Processor:
         assert self._context is not None, "it runs"
         assert order.span not in self._writers, f"span {order.span} has a writer, which has not said its last word"
         writer = self._writers[order.span] = _Writer(order.span, table)
-        writer.ref = self._context.keep(
+        writer.ref = self._context.spawn_supervised(
             lambda: self._build(writer),
             f"span-{order.span}",
             on_crash=lambda error, is_final: self._on_crash(writer, error, is_final=is_final),
@@ -244,7 +249,7 @@ class Processor:
         self._tell_writer(order)
 
     def _build(self, writer: "_Writer") -> SpanWriter:
-        """The actor of a span, as it is after a crash too: with what the agent has in work for it."""
+        """Create a span's actor, after a crash with the order that is in progress for it."""
         assert self._flusher_ref is not None
         span, is_first = writer.span, writer.lives == 0
         writer.lives += 1
@@ -260,19 +265,20 @@ class Processor:
         )
 
     def _on_crash(self, writer: "_Writer", error: Exception, *, is_final: bool) -> None:
-        """Nothing is flushed for it before it is back; one that crashes again and again ends the changefeed's run."""
+        """Suspend flushing the span until it has restarted; if its budget is exhausted, end the changefeed's run."""
         assert self._flusher_ref is not None
         span = writer.span
         name = f"span {span} of {writer.table.schema_name}.{writer.table.name}"
         self._crashed(name, error)
         if self._writers.get(span) is not writer:
-            return  # it has said its last word
+            return  # it has already reported its end
         self._flusher_ref.tell_nowait(Leave(span))
         if is_final:
             assert self._context is not None
             last = self._writers[span] = _Writer(span, writer.table)
             last.ref = self._context.spawn(self._build(last), f"span-{span}-end", mailbox_size=_SPAN_MAILBOX_SIZE)
-            self._tell_writer(GiveUp(span, running_error(CrashedTooOftenError.of(name, error))))
+            cause = own_fault(error) or CrashedTooOftenError.of(name, error)
+            self._tell_writer(GiveUp(span, running_error(cause)))
 
     def _tell_writer(self, order: SpanOrder) -> None:
         span = order.position.span if isinstance(order, SpanFlushed) else order.span
@@ -294,7 +300,7 @@ class Processor:
         self._tell_writer(flushed)
 
     def _emit(self, event: effects.AgentEvent) -> None:
-        """What a span or unit has to say; after its last word its actor ends."""
+        """Pass on an event of a span or unit; after the last one, stop its actor."""
         match event:
             case effects.SpanStopped() | effects.SpanFailed():
                 writer = self._writers.pop(event.span, None)
@@ -302,7 +308,7 @@ class Processor:
                     writer.ref.stop()
             case effects.UnitFinished() | effects.UnitStopped() | effects.UnitFailed():
                 self._units.pop(event.source, None)
-        self._tell_me(Happened(event))
+        self._post(Happened(event))
 
     # Units
 
@@ -320,16 +326,16 @@ class Processor:
 
     # The owner
 
-    def _tell_soon(self) -> None:
-        """Fold what happens in one round of the loop into one message to the owner."""
-        if not self._is_telling:
-            self._is_telling = True
-            self._tell_me(Told())
+    def _report_soon(self) -> None:
+        """Merge the events of one round of the loop into one message to the owner."""
+        if not self._is_report_pending:
+            self._is_report_pending = True
+            self._post(ReportDue())
 
-    def _tell_me(self, message: Input) -> None:
+    def _post(self, message: Input) -> None:
         assert self._context is not None
         try:
             self._context.me.tell_nowait(message)
         except WeirError as error:
-            if error.code != "ActorDead":  # a full mailbox would lose the event: crash, and start again
+            if error.code != "ActorDead":  # a full mailbox would lose the event: crash, and restart
                 raise

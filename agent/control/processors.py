@@ -1,8 +1,8 @@
-"""Processor set: starts and stops one processor for every changefeed that should run, under its current epoch.
+"""Processor set: runs one processor for every changefeed that should run, under its current epoch.
 
-A reactor over etcd's state. It starts and stops processors, reports to each what has moved in its changefeed, and
-carries their errors to the owner through ``TaskPosition``. A processor of an old epoch ends before the new one starts,
-and one that failed is not started again under the same epoch: the owner decides when to try again.
+A reactor over etcd's state. It starts and stops processors, informs each of changes of its changefeed, and forwards
+their errors to the owner through ``TaskPosition``. A processor of an old epoch ends before the new one starts. A failed
+one is not restarted under the same epoch: the owner decides when to retry.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ class StopProcessor:
 
 @dataclass(frozen=True, slots=True)
 class Observe:
-    """What etcd now holds about the changefeed of a running processor."""
+    """The current records of the changefeed of a running processor."""
 
     changefeed: ChangefeedId
     feed: ChangefeedState
@@ -46,14 +46,14 @@ class Observe:
 
 @dataclass(frozen=True, slots=True)
 class MeetOwner:
-    """etcd shows another owner: only what it says counts from now on."""
+    """etcd shows another owner: only its messages are valid from now on."""
 
     owner: Owner
 
 
 @dataclass(frozen=True, slots=True)
 class MeetPeers:
-    """The captures of the cluster and where they listen for each other have changed."""
+    """The captures of the cluster, or their peer addresses, have changed."""
 
     addresses: tuple[tuple[CaptureId, str], ...]
 
@@ -68,9 +68,9 @@ class ProcessorEnded:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorReported:
-    """An error (the changefeed cannot continue like this) or a warning (it continues) of one processor.
+    """An error (the changefeed cannot continue) or a warning (it continues) of one processor.
 
-    An error of one table ends no processor: the owner takes the table out, and the others flow.
+    An error of one table ends no processor: the owner holds the table, and the others continue.
     """
 
     changefeed: ChangefeedId
@@ -81,14 +81,21 @@ class ProcessorReported:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorCrashed:
-    """An actor of a changefeed crashed, and is started again."""
+    """An actor of a changefeed crashed, and is restarted."""
 
     changefeed: ChangefeedId
     error: RunningError
 
 
+@dataclass(frozen=True, slots=True)
+class FaultOver:
+    """The capture now has what it lacked for the changefeed."""
+
+    changefeed: ChangefeedId
+
+
 class Processors:
-    """The reactor. ``namespace`` and ``cluster`` place the keys it writes."""
+    """The reactor. ``namespace`` and ``cluster`` locate the keys it writes."""
 
     def __init__(self, capture: CaptureId, *, cluster: str, namespace: str = keys.DEFAULT_NAMESPACE) -> None:
         self.capture = capture
@@ -101,7 +108,7 @@ class Processors:
         self._shown: dict[ChangefeedId, tuple[int, float]] = {}
         self._peers: tuple[tuple[CaptureId, str], ...] = ()
         self._owner = Owner()
-        #: how many since the last tick, and the last of them
+        #: crashes since the last tick, and the last of them
         self._crashes: dict[ChangefeedId, tuple[int, RunningError]] = {}
 
     def tick(self, state: ClusterState, inbox: Sequence[object], now: float) -> list[ManagerEffect]:
@@ -115,12 +122,12 @@ class Processors:
         return effects
 
     def validate(self) -> None:
-        """Assert what holds between two ticks."""
-        assert self._stopping <= self._running.keys(), "what does not run is stopping"
-        assert self._shown.keys() <= self._running.keys(), "what does not run is shown what is in etcd"
+        """Assert the invariants between two ticks."""
+        assert self._stopping <= self._running.keys(), "a processor is stopping that does not run"
+        assert self._shown.keys() <= self._running.keys(), "state was shown to a processor that does not run"
         for changefeed, epoch in self._failed.items():
             is_over = self._running.get(changefeed) != epoch or changefeed in self._stopping
-            assert is_over, f"{changefeed} has failed under epoch {epoch}, and still runs"
+            assert is_over, f"{changefeed} failed under epoch {epoch}, and still runs"
 
     def _meet_peers(self, state: ClusterState) -> list[ManagerEffect]:
         peers = tuple(sorted((info.id, info.peer_address) for info in state.captures.values()))
@@ -130,7 +137,7 @@ class Processors:
         return [MeetPeers(peers)]
 
     def _meet_owner(self, state: ClusterState) -> list[ManagerEffect]:
-        """One that has left is the owner until the next is elected: what it has ordered is the next one's to find."""
+        """An owner that has left remains the owner until the next is elected, which learns the state itself."""
         if state.owner is None or state.owner.revision <= self._owner.revision:
             return []
         self._owner = Owner(state.owner.capture, state.owner.revision)
@@ -147,10 +154,12 @@ class Processors:
             case ProcessorCrashed():
                 count, _ = self._crashes.get(event.changefeed, (0, event.error))
                 self._crashes[event.changefeed] = count + 1, event.error
+            case FaultOver() if event.changefeed in state.changefeeds:
+                return [self._change(event.changefeed, lambda old: old.with_(fault=None))]
         return []
 
     def _count_crashes(self, state: ClusterState) -> list[ManagerEffect]:
-        """What crashed since the last tick, as one change of each changefeed: a thousand spans may crash at once."""
+        """Report the crashes since the last tick as one change per changefeed: a thousand spans may crash at once."""
         crashes, self._crashes = self._crashes, {}
         known = [(id, *crashed) for id, crashed in crashes.items() if id in state.changefeeds]
         return [self._change(id, partial(TaskPosition.crashed, count=count, error=error)) for id, count, error in known]
@@ -173,7 +182,7 @@ class Processors:
         )
 
     def _is_news(self, feed: ChangefeedState, now: float) -> bool:
-        """What has not changed is shown again now and then: a processor that could not keep up has missed it."""
+        """Unchanged records are repeated at intervals: a processor that could not keep up may have missed them."""
         change, at = self._shown.get(feed.id, (0, float("-inf")))
         is_news = feed.change != change or now - at >= _SHOW_AGAIN_S
         if is_news:
@@ -181,7 +190,7 @@ class Processors:
         return is_news
 
     def _wanted(self, feed: ChangefeedState | None) -> ChangefeedInfo | None:
-        """The changefeed as it should run here; None when it should not. What cannot be read is left as it is."""
+        """Return the changefeed as it should run here, or None. If its records cannot be read, nothing is changed."""
         if feed is None or feed.info is None or feed.status is None or feed.info.state not in _RUNNING:
             return None
         return feed.info
@@ -191,11 +200,12 @@ class Processors:
         if feed is None or feed.info is None or feed.info.epoch != event.epoch:
             return []
         if state.format < Feature.HELD_TABLES and event.error.is_of_table:
-            # the owner may be of a version that does not look for errors of single tables
+            # the owner may be of a version that does not read errors of single tables
             event = replace(event, error=event.error.with_(scope=Scope.CHANGEFEED))
         effects: list[ManagerEffect] = [self._commit(event)]
         if not event.is_warning and not event.error.is_of_table:
-            self._failed[event.changefeed] = event.epoch
+            if event.error.scope is not Scope.CAPTURE:  # another run may have what this one lacked
+                self._failed[event.changefeed] = event.epoch
             if event.changefeed in self._running and event.changefeed not in self._stopping:
                 self._stopping.add(event.changefeed)
                 effects.append(StopProcessor(event.changefeed))
@@ -213,6 +223,9 @@ class Processors:
 
 
 def _with(position: TaskPosition, event: ProcessorReported, error: RunningError) -> TaskPosition:
+    if error.scope is Scope.CAPTURE:
+        is_known = position.fault is not None and position.fault.message == error.message
+        return position.with_(warning=position.warning if is_known else error, fault=error)
     if event.is_warning:
         return position.with_(warning=error)
     if error.is_of_table:

@@ -1,8 +1,8 @@
-"""Processor runtime: the seam between the actors of this package and the parts that do I/O.
+"""Processor runtime: the interface between the actors of this package and the parts that do I/O.
 
-``agent.feeds`` builds the real runtime of one changefeed; a cluster that is simulated on virtual time brings its own.
-All methods are coroutines, may be cancelled at any await, and leave nothing half done that a later call could not
-finish (exactly once is held by the sink's record, not by the caller).
+``agent.feeds`` implements it for one changefeed; the simulation has its own. All methods are coroutines, may be
+cancelled at any await, and leave nothing that a later call could not complete (the sink's record ensures exactly-once,
+not the caller).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,13 +12,14 @@ from typing import Protocol
 from agent.control.effects import StartUnit
 from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records.changefeed import DdlRecord, LogHead, RunningError, SchemaChangeKind, TableChange, TableRecord
+from reactor.records.changefeed import DdlRecord, RunningError, SchemaChangeKind, TableChange, TableRecord
+from reactor.records.log_head import LogHead
 
 
 @dataclass(frozen=True, slots=True)
 class SpanPosition:
-    """How far one span is. ``committed_ts``: what the sink records; it lags behind ``checkpoint_ts`` by ranges that
-    hold no event of the table, which are not written."""
+    """The position of one span. ``committed_ts``: what the sink records; it is behind ``checkpoint_ts`` by ranges
+    without events of the table, which are not written."""
 
     span: TableSpan
     table: TableRecord
@@ -28,9 +29,9 @@ class SpanPosition:
 
 @dataclass(frozen=True, slots=True)
 class SpanFlushed:
-    """What became of one span in a flush; the position is true also when there is an ``error``.
+    """The outcome of a flush for one span; the position is valid even if there is an ``error``.
 
-    ``commit_time``: commit time at the checkpoint, Unix seconds, 0 when not known.
+    ``commit_time``: commit time at the checkpoint, Unix seconds, 0 if not known.
     """
 
     position: SpanPosition
@@ -41,7 +42,7 @@ class SpanFlushed:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """One flush. ``is_behind``: the log holds more for these spans below the target than one flush should take."""
+    """The outcome of one flush. ``is_behind``: the log has more for these spans than one flush should take."""
 
     spans: tuple[SpanFlushed, ...]
     is_behind: bool = False
@@ -49,18 +50,21 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class FlushLimits:
-    """How far may be written, under which records: all of one revision of etcd, except the owner's ``barrier``.
+    """How far may be written, and under which records: all of one revision of etcd, except the owner's ``barrier``.
 
-    ``held``: where schema changes hold a table. The head never passes one without telling, so this holds however slow
-    the owner's barrier comes. ``tables``: the records as of this head; a table that is not in there is as it was.
+    ``held``: where schema changes stop a table. The head never passes a change without its record, so this holds
+    however late the owner's barrier arrives. ``tables``: the records as of this head; a table that is not in it has not
+    changed.
     """
 
     head: LogHead
     barrier: Barrier
     held: Mapping[int, Ts] = field(default_factory=dict)
     tables: Mapping[int, TableRecord] = field(default_factory=dict)
-    #: table → Ts and content of its newest schema change that the sink has
+    #: table → Ts and content of the newest schema change that the sink has applied
     changes: Mapping[int, tuple[Ts, TableChange]] = field(default_factory=dict)
+    #: tables that may have ended a capture: written separately from all others
+    suspects: frozenset[int] = frozenset()
 
     def target(self, table_id: int) -> Ts:
         tables = dict(self.barrier.tables)
@@ -68,22 +72,28 @@ class FlushLimits:
         return min(self.head.resolved_ts, self.barrier.global_ts, held_ts)
 
     def change_since(self, table_id: int, ts: Ts) -> str:
-        """JSON of the newest change of a table that exists, if it came after ``ts``; else empty."""
+        """Return the JSON of the newest change of a table that still exists, if it is after ``ts``; else an empty
+        text."""
         at, change = self.changes.get(table_id, (Ts(0), None))
         return change.model_dump_json() if change is not None and change.before and at > ts else ""
 
     def is_gone_since(self, table_id: int, ts: Ts) -> bool:
-        """The table went from its source after ``ts``, and the sink knows."""
+        """Return whether the table was dropped at its source after ``ts``, and in the sink."""
         at, change = self.changes.get(table_id, (Ts(0), None))
         return change is not None and change.kind is SchemaChangeKind.DROP and at > ts
 
+    def is_trial(self, tables: Iterable[int]) -> bool:
+        """Return whether there are any, and all of them are suspects."""
+        found = frozenset(tables)
+        return bool(found) and found <= self.suspects
+
     def table(self, known: TableRecord) -> TableRecord:
-        """The newest record of a table: a schema change may have given it another name or key."""
+        """Return the newest record of a table: a schema change may have changed its name or key."""
         return self.tables.get(known.table_id, known)
 
 
 def changed_tables(ddl: Iterable[DdlRecord]) -> dict[int, tuple[Ts, TableChange]]:
-    """Table → the newest change of it that is done."""
+    """Return the newest completed change by table."""
     changed: dict[int, tuple[Ts, TableChange]] = {}
     for record in ddl:
         for change in record.alterations:
@@ -94,7 +104,7 @@ def changed_tables(ddl: Iterable[DdlRecord]) -> dict[int, tuple[Ts, TableChange]
 
 
 def held_tables(ddl: Iterable[DdlRecord]) -> dict[int, Ts]:
-    """Table → how far it may be written before its next schema change is in the sink."""
+    """Return, by table, how far it may be written before its next schema change is in the sink."""
     held: dict[int, Ts] = {}
     for record in ddl:
         for table in record.pending_ids:
@@ -104,7 +114,7 @@ def held_tables(ddl: Iterable[DdlRecord]) -> dict[int, Ts]:
 
 @dataclass(frozen=True, slots=True)
 class UnitState:
-    """How a unit is getting on. ``rows_total`` is an estimate; ``trouble`` passes by itself or becomes an error."""
+    """A unit's progress. ``rows_total`` is an estimate; ``trouble`` is transient, or becomes an error."""
 
     rows_done: int = 0
     rows_total: int = 0
@@ -119,23 +129,23 @@ class SpanRuntime(Protocol):
     """The runtime of one changefeed on one capture."""
 
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
-        """Find out where the sink is; a table that starts empty is created.
+        """Read the sink's position; create the table if it starts empty.
 
-        :raises WeirError: the sink refuses, or holds a position from which the log cannot continue.
+        :raises WeirError: the sink refuses, or its position is one from which the log cannot continue.
         """
         ...
 
     async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
         """Move spans towards their targets.
 
-        :raises WeirError: the flush as a whole failed; every span is where it was, or further on.
+        :raises WeirError: the flush as a whole failed; every span is where it was, or further.
         """
         ...
 
     async def run_unit(self, order: StartUnit, on_progress: Progress) -> None:
-        """Run a unit to its end; when cancelled, nothing of it runs any more.
+        """Run a unit to its end; once cancelled, nothing of it runs any more.
 
-        :raises WeirError: it cannot continue.
+        :raises WeirError: the unit cannot continue.
         """
         ...
 

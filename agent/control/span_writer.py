@@ -1,17 +1,17 @@
 """Span writer: a table span as an actor that reads the sink's position, lets the flusher write, and reports progress.
 
     PrepareSpan ─► open_span ─► SpanPrepared        RunSpan ─► join the flusher ─► SpanRunning, SpanProgress…
-                                                    StopSpan ─► leave it (after the flush under way) ─► SpanStopped
+                                                    StopSpan ─► leave it (after the current flush) ─► SpanStopped
 
-The decisions are ``agent.control.table_span``'s; this actor carries them out, one at a time, and always answers.
-While the sink as a whole cannot be asked it asks again, tells people, and answers then.
+``agent.control.table_span`` decides; this actor performs its orders, one at a time, and always answers. While the sink
+as a whole is unavailable it retries, warns, and answers afterwards.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent.control import effects
-from agent.control.actors import Reference, Surroundings
+from agent.control.actors import ActorContext, Reference
 from agent.control.flusher import PASSING, Join, Leave
 from agent.control.runtime import SpanFlushed, SpanPosition, SpanRuntime
 from agent.running_error import running_error
@@ -38,7 +38,7 @@ class TableChanged:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The writers before this one crashed too often: make sure that nothing writes, and say so."""
+    """The previous actors exhausted the restart budget: ensure that nothing writes, and report it."""
 
     span: TableSpan
     error: RunningError
@@ -53,15 +53,17 @@ class _Again:
 
 SpanOrder = effects.PrepareSpan | effects.RunSpan | effects.StopSpan | SpanFlushed | TableChanged | GiveUp
 
-#: Longer than any flush may take (``flush_timeout_seconds``), and what is left behind is fenced by the sink's record.
+#: longer than any flush may take (``flush_timeout_seconds``); the sink's record fences what remains
 _LEAVE_TIMEOUT_S = 4_000.0
+#: code of what a reference raises when its actor has ended
+_ENDED = "ActorDead"
 
 
 class SpanWriter:
-    """One span. ``emit`` takes what happened to the processor's mailbox.
+    """One span. ``emit`` passes events to the processor's mailbox.
 
-    Everything it remembers is a copy: of what the sink records, and of the order that the agent has in work. After a
-    crash it is built again with that order (``again``), and carries it out as if it were the first time.
+    Its memory is a copy of what the sink records, and of the order that is in progress at the agent. After a crash it
+    is restarted with that order (``again``), and performs it from the beginning.
     """
 
     def __init__(
@@ -82,14 +84,14 @@ class SpanWriter:
         self._emit = emit
         self._warn = warn
         self._position: SpanPosition | None = None
-        self._context: Surroundings | None = None
+        self._context: ActorContext | None = None
         self._order: effects.PrepareSpan | effects.RunSpan | None = None
         self._failures = 0
         self._again = again
-        #: its last word is said: what is still in the mailbox concerns nobody
+        #: its last event is sent: messages still in the mailbox are ignored
         self._is_over = False
 
-    async def on_start(self, context: Surroundings) -> None:
+    async def on_start(self, context: ActorContext) -> None:
         self._context = context
         if self._again is not None:
             await self.handle(self._again)
@@ -103,7 +105,10 @@ class SpanWriter:
             elif message.order is self._order:
                 await self._handle(message.order)
         except WeirError as error:
-            if self._order is not None and error.code in PASSING:
+            if error.code == _ENDED:  # the flusher ends with the processor, and so does this actor
+                self._is_over = True
+                return
+            if self._order is not None and error.code in PASSING and error.scope is not Scope.CAPTURE:
                 self._ask_again(self._order, error)
                 return
             if error.scope is Scope.TABLE:
@@ -138,7 +143,7 @@ class SpanWriter:
         self._emit(effects.SpanPrepared(self._span))
 
     async def _run(self, order: effects.RunSpan) -> None:
-        # the old writer has ended since the span was prepared, and may have come further before it did
+        # the old writer has ended since the span was prepared, and may have advanced before
         self._position = await self._runtime.open_span(self._table, self._span, order.checkpoint_ts)
         failpoints.reach(Point.SPAN_ASKED)
         await self._flusher.tell(Join(self._position))

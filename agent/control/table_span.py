@@ -26,7 +26,7 @@ from reactor.transitions import Steps, invalid, noted
 
 
 class Order(Enum):
-    """What the owner may want of a span: ``AddSpan`` as secondary, ``AddSpan`` as primary, ``RemoveSpan``."""
+    """The owner's orders for a span: ``AddSpan`` as secondary, ``AddSpan`` as primary, ``RemoveSpan``."""
 
     PREPARE = auto()
     RUN = auto()
@@ -34,7 +34,7 @@ class Order(Enum):
 
 
 class Action(Enum):
-    """What an order or an event makes this span do."""
+    """What an order or an event causes this span to do."""
 
     PREPARE = auto()
     RUN = auto()
@@ -43,7 +43,7 @@ class Action(Enum):
     REPLY = auto()
 
 
-#: (state, order) → action. WAIT keeps the order in work; REPLY answers at once with the present state.
+#: (state, order) → action. WAIT keeps the order in progress; REPLY answers at once with the current state
 ORDERS: dict[tuple[SpanState, Order], Action] = {
     (SpanState.ABSENT, Order.PREPARE): Action.PREPARE,
     (SpanState.ABSENT, Order.RUN): Action.REPLY,
@@ -77,7 +77,7 @@ EVENTS: dict[tuple[SpanState, type[effects.SpanEvent]], SpanState] = {
 }
 
 
-#: what comes too late to matter: the writer said it before it heard what it should do next
+#: events that are stale: the writer sent them before it received the next order
 LATE: frozenset[tuple[SpanState, type[effects.SpanEvent]]] = frozenset(
     (state, event)
     for state in (SpanState.PREPARED, SpanState.REPLICATING, SpanState.STOPPING)
@@ -85,7 +85,7 @@ LATE: frozenset[tuple[SpanState, type[effects.SpanEvent]]] = frozenset(
     if (state, event) not in EVENTS
 )
 _NAMES = {state: state.name.lower() for state in SpanState}
-#: state → the orders that may be in work in it
+#: state → the orders that may be in progress in it
 _IN_WORK: dict[SpanState, tuple[Order | None, ...]] = {
     SpanState.PREPARING: (Order.PREPARE,),
     SpanState.PREPARED: (None, Order.RUN),
@@ -94,14 +94,14 @@ _IN_WORK: dict[SpanState, tuple[Order | None, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one order or event led to: orders for the executor, and whether the owner is to be notified now."""
+    """The result of an order or event: orders for the executor, and whether to notify the owner now."""
 
     effects: tuple[AgentEffect, ...] = ()
     reply: bool = False
 
 
 class LocalSpan:
-    """The machine of one span on this capture."""
+    """The state machine of one span on this capture."""
 
     def __init__(self, span: TableSpan) -> None:
         self.span = span
@@ -120,20 +120,20 @@ class LocalSpan:
         return self.state in (SpanState.ABSENT, SpanState.STOPPED)
 
     def handle_order(self, order: Order, checkpoint: SpanCheckpoint | None = None) -> Step:
-        """One order of the owner; ``checkpoint`` comes with PREPARE and RUN."""
+        """Process an order of the owner; ``checkpoint`` comes with PREPARE and RUN."""
         if self._in_work not in (None, order) and order is not Order.REMOVE:
             return Step()
         if checkpoint is not None and self.state is not SpanState.REPLICATING:
-            self._raise_checkpoint(checkpoint)  # a running writer knows better than the owner how far it is
+            self._raise_checkpoint(checkpoint)  # a running writer knows its position better than the owner
         action = ORDERS[self.state, order]
         if action is Action.RUN and self._in_work is Order.RUN:
             return Step()  # the executor has been asked; SpanRunning will answer
         return self._do(action, order)
 
     def handle_event(self, event: effects.SpanEvent) -> Step:
-        """One answer of the executor.
+        """Process an event of the executor.
 
-        :raises InvalidTransitionError: it answers what it was not asked.
+        :raises InvalidTransitionError: it answers an order that was not given.
         """
         if isinstance(event, effects.SpanProgress):
             return self._on_progress(event)
@@ -150,7 +150,7 @@ class LocalSpan:
         return Step(report, reply=True)
 
     def orders_again(self) -> effects.PrepareSpan | effects.RunSpan | effects.StopSpan | None:
-        """What an executor that has lost its memory is asked, to be where this span is, or on its way there."""
+        """Return the order that brings an executor that has lost its memory to this span's state."""
         match self.state:
             case SpanState.PREPARING:
                 return effects.PrepareSpan(self.span, self.checkpoint)
@@ -187,9 +187,9 @@ class LocalSpan:
         self._steps = noted(self._steps, _NAMES[before], cause, _NAMES[state])
 
     def validate(self) -> None:
-        """Assert what holds between two messages."""
+        """Assert the invariants between two messages."""
         assert self._in_work in _IN_WORK.get(self.state, (None,)), f"{self.span} is {self.state}, {self._in_work} waits"
-        assert self.checkpoint.checkpoint_ts <= self.checkpoint.resolved_ts, f"{self.span} is past what is resolved"
+        assert self.checkpoint.checkpoint_ts <= self.checkpoint.resolved_ts, f"{self.span} is past its resolved Ts"
 
     def _on_progress(self, event: effects.SpanProgress) -> Step:
         self._raise_checkpoint(event.checkpoint)
@@ -198,7 +198,7 @@ class LocalSpan:
         return Step()
 
     def _raise_checkpoint(self, new: SpanCheckpoint) -> None:
-        """Checkpoints never go back, and nothing is checkpointed that is not resolved."""
+        """Raise the checkpoint, which never goes back; nothing is checkpointed that is not resolved."""
         checkpoint_ts = max(self.checkpoint.checkpoint_ts, new.checkpoint_ts)
         resolved_ts = max(self.checkpoint.resolved_ts, new.resolved_ts, checkpoint_ts)
         self.checkpoint = SpanCheckpoint(checkpoint_ts, resolved_ts)

@@ -1,7 +1,6 @@
-"""Unit runner: one unit order as an actor that runs the unit, reports its progress, and says last how it ended.
+"""Unit runner: one unit order as an actor that runs the unit, reports its progress, and finally its outcome.
 
-It is stopped by stopping the actor at once: the unit is cancelled, and ``UnitStopped`` goes out only when nothing of
-it runs any more.
+Stopping the actor cancels the unit; ``UnitStopped`` is sent only when nothing of it runs any more.
 """
 
 from collections.abc import Callable
@@ -27,7 +26,7 @@ class RunUnit:
 
 
 class UnitRunner:
-    """Handles one ``RunUnit``; what comes out is the unit's events, the last of which is its end."""
+    """Handles one ``RunUnit``: emits the unit's events, up to the one that ends it."""
 
     def __init__(self, runtime: SpanRuntime, *, emit: Emit) -> None:
         self._runtime = runtime
@@ -38,7 +37,7 @@ class UnitRunner:
         try:
             await self._runtime.run_unit(order, lambda state: self._on_progress(order, state))
         except (LogFencedError, UnitFencedError) as error:
-            # not a fault: another capture was asked to run it, and does
+            # not a fault: another capture was ordered to run it
             _log.info("unit was replaced", unit=order.unit, source=order.source, reason=str(error))
             self._emit(effects.UnitStopped(order.source, order.epoch))
         except WeirError as error:

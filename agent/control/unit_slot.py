@@ -1,8 +1,8 @@
-"""Unit slot: the unit that this capture runs for one source, at most one, the one with the newest order.
+"""Unit slot: the unit that this capture runs for one source: at most one, with the newest order.
 
 A newer order replaces an older one: the running unit is stopped first, and only its last event starts the next. This
-keeps one *capture* from running two; that a unit on another capture, which the owner could not reach, stays
-without effect is held where it writes: ``UnitRecord`` and ``LogHead`` are moved only under the newest epoch.
+keeps one *capture* from running two. A unit that still runs on another, unreachable capture is fenced where it writes:
+``UnitRecord`` and ``LogHead`` accept only the newest epoch.
 """
 
 from agent.control import effects
@@ -10,7 +10,7 @@ from reactor.messages import StartWorker, StopWorker, WorkerStage, WorkerStatus
 
 
 class UnitSlot:
-    """``status`` is what the owner gets with every heartbeat; None when nothing was ever ordered."""
+    """``status``: reported to the owner with every heartbeat; None if nothing was ever ordered."""
 
     def __init__(self, source: str) -> None:
         self.source = source
@@ -24,7 +24,7 @@ class UnitSlot:
 
     @property
     def epoch(self) -> int:
-        """The newest epoch this slot has heard of; orders at or below it are old."""
+        """The newest epoch this slot has received; orders at or below it are stale."""
         return max(self.status.epoch if self.status else 0, self._next.epoch if self._next else 0)
 
     def handle_order(self, order: StartWorker | StopWorker) -> list[effects.AgentEffect]:
@@ -43,13 +43,13 @@ class UnitSlot:
         return [] if self.is_running else self._start_next()
 
     def validate(self) -> None:
-        """Assert what holds between two messages."""
-        assert self.is_running or not self._stop_asked, f"{self.source}: what does not run is asked to stop"
+        """Assert the invariants between two messages."""
+        assert self.is_running or not self._stop_asked, f"{self.source}: a stop was requested, but no unit runs"
         if self._next is not None:
-            assert self._stop_asked, f"{self.source}: an order waits while nothing stops for it"
-            assert self.status is not None, f"{self.source}: an order waits for nothing"
+            assert self._stop_asked, f"{self.source}: an order waits, but no unit is stopping"
+            assert self.status is not None, f"{self.source}: an order waits, but no unit was started"
             assert self._next.epoch > self.status.epoch, (
-                f"{self.source}: order {self._next.epoch} waits for a newer one"
+                f"{self.source}: the waiting order {self._next.epoch} is older than the running unit"
             )
 
     def _handle_stop(self, order: StopWorker) -> list[effects.AgentEffect]:

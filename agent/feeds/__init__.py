@@ -1,1 +1,1 @@
-"""Changefeed runtime: puts one changefeed together from the ports, and compares both of its ends."""
+"""Changefeed runtime: connects the ports for one changefeed, and compares source and sink."""

@@ -1,16 +1,19 @@
-"""Diff: compares source and sink, which are equal iff they hold the same rows, as often.
+"""Diff: compares source and sink, which are equal if they contain the same rows with the same multiplicity.
 
-Both sides are read once, in batches, and reduced to numbers by key bucket: how many rows, and the sum of their hashes
-(over all columns, as ``agent.kernels.key_hash`` has it; a sum does not depend on the order, and sees a row that is
-there twice). Where a bucket differs, both sides are read again for a few such buckets, to say which keys it is about.
-Keys are shown, values are not.
+If both sides can sum hashes of rows by key ranges (``agent.feeds.range_diff``), only ranges with different sums are
+read. The rest of this text is about the comparison of rows: of such ranges, and of tables without such sums, which
+report the reason.
 
-Which tables, and at which Ts both sides are, is the caller's matter: the source is read under one exported snapshot,
-and the sink must be held where that snapshot is. Both are read as often as needed, so they must stay there.
+Both sides are read once, in batches, and reduced to numbers per key bucket: the row count, and the sum of row hashes
+(over all columns, by ``agent.kernels.key_hash``; a sum is independent of the order, and detects duplicates). Where
+buckets differ, both sides are read again for a few of them, to find the keys. Keys are shown, values are not.
+
+The caller chooses tables and Ts: the source is read under one exported snapshot, and the sink must be held at its Ts.
+Both may be read repeatedly, so they must stay there.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -18,18 +21,22 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from agent.errors import SinkUriError, SourceConfigError, TableHeldError
+from agent.feeds import range_diff
+from agent.feeds.range_diff import RangeSums, SinkTask
 from agent.filter.events import filter_snapshot, rules_for
 from agent.kernels.key_hash import key_hash
-from agent.ports.sink import ReadsBack, Sink
-from agent.ports.source import ComparisonSnapshot
+from agent.ports.checksums import NoChecksums
+from agent.ports.executor import Executor
+from agent.ports.sink import ReadsBack, ReadsRanges, Sink
+from agent.ports.source import ComparisonSnapshot, SumsRanges
 from agent.rows.fold import key_codes
 from agent.rows.schema import TableSchema
 from agent.sources.registry import arrow_schema
 from reactor.records.changefeed import NO_FILTER, FilterConfig, TableRecord
 
-#: reads one side from its begin
+#: reads one side from the beginning
 Rows = Callable[[], Iterable[pa.RecordBatch]]
-#: a batch as the sink has it
+#: converts a batch to the sink's representation
 AsStored = Callable[[pa.RecordBatch], pa.Table]
 Hashes = npt.NDArray[np.uint64]
 
@@ -40,13 +47,23 @@ _DIFFERENCES_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class TableDiff:
-    """One table. ``differences``: the first differing keys, in words; empty iff ``equal``."""
+    """One table. ``differences``: the first differing keys, described; empty if ``equal``. ``by_rows``: why rows were
+    compared instead of checksums; empty if checksums were."""
 
     table: str
     equal: bool
     rows_source: int
     rows_sink: int
     differences: tuple[str, ...] = ()
+    by_rows: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """Where checksums are summed: on ``executor``, which opens the sink itself."""
+
+    executor: Executor
+    open_sink: Callable[[], Sink]
 
 
 def compare_tables(
@@ -54,32 +71,111 @@ def compare_tables(
     sink: Sink,
     tables: Sequence[TableRecord],
     filter: FilterConfig = NO_FILTER,
+    pushed: Pushed | None = None,
 ) -> list[TableDiff]:
-    """Compare tables of the source under ``snapshot`` with those of the sink; one that is gone there, or cannot be
-    read, differs.
+    """Compare tables of the source under ``snapshot`` with those of the sink; one that is missing or unreadable there
+    differs. ``pushed`` None: compare all rows.
 
     :raises SourceError: the source cannot be read, or the snapshot is gone.
-    :raises SinkError: the sink has nothing that could be read.
+    :raises SinkError: the sink cannot be read back.
     """
     if not isinstance(sink, ReadsBack):
         raise SinkUriError("this sink cannot be read, so there is nothing to compare")
-    return [_compare_table(snapshot, sink, table, filter) for table in tables]
+    return [_compare_table(snapshot, sink, table, filter, pushed) for table in tables]
 
 
 def _compare_table(
-    snapshot: ComparisonSnapshot, sink: ReadsBack, table: TableRecord, filter: FilterConfig
+    snapshot: ComparisonSnapshot, sink: ReadsBack, table: TableRecord, filter: FilterConfig, pushed: Pushed | None
 ) -> TableDiff:
     name = f"{table.schema_name}.{table.name}"
     try:
         schema = snapshot.schema(table)
         if missing := sorted({*table.key} - {column.name for column in schema.columns}):
-            return _unread(name, f"the source's table has no column {missing[0]}, which is in the key")
-        selected = rules_for(filter, table.schema_name, table.name).select(schema)
+            return _unread(
+                name,
+                f"the source's table has no column {missing[0]} any more, which is in the key; the sink follows when "
+                "the log declares the change (PostgreSQL: with the table's next row)",
+            )
+        rules = rules_for(filter, table.schema_name, table.name)
+        selected = rules.select(schema)
+        why = "rows are filtered by their values" if rules.inserts else ""
+        if pushed is not None and not why:
+            found = _by_ranges(snapshot, sink, table, selected, pushed)
+            if isinstance(found, TableDiff):
+                return found
+            why = found.why
         theirs = partial(_selected_rows, snapshot, schema, filter)
         ours = partial(sink.read_rows, table, selected, arrow_schema(selected))
-        return compare(name, theirs, ours, key=table.key, as_stored=sink.as_stored)
+        return replace(compare(name, theirs, ours, key=table.key, as_stored=sink.as_stored), by_rows=why)
     except (SourceConfigError, TableHeldError) as error:
         return _unread(name, str(error))
+
+
+def _by_ranges(
+    snapshot: ComparisonSnapshot, sink: ReadsBack, table: TableRecord, selected: TableSchema, pushed: Pushed
+) -> TableDiff | NoChecksums:
+    found = _sums(snapshot, sink, table, selected, pushed)
+    if isinstance(found, NoChecksums):
+        return found
+    sums, sides = found
+    name, differences = f"{table.schema_name}.{table.name}", list[str]()
+    for theirs, ours in sides:
+        differences += compare(name, theirs, ours, key=table.key, as_stored=sink.as_stored).differences
+        if len(differences) >= _DIFFERENCES_MAX:
+            break
+    return TableDiff(name, not differences, *sums.rows, tuple(differences[:_DIFFERENCES_MAX]))
+
+
+def _sums(
+    snapshot: ComparisonSnapshot, sink: ReadsBack, table: TableRecord, selected: TableSchema, pushed: Pushed
+) -> tuple[RangeSums, Iterator[tuple[Rows, Rows]]] | NoChecksums:
+    """Also the rows of the ranges that differ, those of the source first."""
+    if not isinstance(snapshot, SumsRanges):
+        return NoChecksums("its source sums no hashes")
+    if not isinstance(sink, ReadsRanges) or not sink.is_read_by_ranges:
+        return NoChecksums("its sink is not read by ranges")
+    checksums, arrow = snapshot.checksums(selected), arrow_schema(selected)
+    if isinstance(checksums, NoChecksums):
+        return checksums
+    column = table.key[0] if table.key and pa.types.is_integer(arrow.field(table.key[0]).type) else ""
+    order = partial(SinkTask, pushed.open_sink, table, selected, arrow)
+    sums = range_diff.sum_ranges(checksums, order, pushed.executor, column)
+    return sums, (
+        (partial(snapshot.read_range, selected, keys), partial(sink.read_range, table, selected, arrow, keys))
+        for keys in sums.differing()
+    )
+
+
+def differing_sides(
+    snapshot: ComparisonSnapshot,
+    sink: ReadsBack,
+    table: TableRecord,
+    schema: TableSchema,
+    filter: FilterConfig,
+    pushed: Pushed,
+) -> Iterable[tuple[Rows, Rows]]:
+    """Parts of a table that may differ, as the sink has them: the source's rows, and the sink's."""
+    rules = rules_for(filter, table.schema_name, table.name)
+    selected = rules.select(schema)
+    found = NoChecksums("") if rules.inserts else _sums(snapshot, sink, table, selected, pushed)
+    sides: Iterable[tuple[Rows, Rows]]
+    if isinstance(found, NoChecksums):
+        theirs = partial(_selected_rows, snapshot, schema, filter)
+        sides = [(theirs, partial(sink.read_rows, table, selected, arrow_schema(selected)))]
+    else:
+        _, sides = found
+    return ((partial(_plain, ours, sink.as_stored), partial(_plain, stored, sink.as_stored)) for ours, stored in sides)
+
+
+def differing_rows(
+    source: Rows, sink: Rows, key: Sequence[str], *, rows_max: int
+) -> tuple[tuple[pa.Table, Hashes] | None, tuple[pa.Table, Hashes] | None]:
+    """The rows of all buckets that differ, with their hashes; None: more than ``rows_max``."""
+    ours, theirs = _Sums.of(source(), key), _Sums.of(sink(), key)
+    (differing,) = np.nonzero((ours.rows != theirs.rows) | (ours.hashes != theirs.hashes))
+    if max(ours.rows[differing].sum(), theirs.rows[differing].sum()) > rows_max:
+        return None, None
+    return _rows_of(source(), key, differing), _rows_of(sink(), key, differing)
 
 
 def _unread(table: str, why: str) -> TableDiff:
@@ -87,15 +183,15 @@ def _unread(table: str, why: str) -> TableDiff:
 
 
 def _selected_rows(snapshot: ComparisonSnapshot, schema: TableSchema, filter: FilterConfig) -> Iterator[pa.RecordBatch]:
-    return filter_snapshot(filter, schema, snapshot.read(schema))[1]
+    return filter_snapshot(filter, schema, snapshot.read(schema))
 
 
 def compare(table: str, source: Rows, sink: Rows, *, key: Sequence[str], as_stored: AsStored) -> TableDiff:
     """Compare two readings of one table: ``source`` in the source's types, ``sink`` in the sink's; ``as_stored``
-    brings both to the sink's.
+    converts both to the sink's.
 
-    Columns are the source's; without a ``key`` a row is its own key. Columns that cannot be brought to one type are a
-    difference of this table.
+    Columns are the source's; without a ``key`` the whole row is the key. Columns without a common type count as a
+    difference.
     """
     try:
         return _compare(table, partial(_plain, source, as_stored), partial(_plain, sink, as_stored), key)
@@ -118,7 +214,7 @@ def _compare(table: str, source: Rows, sink: Rows, key: Sequence[str]) -> TableD
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """One side, by bucket."""
+    """The sums of one side, by bucket."""
 
     rows: npt.NDArray[np.int64]
     hashes: Hashes
@@ -136,7 +232,7 @@ class _Sums:
 
 
 def _plain(side: Rows, as_stored: AsStored) -> Iterator[pa.RecordBatch]:
-    """Batches as the sink has them, whichever side they are of, columns by name."""
+    """Yield batches in the sink's representation, columns by name."""
     for batch in side():
         for plain in as_stored(batch).to_batches():
             yield plain.select(sorted(plain.schema.names))
@@ -154,7 +250,7 @@ def _bucket(batch: pa.RecordBatch, row: Hashes, key: Sequence[str]) -> npt.NDArr
 def _rows_of(
     batches: Iterable[pa.RecordBatch], key: Sequence[str], buckets: npt.NDArray[np.int64]
 ) -> tuple[pa.Table, Hashes]:
-    """The rows in ``buckets``, with their hashes."""
+    """Return the rows in ``buckets``, with their hashes."""
     kept, hashes, schema = [], [np.zeros(0, np.uint64)], None
     for batch in batches:
         schema = batch.schema
@@ -166,7 +262,7 @@ def _rows_of(
 
 
 def _differences(ours: tuple[pa.Table, Hashes], theirs: tuple[pa.Table, Hashes], key: Sequence[str]) -> Iterator[str]:
-    """In words, by key, at most ten."""
+    """Yield descriptions of at most ten differences, by key."""
     tables = [table for table, _ in (ours, theirs) if table.num_columns]
     both = pa.concat_tables(tables).combine_chunks()
     split = ours[0].num_rows
@@ -200,6 +296,6 @@ def _in_words(key: dict[str, object], rows: pa.Table, in_source: int, in_sink: i
 
 
 def _differs(column: pa.ChunkedArray, in_source: int) -> bool:
-    """Whether a column of one key's rows, those of the source first, is not the same on both sides."""
+    """Return whether a column of one key's rows, the source's first, differs between the sides."""
     ours, theirs = column.slice(0, in_source), column.slice(in_source)
     return sorted(map(repr, ours.to_pylist())) != sorted(map(repr, theirs.to_pylist()))

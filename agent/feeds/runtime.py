@@ -1,12 +1,14 @@
-"""Changefeed runtime: what really runs for a changefeed on one capture (sink, change log, Spark, three units).
+"""Changefeed runtime: the sink, change log, Spark jobs and units of a changefeed on one capture.
 
-Blocking work runs in worker threads. A thread that is abandoned by a cancellation may still finish what it was asked to
-do; that is harmless: the sink's record, the log's epoch and the unit's record refuse a stale writer.
+Blocking work runs in worker threads. A thread abandoned by a cancellation may still complete its work; that is
+harmless: the sink's record, the log's epoch and the unit's record fence stale writers.
 """
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 import anyio
@@ -15,8 +17,16 @@ from anyio import CapacityLimiter, from_thread, to_thread
 from agent.control.effects import StartUnit
 from agent.control.runtime import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
 from agent.deadline import AbandonedError, Deadline, run_with_deadline
-from agent.errors import NEW_SNAPSHOT, JobTimeoutError, SinkFencedError, SinkTimeoutError, TableForeignError
-from agent.feeds.furthest import FurthestRecords
+from agent.errors import (
+    RESYNC,
+    JobTimeoutError,
+    SinkFencedError,
+    SinkTimeoutError,
+    TableForeignError,
+    TableHeldError,
+)
+from agent.feeds.attempts import Attempts
+from agent.feeds.furthest import FurthestRecords, is_kept
 from agent.flush import job
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
@@ -26,20 +36,22 @@ from agent.ports.executor import Executor
 from agent.ports.sink import FeedContext, Sink
 from agent.ports.snapshot import DumpOrder
 from agent.ports.source import Identity, Position, Scope, Source, StreamOrder
+from agent.running_error import running_error
 from agent.sinks import open_sink
 from agent.sources import open_source
-from agent.units import readers
+from agent.units import readers, renewal, sync_watch
 from agent.units.dump import DumpUnit
 from agent.units.load import LoadUnit, create_empty
 from agent.units.manifest import Manifest
 from agent.units.records import UnitRecords
+from agent.units.renewal import Place
+from agent.units.stream_attempts import StreamAttempts
 from agent.units.sync import SyncUnit
 from reactor import keys
-from reactor.errors import WeirError
+from reactor.errors import EtcdError, WeirError
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.records.changefeed import (
     ChangefeedConfig,
-    RunningError,
     SinkMode,
     TableRecord,
     Unit,
@@ -50,17 +62,15 @@ from reactor.store.port import Compare, EtcdClient, Target
 
 T = TypeVar("T")
 
-_WATCH_S = 1.0
-
-#: spans of one changefeed that ask the sink at once
+#: spans of one changefeed that query the sink concurrently
 _OPENERS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """What a changefeed is, with URIs to connect with: never logged, never stored.
+    """A changefeed with URIs to connect with: never logged, never stored.
 
-    ``created``: the etcd revision at which it came to be, which distinguishes it from others of its name.
+    ``created``: the etcd revision of its creation, which distinguishes it from others of its name.
     """
 
     id: ChangefeedId
@@ -75,6 +85,8 @@ class Feed:
     created: int = 0
     incarnation: str = ""
     was_filtered: bool = False
+    #: ``ChangefeedInfo.epoch``
+    epoch: int = 0
 
     @property
     def _scope(self) -> Scope:
@@ -82,7 +94,7 @@ class Feed:
 
     @property
     def sink_owner(self) -> str:
-        """Whose tables the sink's are: several clusters may share one."""
+        """The owner of the sink's tables: several clusters may share a sink."""
         return f"{self.cluster}/{self.id}"
 
     def open_source(self) -> Source:
@@ -91,7 +103,7 @@ class Feed:
 
     @property
     def reader(self) -> str:
-        """Who reads, among all readers that the cluster has had."""
+        """The reader's name, unique among all readers that the cluster has had."""
         return f"{self.namespace}/{self.id}/{self.incarnation}"
 
     def open_sink(self) -> Sink:
@@ -99,8 +111,8 @@ class Feed:
         return open_sink(self.sink_uri, changefeed=self.sink_owner, mode=self.sink_mode)
 
     @property
-    def life(self) -> Compare:
-        """Holds as long as this changefeed is there."""
+    def guard(self) -> Compare:
+        """Return a compare that holds while this changefeed exists."""
         return Compare(str(keys.InfoKey(self.cluster, self.namespace, self.id)), Target.CREATE_REVISION, self.created)
 
     def log_directory(self, source: str) -> LogDirectory:
@@ -111,8 +123,9 @@ class Feed:
 
 
 class ChangefeedRuntime:
-    """``agent.control.runtime.SpanRuntime`` of one changefeed. ``checkpoint`` says what every span that flows has
-    passed, ``held`` what every held table has."""
+    """``agent.control.runtime.SpanRuntime`` of one changefeed. ``checkpoint`` returns what every flowing span has
+    passed, ``held`` what every held table has; ``joined``: the revision at which the capture became a member;
+    ``trials``: see ``agent.feeds.attempts``, shared by all changefeeds of a process."""
 
     def __init__(
         self,
@@ -124,6 +137,8 @@ class ChangefeedRuntime:
         checkpoint: Callable[[], Ts],
         held: Callable[[], Ts] = lambda: MAX_TS,
         source: str = "main",
+        joined: int = 0,
+        trials: anyio.Lock | None = None,
     ) -> None:
         self._feed = feed
         self._capture = capture
@@ -131,18 +146,26 @@ class ChangefeedRuntime:
         self._executor = executor
         self._checkpoint = checkpoint
         self._held = held
+        self._source = source
         self._sink = feed.open_sink()
-        self._furthest = FurthestRecords((feed.sink_owner, feed.incarnation, feed.sink_uri))
-        # threads of its own: a sink that never answers must not take those of other changefeeds
+        log, retention_s = feed.log_directory(source), feed.config.log_retention_seconds
+        at_sink = (feed.sink_owner, feed.incarnation, feed.sink_uri)
+        self._furthest = FurthestRecords(at_sink, log, capture, retention_s=retention_s)
+        # threads of its own: a sink that never answers must not block other changefeeds
         self._openers = CapacityLimiter(_OPENERS)
         self._flusher = CapacityLimiter(1)
         self._asking = CapacityLimiter(1)
         self._at_once: int | None = None
+        key = keys.AttemptKey(feed.cluster, feed.namespace, feed.id, capture)
+        member = Compare(str(keys.CaptureKey(feed.cluster, capture)), Target.CREATE_REVISION, joined)
+        conditions = (feed.guard, member) if joined else (feed.guard,)
+        self._attempts = Attempts(client, key, conditions, trials=trials or anyio.Lock(), clock=time.monotonic)
         self._context = job.FlushContext(
             FeedContext(feed.sink_owner, feed.sink_uri, feed.sink_mode, feed.config.filter, feed.was_filtered),
             sink=self._sink,
-            reader=LogReader(feed.log_directory(source)),
+            reader=LogReader(log),
             executor=executor,
+            begin=self._attempts.begin_in_thread,
         )
 
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
@@ -153,18 +176,22 @@ class ChangefeedRuntime:
 
     async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
         def run(deadline: Deadline) -> Flushed:
-            return job.flush(self._context, positions, limits, deadline=deadline, at_once=self._at_once)
+            flushed = job.flush(self._context, positions, limits, deadline=deadline, at_once=self._at_once)
+            self._furthest.note(span.position for span in flushed.spans)
+            self._furthest.save()
+            return flushed
 
+        is_trial = limits.is_trial(at.table.table_id for at in positions)
         try:
-            flushed = await self._with_deadline(run, self._flusher)
+            async with self._attempts.under_way(is_trial=is_trial):
+                flushed = await self._with_deadline(run, self._flusher)
         except (JobTimeoutError, SinkTimeoutError):
-            # what hangs once may hang again: until it does not, it holds one slot and leaves the others their own
+            # after a timeout, use one slot until a flush succeeds, and leave the others free
             self._at_once = 1
             raise
         if any(span.rows for span in flushed.spans):
             self._at_once = None
-        spans = [await self._look_again(span) if _is_fenced(span) else span for span in flushed.spans]
-        self._furthest.note(span.position for span in spans)
+        spans = [await self._reread_position(span) if _is_fenced(span) else span for span in flushed.spans]
         return Flushed(tuple(spans), flushed.is_behind)
 
     async def run_unit(self, order: StartUnit, on_progress: Progress) -> None:
@@ -177,7 +204,10 @@ class ChangefeedRuntime:
                 await self._sync(order, on_progress)
 
     async def close(self) -> None:
-        """Nothing is held between calls."""
+        await self._attempts.close()
+        with suppress(EtcdError):
+            if await is_kept(self._client, self._feed.guard.key):
+                await to_thread.run_sync(partial(self._furthest.save, is_last=True), abandon_on_cancel=True)
 
     async def _with_deadline(self, call: Callable[[Deadline], T], limiter: CapacityLimiter) -> T:
         timeout_s = self._feed.config.flush_timeout_seconds
@@ -189,42 +219,49 @@ class ChangefeedRuntime:
                 "give it more time (flush-timeout-seconds); it is asked again"
             ) from error
 
-    async def _look_again(self, span: SpanFlushed) -> SpanFlushed:
-        """The sink was further than we knew: the writer before us, or a commit of ours whose answer was lost."""
+    async def _reread_position(self, span: SpanFlushed) -> SpanFlushed:
+        """Handle a sink that was further than expected: by the previous writer, or a commit whose answer was lost."""
         before = span.position
         try:
             position = await self.open_span(before.table, before.span, before.checkpoint_ts)
         except SinkFencedError:  # its table has other spans
             return span
         except WeirError as error:
-            return replace(span, error=_running_error(error, before.table.table_id))
+            return replace(span, error=running_error(error).with_(table_id=before.table.table_id))
         return SpanFlushed(position) if position.committed_ts > before.committed_ts else span
 
     def _committed_ts(self, table: TableRecord, span: TableSpan) -> Ts:
+        self._furthest.load()
         recorded = self._sink.committed_ts(table, span)
-        if recorded is None and self._sink.capabilities.keeps_record:
-            raise TableForeignError(
-                f"the sink has no record of {table.schema_name}.{table.name}: its table was removed or replaced; "
-                f"{NEW_SNAPSHOT}"
-            )
+        if recorded is None:
+            name = f"{table.schema_name}.{table.name}"
+            if reason := self._refused.get(table.table_id):
+                raise TableHeldError(f"{name} could not be copied: {reason}; mend it there, and then {RESYNC}")
+            if self._sink.capabilities.keeps_record:
+                raise TableForeignError(f"the sink has no record of {name}: it was removed or replaced there; {RESYNC}")
         return recorded or table.start_ts
+
+    @cached_property
+    def _refused(self) -> dict[int, str]:
+        """Read once: spans are opened after the snapshot has finished, and then this does not change."""
+        return self._feed.manifest(self._source).read_refused()
 
     # Units
 
     def _records(self, source: str) -> UnitRecords:
         key = keys.UnitKey(self._feed.cluster, self._feed.namespace, self._feed.id, source)
-        return UnitRecords(self._client, key, life=self._feed.life)
+        return UnitRecords(self._client, key, guard=self._feed.guard)
 
-    async def _asked(self, question: Callable[..., T], *arguments: Any) -> T:
-        """What a source or sink says, which may be long in coming."""
+    async def _query(self, question: Callable[..., T], *arguments: Any) -> T:
+        """Call a source or sink, which may take long."""
         return await to_thread.run_sync(question, *arguments, abandon_on_cancel=True, limiter=self._asking)
 
     async def _dump(self, order: StartUnit, on_progress: Progress) -> None:
         records, source = self._records(order.source), self._feed.open_source()
         running = UnitRecord(unit=Unit.DUMP, stage=UnitStage.RUNNING, epoch=order.epoch, worker=self._capture)
         await records.write(running)
-        report = await self._asked(source.discover)
-        await self._asked(source.prepare, report.tables)
+        report = await self._query(source.discover)
+        await self._query(source.prepare, report.tables)
         feed = self._feed
         dump = DumpUnit(
             source.dumper,
@@ -282,19 +319,28 @@ class ChangefeedRuntime:
         await records.write(running)
         feed = self._feed
         log_key = keys.LogKey(feed.cluster, feed.namespace, feed.id, order.source)
+        if running.needs_position:
+            place = Place(records, self._client, log_key, feed.manifest(order.source))
+            running = await renewal.take_position(running, source, place, ask=self._query)
         schemas = await to_thread.run_sync(feed.manifest(order.source).read_schemas)
         identity = Identity(running.system_id, running.timeline)
         reader = await readers.claim(self._client, feed.cluster, feed.reader) if source.numbers_readers else 0
         unit = SyncUnit(
-            source.streams(StreamOrder(running.tables, identity, schemas, reader)),
+            source.streams(StreamOrder(running.tables, identity, schemas, reader, frozenset(running.joining))),
             Position(running.start_ts, running.start_position),
             writer=LogWriter(
-                EtcdHeadStore(self._client, log_key, life=feed.life), capture=self._capture, epoch_floor=feed.created
+                EtcdHeadStore(self._client, log_key, guard=feed.guard), capture=self._capture, epoch_floor=feed.created
             ),
             directory=feed.log_directory(order.source),
             needs=self._needs,
+            attempts=self._stream_attempts(order.source),
         )
-        await _run_watched(unit, on_progress)
+        await sync_watch.run(unit, on_progress)
+
+    def _stream_attempts(self, source: str) -> StreamAttempts:
+        feed = self._feed
+        key = keys.StreamAttemptKey(feed.cluster, feed.namespace, feed.id, source)
+        return StreamAttempts(self._client, key, self._capture, feed.epoch, feed.guard)
 
     def _needs(self) -> Needs:
         config = self._feed.config
@@ -308,10 +354,10 @@ class ChangefeedRuntime:
 
     async def _begin_without_dump(self, order: StartUnit, source: Source) -> UnitRecord:
         """Mode ``incremental``: tables start empty where the stream starts."""
-        report = await self._asked(source.discover)
-        start = await self._asked(source.begin, report.tables, self._feed.start_ts)
+        report = await self._query(source.discover)
+        start = await self._query(source.begin, report.tables, self._feed.start_ts)
         tables = tuple(table.with_(start_ts=start.ts, consistent_ts=start.ts) for table in report.tables)
-        await self._asked(self._create_empty, source, tables, order)
+        await self._query(self._create_empty, source, tables, order)
         return UnitRecord(
             unit=Unit.SYNC,
             stage=UnitStage.RUNNING,
@@ -329,41 +375,5 @@ class ChangefeedRuntime:
         create_empty(self._sink, [(table, schemas[table.table_id]) for table in tables], self._feed.config.filter)
 
 
-def _running_error(error: WeirError, table_id: int) -> RunningError:
-    return RunningError(
-        code=error.code,
-        message=str(error),
-        time=time.time(),
-        retryable=error.retryable,
-        scope=error.scope,
-        table_id=table_id,
-    )
-
-
 def _is_fenced(span: SpanFlushed) -> bool:
     return span.error is not None and span.error.code == SinkFencedError.code
-
-
-async def _run_watched(unit: SyncUnit, on_progress: Progress) -> None:
-    """Run the sync unit; while it waits for its source, say why."""
-    failure: list[Exception] = []
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_watch, unit, on_progress)
-        try:
-            await unit.run()
-        except WeirError as error:
-            failure.append(error)  # kept out of the task group, which would wrap it
-        tasks.cancel_scope.cancel()
-    if failure:
-        raise failure[0]
-
-
-async def _watch(unit: SyncUnit, on_progress: Progress) -> None:
-    known = ""
-    while True:
-        await anyio.sleep(_WATCH_S)
-        now = unit.statistics()
-        if now.error != known:
-            known = now.error
-            trouble = RunningError(code=now.error_code, message=now.error, time=now.error_since) if known else None
-            on_progress(UnitState(trouble=trouble))

@@ -1,1 +1,1 @@
-"""Filters: which tables, changes and columns pass."""
+"""Filters: select the tables, changes and columns that are replicated."""

@@ -1,12 +1,12 @@
-"""Event filters and column selectors: decide which changes of a wanted table pass, and with which columns.
+"""Event filters and column selectors: decide which changes of a replicated table pass, and with which columns.
 
-Rules come from the changefeed's config (``FilterConfig``). All event filters whose matcher names a table apply to it;
-of the column selectors the first one that does. The names of events are those of TiCDC's event filters.
+The rules are part of the changefeed's config (``FilterConfig``). A table uses all event filters whose matcher names it,
+and the first such column selector. Event names are those of TiCDC's event filters.
 
-What an event filter leaves out is as if it had never happened: a row whose delete is ignored stays in the sink. An
-update is ignored if its old or its new row matches. Where the log does not say what a column held (a value that an
-update left out, a before image that has the key only) the expression sees NULL. Rows of the first snapshot count as
-inserts for value expressions; the names of events are about the stream only.
+An ignored event is treated as if it had never happened: a row whose delete is ignored stays in the sink. An update is
+ignored if its old or its new row matches. If the log does not contain a column's value (an update left it out, or the
+before image has only the key), expressions see NULL. Rows of the first snapshot count as inserts for value expressions;
+event names apply to the stream only.
 """
 
 import re
@@ -39,7 +39,7 @@ _GROUPS = {"all dml": frozenset(_ROW_EVENTS), "all ddl": _DDL_EVENTS}
 
 @dataclass(frozen=True, slots=True)
 class TableRules:
-    """What applies to one table. ``statements``: patterns of statements that are ignored."""
+    """The rules of one table. ``statements``: patterns of the statements to ignore."""
 
     events: frozenset[str] = frozenset()
     statements: tuple["re.Pattern[str]", ...] = ()
@@ -53,30 +53,30 @@ class TableRules:
         return self != TableRules()
 
     def apply(self, changes: Changes) -> Changes:
-        """Without what is ignored, and without the columns that are not selected."""
+        """Return the changes that are not ignored, with the selected columns."""
         ignored = self._ignored(changes)
         kept = changes if not ignored.any() else changes.where(~ignored)
         return self._select(kept)
 
     def snapshot(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The same for rows as they were."""
+        """Return the snapshot rows that are not ignored, with the selected columns."""
         ignored = _any(self.inserts, rows)
         kept = rows if not ignored.any() else rows.filter(pa.array(~ignored))
         return kept.select([name for name in kept.schema.names if self._wants(name)]) if self.columns else kept
 
     def ignores_ddl(self, events: Iterable[str], statement: str) -> bool:
-        """``events``: what the statement does, in the words of ``ignore_event``."""
+        """Return whether to ignore a statement. ``events``: what it does, as event names of ``ignore_event``."""
         return bool(self.events & set(events)) or any(pattern.search(statement) for pattern in self.statements)
 
     def select(self, schema: TableSchema) -> TableSchema:
-        """The table with the selected columns only."""
+        """Return the schema with the selected columns only."""
         if not self.columns:
             return schema
         return replace(schema, columns=tuple(item for item in schema.columns if self._wants(item.name)))
 
     @property
     def leaves_rows(self) -> bool:
-        """Whether a row may stay that the source has no longer: its key may be inserted again."""
+        """Whether the sink may keep rows that the source has deleted, so that an insert may meet its own key."""
         return bool(
             self.events & {"update", "delete", _TRUNCATE} or self.updates_new or self.updates_old or self.deletes
         )
@@ -109,14 +109,17 @@ class TableRules:
         )
 
     def _wants(self, column: str) -> bool:
-        """The last pattern that matches decides; before the first, nothing is wanted."""
+        """Return whether the column is selected: the last matching pattern decides; without a match it is not."""
         decisive = next((p for p in reversed(self.columns) if fnmatchcase(column, p.removeprefix("!"))), "!")
         return not decisive.startswith("!")
 
 
-@lru_cache(maxsize=4096)  # conditions take half a millisecond to read, and every flush of every table asks
+@lru_cache(maxsize=4096)  # parsing conditions takes half a millisecond, and every flush of every table needs them
 def rules_for(config: FilterConfig, schema_name: str, table: str) -> TableRules:
-    """:raises FilterError: a rule that cannot be read."""
+    """Return the rules that apply to a table.
+
+    :raises FilterError: a rule cannot be parsed.
+    """
     rules = TableRules()
     for item in config.event_filters:
         if TableFilter(item.matcher).wants(schema_name, table):
@@ -126,20 +129,20 @@ def rules_for(config: FilterConfig, schema_name: str, table: str) -> TableRules:
 
 def filter_snapshot(
     config: FilterConfig, schema: TableSchema, batches: Iterable[pa.RecordBatch]
-) -> tuple[TableSchema, Iterator[pa.RecordBatch]]:
-    """A table as it was: what of its columns and rows is passed on.
+) -> Iterator[pa.RecordBatch]:
+    """Filter the rows and columns of a table's snapshot.
 
-    :raises FilterError: a rule cannot be read, or (while the batches are taken) does not fit the table.
+    :raises FilterError: a rule cannot be parsed, or (during iteration) does not fit the table.
     """
     rules = rules_for(config, schema.schema_name, schema.name)
-    return rules.select(schema), map(rules.snapshot, batches) if rules else iter(batches)
+    return map(rules.snapshot, batches) if rules else iter(batches)
 
 
 def check_words(config: FilterConfig) -> None:
-    """Before anybody is asked for tables: every rule can be read, whatever table it is for.
+    """Check that every rule can be parsed, whatever tables exist.
 
-    :raises FilterError: a condition or the name of an event cannot.
-    :raises SourceConfigError: a matcher cannot.
+    :raises FilterError: a condition or an event name is invalid.
+    :raises SourceConfigError: a matcher is invalid.
     """
     for item in config.event_filters:
         TableFilter(item.matcher)
@@ -148,16 +151,18 @@ def check_words(config: FilterConfig) -> None:
         TableFilter(selector.matcher)
 
 
-def check(config: FilterConfig, schema: TableSchema, *, key: Sequence[str]) -> None:
-    """Before a changefeed is created: every expression reads columns that are there, every selector keeps the key.
+def check(config: FilterConfig, schema: TableSchema, columns: pa.Schema, *, key: Sequence[str]) -> None:
+    """Before a changefeed is created: check that expressions fit the table's columns and selectors keep the key.
 
-    :raises FilterError: it does not.
+    :raises FilterError: one does not.
     """
     rules = rules_for(config, schema.schema_name, schema.name)
     known = {column.name.casefold() for column in schema.columns}
+    no_rows = pa.RecordBatch.from_pylist([], schema=columns)
     for expression in rules.expressions():
         if missing := [name for name in expression.columns if name.casefold() not in known]:
             raise FilterError(f"the expression {expression.text!r} reads {missing[0]}, which {_name(schema)} lacks")
+        expression.matches(no_rows)
     selected = {column.name for column in rules.select(schema).columns}
     if lost := [name for name in key if name not in selected]:
         raise FilterError(f"the column selector of {_name(schema)} leaves out {lost[0]}, a column of its key; add it")

@@ -1,8 +1,8 @@
-"""SQL expressions over the columns of a batch: which rows make one true.
+"""SQL expressions: find the rows of a batch for which a condition is true.
 
-sqlglot reads the text; what comes of it is evaluated on whole Arrow columns, with SQL's three-valued logic. A literal
-in quotes takes the type of the column that it is compared with. What is not listed in ``_KNOWN`` is refused when the
-expression is read, never when rows flow.
+sqlglot parses the text; the tree is evaluated on whole Arrow columns, with SQL's three-valued logic. A quoted literal
+takes the type of the column that it is compared with. Anything not listed in ``_KNOWN`` is rejected when the expression
+is parsed, never while rows flow.
 """
 
 from collections.abc import Callable
@@ -22,17 +22,21 @@ from agent.errors import FilterError
 
 Mask = npt.NDArray[np.bool_]
 
+#: each level takes a few stack frames, both when parsing and when evaluating
+_DEPTH_MAX: Final = 100
+_LENGTH_MAX: Final = 20_000
+
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """``columns``: the names that it reads, as they are written."""
+    """A parsed condition. ``columns``: the names that it reads, as written."""
 
     text: str
     columns: tuple[str, ...]
     _tree: exp.Expr
 
     def matches(self, rows: pa.RecordBatch) -> Mask:
-        """True for rows that make it true; NULL is not true.
+        """Return a mask of the rows for which the condition is true; NULL is not true.
 
         :raises FilterError: it cannot be evaluated over columns of these types.
         """
@@ -43,30 +47,52 @@ class Expression:
             found = pc.fill_null(value.cast(pa.bool_()), False)
         except (pa.ArrowException, TypeError) as error:
             reason = str(error).splitlines()[0][:160]
-            raise FilterError(f"the expression {self.text!r} does not fit its columns: {reason}") from error
+            raise FilterError(
+                f"the expression {self.text!r} does not fit its columns: {reason}; compare each with its own type"
+            ) from error
         mask: Mask = found.to_numpy(zero_copy_only=False)
         return mask
 
 
 def _place(error: SqlglotError) -> str:
-    """Where reading ended, if that is known; the parser's own words name its classes."""
+    """Return where parsing failed, if known. The parser's own message names its classes, so it is not shown."""
     [first, *_] = error.errors if isinstance(error, ParseError) and error.errors else [{}]
     return f" at character {first['col']}" if first.get("line") == 1 and first.get("col") else ""
 
 
 def parse(text: str) -> Expression:
-    """:raises FilterError: not one SQL expression, or one with parts that are not supported."""
+    """:raises FilterError: the text is not one SQL condition, or uses unsupported parts."""
+    if len(text) > _LENGTH_MAX:
+        raise FilterError(f"the expression {text[:40]!r}… is longer than {_LENGTH_MAX} characters; write a shorter one")
     try:
         trees = [tree for tree in sqlglot.parse(text, dialect="mysql") if tree is not None]
+    except RecursionError:
+        raise _too_deep(text) from None
     except SqlglotError as error:
         raise FilterError(
             f"the expression {text!r} cannot be read{_place(error)}; write one condition in SQL"
         ) from None
     if len(trees) != 1:
         raise FilterError(f"the expression {text!r} is not one condition; join conditions with AND or OR")
+    _refuse_deep(trees[0], text)
     _refuse_unknown(trees[0], text)
     columns = dict.fromkeys(column.name for column in trees[0].find_all(exp.Column))
     return Expression(text, tuple(columns), trees[0])
+
+
+def _refuse_deep(tree: exp.Expr, text: str) -> None:
+    level: list[exp.Expr] = [tree]
+    for _ in range(_DEPTH_MAX):
+        level = [inner for node in level for inner in node.iter_expressions()]
+        if not level:
+            return
+    raise _too_deep(text)
+
+
+def _too_deep(text: str) -> FilterError:
+    return FilterError(
+        f"the expression {text[:40]!r}… has more than {_DEPTH_MAX} levels; join fewer conditions, or write IN (…)"
+    )
 
 
 def _refuse_unknown(tree: exp.Expr, text: str) -> None:
@@ -79,7 +105,7 @@ def _refuse_unknown(tree: exp.Expr, text: str) -> None:
 
 
 def _evaluate(node: exp.Expr, rows: pa.RecordBatch) -> Any:
-    """An array of the rows' length, or a scalar."""
+    """Return an array of the rows' length, or a scalar."""
     match node:
         case exp.Paren():
             return _evaluate(node.this, rows)
@@ -119,7 +145,7 @@ def _evaluate(node: exp.Expr, rows: pa.RecordBatch) -> Any:
 
 
 def _column_index(name: str, schema: pa.Schema) -> int:
-    """As written, else the only one that differs in case (MySQL's names do not tell cases apart).
+    """Return the column's index: an exact match, or else the only one that differs in case (MySQL ignores case).
 
     :raises TypeError: there is none.
     """
@@ -145,7 +171,7 @@ def _text(node: exp.Expr) -> str:
 
 
 def _alike(left: Any, right: Any) -> tuple[Any, Any]:
-    """A text that is compared with something else takes its type; a flag compares with numbers as 0 and 1."""
+    """Cast a text to the type of the other side; compare a boolean with numbers as 0 and 1."""
     for value, other in ((left, right), (right, left)):
         if pa.types.is_boolean(value.type) and pa.types.is_integer(other.type):
             return left.cast(pa.int64()), right.cast(pa.int64())
@@ -185,7 +211,7 @@ def _compared(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _modulo(left: Any, right: Any) -> Any:
-    """With the sign of the dividend, as SQL has it."""
+    """Return the remainder with the dividend's sign, as in SQL."""
     quotient = pc.divide(left, right)
     if pa.types.is_floating(quotient.type) or pa.types.is_decimal(quotient.type):
         quotient = pc.trunc(quotient)

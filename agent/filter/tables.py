@@ -1,9 +1,9 @@
-"""Table rules: which tables of a source are wanted. Pure.
+"""Table rules: select the tables to replicate. Pure.
 
 A rule is ``schema.table``; each part is a wildcard pattern (``*``, ``?``, ``[a-z]``, ``[!a-z]``), a ``/regular
-expression/`` over the whole part, or a name in double quotes that means itself. ``/.../`` alone is matched against
-``schema.table``. ``!`` in front excludes. The last rule that matches decides; what no rule matches is not wanted.
-Names are compared as they are written: PostgreSQL's are case-sensitive. Each source leaves out its system schemas.
+expression/`` over the whole part, or a literal name in double quotes. ``/.../`` alone is matched against
+``schema.table``. A leading ``!`` excludes. The last matching rule decides; a table without a matching rule is not
+replicated. Names are case-sensitive, as in PostgreSQL. Each source excludes its system schemas.
 """
 
 import re
@@ -19,7 +19,7 @@ _RULE = re.compile(rf"^(!?)\s*(?:(?P<schema>{_PART})\.(?P<table>{_PART})|(?P<who
 
 @dataclass(frozen=True, slots=True)
 class TableRule:
-    """One rule, compiled; ``whole`` is matched against ``schema.table`` where it is given."""
+    """One compiled rule. ``whole``, if set, is matched against ``schema.table``."""
 
     excludes: bool
     schema: "re.Pattern[str] | None"
@@ -38,7 +38,7 @@ class TableFilter:
     """The rules of one changefeed."""
 
     def __init__(self, rules: Iterable[str]) -> None:
-        """:raises SourceConfigError: a rule cannot be read."""
+        """:raises SourceConfigError: a rule cannot be parsed."""
         self.rules = tuple(parse_rule(rule) for rule in rules)
 
     def wants(self, schema: str, table: str) -> bool:
@@ -47,7 +47,7 @@ class TableFilter:
 
 
 def parse_rule(text: str) -> TableRule:
-    """:raises SourceConfigError: not a rule; the text says how one is written."""
+    """:raises SourceConfigError: the text is not a rule; the error explains the syntax."""
     match = _RULE.match(text.strip())
     if match is None:
         raise SourceConfigError(

@@ -1,1 +1,1 @@
-"""Flush: plans and runs the Spark job that carries changes from the change log to the sink."""
+"""Flush: plans and runs the Spark job that writes changes from the change log to the sink."""

@@ -1,40 +1,44 @@
-"""Flush job, on the capture: plans, runs the tasks as one job, lets the sink commit, and says where each span is.
+"""Flush job: on the capture, plans a flush, runs its tasks as one Spark job, commits, and returns each span's position.
 
-The position that comes back is always true: a span whose task or commit failed stays where it was, with the error
-beside it. A flush that is interrupted anywhere may have moved the sink's record; whoever opens the span next
-reads it there.
+Returned positions are always true: a span whose task or commit failed stays where it was, with the error beside it. An
+interrupted flush may have advanced the sink's record; whoever opens the span next reads it there.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
 
 from agent.control.runtime import Flushed, FlushLimits, SpanFlushed, SpanPosition
 from agent.deadline import Deadline
+from agent.errors import JobError, JobTimeoutError, OwnFaultError
 from agent.flush.plan import FlushPlan, Weights, group_tasks, plan_flush
 from agent.flush.task import run_flushes
 from agent.log.reader import LogReader
 from agent.ports.executor import Executor
 from agent.ports.sink import FeedContext, FlushResult, Sink
 from reactor import failpoints
+from reactor.errors import WeirError
 from reactor.failpoints import Point
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import LogHead, RunningError
+from reactor.records.changefeed import RunningError
+from reactor.records.log_head import LogHead
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class FlushContext:
-    """What a changefeed's flushes on one capture work with."""
+    """What all flushes of a changefeed on one capture share."""
 
     feed: FeedContext
     sink: Sink
     reader: LogReader
     executor: Executor
     weights: Weights = field(default_factory=Weights)
+    #: called with the tables about to be written, and whether all of them are suspects
+    begin: Callable[[frozenset[int], bool], None] = lambda _tables, _is_trial: None
 
 
 def flush(
@@ -49,18 +53,23 @@ def flush(
 
     ``deadline``, ``at_once``: see ``agent.ports.executor.Executor``.
 
-    :raises LogError: the log does not hold what the spans need.
+    :raises LogError: the log does not contain what the spans need.
     :raises JobError: the job failed as a whole.
     """
     began = time.monotonic()
     plan = _plan(context, positions, limits)
     results: Sequence[FlushResult] = ()
+    at_work = frozenset(task.table.table_id for task in plan.tasks)
+    context.begin(at_work, limits.is_trial(at_work))
     if plan.tasks:
         tables = sorted({f"{task.table.schema_name}.{task.table.name}" for task in plan.tasks})
         name = f"flush {context.feed.changefeed}: {', '.join(tables)}"
         groups = group_tasks(plan.tasks)
         planned = time.monotonic()
-        written = context.executor.map(run_flushes, groups, description=name, deadline=deadline, at_once=at_once)
+        try:
+            written = context.executor.map(run_flushes, groups, description=name, deadline=deadline, at_once=at_once)
+        except JobError as error:
+            raise _attributed(context, at_work, error) from error
         failpoints.reach(Point.FLUSH_BEFORE_COMMIT)
         ran = time.monotonic()
         tasks = [task for group in groups for task in group]
@@ -69,6 +78,22 @@ def flush(
         took = {"plan_s": planned - began, "job_s": ran - planned, "commit_s": time.monotonic() - ran}
         _log.debug("flush", tasks=len(tasks), **{name: round(seconds, 3) for name, seconds in took.items()})
     return Flushed(tuple(_outcomes(plan, results, limits.head)), plan.is_behind)
+
+
+def _attributed(context: FlushContext, tables: frozenset[int], error: JobError) -> JobError:
+    """Attribute a failure to the table if the job has only one and another job succeeds. A job that hangs may hang for
+    all, and a fault of the capture's own is no table's."""
+    if len(tables) != 1 or isinstance(error, JobTimeoutError) or error.code == OwnFaultError.code:
+        return error
+    try:
+        context.executor.map(_nothing, (0,), description="see whether Spark works")
+    except WeirError:
+        return error
+    return error.of_table(*tables)
+
+
+def _nothing(number: int) -> int:
+    return number
 
 
 def _plan(context: FlushContext, positions: Sequence[SpanPosition], limits: FlushLimits) -> FlushPlan:
@@ -89,7 +114,7 @@ def _outcomes(plan: FlushPlan, results: Sequence[FlushResult], head: LogHead) ->
 
 
 def _outcome(position: SpanPosition, to_ts: Ts, results: Sequence[FlushResult], head: LogHead) -> SpanFlushed:
-    """One span's parts put together."""
+    """Combine the results of one span's parts."""
     failed = next((result for result in results if result.error), None)
     if failed is not None:
         error = RunningError(

@@ -1,15 +1,16 @@
 """Flush plan: decides which spans a flush moves, how far, and by which tasks. Pure.
 
-Every span goes to its target, what the log has and the barrier allows. A span without an event of its table on the way
-needs no task: it has arrived (its record in the sink stays behind, and the next task covers the whole way from
-there). Otherwise
+Every span moves towards its target: the end of the log, limited by the barrier. A span without an event of its table on
+the way needs no task: it arrives at once (its record in the sink stays behind, and the next task covers the whole
+range). Otherwise
 
-- a span that is *merged* (upsert, with a key) is one task, and comes only as far as its task may weigh: ``to_ts`` is
-  then the resolved Ts of a segment, so that no transaction is cut. A single transaction is taken whole, however large;
-- a span that is *appended to* is cut by segments into parts of about one weight, which one commit makes visible
-  together; it too is shortened, when the parts would be too many.
+- a span that is *merged* (upsert, with a key) is one task, and moves only as far as the task's weight limit allows:
+  ``to_ts`` is then the resolved Ts of a segment, so no transaction is split. A single transaction is always taken
+  whole;
+- a span that is *appended to* is divided at segments into parts of similar weight, which one commit makes visible
+  together; it too is shortened if there would be too many parts.
 
-Where something was shortened the flush is *behind*: the next one should follow at once.
+If anything was shortened the flush is *behind*, and the next one should follow at once.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,20 +23,20 @@ from agent.rows.batches import SegmentRef
 from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode
 
-#: light tasks go together in groups of about so many or so heavy, but in no fewer groups than keep some cores busy
+#: light tasks are grouped up to about this number and weight, but into enough groups to keep some cores busy
 _GROUPS_MIN = 4
 _GROUP_LENGTH = 8
 _GROUP_BYTES = 1 << 20
-#: what a task costs beside its bytes
+#: fixed cost of a task, in bytes
 _TASK_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Sizes of whole segments on storage, which are compressed, by a factor of two or of ten.
+    """Sizes of whole segments on storage, which are compressed by a factor of two to ten.
 
-    What is merged is in memory at once, decoded. What is appended is not; there the number of parts counts: enough for
-    the executors' cores (``parts_aimed``), and not so light that each leaves a tiny file.
+    A merge holds all its changes in memory, decoded. An append does not; there the number of parts counts: enough for
+    the executors' cores (``parts_aimed``), but no parts so light that each writes a tiny file.
     """
 
     merge_bytes: int = 16 << 20
@@ -50,7 +51,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class FlushPlan:
-    """``targets``: where each span is when all went well. A span without a task has nothing to write on its way."""
+    """``targets``: each span's position if all goes well. A span without a task has nothing to write on its way."""
 
     tasks: tuple[FlushTask, ...]
     targets: tuple[tuple[SpanPosition, Ts], ...]
@@ -78,7 +79,7 @@ def plan_flush(
         is_behind |= to_ts < wanted
         targets.append((position, to_ts))
         if limits.is_gone_since(position.table.table_id, position.committed_ts):
-            ahead = []  # nobody needs it any more: the sink keeps what it had
+            ahead = []  # no span needs it: the sink keeps what it has
         made = _tasks(position, [item for item in ahead if item.first_ts <= to_ts], to_ts, feed, weights)
         change = limits.change_since(position.table.table_id, position.committed_ts) if made else ""
         tasks.extend(replace(task, change=change) if change else task for task in made)
@@ -86,10 +87,10 @@ def plan_flush(
 
 
 def group_tasks(tasks: Sequence[FlushTask]) -> list[tuple[FlushTask, ...]]:
-    """What one executor does one after the other.
+    """Group tasks that one executor runs one after another.
 
-    Merging into several spans of one table: side by side, each would find that another commit was faster, and begin
-    again. And light tasks of many tables: each Spark task costs more than they do.
+    Merges into several spans of one table are one group: run concurrently, they would conflict on commit and retry.
+    Light tasks of many tables are grouped because each Spark task costs more than they do.
     """
     groups: dict[object, list[FlushTask]] = {}
     for number, task in enumerate(tasks):
@@ -99,7 +100,7 @@ def group_tasks(tasks: Sequence[FlushTask]) -> list[tuple[FlushTask, ...]]:
 
 
 def _packed(groups: Sequence[list[FlushTask]]) -> list[tuple[FlushTask, ...]]:
-    """The heaviest first, each to where least is so far."""
+    """Assign tasks, heaviest first, to the group with the least weight so far."""
     weights = [sum(_weight(task) for task in group) for group in groups]
     count = min(len(groups), max(_GROUPS_MIN, len(groups) // _GROUP_LENGTH, sum(weights) // _GROUP_BYTES))
     packs: list[list[FlushTask]] = [[] for _ in range(count)]
@@ -112,13 +113,13 @@ def _packed(groups: Sequence[list[FlushTask]]) -> list[tuple[FlushTask, ...]]:
 
 
 def _weight(task: FlushTask) -> int:
-    """About: a segment's tables are taken to have as much in it each."""
+    """Estimate the weight: a segment's bytes are assumed to be spread evenly over its tables."""
     return sum(item.bytes // max(len(item.tables), 1) for item in task.segments)
 
 
 def _ahead(position: SpanPosition, segments: Sequence[SegmentRef], target: Ts) -> list[SegmentRef]:
-    """The segments that hold something of the span's table between its record and its target."""
-    table_id, recorded = position.table.table_id, position.committed_ts
+    """Return the segments with events of the span's table between its record, or what it leaves out, and its target."""
+    table_id, recorded = position.table.table_id, max(position.committed_ts, position.table.skipped_ts)
     return [
         item for item in segments if table_id in item.tables and item.last_ts > recorded and item.first_ts <= target
     ]
@@ -133,7 +134,8 @@ def _weight_max(position: SpanPosition, feed: FeedContext, weights: Weights) -> 
 
 
 def _reachable(position: SpanPosition, ahead: Sequence[SegmentRef], target: Ts, weight_max: int) -> Ts:
-    """The target, or the last segment boundary before it that the weight allows; always further than the span is."""
+    """Return the target, or the last segment boundary before it that the weight limit allows; always beyond the span's
+    position."""
     least = max(position.checkpoint_ts + 1, position.committed_ts + 1, position.table.consistent_ts)
     weight, reached = 0, Ts(0)
     for item in ahead:

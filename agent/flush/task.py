@@ -1,7 +1,7 @@
-"""Flush task, on an executor: reads the span's events, decodes them, keeps the span's rows, gives them to the sink.
+"""Flush task: on an executor, reads a span's events, decodes them, keeps the span's rows, and gives them to the sink.
 
-What may go wrong for reasons of the world (a stale writer, a lost race, a damaged segment) comes back in the result, so
-that the other tasks of the job keep what they have done; a bug raises and fails the job.
+Expected errors (a stale writer, a lost race, a damaged segment) are returned in the result, so that the job's other
+tasks keep their work; a bug raises and fails the job.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,8 +32,8 @@ _JOINED_BYTES = 1 << 20
 
 
 def run_flushes(tasks: Sequence[FlushTask]) -> list[FlushResult]:
-    """Those of one table one after the other; of different tables some at a time, since small ones mostly wait for the
-    storage (see ``agent.flush.plan.group_tasks``)."""
+    """Run tasks of one table in sequence, and some tables concurrently, since small tasks mostly wait for storage (see
+    ``agent.flush.plan.group_tasks``)."""
     at: dict[int, list[int]] = {}
     for index, task in enumerate(tasks):
         at.setdefault(task.table.table_id, []).append(index)
@@ -63,12 +63,12 @@ def run_flush(task: FlushTask) -> FlushResult:
             scope=error.scope,
         )
     finally:
-        pa.default_memory_pool().release_unused()  # workers live on, and a backlog's peak should not
+        pa.default_memory_pool().release_unused()  # workers are reused and should not keep a backlog's peak memory
 
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """What ``task`` is to write, as often as it is asked for."""
+    """The changes that ``task`` writes; reads the log again on each iteration."""
 
     task: FlushTask
 
@@ -77,11 +77,11 @@ class _Log:
 
 
 def read_changes(task: FlushTask) -> Iterator[Changes]:
-    """The changes of the task's span in ``(from_ts, to_ts]``, in log order.
+    """Yield the changes of the task's span in ``(from_ts, to_ts]``, in log order, without those that the table skips.
 
     :raises LogError: a segment is missing or damaged.
-    :raises DecodeError: events are not what their schema says.
-    :raises FilterError: an expression does not fit the table as it has become.
+    :raises DecodeError: events do not match their schema.
+    :raises FilterError: an expression does not fit the table's current columns.
     """
     rules = events.rules_for(task.feed.filter, task.table.schema_name, task.table.name)
     for schema, batch, clock in _joined(_batches(task)):
@@ -92,12 +92,12 @@ def read_changes(task: FlushTask) -> Iterator[Changes]:
         if rules:
             changes = rules.apply(changes)
         yield keep_span(changes, task.span, key=task.table.key)
-        del changes, batch  # they are large, and the next ones are to come
+        del changes, batch  # free them before the next ones are read
 
 
 @dataclass(frozen=True, slots=True)
 class _Clock:
-    """When what a batch holds was committed. Per batch of the log that is in it: its last Ts, and its commit time."""
+    """Commit times of a batch: for each log batch in it, its last Ts and its commit time."""
 
     last_ts: tuple[int, ...]
     commit_times: tuple[float, ...]
@@ -121,8 +121,8 @@ def _batches(task: FlushTask) -> Iterator[_Batch]:
 
 
 def _joined(batches: Iterator[_Batch]) -> Iterator[_Batch]:
-    """Small batches of one schema as one: a segment holds some rows of each of many tables, and decoding them has a
-    price for each batch."""
+    """Join small consecutive batches of one schema: a segment has a few rows of each of many tables, and decoding has a
+    fixed cost per batch."""
     waiting: list[_Batch] = []
     size = 0
     for item in batches:
@@ -134,7 +134,7 @@ def _joined(batches: Iterator[_Batch]) -> Iterator[_Batch]:
             yield item
         else:
             waiting, size = [*waiting, item], size + more
-        del item  # it may be large, and the next one is to come
+        del item  # free it before the next one is read
     if waiting:
         yield _as_one(waiting)
 
@@ -149,7 +149,7 @@ def _as_one(waiting: Sequence[_Batch]) -> _Batch:
 
 
 def _refuse_incomplete_moves(changes: Changes, task: FlushTask) -> None:
-    """Whether or not the row concerns this span: see ``agent.rows.spans``."""
+    """Refuse the batch whether or not the row concerns this span: see ``agent.rows.spans``."""
     if task.span.is_whole_table or task.feed.sink_mode is not SinkMode.UPSERT:
         return
     (at,) = np.nonzero(incomplete_moves(changes, key=task.table.key))
@@ -162,5 +162,6 @@ def _refuse_incomplete_moves(changes: Changes, task: FlushTask) -> None:
 
 
 def _within(batch: pa.RecordBatch, task: FlushTask) -> pa.RecordBatch:
-    start, end = np.searchsorted(batch.column(0).to_numpy(), (task.from_ts, task.to_ts), side="right")
+    from_ts = max(task.from_ts, task.table.skipped_ts)
+    start, end = np.searchsorted(batch.column(0).to_numpy(), (from_ts, task.to_ts), side="right")
     return batch.slice(int(start), int(end - start))

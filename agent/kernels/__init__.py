@@ -1,1 +1,1 @@
-"""Numba kernels: how they are compiled and cached, and the arithmetic that every decoder shares."""
+"""Numba kernels: compiles and caches them, and has the arithmetic that all decoders share."""

@@ -1,4 +1,4 @@
-"""Days of the proleptic Gregorian calendar, for the decoding kernels of every source."""
+"""Civil dates: days of the proleptic Gregorian calendar, for the decoding kernels of every source."""
 
 import numpy as np
 from numba import types
@@ -20,7 +20,7 @@ def date_exists(year: int, month: int, day: int) -> bool:
 
 @kernel(types.int64(types.int64, types.int64, types.int64))
 def days_from_civil(year: int, month: int, day: int) -> int:
-    """Days since 1970-01-01; year 0 is 1 BC."""
+    """Return days since 1970-01-01; year 0 is 1 BC."""
     if month <= 2:
         year -= 1
     era = year // 400

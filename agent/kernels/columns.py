@@ -1,6 +1,6 @@
-"""Columns from kernels: what makes an Arrow array of the buffers that kernels fill, for every source.
+"""Columns: make Arrow arrays of the buffers that kernels fill, for every source.
 
-Also ``Texts``: a column whose values came as text, whatever the protocol; the kernels of ``text`` read it.
+Also ``Texts``: a column whose values are sent as text, whatever the protocol; it uses the kernels of ``text``.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ TOO_MUCH: Final = "more than 2 GiB of one column in one batch; make the log's se
 
 
 class BadValueError(Exception):
-    """A value that cannot be had; ``row`` is in the batch at hand."""
+    """A value that cannot be decoded; ``row`` is its row in the current batch."""
 
     def __init__(self, row: int, reason: str = NOT_OF_ITS_TYPE) -> None:
         super().__init__(reason)
@@ -30,15 +30,15 @@ class BadValueError(Exception):
 
 
 def allocate(count: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Room from Arrow's pool, not cleared."""
+    """Allocate an uninitialised array from Arrow's memory pool."""
     size = np.dtype(dtype).itemsize
     return np.frombuffer(pa.allocate_buffer(max(count, 1) * size), dtype, max(count, 1))[:count]
 
 
 def check(row: int, reason: str = NOT_OF_ITS_TYPE) -> None:
-    """What a kernel returned.
+    """Check a kernel's result.
 
-    :raises BadValueError: a row that it has found bad.
+    :raises BadValueError: the kernel returned a bad row.
     """
     if row == TOO_LARGE:
         raise BadValueError(0, TOO_MUCH)
@@ -47,7 +47,7 @@ def check(row: int, reason: str = NOT_OF_ITS_TYPE) -> None:
 
 
 def array(arrow: pa.DataType, positions: Ints, *buffers: Any) -> pa.Array:
-    """The array of ``buffers``, valid where there is a position."""
+    """Return an Arrow array of ``buffers``; rows with a negative position are NULL."""
     bitmap = np.empty((len(positions) + 7) // 8, np.uint8)
     nulls = fill_validity(positions, bitmap, 0)
     validity = pa.py_buffer(bitmap) if nulls else None
@@ -59,14 +59,14 @@ def is_ascii(data: Bytes) -> bool:
 
 
 def check_utf8(values: pa.Array, reason: str) -> None:
-    """:raises BadValueError: of the first row that is not UTF-8."""
+    """:raises BadValueError: a value is not UTF-8; ``row`` is the first such row."""
     check_each(values, lambda part: part.validate(full=True), reason)
 
 
 def check_each(values: pa.Array, run: Callable[[pa.Array], object], reason: str) -> None:
-    """``run`` over the array; where it fails, halve the way to the row that is to blame.
+    """Call ``run`` on the array; if it fails, bisect to the first offending row.
 
-    :raises BadValueError: of that row.
+    :raises BadValueError: with that row.
     """
     try:
         run(values)
@@ -84,9 +84,9 @@ def check_each(values: pa.Array, run: Callable[[pa.Array], object], reason: str)
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Where one column's values lie, written as text. ``starts`` are this call's to use up.
+    """The positions of one column's values, written as text. Methods may overwrite ``starts``.
 
-    Each method makes the array. :raises BadValueError: a value that is not of the type.
+    Each method returns the decoded array. :raises BadValueError: a value is not of the type.
     """
 
     kernels: TextKernels
@@ -112,7 +112,8 @@ class Texts:
         return array(pa.bool_(), self.starts, bitmap)
 
     def strings(self, arrow: pa.DataType, *, skip: int = 0, cure: str = "") -> pa.Array:
-        """Bytes as they are, without the first ``skip`` of each; ``cure`` of text that is not UTF-8."""
+        """Return the bytes as they are, without the first ``skip`` bytes of each value; ``cure``: advice for text that
+        is not UTF-8."""
         offsets = allocate(len(self.starts) + 1, np.int32)
         check(self.kernels.offsets(self.data, self.starts, self.lengths, skip, offsets))
         out = allocate(int(offsets[-1]), np.uint8)
@@ -123,7 +124,7 @@ class Texts:
         return values
 
     def floats(self, arrow: pa.DataType) -> pa.Array:
-        """As Arrow itself reads them."""
+        """Parse with Arrow."""
         texts = self.strings(pa.string())
         check_each(texts, lambda part: part.cast(arrow), "its text is not a number")
         return texts.cast(arrow)

@@ -1,6 +1,6 @@
-"""The kernels that copy the row events of an arena together, table by table; the same for every source.
+"""Copy by table: kernels that group an arena's row events by table; the same for every source.
 
-A line of ``rows`` tells of one event: see ``row_cells``.
+Each line of ``rows`` describes one event: see ``row_cells``.
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ _OUT: Final = types.uint8[::1]
 
 @kernel(types.void(_ROWS, _INTS, _INTS))
 def measure(rows: Ints, counts: Ints, sizes: Ints) -> None:
-    """Events and bytes of each slot."""
+    """Count the events and bytes of each slot."""
     for i in range(len(rows)):
         slot = rows[i, SLOT]
         counts[slot] += 1
@@ -29,13 +29,13 @@ def measure(rows: Ints, counts: Ints, sizes: Ints) -> None:
 def gather(
     data: Bytes, rows: Ints, next_row: Ints, next_byte: Ints, slot_byte: Ints, out: Bytes, columns: Ints
 ) -> None:
-    """Copy every event behind the one before it of the same slot.
+    """Copy every event behind the previous one of its slot.
 
-    ``next_row`` and ``next_byte`` say where each slot continues (and are moved); ``columns`` gets, by row: the end of
-    the event counted from its slot's first byte, commit Ts, ordinal, commit time.
+    ``next_row`` and ``next_byte`` are the slots' write positions, and are advanced. ``columns`` receives, per row: the
+    end of the event relative to its slot's first byte, commit Ts, ordinal, commit time.
     """
     for i in range(len(rows)):
-        # unsigned, so that LLVM sees a plain copy: an eighth of the time
+        # unsigned, so that LLVM recognises a plain copy: eight times faster
         source, length, slot = np.uint64(rows[i, OFFSET]), np.uint64(rows[i, LENGTH]), rows[i, SLOT]
         target = np.uint64(next_byte[slot])
         for k in range(length):

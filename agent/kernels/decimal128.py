@@ -1,6 +1,6 @@
-"""Arithmetic of the decoding kernels on Arrow's decimal128: a value times 10^scale as a 128-bit integer.
+"""Decimal arithmetic of the decoding kernels: a value times 10^scale as a 128-bit integer, Arrow's decimal128.
 
-While it is summed it lies in four 32-bit limbs, least significant first.
+The intermediate sum is four 32-bit limbs, least significant first.
 """
 
 from typing import Any, Final
@@ -12,13 +12,13 @@ from agent.kernels.jit import kernel
 
 WORDS: Final = types.uint64[:, ::1]
 _MASK = np.uint64(0xFFFFFFFF)
-#: limbs of 10^precision: what a value must stay below
+#: limbs of 10^precision, the exclusive upper bound of a value
 _LIMITS = np.array([[10**k >> 32 * i & 0xFFFFFFFF for i in range(4)] for k in range(39)], np.uint64)
 
 
 @kernel(types.boolean(types.uint64[::1], types.uint64, types.uint64))
 def multiply_add(limbs: Any, factor: int, addend: int) -> bool:
-    """``limbs = limbs * factor + addend`` (both below 2^32); False when 128 bits do not hold it."""
+    """Compute ``limbs = limbs * factor + addend`` (both below 2^32); return False if it overflows 128 bits."""
     carry = np.uint64(addend)
     for i in range(4):
         carry += limbs[i] * np.uint64(factor)
@@ -29,7 +29,7 @@ def multiply_add(limbs: Any, factor: int, addend: int) -> bool:
 
 @kernel(types.boolean(types.uint64[::1], types.int64))
 def is_below_power(limbs: Any, precision: int) -> bool:
-    """Whether the limbs are less than 10^precision."""
+    """Return whether the limbs are less than 10^precision."""
     for i in range(3, -1, -1):
         if limbs[i] != _LIMITS[precision, i]:
             return bool(limbs[i] < _LIMITS[precision, i])

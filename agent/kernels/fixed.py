@@ -1,8 +1,8 @@
-"""Fixed-width kernels: the loops that fill an Arrow buffer with a column's values, for every type of every source.
+"""Fixed-width kernels: loops that fill an Arrow buffer with a column's values, for every type of every source.
 
-A *position* is the offset of a value's first byte, negative where there is none. A loop is made of plain functions
-(``jit.inlined``) that read one value, and say whether the bytes at hand are one. It fills ``values`` from row ``first``
-on, stores 0 for rows without a value, and returns the first bad row, or ``GOOD``.
+A *position* is the offset of a value's first byte, or negative for NULL. A loop is built from plain functions
+(``jit.inlined``) that read one value and check its bytes. It fills ``values`` from row ``first`` on, stores 0 for NULL,
+and returns the first bad row, or ``GOOD``.
 """
 
 from collections.abc import Callable
@@ -14,12 +14,12 @@ from numba import types
 from agent.kernels.decimal128 import WORDS
 from agent.kernels.jit import BITMAP, DATA, POSITIONS, Bytes, Ints, inlined, kernel
 
-#: what a kernel returns when all rows are good: bad ones are numbered from 0
+#: what a kernel returns if all rows are good; bad rows are numbered from 0
 GOOD: Final = -1
-#: the position of a value that is not there
+#: the position of a missing value
 NULL: Final = -1
 
-#: returns the first bad row, or ``GOOD`` minus how many rows it has turned NULL
+#: returns the first bad row, or ``GOOD`` minus the number of rows it has set to NULL
 Kernel = Callable[..., int]
 _Read = Callable[[Any, int], Any]
 _Check = Callable[[Any, int], bool]
@@ -27,12 +27,12 @@ _Check = Callable[[Any, int], bool]
 
 @inlined
 def _is_any(data: Any, at: int) -> bool:
-    """The first pass has made sure that a value's bytes are there."""
+    """Accept any value: the first pass has checked that its bytes are complete."""
     return True
 
 
 def loop(read: _Read, stored: Any, is_good: _Check = _is_any) -> Kernel:
-    """Values of the numba type ``stored``."""
+    """Return a kernel that reads values of the numba type ``stored``."""
 
     def fill(data: Any, positions: Any, values: Any, first: int) -> int:
         rest = values[first:]
@@ -50,7 +50,7 @@ def loop(read: _Read, stored: Any, is_good: _Check = _is_any) -> Kernel:
 
 
 def bit_loop(read: _Check, is_good: _Check = _is_any) -> Kernel:
-    """Booleans, into a bitmap that comes filled with zeros; ``first`` is a multiple of 8."""
+    """Return a kernel that reads booleans into a zeroed bitmap; ``first`` is a multiple of 8."""
 
     def fill(data: Any, positions: Any, bitmap: Any, first: int) -> int:
         rest = bitmap[first >> 3 :]
@@ -67,13 +67,13 @@ def bit_loop(read: _Check, is_good: _Check = _is_any) -> Kernel:
 
 
 def word_loop(read: _Read) -> Kernel:
-    """Unsigned integers of 64 bits, into decimals without a fraction."""
+    """Return a kernel that reads unsigned 64-bit integers into decimals of scale 0."""
 
     def fill(data: Any, positions: Any, words: Any, first: int) -> int:
         rest = words[first:]
         for row in range(positions.size):
             at = positions[row]
-            rest[row, 0] = read(data, at) if at >= 0 else np.uint64(0)  # of one type: else both become floats
+            rest[row, 0] = read(data, at) if at >= 0 else np.uint64(0)  # one type, or both become floats
             rest[row, 1] = np.uint64(0)
         return GOOD
 
@@ -81,10 +81,10 @@ def word_loop(read: _Read) -> Kernel:
 
 
 def calendar_loop(read: Callable[[Any, int, int], tuple[int, int]], stored: Any) -> Kernel:
-    """Dates and times: ``read`` has an argument of the column's, and says whether there is such a date.
+    """Return a kernel for dates and times: ``read`` gets the column's argument, and reports whether the date exists.
 
-    If there is none, the row is bad under the rule *strict*, and NULL otherwise: its position is cleared, and the
-    kernel returns ``GOOD`` minus how many there were.
+    If the date does not exist, the row is bad under the rule *strict*. Otherwise it becomes NULL: its position is
+    cleared, and the kernel returns ``GOOD`` minus the number of such rows.
     """
 
     def fill(data: Any, positions: Any, values: Any, first: int, is_strict: bool, argument: int) -> int:
@@ -110,7 +110,7 @@ def calendar_loop(read: Callable[[Any, int, int], tuple[int, int]], stored: Any)
 
 @kernel(types.int64(POSITIONS, BITMAP, types.int64))
 def fill_validity(positions: Ints, bitmap: Bytes, first: int) -> int:
-    """Set the bits of all rows from ``first`` on, a multiple of 8; returns how many are NULL."""
+    """Set the validity bits of all rows from ``first`` on, a multiple of 8; return the number of NULLs."""
     nulls, rows = 0, positions.size
     for byte in range((rows + 7) >> 3):
         bits = 0

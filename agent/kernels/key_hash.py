@@ -1,16 +1,16 @@
-"""A row's place in its table's key space: a 64-bit hash of its key, which says which table span owns the row.
+"""Key hash: maps a row's key to a 64-bit position in its table's key space, which decides which span owns the row.
 
-The hash is of the decoded Arrow values, so it does not depend on how the source sent them. It is part of what is
-written down (spans are stored in etcd and in sinks), so it must never change:
+The hash is of the decoded Arrow values, so it does not depend on how the source sent them. It is part of stored state
+(spans in etcd and in sinks), so it must never change:
 
-- ``mix`` is the finaliser of splitmix64; a row starts with h = 0 and every key column, in order, continues from there.
+- ``mix`` is the finaliser of splitmix64; a row starts with h = 0, and every key column, in order, updates h.
 - bool, integers, dates, times, timestamps: h = mix(h ^ value), the value sign-extended to 64 bits; so a column that
-  grows from int to bigint keeps its rows where they are.
+  grows from int to bigint keeps its rows' positions.
 - floats: the bits of the float64, with -0.0 as 0.0 and one NaN. decimal128: its low word, then its high word.
-- strings and bytes: every 8 bytes as a little-endian word (the last one filled up with zeros), then the length.
+- strings and bytes: every 8 bytes as a little-endian word (the last one zero-padded), then the length.
 - NULL: h = mix(h ^ 0x9E3779B97F4A7C15).
 
-A table without a key has one place for all its rows: 0.
+All rows of a table without a key have position 0.
 """
 
 from collections.abc import Sequence
@@ -68,12 +68,12 @@ def _mix_bytes(hashes: Any, data: Any, offsets: Any, valid: Any) -> None:
 
 
 def comparable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Key values as they are distinguished, in the same places: 0 and -0 are one key, as they are to every source."""
+    """Return key values normalised for comparison, row by row: 0.0 and -0.0 are one key, as in every source."""
     return pc.add(column, pa.scalar(0.0, column.type)) if pa.types.is_floating(column.type) else column
 
 
 def key_hash(batch: pa.RecordBatch, key: Sequence[str]) -> Hashes:
-    """The hash of every row's key; zeros where there is no key."""
+    """Return the hash of every row's key; zeros if there is no key."""
     hashes = np.zeros(batch.num_rows, np.uint64)
     for name in key:
         array = batch.column(name)

@@ -1,4 +1,4 @@
-"""Row cells: what the line of a row event holds, in the table that a stream's kernels fill and its readers look into.
+"""Row cells: the columns of a row event's line, in the table that a stream's kernels fill and its readers read.
 
 ``OFFSET`` and ``LENGTH``: where the event's bytes are. ``SLOT``: the number of its table. ``COMMIT_TS``, ``SEQ``
 (ordinal) and ``COMMIT_TIME`` (Unix microseconds): of its transaction.

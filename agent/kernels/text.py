@@ -1,8 +1,8 @@
-"""Text kernels: numbers and flags written as ASCII, into Arrow's own values, for every source that sends text.
+"""Text kernels: parse numbers and booleans written as ASCII into Arrow values, for every source that sends text.
 
-``kernels_for`` compiles them for one protocol: where it has the length of a value, a plain function (``jit.inlined``)
-knows. A value lies at ``starts[row]`` (``NULL`` where there is none); ``lengths`` is for that function alone. Each
-kernel returns the first row whose text is not of the type, or ``GOOD``.
+``kernels_for`` builds them for one protocol, given a plain function (``jit.inlined``) that returns a value's length. A
+value starts at ``starts[row]`` (``NULL`` if missing); ``lengths`` is passed to that function only. Each kernel returns
+the first row whose text is not of the type, or ``GOOD``.
 """
 
 from collections.abc import Callable
@@ -18,22 +18,22 @@ from agent.kernels.jit import BITMAP, DATA, OFFSETS, OUT, POSITIONS, kernel
 
 _LENGTHS: Final = types.int64[::1]
 _INPUT: Final = (DATA, POSITIONS, _LENGTHS)
-#: more than 2 GiB of one column in one batch; further below ``GOOD`` than a batch has rows
+#: more than 2 GiB of one column in one batch; below ``GOOD`` by more than a batch has rows
 TOO_LARGE: Final = -(2**40)
 
 _I32_MAX = 2**31 - 1
 _I64_MAX = 2**63 - 1
 _MINUS, _POINT, _N, _I = ord("-"), ord("."), ord("N"), ord("I")
-#: the largest sum of digits that one more cannot overflow
+#: the largest sum of digits that can take one more without overflow
 _SAFE = 10**17
-#: digits that 64 bits hold for sure
+#: the number of digits that always fit into 64 bits
 _SHORT = 17
 _POWERS = np.array([10**k for k in range(19)], np.int64)
 
 
 @kernel(types.boolean(DATA, types.int64, types.int64, types.int64, types.int64, WORDS, types.int64))
 def _parse_wide(data: Any, at: int, end: int, scale: int, precision: int, words: Any, row: int) -> bool:
-    """One decimal of any size, through limbs."""
+    """Parse one decimal of any size, with limbs."""
     limbs = np.zeros(4, np.uint64)
     is_negative = data[at] == _MINUS
     at += 1 if is_negative else 0
@@ -62,20 +62,20 @@ def _parse_wide(data: Any, at: int, end: int, scale: int, precision: int, words:
 @kernel(types.void(DATA, POSITIONS, types.int64, OFFSETS, OUT))
 def copy_values(data: Any, starts: Any, skip: int, offsets: Any, out: Any) -> None:
     for row in range(starts.size):
-        # unsigned, so that LLVM sees a plain copy
+        # unsigned, so that LLVM recognises a plain copy
         source, target = np.uint64(starts[row] + skip), np.uint64(offsets[row])
         for i in range(np.uint64(offsets[row + 1] - offsets[row])):
             out[target + i] = data[source + i]
 
 
 Function = Callable[..., Any]
-#: ``length_of(data, lengths, row, at)``: how many bytes the value has
+#: ``length_of(data, lengths, row, at)``: the value's length in bytes
 LengthOf = Callable[[Any, Any, int, int], int]
 
 
 @dataclass(frozen=True, slots=True)
 class TextKernels:
-    """All have ``data, starts, lengths`` before what is said here, and what they fill behind it."""
+    """The kernels of one protocol. All take ``data, starts, lengths`` first, and the buffers they fill last."""
 
     integers: Kernel
     flags: Kernel
@@ -85,7 +85,7 @@ class TextKernels:
 
 def _integers(length_of: LengthOf) -> Function:
     def parse_integers(data: Any, starts: Any, lengths: Any, low: int, high: int, values: Any) -> int:
-        """Integers within ``[low, high]``."""
+        """Parse integers within ``[low, high]``."""
         for row in range(starts.size):
             at = starts[row]
             if at < 0:
@@ -117,7 +117,7 @@ def _integers(length_of: LengthOf) -> Function:
 
 def _flags(length_of: LengthOf) -> Function:
     def parse_flags(data: Any, starts: Any, lengths: Any, false: int, true: int, bitmap: Any) -> int:
-        """One of two characters each, into bits; the bitmap comes filled with zeros."""
+        """Parse one of two characters each into a zeroed bitmap."""
         for row in range(starts.size):
             at = starts[row]
             if at >= 0:
@@ -132,8 +132,7 @@ def _flags(length_of: LengthOf) -> Function:
 
 def _decimals(length_of: LengthOf) -> Function:
     def parse_decimals(data: Any, starts: Any, lengths: Any, precision: int, scale: int, words: Any) -> int:
-        """Decimals of ``scale`` digits behind the point, into 128-bit integers. NaN and the infinities have none: they
-        become NULL."""
+        """Parse decimals of ``scale`` fractional digits into 128-bit integers. NaN and the infinities become NULL."""
         for row in range(starts.size):
             at = starts[row]
             if at < 0:
@@ -176,7 +175,8 @@ def _decimals(length_of: LengthOf) -> Function:
 
 def _offsets(length_of: LengthOf) -> Function:
     def sum_lengths(data: Any, starts: Any, lengths: Any, skip: int, offsets: Any) -> int:
-        """Offsets of values whose first ``skip`` bytes are left out. Bad is one too short; ``TOO_LARGE``."""
+        """Fill ``offsets`` for values without their first ``skip`` bytes. Return the first row that is shorter, or
+        ``TOO_LARGE``."""
         total = 0
         offsets[0] = 0
         for row in range(starts.size):
@@ -195,7 +195,7 @@ def _offsets(length_of: LengthOf) -> Function:
 
 
 def kernels_for(length_of: LengthOf) -> TextKernels:
-    """The kernels of one protocol."""
+    """Return the kernels of one protocol."""
     return TextKernels(
         kernel(types.int64(*_INPUT, types.int64, types.int64, types.int64[::1]))(_integers(length_of)),
         kernel(types.int64(*_INPUT, types.int64, types.int64, BITMAP))(_flags(length_of)),

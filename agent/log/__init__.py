@@ -1,1 +1,1 @@
-"""Change log: its segments, its head, its readers, its storage and the removal of what nobody needs."""
+"""Change log: its segments, head, readers and storage, and the removal of segments that are no longer needed."""

@@ -1,11 +1,11 @@
-"""Log head: the end of the change log, moved by one writer under its epoch, which fences a replaced sync unit.
+"""Log head: the end of the change log, moved by one writer under its epoch, which fences stale sync units.
 
-A ``LogWriter`` takes the log over by raising its epoch, and from then on moves the head only from exactly what it wrote
-last. Whoever finds something else there has been replaced, and stops (``LogFencedError``). An answer of etcd that got
-lost is settled by reading: either the move is there, or it is not and is made again.
+A ``LogWriter`` takes the log over by raising its epoch, and from then on moves the head by compare-and-swap from
+exactly what it wrote last. A writer that finds another head has been replaced, and stops (``LogFencedError``). If
+etcd's answer is lost, the writer reads the head: either the move succeeded, or it is retried.
 
-A new epoch starts after the last segment that ends without an open transaction. What the old writer left behind it is
-no longer part of the log, and the source is read again from ``resolved_ts``.
+A new epoch starts after the last segment that ends without an open transaction. Segments that the old writer left
+beyond it are no longer part of the log, and the source is read again from ``resolved_ts``.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,16 +16,20 @@ import anyio
 import structlog
 
 from agent.errors import HoldTooEarlyError, LogFencedError
+from agent.object_store import is_object_store
 from agent.rows.batches import SegmentRef
 from reactor.errors import EtcdError
 from reactor.ids import CaptureId, Ts
 from reactor.keys import DdlKey, FormatKey, LogKey, ddl_prefix
-from reactor.records.changefeed import DdlRecord, Era, LogHead, TableChange
+from reactor.records.changefeed import DdlRecord, TableChange
 from reactor.records.formats import ClusterFormat, Feature
+from reactor.records.log_head import Era, LogHead
 from reactor.store.port import Compare, EtcdClient, Put, Target
 
-#: schema changes that go into one transaction with the head; etcd takes 128 operations by default
+#: schema changes per transaction with the head; etcd allows 128 operations by default
 _DDL_MAX = 64
+#: recent segment names in the head: more than are added between two reads
+_RECENT = 16
 _RETRY_S = 0.2
 _RETRY_MAX_S = 5.0
 
@@ -36,19 +40,19 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class StoredHead:
-    """The head as it is; ``revision`` is the key's, 0 when there is no head yet."""
+    """The stored head; ``revision`` is the key's, 0 if there is no head yet."""
 
     head: LogHead | None
     revision: int
 
 
 class HeadStore(Protocol):
-    """Where the head is kept. Errors are ``EtcdError``; after one, a swap may or may not have been done."""
+    """Where the head is stored. Errors are ``EtcdError``; after one, a swap may or may not have happened."""
 
     async def read(self) -> StoredHead: ...
 
     async def swap(self, head: LogHead, *, revision: int, ddl: Sequence[DdlRecord] = ()) -> int | None:
-        """Write ``head`` if the key is still at ``revision``: its new revision, or None when it had moved.
+        """Write ``head`` if the key is still at ``revision``. Return its new revision, or None if the key had changed.
 
         ``ddl`` is written in the same transaction.
 
@@ -57,19 +61,19 @@ class HeadStore(Protocol):
         ...
 
     async def read_ddl(self) -> list[DdlRecord]:
-        """The schema changes found so far, by Ts."""
+        """Return the schema changes found so far, by Ts."""
         ...
 
 
 class EtcdHeadStore:
-    """The head under its key in etcd. ``life``: holds while the changefeed is still the one that was started; one of
-    the same name that has been created since has a log of its own."""
+    """The head under its key in etcd. ``guard``: holds while the same incarnation of the changefeed exists; one of the
+    same name created later has its own log."""
 
-    def __init__(self, client: EtcdClient, key: LogKey, *, life: Compare | None = None) -> None:
+    def __init__(self, client: EtcdClient, key: LogKey, *, guard: Compare | None = None) -> None:
         self._client = client
         self._place = key
         self._key = str(key)
-        self._life = life
+        self._guard = guard
 
     async def read(self) -> StoredHead:
         item = await self._client.get(self._key)
@@ -78,14 +82,14 @@ class EtcdHeadStore:
         return StoredHead(LogHead.decode(item.value, key=self._key), item.mod_revision)
 
     async def swap(self, head: LogHead, *, revision: int, ddl: Sequence[DdlRecord] = ()) -> int | None:
-        if holds := [hold for record in ddl for hold in record.holds]:
-            await self._refuse_early(holds)
-        compares = [Compare(self._key, Target.MOD_REVISION, revision), *([self._life] if self._life else [])]
+        if changes := [change for record in ddl for change in record.changes if _needs_format(change)]:
+            await self._refuse_early(changes)
+        compares = [Compare(self._key, Target.MOD_REVISION, revision), *([self._guard] if self._guard else [])]
         found = [Put(self._ddl_key(record), record.encode()) for record in ddl]
         result = await self._client.txn(compares, [Put(self._key, head.encode()), *found])
         if result.succeeded:
             return result.revision
-        if self._life is not None and not await still_holds(self._client, self._life):
+        if self._guard is not None and not await still_holds(self._client, self._guard):
             raise LogFencedError("the changefeed was removed; this sync unit stops")
         return None
 
@@ -95,15 +99,20 @@ class EtcdHeadStore:
         records = [DdlRecord.decode(item.value, key=item.key) for item in found.items]
         return sorted(records, key=lambda record: record.ts)
 
-    async def _refuse_early(self, holds: Sequence[TableChange]) -> None:
-        """An older capture cannot read a hold, and would write the table on. The format never goes back, so one answer
-        is good for ever. :raises HoldTooEarlyError: there are such captures."""
+    async def _refuse_early(self, changes: Sequence[TableChange]) -> None:
+        """Refuse a hold, or a table that is to be copied, while older captures run: they cannot read it, and would
+        write the table. The stored format is never downgraded, so a positive answer is remembered.
+
+        :raises HoldTooEarlyError: older captures run.
+        """
         key = str(FormatKey(self._place.cluster))
         stored = await self._client.get(key)
         number = (ClusterFormat.decode(stored.value, key=key) if stored else ClusterFormat()).number
-        if number < Feature.HELD_TABLES:
+        first = max(changes, key=_needs_format)
+        if number < _needs_format(first):
+            what = first.reason or "a table came with rows that are not in the log"
             raise HoldTooEarlyError(
-                f"{holds[0].reason}; to hold the table alone the cluster must use format {Feature.HELD_TABLES:d}, "
+                f"{what}; to hold the table alone the cluster must use format {_needs_format(first):d}, "
                 f"and uses {number}: upgrade all captures; it is tried again"
             )
 
@@ -112,17 +121,27 @@ class EtcdHeadStore:
         return str(DdlKey(place.cluster, place.namespace, place.changefeed, record.ts))
 
 
-async def still_holds(client: EtcdClient, life: Compare) -> bool:
-    """Whether ``life`` (of a key's create revision) would hold in a transaction. :raises EtcdError: no answer."""
-    item = await client.get(life.key)
-    return (item.create_revision if item else 0) == life.revision
+def _needs_format(change: TableChange) -> int:
+    """0: every one can carry it."""
+    if change.table is not None and change.table.to_copy:
+        return Feature.NEW_POSITION
+    return Feature.HELD_TABLES if change.is_hold else 0
+
+
+async def still_holds(client: EtcdClient, guard: Compare) -> bool:
+    """Return whether ``guard`` (on a key's create revision) holds.
+
+    :raises EtcdError: no answer.
+    """
+    item = await client.get(guard.key)
+    return (item.create_revision if item else 0) == guard.revision
 
 
 class LogWriter:
-    """The one who appends. ``head`` is what was last written; take over before anything else.
+    """The only writer of the log. ``head``: what was last written; call ``take_over`` first.
 
-    ``epoch_floor``: epochs of a log that has no head yet begin above it, so that no file which an earlier changefeed
-    of the same name has left, or still writes, can be taken for one of this log.
+    ``epoch_floor``: a log without a head begins with an epoch above it, so that files of an earlier changefeed of the
+    same name are never taken for part of this log.
     """
 
     def __init__(self, store: HeadStore, *, capture: CaptureId, epoch_floor: int = 0) -> None:
@@ -141,7 +160,7 @@ class LogWriter:
         return self._stored.head is not None
 
     async def take_over(self, start_ts: Ts, *, position: str = "") -> LogHead:
-        """Become the writer, whoever was it before. ``start_ts``, ``position``: where a log without a head begins."""
+        """Become the writer in place of any other. ``start_ts``, ``position``: where a log without a head begins."""
         while True:
             stored = await self._read()
             head = stored.head or LogHead(resolved_ts=start_ts, position=position, epoch=self._epoch_floor)
@@ -149,9 +168,9 @@ class LogWriter:
                 return self.head
 
     async def renew(self) -> LogHead:
-        """A new epoch of our own, to read again what came after the last finished transaction.
+        """Start a new epoch of our own, to read again what came after the last finished transaction.
 
-        :raises LogFencedError: another writer has taken over meanwhile.
+        :raises LogFencedError: another writer has taken over.
         """
         stored = await self._read()
         if stored.head != self.head:
@@ -169,18 +188,19 @@ class LogWriter:
         attachment: str = "",
         ddl: Sequence[DdlRecord] = (),
     ) -> None:
-        """Make a written segment part of the log; with ``is_complete``, no transaction is open behind it.
+        """Make a written segment part of the log; with ``is_complete``, no transaction is open at its end.
 
-        ``ddl``: the schema changes that the head now passes; they are there before it, or with it.
+        ``ddl``: the schema changes that the head passes; they are stored before it, or with it.
 
         :raises LogFencedError: another writer has taken over.
         """
         head = self.head
         assert segment.seq == head.last_seq + 1, "segments are appended one after the other"
         assert segment.epoch == head.epoch, "a segment is appended under the epoch it was written in"
+        recent = _recent(head, segment)
         if not is_complete:
             assert not ddl, "the head does not pass a transaction that is not finished"
-            await self._move(head.with_(last_seq=segment.seq))
+            await self._move(head.with_(last_seq=segment.seq, recent=recent))
             return
         await self._move(
             head.with_(
@@ -190,6 +210,7 @@ class LogWriter:
                 resolved_time=resolved_time,
                 position=position,
                 attachment=attachment,
+                recent=recent,
             ),
             ddl,
         )
@@ -203,7 +224,7 @@ class LogWriter:
         attachment: str = "",
         ddl: Sequence[DdlRecord] = (),
     ) -> None:
-        """Say that nothing more was committed up to ``resolved_ts``, as of ``resolved_time``, but ``ddl``.
+        """Move ``resolved_ts`` (commit time ``resolved_time``): nothing was committed up to there except ``ddl``.
 
         :raises LogFencedError: another writer has taken over.
         """
@@ -213,7 +234,7 @@ class LogWriter:
             await self._move(new.with_(attachment=attachment), ddl)
 
     async def forget(self, *, first_seq: int, removed_ts: Ts) -> None:
-        """Take the segments before ``first_seq`` out of the log; their files may be removed afterwards.
+        """Remove the segments before ``first_seq`` from the log; their files may be deleted afterwards.
 
         :raises LogFencedError: another writer has taken over.
         """
@@ -229,11 +250,11 @@ class LogWriter:
         await self._move(head.with_(first_seq=first_seq, removed_ts=max(head.removed_ts, removed_ts), eras=eras))
 
     async def read_ddl(self) -> list[DdlRecord]:
-        """The schema changes found so far; while this writer has the log, only it adds some."""
-        return await self._asked(self._store.read_ddl)
+        """Return the schema changes found so far; only the current writer adds any."""
+        return await self._retry(self._store.read_ddl)
 
     async def _move(self, new: LogHead, ddl: Sequence[DdlRecord] = ()) -> None:
-        """From ``self.head`` to ``new``, however often etcd has to be asked; ``ddl`` goes with it, or ahead of it.
+        """Move from ``self.head`` to ``new``, retrying until etcd answers; ``ddl`` is stored with it or before it.
 
         :raises LogFencedError: the head is neither the old one nor the new one.
         """
@@ -242,12 +263,12 @@ class LogWriter:
             if await self._put(before, self._stored, ddl[:_DDL_MAX]):
                 ddl = ddl[_DDL_MAX:]
             else:
-                await self._look_again(before)
+                await self._read_expecting(before)
         while not await self._put(new, self._stored, ddl):
-            if (await self._look_again(before, new)).head == new:
+            if (await self._read_expecting(before, new)).head == new:
                 return
 
-    async def _look_again(self, *expected: LogHead) -> StoredHead:
+    async def _read_expecting(self, *expected: LogHead) -> StoredHead:
         """:raises LogFencedError: the head is none of ``expected``."""
         stored = await self._read()
         if stored.head not in expected:
@@ -256,7 +277,7 @@ class LogWriter:
         return stored
 
     async def _put(self, new: LogHead, expected: StoredHead, ddl: Sequence[DdlRecord] = ()) -> bool:
-        """One try; False when it was refused, or when nobody can say: read then."""
+        """Try once. Return False if the swap was refused, or if the outcome is unknown: read the head then."""
         try:
             revision = await self._store.swap(new, revision=expected.revision, ddl=ddl)
         except EtcdError as error:
@@ -270,10 +291,10 @@ class LogWriter:
         return True
 
     async def _read(self) -> StoredHead:
-        return await self._asked(self._store.read)
+        return await self._retry(self._store.read)
 
-    async def _asked(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """The answer of etcd, however often it has to be asked."""
+    async def _retry(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Return etcd's answer, retrying until there is one."""
         delay_s = _RETRY_S
         while True:
             try:
@@ -293,6 +314,12 @@ class LogWriter:
         )
 
 
+def _recent(head: LogHead, segment: SegmentRef) -> tuple[str, ...]:
+    if not is_object_store(segment.path):
+        return ()
+    return (*head.recent, segment.path.rpartition("/")[2])[-_RECENT:]
+
+
 def _new_era(head: LogHead, capture: CaptureId) -> LogHead:
     first_seq = head.complete_seq + 1
     kept = tuple(era for era in head.eras if era.first_seq < first_seq)
@@ -304,6 +331,25 @@ def _new_era(head: LogHead, capture: CaptureId) -> LogHead:
     )
 
 
+def begun_again(head: LogHead, start_ts: Ts, *, position: str) -> LogHead:
+    """The log as it begins again at ``start_ts``: nothing that was in it is part of it any more."""
+    assert start_ts > head.resolved_ts, f"a log at {head.resolved_ts} cannot begin again at {start_ts}"
+    seq = head.last_seq + 1
+    return head.with_(
+        epoch=head.epoch + 1,
+        first_seq=seq,
+        last_seq=seq - 1,
+        complete_seq=seq - 1,
+        resolved_ts=start_ts,
+        resolved_time=0.0,
+        removed_ts=start_ts,
+        position=position,
+        attachment="",
+        recent=(),
+        eras=(Era(epoch=head.epoch + 1, first_seq=seq),),
+    )
+
+
 def epoch_of(head: LogHead, seq: int) -> int:
-    """The epoch whose file is segment ``seq``."""
+    """Return the epoch whose file is segment ``seq``."""
     return next((era.epoch for era in reversed(head.eras) if era.first_seq <= seq), head.epoch)

@@ -1,8 +1,9 @@
-"""Log reader: finds the segments that hold a range of the log, from the head and the names in the directory.
+"""Log reader: finds the segments that hold a range of the log, from the head and the directory's file names.
 
-Names are read once and remembered, and a directory is listed again only when the head has moved past what was seen, so
-asking is cheap with thousands of segments. Which tables a segment holds is read from the file, once, and only for
-segments that somebody asks for. Blocking; used by one thread at a time.
+Names are cached, and a directory is listed again only if the head has moved past the cached ones, so a lookup is cheap
+even with thousands of segments. On an object store, where listing is a request, the head itself supplies the newest
+names. Which tables a segment contains is read from its file, once, and only for segments that are requested. Blocking;
+used by one thread at a time.
 """
 
 from bisect import bisect_right
@@ -14,7 +15,7 @@ from agent.log.segment import SegmentName
 from agent.log.storage import LogDirectory
 from agent.rows.batches import SegmentRef
 from reactor.ids import Ts
-from reactor.records.changefeed import Era, LogHead
+from reactor.records.log_head import Era, LogHead
 
 
 class LogReader:
@@ -28,11 +29,11 @@ class LogReader:
         self._valid_for: tuple[int, int, tuple[Era, ...]] | None = None
 
     def segments(self, head: LogHead, from_ts: Ts, to_ts: Ts, *, known_ts: Ts | None = None) -> tuple[SegmentRef, ...]:
-        """Every segment with an event in ``(from_ts, to_ts]``, in order, with the tables it holds.
+        """Return every segment with an event in ``(from_ts, to_ts]``, in order, with the tables it contains.
 
-        ``known_ts``: what is at or below it may be missing, since whoever asks has it; ``from_ts`` if not given.
+        ``known_ts``: segments at or below it may be missing, since the caller has their changes; default ``from_ts``.
 
-        :raises LogError: a segment is missing, or the log does not hold any more what comes after ``known_ts``.
+        :raises LogError: a segment is missing, or changes after ``known_ts`` have been removed from the log.
         """
         assert to_ts <= head.resolved_ts, "only what is resolved may be read"
         valid = self._list(head)
@@ -57,23 +58,36 @@ class LogReader:
         return self._valid
 
     def _refresh(self, head: LogHead) -> None:
-        names = self._directory.names()
-        seen = {name: self._seen.get(name) or SegmentName.parse(name) for name in names}
-        self._seen = {name: parsed for name, parsed in seen.items() if parsed is not None}
+        if not self._is_cache_complete(head):
+            self._list_all()
         self._valid = valid_segments(head, list(self._seen.values()))
         _check_whole(head, self._valid, self._directory)
         alive = {self._directory.path_of(name) for name in self._seen}
         self._contents = {path: found for path, found in self._contents.items() if path in alive}
 
+    def _is_cache_complete(self, head: LogHead) -> bool:
+        """Return whether the cached names and those in the head are the complete log."""
+        listed = {name: parsed for name in head.recent if (parsed := SegmentName.parse(name)) is not None}
+        known = {name: parsed for name, parsed in (self._seen | listed).items() if parsed.seq >= head.first_seq}
+        if not head.recent or len(valid_segments(head, list(known.values()))) != head.last_seq - head.first_seq + 1:
+            return False
+        self._seen = known
+        return True
+
+    def _list_all(self) -> None:
+        names = self._directory.names()
+        seen = {name: self._seen.get(name) or SegmentName.parse(name) for name in names}
+        self._seen = {name: parsed for name, parsed in seen.items() if parsed is not None}
+
 
 def valid_segments(head: LogHead, names: list[SegmentName]) -> list[SegmentName]:
-    """Those of ``names`` that are part of the log, in order."""
+    """Return the ``names`` that are part of the log, in order."""
     inside = (name for name in names if head.first_seq <= name.seq <= head.last_seq)
     return sorted((name for name in inside if name.epoch == epoch_of(head, name.seq)), key=lambda name: name.seq)
 
 
 def _check_whole(head: LogHead, valid: list[SegmentName], directory: LogDirectory) -> None:
-    """Segments may be missing only at the front, see ``_check_front``."""
+    """Check that segments are missing only at the front, see ``_check_front``."""
     expected = head.last_seq - (valid[0].seq if valid else head.first_seq) + 1
     if len(valid) != expected:
         present = {name.seq for name in valid}
@@ -86,8 +100,8 @@ def _check_whole(head: LogHead, valid: list[SegmentName], directory: LogDirector
 
 
 def _check_front(head: LogHead, valid: list[SegmentName], known_ts: Ts, directory: LogDirectory) -> None:
-    """What is missing at the front must all be known. Where only the files are gone and not yet the head's word for
-    them, that is so if something is known of what is there; else it is not guessed: the next head tells."""
+    """Check that the caller has everything missing at the front. Files may be deleted before this head says so; then
+    the first remaining segment must begin at or before ``known_ts``."""
     if known_ts < head.removed_ts:
         raise LogError(
             f"changes after {known_ts} are wanted, but those up to {head.removed_ts} were removed from the change log "

@@ -1,12 +1,11 @@
-"""Log retention: removes segments that every span has passed and that nobody can rewind to any more.
+"""Log retention: removes segments that every span has passed and that are too old to rewind to.
 
-Only a prefix of the log ever goes. The head's ``first_seq`` moves first, then the files are removed: a crash between
-the two leaves files that are no part of the log, which the next round finds as orphans. Orphans are also what
-replaced writers left behind: segments of an epoch that their number no longer belongs to; and attachments that no
-head names any more.
+Only a prefix of the log is ever removed. The head's ``first_seq`` moves first, then the files are deleted: a crash
+between the two leaves orphans, files that are not part of the log, which the next round finds. Other orphans are files
+of stale writers: segments of an epoch that no longer owns their number; and attachments that no head names any more.
 
-What only held tables need stays up to a bound of age and of bytes; past it the oldest goes, and with it the position of
-whoever needs it (``owner.feed.held``).
+Segments that only held tables need are kept up to a limit of age and bytes; beyond it the oldest are removed, and
+tables that still need them lose their position (``owner.feed.held``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,12 +17,12 @@ from agent.log.segment import SegmentName
 from agent.log.storage import LogDirectory, finished_name
 from agent.ports.log_storage import Entry
 from reactor.ids import MAX_TS, Ts
-from reactor.records.changefeed import LogHead
+from reactor.records.log_head import LogHead
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """``first_seq``: where the log begins afterwards; ``removed_ts``: the last event that goes; ``names``: files."""
+    """``first_seq``: the log's new beginning; ``removed_ts``: the last event removed; ``names``: files to delete."""
 
     first_seq: int
     removed_ts: Ts
@@ -32,10 +31,11 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """Who needs the log. ``checkpoint_ts``: every span that flows has passed it; ``held_ts``: so has every held table.
+    """How much of the log is needed. ``checkpoint_ts``: every flowing span has passed it; ``held_ts``: so has every
+    held table.
 
-    ``retention_s``: how long what all have passed is kept; ``held_retention_s`` and ``held_bytes``: how long, and how
-    much, for held tables.
+    ``retention_s``: how long to keep segments that all have passed; ``held_retention_s`` and ``held_bytes``: how long,
+    and how many bytes, to keep for held tables.
     """
 
     checkpoint_ts: Ts
@@ -46,7 +46,7 @@ class Needs:
 
 
 def plan(head: LogHead, entries: Sequence[Entry], needs: Needs, *, now: float) -> Removal:
-    """What may be removed at ``now`` (Unix seconds)."""
+    """Return what may be removed at ``now`` (Unix seconds)."""
     found = [(name, entry) for entry in entries if (name := SegmentName.parse(entry.name))]
     by_seq = {name.seq: (name, entry) for name, entry in found if name.epoch == epoch_of(head, name.seq)}
     seq, removed_ts, names = head.first_seq, head.removed_ts, list(_orphans(head, entries))
@@ -60,7 +60,8 @@ _Found = tuple[SegmentName, Entry]
 
 
 def _passed(head: LogHead, by_seq: Mapping[int, _Found], needs: Needs, now: float) -> list[_Found]:
-    """What nobody needs but held tables: the number decides, not the directory, and a gap ends the walk."""
+    """Return the segments that only held tables need: passed by all flowing spans and older than the retention. Walks
+    by segment number, not by directory, and stops at a gap."""
     passed: list[_Found] = []
     seq = head.first_seq
     while seq <= head.complete_seq and seq in by_seq:
@@ -73,7 +74,7 @@ def _passed(head: LogHead, by_seq: Mapping[int, _Found], needs: Needs, now: floa
 
 
 def _not_held(passed: Sequence[_Found], needs: Needs, now: float) -> Iterable[_Found]:
-    """Those that held tables have passed too, or that are too old or too many to be kept for them."""
+    """Return the segments that held tables have passed too, or that exceed the limits of age and bytes."""
     size = sum(entry.size for name, entry in passed if name.last_ts > needs.held_ts)
     for name, entry in passed:
         is_held = name.last_ts > needs.held_ts
@@ -92,7 +93,7 @@ def _orphans(head: LogHead, entries: Iterable[Entry]) -> Iterable[str]:
         if name is None or name.epoch > head.epoch:
             continue
         is_before = name.seq < head.first_seq
-        # under our own epoch a file behind the head is the one that is being written
+        # under our own epoch, a file beyond the head is the one being written
         is_replaced = name.epoch < head.epoch and (name.epoch != epoch_of(head, name.seq) or name.seq > head.last_seq)
         is_leftover = name.epoch < head.epoch and entry.name != finished_name(entry.name)
         if is_before or is_replaced or is_leftover:
@@ -100,7 +101,7 @@ def _orphans(head: LogHead, entries: Iterable[Entry]) -> Iterable[str]:
 
 
 async def apply(removal: Removal, writer: LogWriter) -> None:
-    """Move the head; the files may be removed once this has returned.
+    """Move the head; the files may be removed once this returns.
 
     :raises LogFencedError: another writer has taken over.
     """
@@ -108,5 +109,5 @@ async def apply(removal: Removal, writer: LogWriter) -> None:
 
 
 def remove_files(removal: Removal, directory: LogDirectory) -> None:
-    """:raises LogError: the storage refused; what is left is found again."""
+    """:raises LogError: the storage refused; the next round finds the remaining files."""
     directory.remove(removal.names)

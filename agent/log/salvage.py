@@ -1,7 +1,7 @@
-"""Salvage: reads a damaged segment's batches in order for people, as far as they are whole.
+"""Salvage: reads the intact batches of a damaged segment in order, for inspection by people.
 
-Readers of the log go by the list at a segment's end, and take none that lacks it. Batches lie one after the other, each
-with its head, so those before a cut or a damaged place can be read all the same.
+Readers of the log use the index at a segment's end, and reject a file without it. Batches are stored one after another,
+each with its own header, so those before a truncated or damaged place can still be read.
 """
 
 import json
@@ -11,19 +11,18 @@ from typing import Any, Final
 import pyarrow as pa
 
 from agent.errors import LogError
-from agent.log.segment import BATCHES, COMMIT_TIME, SCHEMA, refuse_newer
+from agent.log.segment import BATCHES, COMMIT_TIME, SCHEMA, UNREADABLE, refuse_newer
 from agent.log.storage import open_input
 from agent.rows.schema import LOG_BATCH, TableSchema
 
-#: before the first message: the file's magic, and two bytes that fill up to eight
+#: before the first message: the file's magic, and two bytes of padding
 _HEAD_BYTES: Final = 8
-_UNREADABLE: Final = (OSError, pa.ArrowException, ValueError, LookupError, TypeError)
 
 
 def whole_batches(path: str) -> Iterator[tuple[TableSchema, pa.RecordBatch, float]]:
-    """Batches with their table's schema and the commit time of their newest event.
+    """Yield batches with their table's schema and the commit time of their newest event.
 
-    :raises LogError: the file is missing, no segment, or cut off or damaged behind the batches that came.
+    :raises LogError: the file is missing, no segment, or truncated or damaged after the batches that were yielded.
     """
     with open_input(path) as file:
         reader = _open(file, path)
@@ -35,7 +34,7 @@ def whole_batches(path: str) -> Iterator[tuple[TableSchema, pa.RecordBatch, floa
                 if batch is None:
                     break
                 found = TableSchema.from_json(metadata[SCHEMA]), batch, float(metadata[COMMIT_TIME])
-            except _UNREADABLE as error:
+            except UNREADABLE as error:
                 raise LogError(_ended(path, f"at byte {at}, in its batch {count + 1}", error)) from None
             yield found
             count += 1
@@ -47,7 +46,7 @@ def _open(file: Any, path: str) -> Any:
         file.seek(_HEAD_BYTES)
         reader = pa.ipc.open_stream(file)
         schema = reader.schema
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise LogError(_ended(path, "in its head", error)) from None
     refuse_newer(schema, path)
     if BATCHES not in (schema.metadata or {}) or not schema.remove_metadata().equals(LOG_BATCH.remove_metadata()):
@@ -65,7 +64,7 @@ def _next(reader: Any) -> tuple[pa.RecordBatch | None, Any]:
 
 
 def _check_end(file: Any, path: str, count: int) -> None:
-    """What a reader of the log needs."""
+    """Check the index that readers of the log need."""
     try:
         file.seek(0)
         with pa.ipc.open_file(file) as reader:
@@ -73,7 +72,7 @@ def _check_end(file: Any, path: str, count: int) -> None:
             if reader.num_record_batches == len(listed) == count:
                 return
             reason: Exception = ValueError(f"it lists {len(listed)} batches, and has {count}")
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         reason = error
     raise LogError(_ended(path, f"behind its {count} batches, in the list at its end", reason)) from None
 

@@ -1,11 +1,11 @@
-"""Segment: one file of the change log, its name, how it is written and how one table is read out of it.
+"""Segment: one file of the change log: its name, how it is written, and how one table is read from it.
 
-A segment is an Arrow IPC file (lz4) with record batches of one table and schema version each, in log order inside a
-batch and from one to the next. None is larger than some mebibytes: it is decompressed and decoded as a whole, and what
-decoding makes of narrow rows is larger than they are. The name tells the segment's place; the file's schema metadata
-tells which batch is whose, so a reader touches only the batches of its table; every batch carries the table's schema
-and the commit time of its newest event, or of a newer one of the same segment. Which files belong to the log is not
-said here: the head says it (``agent.log.reader``).
+A segment is an Arrow IPC file (lz4) of record batches with one table and schema version each, in log order within and
+across batches. Batches are limited to a few mebibytes: each is decompressed and decoded as a whole, and decoded narrow
+rows are larger than their events. The name contains the segment's position. The file's schema metadata lists which
+batch belongs to which table, so a reader touches only its table's batches; every batch carries its table's schema and
+the commit time of its newest event, or of a newer one in the same segment. The head decides which files are part of the
+log (``agent.log.reader``).
 """
 
 import json
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +29,14 @@ from reactor.ids import Ts
 SCHEMA = b"weir.schema"
 COMMIT_TIME = b"weir.commit_time"
 BATCHES = b"weir.batches"
-#: of the file; one without it is of v0.1.0
+#: the file's format; files without it are from v0.1.0
 FORMAT = b"weir.format"
+#: what Arrow and JSON raise for damaged contents
+UNREADABLE: Final = (OSError, pa.ArrowException, ValueError, LookupError, TypeError)
 NEWEST_FORMAT = 1
 
 _PIECE_BYTES = 4 << 20
-#: what runs beside it has the other cores; a batch of some rows takes a third of the time so
+#: other tasks use the other cores; without threads a batch of a few rows takes a third of the time
 _OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 
 _NAME = re.compile(r"^(\d{12,})-(\d+)-([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)\.arrow$")
@@ -42,7 +44,7 @@ _NAME = re.compile(r"^(\d{12,})-(\d+)-([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)\.arrow
 
 @dataclass(frozen=True, slots=True)
 class SegmentName:
-    """What the name of a segment says; see ``SegmentRef`` for the meaning."""
+    """The fields of a segment's file name; see ``SegmentRef`` for their meaning."""
 
     seq: int
     epoch: int
@@ -55,7 +57,7 @@ class SegmentName:
 
     @classmethod
     def parse(cls, name: str) -> "SegmentName | None":
-        """None when the name is not a segment's."""
+        """Parse a file name; None if it is not a segment's."""
         match = _NAME.match(name)
         if match is None:
             return None
@@ -68,7 +70,7 @@ class SegmentName:
 
 
 def write(directory: LogDirectory, name: SegmentName, batches: Sequence[TableBatch]) -> SegmentRef:
-    """Write one segment; when this returns it is durable under its name, and a crash before leaves nothing under it.
+    """Write one segment, atomically and durably.
 
     :raises LogError: the storage refused.
     """
@@ -98,28 +100,27 @@ def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def contents_of(path: str) -> tuple[frozenset[int], int]:
-    """The tables with at least one event in the segment, and its size in bytes.
+    """Return the tables with at least one event in the segment, and its size in bytes.
 
     :raises LogError: the file is missing or damaged.
     """
     with open_input(path) as file, _reader(file, path) as reader:
-        return frozenset(table for table, _ in _listing(reader)), int(file.size())
+        return frozenset(table for table, _ in _listing(reader, path)), int(file.size())
 
 
 def read_batches(path: str, table_id: int | None = None) -> Iterator[tuple[TableSchema, pa.RecordBatch, float]]:
-    """Whole batches of one table (or of all) with the commit time of their newest event.
+    """Yield the batches of one table (or of all), each with the commit time of its newest event.
 
     :raises LogError: the file is missing or damaged.
     """
     with open_input(path) as file, _reader(file, path) as reader:
-        for index, (table, _) in enumerate(_listing(reader)):
+        for index, (table, _) in enumerate(_listing(reader, path)):
             if table_id is None or table == table_id:
-                batch, metadata = _read_batch(reader, index, path)
-                yield _schema(metadata[SCHEMA]), batch, float(metadata[COMMIT_TIME])
+                yield _read_batch(reader, index, path)
 
 
 def event_offsets(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """Where in its buffer each event begins, and where the last one ends."""
+    """Return the offset of each event in the batch's buffer, and the end of the last one."""
     events = batch.column("event")
     offsets = np.frombuffer(events.buffers()[1], np.int64)
     return offsets[events.offset : events.offset + len(events) + 1]
@@ -130,27 +131,30 @@ def _schema(text: bytes) -> TableSchema:
     return TableSchema.from_json(text)
 
 
-def _read_batch(reader: Any, index: int, path: str) -> tuple[pa.RecordBatch, Any]:
+def _read_batch(reader: Any, index: int, path: str) -> tuple[TableSchema, pa.RecordBatch, float]:
     try:
         item = reader.get_batch_with_custom_metadata(index)
-        item.batch.validate(full=True)  # decoders go by its offsets
-    except (OSError, pa.ArrowException) as error:
+        item.batch.validate(full=True)  # decoders rely on its offsets
+        return _schema(item.custom_metadata[SCHEMA]), item.batch, float(item.custom_metadata[COMMIT_TIME])
+    except UNREADABLE as error:
         raise _damaged(path, error) from error
-    return item.batch, item.custom_metadata
 
 
 def _reader(file: Any, path: str) -> Any:
     try:
         reader = pa.ipc.open_file(file, options=_OPTIONS)
-    except (OSError, pa.ArrowException) as error:
+    except UNREADABLE as error:
         raise _damaged(path, error) from error
     refuse_newer(reader.schema, path)
     return reader
 
 
 def refuse_newer(schema: pa.Schema, path: str) -> None:
-    """:raises LogError: the segment was written by a version whose segments this one cannot read."""
-    number = int((schema.metadata or {}).get(FORMAT, b"1"))
+    """:raises LogError: a newer version of Weir wrote the segment, and this one cannot read it."""
+    try:
+        number = int((schema.metadata or {}).get(FORMAT, b"1"))
+    except ValueError as error:
+        raise _damaged(path, error) from error
     if number > NEWEST_FORMAT:
         raise LogError(
             f"segment {path} is of format {number}, and this version of Weir reads up to {NEWEST_FORMAT}: "
@@ -158,9 +162,14 @@ def refuse_newer(schema: pa.Schema, path: str) -> None:
         )
 
 
-def _listing(reader: Any) -> list[list[int]]:
-    return list(json.loads(reader.schema.metadata[BATCHES]))
+def _listing(reader: Any, path: str) -> list[tuple[int, int]]:
+    """Return the table and the number of events of each batch."""
+    try:
+        return [(int(table), int(events)) for table, events in json.loads(reader.schema.metadata[BATCHES])]
+    except UNREADABLE as error:
+        raise _damaged(path, error) from error
 
 
 def _damaged(path: str, error: Exception) -> LogError:
-    return LogError(f"segment {path} cannot be read ({str(error).splitlines()[0][:120]}); is the log storage complete?")
+    said = (str(error).splitlines() or [type(error).__name__])[0][:120]
+    return LogError(f"segment {path} cannot be read ({said}); is the log storage complete?")

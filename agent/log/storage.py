@@ -1,7 +1,7 @@
-"""Log storage: a directory per changefeed and source, on local disk or anywhere fsspec reaches.
+"""Log storage: a directory per changefeed and source, on local disk, an object store, or anywhere fsspec reaches.
 
-The *marker* is one small file at the root saying whose storage this is; captures compare it with what the cluster
-knows, since a local directory on two machines is not one log.
+The *marker* is a small file at the root that identifies the storage. Captures compare it with the marker that the
+cluster has recorded, since local directories on two machines are not one log.
 """
 
 import contextlib
@@ -12,43 +12,54 @@ from typing import Any, BinaryIO
 import fsspec
 import pyarrow as pa
 
+from agent import host_cache
 from agent.errors import LogError, LogStorageMismatchError
-from agent.log.directories import TEMPORARY, LocalDirectory, RemoteDirectory
+from agent.log.directories import MARKER, TEMPORARY, LocalDirectory, ObjectDirectory, RemoteDirectory, cache_key
+from agent.object_store import ObjectStore, is_object_store
 from agent.ports.log_storage import Entry, LogStorage
-
-_MARKER = "weir-log"
 
 
 class LogDirectory:
-    """The segments of one changefeed and source. Blocking; call it from worker threads."""
+    """The files of one changefeed and source. Blocking; call it from worker threads."""
 
     def __init__(self, uri: str, *, changefeed: str, source: str) -> None:
+        self._storage: LogStorage
+        if is_object_store(uri):
+            self._shown = f"{uri.rstrip('/')}/{changefeed}/{source}"
+            self._storage = ObjectDirectory(ObjectStore(self._shown))
+            return
         files, root = _resolve(uri)
         path = f"{root.rstrip('/')}/{changefeed}/{source}"
-        self._storage: LogStorage = LocalDirectory(path) if _is_local(uri) else RemoteDirectory(files, path)
+        self._storage = LocalDirectory(path) if _is_local(uri) else RemoteDirectory(files, path)
         self._shown = path if _is_local(uri) else str(files.unstrip_protocol(path))
 
     def __str__(self) -> str:
         return self._shown
 
     def path_of(self, name: str) -> str:
-        """The path or URI that ``open_input`` takes, here and on executors."""
+        """Return the path or URI that ``open_input`` takes, here and on executors."""
         return f"{self._shown}/{name}"
 
     def names(self) -> list[str]:
-        """All files, finished or not. :raises LogError: the storage refused."""
+        """Return the names of all files, finished or not.
+
+        :raises LogError: the storage refused.
+        """
         with self._errors(), contextlib.suppress(FileNotFoundError):
             return self._storage.names()
         return []
 
     def entries(self) -> list[Entry]:
-        """As ``names``, with sizes and times. :raises LogError: the storage refused."""
+        """Return all files with sizes and times.
+
+        :raises LogError: the storage refused.
+        """
         with self._errors(), contextlib.suppress(FileNotFoundError):
             return self._storage.entries()
         return []
 
     def write(self, name: str, fill: Callable[[BinaryIO], None]) -> int:
-        """Make ``name`` with what ``fill`` writes, durable and all or nothing; returns its size.
+        """Write ``name`` with ``fill``, atomically and durably. Return its size in bytes.
 
         :raises LogError: the storage refused.
         """
@@ -56,7 +67,11 @@ class LogDirectory:
             return self._storage.write(name, fill)
 
     def read(self, name: str) -> bytes:
-        """A small file. :raises FileNotFoundError: there is none. :raises LogError: the storage refused."""
+        """Return a small file's content.
+
+        :raises FileNotFoundError: there is no such file.
+        :raises LogError: the storage refused.
+        """
         try:
             return self._storage.read(name)
         except FileNotFoundError:
@@ -65,7 +80,10 @@ class LogDirectory:
             raise self._refused(error) from error
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove files; what is gone already is fine. :raises LogError: the storage refused."""
+        """Remove files; missing ones are ignored.
+
+        :raises LogError: the storage refused.
+        """
         for name in names:
             with self._errors(), contextlib.suppress(FileNotFoundError):
                 self._storage.remove(name)
@@ -83,18 +101,21 @@ class LogDirectory:
 
 
 def finished_name(name: str) -> str:
-    """The name that a half-written file would have got."""
+    """Return the final name of a half-written file."""
     return name.removeprefix(TEMPORARY)
 
 
 def open_input(path: str) -> Any:
-    """A file of the log for Arrow to read: mapped into memory where it is local.
+    """Open a file of the log for Arrow. Local files and the host cache's copies of objects are memory-mapped; other
+    files are read on demand.
 
-    :raises LogError: it is missing or cannot be read.
+    :raises LogError: the file is missing or cannot be read.
     """
     try:
         if _is_local(path):
             return pa.memory_map(path.removeprefix("file://"))
+        if is_object_store(path):
+            return _fetched(path)
         return pa.PythonFile(fsspec.open(path, "rb").open(), mode="r")
     except (ImportError, ValueError) as error:
         raise LogError(f"segment {path} cannot be opened ({error}); use a path or an installed scheme") from error
@@ -105,20 +126,30 @@ def open_input(path: str) -> Any:
         ) from error
 
 
+def _fetched(path: str) -> Any:
+    """Map the object's copy in the host cache."""
+    folder, _, name = path.rpartition("/")
+    return pa.memory_map(host_cache.fetch_path(cache_key(path), lambda: ObjectStore(folder).read(name)))
+
+
 def claim(uri: str, *, cluster_id: str, expected: str | None) -> str:
-    """Check the storage's marker and return it; ``expected`` is what the cluster has recorded, None if nothing yet.
+    """Check the storage's marker and return it; ``expected``: the marker that the cluster has recorded, None if none
+    yet.
 
-    The first capture of a cluster makes the marker; the caller records it (so that the next one can compare).
+    The first capture of a cluster creates the marker; the caller records it for later captures to compare.
 
-    :raises LogStorageMismatchError: this is not the storage that the cluster's log lies on.
+    :raises LogStorageMismatchError: this storage does not hold the cluster's log.
     :raises LogError: the storage refused.
     """
-    files, root = _resolve(uri)
-    path = f"{root.rstrip('/')}/{_MARKER}"
     try:
-        found = str(files.cat_file(path), "utf-8").strip() if files.exists(path) else None
+        root = _root(uri)
+        try:
+            found = _marker_of(root)
+        except FileNotFoundError:
+            found = None
         if found is None and expected is None:
-            return _mark(files, root, path, cluster_id)
+            root.create(MARKER, f"{cluster_id}:{uuid.uuid4().hex}".encode())
+            found = _marker_of(root)  # another capture may have been first
     except OSError as error:
         raise LogError(
             f"the log storage {uri} cannot be used ({error.strerror or error}); check path and rights"
@@ -135,11 +166,15 @@ def claim(uri: str, *, cluster_id: str, expected: str | None) -> str:
     return found
 
 
-def _mark(files: Any, root: str, path: str, cluster_id: str) -> str:
-    files.makedirs(root, exist_ok=True)
-    marker = f"{cluster_id}:{uuid.uuid4().hex}"
-    files.pipe_file(path, marker.encode())
-    return marker
+def _marker_of(root: LogStorage) -> str:
+    return str(root.read(MARKER), "utf-8").strip()
+
+
+def _root(uri: str) -> LogStorage:
+    if is_object_store(uri):
+        return ObjectDirectory(ObjectStore(uri.rstrip("/")))
+    files, root = _resolve(uri)
+    return LocalDirectory(root) if _is_local(uri) else RemoteDirectory(files, root)
 
 
 def _resolve(uri: str) -> tuple[Any, str]:

@@ -1,1 +1,1 @@
-"""Ports: what sources, sinks and executors promise. Protocols and frozen values, nothing else."""
+"""Ports: the protocols of sources, sinks and executors, and the frozen values that they exchange."""

@@ -1,4 +1,4 @@
-"""Capabilities: what a sink promises and can do, said before it is opened."""
+"""Capabilities: the delivery guarantee and the optional features of a sink, known before it is opened."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,35 +7,41 @@ from reactor.records.changefeed import SinkMode
 
 
 class Guarantee(StrEnum):
-    """What comes of a change that is delivered again. The sink's record of how far it is decides it where there is one;
-    without one a span continues where etcd says that it is, which may be further back."""
+    """What happens when a change is delivered again. With EXACTLY_ONCE, the sink records each span's position itself.
+    Otherwise a span resumes from its checkpoint in etcd, which may be behind what was written."""
 
-    #: data and record become visible in one step, so nothing is written twice
+    #: data and position become visible in one atomic step, so nothing is written twice
     EXACTLY_ONCE = "exactly once"
-    #: there is no record, and what is written again leaves what was there
+    #: the sink records no position, and writing a change again has no effect
     IDEMPOTENT = "idempotent"
-    #: nothing is kept
+    #: duplicates are possible
     NONE = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """``alters``, ``splits``, ``reads_back``: whether the sink has the methods of ``agent.ports.sink``'s ``Alters``,
-    ``Splits`` and ``ReadsBack``."""
+    """``alters``, ``splits``, ``reads_back``, ``replaces``: whether the sink implements ``Alters``, ``Splits``,
+    ``ReadsBack`` and ``Replaces`` of ``agent.ports.sink``."""
 
     guarantee: Guarantee
     modes: frozenset[SinkMode] = frozenset(SinkMode)
     alters: bool = False
     splits: bool = False
     reads_back: bool = False
+    replaces: bool = False
 
     @property
     def keeps_record(self) -> bool:
-        """False: what etcd says of a span is all there is to go by."""
+        """Whether the sink records each span's position; otherwise only the checkpoint in etcd does."""
         return self.guarantee is Guarantee.EXACTLY_ONCE
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What it can, for people."""
-        words = {"schema changes": self.alters, "split tables": self.splits, "diff": self.reads_back}
+        """The optional features, named for people."""
+        words = {
+            "schema changes": self.alters,
+            "split tables": self.splits,
+            "diff": self.reads_back,
+            "table resync": self.replaces,
+        }
         return tuple(word for word, can in words.items() if can)

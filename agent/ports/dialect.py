@@ -1,6 +1,6 @@
-"""Dialect port: how the columns and events of one kind of source are read, on captures and on executors alike.
+"""Dialect port: how the columns and events of one kind of source are read, on captures and on executors.
 
-A method imports what it needs when it is called: kernels take a while to load, and not every process needs them.
+Methods import the kernels they need when they are called: loading kernels is slow, and not every process needs them.
 """
 
 from collections.abc import Collection, Mapping
@@ -17,42 +17,42 @@ from agent.rows.schema_change import WrittenConversion
 
 class Dialect(Protocol):
     def decode(self, schema: TableSchema, batch: pa.RecordBatch, key: Collection[str]) -> Changes:
-        """A batch of the change log as row changes, in their order. ``key``: columns that tell rows apart.
+        """Decode a batch of the change log into row changes, in log order. ``key``: the columns that identify a row.
 
-        :raises DecodeError: an event that is not what the schema says, named by table, column and position in the log;
-            or a key value that its column's Arrow type cannot tell from another one.
+        :raises DecodeError: an event does not match the schema (the error names table, column and log position), or two
+            different key values of the source would become one Arrow value.
         """
         ...
 
     def arrow_schema(self, schema: TableSchema) -> pa.Schema:
-        """The Arrow types of the table's columns."""
+        """Return the Arrow types of the table's columns."""
         ...
 
     def fill_value(self, schema: TableSchema, name: str, text: str) -> pa.Scalar:
-        """What existing rows hold in the new column ``name``, given in text by the source.
+        """Parse ``text``, the source's default for the new column ``name``, as the value that existing rows have in it.
 
-        :raises DecodeError: it is no value of the column.
+        :raises DecodeError: the text is not a value of the column.
         """
         ...
 
     def conversions(
         self, before: TableSchema, after: TableSchema, origins: Mapping[str, str], context: Mapping[str, str]
     ) -> Mapping[str, WrittenConversion]:
-        """What the source has made of the values of columns that stay: by new name. ``origins``: new name → old name.
+        """Return, by new column name, how the source converted the values of the columns that it kept.
 
-        ``context``: that of the ``TableChange``. A column that is not in the answer is cast by whoever holds its
-        values.
+        ``origins`` maps new to old column names; ``context`` is that of the ``TableChange``. Whoever holds the values
+        casts the columns that the result omits.
         """
         ...
 
     def read_chunks(self, fields: dict[str, Any]) -> Chunks:
-        """A chunk plan as ``Chunks.to_fields`` wrote it."""
+        """Read a chunk plan that ``Chunks.to_fields`` has written."""
         ...
 
     def plain_statement(self, statement: str) -> str:
-        """A schema change's statement without what is not part of it, such as comments."""
+        """Return the schema change's statement without comments."""
         ...
 
     def place_name(self, at: Position) -> str:
-        """A place in the source's log as its own tools write it; empty where it cannot be read."""
+        """Return a log position as the source's own tools write it; empty if it cannot be parsed."""
         ...

@@ -16,12 +16,12 @@ U = TypeVar("U")
 class Executor(Protocol):
     """Runs a function over descriptors, one Spark task each.
 
-    Blocking; call it from a worker thread. ``function`` must be importable on the executors; descriptors and results
-    are pickled. Results come in the order of the descriptors. When ``deadline`` ends, the job is cancelled; ``at_once``
-    is how many of its tasks may run at a time.
+    ``map`` blocks; call it from a worker thread. ``function`` must be importable on the executors; descriptors and
+    results are pickled. Results are in the order of the descriptors. The job is cancelled at ``deadline``. At most
+    ``at_once`` of its tasks run at a time.
 
-    :raises agent.errors.JobTimeoutError: it was cancelled.
-    :raises agent.errors.JobError: the job failed as a whole (Spark gone, task died); retryable.
+    :raises agent.errors.JobTimeoutError: the job was cancelled.
+    :raises agent.errors.JobError: the job failed as a whole (Spark is gone, a task died); retryable.
     """
 
     def map(

@@ -1,4 +1,4 @@
-"""Log file port: files of a source's own log as ``log inspect`` shows them."""
+"""Log file port: reads the files of a source's own log for ``log inspect``."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -10,8 +10,9 @@ from agent.rows.changes import Changes
 
 @dataclass(frozen=True, slots=True)
 class LoggedEvent:
-    """One event; ``position`` in the file, ``time`` in Unix seconds. ``what``: what it says, where people can read it.
-    ``changes``: of rows whose table is known. ``problem``: why it cannot be read, or not all of it."""
+    """One event of a source's log file. ``position``: byte offset in the file; ``time``: Unix seconds; ``what``: its
+    content as text, if it has any; ``changes``: its row changes, if the table's schema is known; ``problem``: why it
+    could not be decoded completely."""
 
     position: int
     time: int
@@ -24,18 +25,19 @@ class LoggedEvent:
 
 class ReadEvents(Protocol):
     def __call__(self, path: Path, *, skip: int = 0) -> Iterator[LoggedEvent]:
-        """From the file's begin, without the first ``skip``.
+        """Yield the file's events from its beginning, without the first ``skip``.
 
-        :raises SourceConfigError: it is no such file.
-        :raises DecodeError: it is cut off or damaged, behind the events that came.
+        :raises SourceConfigError: the file is not such a log.
+        :raises DecodeError: the file is truncated or damaged behind the events that were yielded.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LogFiles:
-    """``name``: what people call such a file. ``magic``: its first bytes. ``unreadable``: first bytes of its kin that
-    cannot be read, and why, as the end of a sentence about the file. ``read``: imports what it needs when called."""
+    """A kind of log file. ``name``: its common name. ``magic``: its first bytes. ``unreadable``: first bytes of related
+    formats that are not supported, with the reason as the end of a sentence about the file. ``read``: imports its
+    dependencies when called."""
 
     name: str
     magic: bytes

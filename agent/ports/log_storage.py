@@ -1,4 +1,4 @@
-"""Log storage port: the files of one changefeed's log, where every capture and executor reaches them."""
+"""Log storage port: the files of one changefeed's log, on storage that all captures and executors can access."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,24 +15,32 @@ class Entry:
 
 
 class LogStorage(Protocol):
-    """One directory. Methods block, and raise ``OSError`` where the storage refuses."""
+    """One directory. Methods block and raise ``OSError`` when the storage refuses."""
 
     def names(self) -> list[str]:
-        """All files, finished or not. :raises FileNotFoundError: nothing was ever written there."""
+        """Return the names of all files, finished or not.
+
+        :raises FileNotFoundError: the directory does not exist yet.
+        """
         ...
 
     def entries(self) -> list[Entry]:
-        """As ``names``, with sizes and times."""
+        """Return all files with sizes and times."""
         ...
 
     def write(self, name: str, fill: Callable[[BinaryIO], None]) -> int:
-        """Write ``name`` by ``fill``, atomically and durably; replaces a file of that name. Returns its size."""
+        """Write ``name`` with ``fill``, atomically and durably, replacing a file of that name. Return its size in
+        bytes."""
+        ...
+
+    def create(self, name: str, content: bytes) -> None:
+        """Write a small file unless one of that name exists; of several writers one wins, if the storage can tell."""
         ...
 
     def read(self, name: str) -> bytes:
-        """:raises FileNotFoundError: there is none."""
+        """:raises FileNotFoundError: there is no such file."""
         ...
 
     def remove(self, name: str) -> None:
-        """:raises FileNotFoundError: it is gone already."""
+        """:raises FileNotFoundError: there is no such file."""
         ...

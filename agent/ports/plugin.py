@@ -1,11 +1,11 @@
-"""Plugins: what a package with a sink or a source brings, found by entry points of ``weir.sinks`` and ``weir.sources``.
+"""Plugins: finds the packages that bring sinks and sources, by the entry points ``weir.sinks`` and ``weir.sources``.
 
-The name of an entry point is the scheme of the URIs that it opens, for a sink the part in front of a ``+``. Its module
-is imported when a URI of that scheme comes, so that nobody pays for what they do not use, and a plugin that does not
-import harms no other. Built-in sinks and sources come the same way.
+An entry point's name is the URI scheme that it opens (for a sink, the part before a ``+``). Its module is imported when
+a URI of that scheme is used: unused plugins cost nothing, and a plugin that fails to import harms no other. Built-in
+sinks and sources are plugins too.
 
-A source checkout reads its own entry points from ``pyproject.toml``: the metadata of an editable install is as old as
-the last ``pip install``.
+A source checkout reads its own entry points from ``pyproject.toml``, because the metadata of an editable install is
+only as new as the last ``pip install``.
 """
 
 import tomllib
@@ -21,11 +21,12 @@ from pydantic import BaseModel
 from agent.errors import PluginError
 from agent.ports.capabilities import Capabilities
 
-if TYPE_CHECKING:  # the ports' modules import more than it takes to say which plugins there are
+if TYPE_CHECKING:  # these modules import more than listing the plugins needs
     from agent.ports.dialect import Dialect
     from agent.ports.log_files import LogFiles
     from agent.ports.sink import Sink, SinkScope, SinkUri
     from agent.ports.source import Scope, Source
+    from agent.ports.table_reader import TableReader
 
 SINKS: Final = "weir.sinks"
 SOURCES: Final = "weir.sources"
@@ -34,7 +35,7 @@ _PYPROJECT: Final = Path(__file__).parents[2] / "pyproject.toml"
 
 
 class NoOptions(BaseModel, extra="forbid"):
-    """The options of a URI that has none."""
+    """The options of a sink or source whose URI takes none."""
 
 
 class NoSettings(BaseModel):
@@ -43,9 +44,8 @@ class NoSettings(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
-    """``summary``: one line for people. ``preload``: modules that Spark's daemon imports before it forks its workers;
-    importing them must start no thread. ``ship``: packages that executors on other machines need beside the plugin's
-    own."""
+    """``summary``: one line for people. ``preload``: modules that Spark's daemon imports before it forks workers;
+    importing them must start no thread. ``ship``: packages that remote executors need besides the plugin's own."""
 
     summary: str
     schemes: tuple[str, ...]
@@ -55,19 +55,20 @@ class Plugin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkPlugin(Plugin):
-    """``options``: those of the URI, checked before ``open``, which imports the heavy modules inside."""
+    """``options``: the URI's options, validated before ``open``, which imports the heavy modules. ``open_table``: reads
+    a table by its location below the sink's; None: this sink's tables cannot be read back."""
 
     open: "Callable[[SinkUri, SinkScope], Sink]"
     capabilities: Capabilities
     options: type[BaseModel] = NoOptions
+    open_table: "Callable[[SinkUri, str], TableReader] | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePlugin(Plugin):
-    """``settings``: those below [source] in a changefeed's configuration. ``dialect``: whose columns and events the
-    tables' are. It is stored with them (``TableSchema.dialect``), and is the name of an entry point of this plugin, by
-    which it is found; ``reader`` reads them. ``log_files``: what ``log inspect`` can read of the source's own log.
-    """
+    """``settings``: the options below [source] in a changefeed's configuration. ``dialect``: the name under which table
+    schemas store which source decodes them (``TableSchema.dialect``); it must be an entry point of this plugin, and
+    ``reader`` does the decoding. ``log_files``: the files of the source's own log that ``log inspect`` reads."""
 
     dialect: str
     open: "Callable[[str, Scope], Source]"
@@ -81,7 +82,7 @@ P = TypeVar("P", bound=Plugin)
 
 @dataclass(frozen=True)
 class Found(Generic[P]):
-    """An entry point, and from where it is. ``problem``: why it is not used, empty where that is not known yet."""
+    """An entry point and its package. ``problem``: why it cannot be used, empty if that is not known."""
 
     entry: EntryPoint
     kind: type[P]
@@ -90,15 +91,15 @@ class Found(Generic[P]):
 
     @cached_property
     def plugin(self) -> P:
-        """Imported once.
+        """The plugin, imported on first use.
 
-        :raises PluginError: the plugin cannot be used; names it with the reason.
+        :raises PluginError: the plugin cannot be used; the error names it and the reason.
         """
         if self.problem:
             raise PluginError(self.problem)
         try:
             plugin = self.entry.load()
-        except Exception as error:  # a plugin may fail in any way, and must not take others along
+        except Exception as error:  # a plugin may fail in any way, and must not break the others
             reason = str(error).splitlines()[0] if str(error) else "no reason given"
             raise PluginError(
                 f"{self.entry.name!r} of package {self.package} does not import ({type(error).__name__}: {reason}); "
@@ -113,23 +114,23 @@ class Found(Generic[P]):
 
 
 class Plugins(Generic[P]):
-    """The plugins of one group, by the name of their entry points."""
+    """The plugins of one entry point group, by name."""
 
     def __init__(self, found: Mapping[str, Found[P]], rivals: tuple[Found[P], ...] = ()) -> None:
         self._found = found
         self._rivals = rivals
 
     def get(self, name: str) -> P | None:
-        """:raises PluginError: there is one, and it cannot be used."""
+        """:raises PluginError: the plugin exists and cannot be used."""
         found = self._found.get(name)
         return found.plugin if found is not None else None
 
     def found(self) -> tuple[Found[P], ...]:
-        """All, also those that cannot be used."""
+        """All plugins, including those that cannot be used."""
         return (*self._found.values(), *self._rivals)
 
     def importable(self) -> Iterator[tuple[EntryPoint, P]]:
-        """Those that can be used. Imports all of them."""
+        """Import all plugins, and yield those that can be used."""
         for found in self.found():
             try:
                 yield found.entry, found.plugin
@@ -137,7 +138,7 @@ class Plugins(Generic[P]):
                 continue
 
     def usable(self) -> list[P]:
-        """Each once, though it may have several names."""
+        """Return the plugins that can be used, each once even if it has several names."""
         return list({id(plugin): plugin for _, plugin in self.importable()}.values())
 
     def schemes(self) -> tuple[str, ...]:
@@ -155,8 +156,8 @@ def sources() -> Plugins[SourcePlugin]:
 
 
 def load(group: str, kind: type[P]) -> Plugins[P]:
-    """What is installed, without importing any of it. Of two entry points with one name ours counts, else the package
-    that is first by name."""
+    """Find the installed plugins without importing them. If two entry points have one name, Weir's own wins, then the
+    package whose name sorts first."""
     declared = _declared(group)
     others = [entry for entry in entry_points(group=group) if not (declared and _package(entry) == _OWN)]
     others.sort(key=lambda entry: (_package(entry) != _OWN, _package(entry)))
@@ -177,7 +178,7 @@ def _package(entry: EntryPoint) -> str:
 
 
 def _declared(group: str) -> list[EntryPoint]:
-    """Those of the checkout that this module lies in; none where it is installed."""
+    """Return the entry points of the source checkout that this module is in; none if Weir is installed."""
     return [EntryPoint(name, value, group) for name, value in _checkout().get(group, {}).items()]
 
 

@@ -1,4 +1,4 @@
-"""Sink port: what a destination promises, and the values that cross the JVM for it."""
+"""Sink port: what a destination promises, and the values that captures and executors exchange for it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 
 from agent.ports.capabilities import Capabilities
+from agent.ports.checksums import KeyRange
 from agent.rows.batches import SegmentRef
 from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
@@ -18,8 +19,8 @@ from reactor.records.changefeed import NO_FILTER, FilterConfig, SinkMode, TableR
 
 @dataclass(frozen=True, slots=True)
 class SinkUri:
-    """Which sink: ``scheme`` is the whole of it, with the storage behind a ``+``. ``location``: a directory (storage
-    ``file``) or a URL without options. ``options`` may hold secrets, so they are never shown."""
+    """A sink's address. ``scheme`` names the plugin, with the storage behind a ``+``. ``location``: a directory
+    (storage ``file``) or a URL without options. ``options`` may hold secrets, so they are not in the repr."""
 
     scheme: str
     storage: str
@@ -33,7 +34,8 @@ class SinkUri:
 
 @dataclass(frozen=True, slots=True)
 class SinkScope:
-    """The changefeed that a sink is opened for. ``changefeed``: by which the sink's tables know their owner."""
+    """The changefeed that a sink is opened for. ``changefeed``: the owner's name that the sink records with its
+    tables."""
 
     changefeed: str
     mode: SinkMode
@@ -41,8 +43,8 @@ class SinkScope:
 
 @dataclass(frozen=True, slots=True)
 class FeedContext:
-    """What all flushes of a changefeed have in common. ``changefeed``: as its sink is opened with. ``was_filtered``:
-    the filter was another one before, which may have left rows that the source has no longer."""
+    """What all flushes of a changefeed share. ``changefeed``: the name that its sink is opened with. ``was_filtered``:
+    the filter was different earlier, so the sink may hold rows that the source has deleted."""
 
     changefeed: str
     sink_uri: str
@@ -53,12 +55,12 @@ class FeedContext:
 
 @dataclass(frozen=True, slots=True)
 class FlushTask:
-    """Move one span from ``from_ts`` to ``to_ts``: what one Spark task is given.
+    """Move one span from ``from_ts`` to ``to_ts``: the input of one Spark task.
 
-    ``from_ts`` is what the sink has recorded for the span: a sink that holds anything else refuses the write.
-    ``change``: the newest schema change in the range (JSON of a ``TableChange``), empty where there is none: its
-    transaction may have rows of before. ``part`` of ``parts``: a backlog of a changelog span may be divided into tasks
-    whose files are committed together.
+    ``from_ts`` is the Ts that the sink records for the span; the sink refuses the write if it has another one.
+    ``change``: the newest schema change in the range (JSON of a ``TableChange``), or empty; its transaction may contain
+    rows of the old schema. ``part`` of ``parts``: a changelog span's backlog may be divided into tasks whose files are
+    committed together.
     """
 
     feed: FeedContext
@@ -74,9 +76,9 @@ class FlushTask:
 
 @dataclass(frozen=True, slots=True)
 class FlushResult:
-    """What one flush task did. ``committed``: the sink already records ``to_ts``; otherwise ``files`` (the sink's own
-    JSON descriptions) await ``Sink.commit``. ``error``: empty when it went well; ``error_code``, ``retryable`` and
-    ``scope`` are the ``WeirError``'s."""
+    """The result of one flush task. ``committed``: the sink already records ``to_ts``; otherwise ``files`` (JSON
+    descriptions in the sink's own form) await ``Sink.commit``. ``error`` is empty on success; ``error_code``,
+    ``retryable`` and ``scope`` are those of the ``WeirError``."""
 
     span: TableSpan
     from_ts: Ts
@@ -85,7 +87,7 @@ class FlushResult:
     rows: int = 0
     bytes: int = 0
     files: tuple[str, ...] = ()
-    #: commit time of the newest change written, Unix seconds; 0 when there was none
+    #: commit time of the newest change written, Unix seconds; 0 if there was none
     commit_time: float = 0.0
     error: str = ""
     error_code: str = ""
@@ -95,19 +97,19 @@ class FlushResult:
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """One file of a dumped chunk, lying where the sink can take it over without rewriting it."""
+    """A file with one chunk of a dump, staged so that the sink can take it over without rewriting it."""
 
     path: str
     rows: int
     bytes: int
-    #: JSON statistics in the sink's own form, or empty
+    #: statistics as JSON in the sink's own form, or empty
     stats: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """``version``: a sink's own name for what its readers see now, empty where it has none. ``committed_ts``: the
-    furthest of the asked spans in it, 0 when nothing is recorded."""
+    """What readers of the sink see. ``version``: the sink's own name for the version, empty if it has none.
+    ``committed_ts``: the highest Ts recorded for the requested spans, 0 if there is no record."""
 
     version: str
     committed_ts: Ts
@@ -115,7 +117,7 @@ class Visible:
 
 @dataclass(frozen=True, slots=True)
 class SpanRepartition:
-    """A table's ``new`` spans, which are at ``ts``, in place of the ``old`` ones. ``number``: of the table's
+    """Replaces a table's ``old`` spans by ``new`` ones, which start at ``ts``. ``number`` counts the table's
     repartitions."""
 
     old: tuple[TableSpan, ...]
@@ -124,71 +126,84 @@ class SpanRepartition:
     number: int
 
 
-class Sink(Protocol):
-    """A destination, as captures see it. Methods block (worker thread); each instance is for one changefeed.
+@dataclass(frozen=True, slots=True)
+class TableCopy:
+    """A staged copy of all rows of a table at ``table.start_ts``, with the ``spans`` to record. ``schema`` holds the
+    replicated columns, ``arrow`` their types."""
 
-    Exactly once (``docs/decisions/0004-exactly-once-through-the-sink.md``): the data and the record "span is at to_ts"
-    become visible in one atomic step, and only if the record read ``from_ts`` before. Doing any call again after a
-    crash changes nothing. What not every sink can is in protocols of their own, which ``capabilities`` names.
+    table: TableRecord
+    spans: tuple[TableSpan, ...]
+    schema: TableSchema
+    arrow: pa.Schema
+    files: tuple[StagedFile, ...]
+
+
+class Sink(Protocol):
+    """A destination, as captures use it. Methods block (worker thread); an instance serves one changefeed.
+
+    Exactly once (``docs/decisions/0004-exactly-once-through-the-sink.md``): data and the record "the span is at to_ts"
+    become visible in one atomic step, and only if the record was at ``from_ts`` before. All calls are idempotent, so
+    they can be repeated after a crash. Optional features are separate protocols, listed in ``capabilities``.
     """
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of its plugin."""
+        """The capabilities that the sink's plugin declares."""
         ...
 
     def check(self, tables: Sequence[TableRecord]) -> None:
-        """Before a changefeed is created: reachable, writable, and every target free or already this changefeed's.
+        """Before a changefeed is created: check that the sink is reachable and writable, and that every target table is
+        free or already this changefeed's.
 
-        :raises agent.errors.SinkError: one line: cause and cure.
+        :raises agent.errors.SinkError: one line with cause and cure.
         """
         ...
 
     def unfit(self, tables: Sequence[TableRecord]) -> dict[int, str]:
-        """Those of ``tables`` that cannot be in this sink whatever they hold (their names), by id, and why."""
+        """Return, by table id, why a table cannot exist in this sink regardless of its rows (its name, for example)."""
         ...
 
     def committed_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
-        """What the sink records for the span; None when it has no record.
+        """Return the Ts that the sink records for the span, or None if it has no record.
 
-        :raises agent.errors.SinkFencedError: the table has other spans.
+        :raises agent.errors.SinkFencedError: the table has different spans.
         """
         ...
 
     def visible(self, table: TableRecord, spans: Sequence[TableSpan]) -> Visible:
-        """What readers see at this moment, and how far that is.
+        """Return what readers see now.
 
         :raises agent.errors.SinkError: it cannot be read.
         """
         ...
 
     def load(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema, files: Sequence[StagedFile]) -> None:
-        """Create the table from staged files and record ``table.start_ts`` for its whole span, in one step."""
+        """Create the table from staged files and record ``table.start_ts`` for its whole key range, in one step."""
         ...
 
     def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> list[FlushResult]:
-        """Called with all parts of the spans of one flush: make uncommitted files visible.
+        """Make uncommitted files visible. Called with all parts of the spans of one flush.
 
         A result without error that is still not ``committed`` had nothing to write: the record stays at ``from_ts``.
         """
         ...
 
     def writer(self) -> "Writer":
-        """What executors write with: they open the sink themselves, and ask for it."""
+        """Return the sink's writer. Executors open the sink themselves."""
         ...
 
 
 class Writer(Protocol):
-    """A sink, as executors see it."""
+    """A destination, as executors use it."""
 
-    def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
-        """Write one chunk of a snapshot to where ``load`` can take it over; idempotent by chunk_id."""
+    def stage(self, table: TableRecord, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
+        """Write one chunk of a snapshot as files that ``load`` can take over; idempotent by ``chunk_id``."""
         ...
 
     def write(self, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
-        """Write one task's changes; commit too where the sink does both in one step.
+        """Write one task's changes, and commit them if the sink writes and commits in one step.
 
-        ``changes`` are read from the log, and may be read again.
+        ``changes`` are read from the log and may be iterated more than once.
         """
         ...
 
@@ -198,44 +213,101 @@ class Alters(Protocol):
     """A sink whose tables follow schema changes."""
 
     def alter(self, changes: Sequence[SchemaChange]) -> None:
-        """Let tables become what the changes of one transaction made of them; what has been done already stays.
+        """Apply the schema changes of one transaction; changes that are already applied are skipped.
 
-        Called on the owner's capture, while nothing is written to these tables and everything below ``ts`` is there.
+        Called on the owner's capture while nobody writes these tables and everything below ``ts`` is committed.
 
-        :raises agent.errors.SinkError: a table cannot become that, or not now.
+        :raises agent.errors.SinkError: a table cannot be changed like that, or not now.
         """
         ...
 
 
 @runtime_checkable
 class Splits(Protocol):
-    """A sink whose tables several captures may write at once, each its spans."""
+    """A sink whose tables can be written by several captures at once, each writing its own spans."""
 
     def repartition(self, table: TableRecord, order: SpanRepartition) -> Ts:
-        """Record the new spans at ``order.ts`` and make the old ones' records useless, in one step; once per number.
+        """Record the new spans at ``order.ts`` and invalidate the old ones' records, in one step; idempotent by number.
 
-        Nothing but this protects the spans of a table from a stale writer: a writer of an old span, whenever it
-        comes, is refused afterwards. Returns ``order.ts``; or, larger, where an old span is recorded: then nothing was
-        changed.
+        This is the only fence against stale writers: every later write to an old span is refused. Return ``order.ts``;
+        or, if an old span's record is ahead of it, that larger Ts, with nothing changed.
 
         :raises agent.errors.SinkFencedError: the table has had a later repartition.
-        :raises agent.errors.SinkError: it has no record of an old span, or cannot be written.
+        :raises agent.errors.SinkError: the sink has no record of an old span, or cannot be written.
+        """
+        ...
+
+
+@runtime_checkable
+class Replaces(Protocol):
+    """A sink whose tables can be replaced by a fresh copy."""
+
+    def replace(self, copy: TableCopy) -> None:
+        """Replace the table by ``copy`` and record its spans, in one step; idempotent by position.
+
+        Called while nobody writes the table. Works whatever state the sink's table is in, even if others changed or
+        removed it. In mode changelog, which keeps its history, this appends a truncate and then the copy's rows as
+        inserts.
+
+        :raises agent.errors.CopyBehindError: the table is ahead of the copy.
+        :raises agent.errors.SinkFencedError: a later copy has replaced the table.
+        :raises agent.errors.SinkError: the sink cannot be written.
         """
         ...
 
 
 @runtime_checkable
 class ReadsBack(Protocol):
-    """A sink that can say what it holds, for ``diff``."""
+    """A sink whose rows can be read back, for ``diff``."""
 
     def read_rows(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows of a table with the columns of ``arrow`` (one that the table does not have is NULL), as often as
-        asked.
+        """Yield the table's rows with the columns of ``arrow``; a column that the table lacks is NULL. May be called
+        repeatedly.
 
-        :raises TableHeldError: there is no table, or it cannot be read.
+        :raises TableHeldError: the table does not exist or cannot be read.
         """
         ...
 
     def as_stored(self, rows: pa.RecordBatch) -> pa.Table:
-        """Rows of the source, or of ``read_rows``, as this sink keeps them."""
+        """Return rows of the source, or of ``read_rows``, in this sink's representation."""
+        ...
+
+
+@runtime_checkable
+class ReadsRanges(Protocol):
+    """A sink that reads a part of a table for less than all of it, if ``is_read_by_ranges``."""
+
+    @property
+    def is_read_by_ranges(self) -> bool:
+        """False: it has to put together all rows first."""
+        ...
+
+    def read_range(
+        self, table: TableRecord, schema: TableSchema, arrow: pa.Schema, keys: KeyRange
+    ) -> Iterator[pa.RecordBatch]:
+        """As ``ReadsBack.read_rows``, of the rows in ``keys``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RowRepair:
+    """Changes of ``ts``, in the sink's types, that make some rows of ``table`` those that the source has there. The
+    ``spans`` are at ``ts``."""
+
+    table: TableRecord
+    spans: tuple[TableSpan, ...]
+    ts: Ts
+    changes: Changes
+
+
+@runtime_checkable
+class Repairs(Protocol):
+    """A sink whose rows can be put right one by one."""
+
+    def repair(self, order: RowRepair) -> None:
+        """Apply the changes in one step. The spans' records stay as they are.
+
+        :raises agent.errors.SinkFencedError: a span is past ``order.ts``, or the table has other spans.
+        :raises agent.errors.SinkError: it cannot be written.
+        """
         ...

@@ -1,6 +1,6 @@
-"""Snapshot port: the values of a dump (what is ordered, planned, done), and what a source's run of it can do.
+"""Snapshot port: the values of a dump (order, plan, finished chunks) and the session in which a source runs it.
 
-A plan counts chunks by number; which rows a number means only its source knows (``Chunks``).
+A plan counts chunks by number; only the source knows which rows a number stands for (``Chunks``).
 """
 
 from collections.abc import Callable, Mapping
@@ -15,9 +15,11 @@ from reactor.records.changefeed import NO_FILTER, FilterConfig, SinkMode, TableR
 
 @dataclass(frozen=True, slots=True)
 class DumpOrder:
-    """What to dump, and where to. ``open_sink`` travels to the executors: a partial of ``agent.sinks.open_sink``.
+    """What to dump, and where to. ``open_sink`` is pickled for the executors: a partial of ``agent.sinks.open_sink``.
 
-    ``epoch`` is the order's number (``UnitRecord.epoch``): it grows with every run.
+    ``epoch`` is the order's number (``UnitRecord.epoch``) and grows with every run. ``log``: the position of the
+    changefeed's existing log, which the dumped tables join afterwards; nothing permanent is then created at the source.
+    None: the stream will begin where the dump does.
     """
 
     tables: tuple[TableRecord, ...]
@@ -25,13 +27,14 @@ class DumpOrder:
     open_sink: Callable[[], Sink]
     epoch: int
     filter: FilterConfig = NO_FILTER
+    log: str | None = None
     chunk_rows: int = 250_000
-    #: chunks that are read at the same time, each over a connection of its own
+    #: chunks read concurrently, each over its own connection
     parallel: int = 4
 
 
 class Chunks(Protocol):
-    """How one table is divided; ``rows`` is an estimate for progress."""
+    """How one table is divided into chunks. ``rows`` is an estimate for progress reports."""
 
     @property
     def count(self) -> int: ...
@@ -44,7 +47,8 @@ class Chunks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """One table. ``generation`` is the epoch that began reading it: chunks of an older one are worth nothing."""
+    """One table's part of a plan. ``generation``: the epoch in which reading it began; chunks of older generations are
+    void."""
 
     record: TableRecord
     schema: TableSchema
@@ -54,7 +58,7 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``start_ts``: where sync starts, with what its source needs to start there (``source.Position``)."""
+    """``start_ts`` and ``position``: where the stream starts (``source.Position``)."""
 
     epoch: int
     start_ts: Ts
@@ -68,9 +72,11 @@ class DoneChunk:
     generation: int
     number: int
     files: tuple[StagedFile, ...]
+    #: why the table cannot be copied, or empty
+    refused: str = ""
 
 
-#: finished chunks of the generations that a plan counts, by table and number
+#: finished chunks of a plan's generations, by table and number
 DoneChunks = dict[tuple[int, int], DoneChunk]
 
 
@@ -85,16 +91,19 @@ class DumpSession(Protocol):
     def plan(self) -> Plan: ...
 
     def stage(self, table: TablePlan, number: int, chunk_id: str) -> tuple[StagedFile, ...]:
-        """Read one chunk and have the sink stage it. Blocking; from several threads at once.
+        """Read one chunk and let the sink stage it. Blocking; called from several threads.
 
-        :raises WeirError: source or sink failed; nothing of the chunk counts.
+        :raises WeirError: the source or the sink failed; nothing of the chunk counts.
         """
         ...
 
     def verify(self) -> None:
-        """Whether what was staged up to now counts. :raises SourceError: it does not."""
+        """Check that the chunks staged so far are consistent.
+
+        :raises SourceError: they are not.
+        """
         ...
 
     def is_alive(self) -> bool:
-        """Whether a chunk that failed can be read again under the same view of the source."""
+        """Return whether a failed chunk can be read again under the same consistent view of the source."""
         ...

@@ -1,17 +1,18 @@
-"""Source port: what every kind of upstream promises to the units.
+"""Source port: what every kind of source promises to the units.
 
-A ``Source`` holds no connection; each call opens what it needs. All calls block (worker threads), may be made again
-after any failure, and raise ``SourceError``s: one line, cause and cure. Values that travel to executors are picklable.
+A ``Source`` holds no connection; each call opens what it needs. All calls block (worker threads), may be retried after
+any failure, and raise ``SourceError``: one line with cause and cure. Values that travel to executors can be pickled.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 from pydantic import BaseModel
 
+from agent.ports.checksums import KeyRange, NoChecksums, SourceChecksums
 from agent.ports.executor import Executor
 from agent.ports.snapshot import DoneChunks, DumpOrder, DumpSession, Plan
 from agent.rows.arena import Arena, LogChunk
@@ -27,7 +28,8 @@ S = TypeVar("S", bound=BaseModel)
 class Scope:
     """The changefeed that a source is opened for.
 
-    ``cluster``, ``changefeed`` and ``incarnation`` name what is made at the server."""
+    ``cluster``, ``changefeed`` and ``incarnation`` name the objects that Weir creates at the server.
+    """
 
     cluster: str
     changefeed: str
@@ -36,14 +38,14 @@ class Scope:
     incarnation: str = ""
 
     def settings(self, kind: type[S]) -> S:
-        """What the changefeed's configuration says below [source]. What the source does not know is left out: whoever
-        creates a changefeed is warned (``agent.sources.registry.check_settings``)."""
+        """Return the configuration's [source] section as ``kind``. Unknown options are ignored here: the user is warned
+        when the changefeed is created (``agent.sources.registry.check_settings``)."""
         return kind.model_validate(self.config.source_settings)
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which server this is: positions of different servers or timelines are never compared."""
+    """Identifies a server: positions of different servers or timelines are never compared."""
 
     system_id: str
     timeline: int = 0
@@ -59,71 +61,75 @@ class SourceReport:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in the upstream's log. ``text``: what else the source needs to continue there (MySQL: GTIDs), opaque.
-    ``attachment``: more of it, which may be long, and seldom changes."""
+    """A position in the source's log. ``text``: what else the source needs to resume there (MySQL: GTIDs), opaque.
+    ``attachment``: more of the same, for state that is large and seldom changes."""
 
     ts: Ts
     text: str = ""
     attachment: str = ""
 
 
-#: a start that nobody has asked for: where the source is
+#: start at the source's current position
 NOW: Final = Ts(0)
-#: of a changefeed without a log
+#: the position of a changefeed without a log
 BEGIN: Final = Position(Ts(0))
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOrder:
-    """What a sync unit reads. An empty ``identity.system_id`` is any server. ``schemas``: the tables as they began."""
+    """What a sync unit reads. An empty ``identity.system_id`` accepts any server. ``schemas``: the tables' initial
+    schemas."""
 
     tables: tuple[TableRecord, ...]
     identity: Identity = Identity("")
     schemas: Mapping[int, TableSchema] = field(default_factory=dict)
-    #: by which the server knows this reader (see ``agent.units.readers``), where it goes by numbers
+    #: the number by which the server identifies this reader, if it needs one (see ``agent.units.readers``)
     reader: int = 0
+    #: schema and name of tables that the stream is to take in, at a position where it knows their definitions
+    joining: frozenset[tuple[str, str]] = frozenset()
 
 
 class StreamRestart(Exception):
-    """The stream has to be opened in another way, which its opener now knows. Not a failure."""
+    """The stream has to be reopened in another way, which its opener has learnt. Not a failure."""
 
 
 class Stream(Protocol):
-    """One run of the upstream's log, driven by one thread (``agent.units.stream_reader``)."""
+    """One run of the source's log, driven by one thread (``agent.units.stream_reader``)."""
 
     @property
     def complete_rows(self) -> int:
-        """Row events at hand that belong to finished transactions."""
+        """The number of buffered row events that belong to finished transactions."""
         ...
 
     @property
     def wants_reply(self) -> bool:
-        """The server asked for a report; it hangs up when it gets none."""
+        """Whether the server has asked for a report; it disconnects if it gets none."""
         ...
 
     @property
     def is_full(self) -> bool:
-        """Nothing more can be read before a chunk is taken."""
+        """Whether the arena is full, so that a chunk must be taken before more is read."""
         ...
 
     def read(self, *, timeout_s: float) -> bool:
-        """Wait for bytes and split them; False when none came in time.
+        """Wait for bytes and parse them. Return False if none came in time.
 
         :raises SourceError: the connection is lost, or the server ended the stream.
-        :raises StreamRestart: open it again.
+        :raises StreamRestart: the stream must be reopened.
         """
         ...
 
-    def cut(self, successor: Arena) -> LogChunk:
-        """Give away everything up to the last finished transaction and continue in ``successor``."""
+    def take_chunk(self, successor: Arena) -> LogChunk:
+        """Hand over everything up to the last finished transaction and continue in ``successor``."""
         ...
 
     def progress(self) -> LogChunk:
-        """A chunk without events: how far the stream is. Only while no finished transaction is at hand."""
+        """Return a chunk without events that carries the stream's position. Call it only while no finished transaction
+        is buffered."""
         ...
 
     def report(self, durable: Ts, *, ask_reply: bool) -> None:
-        """Tell the server that everything up to ``durable`` may be forgotten, and that we are alive."""
+        """Acknowledge ``durable`` to the server, which may discard its log up to there. Also serves as a keepalive."""
         ...
 
 
@@ -134,68 +140,86 @@ class OpenStream(Protocol):
     def stream(self) -> Stream: ...
 
     def prove(self, cut: LogChunk) -> LogChunk:
-        """Before the head passes ``cut``: the chunk with what else has become of its tables, and with the position that
-        says so. Blocking, one chunk after the other, in another thread than the stream's.
+        """Complete ``cut`` before the log head passes it: return the chunk with further schema changes of its tables
+        and the position that includes them. Blocking; called for one chunk after the other, on another thread than the
+        stream's.
 
-        :raises SourceError: nobody can say just now, or the log cannot be followed past it.
+        :raises SourceError: the source cannot tell at the moment, or the log cannot be followed past the chunk.
+        :raises StreamRestart: the stream must be reopened: tables have joined that it does not know.
         """
         ...
 
     def abort(self) -> None:
-        """Make what is under way fail. From any thread."""
+        """Make operations in progress fail. Thread-safe."""
         ...
 
     def close(self) -> None: ...
 
 
 class Streams(Protocol):
-    """Opens one stream after the other for one sync unit, and remembers between them what it has learnt."""
+    """Opens one stream after another for one sync unit, and keeps what was learnt between them."""
 
     def open(self, at: Position, arena: Arena, ddl: Sequence[DdlRecord] = ()) -> OpenStream:
-        """Check that the server can continue exactly at ``at``, and start there. ``ddl``: what is known to have
-        changed.
+        """Check that the server can resume exactly at ``at``, and open the stream. ``ddl``: the schema changes found so
+        far.
 
-        :raises PositionLostError: it cannot, or is another server.
+        :raises PositionLostError: the server cannot resume there, or is a different one.
         """
         ...
 
 
 class ComparisonSnapshot(Protocol):
-    """The source as it was at ``ts``: all commits at or below it, and no other."""
+    """A consistent view of the source at ``ts``: all commits at or below it, and no others."""
 
     @property
     def ts(self) -> Ts: ...
 
     def schema(self, table: TableRecord) -> TableSchema:
-        """What the table is. :raises SourceConfigError: it is gone, or is none that can be read."""
+        """Return the table's schema.
+
+        :raises SourceConfigError: the table is gone or cannot be read.
+        """
         ...
 
     def read(self, schema: TableSchema) -> Iterator[pa.RecordBatch]:
-        """All rows of a table; as often as needed."""
+        """Yield all rows of a table. May be called repeatedly."""
         ...
 
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class SumsRanges(Protocol):
+    """A comparison snapshot whose server can sum hashes of rows."""
+
+    def checksums(self, schema: TableSchema) -> SourceChecksums | NoChecksums:
+        """Sums of row hashes, over the columns of ``schema``."""
+        ...
+
+    def read_range(self, schema: TableSchema, keys: KeyRange) -> Iterator[pa.RecordBatch]:
+        """The rows in ``keys``; as often as needed."""
+        ...
+
+
 class Dumper(Protocol):
-    """How this kind of source is dumped; ``agent.units.dump`` runs it."""
+    """How this kind of source is dumped; driven by ``agent.units.dump``."""
 
     def open(
         self, order: DumpOrder, previous: Plan | None, done: DoneChunks, executor: Executor
     ) -> AbstractContextManager[DumpSession]:
-        """Begin a run: a consistent view of the source, and a plan of what to read under it.
+        """Begin a run: open a consistent view of the source, and plan what to read under it.
 
-        ``done``: the finished chunks of ``previous``; what of them still counts is in the session's plan.
+        ``done``: the finished chunks of ``previous``; the session's plan includes those that are still valid.
         """
         ...
 
     def settle(self, tables: Sequence[TableRecord]) -> tuple[TableRecord, ...]:
-        """When every chunk is read: the tables with the position at which their rows are consistent."""
+        """Once every chunk is read: return the tables with the position at which their rows are consistent."""
         ...
 
 
 class Source(Protocol):
-    """One upstream as one changefeed uses it."""
+    """Whether the server identifies a reader by a number, so that ``StreamOrder.reader`` is required."""
 
     @property
     def dumper(self) -> Dumper: ...
@@ -206,62 +230,80 @@ class Source(Protocol):
         ...
 
     def check(self) -> SourceReport:
-        """Everything that can be found out before anything is made there; names are free, rights and settings do."""
+        """Check privileges, settings and names before anything is created at the server."""
         ...
 
     def discover(self) -> SourceReport:
-        """The same for a changefeed that exists."""
+        """Return the same report for an existing changefeed, whose names are already taken."""
         ...
 
     def check_identity(self, expected: Identity) -> None:
-        """:raises PositionLostError: it is another server."""
+        """:raises PositionLostError: the server is a different one."""
         ...
 
     def prepare(self, tables: Sequence[TableRecord]) -> None:
-        """What has to exist at the server before a dump of ``tables`` begins."""
+        """Create what the server needs before a dump of ``tables`` begins."""
+        ...
+
+    def publish(self, tables: Sequence[TableRecord]) -> None:
+        """Have the server send changes of these tables too, which a changed filter wants."""
         ...
 
     def check_start(self, start_ts: Ts) -> None:
-        """Before anything is made: whether a stream can begin right behind ``start_ts``.
+        """Check that a stream can begin right after ``start_ts``, before anything is created.
 
-        :raises SourceConfigError: the source has no such position, or no longer, or not yet.
+        :raises SourceConfigError: the source does not have that position: never, no longer, or not yet.
         """
         ...
 
     def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW) -> Position:
-        """Without a dump: make what the stream needs; its first position. ``start_ts``: where an operator wants it.
+        """Start without a dump: create what the stream needs and return its first position. ``start_ts``: the
+        operator's choice.
 
-        :raises SourceConfigError: the stream cannot begin there (any more): see ``check_start``.
+        :raises SourceConfigError: the stream cannot begin there (see ``check_start``).
+        """
+        ...
+
+    def begin_again(self, tables: Sequence[TableRecord], lost: Position, server: Identity) -> Position:
+        """A first position, larger than ``lost``, from which nothing leads here any more. ``server``: whose that was.
+        What the stream needs is made as by ``begin``; may be called again.
+
+        :raises SourceConfigError: the tables of another server are other tables.
+        :raises SourceUnreachableError: the server has not come past ``lost`` yet.
         """
         ...
 
     def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:
-        """The tables as they are now. :raises SourceConfigError: one is gone."""
+        """Return the tables' current schemas.
+
+        :raises SourceConfigError: a table is gone.
+        """
         ...
 
     def streams(self, order: StreamOrder) -> Streams: ...
 
     def snapshot(self, tables: Sequence[TableRecord], log: Position) -> ComparisonSnapshot:
-        """``tables`` as they are now. ``log``: where the changefeed's log is, whose Ts the snapshot's is to be.
+        """Open a view of the current ``tables``. ``log``: the position of the changefeed's log; the snapshot's Ts is on
+        its timeline.
 
-        :raises SourceUnreachableError: the log is still at another server than this one.
+        :raises SourceUnreachableError: the log still follows a different server.
         """
         ...
 
     def current_ts(self, log: Position = BEGIN) -> Ts:
-        """No commit of the past lies above it; ``log`` as for ``snapshot``."""
+        """Return a Ts that is not below any past commit; ``log`` as in ``snapshot``."""
         ...
 
     def survivors(
         self, before: TableSchema, after: TableSchema, origins: Mapping[str, str], key: Sequence[str]
     ) -> Survivors | None:
-        """Rows that were there when the table's columns got other types, as they are now; None where the log and the
-        types alone tell the values. ``origins``: new name → old name, of the columns that stayed.
+        """Return the current values of rows that existed when the table's columns changed type; None if log and types
+        alone determine the values. ``origins`` maps new to old names of the columns that were kept.
 
-        :raises TableHeldError: nobody can say what the values are.
+        :raises TableHeldError: the values cannot be determined.
         """
         ...
 
     def drop(self) -> None:
-        """Remove what was made at the server; what is gone already is fine."""
+        """Remove what Weir created at the server; idempotent."""
         ...

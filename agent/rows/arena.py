@@ -1,12 +1,12 @@
 """Arenas: the memory that the replication stream is read into, and the log chunks that leave it.
 
-An arena holds raw bytes and, by line, where its row events lie. Bytes are received straight into it, taken apart in
-place, and copied once more, table by table, when the chunk becomes record batches. There are few arenas and they go
-round (``ArenaPool``), so memory is bounded however fast the server sends: when all are on their way into the log,
-reading waits.
+An arena holds raw bytes, and a table with the positions of their row events. Bytes are received directly into it,
+parsed in place, and copied once more, table by table, when the chunk becomes record batches. A fixed number of arenas
+circulates (``ArenaPool``), so memory is bounded however fast the server sends: when all of them wait for the log,
+reading pauses (backpressure).
 
-A chunk ends between two transactions wherever it can: what is open moves on to the next arena. Only a transaction that
-fills an arena by itself is spread over several chunks; ``LogChunk.is_complete`` distinguishes them.
+A chunk ends between two transactions if possible: an open transaction moves on to the next arena. Only a transaction
+that fills an arena by itself spans several chunks; ``LogChunk.is_complete`` tells them apart.
 """
 
 import queue
@@ -23,7 +23,7 @@ from agent.rows.schema import LOG_BATCH, TableSchema
 from reactor.ids import Ts
 from reactor.records.changefeed import DdlRecord
 
-#: room for one row line per so many bytes: a busy stream of tiny rows cuts a little earlier
+#: capacity: one row line per so many bytes; a busy stream of tiny rows makes smaller chunks
 _BYTES_PER_ROW = 64
 
 
@@ -43,35 +43,37 @@ class Arena:
         return len(self.data) - self.filled
 
     def room(self, bytes_max: int) -> memoryview:
-        """Where to receive into: ``with`` it, or the error of a lost connection keeps the whole arena."""
+        """Return the buffer to receive into. Use it in ``with``: otherwise the traceback of a lost connection keeps the
+        arena alive."""
         return self.data.data[self.filled : self.filled + bytes_max]
 
     def release(self) -> None:
-        """Give the memory back, whoever still knows the arena."""
+        """Free the memory, even if something still references the arena."""
         self.data, self.rows, self.filled = np.empty(0, np.uint8), np.empty((0, ROW_CELLS), np.int64), 0
 
     def grow(self, bytes_min: int) -> None:
-        """Make room for ``bytes_min`` bytes in all: for a message that is larger than an arena."""
+        """Grow to at least ``bytes_min`` bytes in total, for a message that is larger than an arena."""
         data = np.empty(bytes_min, np.uint8)
         data[: self.filled] = self.data[: self.filled]
         self.data = data
 
     def reserve_rows(self, rows_min: int) -> None:
-        """Room for so many lines, for the rare message that makes several."""
+        """Grow to at least ``rows_min`` row lines, for the rare message that makes several."""
         if rows_min > len(self.rows):
             rows = np.empty((2 * rows_min, ROW_CELLS), np.int64)
             rows[: len(self.rows)] = self.rows
             self.rows = rows
 
     def insert(self, at: int, count: int) -> None:
-        """Move what lies from ``at`` on by ``count`` bytes, which may then be written."""
+        """Shift everything from offset ``at`` on by ``count`` bytes, and return with the gap writable."""
         if self.filled + count > len(self.data):
             self.grow(self.filled + count)
         self.data[at + count : self.filled + count] = self.data[at : self.filled].copy()
         self.filled += count
 
     def make_room(self, until: int) -> int:
-        """Forget the bytes before ``until``, which no row points at, or grow where there are none; returns how many."""
+        """Discard the bytes before ``until``, which no row refers to, or grow if there are none. Return the number
+        discarded."""
         if until == 0:
             self.grow(2 * len(self.data))
             return 0
@@ -81,7 +83,7 @@ class Arena:
         return until
 
     def take_rest(self, other: "Arena", *, from_byte: int, from_row: int, rows: int) -> None:
-        """Continue with what ``other`` holds behind a chunk."""
+        """Copy everything that ``other`` holds behind a chunk, to continue with it."""
         kept = other.filled - from_byte
         if kept > len(self.data):
             self.grow(len(other.data))
@@ -94,17 +96,17 @@ class Arena:
 
 
 class ArenaPool:
-    """``count`` arenas that go round. ``take`` and ``give`` may be called from different threads."""
+    """A pool of ``count`` arenas. ``take`` and ``give`` may be called from different threads."""
 
     def __init__(self, count: int, bytes_limit: int) -> None:
         self._bytes_limit = bytes_limit
         self._made: list[Arena] = []
         self._free: queue.SimpleQueue[Arena | None] = queue.SimpleQueue()
         for _ in range(count):
-            self._free.put(None)  # made when first taken
+            self._free.put(None)  # allocated when first taken
 
     def take(self, *, timeout_s: float) -> Arena | None:
-        """A free arena, or None when none became free in time."""
+        """Return a free arena, or None if none becomes free in time."""
         try:
             arena = self._free.get(timeout=timeout_s)
         except queue.Empty:
@@ -115,7 +117,8 @@ class ArenaPool:
         return arena
 
     def give(self, arena: Arena) -> None:
-        """Not kept is one that had to grow for a giant row, and one that a burst has filled, when the burst is over."""
+        """Return an arena to the pool. It is replaced by a new one if it had to grow for a giant row, or if a burst
+        that filled it is over."""
         is_full = arena.filled > self._bytes_limit // 2
         is_kept = len(arena.data) == self._bytes_limit and (is_full or not arena.is_swollen)
         arena.filled = 0
@@ -125,8 +128,8 @@ class ArenaPool:
         self._free.put(arena if is_kept else None)
 
     def close(self) -> None:
-        """Give all memory back, when nobody reads any more. A session that has failed is remembered in circles (its
-        error, the frames it came through), and they may last for hours."""
+        """Free all memory, when no thread reads any more. A failed session is part of reference cycles (its error and
+        the error's frames) that may survive for hours."""
         for arena in self._made:
             arena.release()
 
@@ -135,9 +138,9 @@ class ArenaPool:
 class LogChunk:
     """A piece of the stream on its way into the log.
 
-    ``arena`` is None when it only says that ``resolved_ts`` moved. With ``is_complete`` no transaction is open at its
-    end, and ``resolved_ts`` covers exactly what has been cut so far; otherwise the next chunk continues with the same
-    transaction, and ``resolved_ts`` is where the transactions before it ended.
+    ``arena`` is None if the chunk only advances ``resolved_ts``. With ``is_complete``, no transaction is open at its
+    end, and ``resolved_ts`` covers exactly the chunks so far; otherwise the next chunk continues the same transaction,
+    and ``resolved_ts`` is the end of the transactions before it.
     """
 
     arena: Arena | None
@@ -149,14 +152,14 @@ class LogChunk:
     #: commit time at ``resolved_ts``, Unix seconds
     resolved_time: float
     is_complete: bool
-    #: what else the source needs to continue at ``resolved_ts``: see ``agent.ports.source.Position``
+    #: what else the source needs to resume at ``resolved_ts``: see ``agent.ports.source.Position``
     position: str = ""
     attachment: str = ""
-    #: what its finished transactions have changed of the tables
+    #: schema changes of its finished transactions
     ddl: tuple[DdlRecord, ...] = ()
 
     def batches(self) -> list[TableBatch]:
-        """Its events, grouped by table. Copies: the arena is free afterwards."""
+        """Return its events grouped by table, as copies: the arena is free afterwards."""
         if self.arena is None:
             return []
         lines = self.arena.rows[: self.rows]

@@ -1,4 +1,4 @@
-"""Batches of the change log: raw row events of one table, and the segment files that hold them."""
+"""Batches of the change log: raw row events of one table, and references to the segment files that hold them."""
 
 from dataclasses import dataclass
 
@@ -31,7 +31,7 @@ class TableBatch:
     """Raw row events of one table under one schema on their way into the log (columns:
     ``agent.rows.schema.LOG_BATCH``).
 
-    ``commit_time``: commit time of the newest, Unix seconds.
+    ``commit_time``: commit time of the newest event, Unix seconds.
     """
 
     schema: TableSchema

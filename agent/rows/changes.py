@@ -23,9 +23,9 @@ class Changes:
     """Decoded row changes of one table under one schema, in log order; all columns have ``len(op)`` rows.
 
     ``after``: the new image (all NULL where ``op`` is DELETE). ``before``: what the source sent of the old row: nothing
-    (``before_kind`` 0), the key columns (1), or the full row (2); None when no row has any. ``unchanged[name]``: True
-    where an update left a large value out (PostgreSQL TOAST): neither NULL nor known; columns without such rows are
-    not in the mapping.
+    (``before_kind`` 0), the key columns (1), or the full row (2); None if no row has any. ``unchanged[name]``: True
+    where an update left a large value out (PostgreSQL TOAST), so that it is neither NULL nor known; columns without
+    such rows are not in the mapping.
     """
 
     schema: TableSchema
@@ -36,21 +36,21 @@ class Changes:
     before: pa.RecordBatch | None
     before_kind: npt.NDArray[np.int8]
     unchanged: dict[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
-    #: commit time of the newest of them, Unix seconds; 0 when not known
+    #: commit time of the newest change, Unix seconds; 0 if not known
     commit_time: float = 0.0
-    #: ... and of each, where they have not all the same
+    #: commit time of each change, if they differ
     commit_times: npt.NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         return len(self.op)
 
     def where(self, keep: npt.NDArray[np.bool_]) -> "Changes":
-        """Those rows only."""
+        """Return the rows where ``keep`` is true."""
         mask = pa.array(keep)
         return self._picked(keep, lambda images: images.filter(mask))
 
     def take(self, at: npt.NDArray[np.int64]) -> "Changes":
-        """The rows at these places, in this order."""
+        """Return the rows at these indexes, in this order."""
         places = pa.array(at)
         return self._picked(at, lambda images: images.take(places))
 

@@ -1,18 +1,18 @@
 """Net changes: reduce a range of row changes to one row per key (compaction by key), for upserted tables.
 
-Three things make this more than "the last one wins":
+Three things make this more than "the last change wins":
 
-- *A key-changing update* is a delete of the old key and an upsert of the new one, in this order.
-- *Unchanged* (a large value that an update left out) is a third state beside NULL. An update's unchanged column has the
-  value that the row had before: in this range, if an earlier change of the row has it, also under its earlier key;
-  otherwise only the sink has it (``kept``), under the row's own key or the one it had before this range (``origin``).
-- *TRUNCATE* makes everything before it void, in this range and in the sink.
+- *A key-changing update* is a delete of the old key followed by an upsert of the new one.
+- *Unchanged* (a large value that an update left out) is a third state beside NULL. The value is the one that the row
+  had before: if an earlier change of the row in this range has it, also under an earlier key, it is taken from there;
+  otherwise only the sink has it (``kept``), under the row's own key or the key it had before this range (``origin``).
+- *TRUNCATE* voids everything before it, in this range and in the sink.
 
-A column that an older schema of the same range does not have is unknown in its rows in just the same way.
+A column that an older schema of the same range lacks is unknown in its rows in the same way.
 
 Everything here works on whole columns. Each change becomes one event, a key-changing update two; events are grouped by
-key code; ``prev`` leads from an update to the event that its row comes from, and following it to the nearest event that
-knows a column takes log2(length of the longest chain) steps (pointer doubling).
+key code; ``prev`` leads from an update to the event that its row comes from. Pointer doubling finds the nearest event
+that knows a column in log2(length of the longest chain) steps.
 """
 
 from collections.abc import Sequence
@@ -32,13 +32,13 @@ Indexes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class NetChanges:
-    """``upserts``: whole rows, one per key. ``deletes``: key columns, one per key; no key is in both.
+    """``upserts``: whole rows, one per key. ``deletes``: key columns, one per key. No key is in both.
 
-    ``kept[column]``: True where the sink keeps the value it has stored for that row of ``upserts``. ``origin``: key
-    columns, one row per row of ``upserts``: under which key that is stored; None when all have it under their own.
-    ``is_truncated``: everything the sink holds goes first. ``is_insert_only``: no key of the range was there before.
+    ``kept[column]``: True where the sink keeps the value it has stored for that row of ``upserts``. ``origin``: for
+    each row of ``upserts``, the key under which the sink stores that value; None if it is always the row's own key.
+    ``is_truncated``: the sink's rows are removed first. ``is_insert_only``: no key of the range existed before.
 
-    ``needed``: True for rows of ``upserts`` that lack values which only the sink has; None when no row does. If the
+    ``needed``: True for rows of ``upserts`` that lack values which only the sink has; None if there are none. If the
     sink lacks the row, the values are unknown. ``lost``: rows of ``needed`` that the sink cannot have, because an
     earlier change of this range removed their key.
     """
@@ -59,7 +59,7 @@ class NetChanges:
 def net_changes(parts: Sequence[Changes], *, key: Sequence[str]) -> NetChanges:
     """Fold ``parts`` (in log order) to one row per key.
 
-    :raises TableHeldError: a column has changed its type within the range in a way that its values cannot follow.
+    :raises TableHeldError: a column changed its type within the range, and its values cannot be converted.
     """
     assert key, "a table without a key has no net changes"
     parts, is_truncated = after_truncate(parts)
@@ -86,10 +86,10 @@ def net_changes(parts: Sequence[Changes], *, key: Sequence[str]) -> NetChanges:
 
 @dataclass(frozen=True, slots=True)
 class _Events:
-    """One event per change in log order, and before each key-changing update one that deletes its old key.
+    """One event per change in log order; each key-changing update is preceded by an event that deletes its old key.
 
-    ``key_at``: where in ``keys`` the event's key is; ``code``: equal for equal keys; ``order``: events by key, then
-    in log order.
+    ``key_at``: index of the event's key in ``keys``; ``code``: equal for equal keys; ``order``: events by key, then in
+    log order.
     """
 
     row: Indexes
@@ -128,7 +128,7 @@ class _Events:
         return first
 
     def before_on_key(self) -> Indexes:
-        """For each event the one before it on the same key, or -1."""
+        """Return, for each event, the previous event of the same key, or -1."""
         before = np.full(len(self.row), -1, np.int64)
         same = self.code[self.order][1:] == self.code[self.order][:-1]
         before[self.order[1:][same]] = self.order[:-1][same]
@@ -147,7 +147,7 @@ class _Final:
 
 
 def _resolve(rows: Rows, events: _Events, stays: Indexes) -> _Final:
-    """Each column from the nearest event that knows it, going back along the row's own history."""
+    """Take each column from the nearest event that knows it, going back along the row's own history."""
     final = rows.after.take(events.row[stays])
     if not rows.unknown:
         return _Final(final)
@@ -175,10 +175,10 @@ def _resolve(rows: Rows, events: _Events, stays: Indexes) -> _Final:
 
 
 def _history(rows: Rows, events: _Events) -> tuple[Indexes, Indexes, Mask]:
-    """For each event the one its row comes from (-1: none in this range), the one whose key the row had before, and
-    whether another row had that key earlier in this range."""
+    """Return, for each event: the event its row comes from (-1: none in this range), the event with the key that the
+    row had before, and whether another row had that key earlier in this range."""
     at = np.arange(len(events.row))
-    arrives = np.append(False, events.is_twin[:-1])  # a key-changing update is right behind its twin
+    arrives = np.append(False, events.is_twin[:-1])  # a key-changing update directly follows its twin
     held = np.where(arrives, at - 1, at)
     back = events.before_on_key()[held]
     begins = (rows.op[events.row] == INSERT) | events.is_delete | ((back >= 0) & events.is_delete[back])
@@ -186,7 +186,8 @@ def _history(rows: Rows, events: _Events) -> tuple[Indexes, Indexes, Mask]:
 
 
 def _nearest(known: Mask, back: Indexes) -> Indexes:
-    """For each event itself or the nearest one behind ``back`` that is known, or where the row's history ends."""
+    """Return, for each event, the event itself or the nearest one along ``back`` that is known, or the end of its
+    history."""
     at = np.arange(len(known))
     goal = np.where(known | (back < 0), at, back)
     while not np.array_equal(further := goal[goal], goal):
@@ -195,7 +196,7 @@ def _nearest(known: Mask, back: Indexes) -> Indexes:
 
 
 def _event_keys(rows: Rows, moved: Indexes, key: Sequence[str]) -> pa.Table:
-    """The key of each change (a delete's is in its before image), then the old keys of the moved ones."""
+    """Return the key of each change (a delete's is in its before image), then the old keys of the moved rows."""
     after = rows.after.select(list(key))
     if rows.before_keys is None:
         return after
@@ -218,7 +219,7 @@ def _chunks(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
 
 
 def key_codes(keys: pa.Table) -> Indexes:
-    """The same number for the same key: 0 … number of keys - 1."""
+    """Return a code per row, equal for equal keys: 0 … number of keys - 1."""
     code: Indexes | None = None
     for column in keys.columns:
         indexes = comparable(column.combine_chunks()).dictionary_encode(null_encoding="encode")

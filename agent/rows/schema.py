@@ -1,8 +1,8 @@
-"""Table schema: a table's columns as its source declared them at one position of the log, and their Arrow types.
+"""Table schema: a table's columns as its source declared them at one log position, and their Arrow types.
 
-A ``TableSchema`` is a value: it travels in segment metadata (as JSON), in task descriptors (pickled) and in staged
-manifests. Which Arrow type a column becomes is decided by its source (``agent.sources.<kind>.types``) and written down
-here, so that sinks and flush tasks never look at source type ids.
+A ``TableSchema`` is a value: it is stored in segment metadata (as JSON) and staged manifests, and pickled in task
+descriptors. Its source decides which Arrow type a column becomes (``agent.sources.<kind>.types``), so sinks and flush
+tasks never need source type ids.
 """
 
 import json
@@ -12,18 +12,18 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-#: of tables that were stored before there was another one
+#: dialect of tables that were stored before the field existed
 FIRST_DIALECT: Final = "postgresql"
 
 
 class ZeroDates(StrEnum):
-    """What becomes of a date that no calendar has (MySQL's ``0000-00-00``, ``2024-02-00``, ``2024-02-31``)."""
+    """How to treat a date that no calendar has (MySQL's ``0000-00-00``, ``2024-02-00``, ``2024-02-31``)."""
 
-    #: refuse it
+    #: reject it
     STRICT = "strict"
-    #: the value becomes NULL
+    #: replace it by NULL
     NULL = "null"
-    #: every date, datetime and timestamp of the table becomes its text
+    #: replicate all dates, datetimes and timestamps of the table as text
     STRING = "string"
 
 
@@ -32,11 +32,10 @@ class Column:
     """One column.
 
     ``type_id`` and ``modifier`` are the source's own (PostgreSQL: type oid and atttypmod; MySQL: field type and the
-    metadata word of a table map); ``type_name`` is for people. ``is_key`` says whether it belongs to the replica
-    identity that updates and deletes carry. MySQL only: ``is_unsigned``; ``collation`` (its number, 0 where the type
-    has none, 63 is binary); ``members`` of an enum or set, in order. PostgreSQL only: ``place``, the column's number,
-    which it keeps for life, 0 where that is not known. It tells a column that was renamed from a new one; it is no
-    part of what a column is.
+    metadata word of a table map); ``type_name`` is for people. ``is_key``: the column belongs to the replica identity
+    that updates and deletes carry. MySQL only: ``is_unsigned``; ``collation`` (its number; 0 if the type has none, 63
+    is binary); ``members`` of an enum or set, in order. PostgreSQL only: ``place``, the column's permanent number, 0 if
+    not known: it distinguishes a renamed column from a new one, and does not count in comparisons.
     """
 
     name: str
@@ -54,10 +53,9 @@ class Column:
 class TableSchema:
     """One version of one table.
 
-    ``replica_identity`` is PostgreSQL's letter: d (key), n (nothing), f (full), i (index). ``dialect`` says whose
-    types and events these are, and so which source reads them. ``zero_dates``: MySQL only, as the changefeed's
-    configuration says. ``collation``: MySQL only, of texts in columns to come, 0 where it is not known; stored in the
-    table's record.
+    ``replica_identity`` is PostgreSQL's letter: d (key), n (nothing), f (full), i (index). ``dialect``: the source
+    whose types and events these are, which decodes them. MySQL only: ``zero_dates`` of the changefeed's configuration;
+    ``collation``, the default of future text columns, 0 if not known; it is stored in the table's record.
     """
 
     table_id: int
@@ -99,10 +97,10 @@ def _column(fields: dict[str, Any]) -> Column:
     return Column(**{**fields, "members": tuple(fields.get("members", ()))})
 
 
-#: Columns of every batch in the change log: commit Ts, ordinal inside the transaction, the event as the source sent it.
+#: columns of every batch in the change log: commit Ts, ordinal inside the transaction, the event as the source sent it
 LOG_BATCH = pa.schema([("commit_ts", pa.int64()), ("seq", pa.int64()), ("event", pa.large_binary())])
 
-#: Metadata key of an Arrow field: the source's own name of the column's type.
+#: metadata key of an Arrow field: the source's own name of the column's type
 SOURCE_TYPE = b"weir.source_type"
 
 

@@ -1,7 +1,7 @@
-"""Schema changes as values: what a sink's table becomes, and what the log so far says of each table.
+"""Schema changes: what becomes of a sink's table, and the tables as the log describes them at one position.
 
-A source finds that a table has changed and writes a ``reactor.records.changefeed.TableChange``, with schemas that are
-still the source's. ``SchemaChange`` is the same for a sink: Arrow columns, each with where its values come from.
+A source detects that a table has changed and writes a ``reactor.records.changefeed.TableChange`` with schemas in its
+own types. ``SchemaChange`` is the same change for a sink: Arrow columns, each with the origin of its values.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,38 +17,39 @@ from reactor.ids import Ts
 from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
 
 Mask = npt.NDArray[np.bool_]
-#: values of a column as it was, as those of the column as it is. Raises ``DecodeError`` where that is not known of one
+#: converts values of the old column to values of the new one; raises ``DecodeError`` if a value's conversion is not
+#: known
 Convert = Callable[[pa.Array], pa.Array]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exact:
-    """The source has given a column another type, and this is what it has made of the existing values."""
+    """The source has changed a column's type, and ``convert`` reproduces what it made of the existing values."""
 
     convert: Convert
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What the source has made of the existing values is not known; ``reason`` says why, in a few words."""
+    """It is not known what the source made of the existing values; ``reason`` explains it in a few words."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The plain conversion leaves the values as they were. But the source has rewritten every row, so an expression
-    (``USING``) may have made other values."""
+    """The plain conversion keeps the values. But the source has rewritten every row, so an expression (``USING``) may
+    have changed them."""
 
 
-#: None: the values are what they were
+#: None: the values are unchanged
 Conversion = Exact | Refused | None
-#: the same, of a column whose rows the source may have rewritten
+#: the same, for a column whose rows the source may have rewritten
 WrittenConversion = Conversion | Kept
 
 
 def converted(convert: Convert, values: pa.Array, is_left_out: Mask | None) -> pa.Array:
-    """``values`` as ``convert`` has them. ``is_left_out``: where they are no values at all, and NULL stays."""
+    """Return ``values`` converted. ``is_left_out``: rows without a known value, which stay NULL."""
     if is_left_out is None or not is_left_out.any():
         return convert(values)
     (rows,) = np.nonzero(~is_left_out)
@@ -60,9 +61,9 @@ def converted(convert: Convert, values: pa.Array, is_left_out: Mask | None) -> p
 
 @dataclass(frozen=True, slots=True)
 class ColumnMove:
-    """One column as it is afterwards. ``origin``: which column its values were in; None where it is new, and then every
-    row that was there holds ``fill`` (None: NULL). ``convert``: what the source has made of the values; None where a
-    sink casts them itself."""
+    """One column after the change. ``origin``: the column that held its values before; None if it is new, and then all
+    existing rows get ``fill`` (None: NULL). ``convert``: the source's conversion; None if the sink casts the values
+    itself."""
 
     name: str
     type: pa.DataType
@@ -73,12 +74,12 @@ class ColumnMove:
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """What becomes of one table of a sink at ``ts``; everything below ``ts`` is in it, and nothing else.
+    """What becomes of one table of a sink at ``ts``, when everything below ``ts`` and nothing else is in it.
 
-    ``before``: the table as it is in the sink now, None where it is yet to come; ``after``: None where it goes.
-    ``columns``: all columns afterwards, in the source's order; ``schema`` and ``arrow`` are theirs too. Empty where the
-    table goes. ``survivors``: what the values are compared with before the change is committed; None where the log
-    tells them.
+    ``before``: the table as it is in the sink, None if the change creates it; ``after``: None if the change drops it.
+    ``columns``: all columns afterwards, in the source's order, empty for a dropped table; ``schema`` and ``arrow`` are
+    theirs. ``survivors``: rows to compare the converted values with before the commit; None if the log determines the
+    values.
     """
 
     ts: Ts
@@ -92,10 +93,8 @@ class SchemaChange:
 
     @property
     def is_move(self) -> bool:
-        """The table gets another name."""
-        if self.before is None or self.after is None:
-            return False
-        return (self.before.schema_name, self.before.name) != (self.after.schema_name, self.after.name)
+        """Whether the table gets another name, and so another location."""
+        return self.before is not None and self.after is not None and self.before.path != self.after.path
 
     @property
     def name(self) -> str:
@@ -106,8 +105,8 @@ class SchemaChange:
 
 @dataclass(frozen=True, slots=True)
 class KnownTable:
-    """One table as the log has it at one position. ``schema``: None while nobody has said it. ``held``: why the source
-    cannot follow it any more, empty where it can."""
+    """One table as the log has it at one position. ``schema``: None if not known yet. ``held``: why the source cannot
+    follow it, or empty."""
 
     record: TableRecord
     schema: TableSchema | None
@@ -121,9 +120,9 @@ class KnownTable:
 def known_tables(
     tables: Iterable[TableRecord], schemas: Mapping[int, TableSchema], ddl: Iterable[DdlRecord], *, at: Ts
 ) -> dict[int, KnownTable]:
-    """The tables at ``at``: as they began (``schemas``), and as the changes up to there (in order) have left them.
+    """Return the tables at ``at``: their initial ``schemas``, with the changes up to there applied in order.
 
-    ``tables`` may be newer than ``at`` in what has been applied already: what ``ddl`` says counts.
+    ``tables`` may already include changes after ``at``; the records of ``ddl`` win.
     """
     known = {table.table_id: KnownTable(table, schemas.get(table.table_id)) for table in tables}
     for record in ddl:
@@ -139,7 +138,8 @@ def known_tables(
 
 
 def _hold(known: dict[int, KnownTable], change: TableChange) -> None:
-    """One that was none of ours until now can be held too: nobody is to take it for a new one."""
+    """Hold a table; a table that was not replicated until now can be held too, so that it is not taken for a new
+    one."""
     table = known.get(change.table_id)
     record = change.table or (table.record if table else None)
     if record is not None:

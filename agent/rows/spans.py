@@ -1,12 +1,12 @@
-"""Span filter: keeps the rows of a batch that belong to a table span, and finds updates that moved a row's key.
+"""Span filter: keeps the rows of a batch that belong to a table span, and finds updates that change a row's key.
 
-A row belongs to the span that its key hashes into. An update that changes the key concerns two keys: where they lie in
-two spans, each sees its own half, the old key's span a delete and the new key's an insert.
+A row belongs to the span that its key hashes into. An update that changes the key affects two keys. If they are in two
+spans, each span sees its half: the old key's span a delete, the new key's an insert.
 
-That insert may have ``unchanged`` columns, whose values are only in the old key's row at the sink: another span's,
-which is somewhere else in time. A changelog says so (``_unchanged``); a table that shall equal its source cannot do it.
-So all spans of such a table, also those that the row has nothing to do with, stop in front of it
-(``incomplete_moves``): then the table can be joined in front of it, and one span does what several cannot.
+Such an insert may have ``unchanged`` columns, whose values are only in the sink's row of the old key. That row belongs
+to another span, which may be at another Ts. A changelog can record this (``_unchanged``); a table that must equal its
+source cannot. So all spans of such a table, even unaffected ones, stop before this change (``incomplete_moves``). The
+table is then joined into one span at that position, and the one span applies it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def key_changes(changes: Changes, key: Sequence[str]) -> Mask:
-    """True for updates whose key is not what it was; ``changes.before`` then has the old key."""
+    """Return a mask of the updates that changed the key; ``changes.before`` holds the old keys."""
     changed = np.zeros(len(changes), np.bool_)
     if changes.before is None:
         return changed
@@ -39,7 +39,7 @@ def key_changes(changes: Changes, key: Sequence[str]) -> Mask:
 
 
 def incomplete_moves(changes: Changes, *, key: Sequence[str]) -> Mask:
-    """True for updates that changed the key and left out values that no image has."""
+    """Return a mask of the updates that changed the key and left out values that no image contains."""
     left_out = np.zeros(len(changes), np.bool_)
     for flags in changes.unchanged.values():
         left_out |= flags
@@ -50,12 +50,12 @@ def incomplete_moves(changes: Changes, *, key: Sequence[str]) -> Mask:
 
 
 def in_span(keys: pa.RecordBatch, span: TableSpan, *, key: Sequence[str]) -> Mask:
-    """True for rows whose key lies in ``span``."""
+    """Return a mask of the rows whose key is in ``span``."""
     return _within(key_hash(keys, key), span)
 
 
 def keep_span(changes: Changes, span: TableSpan, *, key: Sequence[str]) -> Changes:
-    """The changes that concern ``span``, in their order; a TRUNCATE concerns every span."""
+    """Return the changes that concern ``span``, in order; a TRUNCATE concerns every span."""
     if span.is_whole_table:
         return changes
     new_in = in_span(changes.after, span, key=key)
@@ -66,8 +66,8 @@ def keep_span(changes: Changes, span: TableSpan, *, key: Sequence[str]) -> Chang
 
 
 def by_span(changes: Changes, spans: Sequence[TableSpan], *, key: Sequence[str]) -> Iterator[tuple[int, Changes]]:
-    """``keep_span`` for each of ``spans``, which follow upon one another, at about the price of one: which of them,
-    and its changes; spans without any are left out. ``changes`` lie within them, and there is no TRUNCATE."""
+    """Yield the index of each of the contiguous ``spans`` with its changes, like ``keep_span`` but at about the cost of
+    one span; spans without changes are omitted. ``changes`` must lie within the spans and contain no TRUNCATE."""
     starts = np.array([span.start for span in spans], np.uint64)
     new = old = np.searchsorted(starts, key_hash(changes.after, key), side="right") - 1
     if changes.before is not None:
@@ -76,7 +76,7 @@ def by_span(changes: Changes, spans: Sequence[TableSpan], *, key: Sequence[str])
     crosses = key_changes(changes, key) & (old != new)
     if crosses.any():
         source = np.repeat(np.arange(len(changes)), 1 + crosses)
-        leaves = crosses[source] & np.append(source[1:] == source[:-1], False)  # the first of two
+        leaves = crosses[source] & np.append(source[1:] == source[:-1], False)  # the first of the two copies
         at = np.where(leaves, old[source], at[source])
         changes = _split_moves(changes.take(source), crosses[source] & ~leaves, leaves)
     order = np.argsort(at, kind="stable")
@@ -87,7 +87,7 @@ def by_span(changes: Changes, spans: Sequence[TableSpan], *, key: Sequence[str])
 
 
 def fill_from_before(part: Changes, rows: Mask | None = None) -> Changes:
-    """A full before image says what an unchanged column holds. ``rows``: those to fill, all when None."""
+    """Fill unchanged columns from full before images. ``rows``: the rows to fill, or None for all."""
     if not part.unchanged or part.before is None:
         return part
     full = part.before_kind == BEFORE_FULL
@@ -110,10 +110,10 @@ def _within(hashes: npt.NDArray[np.uint64], span: TableSpan) -> Mask:
 
 
 def _split_moves(changes: Changes, arrives: Mask, leaves: Mask) -> Changes:
-    """Updates from another span become inserts, updates to another span become deletes."""
+    """Turn updates from another span into inserts, and updates to another span into deletes."""
     if not arrives.any() and not leaves.any():
         return changes
-    changes = fill_from_before(changes, arrives)  # an insert has no image of before
+    changes = fill_from_before(changes, arrives)  # an insert has no before image
     op = np.where(arrives, INSERT, np.where(leaves, DELETE, changes.op)).astype(np.int8)
     before_kind = np.where(arrives, BEFORE_NONE, changes.before_kind).astype(np.int8)
     gone = pa.array(leaves)

@@ -1,7 +1,7 @@
-"""Survivors: rows that nobody has changed since the source gave their columns another type, as the source has them.
+"""Survivors: current rows of the source that have not changed since their columns got another type.
 
-``ALTER COLUMN … TYPE … USING`` may make anything of a value, and no log says what. A sink that
-converts its old values compares them with these rows before it commits the change.
+``ALTER COLUMN … TYPE … USING`` may compute any value, and no log contains the result. A sink that converts its stored
+values compares them with these rows before it commits the change.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import pyarrow as pa
 @dataclass(frozen=True, slots=True, eq=False)
 class Survivors:
     """``rows``: the ``key`` and the retyped ``columns``, by their new names, in the source's types. ``is_key_kept``: no
-    column of the key has another type, so a row that the sink lacks was never there."""
+    key column changed its type, so a row that the sink lacks never existed there."""
 
     rows: pa.Table
     key: tuple[str, ...]
@@ -25,6 +25,6 @@ class Survivors:
         return list(dict.fromkeys((*self.key, *self.columns)))
 
 
-#: asks the source; None where no column's values can have been made by an expression. Raises ``TableHeldError`` where
-#: nobody can say
+#: queries the source; returns None if no column's values can come from an expression. Raises ``TableHeldError`` if the
+#: values cannot be determined
 AskSurvivors = Callable[[], Survivors | None]

@@ -1,7 +1,7 @@
 """Unification: brings the changes of a range under one schema, the first half of folding them (``agent.rows.fold``).
 
-A column that only some of the range's schemas have is *unknown* in the rows of the others, like a large value that an
-update left out. Where a before image has the whole row, it has what such an update left unchanged.
+A column that only some schemas of the range have is *unknown* in the rows of the others, like a large value that an
+update left out. A full before image supplies the values that such an update left out.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from agent.errors import NEW_SNAPSHOT, TableHeldError
+from agent.errors import RESYNC, TableHeldError
 from agent.rows.changes import TRUNCATE, Changes
 from agent.rows.spans import fill_from_before, key_changes
 
@@ -19,7 +19,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def after_truncate(parts: Sequence[Changes]) -> tuple[list[Changes], bool]:
-    """What is left of ``parts`` (in log order) behind the last TRUNCATE, and whether there was one."""
+    """Return the part of ``parts`` (in log order) after the last TRUNCATE, and whether there was one."""
     for index in range(len(parts) - 1, -1, -1):
         (at,) = np.nonzero(parts[index].op == TRUNCATE)
         if len(at):
@@ -32,8 +32,8 @@ def after_truncate(parts: Sequence[Changes]) -> tuple[list[Changes], bool]:
 @dataclass(frozen=True, slots=True)
 class Rows:
     """All changes of a range. ``moved``: updates that changed the key. ``before_keys``: key columns of the before
-    images, NULL where there was none. ``unknown[column]``: where the after image has no value for it, not even NULL.
-    ``left_out[column]``: where that is so because an update left it out, not because the column came later."""
+    images, NULL if there was none. ``unknown[column]``: True where the after image has no value for it, not even NULL.
+    ``left_out[column]``: True where the reason is that an update left it out, not that the column was added later."""
 
     op: npt.NDArray[np.int8]
     moved: Mask
@@ -58,7 +58,7 @@ class Rows:
 
 
 def _widest_schema(parts: Sequence[Changes]) -> pa.Schema:
-    """The newest schema, and behind it what only older ones have."""
+    """Return the newest schema, followed by the columns that only older ones have."""
     fields: dict[str, pa.Field] = {}
     for part in reversed(parts):
         for item in part.after.schema:
@@ -82,14 +82,14 @@ def _column(batch: pa.RecordBatch, wanted: pa.Field, part: Changes) -> pa.Array:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise TableHeldError(
             f"column {wanted.name} of {part.schema.qualified_name} has become {wanted.type} and older changes do not "
-            f"fit; {NEW_SNAPSHOT}"
+            f"fit; {RESYNC}"
         ) from error
 
 
 def _by_column(
     parts: Sequence[Changes], schema: pa.Schema, mask_of: Callable[[Changes, str], Mask | None]
 ) -> dict[str, Mask]:
-    """The columns that have a mask in one part at least."""
+    """Return the columns that have a mask in at least one part."""
     found = {}
     for name in schema.names:
         masks = [mask_of(part, name) for part in parts]

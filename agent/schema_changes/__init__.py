@@ -1,1 +1,1 @@
-"""Schema changes on their way from the change log to a sink."""
+"""Schema changes: from the change log to a sink."""

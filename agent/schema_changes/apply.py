@@ -1,7 +1,7 @@
-"""Schema change orders: turn a record of what has changed into what a sink is to do, after the filter.
+"""Schema change orders: turns a schema change record into orders for a sink, after filtering.
 
-What an event filter ignores is done to nobody but the tables' records. A table that loses its key is refused, as it
-would be when a changefeed is created.
+A change that an event filter ignores affects only the tables' records. A table that loses its key is rejected, as when
+a changefeed is created.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from agent.errors import NEW_SNAPSHOT, TableHeldError, TableIneligibleError
+from agent.errors import NEW_SNAPSHOT, RESYNC, TableHeldError, TableIneligibleError
 from agent.filter.events import rules_for
 from agent.ports.sink import Alters, Sink
 from agent.rows.schema import Column, TableSchema
@@ -18,14 +18,14 @@ from agent.rows.survivors import AskSurvivors, Survivors
 from agent.sources.registry import arrow_schema, conversions, dialect, fill_value
 from reactor.records.changefeed import ChangefeedConfig, DdlRecord, SchemaChangeKind, SinkMode, TableChange, TableRecord
 
-#: what a change does, in the words of event filters
+#: kinds of changes, named as in event filters
 _EVENTS = {
     SchemaChangeKind.CREATE: "create table",
     SchemaChangeKind.ALTER: "alter table",
     SchemaChangeKind.RENAME: "rename table",
     SchemaChangeKind.DROP: "drop table",
 }
-#: takes the tables along
+#: drops the tables too
 _DROPS_DATABASE = re.compile(r"DROP\s+(?:DATABASE|SCHEMA)\b", re.IGNORECASE)
 
 
@@ -35,7 +35,7 @@ FindSurvivors = Callable[[TableSchema, TableSchema, Mapping[str, str], Sequence[
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What decides how a changefeed's tables change. ``survivors``: asks its source."""
+    """What determines how a changefeed's tables change. ``survivors``: queries its source."""
 
     config: ChangefeedConfig
     sink_mode: SinkMode
@@ -43,10 +43,10 @@ class Terms:
 
 
 def apply(sink: Sink, record: DdlRecord, terms: Terms, there: Iterable[TableRecord] = ()) -> None:
-    """Let the sink's tables become what ``record`` says; blocking, and safe to do again. ``there``: tables of it by the
-    names that they have at the sink; the others have those that ``record`` says.
+    """Apply ``record`` to the sink's tables; blocking and idempotent. ``there``: tables under names that differ at the
+    sink from those in ``record``.
 
-    :raises SinkError: a table cannot become that, or not now.
+    :raises SinkError: a table cannot be changed like that, or not now.
     :raises TableIneligibleError: it would lose its key.
     """
     changes = [change for change in record.alterations if not _is_ignored(change, record, terms)]
@@ -69,7 +69,7 @@ def _names(changes: Sequence[TableChange]) -> str:
 def schema_change(
     change: TableChange, record: DdlRecord, terms: Terms, there: TableRecord | None = None
 ) -> SchemaChange:
-    """One table's part of it."""
+    """Return the part of the change that concerns one table."""
     before, after = (_selected(text, terms) for text in (change.before, change.after))
     old = None if before is None else there or _record_of(before, change)
     if after is None:
@@ -82,7 +82,7 @@ def schema_change(
 def _survivors(
     before: TableSchema | None, after: TableSchema, change: TableChange, terms: Terms
 ) -> AskSurvivors | None:
-    """What the sink compares its values with, where columns have another type."""
+    """Return the query of rows with which the sink compares converted values, if columns change their type."""
     if before is None or change.table is None:
         return None
     old, new = ({column.name: column for column in schema.columns} for schema in (before, after))
@@ -97,15 +97,14 @@ def _kind(column: Column) -> tuple[int, int]:
 
 
 def _moves(before: TableSchema | None, after: TableSchema, change: TableChange) -> Iterator[ColumnMove]:
-    """:raises TableHeldError: what the source has made of the existing rows is not known."""
+    """:raises TableHeldError: it is not known what the source made of the existing rows."""
     origins = _origins(before, after, change)
     found = conversions(before, after, origins, change.context) if before else {}
     for item in arrow_schema(after):
         name = item.name
         if isinstance(conversion := found.get(name), Refused):
             raise TableHeldError(
-                f"{after.qualified_name}: column {name} has another type: {conversion.reason}; create the changefeed "
-                "again for a new snapshot, or leave the column out by a column selector"
+                f"{after.qualified_name}: column {name} has another type: {conversion.reason}; {RESYNC}"
             )
         fill = fill_value(after, name, change.fills[name]) if name in change.fills else None
         convert = conversion.convert if isinstance(conversion, Exact) else None
@@ -113,7 +112,7 @@ def _moves(before: TableSchema | None, after: TableSchema, change: TableChange) 
 
 
 def _origins(before: TableSchema | None, after: TableSchema, change: TableChange) -> dict[str, str]:
-    """New name → old name, of the columns that stay."""
+    """Return new name → old name, of the columns that were kept."""
     names = {column.name for column in before.columns} if before else set()
     origins = {
         column.name: change.renames.get(column.name, column.name)
@@ -131,9 +130,9 @@ def _selected(text: str, terms: Terms) -> TableSchema | None:
 
 
 def _record_of(schema: TableSchema, change: TableChange) -> TableRecord:
-    """The table as it was; only its names count."""
+    """Return the table as it was; only its names matter."""
     known = change.table or TableRecord(table_id=change.table_id, schema_name="", name="")
-    return known.with_(schema_name=schema.schema_name, name=schema.name)
+    return known.named(schema.schema_name, schema.name)
 
 
 def _is_ignored(change: TableChange, record: DdlRecord, terms: Terms) -> bool:
@@ -163,7 +162,7 @@ def _events(change: TableChange, statement: str) -> Iterator[str]:
 
 
 def _refuse_keyless(change: TableChange, terms: Terms) -> None:
-    """:raises TableIneligibleError: there is nothing left to upsert by."""
+    """:raises TableIneligibleError: no key is left to upsert by."""
     is_free = terms.config.force_replicate or terms.sink_mode is not SinkMode.UPSERT
     if change.table is not None and not change.table.key and not is_free:
         name = f"{change.table.schema_name}.{change.table.name}"

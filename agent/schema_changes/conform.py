@@ -1,8 +1,8 @@
-"""Conforming: turns rows of a table as it was into rows of the table as it is, for a transaction that has both.
+"""Conforming: converts rows of a table's old schema to its new one, for a transaction that has both.
 
 A transaction that changes a table may have written rows before, under the old schema. They are flushed after the change
-(``reactor.records.changefeed.DdlRecord``), into a table that is changed already, so their columns follow the change:
-names, types, and in a new column what the source gave to existing rows.
+(``reactor.records.changefeed.DdlRecord``), into the changed table, so their columns follow the change: names, types,
+and for a new column the value that the source gave to existing rows.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
-from agent.errors import DecodeError, TableHeldError
+from agent.errors import RESYNC, DecodeError, TableHeldError
 from agent.rows.changes import BEFORE_FULL, DELETE, TRUNCATE, Changes
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import Exact, Mask, Refused, WrittenConversion, converted
@@ -22,7 +22,7 @@ from reactor.records.changefeed import TableChange
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A table as a change leaves it. ``renames``: new name → old name; ``fills``: of columns that are new in it."""
+    """The table after a change. ``renames``: new name → old name; ``fills``: values of new columns in existing rows."""
 
     schema: TableSchema
     arrow: pa.Schema
@@ -41,9 +41,9 @@ def _target(text: str) -> Target:
 
 
 def conform(changes: Changes, change: str, *, keeps_gone: bool) -> Changes:
-    """``changes`` under the schema after ``change`` (JSON of a ``TableChange``); they may be of it already.
+    """Return ``changes`` under the schema after ``change`` (JSON of a ``TableChange``); they may already have it.
 
-    ``keeps_gone``: columns that are no longer there stay behind the others.
+    ``keeps_gone``: dropped columns stay, after the others.
 
     :raises TableHeldError: a value does not fit its column's new type.
     """
@@ -67,7 +67,8 @@ def conform(changes: Changes, change: str, *, keeps_gone: bool) -> Changes:
 
 
 def _origins(schema: TableSchema, target: Target) -> dict[str, str]:
-    """New name → name in ``schema``, which may be any version on the way to the target: by number, else by name."""
+    """Return new name → name in ``schema``, which may be any version on the way to the target: by number, else by
+    name."""
     numbers = {column.place: column.name for column in schema.columns if column.place}
     names = {column.name for column in schema.columns}
     found = {}
@@ -115,13 +116,13 @@ def _column(
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, DecodeError) as error:
         raise TableHeldError(
             f"column {wanted.name} of {changes.schema.qualified_name} has become {wanted.type}, and older changes do "
-            f"not fit ({str(error).splitlines()[0][:200]}); create the changefeed again for a new snapshot"
+            f"not fit ({str(error).splitlines()[0][:200]}); {RESYNC}"
         ) from error
 
 
 def _left_out(image: pa.RecordBatch, column: pa.Array, changes: Changes, name: str) -> Mask:
-    """Where the image has no value, not even NULL."""
-    if image is not changes.after:  # one of the key alone, or of the whole row
+    """Return a mask of the rows for which the image has no value, not even NULL."""
+    if image is not changes.after:  # one with only the key, or with the whole row
         return np.asarray(np.asarray(column.is_null()) & (changes.before_kind != BEFORE_FULL), np.bool_)
     is_gone: Mask = np.isin(changes.op, (DELETE, TRUNCATE))
     return is_gone | changes.unchanged.get(name, np.zeros(len(image), np.bool_))

@@ -1,5 +1,7 @@
-"""Sinks by the scheme of their URIs. A sink is a plugin (``agent.ports.plugin``) that knows no other sink."""
+"""Sinks: opened by the scheme of their URIs. A sink is a plugin (``agent.ports.plugin``) independent of other sinks."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from pydantic import ValidationError
@@ -9,14 +11,15 @@ from agent.ports import plugin as plugins
 from agent.ports.capabilities import Capabilities
 from agent.ports.plugin import SinkPlugin
 from agent.ports.sink import Sink, SinkScope, SinkUri
-from agent.sinks.uri import parse_sink_uri
+from agent.ports.table_reader import TableReader
+from agent.sinks.uri import MASK, parse_sink_uri
 from reactor.records.changefeed import SinkMode
 
 
 def open_sink(uri: str, *, changefeed: str, mode: SinkMode) -> Sink:
-    """The sink that ``uri`` names. Opening reaches for nothing yet: see ``Sink.check``.
+    """Return the sink that ``uri`` names. Opening does not access it yet: see ``Sink.check``.
 
-    :raises SinkUriError: malformed, an option that is wrong, or a scheme that there is no sink for.
+    :raises SinkUriError: the URI is malformed, an option is invalid, or there is no sink for its scheme.
     """
     parsed = parse_sink_uri(uri)
     plugin = _plugin(parsed.scheme)
@@ -24,10 +27,26 @@ def open_sink(uri: str, *, changefeed: str, mode: SinkMode) -> Sink:
     return plugin.open(parsed, SinkScope(changefeed, mode))
 
 
-def capabilities_of(uri: str) -> Capabilities:
-    """Those of the sink that ``uri`` names, which may be masked.
+def open_table(uri: str, location: str, storage_options: Mapping[str, str] | None = None) -> TableReader:
+    """Return the reader of the table at ``location`` below the sink that ``uri`` names, which may be masked: the values
+    that are hidden there come from ``storage_options``, or from where the storage finds them by itself.
 
-    :raises SinkUriError: there is no such sink.
+    :raises SinkUriError: as for ``open_sink``; or the sink's tables cannot be read.
+    """
+    parsed = parse_sink_uri(uri)
+    known = {name: value for name, value in parsed.options.items() if value != MASK}
+    parsed = replace(parsed, options=known | dict(storage_options or {}))
+    plugin = _plugin(parsed.scheme)
+    _check_options(plugin, parsed)
+    if plugin.open_table is None:
+        raise SinkUriError(f"tables of a {parsed.scheme}:// sink cannot be read back; use the sink's own tools")
+    return plugin.open_table(parsed, location)
+
+
+def capabilities_of(uri: str) -> Capabilities:
+    """Return the capabilities of the sink that ``uri`` names, which may be masked.
+
+    :raises SinkUriError: no sink has this scheme.
     """
     return _plugin(urlsplit(uri).scheme).capabilities
 
@@ -44,7 +63,7 @@ def _plugin(scheme: str) -> SinkPlugin:
 
 
 def _check_options(plugin: SinkPlugin, uri: SinkUri) -> None:
-    """Values may be secrets, so no text repeats one."""
+    """Values may be secrets, so no error repeats one."""
     try:
         plugin.options.model_validate(uri.options)
     except ValidationError as error:

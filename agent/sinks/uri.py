@@ -1,23 +1,26 @@
-"""Sink URIs: ``delta+file:///dir?option=value``, ``delta+s3://bucket/prefix?AWS_REGION=…``, ``blackhole://``.
+"""Sink URIs: parses ``delta+file:///dir?option=value``, ``delta+s3://bucket/prefix?AWS_REGION=…``, ``blackhole://``.
 
-The scheme says which sink (and, behind a ``+``, on which storage). Options a sink does not know itself go to the
-storage as they are; their values may be references, ``env:NAME`` or ``file:/path``, which are read here and stored
-nowhere.
+The scheme names the sink (and, after a ``+``, its storage). Options unknown to the sink are passed to the storage;
+their values may be references, ``env:NAME`` or ``file:/path``, which are resolved here and never stored.
 """
 
 import os
 import re
 from pathlib import Path
+from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from agent.errors import SinkUriError
 from agent.ports.sink import SinkUri
 
-_PASSWORD = re.compile(r"(//[^/@]*:)[^/@]*@")
+#: shown in place of a value that may be a secret
+MASK: Final = "***"
+#: up to the last @: a password may contain unescaped characters that divide URIs
+_PASSWORD = re.compile(r"(://[^/?#:]*:).*@", re.DOTALL)
 
 
 def parse_sink_uri(text: str) -> SinkUri:
-    """:raises SinkUriError: not a URI, or a reference in it that leads nowhere."""
+    """:raises SinkUriError: not a URI, or one of its references cannot be resolved."""
     try:
         parts = urlsplit(text)
     except ValueError:
@@ -38,10 +41,10 @@ def parse_sink_uri(text: str) -> SinkUri:
 
 
 def masked(text: str) -> str:
-    """The URI as it may be shown: no password, no option's value."""
-    base, mark, query = text.partition("?")
+    """Return the URI for display: without password and option values."""
+    base, mark, query = _PASSWORD.sub(rf"\1{MASK}@", text).partition("?")
     names = [part.partition("=")[0] for part in query.split("&")] if mark else []
-    return _PASSWORD.sub(r"\1***@", base) + mark + "&".join(f"{name}=***" for name in names)
+    return base + mark + "&".join(f"{name}={MASK}" for name in names)
 
 
 def _resolved(name: str, value: str) -> str:

@@ -1,4 +1,4 @@
-"""Sources by their scheme, and what depends on the dialect of a table. A source knows no other one."""
+"""Sources: finds the plugin for a URI's scheme or a table's dialect. A source knows no other source."""
 
 from agent.sources.registry import open_source, place_name
 

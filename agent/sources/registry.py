@@ -1,7 +1,7 @@
-"""Source registry: sources by the scheme of their URIs, and how a table's events are read, by its dialect.
+"""Source registry: finds the source for a URI's scheme, and the code that reads a table's events by its dialect.
 
-Which there are is said by plugins (``agent.ports.plugin``). The modules of a dialect are imported when a table of it
-comes: their kernels take a while to load.
+Plugins (``agent.ports.plugin``) provide both. The modules of a dialect are imported when its first table is read, since
+their kernels take a while to load.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,17 +25,17 @@ from reactor.records.changefeed import ChangefeedConfig
 
 
 def open_source(uri: str, scope: Scope) -> Source:
-    """The source that ``uri`` names. Opening reaches for nothing yet: see ``Source.check``.
+    """Return the source for ``uri``. Opening does no I/O: see ``Source.check``.
 
-    :raises SourceConfigError: malformed, or a scheme that there is no source for.
+    :raises SourceConfigError: the URI is malformed, or no source has this scheme.
     """
     return _plugin(_scheme(uri)).open(uri, scope)
 
 
 def check_settings(uri: str, config: ChangefeedConfig) -> None:
-    """What the configuration says below [source].
+    """Check the ``[source]`` section of the configuration.
 
-    :raises SourceConfigError: the source that ``uri`` names has no such setting, or not with that value.
+    :raises SourceConfigError: the source for ``uri`` has no such setting, or not with that value.
     """
     scheme = _scheme(uri)
     kind = _plugin(scheme).settings
@@ -55,7 +55,7 @@ def check_settings(uri: str, config: ChangefeedConfig) -> None:
 
 
 def place_name(uri: str, log: Position) -> str:
-    """A place in the log of the source that ``uri`` names, as its own tools write it; empty where none is known."""
+    """Return a log position in the notation of the source's own tools; empty if unknown."""
     return dialect(_plugin(urlsplit(uri).scheme).dialect).place_name(log) if log.ts else ""
 
 
@@ -88,7 +88,10 @@ def read_chunks(schema: TableSchema, fields: dict[str, Any]) -> Chunks:
 
 @cache
 def dialect(name: str) -> Dialect:
-    """:raises DecodeError: no plugin that can be used here has it."""
+    """Return the dialect of this name.
+
+    :raises DecodeError: no usable plugin provides it.
+    """
     try:
         plugin = plugins.sources().get(name)
     except PluginError as error:

@@ -1,1 +1,1 @@
-"""Spark: the only package that imports it or looks at its JVM."""
+"""Spark: the only package that imports it or accesses its JVM."""

@@ -1,23 +1,26 @@
-"""Spark daemon: the process that Spark forks its Python workers from, with our imports already made.
+"""Spark daemon: the process that Spark forks its Python workers from, with our modules already imported.
 
-Spark drops workers that were idle for a minute, so on a quiet changefeed nearly every flush would pay for importing
-numba, pyarrow and the sink's library again (0.6 s here). What is imported before the fork is shared by all workers.
+Spark drops workers that are idle for a minute, so on a quiet changefeed nearly every flush would import numba, pyarrow
+and the sink's library again (0.6 s here). Modules imported before the fork are shared by all workers.
 
-Forking is only safe while no thread holds a lock. The only threads these imports start are jemalloc's and OpenBLAS's,
-and both stop and restart them around a fork; delta-rs and pyarrow make their thread pools on first use, hence nothing
-is *called* here.
+Forking is only safe while no thread holds a lock. The only threads these imports start are those of jemalloc and
+OpenBLAS, which stop and restart them around a fork. delta-rs and pyarrow create their thread pools on first use, so
+nothing is *called* here.
 
-Spark's daemon also collects garbage after every task, which with all these modules loaded takes 40 ms, a third of an
-empty job. ``gc.freeze`` takes what is loaded out of those rounds, and keeps the forked pages shared.
+Spark's daemon also runs a garbage collection after every task, which takes 40 ms with all these modules loaded, a third
+of an empty job. ``gc.freeze`` excludes the loaded objects from collection and keeps the forked pages shared.
 """
 
 import gc
 import importlib
+import sys
+
+import structlog
 
 from agent.ports.plugin import sinks, sources
 from agent.spark import memory
 
-#: In this order: the slow ones that every task needs. Plugins name theirs (``agent.ports.plugin``).
+#: in this order: the slow modules that every task needs; plugins declare theirs (``agent.ports.plugin``)
 PRELOADED = (
     "numba",
     "pandas",
@@ -31,19 +34,21 @@ PRELOADED = (
 
 
 def preload() -> None:
-    """A module that cannot be imported fails in the task that needs it, where the error has a reader."""
+    """Import the modules. One that fails to import here fails again in the task that needs it, where the error is
+    reported."""
     memory.give_back()
     of_plugins = [name for plugin in (*sinks().usable(), *sources().usable()) for name in plugin.preload]
     for name in (*PRELOADED, *of_plugins):
         try:
             importlib.import_module(name)
-        except Exception:  # of a plugin, it may be any
+        except Exception:  # a plugin may raise anything
             continue
     gc.collect()
     gc.freeze()
 
 
 if __name__ == "__main__":
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # the JVM reads stdout
     preload()
     from pyspark.daemon import manager
 

@@ -1,11 +1,10 @@
 """Spark executor: runs one Spark task per descriptor (``agent.ports.executor.Executor``).
 
-Jobs use the DataFrame API alone (``range`` → ``mapInArrow`` → ``collect``), so the same code runs on ``local[*]``,
-``spark://…``, YARN, Kubernetes and Spark Connect (``sc://…``). Rows never cross the JVM: a task gets its orders from a
-pickled descriptor and answers with a pickled result.
+Jobs use only the DataFrame API (``range`` → ``mapInArrow`` → ``collect``), so the same code runs on ``local[*]``,
+``spark://…``, YARN, Kubernetes and Spark Connect (``sc://…``). Rows never cross the JVM: a task receives a pickled
+descriptor and returns a pickled result.
 
-How a session starts is ``agent.spark.session``'s matter; which jobs there are, and what they do, is decided elsewhere
-(``agent.flush``, ``agent.units``).
+``agent.spark.session`` starts sessions; other packages (``agent.flush``, ``agent.units``) define the jobs.
 """
 
 import os
@@ -20,14 +19,17 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import structlog
 from pyspark import cloudpickle
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from agent.deadline import Deadline
-from agent.errors import JobError, JobTimeoutError
+from agent.errors import JobError, JobTimeoutError, OwnFaultError
+from agent.own_faults import own_fault
 from agent.spark import session as spark_session
+from agent.spark.arrival import Watch, cores, wait_for_executors
+from agent.spark.causes import cause_of
 from agent.spark.daemon import preload
-from reactor.errors import WeirError
+from agent.spark.masters import is_connect, is_local, unreachable
+from reactor.errors import Scope, WeirError
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -35,32 +37,76 @@ U = TypeVar("U")
 _log = structlog.get_logger()
 _RESULT = "ordinal bigint, result binary"
 _ERROR_LENGTH_MAX = 300
+_RETRY_S = 1.0
+#: how long a starting session may delay ``stop`` before it is killed
+_STOP_S = 2.0
 
 
 class SparkExecutor:
     """``agent.ports.executor.Executor`` on Spark. Thread-safe.
 
-    The session starts with ``start``, or with the first ``map``. ``settings`` are Spark's own and win over
-    ours; ``work_dir`` takes logs and scratch files (else a temporary one).
+    The session starts with ``start``, or with the first ``map``. ``settings``: Spark's own, which override our
+    defaults. ``work_dir``: for logs, scratch files and shipped packages (default: a temporary directory).
+    ``is_installed``: executors have our packages. ``captures``: the number of captures that share a standalone
+    cluster's cores.
     """
 
     def __init__(
-        self, master: str = "local[*]", *, settings: Mapping[str, str] | None = None, work_dir: Path | None = None
+        self,
+        master: str = "local[*]",
+        *,
+        settings: Mapping[str, str] | None = None,
+        work_dir: Path | None = None,
+        is_installed: bool = False,
+        captures: int = 1,
     ) -> None:
         self._master = master
         self._settings = dict(settings or {})
         self._work_dir = work_dir
+        self._is_installed = is_installed
+        self._captures = captures
         self._lock = threading.Lock()
+        self._stopping = threading.Event()
         self._session: SparkSession | None = None
+        self._has_run = False
+        self._watch: Watch | None = None
 
-    def start(self) -> None:
-        """Start the session and its Python workers, so that the first flush does not wait for them. Takes seconds.
+    def start(self, report: Callable[[str], None] = lambda _: None) -> None:
+        """Start the session and its Python workers, so that the first flush does not wait for them. Takes seconds, or
+        until the cluster has room; ``report`` receives what is being waited for, and an empty text at the end.
 
         :raises JavaError: no Java, or one too old.
-        :raises JobError: Spark did not start.
+        :raises JobError: Spark did not start, or was stopped meanwhile.
         """
-        workers = (os.cpu_count() or 1) if spark_session.is_local(self._master) else 1
-        self.map(_warm_up, list(range(workers)), description="warm up")
+        if is_local(self._master) or is_connect(self._master):
+            count = (os.cpu_count() or 1) if is_local(self._master) else 1
+            self.map(_warm_up, list(range(count)), description="warm up")
+            return
+        while not self._stopping.is_set():
+            if reason := unreachable(self._master):
+                report(f"waits for Spark: {reason}")
+                self._stopping.wait(_RETRY_S)
+                continue
+            session = self._started()
+            if wait_for_executors(session, self._master, report=report, stopping=self._stopping):
+                self._warm_all()
+                self._start_watch()
+                return
+            self._forget_if_dead(session)
+        raise JobError("Spark was stopped before it had an executor; start the capture again")
+
+    def _warm_all(self) -> None:
+        """Run one task per core: Spark distributes them over the executors."""
+        session = self._started()
+        self.map(_warm_up, list(range(cores(session))), description="warm up")
+
+    def _start_watch(self) -> None:
+        self._watch = Watch(self._master, current=lambda: self._session, warm_up=self._warm_all, end=self._end)
+        self._watch.start()
+
+    def _end(self, session: SparkSession) -> None:
+        spark_session.kill_driver()
+        self._forget_if_dead(session)
 
     def map(
         self,
@@ -74,8 +120,8 @@ class SparkExecutor:
         """See ``agent.ports.executor.Executor.map``.
 
         :raises JavaError: no Java, or one too old.
-        :raises JobTimeoutError: ``deadline`` ended first.
-        :raises JobError: Spark failed, or ``function`` raised; then ``code`` and ``retryable`` are those of its error.
+        :raises JobTimeoutError: ``deadline`` passed.
+        :raises JobError: Spark failed, or ``function`` raised; with its ``code``, ``retryable`` and ``scope``.
         """
         if not descriptors:
             return []
@@ -87,58 +133,93 @@ class SparkExecutor:
             with spark_session.cancellable(session, self._master, deadline):
                 rows = data.collect()
         except Exception as error:
-            self._forget_if_dead(session)
+            is_dead = self._forget_if_dead(session)
             if deadline is not None and deadline.is_over:
                 raise JobTimeoutError(
                     f"Spark job cancelled ({description}): it did not end in time; see what hangs there, or give it "
                     "more (flush-timeout-seconds); it is tried again"
                 ) from error
-            raise JobError(f"Spark job failed ({description}): {_first_line(error)}; it is tried again") from error
-        return _results(rows, description)
+            failed = JobError(f"Spark job failed ({description}): {cause_of(error)}; it is tried again")
+            failed.scope = Scope.CAPTURE if is_dead else Scope.CHANGEFEED
+            raise failed from error
+        return _results(rows, description, is_here=is_local(self._master))
+
+    def check(self) -> str:
+        """Start another session if the JVM has died; return why there is none, or an empty text."""
+        session = self._session
+        if session is None and not self._has_run:
+            return ""
+        if session is not None and not spark_session.has_driver_exited():
+            return ""
+        if session is not None:
+            self._forget_if_dead(session)
+        try:
+            self._started()
+        except WeirError as error:
+            return "" if self._stopping.is_set() else str(error)
+        return ""
 
     def stop(self) -> None:
-        """End the session and its JVM; jobs that run are cancelled and their callers get a ``JobError``."""
-        with self._lock:
+        """End the session and its JVM for good. Running jobs are cancelled; their callers get a ``JobError``."""
+        self._stopping.set()
+        if self._watch is not None:
+            self._watch.stop()
+        while not self._lock.acquire(timeout=_STOP_S):
+            spark_session.kill_driver()  # it is starting on a cluster that does not answer
+        try:
             session, self._session = self._session, None
             if session is not None:
                 spark_session.close_session(session)
+        finally:
+            self._lock.release()
 
-    def _forget_if_dead(self, session: SparkSession) -> None:
-        """A JVM that was killed takes its session with it; the next job starts another."""
+    def _forget_if_dead(self, session: SparkSession) -> bool:
+        """Drop the session if its JVM was killed, and return whether it was; the next job starts another."""
         with self._lock:
             if self._session is session and spark_session.forget_dead_session(session):
                 _log.warning("spark's JVM has died; the next job starts another", master=self._master)
                 self._session = None
+            return self._session is not session
 
     def _started(self) -> SparkSession:
         with self._lock:
             if self._session is None:
                 self._session = self._open_session()
+                self._has_run = True
             return self._session
 
     def _open_session(self) -> SparkSession:
+        if self._stopping.is_set():
+            raise JobError("Spark is being stopped; start the capture again")
+        if reason := unreachable(self._master):
+            raise OwnFaultError(f"Spark did not start: {reason}")
         directory = self._work_dir or Path(tempfile.mkdtemp(prefix="weir-spark-"))
         try:
-            session = spark_session.open_session(self._master, self._settings, directory=directory)
+            order = spark_session.Order(
+                self._master, self._settings, directory.absolute(), self._is_installed, self._captures
+            )
+            session = spark_session.open_session(order)
         except WeirError:
             raise
         except Exception as error:
-            raise JobError(f"Spark at {self._master} did not start: {_first_line(error)}; see {directory}") from error
+            text = f"Spark at {self._master} did not start: {cause_of(error)}; see {directory}"
+            raise OwnFaultError(text) from error
         _log.info("spark started", master=self._master, directory=str(directory))
         return session
 
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """What a task that raised answers instead of a result."""
+    """The result of a task whose function raised."""
 
     code: str
     message: str
     retryable: bool
+    scope: Scope = Scope.CHANGEFEED
 
 
 class _Tasks:
-    """What travels to the executors: the function and the descriptors, pickled, so that Spark never looks inside."""
+    """The pickled function and descriptors, opaque to Spark."""
 
     def __init__(self, function: bytes, descriptors: list[bytes]) -> None:
         self._function = function
@@ -156,18 +237,24 @@ def _answer(function: Callable[[Any], Any], descriptor: bytes) -> bytes:
     try:
         return _dumps(function(pickle.loads(descriptor)))
     except WeirError as error:
-        return _dumps(_Failure(error.code, str(error), error.retryable))
+        fault = own_fault(error, with_memory=False) or error
+        return _dumps(_Failure(fault.code, str(fault), fault.retryable, fault.scope))
     except Exception as error:
         _log.exception("task failed")
+        if (lack := own_fault(error, with_memory=False)) is not None:
+            return _dumps(_Failure(lack.code, str(lack), lack.retryable, lack.scope))
         return _dumps(_Failure(JobError.code, f"{type(error).__name__}: {_first_line(error)}", retryable=True))
 
 
-def _results(rows: Sequence[Any], description: str) -> list[Any]:
+def _results(rows: Sequence[Any], description: str, *, is_here: bool) -> list[Any]:
+    """``is_here``: tasks run on this machine, so what they lack this capture lacks."""
     results = [pickle.loads(row.result) for row in sorted(rows, key=lambda row: row.ordinal)]
     for result in results:
         if isinstance(result, _Failure):
             error = JobError(f"{description}: {result.message}")
-            error.code, error.retryable = result.code, result.retryable
+            error.code, error.retryable, error.scope = result.code, result.retryable, result.scope
+            if error.scope is Scope.CAPTURE and not is_here:
+                error.code, error.scope = JobError.code, Scope.CHANGEFEED
             raise error
     return results
 
@@ -177,12 +264,11 @@ def _dumps(value: object) -> bytes:
 
 
 def _first_line(error: BaseException) -> str:
-    message = error.getMessage() if isinstance(error, PySparkException) else None
-    lines = (line.strip() for line in (message or str(error)).splitlines())
+    lines = (line.strip() for line in str(error).splitlines())
     return next((line for line in lines if line), type(error).__name__)[:_ERROR_LENGTH_MAX]
 
 
 def _warm_up(_: int) -> int:
-    """Runs on an executor: import what the first real task will need."""
+    """Import, on an executor, what the first real task will need."""
     preload()
     return os.getpid()

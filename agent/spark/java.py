@@ -1,6 +1,6 @@
 """Java lookup: finds the Java that runs Spark in ``JAVA_HOME``, then in ``PATH``; 17 or newer.
 
-Spark itself would look at the same places, but says what is wrong with a stack trace from a shell script.
+Spark searches the same places, but reports problems as a shell script's error with a stack trace.
 """
 
 import os
@@ -17,9 +17,9 @@ _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 
 def find_java() -> Path:
-    """The ``java`` executable that Spark will use.
+    """Return the ``java`` executable that Spark will use.
 
-    :raises JavaError: none found, or one older than 17.
+    :raises JavaError: there is none, or it is older than 17.
     """
     java = _located()
     major = _major_version(java)

@@ -1,15 +1,15 @@
-"""Memory settings: make the C library return to the system what a burst needed, here and in child processes.
+"""Memory settings: make the C library return freed memory to the system, in this process and its children.
 
-A capture that catches up allocates and frees buffers of megabytes on many threads. glibc would keep them, in one
-arena per thread, and from larger pieces the more it has freed of them. With two arenas and fixed lines it gives them
-back, and Arrow allocates through it instead of a pool of its own. Measured while catching up with 1 M changes: 670 MB
-instead of 800 MB over all Python processes, at the same speed. Elsewhere than on glibc nothing happens.
+A capture that catches up allocates and frees buffers of megabytes on many threads. glibc would keep them, in one arena
+per thread, and raises its thresholds the more is freed. With two arenas and fixed thresholds it returns them, and Arrow
+allocates through it instead of a pool of its own. Measured while catching up with 1 M changes: 670 MB instead of 800 MB
+over all Python processes, at the same speed. Without glibc this does nothing.
 """
 
 import ctypes
 import os
 
-#: name in the environment → mallopt's number (malloc.h) and our value
+#: environment variable → mallopt's number (malloc.h) and our value
 _LIMITS = {
     "MALLOC_ARENA_MAX": (-8, 2),
     "MALLOC_TRIM_THRESHOLD_": (-1, 128 << 10),
@@ -19,7 +19,8 @@ _ARROW_POOL = "ARROW_DEFAULT_MEMORY_POOL"
 
 
 def give_back_early() -> None:
-    """Here and in all children: call before Arrow is imported. What the user has set in the environment wins."""
+    """Apply to this process and its children; call before Arrow is imported. The user's environment takes
+    precedence."""
     os.environ.setdefault(_ARROW_POOL, "system")
     for name, (_, value) in _LIMITS.items():
         os.environ.setdefault(name, str(value))
@@ -27,7 +28,7 @@ def give_back_early() -> None:
 
 
 def give_back() -> None:
-    """Here: call before threads begin."""
+    """Apply to this process only; call before threads start."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         for name, (number, value) in _LIMITS.items():

@@ -1,8 +1,10 @@
-"""Chunk run: decides which chunks of a dump are read now, which again, and what is written down when.
+"""Chunk run: decides which chunks of a dump are read, retried and recorded, and when.
 
-Several threads each hold one small Spark job; this one hands out chunks, tries failed ones again, and records what is
-finished at most once a second. When the run fails or is stopped, chunks that are being read are still waited for, so
-that none is lost and nothing runs on.
+Several threads each run one small Spark job; the main thread hands out chunks, retries failed ones, and records
+finished ones at most once a second. A table that cannot be copied (a value that its key cannot represent, a statement
+that the source rejects) is skipped: its other chunks are not read, and all other tables are copied. If the run fails or
+is stopped, it waits for the chunks being read, so that none is lost and nothing runs afterwards. A table that may have
+ended the process of an earlier run is read last, and alone (``agent.units.dump_attempts``).
 """
 
 import time
@@ -15,11 +17,12 @@ from typing import Final
 
 import structlog
 
-from agent.errors import SourceUnreachableError
+from agent.errors import SourceUnreachableError, StatementRefusedError
 from agent.ports.snapshot import DoneChunk, DoneChunks, DumpOrder, DumpSession, TablePlan
+from agent.units.dump_attempts import ENDED_CAPTURES, DumpAttempts
 from agent.units.manifest import Manifest
 from reactor import failpoints
-from reactor.errors import WeirError
+from reactor.errors import Scope, WeirError
 from reactor.failpoints import Point
 
 _ATTEMPTS_MAX: Final = 3
@@ -47,16 +50,21 @@ class ChunkRun:
         self._unrecorded: list[DoneChunk] = []
         self._recorded_at = time.monotonic()
         self._records = 0
+        self._refused: dict[int, str] = {}
+        self._attempts = DumpAttempts(manifest, order.epoch)
         self._unfit = order.open_sink().unfit([table.record for table in session.plan.tables])
 
     def run(self, done: DoneChunks, *, stopped: Event, on_done: Callable[[], None]) -> None:
-        """Read the chunks that ``done`` lacks, adding them to it; ``on_done`` after each.
+        """Read the chunks missing from ``done`` and add them to it; call ``on_done`` after each.
 
         :raises WeirError: a chunk failed for good, or the session is lost.
         """
+        self._refused = dict.fromkeys(self._attempts.refused, ENDED_CAPTURES)
+        self._refused |= {chunk.table_id: chunk.refused for chunk in done.values() if chunk.refused}
+        suspects = self._attempts.suspects
         waiting = deque(
             _Attempt(table, number)
-            for table in self._session.plan.tables
+            for table in sorted(self._session.plan.tables, key=lambda table: table.record.table_id in suspects)
             for number in range(table.chunks.count)
             if (table.record.table_id, number) not in done
         )
@@ -69,14 +77,23 @@ class ChunkRun:
                         on_done()
                     self._record(is_last=False)
         finally:
-            self._record(is_last=True)
+            try:
+                self._record(is_last=True)
+            finally:
+                self._attempts.close()
         if self._failure is not None:
             raise self._failure
 
     def _start(self, threads: ThreadPoolExecutor, waiting: deque[_Attempt], *, is_stopped: bool) -> bool:
-        """Keep all threads busy; False when nothing runs any more."""
+        """Keep all threads busy; return False when nothing runs any more."""
         while waiting and not is_stopped and self._failure is None and len(self._running) < self._order.parallel:
+            table_id = waiting[0].table.record.table_id
+            running = {attempt.table.record.table_id for attempt in self._running.values()}
+            if not self._attempts.may_begin(table_id, running):
+                break
             attempt = waiting.popleft()
+            if table_id not in self._refused:
+                self._attempts.begin(table_id, running, (one.table.record.table_id for one in waiting))
             self._running[threads.submit(self._stage, attempt)] = attempt
         return bool(self._running)
 
@@ -92,8 +109,28 @@ class ChunkRun:
                 "chunk failed", table=attempt.table.schema.qualified_name, chunk=attempt.number, error=str(error)
             )
             waiting.append(_Attempt(attempt.table, attempt.number, attempt.attempt + 1))
+        elif self._is_of_table(error):
+            chunk = self._refuse(attempt, str(error))
+            done[chunk.table_id, chunk.number] = chunk
+            self._unrecorded.append(chunk)
         elif self._failure is None:
             self._failure = self._explained(error)
+
+    def _is_of_table(self, error: BaseException) -> bool:
+        """Return whether the error concerns only this table: the session is intact, so the source rejected this table's
+        rows. Login failures do not count, since a password may change during the dump. Compares error codes, because an
+        executor's result does not keep the error's class."""
+        if not isinstance(error, WeirError):
+            return False
+        is_of_table = error.scope is Scope.TABLE or error.code == StatementRefusedError.code
+        return is_of_table and self._session.is_alive()
+
+    def _refuse(self, attempt: _Attempt, reason: str) -> DoneChunk:
+        table = attempt.table
+        if table.record.table_id not in self._refused:
+            _log.warning("a table cannot be copied", table=table.schema.qualified_name, error=reason)
+        self._refused.setdefault(table.record.table_id, reason)
+        return DoneChunk(table.record.table_id, table.generation, attempt.number, (), refused=reason)
 
     def _is_worth_another(self, error: BaseException, attempt: _Attempt) -> bool:
         is_retryable = isinstance(error, WeirError) and error.retryable
@@ -110,15 +147,17 @@ class ChunkRun:
 
     def _stage(self, attempt: _Attempt) -> DoneChunk:
         table, number = attempt.table, attempt.number
-        if table.record.table_id in self._unfit:  # the sink has no place for it, and says so when it is opened
+        if reason := self._refused.get(table.record.table_id):
+            return DoneChunk(table.record.table_id, table.generation, number, (), refused=reason)
+        if table.record.table_id in self._unfit:  # the sink cannot have this table, and reports that when it is opened
             return DoneChunk(table.record.table_id, table.generation, number, ())
-        # The epoch: a run that was given up but still lives must not write over files of the next.
+        # with the epoch: an abandoned run that still lives must not overwrite files of the next
         files = self._session.stage(table, number, f"{self._order.epoch}-{number}")
         failpoints.reach(Point.DUMP_STAGED)
         return DoneChunk(table.record.table_id, table.generation, number, files)
 
     def _record(self, *, is_last: bool) -> None:
-        """Write finished chunks down, if they count."""
+        """Write finished chunks to the manifest, if they are valid."""
         now = time.monotonic()
         if self._unrecorded and (is_last or now - self._recorded_at >= _RECORD_PERIOD_S):
             self._session.verify()

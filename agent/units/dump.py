@@ -1,9 +1,9 @@
-"""Dump unit: stages every row of every table where load takes it over, consistent with where sync will start.
+"""Dump unit: stages every row of every table for the load unit, consistent with the position where sync will start.
 
-How rows are read at one moment, and which results of a lost run still count, is for the source. Here chunks are
-handed out, ``parallel`` at a time, each a small job of its own, so that progress shows chunk by chunk and a
-slow chunk holds up nobody. What is finished goes into the manifest (``agent.units.manifest``) within a second, and a
-run that follows a lost one continues from there.
+The source ensures a consistent view, and decides which results of a lost run are still valid. The unit hands out
+chunks, ``parallel`` at a time, each as a small job, so that progress is visible per chunk and a slow chunk delays no
+other. Finished chunks are recorded in the manifest (``agent.units.manifest``) within a second, and a run after a lost
+one continues from there.
 """
 
 import threading
@@ -24,7 +24,7 @@ from reactor.records.changefeed import TableRecord
 
 @dataclass(frozen=True, slots=True)
 class DumpProgress:
-    """How far a dump is; ``rows_total`` is an estimate until the end."""
+    """The progress of a dump; ``rows_total`` is an estimate until the end."""
 
     tables: tuple[TableRecord, ...]
     start: Position
@@ -35,7 +35,7 @@ class DumpProgress:
 
 
 class DumpUnit:
-    """One run of the unit. ``on_progress`` is called from the unit's own thread."""
+    """One run of the unit. ``on_progress`` is called on the unit's own thread."""
 
     def __init__(
         self,
@@ -54,16 +54,16 @@ class DumpUnit:
         self._stopped = threading.Event()
 
     async def run(self) -> DumpProgress:
-        """Dump to the end. When cancelled, the chunks being read are waited for, and then nothing runs any more.
+        """Run the dump. When cancelled, wait for the chunks being read; then nothing runs any more.
 
-        :raises WeirError: it cannot continue; what is finished is kept for the next run.
+        :raises WeirError: it cannot continue; finished chunks are kept for the next run.
         """
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._stop_on_cancel)
             try:
                 return await anyio.to_thread.run_sync(self.run_blocking)
             except WeirError as error:
-                failure = error  # raised below: the group would wrap it
+                failure = error  # raised below: the task group would wrap it
             finally:
                 tasks.cancel_scope.cancel()
         raise failure
@@ -75,7 +75,7 @@ class DumpUnit:
             self._stopped.set()
 
     def run_blocking(self) -> DumpProgress:
-        """As ``run``, in the caller's thread."""
+        """Run in the caller's thread."""
         previous = self._manifest.read_plan()
         done = self._manifest.read_done(previous) if previous else {}
         if previous is None or not all(is_complete(table, done) for table in previous.tables):
@@ -84,7 +84,7 @@ class DumpUnit:
         return replace(progress, tables=self._dumper.settle(progress.tables))
 
     def _run(self, previous: Plan | None, done: DoneChunks) -> tuple[Plan, DoneChunks]:
-        # Names in the manifest carry the epoch: they are never used twice, even if an order is.
+        # Names in the manifest contain the epoch, so they are never reused, even if an order is.
         order = replace(self._order, epoch=max(self._order.epoch, previous.epoch + 1 if previous else 0))
         with self._dumper.open(order, previous, done, self._executor) as session:
             plan = session.plan

@@ -1,8 +1,8 @@
-"""Load unit: turns what a dump has staged into the sink's tables, one commit each.
+"""Load unit: creates the sink's tables from what a dump has staged, one commit each.
 
-It writes no row: the sink takes over the staged files where they lie and records each table's ``start_ts``. A table
-that was loaded before, by this unit or by one that died, is found loaded, so the unit is resumed by running it again.
-Without a dump (mode ``incremental``) tables are made empty in the same way, ``create_empty``.
+It writes no rows: the sink takes over the staged files in place and records each table's ``start_ts``. Tables that are
+already loaded are skipped, so running the unit again resumes it. Without a dump (mode ``incremental``),
+``create_empty`` creates the tables empty in the same way.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +24,7 @@ _log = structlog.get_logger()
 
 
 class LoadUnit:
-    """``on_progress`` gets rows loaded and rows in all, on the event loop."""
+    """``on_progress`` receives loaded and total rows, on the event loop."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class LoadUnit:
 def create_empty(
     sink: Sink, tables: Iterable[tuple[TableRecord, TableSchema]], filter: FilterConfig = NO_FILTER
 ) -> None:
-    """Make tables that start without rows, each recorded at its ``start_ts``; existing ones stay.
+    """Create tables without rows, each recorded at its ``start_ts``; existing ones stay.
 
     :raises SinkError: the sink refuses a table.
     """
@@ -76,7 +76,8 @@ def create_empty(
 
 
 def _unfit(sink: Sink, tables: Sequence[TableRecord]) -> dict[int, str]:
-    """Tables that are not loaded: whoever opens one to write it is refused, which holds it."""
+    """Return the tables that are not loaded, with the reason. The sink refuses to open them for writing, which holds
+    them."""
     found = sink.unfit(tables)
     for reason in found.values():
         _log.warning("a table is not loaded", reason=reason)

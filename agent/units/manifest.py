@@ -1,13 +1,14 @@
-"""Manifest: what a dump has planned and done, as small immutable files; the dump's memory and load's input.
+"""Manifest: a dump's plan and progress as small immutable files; read by later runs of the dump and by load.
 
-- ``plan-{epoch}.json``: the tables, their schemas and chunk plans, as one run of the unit began with them. The one with
-  the highest epoch counts.
-- ``done-{epoch}-{number}.jsonl``: finished chunks, a line each, with the files that the sink staged.
+- ``plan-{epoch}.json``: the tables, their schemas and chunk plans at the start of one run of the unit. The highest
+  epoch wins.
+- ``done-{epoch}-{number}.jsonl``: finished chunks, one per line, with the files that the sink staged.
+- ``attempt-{epoch}-{number}.json``: which tables a run is reading; the highest number counts.
 - ``begun-{epoch}.json``: without a dump, the tables' schemas where the stream begins.
 
-No file is ever changed, and every name carries the epoch of its writer. So a crash leaves whole files only, and a
-worker that lost its order but not its life can neither overwrite what a newer one wrote nor take its place. Where two
-of them read the same chunk, the newer one's files count; each wrote files of its own.
+No file is ever changed, and every name contains the epoch of its writer. So a crash leaves only whole files, and a
+worker that has been replaced but still runs can neither overwrite a newer one's files nor supersede them. If both read
+the same chunk, the newer one's files count; each wrote its own.
 """
 
 import json
@@ -25,14 +26,15 @@ from agent.sources.registry import read_chunks
 from reactor.ids import Ts
 from reactor.records.changefeed import TableRecord
 
-# ten digits, and more once etcd has come to revision 100,000 (see ``owner.feed.workers.first_epoch``)
+# ten digits, and more once etcd's revision exceeds 100,000 (see ``owner.feed.workers.first_epoch``)
 _PLAN: Final = re.compile(r"^plan-(\d{10,})\.json$")
 _BEGUN: Final = re.compile(r"^begun-(\d{10,})\.json$")
+_ATTEMPT: Final = re.compile(r"^attempt-(\d{10,})-(\d{6,})\.json$")
 _DONE: Final = re.compile(r"^done-(\d{10,})-(\d{6,})\.jsonl$")
 
 
 class Manifest:
-    """The manifest of one changefeed's source. Blocking; ``uri`` is what goes into ``UnitRecord.manifest``."""
+    """The manifest of one changefeed's source. Blocking; ``uri`` is stored in ``UnitRecord.manifest``."""
 
     def __init__(self, directory: LogDirectory) -> None:
         self.directory = directory
@@ -51,7 +53,10 @@ class Manifest:
         return str(self.directory)
 
     def read_plan(self) -> Plan | None:
-        """The newest plan, if a dump has ever got as far. :raises LogError: the storage refused."""
+        """Return the newest plan, or None if no dump has made one.
+
+        :raises LogError: the storage refused.
+        """
         plans = {int(match[1]): name for name in self.directory.names() if (match := _PLAN.match(name))}
         return _plan_from_json(self._read(plans[max(plans)])) if plans else None
 
@@ -60,7 +65,10 @@ class Manifest:
         self._write(f"plan-{plan.epoch:010d}.json", _plan_to_json(plan))
 
     def read_done(self, plan: Plan) -> DoneChunks:
-        """The finished chunks that count under ``plan``. :raises LogError: the storage refused."""
+        """Return the finished chunks that are valid under ``plan``.
+
+        :raises LogError: the storage refused.
+        """
         generations = {table.record.table_id: table.generation for table in plan.tables}
         done: DoneChunks = {}
         for name in sorted(name for name in self.directory.names() if _DONE.match(name)):
@@ -70,16 +78,50 @@ class Manifest:
                     done[chunk.table_id, chunk.number] = chunk
         return done
 
+    def read_refused(self) -> dict[int, str]:
+        """Return the tables that could not be copied, with the reasons.
+
+        :raises LogError: the storage refused.
+        """
+        plan = self.read_plan()
+        done = self.read_done(plan) if plan else {}
+        return {chunk.table_id: chunk.refused for chunk in done.values() if chunk.refused}
+
     def write_done(self, epoch: int, number: int, chunks: Iterable[DoneChunk]) -> None:
         """:raises LogError: the storage refused."""
         self._write(f"done-{epoch:010d}-{number:06d}.jsonl", "".join(f"{_chunk_to_json(chunk)}\n" for chunk in chunks))
+
+    def read_attempts(self) -> list[tuple[tuple[int, ...], bool]]:
+        """Return for each run the tables of its last note, and whether it was of a suspect alone.
+
+        :raises LogError: the storage refused.
+        """
+        last: dict[int, str] = {}
+        for name in sorted(self.directory.names(), key=lambda name: (len(name), name)):
+            if match := _ATTEMPT.match(name):
+                last[int(match[1])] = name
+        notes = (json.loads(self._read(name)) for name in last.values())
+        return [(tuple(note["tables"]), note["is_trial"]) for note in notes]
+
+    def write_attempt(self, epoch: int, number: int, tables: Iterable[int], *, is_trial: bool) -> None:
+        """:raises LogError: the storage refused."""
+        note = {"tables": sorted(tables), "is_trial": is_trial}
+        self._write(f"attempt-{epoch:010d}-{number:06d}.json", json.dumps(note))
+
+    def remove_attempts(self, epoch: int) -> None:
+        """:raises LogError: the storage refused."""
+        matches = map(_ATTEMPT.match, self.directory.names())
+        self.directory.remove([match[0] for match in matches if match and int(match[1]) == epoch])
 
     def write_begun(self, epoch: int, schemas: Iterable[TableSchema]) -> None:
         """:raises LogError: the storage refused."""
         self._write(f"begun-{epoch:010d}.json", json.dumps([schema.to_json() for schema in schemas]))
 
     def read_schemas(self) -> dict[int, TableSchema]:
-        """The tables as they were where the stream begins. :raises LogError: the storage refused."""
+        """Return the tables' schemas where the stream begins.
+
+        :raises LogError: the storage refused.
+        """
         begun = {int(match[1]): name for name in self.directory.names() if (match := _BEGUN.match(name))}
         if begun:
             schemas = [TableSchema.from_json(text) for text in json.loads(self._read(begun[max(begun)]))]
@@ -99,7 +141,7 @@ class Manifest:
 
 
 def read_manifest(uri: str) -> Iterator[tuple[TableRecord, TableSchema, list[StagedFile]]]:
-    """What a finished dump staged, table by table: the input of ``load``.
+    """Yield what a finished dump has staged, table by table, for ``load``; without the tables that could not be copied.
 
     :raises LogError: there is no dump, or it is not finished.
     """
@@ -114,6 +156,8 @@ def read_manifest(uri: str) -> Iterator[tuple[TableRecord, TableSchema, list[Sta
             raise LogError(
                 f"{missing} chunks of {table.schema.qualified_name} are not in the dump at {uri}; run it again"
             )
+        if any(done[table.record.table_id, number].refused for number in numbers):
+            continue
         files = [file for number in numbers for file in done[table.record.table_id, number].files]
         yield table.record, table.schema, files
 
@@ -149,7 +193,10 @@ def _table_from_fields(fields: dict[str, Any]) -> TablePlan:
 
 
 def _chunk_to_json(chunk: DoneChunk) -> str:
-    return json.dumps(asdict(chunk), separators=(",", ":"))
+    fields = asdict(chunk)
+    if not chunk.refused:  # earlier versions do not know the field
+        del fields["refused"]
+    return json.dumps(fields, separators=(",", ":"))
 
 
 def _chunk_from_json(text: bytes) -> DoneChunk:

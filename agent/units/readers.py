@@ -1,9 +1,9 @@
-"""Reader ids: the number by which an upstream knows a changefeed's reader (MySQL's server id), on any capture.
+"""Reader ids: allocates the number by which a source knows a changefeed's reader (MySQL's server id), on any capture.
 
-A server that meets a number twice ends the older session: so a new sync worker ends what a lost one has left behind,
-and no two changefeeds of a cluster may have the same. The number is a hash of the changefeed, or the next one that is
-free; who has it is stored in etcd until the changefeed is removed. A later changefeed of the same name is another
-holder, whom nobody meets who still cleans up after the first one.
+A server that sees a number twice ends the older session: so a new sync worker ends what a lost one has left, and no two
+changefeeds of a cluster may share a number. The number is a hash of the changefeed, or the next free one, and stored in
+etcd until the changefeed is removed. A later changefeed of the same name is another holder, so cleaning up after the
+first does not affect it.
 """
 
 from hashlib import blake2b
@@ -12,13 +12,16 @@ from typing import Final
 from reactor.keys import ReaderKey
 from reactor.store.port import Compare, Delete, EtcdClient, Put, Target
 
-#: far from the small numbers that people give their servers
+#: far above the small numbers that people give their servers
 _FIRST: Final = 1 << 30
 _COUNT: Final = 1 << 31
 
 
 async def claim(client: EtcdClient, cluster: str, holder: str) -> int:
-    """The number of ``holder``; asking again gives the same. :raises EtcdError: no answer."""
+    """Return the number of ``holder``, allocated on the first call.
+
+    :raises EtcdError: no answer.
+    """
     number = _home(cluster, holder)
     while True:
         key = str(ReaderKey(cluster, number))
@@ -34,12 +37,15 @@ async def claim(client: EtcdClient, cluster: str, holder: str) -> int:
 
 
 async def release(client: EtcdClient, cluster: str, holder: str) -> None:
-    """Give the number back; without one, nothing happens. :raises EtcdError: no answer."""
+    """Release the number, if there is one.
+
+    :raises EtcdError: no answer.
+    """
     number = _home(cluster, holder)
     while (item := await client.get(str(ReaderKey(cluster, number)))) is not None:
         if item.value.decode() != holder:
             number = _next(number)
-        # by the time that it goes it may be another's: then it is looked at again
+        # it may have a new holder by the time the delete runs: then read it again
         elif (
             await client.txn([Compare(item.key, Target.MOD_REVISION, item.mod_revision)], [Delete(item.key)])
         ).succeeded:

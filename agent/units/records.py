@@ -1,39 +1,46 @@
-"""Unit records: what a unit has done, stored in etcd, fenced by the order's epoch."""
+"""Unit records: stores a unit's progress in etcd, fenced by the order's epoch."""
+
+from collections.abc import Sequence
 
 import anyio
 import structlog
 
-from agent.errors import UnitFencedError
-from agent.log.head import still_holds
+from agent.errors import LogFencedError, UnitFencedError
+from agent.log.head import begun_again, still_holds
+from agent.ports.source import Position
 from reactor.errors import EtcdError
-from reactor.keys import UnitKey
+from reactor.keys import LogKey, UnitKey, ddl_prefix
 from reactor.records.changefeed import Unit, UnitRecord
-from reactor.store.port import Compare, EtcdClient, Put, Target
+from reactor.records.log_head import LogHead
+from reactor.store.port import Compare, Delete, EtcdClient, Operation, Put, Target
 
 _RETRY_S = 0.2
 _RETRY_MAX_S = 5.0
+#: operations of one transaction; etcd takes 128 by default
+_AT_ONCE = 64
 
 _log = structlog.get_logger()
 
 
 class UnitRecords:
-    """The record of one changefeed's source. Calls last until etcd has answered; it may be away for a while.
+    """The record of one changefeed's source. Calls retry until etcd answers.
 
-    ``life``: holds while the changefeed is still the one that was started, as in ``agent.log.head.EtcdHeadStore``.
+    ``guard``: holds while the same incarnation of the changefeed exists, as in ``agent.log.head.EtcdHeadStore``.
     """
 
-    def __init__(self, client: EtcdClient, key: UnitKey, *, life: Compare | None = None) -> None:
+    def __init__(self, client: EtcdClient, key: UnitKey, *, guard: Compare | None = None) -> None:
         self._client = client
         self._key = str(key)
-        self._life = life
+        self._guard = guard
 
     async def read(self) -> UnitRecord | None:
         return (await self._read())[0]
 
     async def write(self, record: UnitRecord) -> None:
-        """Store ``record``; doing it again changes nothing.
+        """Store ``record``; idempotent.
 
-        While a source is synced its tables are the owner's, who changes them with the schema: they stay as stored.
+        While a source is synced, the owner manages its tables and changes them with the schema: they stay as stored. So
+        do ``lost_ts``, which only the owner and ``renew`` write, and ``joining``.
 
         :raises UnitFencedError: a worker with a newer order has written since, or the changefeed is gone.
         """
@@ -44,25 +51,64 @@ class UnitRecords:
                 record = _in_place_of(stored, record)
             if stored == record:
                 return
-            if stored is not None and stored.epoch > record.epoch:
-                raise UnitFencedError(
-                    f"unit {record.unit} was taken over under epoch {stored.epoch}; "
-                    f"this worker, under epoch {record.epoch}, stops"
-                )
+            self._refuse_newer(stored, record)
             try:
-                if await self._swap(record, revision):
+                if await self._swap([Put(self._key, record.encode())], revision):
                     return
             except EtcdError as error:
                 _log.warning("writing a unit's record got no answer", key=self._key, error=str(error))
             await anyio.sleep(delay_s)
             delay_s = min(2 * delay_s, _RETRY_MAX_S)
 
-    async def _swap(self, record: UnitRecord, revision: int) -> bool:
-        compares = [Compare(self._key, Target.MOD_REVISION, revision), *([self._life] if self._life else [])]
-        if (await self._client.txn(compares, [Put(self._key, record.encode())])).succeeded:
+    async def renew(self, record: UnitRecord, log: LogKey, start: Position) -> None:
+        """Store ``record``, which begins at ``start``, and let the log begin there too: in one transaction, and the
+        schema changes of before go ahead of it. Doing it again changes nothing.
+
+        :raises UnitFencedError: a worker with a newer order has written since, or the changefeed is gone.
+        :raises LogFencedError: whoever reads the log still has come past ``start``.
+        """
+        while (stored := await self._read())[0] != record:
+            self._refuse_newer(stored[0], record)
+            try:
+                await self._renew(record, stored[1], log, start)
+            except EtcdError as error:
+                _log.warning("writing a new position got no answer", key=self._key, error=str(error))
+                await anyio.sleep(_RETRY_S)
+
+    async def _renew(self, record: UnitRecord, revision: int, log: LogKey, start: Position) -> None:
+        """One try; what was stored meanwhile is looked at by the caller."""
+        ddl = await self._client.get_prefix(ddl_prefix(log.cluster, log.namespace, log.changefeed))
+        doomed = [Delete(item.key) for item in ddl.items]
+        while doomed:
+            if not await self._swap(doomed[:_AT_ONCE], revision):
+                return
+            doomed = doomed[_AT_ONCE:]
+        item = await self._client.get(str(log))
+        if item is None:
+            await self._swap([Put(self._key, record.encode())], revision)
+            return
+        before = LogHead.decode(item.value, key=str(log))
+        if before.resolved_ts >= start.ts:
+            raise LogFencedError(
+                f"the log has come to {before.resolved_ts}, past the new position {start.ts}; take another"
+            )
+        head = begun_again(before, start.ts, position=start.text)
+        moved = Compare(str(log), Target.MOD_REVISION, item.mod_revision)
+        await self._swap([Put(self._key, record.encode()), Put(str(log), head.encode())], revision, moved)
+
+    def _refuse_newer(self, stored: UnitRecord | None, record: UnitRecord) -> None:
+        if stored is not None and stored.epoch > record.epoch:
+            raise UnitFencedError(
+                f"unit {record.unit} was taken over under epoch {stored.epoch}; "
+                f"this worker, under epoch {record.epoch}, stops"
+            )
+
+    async def _swap(self, operations: Sequence[Operation], revision: int, *others: Compare) -> bool:
+        compares = [Compare(self._key, Target.MOD_REVISION, revision), *others, *([self._guard] if self._guard else [])]
+        if (await self._client.txn(compares, operations)).succeeded:
             return True
-        if self._life is not None and not await still_holds(self._client, self._life):
-            raise UnitFencedError(f"the changefeed was removed; unit {record.unit} stops")
+        if self._guard is not None and not await still_holds(self._client, self._guard):
+            raise UnitFencedError("the changefeed was removed; this unit stops")
         return False
 
     async def _read(self) -> tuple[UnitRecord | None, int]:
@@ -80,8 +126,8 @@ class UnitRecords:
 
 
 def _in_place_of(stored: UnitRecord, record: UnitRecord) -> UnitRecord:
-    """What ``record`` does not know stays as stored, and so do the tables of a source that is synced."""
-    record = record.keeping(stored)
+    """Keep the stored fields that ``record`` does not know, and the tables of a source that is synced."""
+    record = record.keeping(stored).with_(lost_ts=stored.lost_ts, joining=stored.joining)
     if stored.unit is record.unit is Unit.SYNC:
         return record.with_(tables=stored.tables)
     known = {table.table_id: table for table in stored.tables if table.model_extra}

@@ -1,8 +1,8 @@
-"""Stream reader: a sync unit's thread that reads the stream, divides it into chunks, and keeps the server informed.
+"""Stream reader: a sync unit's thread that reads the stream, divides it into chunks, and acknowledges positions.
 
 A chunk ends when the arena is full, or when the oldest finished event has waited long enough *and* no earlier chunk is
-still on its way into the log: so segments grow by themselves while the log's storage is slow. When no arena is free it
-stops reading (backpressure) and continues reporting, so the server neither hangs up nor runs ahead of us.
+still on its way into the log, so segments grow automatically while the log's storage is slow. When no arena is free it
+stops reading (backpressure) but continues to report, so the server neither disconnects nor runs ahead.
 """
 
 import threading
@@ -15,7 +15,7 @@ from agent.rows.arena import Arena, ArenaPool, LogChunk
 from agent.settings import SyncSettings
 from reactor.ids import Ts
 
-#: looks again so soon when only the log holds a chunk back
+#: poll interval while only the log delays a chunk
 _PENDING_CHECK_S = 0.02
 
 
@@ -49,11 +49,11 @@ class StreamReader:
         self._is_quiet = True
 
     def stop(self) -> None:
-        """Let ``run`` return soon."""
+        """Make ``run`` return soon."""
         self._stopping.set()
 
     def settled(self, durable_ts: Ts) -> None:
-        """A chunk is in the log; everything up to ``durable_ts`` may be forgotten by the server."""
+        """Note that a chunk is in the log: the server may discard everything up to ``durable_ts``."""
         with self._pending_lock:
             self._pending -= 1
         self._durable_ts = durable_ts
@@ -62,7 +62,7 @@ class StreamReader:
         """Read until stopped.
 
         :raises SourceError: the stream ended or was lost.
-        :raises StreamRestart: it is to be opened again.
+        :raises StreamRestart: the stream must be reopened.
         """
         while not self._stopping.is_set():
             self._read()
@@ -85,7 +85,7 @@ class StreamReader:
             self._complete_since = time.monotonic()
 
     def _wait_s(self, now: float) -> float:
-        """Until the next thing is due, whatever comes."""
+        """Return how long to wait for the next due action."""
         due = self._report_at
         if self._complete_since is not None:
             cut_at = self._complete_since + self._settings.segment_age_s
@@ -107,15 +107,15 @@ class StreamReader:
         successor = self._free_arena()
         if successor is None:
             return
-        cut = self._stream.cut(successor)
+        cut = self._stream.take_chunk(successor)
         self._complete_since = time.monotonic() if self._stream.complete_rows else None
         self._send(cut)
 
     def _free_arena(self) -> Arena | None:
-        """Waits for one; None when the unit is stopped meanwhile."""
+        """Wait for a free arena; None if the unit is stopped meanwhile."""
         while not self._stopping.is_set():
             if arena := self._pool.take(timeout_s=self._settings.segment_age_s):
-                self._heard_at = time.monotonic()  # whoever does not listen cannot complain of silence
+                self._heard_at = time.monotonic()  # a paused reader cannot tell whether the server is silent
                 return arena
             self._report_if_due()
         return None
@@ -130,7 +130,7 @@ class StreamReader:
         now = time.monotonic()
         if now < self._report_at and not self._stream.wants_reply:
             return
-        # only a quiet stream has to be asked how far the server is
+        # only on a quiet stream the server must be asked for its position
         self._stream.report(self._durable_ts, ask_reply=self._is_quiet)
         self._report_at = now + self._settings.progress_s
         self._is_quiet = True

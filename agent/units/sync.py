@@ -1,12 +1,11 @@
-"""Sync unit: moves the replication stream into the change log, for ever; the only reader of its source.
+"""Sync unit: moves the replication stream into the change log until cancelled; the only reader of its source.
 
-A *session* is one connection: the source checks that it can continue exactly where the log is and opens the stream,
-one thread reads it (``stream_reader``), and each chunk is written and made part of the log here. A session that
-ends for a reason that may pass is followed by another, under a new epoch of the log, from the log's resolved Ts.
-Whoever finds that another writer has taken the log over stops; so does a unit whose position is no longer on the
-server.
+A *session* is one connection: the source checks that it can resume exactly at the log's position and opens the stream,
+one thread reads it (``stream_reader``), and this unit writes each chunk and appends it to the log. After a transient
+failure a new session starts, under a new epoch of the log, from the log's resolved Ts. The unit stops if another writer
+has taken the log over, or if its position is no longer on the server.
 
-Nothing is reported to the server as received before the log's head has moved past it.
+Positions are acknowledged to the server only after the log's head has moved past them.
 """
 
 import time
@@ -28,18 +27,21 @@ from agent.log.head import LogWriter
 from agent.log.retention import Needs
 from agent.log.segment import SegmentName
 from agent.log.storage import LogDirectory
+from agent.own_faults import own_fault
 from agent.ports.source import OpenStream, Position, StreamRestart, Streams
 from agent.rows.arena import ArenaPool, LogChunk
 from agent.rows.batches import SegmentRef
 from agent.settings import SyncSettings
+from agent.units.stream_attempts import StreamAttempts
 from agent.units.stream_reader import StreamReader
 from reactor import failpoints
 from reactor.errors import WeirError
 from reactor.failpoints import Point
-from reactor.records.changefeed import DdlRecord, LogHead
+from reactor.records.changefeed import DdlRecord
+from reactor.records.log_head import LogHead
 
-#: of the source as a whole, and cured there: a changed password, a locked role. Reading continues exactly
-#: where the log is when the source can be read again, so it is asked until then.
+#: errors of the source as a whole that an administrator cures there (a changed password, a locked role): retried until
+#: the source can be read again, and reading continues exactly at the log's position
 _PASSING = frozenset({SourceAuthError.code})
 
 _log = structlog.get_logger()
@@ -47,7 +49,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class SyncStatistics:
-    """``error``: why the unit is between two sessions, since ``error_since`` (Unix seconds); empty while it reads."""
+    """``error``: why no session is running since ``error_since`` (Unix seconds); empty while one reads."""
 
     is_connected: bool = False
     sessions: int = 0
@@ -61,7 +63,7 @@ class SyncStatistics:
 
 
 class SyncUnit:
-    """``start`` counts only where the log has no head yet. ``needs`` tells who still needs which part of the log."""
+    """``start`` applies only if the log has no head yet. ``needs`` returns which part of the log is still needed."""
 
     def __init__(
         self,
@@ -72,6 +74,7 @@ class SyncUnit:
         directory: LogDirectory,
         needs: Callable[[], Needs],
         settings: SyncSettings | None = None,
+        attempts: StreamAttempts | None = None,
     ) -> None:
         self._streams = streams
         self._start = start
@@ -79,9 +82,10 @@ class SyncUnit:
         self._directory = directory
         self._needs = needs
         self._settings = settings or SyncSettings()
-        #: what is known to have changed of the tables, by Ts
+        self._attempts = attempts
+        #: schema changes found so far, by Ts
         self._ddl: list[DdlRecord] = []
-        #: what belongs to the head's position
+        #: the attachment of the head's position
         self._attachment = Attachment()
         self._retention_at = 0.0
         self._sessions = self._segments = self._rows = 0
@@ -93,10 +97,21 @@ class SyncUnit:
         """Read until cancelled.
 
         :raises LogFencedError: another sync unit has taken the log over.
-        :raises PositionLostError: the server can no longer send what comes next.
-        :raises WeirError: whatever else does not pass by itself.
+        :raises PositionLostError: the server no longer has what comes next.
+        :raises StreamEndsCapturesError: it has ended those who have read it.
+        :raises WeirError: any other permanent failure.
         """
-        await self._writer.take_over(self._start.ts, position=self._start.text)
+        head = await self._writer.take_over(self._start.ts, position=self._start.text)
+        if self._attempts is None:
+            await self._follow()
+            return
+        await self._attempts.begin(head)
+        try:
+            await self._follow()
+        finally:
+            await self._attempts.close()
+
+    async def _follow(self) -> None:
         self._ddl = await self._writer.read_ddl()
         delay_s = self._settings.reconnect_s
         while True:
@@ -106,7 +121,7 @@ class SyncUnit:
             except StreamRestart:
                 delay_s = 0.0
             except WeirError as error:
-                if not error.retryable and error.code not in _PASSING:
+                if (not error.retryable and error.code not in _PASSING) or own_fault(error) is not None:
                     raise
                 delay_s = self._after_failure(error, delay_s, progressed=self._writer.head.resolved_ts > before)
             await anyio.sleep(delay_s)
@@ -136,7 +151,7 @@ class SyncUnit:
         return delay_s
 
     async def _session(self) -> None:
-        """One connection, to its end. Its end is an error, or ``StreamRestart``."""
+        """Run one connection until it ends with an error or ``StreamRestart``."""
         with closing(ArenaPool(self._settings.arenas, self._settings.segment_bytes)) as pool:
             opened = await anyio.to_thread.run_sync(self._open, pool)
             try:
@@ -154,7 +169,8 @@ class SyncUnit:
 
     async def _read(self, opened: OpenStream, pool: ArenaPool) -> None:
         settings, head = self._settings, self._writer.head
-        # never full: every chunk but one without events holds an arena, and such a one is alone on its way
+        # never full: every chunk except those without events holds an arena, and there is only one of the latter at a
+        # time
         send, receive = anyio.create_memory_object_stream[LogChunk](settings.arenas + 1)
         stream_reader = StreamReader(
             opened.stream,
@@ -168,17 +184,17 @@ class SyncUnit:
         failures: list[Exception] = []
         async with send, anyio.create_task_group() as group:
             group.start_soon(self._append_all, receive, stream_reader, pool, opened, failures)
-            # what is cut when reading ends still goes into the log: the error comes after it
+            # chunks made before reading ended are still appended; the error is raised afterwards
             try:
-                # a limiter of its own: it holds its thread for as long as the session lasts
+                # a limiter of its own, because the thread runs as long as the session
                 await anyio.to_thread.run_sync(stream_reader.run, limiter=anyio.CapacityLimiter(1))
             except (WeirError, StreamRestart) as error:
                 failures.append(error)
             except anyio.BrokenResourceError:
-                pass  # the other half has failed, and said why
+                pass  # the other task has failed, and reported why
             finally:
                 send.close()
-        await anyio.lowlevel.checkpoint_if_cancelled()  # then there need not be a failure
+        await anyio.lowlevel.checkpoint_if_cancelled()  # if cancelled, there need not be a failure
         raise failures[0]
 
     async def _append_all(
@@ -196,16 +212,18 @@ class SyncUnit:
                     failpoints.reach(Point.SYNC_MOVED)
                     stream_reader.settled(self._writer.head.resolved_ts)
                     self._failure = None
+                    if self._attempts is not None:
+                        await self._attempts.note_alive(self._writer.head, is_quiet=cut.arena is None)
                     await self._remove_old()
-        except WeirError as error:
-            # it is the reason why reading ends, not the other way round
+        except (WeirError, StreamRestart) as error:
+            # the reason why reading ends, not a consequence
             failures.insert(0, error)
         finally:
             stream_reader.stop()
             opened.abort()
 
     async def _append(self, cut: LogChunk, pool: ArenaPool, opened: OpenStream) -> None:
-        """What has changed of the tables goes with the head that passes it, if it did not go ahead of it already."""
+        """Append the chunk. Its schema changes are stored with the head that passes it, or before."""
         written, cut = await self._prepare(cut, pool, opened)
         known = {record.ts for record in self._ddl} if cut.ddl else ()
         ddl = [record for record in cut.ddl if record.ts not in known]
@@ -227,14 +245,14 @@ class SyncUnit:
             _log.info("the schema has changed", ts=record.ts, changes=[change.kind.value for change in record.changes])
 
     async def _prepare(self, cut: LogChunk, pool: ArenaPool, opened: OpenStream) -> tuple[SegmentRef | None, LogChunk]:
-        """Write the chunk's events while the source says whether the head may pass them."""
+        """Write the chunk's events while the source verifies that the head may pass them."""
         proven: list[LogChunk] = []
-        failures: list[WeirError] = []
+        failures: list[WeirError | StreamRestart] = []
 
         async def prove() -> None:
             try:
                 proven.append(await anyio.to_thread.run_sync(opened.prove, cut, abandon_on_cancel=True))
-            except WeirError as error:
+            except (WeirError, StreamRestart) as error:
                 failures.append(error)  # kept out of the task group, which would wrap it
 
         written: SegmentRef | None = None
@@ -247,6 +265,7 @@ class SyncUnit:
                     failures.append(error)
         if failures:
             raise failures[0]
+        await anyio.lowlevel.checkpoint_if_cancelled()  # while the events were written: then nothing is proved
         return written, proven[0]
 
     async def _append_segment(self, cut: LogChunk, written: SegmentRef, ddl: list[DdlRecord]) -> None:
@@ -270,14 +289,14 @@ class SyncUnit:
         return segment.write(self._directory, name, batches)
 
     def _attach(self, text: str) -> Attachment:
-        """Before the head names it, it is there."""
+        """Write the attachment before the head names it."""
         attachment = Attachment.of(text, epoch=self._writer.head.epoch)
         if attachment.name:
             attachments.write(self._directory, attachment)
         return attachment
 
     async def _remove_old(self) -> None:
-        """Now and then: segments that nobody needs any more."""
+        """At intervals, remove segments that are no longer needed."""
         if time.monotonic() < self._retention_at:
             return
         self._retention_at = time.monotonic() + self._settings.retention_check_s

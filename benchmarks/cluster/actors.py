@@ -1,7 +1,7 @@
-"""actors: messages a second from one actor to another, against the bare memory stream they run on, and against pykka.
+"""actors: messages per second from one actor to another, against the bare memory stream they run on, and against pykka.
 
-All three move the same messages into an object that counts them. The mailbox and the memory stream are bounded; pykka
-runs each actor in a thread with an unbounded queue. It is the package that people use for actors in Python.
+All three pass the same messages to an object that counts them. The mailbox and the memory stream are bounded; pykka,
+the usual actor package for Python, runs each actor in a thread with an unbounded queue.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _SLICE = 20_000
 
 
 class _Counter:
-    """The receiving end: the smallest handler there is."""
+    """The receiver: a minimal handler."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -31,7 +31,7 @@ class _Counter:
 
 
 class _Feeder:
-    """The sending end: tells the counter as many messages as it is asked for."""
+    """The sender: tells the counter as many messages as requested."""
 
     def __init__(self, counter: ActorRef[int]) -> None:
         self._counter = counter
@@ -43,7 +43,7 @@ class _Feeder:
 
 
 class _Echo:
-    """Plays ball: gives each message back until its number is 0."""
+    """Returns each message until its number is 0."""
 
     def __init__(self) -> None:
         self.other: ActorRef[int] | None = None
@@ -80,7 +80,7 @@ async def _asks(seconds: float) -> float:
 
 
 async def _ping_pong(seconds: float) -> float:
-    """One ball, so every message is two task switches."""
+    """Return the rate with a single message in flight, so every message costs two task switches."""
     async with ActorSystem("benchmark") as system:
         one, other = _Echo(), _Echo()
         one.other, other.other = system.spawn(other, "other"), system.spawn(one, "one")
@@ -94,7 +94,7 @@ async def _ping_pong(seconds: float) -> float:
 
 
 async def _memory_stream(seconds: float) -> float:
-    """What the mailbox is made of, used as fast as it can be: nothing is called for a message."""
+    """Return the rate of the stream that mailboxes use, without calling a handler."""
     outlet, inlet = anyio.create_memory_object_stream[int](_MAILBOX)
     received, start = 0, time.perf_counter()
 
@@ -134,7 +134,7 @@ def _pykka(seconds: float) -> float:
             for number in range(_SLICE):
                 counter.tell(number)
             sent += _SLICE
-            counter.ask(0)  # its mailbox has no bound: wait, or the queue is what is measured
+            counter.ask(0)  # its mailbox is unbounded: wait, or the queue is measured
             sent += 1
         return sent / (time.perf_counter() - start)
     finally:
@@ -148,7 +148,7 @@ def run(seconds: float = 3.0) -> dict[str, object]:
     ours, bare = alone(_tells), alone(_memory_stream)
     peer = _pykka(seconds / 5)
     return {
-        "what": f"messages told by one actor to another, mailbox of {_MAILBOX}",
+        "what": f"messages sent by one actor to another, mailbox of {_MAILBOX}",
         "messages_per_second": round(ours),
         "asks_per_second": round(alone(_asks)),
         "ping_pong_per_second": round(alone(_ping_pong)),

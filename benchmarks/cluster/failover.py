@@ -1,9 +1,9 @@
-"""failover: how long until all tables of many changefeeds flow again after the owner was killed.
+"""failover: time until all tables of many changefeeds flow again after the owner was killed.
 
-Three captures as processes with a real etcd, real messages, and everything but rows (``support.light``). The owner
-gets SIGKILL, so nobody resigns: its lease has to run out. Its spans and sources' workers are then placed again, and a
-changefeed flows again when the checkpoint that its new owner stores is past the moment of the kill, which takes all of
-its spans. The peer is the lease: what every failover has to wait for before anything may be done.
+Three captures as processes with a real etcd, real messages, and everything but rows (``support.light``). The owner gets
+SIGKILL, so it does not resign: its lease has to expire. Its spans and sources' workers are then reassigned. A
+changefeed flows again when the checkpoint that its new owner stores is later than the kill, which requires all of its
+spans. The peer is the lease, for which every failover has to wait.
 """
 
 import subprocess
@@ -20,8 +20,8 @@ from benchmarks.support.light import CLUSTER, position_now
 from capture.embedded import EmbeddedEtcd
 from reactor import keys
 from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.records.capture import CaptureInfo
 from reactor.records.changefeed import (
-    CaptureInfo,
     ChangefeedInfo,
     ChangefeedStatus,
     Mode,
@@ -38,12 +38,12 @@ from reactor.store.port import EtcdClient, WatchBatch
 NAMESPACE = keys.DEFAULT_NAMESPACE
 _URI = SealedUri(masked="postgresql://h/d", sealed="x")
 _START_TIMEOUT_S, _FLOW_TIMEOUT_S = 90.0, 60.0
-#: every changefeed has flowed for so long before the owner is killed
+#: how long every changefeed has flowed before the owner is killed
 _SETTLED_S = 3.0
 
 
 class _Watcher:
-    """What etcd shows of the cluster, as it comes."""
+    """The cluster's state as etcd shows it."""
 
     def __init__(self, client: EtcdClient) -> None:
         self.captures: dict[CaptureId, CaptureInfo] = {}
@@ -66,21 +66,21 @@ class _Watcher:
                 self._changed = anyio.Event()
 
     async def wait_flow(self, feeds: int, ts: Ts, timeout_s: float) -> float:
-        """When every changefeed's checkpoint was past ``ts``."""
+        """Wait until every changefeed's checkpoint is past ``ts``; return the time."""
         with anyio.fail_after(timeout_s):
             while len(self.checkpoints) < feeds or min(self.checkpoints.values()) <= ts:
                 await self._changed.wait()
         return anyio.current_time()
 
     async def wait_gone(self, capture: CaptureId) -> float:
-        """When ``capture`` is no member any more."""
+        """Wait until ``capture`` is no longer a member; return the time."""
         with anyio.fail_after(_FLOW_TIMEOUT_S):
             while capture in self.captures or capture in {known for _, known in self.candidates.values()}:
                 await self._changed.wait()
         return anyio.current_time()
 
     async def wait_status_write(self, seen: int) -> float:
-        """When the owner has stored something of a changefeed."""
+        """Wait until the owner has stored a changefeed's status; return the time."""
         with anyio.fail_after(_FLOW_TIMEOUT_S):
             while self.status_writes == seen:
                 await self._changed.wait()
@@ -160,7 +160,7 @@ async def _fail_over(watcher: _Watcher, changefeeds: int) -> dict[str, object]:
 
 
 async def _store(client: EtcdClient, changefeeds: int, tables: int) -> int:
-    """Changefeeds whose tables are loaded: what is left to do is to replicate."""
+    """Store changefeeds whose tables are loaded, so that only replication remains."""
     start_ts = position_now()
     known = tuple(
         TableRecord(table_id=16_384 + n, schema_name="public", name=f"table_{n}", key=("id",), start_ts=start_ts)
@@ -179,7 +179,7 @@ async def _store(client: EtcdClient, changefeeds: int, tables: int) -> int:
 
 @contextmanager
 def _processes(url: str, directory: Path, count: int) -> Iterator[None]:
-    """Captures, until the end of the block."""
+    """Run captures during the block."""
     with ExitStack() as stack:
         for number in range(count):
             data_dir = directory / f"capture-{number}"

@@ -1,4 +1,4 @@
-"""idle: what a capture with one quiet changefeed uses, against a pg_recvlogical that waits too."""
+"""idle: CPU and memory of a capture with one quiet changefeed, against an idle pg_recvlogical."""
 
 import time
 from typing import Any

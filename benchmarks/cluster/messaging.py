@@ -1,9 +1,9 @@
-"""messaging: span statuses a second between two captures over loopback, against an asyncio stream of the same bytes.
+"""messaging: span statuses per second between two captures over loopback, against an asyncio stream of the same bytes.
 
-Both ends live in one process and one event loop, so the figure is for one core and includes encoding, sending, decoding
-and checking, the handler, and acknowledgements. The peer does the least that can be done: it writes bytes that were
-encoded before the clock started, and its other end reads them and throws them away. Its figure is what the loop and the
-kernel leave for a protocol.
+Both ends run in one process and one event loop, so the figure is for one core and includes encoding, sending, decoding
+and checking, the handler, and acknowledgements. The peer does the minimum: it writes bytes that were encoded before the
+measurement, and its other end reads and discards them. Its figure is the upper bound that loop and kernel set for a
+protocol.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ def _message(body: Body, *, sender: CaptureId = _ONE, receiver: CaptureId = _OTH
 
 
 def _response() -> Message:
-    """What an agent with many tables says at every heartbeat."""
+    """Return an agent's heartbeat answer for many tables."""
     at = SpanCheckpoint(Ts(0x1_6B37_4D48), Ts(0x1_6B37_9A00))
     spans = (TableSpan(16_384 + number) for number in range(_STATUSES))
     return _message(HeartbeatResponse(tuple(SpanStatus(span, SpanState.REPLICATING, at, 1.7e9) for span in spans)))
@@ -70,7 +70,7 @@ async def _with_messengers(body: Callable[[Messenger, Messenger], Awaitable[floa
 
 
 async def _throughput(message: Message, seconds: float) -> float:
-    """Messages handled per second, with the window as the only brake."""
+    """Return messages handled per second, limited only by the window."""
 
     async def body(one: Messenger, other: Messenger) -> float:
         counter = _Counter()
@@ -82,7 +82,7 @@ async def _throughput(message: Message, seconds: float) -> float:
             for _ in range(50):
                 await one.send(_TOPIC, message)
             sent += 50
-            if sent - counter.count > 500:  # what one is not allowed to owe would only fill memory
+            if sent - counter.count > 500:  # more unacknowledged messages would only fill memory
                 await counter.wait_for(sent - 250)
         await counter.wait_for(sent)
         return (sent - 1) / (time.perf_counter() - start)
@@ -91,7 +91,7 @@ async def _throughput(message: Message, seconds: float) -> float:
 
 
 async def _round_trips(seconds: float) -> list[float]:
-    """Seconds from a message to its answer, one at a time."""
+    """Return the round-trip times in seconds, one message at a time."""
     times: list[float] = []
 
     async def body(one: Messenger, other: Messenger) -> float:
@@ -114,7 +114,7 @@ async def _round_trips(seconds: float) -> list[float]:
 
 
 async def _bare_stream(data: bytes, seconds: float) -> float:
-    """Times that ``data`` arrived per second."""
+    """Return how often ``data`` arrived per second."""
     received, done = 0, asyncio.Event()
 
     async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

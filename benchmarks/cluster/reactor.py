@@ -1,12 +1,11 @@
-"""reactor: decisions a second that the worker loop commits, against bare puts on the same etcd.
+"""reactor: decisions per second that the worker loop commits, against bare puts on the same etcd.
 
-A committed tick is a full round: apply what has changed, decide, one transaction with its compares, and all known up
-to it, which the watch has to bring only where somebody else has written in between. The peer is sequential puts from
-one client: the least that one round trip to etcd costs. etcd runs without fsync here, so that the loop is measured and
-not the disk.
+A committed tick is a full round: apply changes, decide, send one transaction with its compares, and learn all revisions
+up to it, for which the watch is needed only if others have written in between. The peer is sequential puts from one
+client: the cost of one round trip to etcd. etcd runs without fsync here, so that the loop is measured and not the disk.
 
-*Contended*: ten workers in this process move money between the same ten accounts. Most of their transactions meet
-somebody else's and are decided again; the figures are what they commit together, and the slowest of them alone.
+*Contended*: ten workers in this process move money between the same ten accounts. Most of their transactions conflict
+and are decided again; the figures are their total commits, and those of the slowest alone.
 """
 
 import itertools
@@ -45,7 +44,7 @@ class Counter:
 
 
 def run(seconds: float = 5.0) -> dict[str, object]:
-    """Both, one after the other, for ``seconds`` each, and an idle worker for as long."""
+    """Measure both, one after the other, for ``seconds`` each, and an idle worker for as long."""
     with tempfile.TemporaryDirectory() as directory, EmbeddedEtcd(directory, unsafe_no_fsync=True) as etcd:
         return loop.run(_run, etcd.url, seconds)
 
@@ -81,7 +80,7 @@ async def _puts_per_second(client: EtcdClient, seconds: float) -> float:
 
 
 async def _ticks_per_second(client: EtcdClient, seconds: float) -> tuple[float, float]:
-    """Commits a second, and CPU seconds of this process per commit."""
+    """Return commits per second, and CPU seconds of this process per commit."""
     async with open_session(client) as session:
         counter = Counter(anyio.current_time() + seconds)
         state = ClusterState(CLUSTER)
@@ -93,7 +92,7 @@ async def _ticks_per_second(client: EtcdClient, seconds: float) -> tuple[float, 
 
 
 class Teller:
-    """Moves one from an account to the next, each time another pair: the sum of all must stay what it was."""
+    """Moves one from an account to the next, each time another pair: the total must not change."""
 
     def __init__(self, number: int, deadline: float) -> None:
         self._turns = itertools.count(number)
@@ -117,7 +116,7 @@ def _plus(old: bytes | None, more: int) -> bytes:
 
 
 async def _contended(url: str, seconds: float) -> list[float]:
-    """Commits a second of each of several workers over the same accounts, all in this process."""
+    """Return the commits per second of each of several workers over the same accounts, all in this process."""
     shares: list[float] = []
     deadline = anyio.current_time() + seconds
     async with anyio.create_task_group() as tasks:
@@ -152,7 +151,7 @@ class Idle:
 
 
 async def _idle_cpu(client: EtcdClient, seconds: float) -> float:
-    """Share of one core that a session and a worker with nothing to do take."""
+    """Return the share of one core that an idle session and worker use."""
     async with open_session(client) as session:
         state = ClusterState(CLUSTER)
         worker = EtcdWorker(client, Idle(), state=state, session=session, perform=lambda _effect: None)

@@ -1,18 +1,19 @@
-"""scheduler: how fast spans are placed on captures, and what the owner's ticks cost when all of them move.
+"""scheduler: how fast spans are assigned to captures, and what the owner's ticks cost when all of them advance.
 
-The real owner over the real state, and real agents whose executors obey at once; time is virtual, in ticks of 50 ms.
-Every message is encoded and decoded as between two machines (``capture.messaging.frames``), also those of the owner's
-own capture. The tables are in several changefeeds, since the record of one changefeed's tables has to fit into etcd.
+The real owner over the real state, and real agents whose executors respond at once; time is virtual, in ticks of 50 ms.
+Every message is encoded and decoded as between two machines (``capture.messaging.frames``), including those of the
+owner's own capture. The tables are in several changefeeds, since the record of one changefeed's tables has to fit into
+etcd.
 
-- *cold*: from captures that have nothing to every span written by one of them, in real time, all costs counted.
-- *steady*: every span of every capture comes further twice a second, each capture at its own time. A tick's time is the
-  owner's alone; what decoding takes beside it is counted apart.
-- *idle*: twenty changefeeds of ten tables that nothing happens to, CPU time of one tick.
+- *cold*: from captures without spans to every span being written, in real time, with all costs.
+- *steady*: every span of every capture advances twice a second, each capture at its own time. A tick's time is the
+  owner's alone; decoding is counted separately.
+- *idle*: twenty quiet changefeeds of ten tables, CPU time of one tick.
 - *memory*: what a new owner keeps after it has learnt everything from the captures' first answers (``tracemalloc``),
-  and apart from that what the etcd state keeps of each table.
+  and separately what the etcd state keeps per table.
 
-The peer is the least that an assignment could be, safe against nothing: one round-robin order and one "it runs" for
-each span, in plain dictionaries.
+The peer is a minimal assignment without any safety: one round-robin order and one "it runs" per span, in plain
+dictionaries.
 """
 
 import gc
@@ -36,16 +37,9 @@ from reactor.errors import IgnorePatchError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import AddSpan, Message, SpanCheckpoint, SpanState, SpanStatus
 from reactor.records.base import Record
-from reactor.records.changefeed import (
-    CaptureInfo,
-    ChangefeedInfo,
-    LogHead,
-    SealedUri,
-    TableRecord,
-    Unit,
-    UnitRecord,
-    UnitStage,
-)
+from reactor.records.capture import CaptureInfo
+from reactor.records.changefeed import ChangefeedInfo, SealedUri, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.log_head import LogHead
 from reactor.state import ClusterState
 from reactor.store.port import Event
 
@@ -59,7 +53,7 @@ _URI = SealedUri(masked="postgresql://h/d", sealed="x")
 
 
 class _Wire:
-    """Bytes in between. ``seconds``: how long they took to make and to read."""
+    """Encodes and decodes messages. ``seconds``: time spent doing so."""
 
     def __init__(self) -> None:
         self._decoder = frames.Decoder()
@@ -76,7 +70,7 @@ class _Wire:
 
 
 class _Fleet:
-    """Agents by capture and changefeed, whose executors obey at once."""
+    """Agents by capture and changefeed, whose executors respond at once."""
 
     def __init__(self, captures: Sequence[CaptureId], feeds: Sequence[ChangefeedId]) -> None:
         gates = {(capture, feed): Gate(f"run-{capture}", 1, version="0.1.0") for capture in captures for feed in feeds}
@@ -87,7 +81,7 @@ class _Fleet:
         self.answers: list[Message] = []
 
     def elect(self, owner: KnownOwner) -> None:
-        """Every capture sees the owner in etcd."""
+        """Let every capture see the owner in etcd."""
         for gate in self._gates:
             gate.elect(owner)
 
@@ -96,7 +90,7 @@ class _Fleet:
         self._take(at, self._agents[at].handle(message, now), now)
 
     def flush(self, tick: int, now: float) -> None:
-        """Captures whose turn it is have brought all their spans further."""
+        """Advance all spans of the captures whose turn it is."""
         ts = Ts(1_000 + tick)
         for number, capture in enumerate(self._captures):
             if (number + tick) % _FLUSH_TICKS == 0:
@@ -127,7 +121,7 @@ class _Fleet:
 
 
 class _Cluster:
-    """Owner, state and fleet; ``step`` is one tick of everybody."""
+    """Owner, state and fleet; ``step`` is one tick of all of them."""
 
     def __init__(self, spans: int, captures: int, *, tables_per_feed: int = _TABLES_PER_FEED) -> None:
         self.spans = spans
@@ -194,7 +188,7 @@ class _Cluster:
                 continue
 
     def _store(self) -> None:
-        """What etcd has of such a cluster."""
+        """Store what etcd holds of such a cluster."""
         for capture in self.captures:
             info = CaptureInfo(
                 id=capture, address="h:1", peer_address="h:2", version="0.1.0", cluster_id=CLUSTER, started_at=0.0
@@ -248,7 +242,7 @@ def _measure(spans: int, captures: int, *, ticks: int) -> dict[str, object]:
 
 
 def _cold(cluster: _Cluster) -> dict[str, object]:
-    """Until every span is written by somebody."""
+    """Measure until every span is being written."""
     started, ticks = time.perf_counter(), []
     while not cluster.is_settled:
         cluster.step()
@@ -264,7 +258,7 @@ def _cold(cluster: _Cluster) -> dict[str, object]:
 
 
 def _steady(cluster: _Cluster, count: int) -> dict[str, object]:
-    """All spans of all captures come further, twice a second."""
+    """Advance all spans of all captures twice a second."""
     for _ in range(2 * _FLUSH_TICKS):
         cluster.step(is_busy=True)
     before_s, ticks = cluster.wire.seconds, []
@@ -283,7 +277,7 @@ def _steady(cluster: _Cluster, count: int) -> dict[str, object]:
 
 
 def _idle(ticks: int = 400) -> dict[str, object]:
-    """Twenty small changefeeds that nothing happens to; heartbeats are due now and then."""
+    """Tick twenty small quiet changefeeds; heartbeats are due at intervals."""
     cluster = _Cluster(_IDLE_FEEDS * _IDLE_TABLES, 3, tables_per_feed=_IDLE_TABLES)
     while not cluster.is_settled:
         cluster.step()
@@ -297,7 +291,7 @@ def _idle(ticks: int = 400) -> dict[str, object]:
 
 
 def _memory(spans: int, captures: int) -> dict[str, object]:
-    """What a new owner keeps; its capture has the etcd state already."""
+    """Measure what a new owner keeps; its capture has the etcd state already."""
     cluster = _Cluster(spans, captures)
     _cold(cluster)
     record = _unit(_TABLES_PER_FEED).encode()
@@ -323,7 +317,7 @@ def _memory(spans: int, captures: int) -> dict[str, object]:
 
 
 def _learn(cluster: _Cluster) -> None:
-    """A new owner finds out what there is."""
+    """Let a new owner learn the captures' state."""
     while not cluster.is_settled:
         cluster.step()
     cluster.fleet.answers.clear()

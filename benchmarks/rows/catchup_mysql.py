@@ -1,10 +1,10 @@
-"""catchup-mysql: how fast a backlog in MariaDB's binlog comes into Delta, against python-mysql-replication.
+"""catchup-mysql: how fast a backlog in MariaDB's binlog is replicated to Delta, against python-mysql-replication.
 
 Three backlogs: 2 M sysbench rows in large transactions into a changelog, the same rows into an upserted table, and
-transactions of one row each into a changelog. The peer only reads, from the same place, for a shorter while.
+transactions of one row each into a changelog. The peer only reads, from the same position, for a shorter time.
 
-A second peer is Debezium, which reads MySQL only (``support.debezium`` says why): where there is a MySQL, the first
-backlog waits there once more, for both.
+A second peer is Debezium, which reads MySQL only (see ``support.debezium``): if MySQL is installed, the first backlog
+is repeated there for both.
 """
 
 import time
@@ -61,7 +61,8 @@ def run(rows: int = ROWS, transactions: int = TRANSACTIONS) -> dict[str, Any]:
 
 
 def beside_debezium(rows: int) -> dict[str, Any]:
-    """The changelog on MySQL, and Debezium reading the same binlog; only the reason where one of them is missing."""
+    """Measure the changelog on MySQL, and Debezium reading the same binlog; return only the reason if one is
+    missing."""
     if reason := debezium.why_not() or mysql_package.why_not():
         return {"debezium": f"not measured: {reason}"}
     name = "mysql"
@@ -79,7 +80,8 @@ def beside_debezium(rows: int) -> dict[str, Any]:
 
 
 def _prepare(found: Bed, name: str, *, mode: SinkMode | None = None) -> tuple[str, int]:
-    """A changefeed that has come to where the backlog will begin, and stands there; that place in the binlog."""
+    """Create a changefeed, wait until it has caught up, and pause it; return the binlog position where the backlog will
+    begin."""
     found.execute(TABLE.format(name=name))
     found.create(name, sink_mode=mode or SinkMode(name), mode=Mode.INCREMENTAL, rules=(f"*.{name}",))
     found.wait_sync(name)
@@ -110,7 +112,7 @@ def _measure(found: Bed, name: str, count: int) -> dict[str, Any]:
 
 
 def _peer(found: Bed, place: tuple[str, int]) -> float:
-    """Rows a second."""
+    """Return the peer's rows per second."""
     server = found.server
     assert isinstance(server, MariaServer)
     reader = binlog_reader(server, place)

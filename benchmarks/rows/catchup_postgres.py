@@ -1,9 +1,11 @@
-"""catchup-postgres: how fast 1 M changes that wait in the slot come into a Delta changelog, against pg_recvlogical.
+"""catchup-postgres: how fast 1 M changes waiting in a slot are replicated to a Delta changelog, against pg_recvlogical.
 
 The peer reads the same changes from a slot of its own to /dev/null: the server's own limit.
 """
 
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.support.bed import Bed, bed
@@ -11,6 +13,7 @@ from benchmarks.support.servers import DATABASE
 from reactor.records.changefeed import Mode, SinkMode
 
 ROWS = 1_000_000
+_NONE: Mapping[str, str] = MappingProxyType({})
 _ROWS_PER_COMMIT = 10_000
 _TABLE = """
 CREATE TABLE change (
@@ -29,8 +32,8 @@ END LOOP; END $$
 """
 
 
-def run(rows: int = ROWS) -> dict[str, Any]:
-    with bed() as found:
+def run(rows: int = ROWS, *, settings: Mapping[str, str] = _NONE, spark: Mapping[str, str] = _NONE) -> dict[str, Any]:
+    with bed(settings=settings, spark=spark) as found:
         found.execute(_TABLE)
         found.execute("CREATE PUBLICATION peer FOR TABLE change")
         found.execute("SELECT pg_create_logical_replication_slot('peer', 'pgoutput')")

@@ -1,9 +1,9 @@
 """decode-mysql: row events of a real binlog into Arrow, against python-mysql-replication.
 
-MariaDB writes the events; measured is decoding alone, from memory, in rows per CPU-second of this process: sysbench's
-rows (in events of many rows, and of one row each as one-row transactions make them), and updates of ten mixed columns
-with NULLs that carry both images. The peer reads the same inserts from the same server into Python dicts, which
-includes its reading of the socket.
+MariaDB writes the events. Only decoding from memory is measured, in rows per CPU-second of this process: sysbench's
+rows (in events of many rows, and of one row each as one-row transactions write them), and updates of ten mixed columns
+with NULLs that carry both images. The peer reads the same inserts from the same server into Python dicts, including
+reading the socket.
 """
 
 import gc
@@ -25,7 +25,7 @@ from capture.embedded.mariadb import EmbeddedMariaDB
 
 _DATABASE = "bench"
 _SYSBENCH_ROWS, _MIXED_ROWS, _PEER_ROWS, _SINGLE_ROWS = 200_000, 100_000, 20_000, 20_000
-#: as large as a segment of the change log gets
+#: as large as a segment of the change log
 _BATCH_BYTES = 16 << 20
 _PART = "LPAD(FLOOR(RAND() * 1e11), 11, '0')"
 _SYSBENCH = """CREATE TABLE {name} (id int NOT NULL AUTO_INCREMENT PRIMARY KEY, k int NOT NULL DEFAULT 0,
@@ -45,7 +45,7 @@ Batches = tuple[TableSchema, list[pa.RecordBatch]]
 
 
 def run(rows: int = 2_000_000) -> dict[str, object]:
-    """Each measurement decodes what there is again and again until it has had ``rows`` rows."""
+    """Decode each set of events repeatedly until ``rows`` rows are decoded."""
     with tempfile.TemporaryDirectory(prefix="weir-bench-") as directory:
         Path(directory).chmod(0o755)
         with EmbeddedMariaDB(Path(directory) / "mariadb", unsafe_no_fsync=True) as server:
@@ -71,7 +71,7 @@ def _write_events(server: EmbeddedMariaDB) -> tuple[Batches, Batches, Batches]:
 
 
 def _written(server: EmbeddedMariaDB, name: str) -> Batches:
-    """Fill the table; the row events that did it (of ``mixed``, those that updated it)."""
+    """Fill the table, and return its row events (of ``mixed``, those of its updates)."""
     with server.connect(_DATABASE) as connection, connection.cursor() as cursor:
         cursor.execute(_MIXED if name == "mixed" else _SYSBENCH.format(name=name))
         if name == "mixed":
@@ -104,7 +104,7 @@ def _row_events(path: Path, name: str) -> tuple[TableSchema, list[bytes]]:
 
 
 def _batches(events: list[bytes]) -> Iterator[pa.RecordBatch]:
-    """The events as the change log holds them."""
+    """Yield the events as batches of the change log."""
     size = sum(map(len, events))
     step = max(1, len(events) * _BATCH_BYTES // size)
     for start in range(0, len(events), step):
@@ -140,7 +140,7 @@ def _peer_rate(server: EmbeddedMariaDB) -> float:
     try:
         done, started = 0, 0.0
         for event in reader:
-            # What comes before the first row event is not measured.
+            # what precedes the first row event is not measured
             started = started or time.process_time()
             done += len(event.rows)
             if done >= _PEER_ROWS:

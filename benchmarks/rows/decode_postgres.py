@@ -1,6 +1,6 @@
 """decode-postgres: pgoutput row events of 10 mixed columns with NULLs into Arrow, against psycopg's own decoding.
 
-The server produces the events (a real slot, ``binary 'true'`` and text form); measured is decoding alone, in rows per
+The server produces the events (a real slot, ``binary 'true'`` and text form). Only decoding is measured, in rows per
 CPU-second of this process. The peer decodes the same rows in binary form, also from memory, with psycopg's compiled
 loaders, into Python tuples.
 """
@@ -67,7 +67,7 @@ def _prepare(postgres: EmbeddedPostgres, rows: int) -> TableSchema:
 
 
 def _read_events(postgres: EmbeddedPostgres, *, is_binary: bool) -> list[pa.RecordBatch]:
-    """The row events as the change log holds them: in batches of one table."""
+    """Return the row events as batches of the change log."""
     sql = (
         "SELECT data FROM pg_logical_slot_peek_binary_changes('bench', NULL, NULL, 'proto_version', '1', "
         "'publication_names', 'bench', 'binary', %s)"

@@ -1,8 +1,7 @@
-"""lag-mysql: time from a commit in MariaDB until it is in Delta, at 5,000 changes a second over 20 tables.
+"""lag-mysql: time from a commit in MariaDB until it is in Delta, at 5,000 changes per second over 20 tables.
 
 Tables have 100,000 rows. Into upserted tables (with deletion vectors) and into a changelog. The peer is
-python-mysql-replication, which only reads: how long after its commit it sees a row that carries the time at which it
-was written.
+python-mysql-replication, which only reads: the delay until it sees a row that carries the time at which it was written.
 """
 
 import threading
@@ -24,7 +23,7 @@ SECONDS = 60
 _TABLES = 20
 _ROWS = 100_000
 _TRANSACTIONS_PER_SECOND = 1_250
-#: tables of this size are rewritten by every flush otherwise
+#: without them, every flush rewrites tables of this size
 _VECTORS = "deletion_vectors=true"
 _POLL_S = 0.05
 _MARK_S = 0.25
@@ -59,8 +58,8 @@ def _measure(found: Bed, name: str, seconds: int) -> tuple[list[float], int, flo
 
 
 def lags_while(found: Bed, name: str, is_loaded: Callable[[], bool]) -> tuple[list[float], int, float]:
-    """Lags in ms, changes, and seconds it took. MariaDB tells a commit's second only, so the end of the binlog is
-    looked at, and when the checkpoint has come there."""
+    """Return lags in ms, the number of changes, and the seconds it took. MariaDB reports commit times in seconds only,
+    so the end of the binlog is polled, and when the checkpoint has reached it."""
     before = found.client.query(name).changes
     started = time.monotonic()
     waiting: deque[tuple[float, int]] = deque()
@@ -82,7 +81,7 @@ def lags_while(found: Bed, name: str, is_loaded: Callable[[], bool]) -> tuple[li
 
 
 def _last_ts(cursor: Any) -> int:
-    """As ``Bed.last_ts``, over a connection that is there: another one for each look takes longer than the look."""
+    """Like ``Bed.last_ts``, but over an open connection: opening one takes longer than the query."""
     cursor.execute("SHOW MASTER STATUS")
     file, position, *_ = cursor.fetchone()
     return int(Place(BinlogPosition(file, int(position))).ts(0))
@@ -93,7 +92,7 @@ def percentile(lags: list[float], percent: int) -> float | None:
 
 
 def _peer(found: Bed, seconds: int) -> float | None:
-    """Half of the marks are seen sooner than this."""
+    """Return the median delay of the marks."""
     found.execute("CREATE TABLE mark (id int PRIMARY KEY AUTO_INCREMENT, written double NOT NULL)")
     lags: list[float] = []
     with found.tool_running(*_load(seconds)) as load:
@@ -116,7 +115,7 @@ def _reader(found: Bed) -> BinLogStreamReader:
 
 
 def _read_marks(reader: BinLogStreamReader, lags: list[float]) -> None:
-    """Until one that was written at no time."""
+    """Read until the end mark."""
     try:
         for event in reader:
             if (event.schema, event.table) != (DATABASE, "mark"):

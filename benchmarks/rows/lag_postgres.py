@@ -1,7 +1,7 @@
-"""lag-postgres: time from a commit until it is in Delta, at 2,000 changes a second for a minute.
+"""lag-postgres: time from a commit until it is in Delta, at 2,000 changes per second for a minute.
 
-Into a table of 1 M rows (upsert) and into a changelog. The peer is what the server itself takes to hand the same
-commits to pg_recvlogical: its write lag, read as often.
+Into a table of 1 M rows (upsert) and into a changelog. The peer is the time in which the server passes the same commits
+to pg_recvlogical: its write lag, sampled as often.
 """
 
 import time
@@ -16,7 +16,7 @@ SECONDS = 60
 _SCALE = 10
 _TRANSACTIONS_PER_SECOND = 500
 _POLL_S = 0.05
-#: Four updates in one transaction, of one client: updates in random order cannot deadlock with anybody.
+#: four updates in one transaction, from one client: random updates cannot deadlock
 _SCRIPT = """\
 \\set a random(1, 1000000)
 \\set b random(1, 1000000)
@@ -68,7 +68,7 @@ def _measure(found: Bed, name: str, seconds: int) -> tuple[LagMeter, int, float]
 
 
 def _peer(found: Bed, seconds: int) -> float | None:
-    """Half of all looks find pg_recvlogical no further behind than this."""
+    """Return the median write lag of pg_recvlogical."""
     found.execute("CREATE PUBLICATION peer FOR TABLE pgbench_accounts")
     found.execute("SELECT pg_create_logical_replication_slot('peer', 'pgoutput')")
     reader = [

@@ -1,7 +1,7 @@
-"""lag-wide: how late 50 changing ones of 1,000 tables are in Delta, and what the quiet ones cost.
+"""lag-wide: lag of 50 changing tables among 1,000, and the cost of the quiet ones.
 
-The fifty wander over the tables. What a capture uses while nothing changes is measured twice, with a changefeed of 100
-of the tables and with one of all: the peer is the smaller one.
+The fifty are chosen in turn. What a capture uses while nothing changes is measured twice, with a changefeed of 100 of
+the tables and with one of all: the peer is the smaller one.
 """
 
 import threading
@@ -17,14 +17,14 @@ TABLES = 1_000
 SECONDS = 60
 _FEW = 100
 _ACTIVE = 50
-#: the fifty are others after so long
+#: how long the same fifty tables change
 _STAY_S = 5.0
 _ROUNDS_PER_SECOND = 4
 _QUIET_S = 20.0
 _SETTLE_S = 5.0
 _TABLE = "CREATE TABLE t{number:04d} (id int PRIMARY KEY, version int NOT NULL, note varchar(100) NOT NULL)"
 _WRITE = "INSERT INTO t{number:04d} VALUES {rows} ON DUPLICATE KEY UPDATE version = version + 1"
-#: so that rows are new at first, and change when their turn comes again
+#: so that rows are inserted first, and updated later
 _KEYS = 30
 _ROWS = 3
 
@@ -61,7 +61,7 @@ def run(tables: int = TABLES, seconds: int = SECONDS) -> dict[str, Any]:
 
 
 def _quiet(found: Bed, name: str, *, rules: tuple[str, ...], stays: bool = False) -> float:
-    """The share of a core that the capture uses with a changefeed of these tables."""
+    """Return the share of a core that the capture uses with a changefeed of these tables."""
     found.create(name, sink_mode=SinkMode.UPSERT, mode=Mode.INCREMENTAL, rules=rules)
     found.wait_sync(name)
     time.sleep(_SETTLE_S)
@@ -75,7 +75,7 @@ def _quiet(found: Bed, name: str, *, rules: tuple[str, ...], stays: bool = False
 
 
 def _write(found: Bed, tables: int, stop: threading.Event) -> None:
-    """Each table's rows of one round are a transaction."""
+    """Write in rounds; each table's rows of one round are a transaction."""
     server = found.server
     assert isinstance(server, MariaServer)
     begun, number = time.monotonic(), 0

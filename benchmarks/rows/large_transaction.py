@@ -1,8 +1,8 @@
-"""large-transaction: the capture's memory under a transaction of 10 million rows with a savepoint rolled back in it.
+"""large-transaction: the capture's memory under a transaction of 10 million rows that contains a rolled-back savepoint.
 
-Once into a changelog, once into an upserted table; there another one follows, which changes all of these rows and
-deletes every tenth, and one that changes the rest, of which the binlog has the changed column alone. The peer is
-mariadb-binlog, which copies the same binlog to a file.
+Once into a changelog, once into an upserted table. There two more follow: one changes all of these rows and deletes
+every tenth, one changes the rest, with only the changed column in the binlog. The peer is mariadb-binlog, which copies
+the same binlog to a file.
 """
 
 import time
@@ -38,7 +38,7 @@ def run(rows: int = ROWS) -> dict[str, Any]:
 
 
 def measure(found: Bed, mode: SinkMode, rows: int) -> dict[str, Any]:
-    """From each commit on. ``*_equal``: the rows of the upserted table are the server's."""
+    """Measure from each commit on. ``*_equal``: the rows of the upserted table equal the server's."""
     name = mode.value
     found.execute(_TABLE.format(name=name))
     found.create(name, sink_mode=mode, mode=Mode.INCREMENTAL, rules=(f"*.{name}",))
@@ -93,7 +93,7 @@ def _write(found: Bed, transaction: Sequence[str]) -> None:
 
 
 def _stored(found: Bed, name: str) -> tuple[int, int, int, int]:
-    """Rows, and sums that a row which is old, lost or there twice would change."""
+    """Return the row count, and sums that stale, lost or duplicate rows would change."""
     table = DeltaTable(str(found.lake(name) / DATABASE / name))
     rows = keys = values = length = 0
     for batch in pa.RecordBatchReader.from_stream(table.scan(columns=["id", "k", "note"])):
@@ -112,7 +112,7 @@ def _at_the_server(found: Bed, name: str) -> tuple[int, ...]:
 
 
 def _peer(found: Bed) -> float:
-    """Seconds for all of the binlog."""
+    """Return the seconds for the whole binlog."""
     files = [str(file) for file, *_ in found.execute("SHOW BINARY LOGS")]
     options = ["--read-from-remote-server", "--raw", f"--result-file={found.directory}/copy-"]
     return found.run_tool("mariadb-binlog", *options, *files)

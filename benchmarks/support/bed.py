@@ -1,6 +1,6 @@
-"""Benchmark bed: etcd, a database and one capture as processes, and what they use of memory and processor.
+"""Benchmark bed: etcd, a database and one capture as processes, with their memory and CPU usage.
 
-The capture runs as a user's does (``python -m capture server``), so its figures are those of a user.
+The capture runs as a user runs it (``python -m capture server``), so its figures are what users get.
 """
 
 import contextlib
@@ -10,10 +10,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -26,22 +27,22 @@ from reactor.records.changefeed import ChangefeedConfig, FeedState, FilterConfig
 from reactor.views import ChangefeedView
 
 _POLL_S = 0.02
-#: each look costs the capture some milliseconds, which are not to be measured
-_LOOK_S = 0.1
+#: each poll costs the capture some milliseconds, which should not be measured
+_POLL_S = 0.1
 _WATCH_S = 0.1
 _TIMEOUT_S = 600.0
 
 
 @dataclass(slots=True)
 class Usage:
-    """What the capture's processes used while they were watched. Memory in MB, at its peak: proportional set size, as
-    Spark's Python workers are forked and share most of their pages."""
+    """What the capture's processes used while watched. Memory in MB, at its peak: proportional set size, since Spark's
+    Python workers are forked and share most pages."""
 
     cpu_s: float = 0.0
     python_cpu_s: float = 0.0
     python_mb: float = 0.0
     java_mb: float = 0.0
-    #: round trips to the API while it happened: how responsive the event loop is
+    #: round trips to the API meanwhile: the responsiveness of the event loop
     round_trips_ms: list[float] = field(default_factory=list)
 
     @property
@@ -51,7 +52,7 @@ class Usage:
 
 
 class Bed:
-    """Made by ``bed()``."""
+    """Created by ``bed()``."""
 
     def __init__(self, directory: Path, server: Server, client: Client, address: str, capture: children.Child) -> None:
         self.directory = directory
@@ -59,6 +60,8 @@ class Bed:
         self.client = client
         self.address = address
         self.capture = capture
+        #: the bucket of the tables (s3://…); empty: directories
+        self.bucket = ""
 
     def execute(self, sql: str) -> list[list[object]]:
         return self.server.execute(sql)
@@ -67,7 +70,7 @@ class Bed:
         return last_ts(self.server)
 
     def run_tool(self, *command: str) -> float:
-        """Run one of the database's programs; seconds it took."""
+        """Run one of the database's programs; return the seconds it took."""
         argv, environment = self.server.command(*command)
         started = time.monotonic()
         log = self.directory / "tools.log"
@@ -97,16 +100,20 @@ class Bed:
         rules: tuple[str, ...] = ("*.*",),
         sink_options: str = "",
     ) -> None:
-        """A changefeed over everything that ``rules`` match. ``sink_options``: what follows the ``?`` of its URI."""
+        """Create a changefeed over the tables that match ``rules``. ``sink_options``: the part after ``?`` of its
+        URI."""
         spec = ChangefeedSpec(
             changefeed_id=name,
             source_uri=self.server.uri,
-            sink_uri=f"delta+file://{self.lake(name)}{sink_options and '?'}{sink_options}",
+            sink_uri=f"{self.lake_uri(name)}{sink_options and '?'}{sink_options}",
             mode=mode,
             sink_mode=sink_mode,
             config=ChangefeedConfig(filter=FilterConfig(rules=rules)),
         )
         self.client.create(spec)
+
+    def lake_uri(self, name: str) -> str:
+        return f"delta+{self.bucket}/lake/{name}" if self.bucket else f"delta+file://{self.lake(name)}"
 
     def lake(self, name: str) -> Path:
         return self.directory / "lake" / name
@@ -128,14 +135,14 @@ class Bed:
                     return feed
             if time.monotonic() > deadline:
                 break
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         raise WeirError(f"changefeed {name} did not come as far as it should: {feed.state}, {feed.error}")
 
     @contextmanager
     def watched(self, *, probe: bool = True) -> Iterator[Usage]:
         """Watch the capture's processes in a thread; the figures are final when the block has ended.
 
-        ``probe``: ask its API ten times a second, which costs it something.
+        ``probe``: query its API ten times a second, which costs it something.
         """
         usage, stop = Usage(), threading.Event()
         before = self._cpu()
@@ -167,7 +174,7 @@ class Bed:
                 usage.python_mb = max(usage.python_mb, sizes[False])
 
     def _processes(self) -> list[psutil.Process]:
-        """The capture, its JVM and its Spark workers."""
+        """Return the capture, its JVM and its Spark workers."""
         root = psutil.Process(self.capture.pid)
         return [root, *root.children(recursive=True)]
 
@@ -181,7 +188,14 @@ class Bed:
 
 
 @contextmanager
-def bed(server_class: Callable[[Path], Server] = PostgresServer) -> Iterator[Bed]:
+def bed(
+    server_class: Callable[[Path], Server] = PostgresServer,
+    *,
+    settings: Mapping[str, str] = MappingProxyType({}),
+    spark: Mapping[str, str] = MappingProxyType({}),
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Bed]:
+    """``settings``: of the capture, by their names in configuration files; ``spark``: Spark's own."""
     with (
         tempfile.TemporaryDirectory(prefix="weir-bench-") as name,
         EmbeddedEtcd(Path(name) / "etcd") as etcd,
@@ -190,29 +204,33 @@ def bed(server_class: Callable[[Path], Server] = PostgresServer) -> Iterator[Bed
         address = f"127.0.0.1:{places.free_port()}"
         command = [sys.executable, "-m", "capture", "server", "--etcd", etcd.url, "--addr", address]
         command += ["--data-dir", str(Path(name) / "capture"), "--log-file", str(Path(name) / "capture.log")]
-        capture = children.spawn(command, output=subprocess.DEVNULL)
+        lines = [*(f'{key} = "{value}"' for key, value in settings.items()), "[spark]"]
+        lines += [f'"{key}" = "{value}"' for key, value in spark.items()]
+        config = Path(name) / "weir.toml"
+        config.write_text("\n".join(lines))
+        command += ["--config", str(config)]
+        capture = children.spawn(command, output=subprocess.DEVNULL, environment=environment)
         try:
-            with Client(address) as client:
-                found = Bed(Path(name), server, client, address, capture)
-                _wait_up(found)
-                yield found
+            _wait_up(capture, address, Path(name))
+            with Client(address) as client:  # the token does not exist before
+                yield Bed(Path(name), server, client, address, capture)
         finally:
             children.stop(capture, signal.SIGTERM)
 
 
-def _wait_up(found: Bed) -> None:
+def _wait_up(capture: children.Child, address: str, directory: Path) -> None:
     deadline = time.monotonic() + _TIMEOUT_S
     while True:
-        with contextlib.suppress(WeirError):
-            if found.client.health().healthy:
+        with contextlib.suppress(WeirError), Client(address) as client:
+            if client.health().healthy:
                 return
-        if found.capture.poll() is not None or time.monotonic() > deadline:
-            raise WeirError(f"the capture did not start: {(found.directory / 'capture.log').read_text()[-1000:]}")
+        if capture.poll() is not None or time.monotonic() > deadline:
+            raise WeirError(f"the capture did not start: {(directory / 'capture.log').read_text()[-1000:]}")
         time.sleep(_POLL_S)
 
 
 def _pss_mb(pid: int) -> float:
-    """Linux's count of a process's memory, shared pages split among who shares them."""
+    """Return the process's memory as Linux counts it, with shared pages divided among their users."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) / 1000

@@ -8,7 +8,7 @@ from capture.embedded.mariadb import USER
 
 
 def binlog_reader(found: MariaServer, place: tuple[str, int], *, blocking: bool = False) -> BinLogStreamReader:
-    """The inserted rows from a place on."""
+    """Read the inserted rows from a binlog position on."""
     part = found.part
     return BinLogStreamReader(
         connection_settings={"host": "127.0.0.1", "port": part.port, "user": USER, "password": part.password},

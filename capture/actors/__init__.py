@@ -1,1 +1,1 @@
-"""Actors: mailboxes, references, supervision. Knows nothing of Weir."""
+"""Actors: mailboxes, references and supervision, independent of Weir."""

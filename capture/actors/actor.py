@@ -1,22 +1,22 @@
-"""Actors: a bounded mailbox, a reference to it, and the loop that gives one message at a time to plain code.
+"""Actors: a bounded mailbox, a reference to it, and the loop that passes one message at a time to plain code.
 
-An actor is anything with ``async handle(message) -> reply``; ``on_start(context)`` and ``on_stop()`` are called if they
-are there. The protocol is structural, so owner and agent satisfy it without importing this module.
+An actor is anything with ``async handle(message) -> reply``; ``on_start(context)`` and ``on_stop()`` are called if it
+has them. The protocol is structural, so owner and agent satisfy it without importing this module.
 
     spawn ──► on_start ──► handle, handle, … ──► on_stop ──► every unread ask is answered with ActorDeadError
                  ▲              │ crash
-                 └── restart ◄──┘   (only under capture.actors.supervision; mailbox and reference stay)
+                 └── restart ◄──┘   (only under capture.actors.supervised; mailbox and reference stay)
 
-What is decided here:
+Guarantees:
 - *Order*: messages of one sender are handled in the order they were sent, each at most once.
-- *Back-pressure*: ``tell`` waits for room, ``tell_nowait`` raises. Two actors that ``tell`` each other from their
-  handlers can wait for each other for ever: one of the two must use ``tell_nowait``.
-- *Whose fault*: a ``WeirError`` raised while answering an ask is the answer, and the actor lives on. Anything else, and
-  any error from a message sent by ``tell``, is a crash: it ends the actor and reaches whoever runs it.
-- *Lifetime*: timers and actors spawned by an actor end with it. A crashed child crashes its parent, unless a
-  supervisor is between them, which is what decides about restarts.
+- *Backpressure*: ``tell`` waits for room, ``tell_nowait`` raises. Two actors that ``tell`` each other from their
+  handlers can deadlock: one of the two must use ``tell_nowait``.
+- *Errors*: a ``WeirError`` raised while answering an ask is the answer, and the actor continues. Anything else, and any
+  error from a message sent by ``tell``, is a crash: it ends the actor and propagates to whoever runs it.
+- *Lifetime*: timers and actors spawned by an actor end with it. A crashed child crashes its parent, unless it was
+  started with ``spawn_supervised``.
 
-Messages are handed over as they are, so they should be frozen values.
+Messages are passed by reference, so they should be frozen values.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine
@@ -27,7 +27,7 @@ import anyio
 import structlog
 from anyio.abc import TaskGroup
 
-from capture.actors.children import ChildT, Family
+from capture.actors.children import Children
 from capture.actors.supervised import OnCrash, Supervised
 from capture.errors import ActorDeadError, AskTimeoutError, MailboxFullError, root_cause
 from reactor.errors import WeirError
@@ -37,7 +37,7 @@ M = TypeVar("M")
 M_contra = TypeVar("M_contra", contravariant=True)
 
 MAILBOX_SIZE = 1024
-#: messages handled between two looks at the event loop: high enough to make task switches cheap, low enough to be fair
+#: messages handled before yielding to the event loop: enough to make task switches cheap, few enough to be fair
 _BATCH = 256
 _ON_STOP_TIMEOUT_S = 10.0
 _POLICY = RestartPolicy()
@@ -46,21 +46,22 @@ _log = structlog.get_logger()
 
 
 class Actor(Protocol[M_contra]):
-    """What handles messages, one at a time."""
+    """Handles messages, one at a time."""
 
     async def handle(self, message: M_contra, /) -> object: ...
 
 
 @runtime_checkable
 class Starts(Protocol):
-    """An actor that wants its context (itself, timers, children) before the first message."""
+    """An actor that receives its context (itself, timers, children) before the first message."""
 
     async def on_start(self, context: "Context", /) -> None: ...
 
 
 @runtime_checkable
 class Stops(Protocol):
-    """An actor that cleans up: after its last message, its children's end, a crash, or a stop at once."""
+    """An actor that cleans up: after its last message and its children's end, after a crash, or after an immediate
+    stop."""
 
     async def on_stop(self) -> None: ...
 
@@ -99,7 +100,8 @@ class _Ask:
 
 
 class ActorRef(Generic[M]):
-    """The only way to an actor. Stays good over restarts; after the end every use raises ``ActorDeadError``."""
+    """A reference to an actor. Remains valid across restarts; after the actor's end every use raises
+    ``ActorDeadError``."""
 
     __slots__ = ("_cell", "_put", "name")
 
@@ -111,8 +113,8 @@ class ActorRef(Generic[M]):
     def tell_nowait(self, message: M) -> None:
         """Put the message into the mailbox, or raise.
 
-        :raises MailboxFullError: no room.
-        :raises ActorDeadError: nobody will read it.
+        :raises MailboxFullError: the mailbox is full.
+        :raises ActorDeadError: the actor has ended.
         """
         try:
             self._put(message)
@@ -122,9 +124,9 @@ class ActorRef(Generic[M]):
             self._cell.raise_dead()
 
     async def tell(self, message: M) -> None:
-        """Put the message into the mailbox, waiting while it is full. Does not yield when there is room.
+        """Put the message into the mailbox, waiting while it is full. Does not yield if there is room.
 
-        :raises ActorDeadError: nobody will read it.
+        :raises ActorDeadError: the actor has ended.
         """
         try:
             self._put(message)
@@ -134,11 +136,11 @@ class ActorRef(Generic[M]):
             self._cell.raise_dead()
 
     async def ask(self, message: M, timeout_s: float) -> Any:
-        """Tell, and wait for what ``handle`` returns; waiting for room counts too.
+        """Send the message, and return what ``handle`` returns. The timeout includes waiting for room.
 
         :raises AskTimeoutError: no answer in time.
         :raises ActorDeadError: the actor ended before it answered.
-        :raises WeirError: what the actor raised on purpose.
+        :raises WeirError: the actor's answer is this error.
         """
         envelope = _Ask(message)
         with anyio.move_on_after(timeout_s):
@@ -151,7 +153,7 @@ class ActorRef(Generic[M]):
         return envelope.value
 
     def stop(self, *, drain: bool = True) -> None:
-        """Make the actor end: after its unread messages, or (``drain=False``) at its next await."""
+        """Stop the actor: after its unread messages, or (``drain=False``) at its next await."""
         self._cell.stop(drain=drain)
 
     async def wait_dead(self) -> None:
@@ -171,7 +173,7 @@ class ActorRef(Generic[M]):
 
 
 class Timer:
-    """A message to come; ``cancel`` is safe at any time."""
+    """A scheduled message; ``cancel`` is safe at any time."""
 
     def __init__(self) -> None:
         self._scope = anyio.CancelScope()
@@ -186,27 +188,27 @@ class Timer:
 
 
 class Context:
-    """What an actor may do besides answering. Everything started here ends with the actor."""
+    """An actor's timers, tasks and children. Everything started here ends with the actor."""
 
     def __init__(self, cell: "Cell[Any]", tasks: TaskGroup) -> None:
         self.me: ActorRef[Any] = cell.ref
         self.name = cell.name
         self._tasks = tasks
-        self._family = Family(tasks)
+        self._children = Children(tasks)
         self._timers: list[Timer] = []
 
     def schedule(self, after_s: float, message: object) -> Timer:
-        """Tell the actor itself ``message`` after ``after_s`` seconds, unless it ends or restarts before."""
+        """Send ``message`` to the actor itself after ``after_s`` seconds, unless it ends or restarts before."""
         timer = Timer()
         self._timers.append(timer)
         self._tasks.start_soon(self._run_timer, timer, after_s, message, name=f"{self.name} timer")
         return timer
 
     def spawn(self, actor: Actor[M], name: str, *, mailbox_size: int = MAILBOX_SIZE) -> ActorRef[M]:
-        """An actor below this one; its crash is this one's crash."""
-        return self._family.adopt(Cell(lambda: actor, f"{self.name}/{name}", mailbox_size=mailbox_size)).ref
+        """Start a child actor; its crash crashes this actor."""
+        return self._children.adopt(Cell(lambda: actor, f"{self.name}/{name}", mailbox_size=mailbox_size)).ref
 
-    def keep(
+    def spawn_supervised(
         self,
         factory: Callable[[], Actor[M]],
         name: str,
@@ -215,40 +217,35 @@ class Context:
         mailbox_size: int = MAILBOX_SIZE,
         policy: RestartPolicy = _POLICY,
     ) -> ActorRef[M]:
-        """An actor below this one that ``factory`` builds now and after every crash; see
-        ``capture.actors.supervised``."""
+        """Start a child actor that ``factory`` creates now and after every crash; see ``capture.actors.supervised``."""
         cell = Cell(factory, f"{self.name}/{name}", mailbox_size=mailbox_size)
-        self._family.adopt(Supervised(cell, policy, on_crash))
+        self._children.adopt(Supervised(cell, policy, on_crash))
         return cell.ref
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
-        """Something that runs beside the mailbox; its crash is the actor's crash."""
+        """Run a task beside the mailbox; its crash crashes the actor."""
         self._tasks.start_soon(work, name=f"{self.name} {name}")
-
-    def adopt(self, child: ChildT) -> ChildT:
-        """Run a supervisor below this actor."""
-        return self._family.adopt(child)
 
     def stop(self, *, drain: bool = True) -> None:
         self.me.stop(drain=drain)
 
     def wind_down(self) -> None:
-        """Cancel what is scheduled and let the children finish what they have."""
+        """Cancel timers, and let the children handle their unread messages."""
         for timer in self._timers:
             timer.cancel()
-        self._family.stop()
+        self._children.stop()
 
     async def _run_timer(self, timer: Timer, after_s: float, message: object) -> None:
         try:
             await timer.run(after_s, self.me, message)
         except ActorDeadError:
-            pass  # it is ending: a timer that fires into that is late, not wrong
+            pass  # the actor is stopping, so the timer no longer matters
         finally:
             self._timers.remove(timer)
 
 
 class Cell(Generic[M]):
-    """One actor's mailbox and loop. The mailbox outlives a crash; ``close`` ends both for good."""
+    """One actor's mailbox and loop. The mailbox survives a crash; ``close`` ends both for good."""
 
     def __init__(self, factory: Callable[[], Actor[M]], name: str, *, mailbox_size: int = MAILBOX_SIZE) -> None:
         self._factory = factory
@@ -256,7 +253,7 @@ class Cell(Generic[M]):
         self.outlet, self._inlet = anyio.create_memory_object_stream[object](mailbox_size)
         self.ref: ActorRef[M] = ActorRef(self)
         self.gone = anyio.Event()
-        #: in its present life; None between two
+        #: the running instance; None between two
         self.actor: Actor[M] | None = None
         self._scope: anyio.CancelScope | None = None
         self._is_cancelled = False
@@ -269,7 +266,7 @@ class Cell(Generic[M]):
         return self._name
 
     async def run(self) -> None:
-        """One life of the actor: ends when it is stopped, raises what it crashed with."""
+        """Run one instance of the actor until it is stopped; raise what it crashed with."""
         self._starts += 1
         try:
             self.actor = self._factory()
@@ -279,7 +276,7 @@ class Cell(Generic[M]):
             self._reason = f"crashed: {type(cause).__name__}"
             if not hasattr(
                 cause, "__notes__"
-            ):  # the first to see it logs it; the parents it passes only add their name
+            ):  # logged once; parents that the crash passes through only add their names
                 _log.error("actor crashed", actor=self.name, error=str(cause), exc_info=cause)
             cause.add_note(f"in actor {self.name}")
             raise cause from None
@@ -287,7 +284,7 @@ class Cell(Generic[M]):
             self.actor = None
 
     def stop(self, *, drain: bool = True) -> None:
-        """No new messages from now on; unread ones are handled first if ``drain``."""
+        """Accept no new messages; handle unread ones first if ``drain``."""
         self.outlet.close()
         if not drain:
             self._is_cancelled = True
@@ -295,7 +292,7 @@ class Cell(Generic[M]):
                 self._scope.cancel()
 
     def close(self) -> None:
-        """Nobody will run this cell again: answer every unread ask, turn away who waits for room."""
+        """End for good: answer every unread ask with an error, and reject waiting senders."""
         self.outlet.close()
         while True:
             try:
@@ -345,10 +342,10 @@ class Cell(Generic[M]):
                     _log.warning("actor did not clean up in time", actor=self.name, limit_s=_ON_STOP_TIMEOUT_S)
 
     async def _serve(self, actor: Actor[M]) -> None:
-        """Give every message to the actor until the mailbox is closed and empty.
+        """Pass every message to the actor until the mailbox is closed and empty.
 
-        Waiting for a message costs a task switch, taking one that is there does not: so take up to a batch, then let
-        the event loop look around.
+        Waiting for a message costs a task switch, taking an available one does not: so take up to a batch, then yield
+        to the event loop.
         """
         handle: Callable[[Any], Awaitable[object]] = actor.handle
         take_nowait, left = self._inlet.receive_nowait, 0

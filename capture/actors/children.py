@@ -1,7 +1,7 @@
-"""Children: actors and supervisors that run in the task group of an actor or of the actor system.
+"""Children: what runs in the task group of an actor or the actor system.
 
-A family decides nothing about crashes: a child's crash cancels the task group, and with it parent and siblings. Whoever
-wants another answer puts a ``capture.actors.supervision.Supervisor`` between.
+A child's crash cancels the task group, and with it parent and siblings, unless the child is a
+``capture.actors.supervised.Supervised``.
 """
 
 from typing import Protocol, TypeVar
@@ -12,33 +12,33 @@ ChildT = TypeVar("ChildT", bound="Child")
 
 
 class Child(Protocol):
-    """What a parent runs: an actor's cell, or a supervisor."""
+    """Something a parent runs: an actor's cell, or a supervised one."""
 
     @property
     def name(self) -> str: ...
 
     async def run(self) -> None:
-        """One life, from start to end; raises what it crashed with. To run again after that is a restart."""
+        """Run once, from start to end; raise what it crashed with. Running again after that is a restart."""
         ...
 
     def stop(self, *, drain: bool = True) -> None:
-        """End: after what is unread, or at once."""
+        """End: after unread messages, or at once."""
         ...
 
     def close(self) -> None:
-        """It will not run again: answer whoever still waits for it."""
+        """End for good: answer waiting senders with an error."""
         ...
 
 
-class Family:
-    """The children of one task group: adopted at any time, closed when they end, stopped together."""
+class Children:
+    """The children in one task group: added at any time, closed when they end, stopped together."""
 
     def __init__(self, tasks: TaskGroup) -> None:
         self._tasks = tasks
         self._children: dict[int, Child] = {}
 
     def adopt(self, child: ChildT) -> ChildT:
-        """Run it from now on."""
+        """Start running the child."""
         self._children[id(child)] = child
         self._tasks.start_soon(self._keep, child, name=child.name)
         return child

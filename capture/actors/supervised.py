@@ -1,8 +1,8 @@
-"""Supervised child: runs a child of an actor or a supervisor, and starts it again after a crash, within a budget.
+"""Supervised child: restarts an actor after a crash, within a budget.
 
-The child's mailbox and reference stay. The message it crashed on is gone (it would crash on it again); every other one
-is still there. Whoever watches a child (``on_crash``) decides what follows when it has crashed too often: the child is
-closed, and its siblings notice nothing. Unwatched, it raises, and takes its parent down.
+The child's mailbox and reference survive. The message it crashed on is dropped (it would crash again); all others are
+kept. When the budget is exhausted, a watched child (``on_crash``) is closed, the watcher decides what follows, and its
+siblings continue. An unwatched child raises, and takes its parent down.
 """
 
 from collections.abc import Callable
@@ -13,20 +13,20 @@ import structlog
 from capture.actors.children import Child
 from reactor.restarts import RestartBudget, RestartPolicy
 
-#: what it crashed with, and whether that was one crash too many; called before the wait for the next start
+#: called with the crash, and whether it has exhausted the budget, before waiting for the restart
 OnCrash = Callable[[Exception, bool], None]
 
 _log = structlog.get_logger()
 
 
 class Supervised:
-    """One child with its budget. It is a child itself."""
+    """One child with its restart budget; itself a child."""
 
     def __init__(self, child: Child, policy: RestartPolicy, on_crash: OnCrash | None = None) -> None:
         self._child = child
         self._policy = policy
         self._on_crash = on_crash
-        #: made at the first crash: there are a hundred thousand spans that never crash
+        #: created at the first crash: there are a hundred thousand spans that never crash
         self._budget: RestartBudget | None = None
         self._stopping = anyio.Event()
         self._is_cancelled = False
@@ -37,7 +37,7 @@ class Supervised:
         return self._child.name
 
     async def run(self) -> None:
-        """Until the child ends; raises the crash that was one too many, if nobody watches."""
+        """Run until the child ends; unwatched, raise the crash that exhausted the budget."""
         while True:
             try:
                 await self._child.run()
@@ -45,7 +45,7 @@ class Supervised:
                 delay_s = self._spend(error)
                 if delay_s is None:
                     if self._on_crash is None:
-                        self._budget = None  # its next life, under a parent that begins again, has all of it
+                        self._budget = None  # after its parent has restarted, it has a full budget again
                         raise
                     return
                 with anyio.move_on_after(delay_s):
@@ -56,7 +56,8 @@ class Supervised:
                 return
 
     def stop(self, *, drain: bool = True) -> None:
-        """A start that is being waited for is made at once, for what is unread, or never if not ``drain``."""
+        """Stop the child. If it is waiting for a restart: restart at once to handle unread messages, or never if not
+        ``drain``."""
         self._is_cancelled = self._is_cancelled or not drain
         self._stopping.set()
         self._child.stop(drain=drain)

@@ -1,4 +1,4 @@
-"""Actor system: the root of a tree of actors and supervisors."""
+"""Actor system: the root of a tree of actors, for tests and benchmarks; production runs cells in task groups."""
 
 from types import TracebackType
 from typing import Self
@@ -6,31 +6,30 @@ from typing import Self
 import anyio
 
 from capture.actors.actor import MAILBOX_SIZE, Actor, ActorRef, Cell, M
-from capture.actors.children import ChildT, Family
+from capture.actors.children import Children, ChildT
 from capture.errors import root_cause
 
 
 class ActorSystem:
-    """The root of a tree of actors: ``async with`` runs them; leaving waits until all have read their mailboxes.
+    """Runs a tree of actors in ``async with``; leaving it waits until all have handled their messages.
 
-    A crash that no supervisor takes care of cancels everything and is raised where the system was entered: a system
-    that continues without one of its parts would look healthy and not be.
+    An unsupervised crash cancels all actors and is raised from the ``async with`` block.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._group = anyio.create_task_group()
-        self._family = Family(self._group)
+        self._children = Children(self._group)
 
     def spawn(self, actor: Actor[M], name: str, *, mailbox_size: int = MAILBOX_SIZE) -> ActorRef[M]:
         return self.adopt(Cell(lambda: actor, f"{self.name}/{name}", mailbox_size=mailbox_size)).ref
 
     def adopt(self, child: ChildT) -> ChildT:
-        """Run a supervisor, or anything else that runs, stops and closes."""
-        return self._family.adopt(child)
+        """Run any child, for example a supervised one."""
+        return self._children.adopt(child)
 
     def stop(self, *, drain: bool = True) -> None:
-        self._family.stop(drain=drain)
+        self._children.stop(drain=drain)
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()

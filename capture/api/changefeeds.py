@@ -6,46 +6,44 @@ async with Capture.embedded("weir-data") as capture:
 """
 
 import builtins
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
 import anyio
 from anyio import CapacityLimiter, to_thread
 
-from capture.api.client import Client, RemoteError
-from capture.api.port import ChangefeedSpec, Cluster, TableDiff
-from capture.errors import (
-    CaptureNotFoundError,
-    ChangefeedExistsError,
-    ChangefeedNotFoundError,
-    JobRefusedError,
-    StillRunningError,
+from capture.api.client import Client
+from capture.api.connection import Connection
+from capture.api.inputs import Config, spec_of
+from capture.api.port import (
+    CheckView,
+    Cluster,
+    RepairAsked,
+    TableDiff,
+    TableRepair,
+    TableResyncView,
+    TableStepView,
+    UpdateView,
 )
-from reactor.errors import NotOwnerError, WeirError
-from reactor.records.changefeed import ChangefeedConfig, FeedState, Mode, SinkMode, Unit
+from reactor.errors import WeirError
+from reactor.records.changefeed import FeedState, Mode, SinkMode, Unit
 from reactor.views import ChangefeedView
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 T = TypeVar("T")
 
-_NAMED = (
-    CaptureNotFoundError,
-    ChangefeedExistsError,
-    ChangefeedNotFoundError,
-    JobRefusedError,
-    NotOwnerError,
-    StillRunningError,
-)
-_BY_CODE: dict[str, Callable[[str], WeirError]] = {kind.code: kind for kind in _NAMED}
 _ENDED = (FeedState.FAILED, FeedState.STOPPED, FeedState.FINISHED, FeedState.REMOVED)
 
 
 class Changefeeds:
-    """What can be done with changefeeds; errors are ``WeirError``, one line with cause and cure."""
+    """Operations on changefeeds; errors are ``WeirError``, one line with cause and cure."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, token: Callable[[], str] = str, ca_file: str = "") -> None:
+        """``token``, ``ca_file``: for the owner, if that is another capture."""
         self._cluster = cluster
+        self._token = token
+        self._ca_file = ca_file
 
     async def create(
         self,
@@ -55,18 +53,25 @@ class Changefeeds:
         sink: str,
         mode: Mode | str = Mode.ALL,
         sink_mode: SinkMode | str = SinkMode.UPSERT,
-        config: ChangefeedConfig | None = None,
+        config: Config = None,
     ) -> ChangefeedView:
-        """Source and sink are checked first; nothing is made when one of them does not fit."""
-        spec = ChangefeedSpec(
-            changefeed_id=changefeed_id,
-            source_uri=source,
-            sink_uri=sink,
-            mode=Mode(mode),
-            sink_mode=SinkMode(sink_mode),
-            config=config or ChangefeedConfig(),
-        )
+        """Check source and sink, then create the changefeed; nothing is created if a check fails."""
+        spec = spec_of(changefeed_id, source, sink, mode=mode, sink_mode=sink_mode, config=config)
         return await self._answer(lambda here: here.create(spec), lambda owner: owner.create(spec))
+
+    async def check(
+        self,
+        changefeed_id: str,
+        *,
+        source: str,
+        sink: str,
+        mode: Mode | str = Mode.ALL,
+        sink_mode: SinkMode | str = SinkMode.UPSERT,
+        config: Config = None,
+    ) -> CheckView:
+        """Run all checks of ``create``; creates nothing."""
+        spec = spec_of(changefeed_id, source, sink, mode=mode, sink_mode=sink_mode, config=config)
+        return await self._answer(lambda here: here.check(spec), lambda owner: owner.check(spec))
 
     async def list(self) -> list[ChangefeedView]:
         return await self._answer(lambda here: here.list(), lambda owner: owner.list())
@@ -77,18 +82,75 @@ class Changefeeds:
     async def pause(self, changefeed_id: str) -> ChangefeedView:
         return await self._answer(lambda here: here.pause(changefeed_id), lambda owner: owner.pause(changefeed_id))
 
-    async def resume(self, changefeed_id: str) -> ChangefeedView:
-        return await self._answer(lambda here: here.resume(changefeed_id), lambda owner: owner.resume(changefeed_id))
+    async def resume(self, changefeed_id: str, *, resync: bool = False) -> ChangefeedView:
+        """``resync``: its position is lost; take a new one, and copy every table again in place."""
+        return await self._answer(
+            lambda here: here.resume(changefeed_id, resync=resync),
+            lambda owner: owner.resume(changefeed_id, resync=resync),
+        )
 
     async def remove(self, changefeed_id: str) -> None:
         await self._answer(lambda here: here.remove(changefeed_id), lambda owner: owner.remove(changefeed_id))
 
+    async def resync_table(self, changefeed_id: str, table: str) -> TableResyncView:
+        """Copy a table (schema.name) again from its source, while all others flow."""
+        return await self._answer(
+            lambda here: here.resync_table(changefeed_id, table), lambda owner: owner.resync_table(changefeed_id, table)
+        )
+
+    async def cancel_resync(self, changefeed_id: str, table: str) -> TableResyncView:
+        """Cancel a resync, unless the copy is already replacing the table."""
+        return await self._answer(
+            lambda here: here.cancel_resync(changefeed_id, table),
+            lambda owner: owner.cancel_resync(changefeed_id, table),
+        )
+
+    async def pause_table(self, changefeed_id: str, table: str) -> TableStepView:
+        """Hold a table (schema.name) until ``resume_table``, while all others flow."""
+        return await self._answer(
+            lambda here: here.pause_table(changefeed_id, table), lambda owner: owner.pause_table(changefeed_id, table)
+        )
+
+    async def resume_table(self, changefeed_id: str, table: str) -> TableStepView:
+        """Try a held table again at once, from its position."""
+        return await self._answer(
+            lambda here: here.resume_table(changefeed_id, table), lambda owner: owner.resume_table(changefeed_id, table)
+        )
+
+    async def skip_table(self, changefeed_id: str, table: str, ts: int, *, confirmed: bool) -> TableStepView:
+        """Let a held table continue from ``ts``, without the changes in between, if that is ``confirmed``."""
+        return await self._answer(
+            lambda here: here.skip_table(changefeed_id, table, ts, confirmed=confirmed),
+            lambda owner: owner.skip_table(changefeed_id, table, ts, confirmed=confirmed),
+        )
+
+    async def add_table(self, changefeed_id: str, table: str) -> UpdateView:
+        """Take a table (schema.name) of the source in, with the rows that it has, while all others flow."""
+        return await self._answer(
+            lambda here: here.add_table(changefeed_id, table), lambda owner: owner.add_table(changefeed_id, table)
+        )
+
+    async def remove_table(self, changefeed_id: str, table: str) -> UpdateView:
+        """Leave a table (schema.name) out from now on; the sink keeps what it has of it."""
+        return await self._answer(
+            lambda here: here.remove_table(changefeed_id, table), lambda owner: owner.remove_table(changefeed_id, table)
+        )
+
     async def diff(self, changefeed_id: str) -> builtins.list[TableDiff]:
-        """Source and sink, table by table, at one position."""
+        """Compare source and sink, table by table, at one position."""
         return await self._answer(lambda here: here.diff(changefeed_id), lambda owner: owner.diff(changefeed_id))
 
+    async def repair(
+        self, changefeed_id: str, *, tables: Sequence[str] = (), dry_run: bool = False
+    ) -> builtins.list[TableRepair]:
+        """Make rows of the sink equal to the source's, of some tables or all; ``dry_run``: only say which."""
+        asked = RepairAsked(tables=tuple(tables), dry_run=dry_run)
+        return await self._answer(
+            lambda here: here.repair(changefeed_id, asked), lambda owner: owner.repair(changefeed_id, asked)
+        )
+
     async def wait_synced(self, changefeed_id: str, *, ts: int = 1) -> ChangefeedView:
-        """Until the snapshot is in the sink and the checkpoint has reached ``ts``.
+        """Wait until the snapshot is in the sink and the checkpoint has reached ``ts``.
 
         :raises WeirError: the changefeed has stopped, failed or finished before.
         """
@@ -99,24 +161,16 @@ class Changefeeds:
             if feed.state in _ENDED:
                 why = f": {feed.error.message}" if feed.error else ""
                 raise WeirError(f"changefeed {changefeed_id} is {feed.state}{why}")
-            await anyio.sleep(_LOOK_S)
+            await anyio.sleep(_POLL_S)
 
     async def _answer(self, here: Callable[[Cluster], Awaitable[T]], there: Callable[[Client], T]) -> T:
-        """This capture's, if it is the owner, else the owner's, as over HTTP.
+        """Return this capture's answer if it is the owner, else the owner's over HTTP.
 
-        :raises OwnerNotFoundError: there is none at the moment, and nothing was done.
+        :raises OwnerNotFoundError: there is no owner at the moment, and nothing was done.
         """
         if self._cluster.is_owner:
             return await here(self._cluster)
-        ask = partial(_ask, await self._cluster.owner_address(), there)
+        owner = await self._cluster.owner_endpoint()
+        connection = Connection(owner.url, token=self._token(), ca_file=self._ca_file, node=owner.node)
+        ask = partial(connection.call, there)
         return await to_thread.run_sync(ask, abandon_on_cancel=True, limiter=CapacityLimiter(1))
-
-
-def _ask(address: str, question: Callable[[Client], T]) -> T:
-    """:raises WeirError: the one that the owner's capture raised, where it is one of the interface's."""
-    with Client(address) as client:
-        try:
-            return question(client)
-        except RemoteError as error:
-            kind = _BY_CODE.get(error.code)
-            raise (kind(str(error)) if kind else error) from None

@@ -1,8 +1,9 @@
 """The HTTP API's client, for the command line: blocking, one method per route, errors as one line.
 
-What the server refused comes back as ``RemoteError`` with the server's own code and text.
+Errors of the server are raised as ``RemoteError`` with the server's own code and text.
 """
 
+import ssl
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, TypeVar
@@ -11,7 +12,9 @@ from urllib.parse import quote
 import httpx
 
 from capture.api import port as views
-from capture.errors import ServerUnreachableError, StillRunningError
+from capture.api.access import AuditView, TokenAsked, TokenView
+from capture.api.credentials import credentials
+from capture.errors import ConfigError, ServerUnreachableError, StillRunningError
 from reactor.errors import WeirError
 from reactor.views import ChangefeedView, TableView, View
 
@@ -33,12 +36,30 @@ class Client:
     """A context manager; the methods are those of ``capture.api.port.Cluster``."""
 
     def __init__(
-        self, server: str, *, timeout_s: float = _ANSWER_TIMEOUT_S, transport: httpx.BaseTransport | None = None
+        self,
+        server: str,
+        *,
+        token: str | None = None,
+        ca_file: str = "",
+        node: str = "",
+        timeout_s: float = _ANSWER_TIMEOUT_S,
+        transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._server = server.rstrip("/") if "://" in server else f"http://{server.rstrip('/')}"
+        """``token`` None: that of this user's server there, or ``WEIR_TOKEN``. ``ca_file``: trusted certificates,
+        besides the system's; ``node``: the node whose certificate is expected."""
+        known = credentials(server, token=token, ca_file=ca_file)
+        self._server = known.url.rstrip("/") if "://" in known.url else f"http://{known.url.rstrip('/')}"
+        self._extensions = {"sni_hostname": node} if node else {}
+        headers = {"authorization": f"Bearer {known.token}"} if known.token else {}
         timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S))
-        # No proxies from the environment: captures are called by their own addresses.
-        self._http = httpx.Client(timeout=timeout, transport=transport, trust_env=False)
+        # no proxies from the environment: captures are called by their own addresses
+        self._http = httpx.Client(
+            timeout=timeout,
+            transport=transport,
+            trust_env=False,
+            headers=headers,
+            verify=_verification(self._server, known.ca_file),
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -47,9 +68,13 @@ class Client:
         self._http.close()
 
     def create(self, spec: views.ChangefeedSpec) -> ChangefeedView:
-        """Checks of source and sink are part of it, so it may take a while."""
-        body = spec.model_dump(mode="json", exclude_none=True)
-        return self._one(ChangefeedView, "changefeeds", method="POST", body=body)
+        """Create a changefeed. Includes the checks of source and sink, so it takes as long as they take. Nothing is
+        created if the caller disconnects before."""
+        return self._one(ChangefeedView, "changefeeds", method="POST", body=_asked(spec), unlimited=True)
+
+    def check(self, spec: views.ChangefeedSpec) -> views.CheckView:
+        """Run all checks of ``create``; creates nothing."""
+        return self._one(views.CheckView, "changefeeds/check", method="POST", body=_asked(spec), unlimited=True)
 
     def list(self) -> "_Views[ChangefeedView]":
         return self._many(ChangefeedView, "changefeeds")
@@ -60,8 +85,12 @@ class Client:
     def pause(self, changefeed_id: str) -> ChangefeedView:
         return self._one(ChangefeedView, _path(changefeed_id, "pause"), method="POST")
 
-    def resume(self, changefeed_id: str, *, overwrite_checkpoint_ts: int | None = None) -> ChangefeedView:
-        body = {} if overwrite_checkpoint_ts is None else {"overwrite_checkpoint_ts": overwrite_checkpoint_ts}
+    def resume(
+        self, changefeed_id: str, *, overwrite_checkpoint_ts: int | None = None, resync: bool = False
+    ) -> ChangefeedView:
+        body: dict[str, object] = {"resync": True} if resync else {}
+        if overwrite_checkpoint_ts is not None:
+            body["overwrite_checkpoint_ts"] = overwrite_checkpoint_ts
         return self._one(ChangefeedView, _path(changefeed_id, "resume"), method="POST", body=body)
 
     def update(self, changefeed_id: str, asked: views.ChangefeedUpdate) -> views.UpdateView:
@@ -79,11 +108,45 @@ class Client:
         body = {"table": table} | ({} if spans is None else {"spans": spans})
         return self._one(views.CutView, _path(changefeed_id, "split"), method="POST", body=body)
 
+    def resync_table(self, changefeed_id: str, table: str) -> views.TableResyncView:
+        body = {"table": table}
+        return self._one(views.TableResyncView, _path(changefeed_id, "resync_table"), method="POST", body=body)
+
+    def cancel_resync(self, changefeed_id: str, table: str) -> views.TableResyncView:
+        body = {"table": table}
+        return self._one(views.TableResyncView, _path(changefeed_id, "cancel_resync"), method="POST", body=body)
+
+    def pause_table(self, changefeed_id: str, table: str) -> views.TableStepView:
+        return self._table_step(changefeed_id, "pause_table", table=table)
+
+    def resume_table(self, changefeed_id: str, table: str) -> views.TableStepView:
+        return self._table_step(changefeed_id, "resume_table", table=table)
+
+    def skip_table(self, changefeed_id: str, table: str, ts: int, *, confirmed: bool = False) -> views.TableStepView:
+        return self._table_step(changefeed_id, "skip_table", table=table, ts=ts, confirmed=confirmed)
+
+    def add_table(self, changefeed_id: str, table: str) -> views.UpdateView:
+        """Takes as long as the source takes to show its tables."""
+        path, body = _path(changefeed_id, "add_table"), {"table": table}
+        return self._one(views.UpdateView, path, method="POST", body=body, unlimited=True)
+
+    def remove_table(self, changefeed_id: str, table: str) -> views.UpdateView:
+        """As ``add_table``."""
+        path, body = _path(changefeed_id, "remove_table"), {"table": table}
+        return self._one(views.UpdateView, path, method="POST", body=body, unlimited=True)
+
+    def _table_step(self, changefeed_id: str, action: str, **body: object) -> views.TableStepView:
+        return self._one(views.TableStepView, _path(changefeed_id, action), method="POST", body=body)
+
     def rebalance(self, changefeed_id: str) -> None:
         self._call("POST", _path(changefeed_id, "rebalance"))
 
     def drain(self, capture_id: str) -> views.DrainView:
         return self._one(views.DrainView, f"captures/{quote(capture_id, safe='')}/drain", method="POST")
+
+    def rotate_secret(self) -> views.RotationView:
+        """Continue the rotation as far as possible; repeat until it is done."""
+        return self._one(views.RotationView, "secret/rotate", method="POST")
 
     def resign_owner(self) -> views.ResignView:
         return self._one(views.ResignView, "owner/resign", method="POST")
@@ -98,11 +161,28 @@ class Client:
         """Takes as long as reading both sides takes."""
         return self._many(views.TableDiff, _path(changefeed_id, "diff"), unlimited=True)
 
+    def repair(self, changefeed_id: str, asked: views.RepairAsked) -> "_Views[views.TableRepair]":
+        """As ``diff``."""
+        body = asked.model_dump(mode="json")
+        return self._many(views.TableRepair, _path(changefeed_id, "repair"), method="POST", body=body, unlimited=True)
+
     def captures(self) -> "_Views[views.CaptureView]":
         return self._many(views.CaptureView, "captures")
 
     def status(self) -> views.StatusView:
         return self._one(views.StatusView, "status")
+
+    def create_token(self, asked: TokenAsked) -> TokenView:
+        return self._one(TokenView, "tokens", method="POST", body=asked.model_dump(mode="json", exclude_none=True))
+
+    def tokens(self) -> "_Views[TokenView]":
+        return self._many(TokenView, "tokens")
+
+    def revoke_token(self, token_id: str) -> TokenView:
+        return self._one(TokenView, f"tokens/{quote(token_id, safe='')}", method="DELETE")
+
+    def audit(self, limit: int) -> "_Views[AuditView]":
+        return self._many(AuditView, f"audit?limit={limit}")
 
     def health(self) -> views.HealthView:
         """An unhealthy cluster is an answer, not an error."""
@@ -116,15 +196,18 @@ class Client:
         method: str = "GET",
         body: object = None,
         accepted: Sequence[int] = (200, 201, 202),
+        unlimited: bool = False,
     ) -> V:
-        answer = self._call(method, path, body=body, accepted=accepted)
+        answer = self._call(method, path, body=body, accepted=accepted, unlimited=unlimited)
         try:
             return model.model_validate_json(answer.content)
         except ValueError:
             raise self._refused(answer) from None
 
-    def _many(self, model: type[V], path: str, *, unlimited: bool = False) -> "_Views[V]":
-        answer = self._call("GET", path, unlimited=unlimited)
+    def _many(
+        self, model: type[V], path: str, *, method: str = "GET", body: object = None, unlimited: bool = False
+    ) -> "_Views[V]":
+        answer = self._call(method, path, body=body, unlimited=unlimited)
         try:
             return [model.model_validate(item) for item in answer.json()]
         except (ValueError, TypeError):
@@ -141,7 +224,8 @@ class Client:
     ) -> httpx.Response:
         timeout = httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S) if unlimited else httpx.USE_CLIENT_DEFAULT
         try:
-            answer = self._http.request(method, f"{self._server}/api/v2/{path}", json=body, timeout=timeout)
+            url = f"{self._server}/api/v2/{path}"
+            answer = self._http.request(method, url, json=body, timeout=timeout, extensions=self._extensions)
         except httpx.ReadTimeout:
             raise self._unanswered() from None
         except (httpx.TransportError, httpx.InvalidURL) as error:
@@ -162,7 +246,7 @@ class Client:
         return ServerUnreachableError(text)
 
     def _unanswered(self) -> StillRunningError:
-        """It took the request: whatever that asked for may be done yet."""
+        """The server accepted the request, so it may still be executed."""
         wait_s = self._http.timeout.read or 0.0
         text = (
             f"the server at {self._server} has not answered for {wait_s:.0f} s; what was asked for may still be running"
@@ -177,12 +261,28 @@ class Client:
         return ServerUnreachableError(text)
 
 
-#: Inside ``Client`` the name ``list`` is the method.
+#: inside ``Client`` the name ``list`` is the method
 _Views = list
 
 
+def _verification(url: str, ca_file: str) -> ssl.SSLContext | bool:
+    """Without TLS there is nothing to verify, and building a context costs more than a request.
+
+    :raises ConfigError: the file holds no certificates.
+    """
+    if not url.startswith("https://"):
+        return False
+    context = ssl.create_default_context()
+    try:
+        if ca_file:
+            context.load_verify_locations(ca_file)
+    except OSError as error:
+        raise ConfigError(f"cannot use the authority's file {ca_file} ({error}); give another --ca-file") from None
+    return context
+
+
 def _is_still_running(answer: httpx.Response) -> bool:
-    """Accepted, but nobody can say yet how it went."""
+    """Return whether the request was accepted, with an unknown outcome so far."""
     if answer.status_code != httpx.codes.ACCEPTED:
         return False
     try:
@@ -190,6 +290,10 @@ def _is_still_running(answer: httpx.Response) -> bool:
     except ValueError:
         return False
     return isinstance(said, dict) and said.get("error_code") == StillRunningError.code
+
+
+def _asked(spec: views.ChangefeedSpec) -> object:
+    return spec.model_dump(mode="json", exclude_none=True)
 
 
 def _path(changefeed_id: str, action: str = "") -> str:

@@ -1,32 +1,44 @@
 """HTTP API v2: FastAPI routes over the ``Cluster`` port, for the command line, scripts and monitoring.
 
-Questions about changefeeds belong to the owner: any other capture forwards them to it, once. Errors are
-``{"error_code", "error_msg"}``: 400 for what the caller can correct, 404 and 409 for ids, 503 for what passes by
-itself, 500 for our own faults. What is wrong is decided elsewhere; here it only gets its status.
+Requests about changefeeds are answered by the owner: any other capture forwards them to it, once. Errors are
+``{"error_code", "error_msg"}``: 400 for errors that the caller can correct, 401 and 403 for missing authorisation, 404
+and 409 for ids, 503 for transient errors, 500 for our own faults. ``capture.api.guard`` decides who may request what.
+Errors are raised elsewhere; here they only get their status.
 """
 
-from collections.abc import Awaitable, Callable
+import ssl
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import anyio
 import httpx
 import structlog
-from fastapi import APIRouter, Body, FastAPI, Request, Response
+from fastapi import APIRouter, Body, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from capture.api import metrics
 from capture.api import port as views
+from capture.api.access import Access
+from capture.api.access_routes import access_routes
+from capture.api.comparison_routes import comparison_routes
+from capture.api.departure import leave_with_caller, unless_left
+from capture.api.description import describe
+from capture.api.guard import FORWARDED_FOR, FORWARDER, IS_FORWARDED, Guard
+from capture.api.table_routes import table_routes
 from capture.errors import (
     CaptureNotFoundError,
     ChangefeedExistsError,
     ChangefeedNotFoundError,
     JobRefusedError,
     StillRunningError,
+    TokenNotFoundError,
 )
 from capture.security.secrets import mask
 from capture.version import installed_version
@@ -37,15 +49,16 @@ _log = structlog.get_logger()
 
 PREFIX = "/api/v2"
 FORWARDED_FROM = "weir-forwarded-from"
-_OF_THE_OWNER = (f"{PREFIX}/changefeeds", f"{PREFIX}/captures", f"{PREFIX}/owner")
-#: Headers of one connection, which are not passed on.
+_OF_THE_OWNER = (f"{PREFIX}/changefeeds", f"{PREFIX}/captures", f"{PREFIX}/owner", f"{PREFIX}/secret")
+#: headers of one connection, which are not forwarded
 _HOP_HEADERS = frozenset(
     {"connection", "content-length", "host", "keep-alive", "transfer-encoding", "content-encoding"}
 )
-#: how often it is looked who is owner while one is asked, and how long one that has resigned may still answer
-_OWNER_LOOK_S, _LAST_WORDS_S = 0.25, 2.0
+#: how often to check who is owner during a request to it, and how long one that has resigned may still answer
+_OWNER_POLL_S, _LAST_WORDS_S = 0.25, 2.0
 _STATUS: dict[type[WeirError], int] = {
     ChangefeedNotFoundError: 404,
+    TokenNotFoundError: 404,
     CaptureNotFoundError: 404,
     ChangefeedExistsError: 409,
     JobRefusedError: 409,
@@ -58,6 +71,7 @@ class ResumeBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     overwrite_checkpoint_ts: views.PositionTs | None = None
+    resync: bool = False
 
 
 class RewindBody(BaseModel):
@@ -76,7 +90,7 @@ class MoveTableBody(BaseModel):
 
 
 class SplitBody(BaseModel):
-    """``table``: schema.name; ``spans``: 1 joins it, none: as many as the captures share well"""
+    """``table``: schema.name; ``spans``: 1 joins it, none: as many as the captures can share evenly"""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -84,31 +98,62 @@ class SplitBody(BaseModel):
     spans: Annotated[int, Field(ge=1)] | None = None
 
 
-def create_app(cluster: views.Cluster) -> FastAPI:
-    """The application; serve it with ``capture.server``."""
-    forwarder = _Forwarder(cluster)
+def create_app(
+    cluster: views.Cluster,
+    access: Access,
+    *,
+    names: Collection[str] = (),
+    own_token: Callable[[], str] = str,
+    ca_file: Path | None = None,
+) -> Guard:
+    """Return the application; ``capture.server`` serves it.
 
-    app = FastAPI(title="Weir", version=installed_version())
+    ``names``: of this server, besides addresses. ``own_token``, ``ca_file``: authenticate it to the owner, and verify
+    the owner's certificate.
+    """
+    forwarder = _Forwarder(cluster, own_token, ca_file)
+
+    app = FastAPIOffline(redoc_url=None, title="Weir", version=installed_version())
     app.include_router(_member_routes(cluster))
     app.include_router(_changefeed_routes(cluster))
     app.include_router(_operator_routes(cluster))
+    app.include_router(table_routes(cluster, PREFIX))
+    app.include_router(comparison_routes(cluster, PREFIX))
+    app.include_router(access_routes(access, PREFIX))
+    app.add_api_route("/health", partial(_health, cluster), include_in_schema=False)
+    app.add_api_route("/ready", partial(_ready, cluster), include_in_schema=False)
     app.add_api_route("/metrics", partial(_metrics, cluster), include_in_schema=False)
     app.add_exception_handler(WeirError, _on_weir_error)
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.middleware("http")(forwarder.handle)
-    return app
+    describe(app, open_paths=(f"{PREFIX}/health", f"{PREFIX}/ready"))
+    return Guard(app, access=access, names=names, is_forwarded=forwarder.is_forwarded, status_of=status_of)
+
+
+async def _health(cluster: views.Cluster, response: Response) -> views.HealthView:
+    view = await cluster.health()
+    response.status_code = 200 if view.healthy else 503
+    return view
+
+
+async def _ready(cluster: views.Cluster, response: Response) -> views.ReadyView:
+    view = await cluster.ready()
+    response.status_code = 200 if view.ready else 503
+    return view
 
 
 def _member_routes(cluster: views.Cluster) -> APIRouter:
-    """What every capture answers itself."""
+    """Return the routes that every capture answers itself."""
     router = APIRouter(prefix=PREFIX, tags=["cluster"])
 
     @router.get("/health")
     async def health(response: Response) -> views.HealthView:
-        view = await cluster.health()
-        response.status_code = 200 if view.healthy else 503
-        return view
+        return await _health(cluster, response)
+
+    @router.get("/ready")
+    async def ready(response: Response) -> views.ReadyView:
+        return await _ready(cluster, response)
 
     @router.get("/status")
     async def status() -> views.StatusView:
@@ -122,7 +167,7 @@ def _member_routes(cluster: views.Cluster) -> APIRouter:
 
 
 def _changefeed_routes(cluster: views.Cluster) -> APIRouter:
-    """What the owner answers."""
+    """Return the routes about changefeeds, which the owner answers."""
     router = APIRouter(prefix=f"{PREFIX}/changefeeds", tags=["changefeeds"])
 
     @router.get("")
@@ -130,8 +175,12 @@ def _changefeed_routes(cluster: views.Cluster) -> APIRouter:
         return await cluster.list()
 
     @router.post("", status_code=201)
-    async def create(spec: views.ChangefeedSpec) -> ChangefeedView:
-        return await cluster.create(spec)
+    async def create(spec: views.ChangefeedSpec, request: Request) -> ChangefeedView:
+        return await unless_left(request, lambda: cluster.create(spec))
+
+    @router.post("/check")
+    async def check(spec: views.ChangefeedSpec, request: Request) -> views.CheckView:
+        return await unless_left(request, lambda: cluster.check(spec))
 
     @router.get("/{changefeed_id}")
     async def query(changefeed_id: str) -> ChangefeedView:
@@ -147,22 +196,18 @@ def _changefeed_routes(cluster: views.Cluster) -> APIRouter:
 
     @router.post("/{changefeed_id}/resume")
     async def resume(changefeed_id: str, body: Annotated[ResumeBody | None, Body()] = None) -> ChangefeedView:
-        overwrite = body.overwrite_checkpoint_ts if body is not None else None
-        return await cluster.resume(changefeed_id, overwrite_checkpoint_ts=overwrite)
+        wish = body or ResumeBody()
+        return await cluster.resume(changefeed_id, **wish.model_dump())
 
     @router.get("/{changefeed_id}/tables")
     async def tables(changefeed_id: str) -> list[TableView]:
         return await cluster.tables(changefeed_id)
 
-    @router.get("/{changefeed_id}/diff")
-    async def diff(changefeed_id: str) -> list[views.TableDiff]:
-        return await cluster.diff(changefeed_id)
-
     return router
 
 
 def _operator_routes(cluster: views.Cluster) -> APIRouter:
-    """What only somebody who runs the cluster asks for; the owner answers."""
+    """Return the routes for operators of the cluster, which the owner answers."""
     router = APIRouter(prefix=PREFIX, tags=["operators"])
 
     @router.put("/changefeeds/{changefeed_id}")
@@ -189,6 +234,10 @@ def _operator_routes(cluster: views.Cluster) -> APIRouter:
     async def drain(capture_id: str) -> views.DrainView:
         return await cluster.drain(capture_id)
 
+    @router.post("/secret/rotate")
+    async def rotate_secret() -> views.RotationView:
+        return await cluster.rotate_secret()
+
     @router.post("/owner/resign")
     async def resign_owner() -> views.ResignView:
         return await cluster.resign_owner()
@@ -197,14 +246,19 @@ def _operator_routes(cluster: views.Cluster) -> APIRouter:
 
 
 class _Forwarder:
-    """Takes what only the owner can answer to the owner; and lets no error out as anything but our JSON."""
+    """Forwards requests to the owner; and converts every error to our JSON."""
 
-    def __init__(self, cluster: views.Cluster) -> None:
+    def __init__(self, cluster: views.Cluster, own_token: Callable[[], str], ca_file: Path | None) -> None:
         self._cluster = cluster
+        self._own_token = own_token
+        self._ca_file = ca_file
+
+    def is_forwarded(self, path: str) -> bool:
+        return path.startswith(_OF_THE_OWNER) and not self._cluster.is_owner
 
     async def handle(self, request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         try:
-            if not request.url.path.startswith(_OF_THE_OWNER) or self._cluster.is_owner:
+            if not (request.scope[IS_FORWARDED] or self.is_forwarded(request.url.path)):
                 return await call_next(request)
             if FORWARDED_FROM in request.headers:
                 raise NotOwnerError("the owner has just changed; try again")
@@ -217,45 +271,59 @@ class _Forwarder:
             return _json_error(500, "Internal", _one_line(text))
 
     async def _forward(self, request: Request) -> Response:
-        address = await self._cluster.owner_address()
+        """Forward with the caller's own token: the owner authenticates it itself."""
+        owner = await self._cluster.owner_endpoint()
         headers = {name: value for name, value in request.headers.items() if name not in _HOP_HEADERS}
         headers[FORWARDED_FROM] = (await self._cluster.status()).id
-        target = f"http://{address}{request.url.path}"
-        # A comparison of large tables takes as long as it takes; an owner that is gone shows at connecting. Nothing is
-        # verified because nothing is encrypted: building a TLS context is most of what a client costs.
+        if token := self._own_token():
+            headers[FORWARDER.decode()] = token
+            headers[FORWARDED_FOR.decode()] = request.client.host if request.client else ""
+        body = await request.body()
+        # comparing large tables may take long; a dead owner is detected when connecting
         timeout = httpx.Timeout(None, connect=5.0)
         answer: httpx.Response | None = None
         reason = "another has taken its place"
         try:
             async with (
-                httpx.AsyncClient(timeout=timeout, trust_env=False, verify=False) as client,
+                httpx.AsyncClient(timeout=timeout, trust_env=False, verify=self._verification(owner)) as client,
                 anyio.create_task_group() as tasks,
             ):
-                tasks.start_soon(self._leave_when_replaced, address, tasks.cancel_scope)
+                tasks.start_soon(self._leave_when_replaced, owner, tasks.cancel_scope)
+                tasks.start_soon(leave_with_caller, request, tasks.cancel_scope)
                 answer = await client.request(
-                    request.method, target, params=request.query_params, headers=headers, content=await request.body()
+                    request.method,
+                    f"{owner.url}{request.url.path}",
+                    params=request.query_params,
+                    headers=headers,
+                    content=body,
+                    extensions={"sni_hostname": owner.node} if owner.node else {},
                 )
                 tasks.cancel_scope.cancel()
         except* httpx.TransportError as errors:
             reason = type(errors.exceptions[0]).__name__
         if answer is None:
-            text = f"the owner at {address} does not answer ({reason}); try again when another is elected"
+            text = f"the owner at {owner.address} does not answer ({reason}); try again when another is elected"
             return _json_error(503, "OwnerUnreachable", text)
         kept = {name: value for name, value in answer.headers.items() if name not in _HOP_HEADERS}
         return Response(answer.content, status_code=answer.status_code, headers=kept)
 
-    async def _leave_when_replaced(self, address: str, scope: anyio.CancelScope) -> None:
-        """A process that hangs takes requests, and answers none of them, also when another is owner by then."""
+    def _verification(self, owner: views.Endpoint) -> ssl.SSLContext | bool:
+        """The certificate must be that of the owner's node. Without encryption there is nothing to verify: building a
+        TLS context is most of a client's cost."""
+        return ssl.create_default_context(cafile=self._ca_file) if owner.node else False
+
+    async def _leave_when_replaced(self, owner: views.Endpoint, scope: anyio.CancelScope) -> None:
+        """Cancel when another capture is owner: a hanging process accepts requests, and never answers."""
         is_owners = True
         while is_owners:
-            await anyio.sleep(_OWNER_LOOK_S)
-            is_owners = await self._is_owners(address)
+            await anyio.sleep(_OWNER_POLL_S)
+            is_owners = await self._is_owners(owner)
         await anyio.sleep(_LAST_WORDS_S)
         scope.cancel()
 
-    async def _is_owners(self, address: str) -> bool:
+    async def _is_owners(self, owner: views.Endpoint) -> bool:
         try:
-            return await self._cluster.owner_address() == address
+            return await self._cluster.owner_endpoint() == owner
         except WeirError:
             return False
 
@@ -277,7 +345,7 @@ async def _on_weir_error(_: Request, error: Exception) -> Response:
 
 
 async def _on_invalid_request(_: Request, error: Exception) -> Response:
-    """Never with the input: it holds passwords."""
+    """Without the input: it contains passwords."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"

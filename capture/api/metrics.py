@@ -1,10 +1,11 @@
-"""Prometheus metrics of the changefeeds, made at each scrape from what the owner shows.
+"""Prometheus metrics of the changefeeds, created at each scrape from the owner's views.
 
-Only the owner exposes changefeeds, so a cluster's scrape has each of them once, whoever is owner. The process's own
-metrics are on every capture.
+Only the owner exposes changefeeds, so scraping the whole cluster yields each of them once, whoever is owner. Every
+capture exposes its process's own metrics.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
@@ -15,15 +16,15 @@ from reactor.views import ChangefeedView
 
 
 async def exposition(cluster: views.Cluster) -> bytes:
-    """The text of one scrape. A question that the owner cannot answer now leaves its metrics out, not the others."""
+    """Return the text of one scrape. If the owner cannot answer a query now, only its metrics are missing."""
     registry = CollectorRegistry()
     gauge("weir_capture_is_owner", "1 on the elected owner", registry).set(cluster.is_owner)
+    is_fit = (await cluster.ready()).is_fit
+    gauge("weir_capture_fault", "1 while a fault of this capture keeps it from work", registry).set(not is_fit)
     feeds: Sequence[ChangefeedView] = ()
     if cluster.is_owner:
-        try:
+        with suppress(WeirError):
             feeds = await cluster.list()
-        except WeirError:
-            feeds = ()
     _add_feeds(registry, feeds)
     return generate_latest(registry) + generate_latest()
 

@@ -1,11 +1,12 @@
-"""Cluster port: what can be asked of a running cluster, and the shapes of the answers.
+"""Cluster port: the operations of a running cluster, and the shapes of their results.
 
-``Cluster`` is the port between the interfaces (HTTP API, quickstart, notebooks) and the capture that carries the
-questions out. Answers are frozen pydantic models: they are the JSON of the HTTP API and of ``--json``. URIs in answers
-are always masked.
+``Cluster`` is the port between the interfaces (HTTP API, quickstart, notebooks) and the capture that executes the
+operations. Results are frozen pydantic models: they are the JSON of the HTTP API and of ``--json``. URIs in results are
+always masked.
 """
 
 import builtins
+from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,12 +15,12 @@ from reactor.ids import MAX_TS
 from reactor.records.changefeed import ChangefeedConfig, Mode, SinkMode
 from reactor.views import ChangefeedView, TableView, View
 
-#: a Ts that somebody asks for
+#: a Ts given by a user
 PositionTs = Annotated[int, Field(ge=0, le=MAX_TS)]
 
 
 class ChangefeedSpec(BaseModel):
-    """What a user asks for with ``changefeed create``. URIs are in clear here, and sealed before they are stored."""
+    """The parameters of ``changefeed create``. URIs are in clear here, and sealed before they are stored."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -35,7 +36,7 @@ class ChangefeedSpec(BaseModel):
 
 
 class ChangefeedUpdate(BaseModel):
-    """What ``changefeed update`` changes: what is not None. ``target_ts`` 0: none. ``dry_run``: only show."""
+    """The parameters of ``changefeed update``; None: unchanged. ``target_ts`` 0: none. ``dry_run``: only show."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -45,6 +46,15 @@ class ChangefeedUpdate(BaseModel):
     target_ts: PositionTs | None = None
     config: ChangefeedConfig | None = None
     dry_run: bool = False
+
+
+class CheckView(View):
+    """A changefeed that could be created. ``notices``: warnings for its user, line by line."""
+
+    id: str
+    source: str
+    sink: str
+    notices: tuple[str, ...] = ()
 
 
 class CaptureView(View):
@@ -62,12 +72,20 @@ class CaptureView(View):
     #: "changefeed/unit" of each worker that runs here, and the number of table spans
     workers: tuple[str, ...] = ()
     spans: int = 0
+    #: of a process that has not joined yet: what it waits for
+    waits_for: str = ""
+    #: why it takes no work at all; empty while it is well
+    fault: str = ""
+    #: what it lacks to work for a changefeed, one line each
+    faults: tuple[str, ...] = ()
 
 
 class TableDiff(View):
     """Source and sink of one table at one Ts. ``differences``: the first few keys that differ, and how.
 
-    ``waiting``: why the table is not at that Ts, and was not compared."""
+    ``waiting``: why the table is not at that Ts, and was not compared. ``by_rows``: why rows were compared instead of
+    checksums; empty if checksums were.
+    """
 
     table: str
     equal: bool
@@ -76,10 +94,38 @@ class TableDiff(View):
     ts: int = 0
     differences: tuple[str, ...] = ()
     waiting: str = ""
+    by_rows: str = ""
+
+
+class RepairAsked(View):
+    """``tables``: schema.name; none: all of the changefeed. ``dry_run``: only show what differs."""
+
+    tables: tuple[str, ...] = ()
+    dry_run: bool = False
+
+
+class KeyRepair(View):
+    """``what``: inserted, updated or deleted. ``columns``: those of an updated row whose values differ."""
+
+    key: dict[str, str]
+    what: str
+    columns: tuple[str, ...] = ()
+
+
+class TableRepair(View):
+    """Rows of one table that were made equal to the source's at ``ts``, or (``dry_run``) would be. ``refused``: why the
+    table is left as it is. ``waiting``: why it is not at that Ts, and was not looked at."""
+
+    table: str
+    ts: int = 0
+    keys: tuple[KeyRepair, ...] = ()
+    dry_run: bool = False
+    refused: str = ""
+    waiting: str = ""
 
 
 class FieldChange(View):
-    """One field of a changefeed, as people read it; secrets are masked."""
+    """One changed field for display; secrets are masked."""
 
     field: str
     before: str
@@ -100,14 +146,15 @@ class TablePosition(View):
 
 
 class RewindView(View):
-    """``tables``: from where each will be written again. A sink that records its own Ts continues from that."""
+    """``tables``: the position from which each will be written again. A sink that records its own Ts continues from
+    that."""
 
     changefeed: ChangefeedView
     tables: tuple[TablePosition, ...] = ()
 
 
 class MoveView(View):
-    """The ``spans`` of a table that are on their way to a capture."""
+    """The ``spans`` of a table that are moving to a capture."""
 
     changefeed_id: str
     table: str
@@ -116,7 +163,7 @@ class MoveView(View):
 
 
 class CutView(View):
-    """A table that has ``spans`` spans and is to have ``wanted``; `tables` shows when it has them."""
+    """A table that has ``spans`` spans and will get ``wanted``; `tables` shows when it has them."""
 
     changefeed_id: str
     table: str
@@ -124,15 +171,43 @@ class CutView(View):
     wanted: int
 
 
+class TableResyncView(View):
+    """A table that will be copied again (``resyncing``), or whose resync was cancelled."""
+
+    changefeed_id: str
+    table: str
+    resyncing: bool = True
+
+
+class TableStepView(View):
+    """A table that is paused, resumed, or skips changes. ``ts``: every change up to it is in the sink, before this.
+    ``notices``: warnings for its operator, line by line."""
+
+    changefeed_id: str
+    table: str
+    ts: int
+    notices: tuple[str, ...] = ()
+
+
+class RotationView(View):
+    """The progress of a secret key's rotation. ``lacking``: members that do not have the key ``fingerprint`` yet;
+    ``resealed``: changefeeds whose secrets were just sealed with it."""
+
+    fingerprint: str
+    lacking: tuple[str, ...] = ()
+    resealed: int = 0
+    done: bool = False
+
+
 class DrainView(View):
-    """``remaining``: table spans and workers that the capture still has; ask again until 0."""
+    """``remaining``: table spans and workers that the capture still has; repeat until 0."""
 
     capture: str
     remaining: int
 
 
 class ResignView(View):
-    """Who was owner, and who is now."""
+    """The previous owner, and the new one."""
 
     capture: str
     owner: str
@@ -146,8 +221,19 @@ class HealthView(View):
     problem: str = ""
 
 
+class ReadyView(View):
+    """Whether this capture has joined its cluster and can move rows; otherwise what it waits for, in one line.
+
+    ``is_fit``: no fault of its own keeps it from work; `weir capture list` has the cause.
+    """
+
+    ready: bool
+    waits_for: str = ""
+    is_fit: bool = True
+
+
 class StatusView(View):
-    """This capture, as seen by itself."""
+    """This capture's own view of itself."""
 
     version: str
     id: str
@@ -157,21 +243,33 @@ class StatusView(View):
     liveness: str = "alive"
 
 
-class Cluster(Protocol):
-    """The service of a cluster that a capture offers.
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A capture's HTTP API. ``node``: of its certificate; empty without TLS."""
 
-    Methods about changefeeds work on the owner alone: elsewhere they raise ``NotOwnerError``, and whoever asked goes to
-    ``owner_address``. So do ``drain`` and ``resign_owner``. All errors are ``WeirError``: ``ChangefeedNotFoundError``,
+    address: str
+    node: str = ""
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.node else 'http'}://{self.address}"
+
+
+class Cluster(Protocol):
+    """The operations of a cluster that a capture offers.
+
+    Methods about changefeeds work on the owner alone: elsewhere they raise ``NotOwnerError``, and the caller should use
+    ``owner_endpoint``. So do ``drain`` and ``resign_owner``. All errors are ``WeirError``: ``ChangefeedNotFoundError``,
     ``CaptureNotFoundError``, ``ChangefeedExistsError``, source and sink errors at creation, ``JobRefusedError``.
     """
 
     @property
     def is_owner(self) -> bool: ...
 
-    async def owner_address(self) -> str:
-        """host:port of the owner's HTTP API.
+    async def owner_endpoint(self) -> Endpoint:
+        """Return the owner's HTTP API.
 
-        :raises OwnerNotFoundError: there is none at the moment.
+        :raises OwnerNotFoundError: there is no owner at the moment.
         """
         ...
 
@@ -179,9 +277,17 @@ class Cluster(Protocol):
 
     async def health(self) -> HealthView: ...
 
+    async def ready(self) -> ReadyView: ...
+
     async def captures(self) -> builtins.list[CaptureView]: ...
 
-    async def create(self, spec: ChangefeedSpec) -> ChangefeedView: ...
+    async def create(self, spec: ChangefeedSpec) -> ChangefeedView:
+        """Create a changefeed; if cancelled, nothing is created."""
+        ...
+
+    async def check(self, spec: ChangefeedSpec) -> CheckView:
+        """Run all checks of ``create``; creates nothing."""
+        ...
 
     async def list(self) -> list[ChangefeedView]: ...
 
@@ -189,7 +295,11 @@ class Cluster(Protocol):
 
     async def pause(self, changefeed_id: str) -> ChangefeedView: ...
 
-    async def resume(self, changefeed_id: str, *, overwrite_checkpoint_ts: int | None = None) -> ChangefeedView: ...
+    async def resume(
+        self, changefeed_id: str, *, overwrite_checkpoint_ts: int | None = None, resync: bool = False
+    ) -> ChangefeedView:
+        """``resync``: at a new position, with every table copied again in place."""
+        ...
 
     async def update(self, changefeed_id: str, asked: ChangefeedUpdate) -> UpdateView: ...
 
@@ -200,17 +310,53 @@ class Cluster(Protocol):
     async def move_table(self, changefeed_id: str, table: str, capture_id: str) -> MoveView: ...
 
     async def split(self, changefeed_id: str, table: str, spans: int | None = None) -> CutView:
-        """Let the table have so many spans (1 joins it), or as many as the captures can share well."""
+        """Divide the table into ``spans`` spans (1 joins it), or as many as the captures can share evenly."""
+        ...
+
+    async def resync_table(self, changefeed_id: str, table: str) -> TableResyncView:
+        """Copy a table again from its source, while all others flow; returns when the request is stored."""
+        ...
+
+    async def cancel_resync(self, changefeed_id: str, table: str) -> TableResyncView:
+        """Cancel a resync, unless the copy is already replacing the table."""
+        ...
+
+    async def pause_table(self, changefeed_id: str, table: str) -> TableStepView:
+        """Hold a table until ``resume_table``, while all others flow."""
+        ...
+
+    async def resume_table(self, changefeed_id: str, table: str) -> TableStepView:
+        """Try a held table again at once, from its position."""
+        ...
+
+    async def skip_table(self, changefeed_id: str, table: str, ts: int, *, confirmed: bool = False) -> TableStepView:
+        """Let a held table continue from ``ts``, without the changes in between; refused unless it is confirmed."""
+        ...
+
+    async def add_table(self, changefeed_id: str, table: str) -> UpdateView:
+        """Change the filter so that it takes a table of the source in, which is copied with the rows that it has."""
+        ...
+
+    async def remove_table(self, changefeed_id: str, table: str) -> UpdateView:
+        """Change the filter so that it leaves a table out; the sink keeps what it has of it."""
         ...
 
     async def rebalance(self, changefeed_id: str) -> None: ...
 
     async def drain(self, capture_id: str) -> DrainView: ...
 
+    async def rotate_secret(self) -> RotationView:
+        """Continue the rotation to the newest secret key; repeat until it is ``done``."""
+        ...
+
     async def resign_owner(self) -> ResignView:
-        """Returns when another capture is owner."""
+        """Return when another capture is owner."""
         ...
 
     async def tables(self, changefeed_id: str) -> "builtins.list[TableView]": ...
 
     async def diff(self, changefeed_id: str) -> "builtins.list[TableDiff]": ...
+
+    async def repair(self, changefeed_id: str, asked: RepairAsked) -> "builtins.list[TableRepair]":
+        """Make rows of the sink equal to the source's."""
+        ...

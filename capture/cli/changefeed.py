@@ -3,12 +3,16 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from capture.api import port as views
 from capture.cli.options import DEFAULT_SERVER, Id, Json, Server, client_of
+from capture.cli.prompts import given_uri, secret_line
+from capture.errors import ConfigError
+from capture.security.secrets import with_password
 from capture.terminal import console
 from reactor.ids import MAX_TS
 from reactor.records.changefeed import ChangefeedConfig, FeedState, Mode, SinkMode
@@ -16,6 +20,12 @@ from reactor.views import ChangefeedView
 
 if TYPE_CHECKING:
     from capture.api.client import Client
+
+AskPassword = Annotated[
+    bool, typer.Option("--ask-password", help="Ask for the password of the source's user, or read it from a pipe.")
+]
+_STANDING = (FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED)
+_POLL_S = 0.5
 
 changefeed_app = typer.Typer(no_args_is_help=True, help="Create, watch, change and stop changefeeds.")
 
@@ -26,10 +36,12 @@ def create(
     source_uri: Annotated[
         str,
         typer.Option(
-            help="Such as postgresql://user:password@host:port/database, ?password=env:NAME; `weir sources` lists all."
+            help="Such as postgresql://user@host:port/database?password=env:NAME, or - to read it from standard input; "
+            "`weir sources` lists all."
         ),
     ],
-    sink_uri: Annotated[str, typer.Option(help="Such as delta+file:///directory; `weir sinks` lists all.")],
+    sink_uri: Annotated[str, typer.Option(help="Such as delta+file:///directory, or -; `weir sinks` lists all.")],
+    ask_password: AskPassword = False,
     mode: Annotated[
         Mode,
         typer.Option(
@@ -48,14 +60,15 @@ def create(
     target_ts: Annotated[
         int | None, typer.Option(min=0, max=MAX_TS, help="The Ts to finish at; default: never.")
     ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Check everything, create nothing.")] = False,
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> None:
     """Create a changefeed; source and sink are checked first."""
     spec = views.ChangefeedSpec(
         changefeed_id=changefeed_id,
-        source_uri=source_uri,
-        sink_uri=sink_uri,
+        source_uri=_source(source_uri, ask_password=ask_password),
+        sink_uri=given_uri(sink_uri, "sink URI"),
         mode=mode,
         sink_mode=sink_mode,
         start_ts=start_ts,
@@ -63,10 +76,11 @@ def create(
         config=_changefeed_config(config),
     )
     with client_of(server) as client, console.waiting("checking source and sink"):
-        view = client.create(spec)
+        view = client.check(spec) if check else client.create(spec)
     for notice in view.notices:
         console.print_warning(notice)
-    _show(view, json=json, text=f"changefeed {view.id} is created: {view.source} → {view.sink}")
+    outcome = "can be created" if check else "is created"
+    _show(view, json=json, text=f"changefeed {view.id} {outcome}: {view.source} → {view.sink}")
 
 
 @changefeed_app.command("list")
@@ -103,13 +117,31 @@ def resume(
     overwrite_checkpoint_ts: Annotated[
         int | None, typer.Option(min=0, max=MAX_TS, help="Continue from this Ts instead.")
     ] = None,
+    resync: Annotated[
+        bool, typer.Option("--resync", help="Its position is lost: take a new one, copy every table again in place.")
+    ] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Return when every table is copied, with 1 if one is held.")
+    ] = False,
     server: Server = DEFAULT_SERVER,
     json: Json = False,
-) -> None:
+) -> int:
     """Start a stopped or failed changefeed again; of one that runs, try its held tables again at once."""
-    with client_of(server) as client, console.waiting("resuming"):
-        view = client.resume(changefeed_id, overwrite_checkpoint_ts=overwrite_checkpoint_ts)
+    with client_of(server) as client:
+        with console.waiting("resuming"):
+            view = client.resume(changefeed_id, overwrite_checkpoint_ts=overwrite_checkpoint_ts, resync=resync)
+        view = _copied(client, view) if wait else view
     _show(view, json=json, text=f"changefeed {view.id} is {view.state} from {view.checkpoint_ts}")
+    return 1 if wait and (view.held or view.state in _STANDING) else 0
+
+
+def _copied(client: "Client", view: ChangefeedView) -> ChangefeedView:
+    """Wait until no table is being copied any more, or the changefeed has stopped."""
+    with console.waiting("copying"):
+        while (view.lost_tables or view.resyncs) and view.state not in _STANDING:
+            Event().wait(_POLL_S)
+            view = client.query(view.id)
+    return view
 
 
 @changefeed_app.command("update")
@@ -117,6 +149,7 @@ def update(
     changefeed_id: Id,
     source_uri: Annotated[str | None, typer.Option(help="The same server by another address or user.")] = None,
     sink_uri: Annotated[str | None, typer.Option(help="Where the sink's tables are now.")] = None,
+    ask_password: AskPassword = False,
     mode: Annotated[
         Mode | None, typer.Option(help="The mode in which a finished one continues: load-sync loads its dump.")
     ] = None,
@@ -127,13 +160,16 @@ def update(
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> None:
-    """Change a stopped or failed changefeed, or with --restart one that runs, and show the difference.
+    """Change a stopped or failed changefeed, the filter also of one that runs, and show the difference.
 
-    One that has finished a dump, or a full copy, continues in another --mode.
+    Tables that another filter takes in are copied with the rows that they have. One that has finished a dump, or a full
+    copy, continues in another --mode.
     """
+    if ask_password and source_uri is None:
+        raise ConfigError("--ask-password is about --source-uri; give that too")
     asked = views.ChangefeedUpdate(
-        source_uri=source_uri,
-        sink_uri=sink_uri,
+        source_uri=None if source_uri is None else _source(source_uri, ask_password=ask_password),
+        sink_uri=None if sink_uri is None else given_uri(sink_uri, "sink URI"),
         mode=mode,
         target_ts=target_ts,
         config=None if config is None else _changefeed_config(config),
@@ -149,7 +185,8 @@ def update(
         return console.print_json(done)
     if not done.changes:
         return console.print_line(f"changefeed {changefeed_id} has these settings already")
-    outcome = "would change" if done.dry_run else "is changed" if goes_on else "is changed; resume it"
+    runs = goes_on or done.changefeed.state not in _STANDING
+    outcome = "would change" if done.dry_run else "is changed" if runs else "is changed; resume it"
     title = f"changefeed {changefeed_id} {outcome}"
     rows = [(change.field, change.before, change.after) for change in done.changes]
     console.print_table(("field", "before", "after"), rows, title=title)
@@ -158,8 +195,8 @@ def update(
 
 @contextmanager
 def _paused(client: "Client", changefeed_id: str, *, wanted: bool) -> Iterator[bool]:
-    """Whether it ran; then it continues behind this, whatever happens."""
-    runs = wanted and client.query(changefeed_id).state not in (FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED)
+    """Yield whether it was running; then it is resumed afterwards in any case."""
+    runs = wanted and client.query(changefeed_id).state not in _STANDING
     if runs:
         client.pause(changefeed_id)
     try:
@@ -253,13 +290,19 @@ def remove(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = Fals
         console.print_line(f"changefeed {changefeed_id} is removed")
 
 
+def _source(uri: str, *, ask_password: bool) -> str:
+    """:raises ConfigError: standard input is empty, or the URI has a password already."""
+    given = given_uri(uri, "source URI")
+    return with_password(given, secret_line("password of the source's user")) if ask_password else given
+
+
 def _changefeed_config(file: Path | None) -> ChangefeedConfig:
     from capture.config import load_changefeed_config
 
     return load_changefeed_config(file) if file is not None else ChangefeedConfig()
 
 
-def _show(view: ChangefeedView, *, json: bool, text: str = "") -> None:
+def _show(view: ChangefeedView | views.CheckView, *, json: bool, text: str = "") -> None:
     if json:
         console.print_json(view)
     elif text:

@@ -1,9 +1,9 @@
 """The command line: ``weir …``, the same as ``python -m capture …``.
 
-Each command reads its options, asks one question of a server (``capture.api.client``) or runs one thing, and prints.
-With ``--json`` exactly one JSON document goes to stdout. Exit codes: 0 only if it did what was asked, 2 for a wrong
-command line, 130 for Ctrl-C, 141 where nobody reads what is written, 1 for everything else. Heavy imports (Spark,
-Arrow, HTTP) happen in the commands that need them.
+Each command parses its options, sends one request to a server (``capture.api.client``) or runs one thing, and prints
+the result. With ``--json`` exactly one JSON document goes to stdout. Exit codes: 0 only on success, 2 for a wrong
+command line, 130 for Ctrl-C, 141 for a closed stdout, 1 for everything else. Heavy imports (Spark, Arrow, HTTP) happen
+in the commands that need them.
 """
 
 import os
@@ -16,9 +16,14 @@ from typing import Annotated, Literal
 import typer
 from typer.exceptions import TyperException
 
+from capture.cli.access import show_audit, token_app
+from capture.cli.certs import certs_app
 from capture.cli.changefeed import changefeed_app
+from capture.cli.kernels import kernels_app
 from capture.cli.members import capture_app, owner_app
-from capture.cli.options import DEFAULT_SERVER, Id, Json, Server, client_of
+from capture.cli.options import DEFAULT_SERVER, Id, Json, Server, add_credentials, client_of
+from capture.cli.secrets import secret_app
+from capture.cli.tables import table_app
 from capture.terminal import console
 from reactor.views import HeldView
 
@@ -32,23 +37,45 @@ app = typer.Typer(
 #: of a statement in a table
 log_app = typer.Typer(no_args_is_help=True, help="Look into the change log.")
 app.add_typer(changefeed_app, name="changefeed")
+app.add_typer(table_app, name="table")
 app.add_typer(capture_app, name="capture")
 app.add_typer(owner_app, name="owner")
+app.add_typer(token_app, name="token")
+app.command("audit")(show_audit)
+app.add_typer(certs_app, name="certs")
+app.add_typer(secret_app, name="secret")
 app.add_typer(log_app, name="log")
+app.add_typer(kernels_app, name="kernels")
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Change data capture from databases into lakehouse tables."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code. Errors become one line on stderr."""
-    # We fork only to exec; gRPC's handlers for more than that would print a line each time.
+    """Run one command; return the exit code. Errors become one line on stderr."""
+    # we fork only to exec; otherwise gRPC's fork handlers print a line each time
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     command = typer.main.get_command(app)
+    add_credentials(command)
     try:
         code = command.main(args=arguments, prog_name="weir", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
         return _leave_pipe()
     except TyperException as error:
-        if text := _usage_error(error):  # none where the command alone was given: its help is on stdout
+        if text := _usage_error(error):  # empty if the command was given alone: its help is on stdout
             sys.stderr.write(f"error: {text}; see --help\n")
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -64,13 +91,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _usage_error(error: TyperException) -> str:
-    """What is wrong with a command line, in one line that begins in lower case."""
+    """Return what is wrong with a command line, in one line that begins in lower case."""
     text = console.one_line(error.format_message()).rstrip(".").replace("Value error, ", "")
     return text[:1].lower() + text[1:]
 
 
 def _leave_pipe() -> int:
-    """Nobody reads any more (``| head``): no word about it, as a shell's own tools say none."""
+    """Exit silently when stdout is closed (``| head``), as a shell's own tools do."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 128 + signal.SIGPIPE
 
@@ -115,6 +142,12 @@ def server(
     spark_master: Annotated[str | None, typer.Option(help="local[*], spark://…, yarn, k8s://…, sc://…")] = None,
     cluster_id: Annotated[str | None, typer.Option(help="Captures with the same id and etcd are one cluster.")] = None,
     secret_key_file: Annotated[Path | None, typer.Option(help="Key for secrets in etcd, the same for all.")] = None,
+    tls_ca_file: Annotated[Path | None, typer.Option(help="The cluster's certificate authority, in PEM.")] = None,
+    tls_cert_file: Annotated[Path | None, typer.Option(help="This node's certificate; see `weir certs`.")] = None,
+    tls_key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    insecure: Annotated[
+        bool | None, typer.Option("--insecure", help="Listen for other machines without TLS.", show_default=False)
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     log_file: Annotated[Path | None, typer.Option(help="Write the log to this file instead of stderr.")] = None,
 ) -> int:
@@ -122,6 +155,7 @@ def server(
     from agent.spark import memory
     from capture import gc_settings, logs
     from capture.config import load_server_settings
+    from capture.directory import restricted
     from reactor import loop
 
     memory.give_back_early()
@@ -139,14 +173,19 @@ def server(
         spark_master=spark_master,
         cluster_id=cluster_id,
         secret_key_file=secret_key_file,
+        tls_ca_file=tls_ca_file,
+        tls_cert_file=tls_cert_file,
+        tls_key_file=tls_key_file,
+        insecure=insecure,
         log_level=log_level,
         log_file=log_file,
     )
-    logs.configure(settings.log_level, file=settings.log_file)
-    from capture.capture import Capture  # takes a second: after what is quickly said
+    with restricted(settings.data_dir, settings.umask):
+        logs.configure(settings.log_level, file=settings.log_file)
+        from capture.capture import Capture  # takes a second: after what is quickly said
 
-    gc_settings.collect_seldom()
-    code = loop.run(serve, settings, Capture)
+        gc_settings.collect_seldom()
+        code = loop.run(serve, settings, Capture)
     leave_threads_behind(code)
     return code
 
@@ -164,6 +203,13 @@ def quickstart(
     seconds: Annotated[int, typer.Option(min=1, help="How long the load writes.")] = 60,
     scale: Annotated[int, typer.Option(min=1, help="How large the tables are: 100,000 rows each.")] = 10,
     rate: Annotated[int, typer.Option(min=0, help="Transactions per second; 0: as fast as it goes.")] = 500,
+    spark: Annotated[
+        Literal["local", "standalone"],
+        typer.Option(help="Where Spark runs: in the capture, or on a cluster with two workers."),
+    ] = "local",
+    storage: Annotated[
+        Literal["directory", "s3"], typer.Option(help="Where log and tables lie: in directories, or on an S3 server.")
+    ] = "directory",
     json: Json = False,
 ) -> int:
     """See it work: an embedded database under load, replicated into Delta tables, compared at the end."""
@@ -173,7 +219,7 @@ def quickstart(
     from capture.capture import Capture
     from capture.quickstart.quickstart import run
 
-    return run(source, dir, Capture, seconds=seconds, scale=scale, rate=rate, json=json)
+    return run(source, dir, Capture, seconds=seconds, scale=scale, rate=rate, spark=spark, storage=storage, json=json)
 
 
 def _held(table: HeldView) -> str:
@@ -218,9 +264,27 @@ def diff(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False)
             for t in found
         ]
         console.print_table(("table", "equal", "source rows", "sink rows", "first differences"), rows)
+        for table in found:
+            if table.by_rows:
+                console.print_line(f"{table.table} compared by rows: {table.by_rows}")
         if waiting:
             console.print_line(f"{waiting} of {len(found)} tables not compared: waiting")
     return 0 if equal else 1
+
+
+@app.command()
+def repair(
+    changefeed_id: Id,
+    table: Annotated[list[str] | None, typer.Option(help="schema.name; none: all tables")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the rows that differ.")] = False,
+    parquet: Annotated[Path | None, typer.Option(help="Write what is shown to this Parquet file too.")] = None,
+    server: Server = DEFAULT_SERVER,
+    json: Json = False,
+) -> int:
+    """Make the rows of the sink that differ equal to the source's; exit 0 only if nothing was left out."""
+    from capture.cli import repairs
+
+    return repairs.repair(changefeed_id, table or [], dry_run=dry_run, parquet=parquet, server=server, json=json)
 
 
 @app.command()

@@ -25,6 +25,13 @@ def captures(server: Server = DEFAULT_SERVER, json: Json = False) -> None:
         return console.print_json(members)
     rows = [(member.id, member.address, member.is_owner, member.spans, member.workers) for member in members]
     console.print_table(("id", "address", "owner", "spans", "workers"), rows)
+    for member in members:
+        if member.waits_for:
+            console.print_line(f"{member.address} has not joined: it {member.waits_for}")
+        if member.fault:
+            console.print_line(f"capture {member.id} takes no work: {member.fault}")
+        for fault in member.faults:
+            console.print_line(f"capture {member.id} does not work for {fault}")
     return None
 
 
@@ -44,10 +51,7 @@ def drain(
             threading.Event().wait(_POLL_S)
             left = client.drain(capture_id)
     if left.remaining and timeout:
-        raise CaptureNotEmptyError(
-            f"capture {capture_id} still has {left.remaining} spans and workers after {timeout:.0f} s; drain it again, "
-            "and see what blocks its changefeeds"
-        )
+        raise CaptureNotEmptyError.after(capture_id, left.remaining, timeout=timeout)
     if json:
         return console.print_json(left)
     text = f"still has {left.remaining} spans and workers" if left.remaining else "is empty: stop or restart it"

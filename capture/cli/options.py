@@ -1,10 +1,12 @@
-"""Command options: the options that commands share, and the request that each makes to a server."""
+"""Command options: options that commands share, and the client that each uses."""
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from capture.address import DEFAULT_ADDRESS
+from capture.errors import ConfigError
 from reactor.ids import parse_changefeed_id
 
 if TYPE_CHECKING:
@@ -20,8 +22,74 @@ Id = Annotated[
 ]
 
 
+class Credentials:
+    """The values of this command's ``--token-file`` and ``--ca-file``; empty: not given."""
+
+    token_file = ""
+    ca_file = ""
+
+
+def add_credentials(command: object) -> None:
+    """Add them to every command that calls a server."""
+    options = typer.main.get_command(_app()).params[:2]
+    for option in options:
+        option.expose_value = False
+    _add(command, options)
+
+
+def _add(command: object, options: list[Any]) -> None:
+    for one in getattr(command, "commands", {}).values():
+        _add(one, options)
+    params: list[Any] = getattr(command, "params", [])
+    if any(option.name == "server" for option in params):
+        params += options
+
+
+def _app() -> typer.Typer:
+    """A command that is never run: typer creates its options."""
+    app = typer.Typer(add_completion=False)
+
+    def keep_token_file(value: str | None) -> None:
+        Credentials.token_file = value or ""
+
+    def keep_ca_file(value: str | None) -> None:
+        Credentials.ca_file = value or ""
+
+    @app.command()
+    def _(
+        token_file: Annotated[
+            str | None,
+            typer.Option(
+                envvar="WEIR_TOKEN_FILE",
+                callback=keep_token_file,
+                help="A file with the token; else WEIR_TOKEN, else that of this user's server here.",
+            ),
+        ] = None,
+        ca_file: Annotated[
+            str | None,
+            typer.Option(envvar="WEIR_CA_FILE", callback=keep_ca_file, help="Who signs the server's certificate."),
+        ] = None,
+    ) -> None: ...
+
+    return app
+
+
 def client_of(server: str) -> "Client":
-    """The client of ``--server``; a context manager."""
+    """Return the client of ``--server``; a context manager.
+
+    :raises ConfigError: a file with a token cannot be read.
+    """
     from capture.api.client import Client
 
-    return Client(server)
+    return Client(server, token=_given_token(), ca_file=Credentials.ca_file)
+
+
+def _given_token() -> str | None:
+    """None: it is found by the server's address."""
+    if not Credentials.token_file:
+        return None
+    try:
+        return Path(Credentials.token_file).read_text().strip()
+    except OSError as error:
+        text = f"cannot read {Credentials.token_file} ({error.strerror}); give another --token-file"
+        raise ConfigError(text) from None

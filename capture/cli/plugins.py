@@ -1,4 +1,4 @@
-"""``weir sinks`` and ``weir sources``: what is installed here, and why something of it cannot be used.
+"""``weir sinks`` and ``weir sources``: lists the installed plugins, and why one cannot be used.
 
 Every capture of a cluster needs the packages of the sinks and sources that its changefeeds name.
 """
@@ -20,7 +20,7 @@ class OptionView(BaseModel):
 
 
 class PluginView(BaseModel):
-    """``problem``: why it cannot be used here; then nothing is known of it but its names."""
+    """``problem``: why it cannot be used here; then only its names are known."""
 
     schemes: tuple[str, ...]
     package: str
@@ -30,7 +30,7 @@ class PluginView(BaseModel):
 
 
 class SinkView(PluginView):
-    """``guarantee`` and what follows it: see ``agent.ports.sink.Capabilities``."""
+    """``guarantee`` and the following fields: see ``agent.ports.sink.Capabilities``."""
 
     guarantee: str = ""
     modes: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ def _sink(found: Found[SinkPlugin]) -> SinkView:
 
 
 def _sources(group: Sequence[Found[SourcePlugin]]) -> Iterator[PluginView]:
-    """Several names of one source are one line."""
+    """Combine several names of one source into one line."""
     seen: list[Plugin] = []
     for found in group:
         try:

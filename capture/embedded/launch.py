@@ -1,13 +1,13 @@
 """Launcher: becomes another program that dies with its parent. A script of ``children.spawn``, never imported.
 
-The steps between fork and exec (drop root, ask the kernel for a signal when the parent dies) are done here, in a
-fresh interpreter, because doing them in a forked copy of a process full of threads (gRPC, Spark) can deadlock.
-Standard library only: it runs with ``-I -S``.
+The steps between fork and exec (drop root, ask the kernel for a signal when the parent dies) run here, in a new
+interpreter, because running them in a forked copy of a process with many threads (gRPC, Spark) can deadlock. Standard
+library only: it runs with ``-I -S``.
 
     launch.py PARENT_PID DEATH_SIGNAL USER REACH PROGRAM ARGUMENT...
 
-USER ``-``: stay who we are. REACH ``1``: keep the capability to walk through directories that USER may not enter
-(a checkout below /root), and nothing else of root's.
+USER ``-``: keep the user. REACH ``1``: keep the capability to traverse directories that USER may not enter (a checkout
+below /root), and no other of root's.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> None:
     if user != "-":
         _become(user, reach=reach == "1")
     if sys.platform == "linux":
-        # STRICTLY AFTER the change of user: that clears the setting.
+        # AFTER the change of user, which clears this setting
         _prctl(_PR_SET_PDEATHSIG, int(death_signal))
     if os.getppid() != int(parent):
         sys.exit("the parent died before its child had started")
@@ -51,7 +51,7 @@ def _keep_only(capability: int) -> None:
     """Reduce all capability sets to this one, and let it survive exec."""
     bit = 1 << capability
     header = (ctypes.c_uint32 * 2)(_CAP_VERSION_3, 0)
-    # Two 32-bit halves of (effective, permitted, inheritable).
+    # two 32-bit halves of (effective, permitted, inheritable)
     data = (ctypes.c_uint32 * 6)(bit, bit, bit, 0, 0, 0)
     if ctypes.CDLL(None, use_errno=True).capset(header, data) != 0:
         sys.exit(f"cannot keep the capability to enter directories: {os.strerror(ctypes.get_errno())}")

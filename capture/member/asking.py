@@ -1,9 +1,9 @@
-"""Asking: has the owner's questions answered by the data plane, and gives it one ``Answered`` for each ``Ask``.
+"""Asking: lets the data plane answer the owner's questions, and gives the owner one ``Answered`` for each ``Ask``.
 
-Here is all that questions have in common: of one subject, one question of a type is under way at a time; whatever goes
-wrong is an answer, never a crash of the membership; and the owner hears by the deadline, even if a source or a sink
-hangs. What is over its deadline counts as under way until it ends, so it holds one thread and not one more each time it
-is asked again. Its result is dropped: the owner asks again, and every question is safe to ask again.
+Implements what all questions share: one question of a type is in progress per subject; every failure is an answer,
+never a crash of the membership; and the owner gets an answer by the deadline, even if a source or a sink hangs. A
+question past its deadline counts as in progress until it ends, so it holds one thread, and not one more each time it is
+repeated. Its result is dropped: the owner asks again, and every question is idempotent.
 """
 
 from collections.abc import Callable, Hashable
@@ -26,15 +26,15 @@ _log = structlog.get_logger()
 
 
 class Answers(Protocol):
-    """The data plane as the owner sees it."""
+    """The data plane as the owner uses it."""
 
     async def answer(self, ask: Ask[A]) -> A:
-        """:raises Exception: whatever goes wrong; the owner decides what follows."""
+        """:raises Exception: any failure; the owner decides what follows."""
         ...
 
 
 class Asking:
-    """For one membership, in whose ``tasks`` the questions are answered."""
+    """For one membership, whose ``tasks`` answer the questions."""
 
     def __init__(self, data_plane: Answers, tasks: TaskGroup) -> None:
         self._data_plane = data_plane
@@ -55,7 +55,7 @@ class Asking:
     async def _answer(self, pending: "_Pending", subject: Hashable) -> None:
         try:
             pending.succeed(await self._data_plane.answer(pending.ask))
-        except Exception as error:  # asked again by the owner, whatever it was
+        except Exception as error:  # the owner asks again, whatever it was
             pending.fail(error)
         finally:
             self._under_way.discard(subject)
@@ -90,7 +90,7 @@ class _Pending:
 
 
 def _running_error(error: Exception, ask: Ask[Any]) -> RunningError:
-    """What we did not raise ourselves is a bug: it goes to the log with its traceback."""
+    """An exception that we did not raise ourselves is a bug: log it with its traceback."""
     question = type(ask.question).__name__
     if isinstance(error, WeirError):
         _log.warning("a question is not answered", changefeed=ask.changefeed, question=question, error=str(error))

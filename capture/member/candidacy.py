@@ -1,7 +1,7 @@
-"""Candidacy: runs the owner's actor under supervision for one session, and brings it messages and operators' jobs.
+"""Candidacy: runs the owner's actor under supervision for one session, and passes it messages and operators' jobs.
 
-A job that was under way when the ownership was lost fails with ``NotOwnerError``: whether it was done, the next owner
-knows. An actor that crashes too often ends the membership, and lets others be owner.
+A job in progress when the ownership is lost fails with ``NotOwnerError``: only the next owner knows whether it was
+done. An actor that exhausts its restart budget ends the membership, so that others can be owner.
 """
 
 import uuid
@@ -36,10 +36,10 @@ from reactor.store.port import EtcdClient
 from reactor.worker import EtcdWorker
 
 _JOB_TIMEOUT_S = 60.0
-#: beside what the worker takes (``reactor.worker.INBOX_SIZE``)
+#: in addition to the worker's inbox (``reactor.worker.INBOX_SIZE``)
 _MAILBOX_SIZE = 1024
 
-#: code of an answer → how it is raised; any other is a refusal
+#: code of an answer → error class; any other is a refusal
 _UNKNOWN: dict[object, type[WeirError]] = {
     "UnknownChangefeed": ChangefeedNotFoundError,
     "UnknownCapture": CaptureNotFoundError,
@@ -88,7 +88,7 @@ class Candidacy:
             await self._supervised.run()
         finally:
             self._supervised.close()
-            for waiting in self._waiting.values():  # also those whose jobs nobody has read
+            for waiting in self._waiting.values():  # including those whose jobs were not read
                 waiting.done.set()
         if self._failure is not None:
             raise self._failure
@@ -108,22 +108,22 @@ class Candidacy:
             self._actor.resign()
 
     async def on_message(self, message: Message) -> None:
-        """The handler of ``OWNER_TOPIC``: answers of agents. This capture is not owner: they are for an older one.
+        """Handle ``OWNER_TOPIC``: answers of agents. If this capture is not owner, they are for an earlier one.
 
-        Waits while the mailbox is full, and so lets the sender wait.
+        Waits while the mailbox is full, which makes the sender wait.
         """
         if self.is_owner:
             with suppress(ActorDeadError):
                 await self._ref.tell(message)
 
     async def submit(self, job: Job) -> Any:
-        """Give ``job`` to the owner and wait for its answer.
+        """Pass ``job`` to the owner and wait for its answer.
 
-        :raises NotOwnerError: this capture is not owner, or ceased to be meanwhile.
-        :raises ChangefeedNotFoundError: it concerns no changefeed that is there.
-        :raises CaptureNotFoundError: it concerns no capture that is there.
-        :raises JobRefusedError: the owner says why.
-        :raises StillRunningError: it takes longer than anybody waits for an answer.
+        :raises NotOwnerError: this capture is not owner, or lost the ownership meanwhile.
+        :raises ChangefeedNotFoundError: there is no such changefeed.
+        :raises CaptureNotFoundError: there is no such capture.
+        :raises JobRefusedError: the owner refused; the error has the reason.
+        :raises StillRunningError: it takes longer than the timeout.
         """
         if not self.is_owner:
             raise NotOwnerError("this capture is not the owner; ask the owner")

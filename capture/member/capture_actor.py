@@ -1,11 +1,11 @@
-"""Capture as an actor: one membership of the cluster after the other, until a message asks it to leave.
+"""Capture actor: one membership of the cluster after the other, until a message asks it to leave.
 
     start ─► membership ─► session lost ─► next membership, under a new id (two at once, then one in 20 s)
-                  └── Leave: give spans and workers away, unregister, end
+                  └── Leave: hand over spans and workers, unregister, end
 
-A bug that ends a membership is a crash: nothing of it runs any more, and the next life of the actor begins another one
-under a new id, as after a lost session. What an operator has to mend (etcd refuses, no Java, foreign log storage) is no
-crash: it goes to ``fail``, and ends the capture.
+A bug that ends a membership is a crash: nothing of it runs any more, and the restarted actor begins another one under a
+new id, as after a lost session. An error that requires intervention (etcd refuses, no Java, foreign log storage) is no
+crash: it is passed to ``fail``, and ends the capture.
 """
 
 import math
@@ -22,29 +22,31 @@ from reactor.store.port import EtcdClient
 
 _LIVES_BURST = 2
 _LIFE_INTERVAL_S = 20.0
-#: between two attempts at a membership; while etcd is away they end before anybody has seen them
+#: between two attempts at a membership; while etcd is unavailable they end before anyone has seen them
 _ATTEMPT_INTERVAL_S = 1.0
+#: how long the first membership is attempted; an etcd that elects a leader or waits for its disk answers within it
+_FIRST_JOIN_TIMEOUT_S = 60.0
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveCluster:
-    """Give spans and workers away, unregister; the actor ends. Answered when it has left."""
+    """Hand over spans and workers, unregister; the actor ends. Answered when it has left."""
 
 
 @dataclass(slots=True)
 class CaptureMemory:
-    """What outlives a crash. ``life``: the present membership, None between two."""
+    """What survives a crash. ``membership``: the current one, None between two."""
 
     ready: anyio.Event
     leaving: anyio.Event
-    life: Membership | None = None
+    membership: Membership | None = None
     failure: Exception | None = None
 
 
 class CaptureActor:
-    """One life."""
+    """One instance of the actor."""
 
     def __init__(self, base: Base, client: EtcdClient, state: CaptureMemory) -> None:
         self._base = base
@@ -53,6 +55,7 @@ class CaptureActor:
         self._context: Context | None = None
         self._lives: deque[float] = deque(maxlen=_LIVES_BURST)
         self._tried_at = -math.inf
+        self._started_at = 0.0
 
     async def on_start(self, context: Context) -> None:
         self._context = context
@@ -60,8 +63,8 @@ class CaptureActor:
 
     async def handle(self, message: LeaveCluster) -> None:
         self._state.leaving.set()
-        if self._state.life is not None:
-            await self._state.life.leave()
+        if self._state.membership is not None:
+            await self._state.membership.leave()
 
     async def _work(self) -> None:
         assert self._context is not None
@@ -74,27 +77,31 @@ class CaptureActor:
         self._context.stop()
 
     async def _live_on(self) -> None:
-        """One membership after the other, until asked to leave."""
+        """Run one membership after the other, until asked to leave."""
         state = self._state
+        self._started_at = anyio.current_time()
         while not state.leaving.is_set():
             await self._wait_turn()
             if state.leaving.is_set():
                 return
             try:
-                async with live(self._base, self._client) as life:
+                async with live(self._base, self._client) as membership:
                     self._lives.append(anyio.current_time())
-                    state.life = life
+                    state.membership = membership
                     state.ready.set()
                     if not state.leaving.is_set():  # it may have been asked to leave while this membership began
-                        await life.wait_end()
+                        await membership.wait_end()
             except (SessionDoneError, LeaseExpiredError) as error:  # etcd may know before the session does
                 _log.warning("session lost: this capture starts again", reason=str(error))
             except EtcdError as error:
-                if not error.retryable or not state.ready.is_set():
+                if not error.retryable or self._has_failed_to_join():
                     raise
                 _log.warning("etcd failed: this capture starts again", reason=str(error))
             finally:
-                state.life = None
+                state.membership = None
+
+    def _has_failed_to_join(self) -> bool:
+        return not self._state.ready.is_set() and anyio.current_time() >= self._started_at + _FIRST_JOIN_TIMEOUT_S
 
     async def _wait_turn(self) -> None:
         """A capture that keeps losing its session must not flood the cluster with new members."""

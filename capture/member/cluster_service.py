@@ -1,8 +1,8 @@
-"""Cluster service: carries out ``capture.api.port.Cluster`` on a capture.
+"""Cluster service: implements ``capture.api.port.Cluster`` on a capture.
 
-What the owner has to decide goes to the candidacy as a job; creating a changefeed and comparing its tables need the
-source and the sink, and are done by this capture's data plane. While there is no membership (the session was lost a
-moment ago), everything answers ``OwnerNotFoundError``, which says to ask again.
+Decisions of the owner are requested from the candidacy as jobs. Creating a changefeed and comparing its tables need the
+source and the sink, and are done by this capture's data plane. Without a membership (the session was just lost),
+everything raises ``OwnerNotFoundError``, which is retryable.
 """
 
 import builtins
@@ -11,7 +11,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import anyio
 import structlog
@@ -19,103 +19,62 @@ import structlog
 from agent import sources
 from agent.ports.source import Position
 from capture.api import port as views
-from capture.config import ServerSettings
-from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError, JobRefusedError
+from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError
 from capture.member import amendment
 from capture.member import diff as comparison
-from capture.member.preflight import refuse_split
+from capture.member.amendment import TableAmendments
+from capture.member.copies import with_progress
+from capture.member.preflight import refuse_resync, refuse_split
+from capture.member.services import CaptureState, PresentMembership
+from capture.security.key_mark import read_mark
+from capture.security.key_rotation import rotate
+from capture.security.secrets import mask
 from capture.version import installed_version
 from owner import jobs
 from owner.scheduler.spans import shared_spans
 from reactor import keys
-from reactor.errors import NotOwnerError, OwnerNotFoundError
+from reactor.errors import NotOwnerError, OwnerNotFoundError, WeirError
 from reactor.ids import CaptureId, ChangefeedId, Ts, parse_changefeed_id
-from reactor.messages import Liveness
 from reactor.records import formats
-from reactor.records.changefeed import CaptureInfo, ChangefeedInfo, ChangefeedStatus, LogHead, UnitRecord
+from reactor.records.capture import CaptureInfo
+from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, UnitRecord
+from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
 from reactor.state import ClusterState
-from reactor.store.port import Compare, EtcdClient, Put, Target
-from reactor.views import ChangefeedView, TableView
-
-if TYPE_CHECKING:
-    from capture.member.services import DataPlane
+from reactor.store.port import Compare, Put, Target
+from reactor.views import ChangefeedView
 
 _SEEN_TIMEOUT_S = 10.0
-_SEEN_LOOK_S = 0.02
+_SEEN_POLL_S = 0.02
+#: captures read their key files every two seconds
+_ROTATION_WAIT_S, _ROTATION_POLL_S = 5.0, 0.5
 _NO_JOB = ""
 
 _log = structlog.get_logger()
 
 
-class PresentCandidacy(Protocol):
-    """The candidacy of this capture, elected or not."""
-
-    @property
-    def is_owner(self) -> bool: ...
-
-    async def submit(self, job: jobs.Job) -> Any: ...
-
-
-class PresentMembership(Protocol):
-    """The present membership."""
-
-    @property
-    def info(self) -> CaptureInfo: ...
-
-    @property
-    def client(self) -> EtcdClient: ...
-
-    @property
-    def state(self) -> ClusterState: ...
-
-    @property
-    def candidacy(self) -> PresentCandidacy: ...
-
-
-class CaptureState(Protocol):
-    """What the service belongs to: ``capture.capture.Capture``. ``life`` is None before and between memberships."""
-
-    @property
-    def settings(self) -> ServerSettings: ...
-
-    @property
-    def data_plane(self) -> "DataPlane": ...
-
-    @property
-    def life(self) -> PresentMembership | None: ...
-
-    @property
-    def has_lived(self) -> bool:
-        """Whether there was a membership at all: Spark starts before the first one."""
-        ...
-
-    @property
-    def liveness(self) -> Liveness: ...
-
-
-class ClusterService:
-    """See ``capture.api.port.Cluster`` for what each method promises."""
+class ClusterService(TableAmendments):
+    """See ``capture.api.port.Cluster`` for the methods."""
 
     def __init__(self, capture: CaptureState) -> None:
         self._capture = capture
 
     @property
     def is_owner(self) -> bool:
-        return self._capture.life is not None and self._capture.life.candidacy.is_owner
+        return self._capture.membership is not None and self._capture.membership.candidacy.is_owner
 
-    async def owner_address(self) -> str:
-        state = self._life.state
+    async def owner_endpoint(self) -> views.Endpoint:
+        state = self._membership.state
         owner = state.captures.get(state.owner.capture) if state.owner else None
         if owner is None:
             raise OwnerNotFoundError("no capture is owner at the moment; try again in a few seconds")
-        return owner.address
+        return views.Endpoint(owner.address, owner.node)
 
     async def status(self) -> views.StatusView:
-        life = self._capture.life
+        membership = self._capture.membership
         return views.StatusView(
             version=installed_version(),
-            id=life.info.id if life else "",
+            id=membership.info.id if membership else "",
             cluster_id=self._capture.settings.cluster_id,
             pid=os.getpid(),
             is_owner=self.is_owner,
@@ -123,109 +82,165 @@ class ClusterService:
         )
 
     async def health(self) -> views.HealthView:
-        life = self._capture.life
-        if life is None:
+        membership = self._capture.membership
+        if membership is None:
             return views.HealthView(healthy=False, problem=self._absence)
-        owner = life.state.owner
+        owner = membership.state.owner
         if owner is None:
             return views.HealthView(healthy=False, problem="no capture is owner at the moment")
         return views.HealthView(healthy=True, owner=owner.capture)
 
     async def captures(self) -> builtins.list[views.CaptureView]:
-        """What runs where is known to the owner alone: elsewhere the members are shown without it."""
-        state = self._life.state
+        """Only the owner knows what runs where: other captures show the members without it."""
+        state = self._membership.state
         owner = state.owner.capture if state.owner else None
+        waiting = [views.CaptureView(**one.model_dump()) for one in state.waiting.values()]
         feeds = await self.list() if self.is_owner else []
         spans = Counter(span.capture for feed in feeds for table in feed.tables for span in table.spans)
-        return [
+        members = [
             views.CaptureView(
                 **info.model_dump(),
                 is_owner=info.id == owner,
                 workers=tuple(f"{feed.id}/{feed.unit}" for feed in feeds if feed.unit and feed.worker == info.id),
                 spans=spans[info.id],
+                faults=_faults(state, info),
             )
             for info in sorted(state.captures.values(), key=lambda info: info.id)
         ]
+        return members + sorted(waiting, key=lambda view: view.id)
+
+    async def ready(self) -> views.ReadyView:
+        """Return whether this capture is a member that moves rows."""
+        is_member = self._capture.membership is not None
+        is_fit = self._capture.data_plane.health.fault is None
+        return views.ReadyView(ready=is_member, waits_for="" if is_member else self._absence, is_fit=is_fit)
 
     async def create(self, spec: views.ChangefeedSpec) -> ChangefeedView:
-        """Check source and sink first, then store the changefeed in one transaction: nothing half-created.
+        """Check source and sink first, then store the changefeed in one transaction. If cancelled, remove what was
+        stored.
 
-        :raises WeirError: a malformed or taken id, or what source and sink say.
+        :raises WeirError: a malformed or existing id, or source or sink refuse.
         :raises NotOwnerError: this capture is not the owner; nothing is stored.
         """
+        notices = (await self.check(spec)).notices
+        changefeed, membership = ChangefeedId(spec.changefeed_id), self._membership
+        info_key = str(keys.InfoKey(membership.state.cluster, membership.state.namespace, changefeed))
+        same_key = await self._use_cluster_key()
+        # epochs of one that was removed under the same name are all smaller: each of them took a revision
+        info = self._info(changefeed, spec).with_(epoch=await self._check_absent(membership, info_key, changefeed))
+        status = ChangefeedStatus(checkpoint_ts=info.start_ts)
+        status_key = str(keys.StatusKey(membership.state.cluster, membership.state.namespace, changefeed))
+        with anyio.CancelScope(shield=True):  # the outcome of storing has to be known
+            stored = await membership.client.txn(
+                [
+                    Compare(info_key, Target.CREATE_REVISION, 0),
+                    Compare(status_key, Target.CREATE_REVISION, 0),
+                    same_key,
+                ],
+                [Put(info_key, info.encode()), Put(status_key, status.encode())],
+            )
+        if not stored.succeeded:
+            if await self._use_cluster_key() != same_key:
+                raise OwnerNotFoundError("the cluster's secret key was changed at this moment; create it again")
+            raise _exists(changefeed)
+        try:
+            return (await self._first_view(changefeed)).model_copy(update={"notices": notices})
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await self._withdraw(changefeed)
+            raise
+
+    async def check(self, spec: views.ChangefeedSpec) -> views.CheckView:
+        """:raises WeirError: why it cannot be created, or not here and now."""
         if not self.is_owner:
             raise NotOwnerError("this capture is not the owner; ask the owner")
         changefeed = parse_changefeed_id(spec.changefeed_id)
-        life = self._life
-        info_key = str(keys.InfoKey(life.state.cluster, life.state.namespace, changefeed))
-        await self._check_absent(life, info_key, changefeed)
+        membership = self._membership
+        info_key = str(keys.InfoKey(membership.state.cluster, membership.state.namespace, changefeed))
+        await self._check_absent(membership, info_key, changefeed)
         for name, needed in formats.needed_by(spec.config).items():
-            formats.refuse_early(name.replace("_", "-"), needed, life.state.format)
+            formats.refuse_early(name.replace("_", "-"), needed, membership.state.format)
         notices = await self._capture.data_plane.check(spec)
-        # epochs of one that was removed under the same name are all smaller: each of them took a revision
-        info = self._info(changefeed, spec).with_(epoch=await self._check_absent(life, info_key, changefeed))
-        status = ChangefeedStatus(checkpoint_ts=info.start_ts)
-        status_key = str(keys.StatusKey(life.state.cluster, life.state.namespace, changefeed))
-        stored = await life.client.txn(
-            [Compare(info_key, Target.CREATE_REVISION, 0), Compare(status_key, Target.CREATE_REVISION, 0)],
-            [Put(info_key, info.encode()), Put(status_key, status.encode())],
-        )
-        if not stored.succeeded:
-            raise _exists(changefeed)
-        return (await self._first_view(changefeed)).model_copy(update={"notices": notices})
+        return views.CheckView(id=changefeed, source=mask(spec.source_uri), sink=mask(spec.sink_uri), notices=notices)
 
-    async def _check_absent(self, life: "PresentMembership", info_key: str, changefeed: ChangefeedId) -> int:
+    async def _withdraw(self, changefeed: ChangefeedId) -> None:
+        """Remove a changefeed that was stored for a caller that has disconnected since."""
+        try:
+            await self._first_view(changefeed)
+            await self.remove(changefeed)
+        except WeirError as error:
+            _log.warning("a changefeed stays whose creator has left", changefeed=changefeed, error=str(error))
+
+    async def _check_absent(self, membership: PresentMembership, info_key: str, changefeed: ChangefeedId) -> int:
         """The store's revision. :raises ChangefeedExistsError: the id is taken."""
-        found = await life.client.get_prefix(info_key)
+        found = await membership.client.get_prefix(info_key)
         if any(item.key == info_key for item in found.items):
             raise _exists(changefeed)
         return found.revision
 
     async def list(self) -> list[ChangefeedView]:
-        return [_view(view) for view in await self.ask(jobs.List(_NO_JOB))]
+        copies = self._membership.copies
+        return [with_progress(_view(view), copies) for view in await self.ask(jobs.List(_NO_JOB))]
 
     async def query(self, changefeed_id: str) -> ChangefeedView:
-        return _view(await self.ask(jobs.Query(_NO_JOB, ChangefeedId(changefeed_id))))
+        query = jobs.Query(_NO_JOB, ChangefeedId(changefeed_id))
+        return with_progress(_view(await self._membership.candidacy.submit(query)), self._membership.copies)
 
     async def pause(self, changefeed_id: str) -> ChangefeedView:
         await self.ask(jobs.Pause(_NO_JOB, ChangefeedId(changefeed_id)))
         return await self.query(changefeed_id)
 
-    async def resume(self, changefeed_id: str, *, overwrite_checkpoint_ts: int | None = None) -> ChangefeedView:
+    async def resume(
+        self, changefeed_id: str, *, overwrite_checkpoint_ts: int | None = None, resync: bool = False
+    ) -> ChangefeedView:
         overwrite = None if overwrite_checkpoint_ts is None else Ts(overwrite_checkpoint_ts)
-        await self.ask(jobs.Resume(_NO_JOB, ChangefeedId(changefeed_id), overwrite))
+        if resync:
+            refuse_resync((await self.query(changefeed_id)).sink, overwrite)
+        await self.ask(jobs.Resume(_NO_JOB, ChangefeedId(changefeed_id), overwrite, is_resync=resync))
         return await self.query(changefeed_id)
 
-    async def update(self, changefeed_id: str, asked: views.ChangefeedUpdate) -> views.UpdateView:
+    async def _use_cluster_key(self) -> Compare:
+        """Seal with what the store's mark says; returns what holds while it says so."""
+        membership = self._membership
+        mark, same = await read_mark(membership.client, membership.state.cluster)
+        self._capture.data_plane.keeper.use(mark.sealing)
+        return same
+
+    async def rotate_secret(self) -> views.RotationView:
+        if not self.is_owner:
+            raise NotOwnerError("this capture is not the owner; ask the owner")
+        membership, keeper = self._membership, self._capture.data_plane.keeper
+        deadline = anyio.current_time() + _ROTATION_WAIT_S
+        while True:
+            found = await rotate(membership.client, membership.state.cluster, keeper)
+            if found.done or anyio.current_time() >= deadline:
+                return views.RotationView.model_validate(found, from_attributes=True)
+            await anyio.sleep(_ROTATION_POLL_S)
+
+    async def update(self, changefeed_id: str, asked: views.ChangefeedUpdate, *, table: str = "") -> views.UpdateView:
         """What source and sink say against it is found out first. :raises JobRefusedError: it is not stopped."""
-        return await amendment.update(self, self._capture.data_plane, self.info_of(changefeed_id), asked)
+        await self._use_cluster_key()
+        return await amendment.update(self, self._capture.data_plane, self.info_of(changefeed_id), asked, table=table)
 
     async def rewind(self, changefeed_id: str, ts: int) -> views.RewindView:
-        """:raises JobRefusedError: it is not stopped, its log is too short, or its sink would not notice."""
+        """:raises JobRefusedError: it is not stopped, its log is too short, or the rewind would have no effect at its
+        sink."""
         return await amendment.rewind(self, self._capture.data_plane, self.info_of(changefeed_id), Ts(ts))
 
     async def remove(self, changefeed_id: str) -> None:
         await self.ask(jobs.Remove(_NO_JOB, ChangefeedId(changefeed_id)))
 
     async def move_table(self, changefeed_id: str, table: str, capture_id: str) -> views.MoveView:
-        table_id = await self._table_id(changefeed_id, table)
+        table_id = await self.table_id(changefeed_id, table)
         spans = await self.ask(jobs.MoveTable(_NO_JOB, ChangefeedId(changefeed_id), table_id, CaptureId(capture_id)))
         return views.MoveView(changefeed_id=changefeed_id, table=table, capture=capture_id, spans=spans)
 
     async def split(self, changefeed_id: str, table: str, spans: int | None = None) -> views.CutView:
-        table_id = await self._table_id(changefeed_id, table)
-        wanted = shared_spans(len(self._life.state.captures)) if spans is None else spans
+        table_id = await self.table_id(changefeed_id, table)
+        wanted = shared_spans(len(self._membership.state.captures)) if spans is None else spans
         refuse_split((await self.query(changefeed_id)).sink)
         now = await self.ask(jobs.Repartition(_NO_JOB, ChangefeedId(changefeed_id), table_id, wanted))
         return views.CutView(changefeed_id=changefeed_id, table=table, spans=now, wanted=wanted)
-
-    async def _table_id(self, changefeed_id: str, table: str) -> int:
-        """:raises JobRefusedError: the changefeed has no such table."""
-        for known in await self.tables(changefeed_id):
-            if known.table == table:
-                return known.table_id
-        text = f"changefeed {changefeed_id} has no table {table}; `weir tables -c {changefeed_id}` shows its tables"
-        raise JobRefusedError(text)
 
     async def rebalance(self, changefeed_id: str) -> None:
         await self.ask(jobs.Rebalance(_NO_JOB, ChangefeedId(changefeed_id)))
@@ -235,28 +250,32 @@ class ClusterService:
         return views.DrainView(capture=capture_id, remaining=remaining)
 
     async def resign_owner(self) -> views.ResignView:
-        life = self._life
+        membership = self._membership
         await self.ask(jobs.ResignOwner(_NO_JOB))
         with anyio.move_on_after(_SEEN_TIMEOUT_S):
             while True:
-                owner = life.state.owner
-                if owner is not None and owner.capture != life.info.id:
-                    return views.ResignView(capture=life.info.id, owner=owner.capture)
-                await anyio.sleep(_SEEN_LOOK_S)
+                owner = membership.state.owner
+                if owner is not None and owner.capture != membership.info.id:
+                    return views.ResignView(capture=membership.info.id, owner=owner.capture)
+                await anyio.sleep(_SEEN_POLL_S)
         raise OwnerNotFoundError(
-            f"capture {life.info.id} has resigned, but no other is owner yet; `weir capture list` shows which there are"
+            f"capture {membership.info.id} has resigned, but no other is owner yet; "
+            "`weir capture list` shows which there are"
         )
 
-    async def tables(self, changefeed_id: str) -> "builtins.list[TableView]":
-        return [*(await self.query(changefeed_id)).tables]
-
     async def diff(self, changefeed_id: str) -> "builtins.list[views.TableDiff]":
-        """Hold all spans at one Ts, compare, let go. :raises JobRefusedError: the changefeed does not run."""
+        """Hold all spans at one Ts, compare, and release them.
+
+        :raises JobRefusedError: the changefeed does not run.
+        """
         return await comparison.compare(self, self._capture.data_plane, self.info_of(changefeed_id))
+
+    async def repair(self, changefeed_id: str, asked: views.RepairAsked) -> "builtins.list[views.TableRepair]":
+        return await comparison.repair(self, self._capture.data_plane, self.info_of(changefeed_id), asked)
 
     def info_of(self, changefeed_id: str) -> ChangefeedInfo:
         """:raises ChangefeedNotFoundError: no such changefeed."""
-        feed = self._life.state.changefeeds.get(ChangefeedId(changefeed_id))
+        feed = self._membership.state.changefeeds.get(ChangefeedId(changefeed_id))
         if feed is None or feed.info is None:
             raise ChangefeedNotFoundError(
                 f"no changefeed {changefeed_id!r}; `weir changefeed list` shows which there are"
@@ -264,23 +283,25 @@ class ClusterService:
         return feed.info
 
     def unit_of(self, changefeed_id: str) -> UnitRecord | None:
-        """Where its units are; None before the first has begun."""
-        feed = self._life.state.changefeeds.get(ChangefeedId(changefeed_id))
+        """Return the record of its units; None before the first has begun."""
+        feed = self._membership.state.changefeeds.get(ChangefeedId(changefeed_id))
         return next(iter(feed.units.values()), None) if feed else None
 
     def cuts_of(self, changefeed_id: str) -> Mapping[int, TablePartitioning]:
-        """By table id, of tables that are not one span, or shall not be."""
-        feed = self._life.state.changefeeds.get(ChangefeedId(changefeed_id))
+        """Return the partitionings by table id, of tables that are, or will be, more than one span."""
+        feed = self._membership.state.changefeeds.get(ChangefeedId(changefeed_id))
         return feed.partitionings if feed else {}
 
     def head_of(self, changefeed_id: str) -> LogHead:
-        """Where the changefeed's log is, as this capture knows; at 0 without a log."""
-        feed = self._life.state.changefeeds.get(ChangefeedId(changefeed_id))
+        """Return the head of the changefeed's log as this capture knows it; at 0 without a log."""
+        feed = self._membership.state.changefeeds.get(ChangefeedId(changefeed_id))
         return next(iter(feed.heads.values()), LogHead()) if feed else LogHead()
 
     async def ask(self, job: jobs.Job) -> Any:
-        """:raises NotOwnerError: this capture is not the owner. :raises JobRefusedError: the owner says why."""
-        return await self._life.candidacy.submit(job)
+        """:raises NotOwnerError: this capture is not the owner.
+        :raises JobRefusedError: the owner refused; the error has the reason.
+        """
+        return await self._membership.candidacy.submit(job)
 
     def _info(self, changefeed: ChangefeedId, spec: views.ChangefeedSpec) -> ChangefeedInfo:
         keeper = self._capture.data_plane.keeper
@@ -299,29 +320,39 @@ class ClusterService:
         )
 
     async def _first_view(self, changefeed: ChangefeedId) -> ChangefeedView:
-        """The owner's watch brings what was stored a moment ago."""
+        """Wait until the owner's watch has delivered what was just stored."""
         with anyio.move_on_after(_SEEN_TIMEOUT_S):
             while True:
                 try:
                     return await self.query(changefeed)
                 except ChangefeedNotFoundError:
-                    await anyio.sleep(_SEEN_LOOK_S)
+                    await anyio.sleep(_SEEN_POLL_S)
                 except NotOwnerError:
-                    break  # the next owner has it from etcd
+                    break  # the next owner reads it from etcd
         raise OwnerNotFoundError(f"changefeed {changefeed} is stored, but the owner has not taken it up yet; query it")
 
     @property
-    def _life(self) -> PresentMembership:
-        if self._capture.life is None:
+    def _membership(self) -> PresentMembership:
+        if self._capture.membership is None:
             raise OwnerNotFoundError(f"{self._absence}; try again in a few seconds")
-        return self._capture.life
+        return self._capture.membership
 
     @property
     def _absence(self) -> str:
-        """Why there is no membership."""
+        """Return why there is no membership."""
         if self._capture.has_lived:
             return "this capture lost its session with etcd and starts again"
-        return "this capture is starting, and has not joined its cluster yet"
+        waits_for = self._capture.data_plane.waits_for
+        return (
+            f"this capture {waits_for}" if waits_for else "this capture is starting, and has not joined its cluster yet"
+        )
+
+
+def _faults(state: ClusterState, info: CaptureInfo) -> tuple[str, ...]:
+    """Return what a capture lacks to work for single changefeeds."""
+    found = ((id, feed.positions.get(info.id)) for id, feed in sorted(state.changefeeds.items()))
+    faults = ((id, position.fault.message) for id, position in found if position and position.fault)
+    return tuple(f"{id}: {text}" for id, text in faults if text != info.fault)
 
 
 def _exists(changefeed: ChangefeedId) -> ChangefeedExistsError:
@@ -331,7 +362,7 @@ def _exists(changefeed: ChangefeedId) -> ChangefeedExistsError:
 def _view(view: ChangefeedView) -> ChangefeedView:
     try:
         place = sources.place_name(view.source, Position(Ts(view.log_ts), view.log_position))
-    except Exception as error:  # a URI or position in etcd that no source wrote takes nobody's answer away
+    except Exception as error:  # a URI or position in etcd that no source wrote must not break other answers
         _log.warning("a position has no name", changefeed=view.id, error=f"{type(error).__name__}: {error}")
         place = ""
     return view.model_copy(update={"source_position": place})

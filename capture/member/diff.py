@@ -1,42 +1,65 @@
-"""Diff of a running changefeed: compares source and sink at one Ts, while changes continue.
+"""Diff and repair of a running changefeed: source and sink are compared, and rows made equal, at one Ts.
 
-    hold where the log is now ─► every span gets there ─► snapshot of the source at L ─► hold at L-1 ─► every span gets
-    there ─► compare the tables with the snapshot ─► let go
+    hold at the log's position ─► every span arrives ─► snapshot of the source at L ─► hold at L-1 ─► every span
+    arrives ─► compare the tables with the snapshot ─► release
 
-Compared are the tables that are replicated: one that the filter would let in and that has not come yet is not. Tables
-that are held, or that do not come to the Ts (``capture.member.arrival``), are shown with their reason; the others are
-compared all the same.
+Only replicated tables are compared, not those that the filter matches but that have not been added yet. Tables that are
+held, or do not reach the Ts (``capture.member.arrival``), are shown with their reason; the others are compared all the
+same.
 
-The first hold keeps every span behind L until the second one is in force. A transaction is in the snapshot iff its
-commit record starts before L, so the sink holds exactly the same at L-1. A span that slipped past (a flush that was
-under way) is seen, and so is a hold that was lost on the way (the changefeed ran again): then all of it is done again.
+The first hold keeps every span behind L until the second one is in force. A transaction is in the snapshot exactly if
+its commit record starts before L, so the sink has the same transactions at L-1. A span that passed the hold (by a flush
+in progress) is detected, and so is a lost hold (the changefeed restarted): then everything is repeated.
 """
 
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio
 
+from agent.errors import SinkFencedError
 from capture.api import port as views
 from capture.errors import JobRefusedError
 from capture.member import arrival
 from owner import jobs
 from owner.progress.units import tables_of
 from reactor.ids import ChangefeedId, Ts
-from reactor.records.changefeed import ChangefeedInfo, LogHead, TableRecord, UnitRecord
+from reactor.records.changefeed import ChangefeedInfo, TableRecord, UnitRecord
+from reactor.records.log_head import LogHead
+from reactor.records.partitioning import TablePartitioning
 from reactor.views import ChangefeedView
 
 if TYPE_CHECKING:
-    from capture.member.services import Comparison, DataPlane
+    from capture.member.services import DataPlane
 
 _ATTEMPTS = 5
 _HOLD_S = 600.0
 
 Waiting = dict[int, views.TableDiff]
+T = TypeVar("T")
+#: also whether it counts even if the sink has moved meanwhile
+Work = Callable[["Comparison", Collection[int]], Awaitable[tuple[list[T], bool]]]
+
+
+class Comparison(Protocol):
+    """The source as it was at ``ts``, to be compared with a sink that is there."""
+
+    @property
+    def ts(self) -> Ts: ...
+
+    async def run(self, ids: Collection[int]) -> list[views.TableDiff]:
+        """Compare some of the tables."""
+        ...
+
+    async def repair(
+        self, ids: Collection[int], partitionings: Mapping[int, TablePartitioning], *, dry_run: bool
+    ) -> list[views.TableRepair]:
+        """Make rows of some of the tables equal. :raises SinkFencedError: the sink is further than the source was."""
+        ...
 
 
 class OwnerQueries(Protocol):
-    """Where the owner is asked: the part of ``capture.member.cluster_service`` that a comparison needs."""
+    """Access to the owner: the part of ``capture.member.cluster_service`` that a comparison needs."""
 
     async def ask(self, job: jobs.Job) -> Any: ...
 
@@ -44,21 +67,60 @@ class OwnerQueries(Protocol):
 
     def unit_of(self, changefeed_id: str) -> UnitRecord | None: ...
 
+    def cuts_of(self, changefeed_id: str) -> Mapping[int, TablePartitioning]: ...
+
     def head_of(self, changefeed_id: str) -> LogHead: ...
 
 
 async def compare(operations: OwnerQueries, data_plane: "DataPlane", info: ChangefeedInfo) -> list[views.TableDiff]:
-    """Table by table.
+    """Compare table by table.
 
     :raises JobRefusedError: the changefeed is not replicating, or its tables are not known in time.
     """
+
+    async def work(snapshot: "Comparison", ids: Collection[int]) -> tuple[list[views.TableDiff], bool]:
+        found = await snapshot.run(ids)
+        return found, all(one.equal for one in found)
+
+    found, waiting = await _at_one_ts(operations, data_plane, info, work)
+    return sorted([*found, *waiting.values()], key=lambda one: one.table)
+
+
+async def repair(
+    operations: OwnerQueries, data_plane: "DataPlane", info: ChangefeedInfo, asked: views.RepairAsked
+) -> list[views.TableRepair]:
+    """Make rows of the sink equal to the source's, table by table; with ``dry_run`` only say which.
+
+    :raises JobRefusedError: as for ``compare``; also a table that there is none of.
+    """
+    unit = operations.unit_of(info.id)
+    there = {f"{table.schema_name}.{table.name}" for table in unit.tables} if unit else set()
+    if unit and (unknown := sorted(set(asked.tables) - there)):
+        raise JobRefusedError(f"changefeed {info.id} has no table {unknown[0]}; see `weir tables -c {info.id}`")
+
+    async def work(snapshot: "Comparison", ids: Collection[int]) -> tuple[list[views.TableRepair], bool]:
+        names = {table.table_id: f"{table.schema_name}.{table.name}" for table in _tables(operations, info.id)}
+        wanted = frozenset(id for id in ids if not asked.tables or names[id] in asked.tables)
+        found = await snapshot.repair(wanted, operations.cuts_of(info.id), dry_run=asked.dry_run)
+        return found, not asked.dry_run  # the sink refuses what is of an earlier Ts than its own
+
+    found, waiting = await _at_one_ts(operations, data_plane, info, work)
+    shown = [views.TableRepair(table=one.table, waiting=one.waiting) for one in waiting.values()]
+    shown = [one for one in shown if not asked.tables or one.table in asked.tables]
+    return sorted([*found, *shown], key=lambda one: one.table)
+
+
+async def _at_one_ts(
+    operations: OwnerQueries, data_plane: "DataPlane", info: ChangefeedInfo, work: Work[T]
+) -> tuple[list[T], Waiting]:
+    """What ``work`` has found of the tables that were at one Ts, and those that do not come there."""
     waiting: Waiting = {}
     try:
         await _begin(operations, info)
         for _ in range(_ATTEMPTS):
-            found = await _attempt(operations, data_plane, info, waiting)
+            found = await _attempt(operations, data_plane, info, waiting, work)
             if found is not None:
-                return sorted([*found, *waiting.values()], key=lambda one: one.table)
+                return found, waiting
     finally:
         with anyio.CancelScope(shield=True):
             await operations.ask(jobs.Release("", info.id))
@@ -66,9 +128,10 @@ async def compare(operations: OwnerQueries, data_plane: "DataPlane", info: Chang
 
 
 async def _attempt(
-    operations: OwnerQueries, data_plane: "DataPlane", info: ChangefeedInfo, waiting: Waiting
-) -> Sequence[views.TableDiff] | None:
-    """The tables that could be compared; None: they were not at one Ts. ``waiting`` gets those that do not come."""
+    operations: OwnerQueries, data_plane: "DataPlane", info: ChangefeedInfo, waiting: Waiting, work: Work[T]
+) -> list[T] | None:
+    """Return the comparable tables' results; None: they were not at one Ts. ``waiting`` receives those that do not
+    arrive."""
     waiting.update(await _held(operations, info.id))
     if not _ids(_tables(operations, info.id)) - waiting.keys():
         return []
@@ -84,27 +147,34 @@ async def _attempt(
             return None
         waiting |= await arrival.reach(operations, info.id, snapshot.ts, _ids(tables))
         tables = _without(tables, waiting)
-        if not await _stand_at(operations, info.id, snapshot.ts, _ids(tables)):
+        if not await _is_at(operations, info.id, snapshot.ts, _ids(tables)):
             return None
         if _without(_tables(operations, info.id), waiting) != tables:
-            return None  # a schema has changed on the way
-        return await _read(operations, info.id, snapshot, tables)
+            return None  # a schema changed meanwhile
+        return await _read(operations, info.id, snapshot, tables, work)
 
 
 async def _read(
-    operations: OwnerQueries, changefeed: ChangefeedId, snapshot: "Comparison", tables: Sequence[TableRecord]
-) -> list[views.TableDiff] | None:
-    """What differs only counts if the sink did not move all the time."""
+    operations: OwnerQueries,
+    changefeed: ChangefeedId,
+    snapshot: "Comparison",
+    tables: Sequence[TableRecord],
+    work: Work[T],
+) -> list[T] | None:
+    """Differences only count if the sink did not change meanwhile, or the work is sure of them."""
     if not tables:
         return []
-    found = await snapshot.run(_ids(tables))
-    if all(one.equal for one in found):
+    try:
+        found, is_sure = await work(snapshot, _ids(tables))
+    except SinkFencedError:
+        return None  # it has moved
+    if is_sure:
         return found
     return found if await operations.ask(jobs.Release("", changefeed)) == snapshot.ts else None
 
 
 async def _begin(operations: OwnerQueries, info: ChangefeedInfo) -> None:
-    """Until the tables are in the sink; there may be none."""
+    """Wait until the tables are in the sink; there may be none."""
     with anyio.move_on_after(arrival.REACH_TIMEOUT_S):
         while True:
             await arrival.running(operations, info.id)
@@ -116,7 +186,7 @@ async def _begin(operations: OwnerQueries, info: ChangefeedInfo) -> None:
 
 
 def _tables(operations: OwnerQueries, changefeed: ChangefeedId) -> tuple[TableRecord, ...]:
-    """Those that are replicated, whatever else the filter would let in."""
+    """Return the replicated tables, whatever else the filter matches."""
     unit = operations.unit_of(changefeed)
     return tuple(sorted(unit.tables, key=lambda table: (table.schema_name, table.name))) if unit else ()
 
@@ -130,13 +200,13 @@ def _without(tables: Sequence[TableRecord], waiting: Collection[int]) -> tuple[T
 
 
 async def _held(operations: OwnerQueries, changefeed: ChangefeedId) -> Waiting:
-    """The held tables, as they are shown."""
+    """Return the held tables as results."""
     view = await operations.query(changefeed)
     return {table.table_id: arrival.shown(table, view, 0) for table in view.tables if table.held is not None}
 
 
 async def _hold(operations: OwnerQueries, changefeed: ChangefeedId) -> Ts:
-    """Hold where the log is now; a span that is already past it means that the log has moved on: look again."""
+    """Hold at the log's position; if a span is already past it, the log has advanced: try again."""
     for _ in range(_ATTEMPTS):
         ts = operations.head_of(changefeed).resolved_ts
         try:
@@ -150,8 +220,8 @@ async def _hold(operations: OwnerQueries, changefeed: ChangefeedId) -> Ts:
     return ts
 
 
-async def _stand_at(operations: OwnerQueries, changefeed: ChangefeedId, ts: Ts, ids: Collection[int]) -> bool:
-    """Each of the tables flows, and each of its spans is exactly at ``ts``."""
+async def _is_at(operations: OwnerQueries, changefeed: ChangefeedId, ts: Ts, ids: Collection[int]) -> bool:
+    """Return whether each of the tables flows, and each of its spans is exactly at ``ts``."""
     view = await arrival.running(operations, changefeed)
     flowing = {table.table_id: table.spans for table in view.tables if table.held is None and table.spans}
     return all(id in flowing and all(span.checkpoint_ts == ts for span in flowing[id]) for id in ids)

@@ -1,20 +1,22 @@
-"""Joining: makes a capture a member in one transaction with the cluster's format as the capture has read it.
+"""Joining: makes a capture a member in one transaction with the cluster's format and key as the capture has read them.
 
-Whoever raises the format meanwhile makes it fail, and is made to fail by it: no capture is a member of a cluster whose
-format it does not know.
+A concurrent raise of the format and a join make each other fail: no capture is a member of a cluster whose format it
+does not support. A concurrent change of the secret key also makes a join fail.
 """
 
+from capture.security.key_mark import read_mark, refuse_lacking
 from reactor.keys import CaptureKey, FormatKey
 from reactor.records import formats
-from reactor.records.changefeed import CaptureInfo
+from reactor.records.capture import CaptureInfo
 from reactor.records.formats import ClusterFormat
 from reactor.store.port import Compare, EtcdClient, Put, Target
 
 
 async def join(client: EtcdClient, cluster: str, info: CaptureInfo, *, lease: int) -> int:
-    """Store ``info`` under the lease; the revision of that.
+    """Store ``info`` under the lease; return the revision.
 
-    :raises FormatError: this capture does not know the cluster's format.
+    :raises FormatError: this capture does not support the cluster's format.
+    :raises ConfigError: it lacks one of the cluster's secret keys.
     :raises InvalidRecordError: the cluster's format cannot be read.
     :raises EtcdError: etcd refused or cannot be reached.
     """
@@ -23,7 +25,10 @@ async def join(client: EtcdClient, cluster: str, info: CaptureInfo, *, lease: in
         stored = await client.get(format_key)
         found = ClusterFormat.decode(stored.value, key=format_key) if stored else ClusterFormat()
         formats.refuse_unknown(found.number)
+        mark, same_mark = await read_mark(client, cluster)
+        if info.secret_keys:
+            refuse_lacking(mark, info.secret_keys)
         as_read = Compare(format_key, Target.MOD_REVISION, stored.mod_revision if stored else 0)
-        done = await client.txn([as_read], [Put(key, info.encode(), lease), Put(format_key, found.encode())])
+        done = await client.txn([as_read, same_mark], [Put(key, info.encode(), lease), Put(format_key, found.encode())])
         if done.succeeded:
             return done.revision

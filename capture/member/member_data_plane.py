@@ -1,6 +1,6 @@
 """A member's data plane: opens changefeeds for one session, and answers the owner's questions at source and sink.
 
-Each question has its handler here; what they have in common is in ``capture.member.asking``.
+Each question has its handler here; ``capture.member.asking`` has what they share.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -8,37 +8,54 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, Lock, to_thread
 
 from agent.control.runtime import SpanRuntime
+from agent.feeds import copies
 from agent.feeds.runtime import Feed
+from agent.feeds.schema_attempts import SchemaAttempts
 from agent.log.storage import LogDirectory
+from agent.ports.executor import Executor
 from agent.ports.sink import SpanRepartition, Splits
 from agent.schema_changes import apply as apply_ddl
 from agent.schema_changes.apply import Terms
 from agent.units import readers
 from capture.errors import GoneError
-from owner.questions import ApplySchema, ReadPositions, ReleaseSource, RepartitionTable, TableRead
+from capture.member.copies import Copies, CopyPlace, CopyProgress
+from owner.questions import (
+    ApplySchema,
+    CopyTable,
+    DropCopy,
+    PlaceTable,
+    ReadPositions,
+    ReleaseSource,
+    RepartitionTable,
+    TableCopied,
+    TableRead,
+)
 from reactor import failpoints, keys
 from reactor.failpoints import Point
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, Ts
 from reactor.questions import A, Ask, Question
-from reactor.records import held
+from reactor.records import held, resync
 from reactor.records.changefeed import ChangefeedInfo
 from reactor.state import ClusterState
-from reactor.store.port import EtcdClient
+from reactor.store.port import Compare, EtcdClient, Target
 
 T = TypeVar("T")
 
-#: questions of one kind that are answered at one time
+#: questions of one kind that are answered concurrently
 _THREADS = 32
 
 
 class Feeds(Protocol):
-    """The capture's data plane: it knows Spark, the log storage and the key to secrets."""
+    """The capture's data plane, with Spark, the log storage and the key to secrets."""
+
+    @property
+    def executor(self) -> Executor: ...
 
     def feed(self, info: ChangefeedInfo) -> Feed:
-        """:raises ConfigError: sealed with another key, or a reference that names nothing here."""
+        """:raises ConfigError: sealed with another key, or a reference that cannot be resolved here."""
         ...
 
     def open(
@@ -49,13 +66,22 @@ class Feeds(Protocol):
         client: EtcdClient,
         checkpoint: Callable[[], Ts],
         held: Callable[[], Ts],
+        joined: int = 0,
     ) -> SpanRuntime: ...
 
 
 class LocalMemberDataPlane:
     """``capture.member.services.MemberDataPlane`` over real sources and sinks."""
 
-    def __init__(self, data_plane: Feeds, client: EtcdClient, capture: CaptureId, state: ClusterState) -> None:
+    def __init__(
+        self,
+        data_plane: Feeds,
+        client: EtcdClient,
+        capture: CaptureId,
+        state: ClusterState,
+        *,
+        trials: Lock | None = None,
+    ) -> None:
         self._data_plane = data_plane
         self._client = client
         self._capture = capture
@@ -66,17 +92,37 @@ class LocalMemberDataPlane:
             ReadPositions: self._read_positions,
             RepartitionTable: self._repartition_table,
             ApplySchema: self._apply_schema,
+            CopyTable: self._copy_table,
+            PlaceTable: self._place_table,
+            DropCopy: self._drop_copy,
         }
+        self._copies = Copies(state)
+        self._schema_attempts = SchemaAttempts(client, state, trials or Lock())
+
+    @property
+    def copies(self) -> Mapping[CopyPlace, CopyProgress]:
+        return self._copies.progress
 
     def open(self, info: ChangefeedInfo) -> SpanRuntime:
-        key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
+        member = self._state.raw.get(str(keys.CaptureKey(self._state.cluster, self._capture)))
         return self._data_plane.open(
-            replace(self._data_plane.feed(info), created=self._state.raw[key].create_revision),
+            self._feed(info),
             capture=self._capture,
             client=self._client,
             checkpoint=lambda: self._checkpoint(info.id),
             held=lambda: self._held(info.id),
+            joined=member.create_revision if member else 0,
         )
+
+    def _feed(self, info: ChangefeedInfo) -> Feed:
+        key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
+        return replace(self._data_plane.feed(info), created=self._state.raw[key].create_revision)
+
+    def _membership(self) -> tuple[Compare, ...]:
+        """Holds while this capture is a member."""
+        key = str(keys.CaptureKey(self._state.cluster, self._capture))
+        member = self._state.raw.get(key)
+        return (Compare(key, Target.CREATE_REVISION, member.create_revision),) if member else ()
 
     async def answer(self, ask: Ask[A]) -> A:
         """See ``capture.member.asking``."""
@@ -84,22 +130,25 @@ class LocalMemberDataPlane:
         return found
 
     async def _release_source(self, info: ChangefeedInfo, question: ReleaseSource) -> None:
-        """What was made at the source, then files.
+        """Remove what was created at the source, then files.
 
-        Another owner may clean up at the same time, and a successor of the same name may be there by the time that the
-        files go: so only those go that existed before etcd was asked for the last time.
+        Another owner may clean up at the same time, and a later changefeed of the same name may exist by the time that
+        files are removed: so only files are removed that existed before etcd was last read.
         """
-        if await self._is_still_there(info):
+        if await self._is_to_be_released(info):
             feed = self._data_plane.feed(info)
             source = feed.open_source()
-            directories = (feed.log_directory("main"), feed.manifest("main").directory)
+            known = self._state.changefeeds.get(info.id)
+            resyncs = known.resyncs.values() if known else ()
+            names = ("main", *(copies.source_name(resync.table_id, resync.number) for resync in resyncs))
+            directories = (feed.log_directory("main"), *(feed.manifest(name).directory for name in names))
 
             def drop() -> list[tuple[LogDirectory, list[str]]]:
                 source.drop()
                 return [(place, place.names()) for place in directories]
 
             found = await self._in_thread(question, drop)
-            if await self._is_still_there(info):
+            if await self._is_to_be_released(info):
                 await self._in_thread(question, partial(_remove, found))
                 if source.numbers_readers:
                     await readers.release(self._client, feed.cluster, feed.reader)
@@ -114,27 +163,57 @@ class LocalMemberDataPlane:
 
     async def _apply_schema(self, info: ChangefeedInfo, question: ApplySchema) -> None:
         await self._refuse_another(info)
-        await self._in_thread(question, partial(_apply, self._data_plane.feed(info), question))
+        feed = self._feed(info)
+        key = keys.SchemaAttemptKey(feed.cluster, feed.namespace, feed.id, self._capture)
+        conditions = (feed.guard, *self._membership())
+        async with self._schema_attempts.under_way(key, conditions, question.record.table_ids):
+            await self._in_thread(question, partial(_apply, feed, question))
+
+    async def _copy_table(self, info: ChangefeedInfo, question: CopyTable) -> TableCopied:
+        """Run until it is copied, or no longer wanted."""
+        await self._refuse_another(info)
+        feed = self._data_plane.feed(info)
+        return await self._copies.run(info.id, question, partial(copies.copy, feed, self._data_plane.executor))
+
+    async def _place_table(self, info: ChangefeedInfo, question: PlaceTable) -> None:
+        await self._refuse_another(info)
+        copy = question.table, question.spans, question.number
+        await self._in_thread(question, partial(copies.place, self._data_plane.feed(info), *copy))
+
+    async def _drop_copy(self, info: ChangefeedInfo, question: DropCopy) -> None:
+        manifest = self._data_plane.feed(info).manifest(copies.source_name(question.table_id, question.number))
+        await self._in_thread(question, lambda: manifest.directory.remove(manifest.directory.names()))
 
     async def _in_thread(self, question: Question[Any], work: Callable[[], T]) -> T:
-        """Threads of one kind of question: a rewrite that takes hours keeps no removal waiting, nor the log."""
+        """Each kind of question has its own threads: a rewrite that takes hours must not delay removals or the log."""
         limiter = self._threads.setdefault(type(question), CapacityLimiter(_THREADS))
         return await to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
 
     async def _refuse_another(self, info: ChangefeedInfo) -> None:
-        """:raises GoneError: the sink is another changefeed's by now."""
+        """:raises GoneError: the sink belongs to another changefeed now."""
         if not await self._is_still_there(info):
             raise GoneError(f"changefeed {info.id} is gone; nothing is done for it any more")
 
     async def _is_still_there(self, info: ChangefeedInfo) -> bool:
         """A stale request, after another owner has cleaned up, must not meet a successor of the same name."""
+        stored = await self._stored(info)
+        return stored is not None and stored.created_at == info.created_at
+
+    async def _is_to_be_released(self, info: ChangefeedInfo) -> bool:
+        """Nor the same changefeed when it runs again, at a new position."""
+        stored = await self._stored(info)
+        return stored is not None and (stored.created_at, stored.epoch) == (info.created_at, info.epoch)
+
+    async def _stored(self, info: ChangefeedInfo) -> ChangefeedInfo | None:
         key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
         item = await self._client.get(key)
-        return item is not None and ChangefeedInfo.decode(item.value, key=key).created_at == info.created_at
+        return None if item is None else ChangefeedInfo.decode(item.value, key=key)
 
     def _held(self, changefeed: ChangefeedId) -> Ts:
         feed = self._state.changefeeds.get(changefeed)
-        return held.needed_ts(feed.held.values()) if feed else MAX_TS
+        if feed is None:
+            return MAX_TS
+        return min(held.needed_ts(feed.held.values()), resync.needed_ts(feed.resyncs.values()))
 
     def _checkpoint(self, changefeed: ChangefeedId) -> Ts:
         feed = self._state.changefeeds.get(changefeed)

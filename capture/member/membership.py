@@ -4,23 +4,33 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 
 import anyio
 import structlog
+from anyio.abc import TaskGroup
 
 from agent.control.processors import Processors
+from agent.health.health import Health
 from capture.config import ServerSettings
+from capture.errors import ConfigError
+from capture.member.access import OwnToken
 from capture.member.asking import Asking
 from capture.member.candidacy import Candidacy
+from capture.member.copies import CopyPlace, CopyProgress
 from capture.member.joining import join
 from capture.member.owner_watch import OwnerLiveness
 from capture.member.processor_host import AGENT_TOPIC, OWNER_TOPIC, ProcessorHost
+from capture.member.renewal import Renewal
 from capture.member.services import DataPlane
+from capture.messaging.admission import Admission, Registered, Registry
 from capture.messaging.messenger import Messenger
+from capture.messaging.tls import NodeTls
 from capture.messaging.transport import Transport
+from capture.security.key_mark import KeyMark, mark_key
+from capture.security.peer_key import PeerKey
 from capture.version import installed_version
 from reactor import keys
 from reactor.errors import EtcdError, SessionDoneError
@@ -28,7 +38,7 @@ from reactor.ids import CaptureId
 from reactor.membership.session import Session, open_session
 from reactor.messages import Message
 from reactor.records import formats
-from reactor.records.changefeed import CaptureInfo
+from reactor.records.capture import CaptureInfo
 from reactor.settings import ReactorSettings
 from reactor.state import ClusterState
 from reactor.store.port import Compare, EtcdClient, Target
@@ -36,61 +46,89 @@ from reactor.worker import EtcdWorker
 
 _UNREGISTER_TIMEOUT_S = 5.0
 _DRAIN_TIMEOUT_S = 30.0
-_DRAIN_LOOK_S = 0.1
-_HEARING_LOOK_S = 0.5
-#: more than one, with time between: what has come while the process was held up is handled first
+_DRAIN_POLL_S = 0.1
+_CREATED = Target.CREATE_REVISION
+_HEARING_POLL_S = 0.5
+#: several, with time between: messages that arrived while the process was suspended are handled first
 _HEARING_LOOKS = 2
+
+#: distinguishes this process from one that starts in its place, under the same number
+_PROCESS = uuid.uuid4().hex
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What outlives memberships."""
+    """What survives memberships."""
 
     settings: ServerSettings
     data_plane: DataPlane
     transport: Transport
+    tls: NodeTls | None = None
+    own_token: OwnToken = field(default_factory=OwnToken)
 
 
 class Membership:
-    """The parts of one membership. Made by ``live``."""
+    """The parts of one membership. Created by ``live``."""
 
     def __init__(
-        self, info: CaptureInfo, *, client: EtcdClient, state: ClusterState, candidacy: Candidacy, host: ProcessorHost
+        self,
+        info: CaptureInfo,
+        *,
+        client: EtcdClient,
+        state: ClusterState,
+        candidacy: Candidacy,
+        host: ProcessorHost,
+        copies: Mapping[CopyPlace, CopyProgress],
     ) -> None:
         self.info = info
+        #: progress of the tables' copies on this capture
+        self.copies = copies
         self.client = client
-        #: as the processors' worker sees the cluster; read it, never change it
+        #: the cluster as the processors' worker sees it; read-only
         self.state = state
         self.candidacy = candidacy
         self.host = host
         self._ended = anyio.Event()
 
+    @property
+    def capture_id(self) -> CaptureId:
+        return self.info.id
+
     async def wait_end(self) -> None:
         await self._ended.wait()
 
     async def listen(self, liveness: OwnerLiveness) -> None:
-        """End when the owner is not heard any more.
+        """End when the owner is silent for too long.
 
-        :raises FormatError: the cluster's format was raised past what this capture knows.
+        :raises FormatError: the cluster's format was raised past what this capture supports.
         """
         silent = 0
         while silent < _HEARING_LOOKS:
-            await anyio.sleep(_HEARING_LOOK_S)
+            await anyio.sleep(_HEARING_POLL_S)
             formats.refuse_unknown(self.state.format)
             is_deaf = liveness.is_deaf(self.state.owner, self.state.changefeeds.values(), anyio.current_time())
             silent = silent + 1 if is_deaf else 0
         _log.warning("the owner is not heard: this capture starts again", capture=self.info.id)
         self._ended.set()
 
+    async def step_down(self, health: Health) -> None:
+        """Let another capture be owner when this one falls ill and another is well: what the owner asks of sinks and
+        Spark is done where it is."""
+        while True:
+            await health.changed()
+            others = [info for id, info in self.state.captures.items() if id != self.capture_id]
+            if health.fault is not None and any(not info.fault for info in others):
+                self.candidacy.resign()
+
     async def leave(self) -> None:
-        """Let others take over what runs here, for a while, then end."""
+        """Let others take over this capture's work, for a while, then end."""
         self.host.stop_serving()
         self.candidacy.leave()
         with anyio.move_on_after(_DRAIN_TIMEOUT_S):
             while len(self.state.captures) > 1 and not await self.host.is_idle():  # noqa: ASYNC110 - asks actors
-                await anyio.sleep(_DRAIN_LOOK_S)
+                await anyio.sleep(_DRAIN_POLL_S)
         self._ended.set()
 
 
@@ -105,9 +143,9 @@ async def live(base: Base, client: EtcdClient) -> AsyncIterator[Membership]:
     try:
         async with (
             open_session(client, ttl_s=settings.session_ttl_s) as session,
-            _parts(base, client, session, settings) as life,
+            _parts(base, client, session, settings) as membership,
         ):
-            yield life
+            yield membership
     except BaseExceptionGroup as group:
         raise _cause(group) from None
 
@@ -117,25 +155,33 @@ async def _parts(
     base: Base, client: EtcdClient, session: Session, settings: ReactorSettings
 ) -> AsyncIterator[Membership]:
     cluster, capture_id = base.settings.cluster_id, CaptureId(str(uuid.uuid4()))
+    with suppress(ConfigError):  # it has keys; the renewal says what is wrong with the file
+        base.data_plane.keeper.read_again(base.data_plane.keeper.fingerprints)
     state = ClusterState(cluster, removal_grace_s=0.0)
-    messenger = Messenger(capture_id, listen=base.settings.listen_peer_addr, transport=base.transport)
+    messenger = _messenger(base, capture_id, admission := _admission(base, state))
     async with messenger, anyio.create_task_group() as tasks:
         info = _info(base, capture_id, messenger.address)
         key = str(keys.CaptureKey(cluster, capture_id))
         registered = await join(client, cluster, info, lease=session.lease)
+        await base.own_token.register(client, cluster, capture_id, info.hostname, session.lease)
         _log.info("registered", capture=capture_id, address=info.address, peer_address=info.peer_address)
-        processors = Processors(capture_id, cluster=cluster)
-        data_plane = base.data_plane.for_life(client, capture_id, state)
+        fence = Compare(key, _CREATED, registered)
+        data_plane = base.data_plane.for_member(client, capture_id, state)
         host = ProcessorHost(
-            capture_id, peers=messenger, plant=data_plane, tasks=tasks, post=lambda event: worker.post(event)
+            capture_id,
+            peers=messenger,
+            plant=data_plane,
+            tasks=tasks,
+            post=lambda event: worker.post(event),
+            health=base.data_plane.health,
         )
         worker = EtcdWorker(
             client,
-            processors,
+            Processors(capture_id, cluster=cluster),
             state=state,
             session=session,
             perform=host.perform,
-            fences=[Compare(key, Target.CREATE_REVISION, registered)],
+            fences=[fence],
             interval_s=settings.tick_interval_s,
             idle_interval_s=settings.idle_interval_s,
         )
@@ -149,23 +195,38 @@ async def _parts(
             ask=Asking(data_plane, tasks).ask,
         )
         liveness = OwnerLiveness(capture_id, session_ttl_s=settings.session_ttl_s)
+        renewal = Renewal(base.tls, client, info, lease=session.lease, registered=fence)
 
         async def on_order(message: Message) -> None:
-            liveness.note(message.header.owner_revision, anyio.current_time())
+            liveness.note(message.sender, message.header.owner_revision, anyio.current_time())
             await host.on_message(message)
 
         messenger.register(AGENT_TOPIC, on_order)
         messenger.register(OWNER_TOPIC, candidacy.on_message)
         tasks.start_soon(worker.run, name="processors' worker")
-        tasks.start_soon(candidacy.run, name="owner actor")
-        life = Membership(info, client=client, state=state, candidacy=candidacy, host=host)
-        tasks.start_soon(life.listen, liveness, name="listening for the owner")
+        copies = data_plane.copies
+        membership = Membership(info, client=client, state=state, candidacy=candidacy, host=host, copies=copies)
+        tasks.start_soon(membership.listen, liveness, name="listening for the owner")
+        _start(tasks, base, membership, renewal, admission)
         try:
-            yield life
+            yield membership
         finally:
             tasks.cancel_scope.cancel()
-            if not session.is_done:  # else etcd does it, and may not even be there to be asked
+            if not session.is_done:  # otherwise etcd does it, and may not be reachable
                 await _unregister(client, key)
+
+
+def _start(tasks: TaskGroup, base: Base, membership: Membership, renewal: Renewal, admission: Admission) -> None:
+    """Start to campaign, and to watch this capture's health, certificate and keys."""
+    health, keeper, state = base.data_plane.health, base.data_plane.keeper, membership.state
+    renewal.watch_health(health)
+    if base.tls is not None or keeper.has_file:
+        renewal.watch_keys(keeper, lambda: mark_of(state), admission)
+    tasks.start_soon(membership.candidacy.run, name="owner actor")
+    tasks.start_soon(health.run, name="self-test")
+    tasks.start_soon(membership.host.follow_health, name="following the capture's health")
+    tasks.start_soon(membership.step_down, health, name="stepping down")
+    tasks.start_soon(renewal.run, name="renewal of what others know of this capture")
 
 
 def _info(base: Base, capture_id: CaptureId, peer_address: str) -> CaptureInfo:
@@ -180,11 +241,47 @@ def _info(base: Base, capture_id: CaptureId, peer_address: str) -> CaptureInfo:
         hostname=socket.gethostname(),
         pid=os.getpid(),
         format=formats.NEWEST,
+        proves=True,
+        node=base.tls.certificate.node if base.tls else "",
+        peer_keys=(base.tls.certificate.key,) if base.tls else (),
+        secret_keys=base.data_plane.keeper.fingerprints if base.data_plane.keeper.has_file else (),
+        process=_PROCESS,
     )
 
 
+def _admission(base: Base, state: ClusterState) -> Admission:
+    return Admission(
+        registry_of(state),
+        key=PeerKey(base.data_plane.keeper.keys, cluster=base.settings.cluster_id),
+        tls=base.tls,
+        accepts_unproved=base.settings.peer_auth == "accept",
+    )
+
+
+def _messenger(base: Base, capture_id: CaptureId, admission: Admission) -> Messenger:
+    settings = base.settings
+    topics = (AGENT_TOPIC, OWNER_TOPIC)
+    listen = settings.listen_peer_addr
+    return Messenger(capture_id, listen=listen, admission=admission, topics=topics, transport=base.transport)
+
+
+def mark_of(state: ClusterState) -> KeyMark:
+    """The mark of the cluster's secret key, as the store shows it here."""
+    return KeyMark.decode(state.raw.get(mark_key(state.cluster)))
+
+
+def registry_of(state: ClusterState) -> Registry:
+    """Return the members, as the store shows them here."""
+
+    def look(capture: CaptureId) -> Registered | None:
+        info = state.captures.get(capture)
+        return Registered(info.node, info.peer_keys, info.proves) if info else None
+
+    return look
+
+
 async def _unregister(client: EtcdClient, key: str) -> None:
-    """Best effort: the lease takes the key with it anyway."""
+    """Best effort: the lease removes the key anyway."""
     with anyio.move_on_after(_UNREGISTER_TIMEOUT_S, shield=True):
         try:
             await client.delete(key)

@@ -3,10 +3,10 @@
     campaign ──elected──► owner's worker ──not owner any more──► campaign …
        └── leaving: never campaign again; resign if elected
 
-A crash of the reactor ends the ownership: it resigns, and the next life of the actor campaigns for another one, whose
-revision fences off all orders of this one. The owner's part of one changefeed crashes alone, and takes no ownership
-along (``owner.feed.crashes``). What the data plane answers goes to the reactor without the mailbox: it must not be
-lost, and there is no more of it than was asked.
+A crash of the reactor ends the ownership: it resigns, and the restarted actor campaigns again; the new ownership's
+revision fences all orders of this one. The owner's part of one changefeed crashes alone, without ending the ownership
+(``owner.feed.crashes``). The data plane's answers bypass the mailbox: they must not be lost, and are limited by the
+number of questions.
 """
 
 import time
@@ -35,10 +35,10 @@ from reactor.state import ClusterState
 from reactor.store.port import EtcdClient
 from reactor.worker import EtcdWorker
 
-#: at most one candidacy a second
+#: at most one candidacy per second
 _CAMPAIGN_INTERVAL_S = 1.0
 
-#: begins to answer a question; the answer goes to the callback (``capture.member.asking``)
+#: starts answering a question; the answer is passed to the callback (``capture.member.asking``)
 AskLater = Callable[[Ask[Any], Callable[[Answered[Any]], None]], object]
 
 _log = structlog.get_logger()
@@ -46,7 +46,7 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Waiting:
-    """Somebody who waits for the answer to a job; without one when the ownership has ended."""
+    """A caller that waits for the answer to a job; there is none when the ownership has ended."""
 
     done: anyio.Event = field(default_factory=anyio.Event)
     answer: Answer | None = None
@@ -70,7 +70,7 @@ OwnerInput = Message | Submitted | Leave
 
 @dataclass(frozen=True, slots=True)
 class CandidateContext:
-    """What outlives a crash: who campaigns for which cluster, in which session, and with whom it speaks."""
+    """What survives a crash: the capture, its cluster, session and peers."""
 
     capture: CaptureId
     cluster: str
@@ -83,8 +83,8 @@ class CandidateContext:
 
 
 class OwnerActor:
-    """One life. ``waiting``: everybody who waits for an answer now, by job. ``fail`` takes what ends the membership, as
-    no other life could do better."""
+    """One instance of the actor. ``waiting``: current callers by job. ``fail`` gets errors that end the membership,
+    since a restart would not help."""
 
     def __init__(
         self, candidate: CandidateContext, waiting: Mapping[str, Waiting], *, fail: Callable[[Exception], None]
@@ -109,7 +109,7 @@ class OwnerActor:
             case Submitted(job, waiting):
                 if self.worker is None:
                     waiting.done.set()
-                elif not waiting.done.is_set():  # an ownership that ended has sent its askers away
+                elif not waiting.done.is_set():  # the ownership has ended, and its callers were answered
                     await self.worker.take(job)
             case Leave():
                 self._is_leaving = True
@@ -126,14 +126,14 @@ class OwnerActor:
             while not self._is_leaving:
                 started = anyio.current_time()
                 with anyio.CancelScope() as self._scope:
-                    await self._stand_and_serve()
+                    await self._campaign_and_serve()
                 await anyio.sleep(max(0.0, started + _CAMPAIGN_INTERVAL_S - anyio.current_time()))
             await self._candidate.election.withdraw()
         except (SessionDoneError, EtcdError) as error:
             self._fail(error)
         self._context.stop()
 
-    async def _stand_and_serve(self) -> None:
+    async def _campaign_and_serve(self) -> None:
         election = self._candidate.election
         try:
             await election.campaign(self._candidate.capture)
@@ -188,7 +188,7 @@ class OwnerActor:
             self._candidate.peers.send_nowait(AGENT_TOPIC, message)
         except MessagingError as error:
             _log.debug("an order was not sent; it is sent again", receiver=message.receiver, error=str(error))
-        except Exception as error:  # what cannot be encoded is one changefeed's, and ends no ownership
+        except Exception as error:  # a message that cannot be encoded must not end the ownership
             _log.exception("an order cannot be sent", changefeed=message.changefeed, exc_info=error)
 
     def _answer(self, answer: Answer) -> None:
@@ -199,5 +199,5 @@ class OwnerActor:
 
 
 def _owner_settings() -> OwnerSettings:
-    """Ticks are given the loop's clock, people are shown Unix time."""
+    """Ticks get the loop's clock, people see Unix time."""
     return OwnerSettings(wall_offset_s=time.time() - anyio.current_time())

@@ -1,40 +1,44 @@
-"""Preflight: checks source, sink and filter before a changefeed is created; makes nothing."""
+"""Preflight: checks source, sink and filter before a changefeed is created, or continued; creates nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from agent.errors import SinkConfigError, SinkFencedError, SinkPassingError, SourceConfigError, TableNameError
+from agent.feeds.runtime import Feed
 from agent.filter import events
 from agent.ports.sink import Sink
-from agent.ports.source import Scope, Source
+from agent.ports.source import Identity, Scope, Source
 from agent.sinks import capabilities_of, open_sink
 from agent.sources import open_source
-from agent.sources.registry import check_settings
+from agent.sources.registry import arrow_schema, check_settings
 from capture.api.port import ChangefeedSpec
 from capture.errors import ConfigError
+from capture.security.reach import LookUp
 from capture.security.secrets import resolve
+from owner.scheduler.spans import even_spans
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import ChangefeedConfig, FilterConfig, Mode, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, FilterConfig, Mode, SinkMode, TableRecord, UnitRecord
+from reactor.records.partitioning import TablePartitioning
 
 #: of tables that will be held
 _NAMED = 10
 
 
-def check_first(spec: ChangefeedSpec, cluster_id: str) -> tuple[str, ...]:
-    """What a user should know of this changefeed, line by line.
+def check_first(spec: ChangefeedSpec, cluster_id: str, look_up: LookUp) -> tuple[str, ...]:
+    """Return warnings for the user about this changefeed, line by line.
 
-    :raises WeirError: source or sink say why this changefeed cannot be.
+    :raises WeirError: source or sink refuse this changefeed.
     """
     if spec.mode is Mode.LOAD_SYNC:
         raise ConfigError(
             "mode load-sync begins with a dump that is there, and a new changefeed has none; use mode all, or mode "
             "dump and, when it has finished, changefeed update --mode load-sync"
         )
-    sink = open_sink(resolve(spec.sink_uri), changefeed=f"{cluster_id}/{spec.changefeed_id}", mode=spec.sink_mode)
+    sink_uri, source_uri = resolve(spec.sink_uri, look_up), resolve(spec.source_uri, look_up)
+    sink = open_sink(sink_uri, changefeed=f"{cluster_id}/{spec.changefeed_id}", mode=spec.sink_mode)
     scope = Scope(cluster_id, spec.changefeed_id, spec.sink_mode, spec.config)
-    source_uri = resolve(spec.source_uri)
     check_settings(source_uri, spec.config)
     source = open_source(source_uri, scope)
-    check_sink_terms(resolve(spec.sink_uri), spec.sink_mode, spec.config)
+    check_sink_terms(sink_uri, spec.sink_mode, spec.config)
     _check_bounds(spec)
     events.check_words(spec.config.filter)
     found = source.check()
@@ -50,22 +54,33 @@ def check_first(spec: ChangefeedSpec, cluster_id: str) -> tuple[str, ...]:
 
 
 def check_sink_terms(uri: str, mode: SinkMode, config: ChangefeedConfig) -> None:
-    """:raises WeirError: the sink is none for this mode, or for tables that are split."""
+    """:raises WeirError: the sink does not support this mode, or tables that are split."""
     known = capabilities_of(uri)
     if mode not in known.modes:
         raise SinkConfigError(f"this sink does not write in mode {mode}; use --sink-mode {' or '.join(known.modes)}")
     if config.split_large_tables:
         refuse_split(uri)
+    if config.on_lost_position == "resync":
+        refuse_resync(uri)
 
 
 def refuse_split(uri: str) -> None:
-    """:raises SinkConfigError: the sink's tables are written by one capture each."""
+    """:raises SinkConfigError: each of the sink's tables can be written by one capture only."""
     if not capabilities_of(uri).splits:
         raise SinkConfigError("this sink's tables cannot be split; leave split-large-tables out, and tables whole")
 
 
+def refuse_resync(uri: str, overwrite_ts: Ts | None = None) -> None:
+    """:raises SinkConfigError: no copy can be put in the place of one of the sink's tables.
+    :raises ConfigError: a position is asked for, and copies have their own."""
+    if overwrite_ts is not None:
+        raise ConfigError("a new position is the source's own: leave --overwrite-checkpoint-ts or --resync out")
+    if not capabilities_of(uri).replaces:
+        raise SinkConfigError("this sink's tables cannot be copied again; create another changefeed for a new snapshot")
+
+
 def _unfit(sink: Sink, tables: Sequence[TableRecord]) -> tuple[str, ...]:
-    """A line for each table that the sink will hold because of its name; past a few only their number."""
+    """Return a line for each table that the sink will hold because of its name; beyond a few only their number."""
     lines = list(sink.unfit(tables).values())
     left = len(lines) - _NAMED
     shown = (f"this table will be held: {line}" for line in lines[:_NAMED])
@@ -76,7 +91,7 @@ def _unfit(sink: Sink, tables: Sequence[TableRecord]) -> tuple[str, ...]:
 
 
 def _check_bounds(spec: ChangefeedSpec) -> None:
-    """:raises ConfigError: a start that the mode has no use for, or a target in front of the start."""
+    """:raises ConfigError: a start that the mode cannot use, or a target before the start."""
     if spec.start_ts and spec.mode is not Mode.INCREMENTAL:
         raise ConfigError(
             f"mode {spec.mode} begins with a snapshot, which has its own position, so it cannot start at "
@@ -89,7 +104,7 @@ def _check_bounds(spec: ChangefeedSpec) -> None:
 
 
 def _check_target(source: Source, target_ts: Ts) -> None:
-    """:raises SourceConfigError: what begins now is past its target."""
+    """:raises SourceConfigError: the current position is past the target."""
     if target_ts < (now_ts := source.current_ts()):
         raise SourceConfigError(
             f"target Ts {target_ts} has passed: the source is at {now_ts}, where the changefeed would begin; give a "
@@ -101,11 +116,12 @@ def _check_filter(source: Source, tables: Sequence[TableRecord], filter: FilterC
     if filter.event_filters or filter.column_selectors:
         schemas = source.read_schemas([table.table_id for table in tables])
         for table in tables:
-            events.check(filter, schemas[table.table_id], key=table.key)
+            schema = schemas[table.table_id]
+            events.check(filter, schema, arrow_schema(schema), key=table.key)
 
 
 def _check_not_loaded(sink: Sink, tables: Sequence[TableRecord]) -> None:
-    """A snapshot is not loaded where one of the same name was: said now, not when all of it has been read."""
+    """Report a target table that exists before the snapshot is taken, not afterwards."""
     for table in tables:
         if _is_loaded(sink, table):
             raise SinkConfigError(
@@ -121,3 +137,30 @@ def _is_loaded(sink: Sink, table: TableRecord) -> bool:
         return True
     except (SinkPassingError, TableNameError):  # nothing was ever written there
         return False
+
+
+def recorded(feed: Feed, unit: UnitRecord, partitionings: Mapping[int, TablePartitioning]) -> tuple[Ts, ...]:
+    """Return the record of each table's slowest span."""
+    sink = feed.open_sink()
+    sink.check(unit.tables)
+    if not sink.capabilities.keeps_record:
+        return ()
+    found = []
+    for table in unit.tables:
+        spans = even_spans(
+            table.table_id, partitionings[table.table_id].spans if table.table_id in partitionings else 1
+        )
+        recorded = [sink.committed_ts(table, span) for span in spans]
+        known = [ts for ts in recorded if ts is not None]
+        if len(known) < len(spans):
+            raise SinkConfigError(
+                f"the sink holds no table {table.schema_name}.{table.name} of changefeed {feed.id}; bring it there "
+                "with its history, or create another changefeed for a new snapshot"
+            )
+        found.append(min(known))
+    return tuple(found)
+
+
+def check_source_again(feed: Feed, unit: UnitRecord) -> None:
+    """:raises WeirError: the source cannot be reached, or is not the server that the changefeed began on."""
+    feed.open_source().check_identity(Identity(unit.system_id, unit.timeline))

@@ -1,9 +1,13 @@
-"""The processors of one capture: performs what ``agent.control.processors`` decides, and brings each its messages.
+"""Processor host: performs the decisions of ``agent.control.processors`` on one capture, and delivers messages.
 
-A processor that crashes is built again alone, from what etcd holds and under another processor epoch. Its mailbox
-stays; what it had is lost: the sink says how far each span is, and epochs fence off what is still under way. How often
-that happened is counted in etcd, and shown by ``query``; too often, and its changefeed fails. Messages for changefeeds
-that have no processor here are dropped; the owner sends again until it is answered.
+A crashed processor is restarted alone, from etcd's records and under another processor epoch. Its mailbox survives; its
+state is lost: the sink knows each span's position, and epochs fence work in progress. Crashes are counted in etcd, and
+shown by ``query``; when the restart budget is exhausted, the changefeed fails. Messages for changefeeds without a
+processor here are dropped; the owner repeats them until it is answered.
+
+A fault of the capture fails no changefeed. The processor ends, and with it all its spans and units; the next one takes
+no work and says so, and the owner assigns everything to others. That holds for all changefeeds while the capture is
+unwell (``agent.health.health``), and for one while something is missing for it alone, or has failed here lately.
 """
 
 import uuid
@@ -12,6 +16,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Protocol
 
+import anyio
 import structlog
 from anyio.abc import TaskGroup
 
@@ -28,6 +33,7 @@ from agent.control.processor import (
     StopServing,
 )
 from agent.control.processors import (
+    FaultOver,
     ManagerEffect,
     MeetOwner,
     MeetPeers,
@@ -39,15 +45,19 @@ from agent.control.processors import (
     StopProcessor,
 )
 from agent.control.runtime import SpanRuntime
+from agent.errors import OwnFaultError
+from agent.health.health import Health
+from agent.own_faults import own_fault
 from agent.running_error import running_error
 from capture.actors.actor import ActorRef, Cell
 from capture.actors.supervised import Supervised
 from capture.errors import ActorDeadError, ActorError, MailboxFullError, MessagingError, ProcessorCrashedError
+from capture.member.faulty_runtime import FaultyRuntime, Rests
 from capture.version import installed_version
 from reactor.effects import Log
-from reactor.errors import CrashedTooOftenError, WeirError
+from reactor.errors import CrashedTooOftenError, Scope, WeirError
 from reactor.ids import CaptureId, ChangefeedId
-from reactor.messages import Message
+from reactor.messages import Heartbeat, Message
 from reactor.records.changefeed import ChangefeedInfo, RunningError
 from reactor.restarts import RestartPolicy
 from reactor.state import ChangefeedState
@@ -57,14 +67,15 @@ AGENT_TOPIC, OWNER_TOPIC = "agent", "owner"
 
 _MAILBOX_SIZE = 65_536
 _ASK_TIMEOUT_S = 5.0
-#: the oldest go: whoever sent them sends again what is not answered
-_EARLY_MAX = 10_000
+#: maximum messages, weighted by the spans they name, of owners not shown here yet. The oldest are dropped: their sender
+#: repeats unanswered ones
+_EARLY_MAX = 50_000
 
 _log = structlog.get_logger()
 
 
 class RuntimeFactory(Protocol):
-    """Builds the parts a processor works with."""
+    """Creates the parts a processor works with."""
 
     def open(self, info: ChangefeedInfo) -> SpanRuntime:
         """:raises WeirError: the changefeed's URIs cannot be opened here."""
@@ -80,7 +91,7 @@ class Peers(Protocol):
 
 
 class ProcessorHost:
-    """``post`` takes events to the reactor of ``agent.control.processors``; ``tasks`` is what processors run in."""
+    """``post`` passes events to the reactor of ``agent.control.processors``; ``tasks`` runs the processors."""
 
     def __init__(
         self,
@@ -91,8 +102,10 @@ class ProcessorHost:
         tasks: TaskGroup,
         post: Callable[[object], None],
         policy: RestartPolicy | None = None,
+        health: Health | None = None,
     ) -> None:
         self._capture = capture
+        self._health = health or Health()
         self._peers = peers
         self._plant = plant
         self._tasks = tasks
@@ -100,14 +113,18 @@ class ProcessorHost:
         self._processors: dict[ChangefeedId, ActorRef[Input]] = {}
         self._supervised: dict[ChangefeedId, Supervised] = {}
         self._policy = policy or RestartPolicy()
-        #: as etcd showed it last, for a processor that is built again
+        #: their last state in etcd, for a processor that is restarted
         self._feeds: dict[ChangefeedId, ChangefeedState] = {}
-        #: those that have not heard of the present owner
+        #: those that have not been informed of the current owner
         self._unelected: set[ChangefeedId] = set()
-        #: as etcd shows it here, and what has come of one that it does not show yet
+        #: as etcd shows it here, and messages of one that it does not show yet
         self._owner = Owner()
-        self._early: deque[Message] = deque(maxlen=_EARLY_MAX)
-        #: this capture gives up what it has and takes nothing new; one-way
+        self._early: deque[Message] = deque()
+        self._early_weight = 0
+        #: those for which this capture lacks something
+        self._faulty: set[ChangefeedId] = set()
+        self._rests = Rests()
+        #: this capture hands over its work and accepts none; one-way
         self.is_leaving = False
 
     def perform(self, effect: ManagerEffect) -> None:
@@ -127,30 +144,45 @@ class ProcessorHost:
                 getattr(_log, level)(event, **dict(fields))
 
     async def on_message(self, message: Message) -> None:
-        """The handler of ``AGENT_TOPIC``. An owner may be heard before etcd shows it here: what it says waits."""
+        """Handle ``AGENT_TOPIC``. An owner's messages may arrive before etcd shows it here: they wait."""
         if message.header.owner_revision > self._owner.revision:
-            self._early.append(message)
+            self._keep_early(message)
         else:
             self._tell(message.changefeed, FromOwner(message))
 
+    def _keep_early(self, message: Message) -> None:
+        self._early.append(message)
+        self._early_weight += _weight(message)
+        while self._early_weight > _EARLY_MAX:
+            self._early_weight -= _weight(self._early.popleft())
+
     def _meet_owner(self, owner: Owner) -> None:
+        """Process messages of this owner from now on; drop those of others."""
         self._owner = owner
         self._unelected = {changefeed for changefeed in self._processors if not self._tell(changefeed, Elected(owner))}
-        early, self._early = self._early, deque(maxlen=_EARLY_MAX)
+        early, self._early, self._early_weight = self._early, deque(), 0
         for message in early:
-            if message.header.owner_revision == owner.revision:
+            if message.header.owner_revision > owner.revision:
+                self._keep_early(message)
+            elif message.header.owner_revision == owner.revision and message.sender == owner.id:
                 self._tell(message.changefeed, FromOwner(message))
-            elif message.header.owner_revision > owner.revision:
-                self._early.append(message)
 
     def stop_serving(self) -> None:
-        """This capture is leaving: every agent says so from now on, those that come later too."""
+        """This capture is leaving: all agents, current and future, report it from now on."""
         self.is_leaving = True
         for changefeed in self._processors:
             self._tell(changefeed, StopServing())
 
+    async def follow_health(self) -> None:
+        """End the processors that work here whenever the capture falls ill: their work goes to others."""
+        while True:
+            await self._health.changed()
+            if self._health.fault is not None:
+                for changefeed in self._supervised.keys() - self._faulty:
+                    self._supervised[changefeed].stop(drain=False)
+
     async def is_idle(self) -> bool:
-        """No span and no unit is here any more."""
+        """Return whether no span and no unit is left here."""
         return all(not (one.spans or one.units) for one in (await self.statistics()).values())
 
     async def statistics(self) -> dict[ChangefeedId, ProcessorStatistics]:
@@ -159,41 +191,45 @@ class ProcessorHost:
             try:
                 answers[changefeed] = await processor.ask(AskStatistics(), _ASK_TIMEOUT_S)
             except ActorError:
-                continue  # it is ending
+                continue  # it is stopping
         return answers
 
     def _observe(self, changefeed: ChangefeedId, feed: ChangefeedState) -> None:
-        """Also the owner, if there was no room for the news of its election."""
+        """Also inform it of the owner, if there was no room for the news of its election."""
         self._feeds[changefeed] = feed
         if changefeed in self._unelected and self._tell(changefeed, Elected(self._owner)):
             self._unelected.discard(changefeed)
         self._tell(changefeed, Moved(feed))
 
     def _tell(self, changefeed: ChangefeedId, message: Input) -> bool:
-        """False if its mailbox is full."""
+        """Return False if its mailbox is full."""
         processor = self._processors.get(changefeed)
         if processor is None:
             return True
         try:
             processor.tell_nowait(message)
         except ActorDeadError:
-            pass  # it is ending; ``ProcessorEnded`` is on its way
+            pass  # it is stopping; ``ProcessorEnded`` will follow
         except MailboxFullError:
-            # heartbeats and etcd's state come again, and what an order is for is asked for again
+            # heartbeats and etcd's state are repeated, and so are orders
             _log.warning("processor is not keeping up", changefeed=changefeed)
             return False
         return True
 
     def _start(self, changefeed: ChangefeedId, info: ChangefeedInfo) -> None:
         def report(error: RunningError) -> None:
+            if error.scope is Scope.CAPTURE:
+                error = error.with_(code=OwnFaultError.code)
+                self._rests.note(changefeed, error, anyio.current_time())
             self._post(ProcessorReported(changefeed, info.epoch, error))
 
         self._feeds.pop(changefeed, None)
         try:
             first: Processor | None = self._build(info, report)
-        except Exception as error:  # what is stored may be anything, and is this changefeed's alone
+        except Exception as error:  # the stored data may be anything, and concerns only this changefeed
             _log.warning("a processor did not start", changefeed=changefeed, exc_info=error)
-            report(running_error(error) if isinstance(error, WeirError) else _unforeseen(changefeed, error))
+            known = own_fault(error) or (error if isinstance(error, WeirError) else None)
+            report(running_error(known) if known else _unforeseen(changefeed, error))
             self._post(ProcessorEnded(changefeed))
             return
 
@@ -206,7 +242,7 @@ class ProcessorHost:
             name = f"the processor of {changefeed}"
             self._count_crash(changefeed, name, error)
             if is_final:
-                report(running_error(CrashedTooOftenError.of(name, error)))
+                report(running_error(own_fault(error) or CrashedTooOftenError.of(name, error)))
 
         cell: Cell[Input] = Cell(build, f"processor-{changefeed}", mailbox_size=_MAILBOX_SIZE)
         supervised = self._supervised[changefeed] = Supervised(cell, self._policy, on_crash)
@@ -214,7 +250,7 @@ class ProcessorHost:
         self._tasks.start_soon(self._run, changefeed, supervised, name=cell.name)
 
     def _build(self, info: ChangefeedInfo, report: Callable[[RunningError], None]) -> Processor:
-        """A new run of a processor: the owner recognises it by its name, and that it has nothing yet.
+        """Create a new run of a processor: by its name the owner recognises that it has nothing yet.
 
         :raises WeirError: the changefeed's URIs cannot be opened here.
         """
@@ -222,11 +258,14 @@ class ProcessorHost:
         def warn(error: RunningError) -> None:
             self._post(ProcessorReported(info.id, info.epoch, error, is_warning=True))
 
-        runtime = self._plant.open(info)
+        runtime, fault = self._opened(info)
         gate = Gate(uuid.uuid4().hex, info.epoch, version=installed_version(), owner=self._owner)
         agent = Agent(self._capture, info.id, gate=gate)
-        if self.is_leaving:
+        if self.is_leaving or fault:
             agent.stop_serving()
+        if fault:
+            warn(fault)
+            self._tasks.start_soon(self._try_again, info.id, name=f"fault-{info.id}")
         return Processor(
             agent,
             runtime,
@@ -237,6 +276,36 @@ class ProcessorHost:
             crashed=partial(self._count_crash, info.id),
             feed=self._feeds.get(info.id),
         )
+
+    def _opened(self, info: ChangefeedInfo) -> tuple[SpanRuntime, RunningError | None]:
+        """Return the runtime, and a fault of this capture that keeps it from working: then it takes part without work.
+
+        :raises WeirError: the changefeed's URIs cannot be opened, here or elsewhere.
+        """
+        try:
+            if fault := self._health.fault or self._rests.current(info.id, anyio.current_time()):
+                raise fault
+            runtime = self._plant.open(info)
+        except WeirError as error:
+            if error.scope is not Scope.CAPTURE:
+                raise
+            _log.warning("this capture cannot work for a changefeed", changefeed=info.id, reason=str(error))
+            self._faulty.add(info.id)
+            return FaultyRuntime(error), running_error(error)
+        if info.id in self._faulty:
+            self._faulty.discard(info.id)
+            self._post(FaultOver(info.id))
+        return runtime, None
+
+    async def _try_again(self, changefeed: ChangefeedId) -> None:
+        """Stop the processor so that its manager starts another: what this capture lacked may be available now."""
+        supervised = self._supervised.get(changefeed)
+        if self._health.fault is not None:
+            await self._health.well()
+        else:
+            await anyio.sleep(self._rests.left_s(changefeed, anyio.current_time()))
+        if supervised is not None and self._supervised.get(changefeed) is supervised:
+            supervised.stop(drain=False)
 
     def _count_crash(self, changefeed: ChangefeedId, name: str, error: Exception) -> None:
         text = f"{name} crashed ({type(error).__name__}) and was started again; see the log of its capture"
@@ -257,6 +326,10 @@ class ProcessorHost:
             self._peers.send_nowait(OWNER_TOPIC, message)
         except MessagingError as error:
             _log.debug("an answer to the owner was not sent", receiver=message.receiver, error=str(error))
+
+
+def _weight(message: Message) -> int:
+    return 1 + (len(message.body.spans) if isinstance(message.body, Heartbeat) else 0)
 
 
 def _unforeseen(changefeed: ChangefeedId, error: Exception) -> RunningError:

@@ -1,36 +1,50 @@
 """Capture services: Spark, log storage, the key to secrets and real runtimes, for every membership of a process.
 
-It outlives sessions. It also does for the cluster service what needs source and sink but no owner: checks before a
-changefeed is created, cleaning up after one is removed, and comparing tables.
+They survive sessions. They also do what the cluster service needs from source and sink without the owner: checks before
+a changefeed is created, cleaning up after one is removed, and comparing tables.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import structlog
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter, Lock, to_thread
 
+from agent import host_cache
 from agent.control.runtime import SpanRuntime
-from agent.errors import LogStorageMismatchError, SinkConfigError
+from agent.errors import LogStorageMismatchError
 from agent.feeds import diff
+from agent.feeds.repair import repair_table
 from agent.feeds.runtime import ChangefeedRuntime, Feed
+from agent.health.guarded_runtime import GuardedRuntime
+from agent.health.health import Health
+from agent.health.probe import SelfTest
 from agent.log.storage import claim
-from agent.ports.source import ComparisonSnapshot, Identity, Position
+from agent.ports.executor import Executor
+from agent.ports.source import ComparisonSnapshot, Position
 from agent.spark.executor import SparkExecutor
-from capture.api.port import ChangefeedSpec, TableDiff
+from capture.api.port import ChangefeedSpec, TableDiff, TableRepair
 from capture.config import ServerSettings
 from capture.member.asking import Answers
+from capture.member.copies import CopyPlace, CopyProgress
+from capture.member.diff import Comparison
 from capture.member.member_data_plane import LocalMemberDataPlane
-from capture.member.preflight import check_first
+from capture.member.preflight import check_first, check_source_again, recorded
 from capture.member.processor_host import RuntimeFactory
-from capture.security.secrets import Keeper
+from capture.security.key_mark import claim_key
+from capture.security.reach import Reach
+from capture.security.secrets import Keeper, resolve
+from owner import jobs
 from owner.scheduler.spans import even_spans
 from reactor import keys
-from reactor.ids import CaptureId, Ts
-from reactor.records.changefeed import ChangefeedInfo, LogHead, TableRecord, UnitRecord
+from reactor.ids import CaptureId, TableSpan, Ts
+from reactor.messages import Liveness
+from reactor.records.capture import CaptureInfo
+from reactor.records.changefeed import ChangefeedInfo, TableRecord, UnitRecord
+from reactor.records.log_head import LogHead
 from reactor.records.log_mark import mark_of
 from reactor.records.partitioning import TablePartitioning
 from reactor.state import ClusterState
@@ -40,30 +54,34 @@ T = TypeVar("T")
 
 _log = structlog.get_logger()
 
-#: operators' requests at one time; what a silent source holds is none of the threads that write the log
+#: concurrent operators' requests; a silent source must not block the threads that write the log
 _QUESTIONS = 8
 
 
 class MemberDataPlane(RuntimeFactory, Answers, Protocol):
     """The data plane as one membership uses it."""
 
-
-class Comparison(Protocol):
-    """The source as it was at ``ts``, to be compared with a sink that is there."""
-
     @property
-    def ts(self) -> Ts: ...
-
-    async def run(self, ids: Collection[int]) -> list[TableDiff]:
-        """Some of the tables."""
+    def copies(self) -> Mapping[CopyPlace, CopyProgress]:
+        """The progress of tables' copies in progress here."""
         ...
 
 
 class DataPlane(Protocol):
-    """See above; ``capture.capture`` states what a simulated cluster has to bring instead."""
+    """See above; ``capture.capture`` documents what a simulated cluster has to provide."""
 
     @property
     def keeper(self) -> Keeper: ...
+
+    @property
+    def health(self) -> Health:
+        """Whether this capture can work at all."""
+        ...
+
+    @property
+    def waits_for(self) -> str:
+        """What ``start`` waits for, if it may need an operator's attention; otherwise empty."""
+        ...
 
     async def start(self, client: EtcdClient) -> None:
         """:raises WeirError: no Java, Spark does not start, or the log storage is not this cluster's."""
@@ -71,19 +89,23 @@ class DataPlane(Protocol):
 
     async def stop(self) -> None: ...
 
-    def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> MemberDataPlane: ...
+    def for_member(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> MemberDataPlane: ...
 
     async def check(self, spec: ChangefeedSpec) -> tuple[str, ...]:
-        """What a user should know of it, line by line.
+        """Return warnings for the user, line by line.
 
-        :raises WeirError: source or sink say why this changefeed cannot be.
+        :raises WeirError: source or sink refuse this changefeed.
         """
+        ...
+
+    def check_reach(self, *, source: str | None = None, sink: str | None = None) -> None:
+        """:raises ConfigError: the settings do not allow a changefeed to name this."""
         ...
 
     async def recorded(
         self, info: ChangefeedInfo, unit: UnitRecord, partitionings: Mapping[int, TablePartitioning]
     ) -> tuple[Ts, ...]:
-        """What the sink records for each of the unit's tables; empty when it keeps no records.
+        """Return what the sink records for each of the unit's tables; empty if it keeps no records.
 
         :raises WeirError: it has no record of a table, or is not this changefeed's.
         """
@@ -93,11 +115,71 @@ class DataPlane(Protocol):
         """:raises WeirError: the source cannot be reached, or is not the server that the changefeed began on."""
         ...
 
+    async def discover(self, info: ChangefeedInfo) -> tuple[TableRecord, ...]:
+        """Return the tables at the source that its filter wants.
+
+        :raises WeirError: the source cannot be reached, or cannot replicate one of them.
+        """
+        ...
+
+    async def publish(self, info: ChangefeedInfo, tables: Sequence[TableRecord]) -> None:
+        """:raises WeirError: the source does not send them."""
+        ...
+
     def comparison(
         self, info: ChangefeedInfo, tables: Sequence[TableRecord], head: LogHead
     ) -> AbstractAsyncContextManager[Comparison]:
-        """Hold on to the tables as they are now at the source, at a Ts of the log whose head is given."""
+        """Open a view of the tables' current state at the source, at a Ts of the log whose head is given."""
         ...
+
+
+class PresentCandidacy(Protocol):
+    """The candidacy of this capture, elected or not."""
+
+    @property
+    def is_owner(self) -> bool: ...
+
+    async def submit(self, job: jobs.Job) -> Any: ...
+
+
+class PresentMembership(Protocol):
+    """The present membership."""
+
+    @property
+    def info(self) -> CaptureInfo: ...
+
+    @property
+    def client(self) -> EtcdClient: ...
+
+    @property
+    def state(self) -> ClusterState: ...
+
+    @property
+    def candidacy(self) -> PresentCandidacy: ...
+
+    @property
+    def copies(self) -> Mapping[CopyPlace, CopyProgress]: ...
+
+
+class CaptureState(Protocol):
+    """What the service belongs to: ``capture.capture.Capture``. ``membership`` is None before and between two."""
+
+    @property
+    def settings(self) -> ServerSettings: ...
+
+    @property
+    def data_plane(self) -> DataPlane: ...
+
+    @property
+    def membership(self) -> PresentMembership | None: ...
+
+    @property
+    def has_lived(self) -> bool:
+        """Whether there was a membership at all: Spark starts before the first one."""
+        ...
+
+    @property
+    def liveness(self) -> Liveness: ...
 
 
 class LocalDataPlane:
@@ -106,10 +188,27 @@ class LocalDataPlane:
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._spark = SparkExecutor(
-            settings.spark_master, settings=settings.spark, work_dir=(settings.data_dir / "spark").absolute()
+            settings.spark_master,
+            settings=settings.spark,
+            work_dir=(settings.data_dir / "spark").absolute(),
+            is_installed=settings.spark_packages == "installed",
+            captures=settings.spark_captures,
         )
+        own = [(settings.data_dir / "spark").absolute(), host_cache.directory()]
+        self._health = Health(SelfTest(own, self._spark))
+        self._waits_for = ""
         self._keeper: Keeper | None = None
+        self._reach = Reach(settings.reach)
         self._heartbeat_budget = CapacityLimiter(_QUESTIONS)
+        self._trials = Lock()
+
+    @property
+    def executor(self) -> Executor:
+        return self._spark
+
+    @property
+    def health(self) -> Health:
+        return self._health
 
     @property
     def keeper(self) -> Keeper:
@@ -119,26 +218,47 @@ class LocalDataPlane:
             self._keeper = Keeper.from_file(path) if path else Keeper.from_own_file(own)
         return self._keeper
 
+    @property
+    def waits_for(self) -> str:
+        return self._waits_for
+
     async def start(self, client: EtcdClient) -> None:
+        await claim_key(client, self._settings.cluster_id, self.keeper)
         await self._claim_log_storage(client)
-        await to_thread.run_sync(self._spark.start, abandon_on_cancel=True)
+        await to_thread.run_sync(self._spark.start, self._report, abandon_on_cancel=True)
+
+    def _report(self, waits_for: str) -> None:
+        """Called by the thread that starts Spark."""
+        if waits_for and waits_for != self._waits_for:
+            _log.warning("this capture waits for Spark before it joins its cluster", reason=waits_for)
+        self._waits_for = waits_for
 
     async def stop(self) -> None:
         await to_thread.run_sync(self._spark.stop)
 
-    def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> MemberDataPlane:
-        return LocalMemberDataPlane(self, client, capture, state)
+    def for_member(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> MemberDataPlane:
+        return LocalMemberDataPlane(self, client, capture, state, trials=self._trials)
 
     async def check(self, spec: ChangefeedSpec) -> tuple[str, ...]:
-        return await self._ask(partial(check_first, spec, self._settings.cluster_id))
+        self.check_reach(source=spec.source_uri, sink=spec.sink_uri)
+        return await self._ask(partial(check_first, spec, self._settings.cluster_id, self._reach.look_up))
+
+    def check_reach(self, *, source: str | None = None, sink: str | None = None) -> None:
+        self._reach.check(source=source, sink=sink)
 
     async def recorded(
         self, info: ChangefeedInfo, unit: UnitRecord, partitionings: Mapping[int, TablePartitioning]
     ) -> tuple[Ts, ...]:
-        return await self._ask(partial(_recorded, self.feed(info), unit, partitionings))
+        return await self._ask(partial(recorded, self.feed(info), unit, partitionings))
 
     async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
-        await self._ask(partial(_check_source_again, self.feed(info), unit))
+        await self._ask(partial(check_source_again, self.feed(info), unit))
+
+    async def discover(self, info: ChangefeedInfo) -> tuple[TableRecord, ...]:
+        return await self._ask(lambda: self.feed(info).open_source().discover().tables)
+
+    async def publish(self, info: ChangefeedInfo, tables: Sequence[TableRecord]) -> None:
+        await self._ask(lambda: self.feed(info).open_source().publish(tables))
 
     @asynccontextmanager
     async def comparison(
@@ -149,7 +269,7 @@ class LocalDataPlane:
         take = partial(feed.open_source().snapshot, tables, log)
         snapshot = await to_thread.run_sync(take, limiter=self._heartbeat_budget)
         try:
-            yield _RealComparison(feed, tables, snapshot, self._heartbeat_budget)
+            yield _RealComparison(feed, tables, snapshot, self._spark, self._heartbeat_budget)
         finally:
             snapshot.close()
 
@@ -157,19 +277,22 @@ class LocalDataPlane:
         return await to_thread.run_sync(question, abandon_on_cancel=True, limiter=self._heartbeat_budget)
 
     def feed(self, info: ChangefeedInfo) -> Feed:
-        """:raises ConfigError: sealed with another key, or a reference that names nothing here."""
+        """:raises ConfigError: sealed with another key, or a reference that cannot be resolved here."""
+        source_uri, sink_uri = self.keeper.open(info.source), self.keeper.open(info.sink)
+        self._reach.note(info.id, source=source_uri, sink=sink_uri)
         return Feed(
             id=info.id,
             cluster=self._settings.cluster_id,
             namespace=info.namespace,
-            source_uri=self.keeper.connectable(info.source),
-            sink_uri=self.keeper.connectable(info.sink),
+            source_uri=resolve(source_uri, self._reach.look_up),
+            sink_uri=resolve(sink_uri, self._reach.look_up),
             sink_mode=info.sink_mode,
             config=info.config,
             start_ts=info.start_ts,
             log_uri=self._settings.log_storage_uri,
             incarnation=info.incarnation,
             was_filtered=info.was_filtered,
+            epoch=info.epoch,
         )
 
     def open(
@@ -180,15 +303,24 @@ class LocalDataPlane:
         client: EtcdClient,
         checkpoint: Callable[[], Ts],
         held: Callable[[], Ts],
+        joined: int = 0,
     ) -> SpanRuntime:
-        return ChangefeedRuntime(
-            feed, capture=capture, client=client, executor=self._spark, checkpoint=checkpoint, held=held
+        runtime = ChangefeedRuntime(
+            feed,
+            capture=capture,
+            client=client,
+            executor=self._spark,
+            checkpoint=checkpoint,
+            held=held,
+            joined=joined,
+            trials=self._trials,
         )
+        return GuardedRuntime(runtime, self._health)
 
     async def _claim_log_storage(self, client: EtcdClient) -> None:
-        """The first capture of a cluster marks its log storage, and etcd remembers the mark.
+        """The first capture of a cluster marks its log storage, and records the mark in etcd.
 
-        :raises LogStorageMismatchError: this is not the storage that the cluster's log lies on.
+        :raises LogStorageMismatchError: this storage does not hold the cluster's log.
         """
         key = str(keys.LogStorageKey(self._settings.cluster_id))
         stored = await client.get(key)
@@ -212,6 +344,7 @@ class _RealComparison:
     feed: Feed
     tables: Sequence[TableRecord]
     snapshot: ComparisonSnapshot
+    executor: Executor
     limiter: CapacityLimiter
 
     @property
@@ -221,9 +354,26 @@ class _RealComparison:
     async def run(self, ids: Collection[int]) -> list[TableDiff]:
         return await to_thread.run_sync(self._compare, ids, limiter=self.limiter)
 
+    async def repair(
+        self, ids: Collection[int], partitionings: Mapping[int, TablePartitioning], *, dry_run: bool
+    ) -> list[TableRepair]:
+        spans = {id: even_spans(id, partitionings[id].spans if id in partitionings else 1) for id in ids}
+        return await to_thread.run_sync(self._repair, spans, dry_run, limiter=self.limiter)
+
+    def _repair(self, spans: Mapping[int, Sequence[TableSpan]], dry_run: bool) -> list[TableRepair]:
+        pushed, found = diff.Pushed(self.executor, self.feed.open_sink), []
+        for table in (table for table in self.tables if table.table_id in spans):
+            place = self.snapshot, self.feed.open_sink(), table, spans[table.table_id], self.feed.config.filter
+            one = TableRepair(ts=self.ts, dry_run=dry_run, **asdict(repair_table(*place, pushed, is_trial=dry_run)))
+            if one.keys and not dry_run:
+                _log.info("rows are repaired", changefeed=self.feed.id, table=one.table, keys=len(one.keys), ts=self.ts)
+            found.append(one)
+        return found
+
     def _compare(self, ids: Collection[int]) -> list[TableDiff]:
         tables = [table for table in self.tables if table.table_id in ids]
-        found = diff.compare_tables(self.snapshot, self.feed.open_sink(), tables, self.feed.config.filter)
+        pushed = diff.Pushed(self.executor, self.feed.open_sink)
+        found = diff.compare_tables(self.snapshot, self.feed.open_sink(), tables, self.feed.config.filter, pushed)
         return [
             TableDiff(
                 table=one.table,
@@ -232,6 +382,7 @@ class _RealComparison:
                 sink_rows=one.rows_sink,
                 ts=self.ts,
                 differences=one.differences,
+                by_rows=one.by_rows,
             )
             for one in found
         ]
@@ -239,29 +390,3 @@ class _RealComparison:
 
 def build_data_plane(settings: ServerSettings) -> DataPlane:
     return LocalDataPlane(settings)
-
-
-def _recorded(feed: Feed, unit: UnitRecord, partitionings: Mapping[int, TablePartitioning]) -> tuple[Ts, ...]:
-    """The record of each table's slowest span."""
-    sink = feed.open_sink()
-    sink.check(unit.tables)
-    if not sink.capabilities.keeps_record:
-        return ()
-    found = []
-    for table in unit.tables:
-        spans = even_spans(
-            table.table_id, partitionings[table.table_id].spans if table.table_id in partitionings else 1
-        )
-        recorded = [sink.committed_ts(table, span) for span in spans]
-        known = [ts for ts in recorded if ts is not None]
-        if len(known) < len(spans):
-            raise SinkConfigError(
-                f"the sink holds no table {table.schema_name}.{table.name} of changefeed {feed.id}; bring it there "
-                "with its history, or create another changefeed for a new snapshot"
-            )
-        found.append(min(known))
-    return tuple(found)
-
-
-def _check_source_again(feed: Feed, unit: UnitRecord) -> None:
-    feed.open_source().check_identity(Identity(unit.system_id, unit.timeline))

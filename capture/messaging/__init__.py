@@ -1,1 +1,1 @@
-"""Messages between captures: ordered, at least once."""
+"""Messaging between captures: in order, at least once."""

@@ -1,12 +1,11 @@
-"""Message codec: turns messages between captures into plain arrays of plain values, and strictly back.
+"""Message codec: converts messages between captures to plain arrays of plain values, and strictly back.
 
-Every type is an array in the order of its fields; a body is tagged with an integer. Arrays only ever grow at their end:
-a reader ignores what it does not know behind the fields it knows, and takes defaults for what an older writer did not
-send, so that two neighbouring versions understand each other. Whatever else is wrong is a ``FrameError``: a value of
-another type, a number out of its range, a missing field without a default. The bytes are
-``capture.messaging.frames``'s.
+Every type is an array in the order of its fields; a body is tagged with an integer. Arrays are only extended at their
+end: a reader ignores fields after those it knows, and uses defaults for fields that an older writer omits, so adjacent
+versions understand each other. Every other deviation is a ``FrameError``: a value of another type, a number out of
+range, a missing field without a default. ``capture.messaging.frames`` serialises the arrays.
 
-A span is sent with its last key hash, not its end: ``KEY_SPACE`` itself is one too large for a 64-bit integer.
+A span is sent with its last key hash, not its end: ``KEY_SPACE`` itself exceeds a 64-bit integer by one.
 """
 
 import math
@@ -44,14 +43,14 @@ _INT_MAX = (1 << 63) - 1
 _STATES = tuple(SpanState)
 _EnumT = TypeVar("_EnumT", bound=StrEnum)
 
-# Named tuples from an iterable of their fields, without a call into Python for each.
+# construct named tuples from an iterable of fields, without a Python call each
 _new_span: Callable[[Iterable[Any]], TableSpan] = partial(tuple.__new__, TableSpan)
 _new_checkpoint: Callable[[Iterable[Any]], SpanCheckpoint] = partial(tuple.__new__, SpanCheckpoint)
 _new_status: Callable[[Iterable[Any]], SpanStatus] = partial(tuple.__new__, SpanStatus)
 
 
 class UnknownBodyError(FrameError):
-    """A body of a kind that this version does not know: not malformed, to be skipped."""
+    """A body of a kind that this version does not know: well-formed, to be skipped."""
 
     def __init__(self, tag: int) -> None:
         super().__init__(f"unknown message body {tag}; the peer runs a newer version")
@@ -59,7 +58,7 @@ class UnknownBodyError(FrameError):
 
 
 def message_row(message: Message) -> tuple[object, ...]:
-    """The array that a message is on the wire."""
+    """Return the array that represents a message on the wire."""
     header, body = message.header, message.body
     tag, row_of = _WRITERS[type(body)]
     return (
@@ -73,10 +72,10 @@ def message_row(message: Message) -> tuple[object, ...]:
 
 
 def message_of(row: object) -> Message:
-    """The inverse of ``message_row``.
+    """Inverse of ``message_row``.
 
     :raises UnknownBodyError: well-formed, but of a kind that this version does not know.
-    :raises FrameError: anything else that is no message.
+    :raises FrameError: not a message.
     """
     sender, receiver, changefeed, header, tag, body = fields(row, 6)
     reader = _READERS.get(integer(tag))
@@ -92,7 +91,7 @@ def message_of(row: object) -> Message:
 
 
 def fields(row: object, required: int, *defaults: object) -> list[Any]:
-    """Exactly the fields this version knows: more are cut off, missing ones at the end take their defaults."""
+    """Return exactly the fields this version knows: more are cut off, missing ones at the end get their defaults."""
     if type(row) is not list or len(row) < required:
         raise FrameError(f"expected an array of at least {required} fields, got {_kind(row)}")
     width = required + len(defaults)
@@ -102,6 +101,12 @@ def fields(row: object, required: int, *defaults: object) -> list[Any]:
 def text(value: object) -> str:
     if type(value) is not str:
         raise FrameError(f"expected text, got {_kind(value)}")
+    return value
+
+
+def binary(value: object) -> bytes:
+    if type(value) is not bytes:
+        raise FrameError(f"expected bytes, got {_kind(value)}")
     return value
 
 
@@ -145,7 +150,7 @@ def _header(row: object) -> Header:
     return Header(text(version), integer(owner_revision), text(processor_epoch), integer(changefeed_epoch))
 
 
-# Spans and their statuses come by the thousand: they are checked by column, not by value.
+# spans and statuses occur by the thousand: they are checked by column, not by value
 
 
 def _span_row(span: TableSpan) -> tuple[object, ...]:
@@ -167,7 +172,7 @@ def _build_spans(ids: Sequence[Any], starts: Sequence[Any], lasts: Sequence[Any]
     _check_integers(lasts, KEY_SPACE - 1)
     if not all(map(operator.le, starts, lasts)):
         raise FrameError("expected spans that start before they end")
-    # nearly all spans end where the key space does: one number for all of them instead of one each
+    # nearly all spans end where the key space does: share one integer object
     ends = [KEY_SPACE if last == KEY_SPACE - 1 else last + 1 for last in lasts]
     return map(_new_span, zip(ids, starts, ends, strict=True))
 
@@ -199,7 +204,7 @@ def _status(row: object) -> SpanStatus:
 
 
 def _columns(rows: object, required: int, *defaults: object) -> list[Sequence[Any]]:
-    """``fields`` for many rows at once, turned: one sequence per field, none at all for no rows."""
+    """Like ``fields`` for many rows at once, transposed: one sequence per field, none if there are no rows."""
     table = _array(rows)
     if not table:
         return []
@@ -325,7 +330,7 @@ def _stop_worker(row: object) -> StopWorker:
     return StopWorker(text(source), integer(epoch))
 
 
-#: tags are for ever: a body that goes away leaves its number unused
+#: tags are permanent: a removed body's number is never reused
 _WRITERS: dict[type, tuple[int, Callable[[Any], tuple[object, ...]]]] = {
     Heartbeat: (1, _heartbeat_row),
     HeartbeatResponse: (2, _response_row),

@@ -1,4 +1,4 @@
-"""Flow control: keeps messages in order and loses none, at both ends of one (sender, receiver, topic). No I/O.
+"""Flow control: ordered delivery without loss, at both ends of one (sender, receiver, topic). No I/O.
 
     Outbox                                            Inbox
     add ──► unsent ──take──► sent ──────Data────────► accept: next in order is new, older is a duplicate
@@ -7,8 +7,8 @@
                               └◄────────Ack───────── everything up to ``handled``
 
 An outbox keeps a message until the receiver has *handled* it. So nothing is lost with a connection, and the window that
-bounds what is kept here bounds what waits at the receiver, too: a slow handler there makes senders here wait. After a
-reconnect everything unacknowledged is sent again; the inbox drops what it has accepted before.
+limits the outbox also limits the receiver's queue: a slow handler there makes senders here wait (backpressure). After a
+reconnect everything unacknowledged is sent again; the inbox drops duplicates.
 """
 
 from collections import deque
@@ -17,7 +17,8 @@ from capture.errors import FrameError
 
 
 class Outbox:
-    """What is owed to one peer on one topic: encoded frames in the order of their numbers, the first of which is 1."""
+    """The unacknowledged messages to one peer on one topic: encoded frames in the order of their numbers, starting at
+    1."""
 
     def __init__(self, topic: str, *, window: int, window_bytes: int) -> None:
         self.topic = topic
@@ -46,18 +47,18 @@ class Outbox:
 
     @property
     def has_room(self) -> bool:
-        """A single message always finds room, however large."""
+        """Whether there is room; a single message always has, however large."""
         return not len(self) or (len(self) < self.window and self._bytes < self._window_bytes)
 
     def add(self, frame: bytes) -> None:
-        """Owe the frame that carries ``next_seq``."""
+        """Add the frame that carries ``next_seq``."""
         self._unsent.append(frame)
         self._bytes += len(frame)
 
     def take(self, bytes_limit: int) -> list[bytes]:
-        """Unsent frames, up to about ``bytes_limit``, which count as sent from now on.
+        """Return unsent frames of up to about ``bytes_limit``, and mark them as sent.
 
-        Never more than the window is under way: it may have shrunk since they were added.
+        At most the window is in flight: it may have shrunk since they were added.
         """
         taken: list[bytes] = []
         size = 0
@@ -70,22 +71,22 @@ class Outbox:
         return taken
 
     def acknowledge(self, seq: int) -> int:
-        """Forget everything up to ``seq``; returns how many that were.
+        """Drop everything up to ``seq``; return the number of messages dropped.
 
-        :raises FrameError: the peer acknowledges what was never sent to it.
+        :raises FrameError: the peer acknowledges messages that were never sent to it.
         """
         if seq > self._sent_max:
             raise FrameError(f"message {seq} of {self.topic} was acknowledged but never sent")
         count = max(seq - self._acked, 0)
         for _ in range(count):
-            # after a rewind, what was handled on the last connection may still wait to be sent on this one
+            # after a rewind, messages handled on the last connection may be unsent on this one
             frame = self._sent.popleft() if self._sent else self._unsent.popleft()
             self._bytes -= len(frame)
         self._acked += count
         return count
 
     def rewind(self) -> int:
-        """A new connection: everything unacknowledged is to be sent again. Returns how many were sent before."""
+        """Prepare for a new connection: everything unacknowledged is sent again. Return how many were sent before."""
         count = len(self._sent)
         self._unsent.extendleft(reversed(self._sent))
         self._sent.clear()
@@ -93,13 +94,16 @@ class Outbox:
 
 
 class Inbox:
-    """What one sender has sent on one topic, by numbers."""
+    """The messages of one sender on one topic, by number."""
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self._accepted: int | None = None
         self._handled = 0
         self._reported = 0
+        self._sizes: deque[int] = deque()
+        #: of waiting messages
+        self.bytes = 0
         self.duplicates = 0
 
     @property
@@ -108,13 +112,13 @@ class Inbox:
 
     @property
     def unreported(self) -> int:
-        """Handled, but not yet acknowledged."""
+        """Messages handled, but not yet acknowledged."""
         return self._handled - self._reported
 
-    def accept(self, seq: int) -> bool:
-        """Whether the message is new; a duplicate is counted and to be dropped.
+    def accept(self, seq: int, size: int = 0) -> bool:
+        """Return whether the message of ``size`` bytes is new; a duplicate is counted, and must be dropped.
 
-        The first number may be any: a sender starts with the oldest one that nobody has acknowledged.
+        The first number may be any: a sender starts with its oldest unacknowledged one.
 
         :raises FrameError: messages before it are missing; the sender must start over from its oldest.
         """
@@ -126,18 +130,24 @@ class Inbox:
         if seq != self._accepted + 1:
             raise FrameError(f"messages {self._accepted + 1} to {seq - 1} of {self.topic} are missing")
         self._accepted = seq
+        self._sizes.append(size)
+        self.bytes += size
         return True
 
-    def handled(self) -> None:
-        """The oldest waiting message is done with."""
+    def handled(self) -> int:
+        """Mark the oldest waiting message as handled; return its bytes."""
         self._handled += 1
+        size = self._sizes.popleft()
+        self.bytes -= size
+        return size
 
     def report(self) -> int:
-        """The number to acknowledge."""
+        """Return the number to acknowledge."""
         self._reported = self._handled
         return self._handled
 
     def take_back(self) -> None:
-        """The newest message found no place: it was not accepted after all."""
+        """Undo the acceptance of the newest message, for which there was no room."""
         assert self.waiting > 0, "only what was just accepted can be taken back"
         self._accepted = self._handled + self.waiting - 1
+        self.bytes -= self._sizes.pop()

@@ -5,7 +5,9 @@
     └────────────┴─────────┴──────────────────────────────────┘
 
     client                                server
-      Hello(sender, receiver, connection, stream) ──►
+      Hello(sender, receiver, connection, stream, nonce) ──►
+                      ◄── Challenge(nonce, proof)  where there is no TLS
+      Proof(proof) ──►
                       ◄── Welcome(window)  or  Refuse(reason, text)
       Data(topic, seq, message) ──►
                       ◄── Ack(topic, seq)          everything of the topic up to seq has been handled
@@ -17,12 +19,13 @@ A frame or a body of an unknown kind is skipped (``Skipped``), anything malforme
 decoder cannot be used again, as it does not know where the next frame begins.
 
 This is the only module that knows msgpack; what is inside a message is ``capture.messaging.codec``'s. What the frames
-are good for (order, acknowledgement, resending) is decided in ``capture.messaging.flow_control``.
+are good for (order, acknowledgement, resending) is decided in ``capture.messaging.flow_control``, and who is let in in
+``capture.messaging.handshake``.
 """
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -33,10 +36,12 @@ from capture.messaging import codec
 from reactor.ids import CaptureId
 from reactor.messages import Message
 
-#: neighbouring minors understand each other; majors do not
+#: adjacent minor versions understand each other; major versions do not
 PROTOCOL_MAJOR = 1
-PROTOCOL_MINOR = 0
+PROTOCOL_MINOR = 1
 FRAME_BYTES_MAX = 16 * 1024 * 1024
+#: maximum size of frames before the sender is authenticated
+GREETING_BYTES_MAX = 4 * 1024
 
 _FRAMING = 1
 _PREFIX = struct.Struct(">IB")
@@ -51,11 +56,16 @@ class Reason(IntEnum):
     DUPLICATE = 4
     CONGESTED = 5
     BROKEN = 6
+    UNPROVED = 7
+    UNKNOWN_TOPIC = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """``connection`` grows with each connection of a sender; ``stream`` changes when it has forgotten what it owes."""
+    """``connection`` grows with each connection of a sender; ``stream`` changes when its outboxes were lost.
+
+    ``nonce`` and ``key_id`` were added in 1.1: with them the sender offers to prove that it holds the cluster's key.
+    """
 
     sender: CaptureId
     receiver: CaptureId
@@ -63,11 +73,26 @@ class Hello:
     stream: int
     major: int = PROTOCOL_MAJOR
     minor: int = PROTOCOL_MINOR
+    nonce: bytes = b""
+    key_id: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """The server's proof, and the nonce for the client's."""
+
+    nonce: bytes
+    proof: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    proof: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """``window``: how many messages of one topic the server keeps before they are handled."""
+    """``window``: how many unhandled messages of one topic the server accepts."""
 
     window: int
     major: int = PROTOCOL_MAJOR
@@ -82,9 +107,12 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Data:
+    """``size``: bytes of the frame that contained it."""
+
     topic: str
     seq: int
     message: Message
+    size: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +133,20 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Came from a newer version. With a topic: it took a place in the topic's order, and counts as handled."""
+    """A frame of a newer version. With a topic: it has a number in the topic's order, and counts as handled."""
 
     kind: int
     topic: str = ""
     seq: int = 0
 
 
-Frame = Hello | Welcome | Refuse | Data | Ack | Ping | Pong
+Frame = Hello | Challenge | Proof | Welcome | Refuse | Data | Ack | Ping | Pong
 
 
 def encode(frame: Frame, *, bytes_max: int = FRAME_BYTES_MAX) -> bytes:
-    """The bytes of one frame.
+    """Serialise one frame.
 
-    :raises FrameTooLargeError: they would be more than a reader takes.
+    :raises FrameTooLargeError: it exceeds the readers' limit.
     """
     kind, row_of = _WRITERS[type(frame)]
     payload: bytes = msgpack.packb((kind, *row_of(frame)))
@@ -128,7 +156,7 @@ def encode(frame: Frame, *, bytes_max: int = FRAME_BYTES_MAX) -> bytes:
 
 
 def version_problem(peer: Hello | Welcome) -> str:
-    """Why this version cannot talk to the peer's, in one line; empty if it can."""
+    """Return why this version cannot talk to the peer's, in one line; empty if it can."""
     if peer.major == PROTOCOL_MAJOR and abs(peer.minor - PROTOCOL_MINOR) <= 1:
         return ""
     return (
@@ -138,17 +166,21 @@ def version_problem(peer: Hello | Welcome) -> str:
 
 
 class Decoder:
-    """Cuts a stream of bytes into frames, however the bytes were chunked."""
+    """Splits a stream of bytes into frames, however the bytes were chunked."""
 
     def __init__(self, *, bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._buffer = bytearray()
         self._error: FrameError | None = None
 
-    def feed(self, data: bytes) -> list[Frame | Skipped]:
-        """Every frame that is complete by now.
+    def allow(self, bytes_max: int) -> None:
+        """Set the maximum frame size from now on."""
+        self._bytes_max = bytes_max
 
-        :raises FrameError: what came is not of this protocol. The frames before it are lost with the connection, and
+    def feed(self, data: bytes) -> list[Frame | Skipped]:
+        """Return every frame that is complete.
+
+        :raises FrameError: the bytes are not of this protocol. The frames before them are lost with the connection, and
             sent again on the next.
         """
         if self._error is not None:
@@ -188,12 +220,19 @@ def _frame(payload: memoryview) -> Frame | Skipped:
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise FrameError(f"a frame is not msgpack: {type(error).__name__}") from None
     kind = codec.integer(codec.fields(row, 1)[0])
+    if kind == _DATA:
+        return _data(row, len(payload))
     reader = _READERS.get(kind)
     return Skipped(kind) if reader is None else reader(row)
 
 
+def _hello_row(frame: Hello) -> tuple[object, ...]:
+    names = frame.sender, frame.receiver
+    return *names, frame.connection, frame.stream, frame.major, frame.minor, frame.nonce, frame.key_id
+
+
 def _hello(row: list[Any]) -> Hello:
-    _, sender, receiver, connection, stream, major, minor = codec.fields(row, 7)
+    _, sender, receiver, connection, stream, major, minor, nonce, key_id = codec.fields(row, 7, b"", b"")
     return Hello(
         sender=CaptureId(codec.text(sender)),
         receiver=CaptureId(codec.text(receiver)),
@@ -201,7 +240,18 @@ def _hello(row: list[Any]) -> Hello:
         stream=codec.integer(stream),
         major=codec.integer(major),
         minor=codec.integer(minor),
+        nonce=codec.binary(nonce),
+        key_id=codec.binary(key_id),
     )
+
+
+def _challenge(row: list[Any]) -> Challenge:
+    _, nonce, proof = codec.fields(row, 3)
+    return Challenge(codec.binary(nonce), codec.binary(proof))
+
+
+def _proof(row: list[Any]) -> Proof:
+    return Proof(codec.binary(codec.fields(row, 2)[1]))
 
 
 def _welcome(row: list[Any]) -> Welcome:
@@ -217,10 +267,10 @@ def _refuse(row: list[Any]) -> Refuse:
         return Refuse(Reason.BROKEN, codec.text(text))  # a reason of a newer version
 
 
-def _data(row: list[Any]) -> Data | Skipped:
+def _data(row: list[Any], size: int) -> Data | Skipped:
     _, topic, seq, message = codec.fields(row, 4)
     try:
-        return Data(codec.text(topic), codec.integer(seq), codec.message_of(message))
+        return Data(codec.text(topic), codec.integer(seq), codec.message_of(message), size)
     except codec.UnknownBodyError as error:
         return Skipped(error.tag, topic, seq)
 
@@ -230,22 +280,26 @@ def _ack(row: list[Any]) -> Ack:
     return Ack(codec.text(topic), codec.integer(seq))
 
 
-#: numbers are for ever: a frame that goes away leaves its number unused
+_DATA = 4
+#: numbers are permanent: a removed frame's number is never reused
 _WRITERS: dict[type, tuple[int, Callable[[Any], tuple[object, ...]]]] = {
-    Hello: (1, lambda frame: (frame.sender, frame.receiver, frame.connection, frame.stream, frame.major, frame.minor)),
+    Hello: (1, _hello_row),
     Welcome: (2, lambda frame: (frame.window, frame.major, frame.minor)),
     Refuse: (3, lambda frame: (frame.reason, frame.text)),
-    Data: (4, lambda frame: (frame.topic, frame.seq, codec.message_row(frame.message))),
+    Data: (_DATA, lambda frame: (frame.topic, frame.seq, codec.message_row(frame.message))),
     Ack: (5, lambda frame: (frame.topic, frame.seq)),
     Ping: (6, lambda _: ()),
     Pong: (7, lambda _: ()),
+    Challenge: (8, lambda frame: (frame.nonce, frame.proof)),
+    Proof: (9, lambda frame: (frame.proof,)),
 }
 _READERS: dict[int, Callable[[list[Any]], Frame | Skipped]] = {
     1: _hello,
     2: _welcome,
     3: _refuse,
-    4: _data,
     5: _ack,
     6: lambda _: Ping(),
     7: lambda _: Pong(),
+    8: _challenge,
+    9: _proof,
 }

@@ -1,11 +1,13 @@
-"""Inbound connections: those that other captures open, and what is known of each of those captures.
+"""Inbound connections: those that other captures open, and the state kept per capture.
 
-A sender has at most one connection here, the one with the greatest number; an older or a doubled one is refused, a
-newer one takes over. What a sender has sent is known by topic (``flow_control.Inbox``) and outlives its connections, so
-that what is sent again is not handled again. It is forgotten when the sender says that it starts over (another
-``stream``), or has left the cluster.
+A sender has at most one connection here, the one with the greatest number; an older or duplicate one is refused, a
+newer one takes over. A sender's messages are tracked by topic (``flow_control.Inbox``), across connections, so that
+repeated messages are not handled again. This state is dropped when the sender starts over (another ``stream``), or has
+left the cluster.
 
-Whatever is wrong with a connection ends that connection, with a reason if it can still be sent, and nothing else.
+No message is accepted before the handshake has authenticated the sender (``capture.messaging.handshake``). Waiting
+messages are limited in number and bytes: by topic, by sender and in total. A problem of a connection ends only that
+connection, with a reason if it can still be sent.
 """
 
 from collections.abc import Collection
@@ -17,7 +19,10 @@ from anyio.abc import ByteStream
 
 from capture.errors import FrameError
 from capture.messaging import frames
+from capture.messaging.admission import Admission, NotAdmittedError
 from capture.messaging.flow_control import Inbox
+from capture.messaging.handshake import Received, RefusedError, receive
+from capture.messaging.lobby import Lobby, Refusals, host_of
 from capture.messaging.outbound import MessagingSettings
 from capture.messaging.topics import Topics
 from capture.messaging.transport import BROKEN
@@ -40,16 +45,8 @@ class SenderStatistics:
     duplicates: int
 
 
-class _RefusedError(Exception):
-    """This connection is to be refused."""
-
-    def __init__(self, reason: frames.Reason, text: str) -> None:
-        super().__init__(text)
-        self.refusal = frames.Refuse(reason, text)
-
-
 class _Acks:
-    """What one connection has to acknowledge: soon, or at once when the sender may be waiting for it."""
+    """The acknowledgements due on one connection: soon, or at once if the sender may be waiting for them."""
 
     def __init__(self, inboxes: dict[str, Inbox], *, unreported_max: int) -> None:
         self._unreported_max = unreported_max
@@ -81,11 +78,21 @@ class _Acks:
         return data
 
 
-class _Sender:
-    """One capture that sends to this one, from one start of its numbers to the next; the source of its messages."""
+class _Memory:
+    """The bytes of all waiting messages, over all senders."""
 
-    def __init__(self, hello: frames.Hello, *, unreported_max: int) -> None:
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bytes = 0
+
+
+class _Sender:
+    """One sending capture, until its numbers start over; the source of its messages."""
+
+    def __init__(self, hello: frames.Hello, *, unreported_max: int, memory: _Memory) -> None:
         self.id = hello.sender
+        self.bytes = 0
+        self._memory = memory
         self.stream = hello.stream
         self.connection = -1
         self.inboxes: dict[str, Inbox] = {}
@@ -94,7 +101,7 @@ class _Sender:
         self.acks = _Acks({}, unreported_max=unreported_max)
 
     def begin(self, connection: int, scope: anyio.CancelScope) -> None:
-        """The connection takes over from the one before."""
+        """Let the connection take over from the previous one."""
         self.end()
         self.connection, self.scope = connection, scope
         self.acks = _Acks(self.inboxes, unreported_max=self._unreported_max)
@@ -110,10 +117,19 @@ class _Sender:
             inbox = self.inboxes[topic] = Inbox(topic)
         return inbox
 
+    def keep(self, size: int) -> None:
+        self.bytes += size
+        self._memory.bytes += size
+
     def handled(self, topic: str) -> None:
         inbox = self.inboxes[topic]
-        inbox.handled()
+        self.keep(-inbox.handled())
         self.acks.owe(inbox)
+
+    def forget(self) -> None:
+        """Drop waiting messages."""
+        self.end()
+        self.keep(-self.bytes)
 
     def statistics(self) -> SenderStatistics:
         return SenderStatistics(
@@ -124,34 +140,58 @@ class _Sender:
         )
 
 
-class Sessions:
-    """All senders; ``serve`` every stream that comes in."""
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    """An accepted connection. ``rest``: what followed its greeting."""
 
-    def __init__(self, me: CaptureId, *, topics: Topics, settings: MessagingSettings) -> None:
+    sender: _Sender
+    number: int
+    rest: Received
+
+
+class Sessions:
+    """All senders; call ``serve`` for every incoming stream."""
+
+    def __init__(
+        self, me: CaptureId, *, topics: Topics, settings: MessagingSettings, admission: Admission | None = None
+    ) -> None:
         self._me = me
         self._topics = topics
         self._settings = settings
+        self._admission = admission or Admission()
+        self._lobby = Lobby(places=settings.greeting_max, seconds=settings.connect_timeout_s)
+        self._refusals = Refusals()
+        self._memory = _Memory(settings.process_bytes_max)
         self._senders: dict[CaptureId, _Sender] = {}
         self._members: set[CaptureId] = set()
         self.skipped = 0
-        self.refused = 0
+
+    @property
+    def refused(self) -> int:
+        return self._refusals.count
+
+    @property
+    def bytes_waiting(self) -> int:
+        return self._memory.bytes
 
     async def serve(self, stream: ByteStream) -> None:
-        """One connection from beginning to end."""
+        """Serve one connection from beginning to end."""
+        host = host_of(stream)
         try:
-            refusal = await self._converse(stream)
-            if refusal is not None:
-                await self._refuse(stream, refusal)
+            greeted = await self._greet(stream, host)
+            if greeted is not None:
+                await self._converse(*greeted, host)
         except BROKEN:
-            pass  # how connections end; the sender opens another when it has something to say
+            pass  # connections end like this; the sender reconnects when needed
         except Exception as error:
-            # a bug of ours, found by what a peer sent: it costs that connection and not the process
+            # a bug of ours, triggered by a peer's data: it ends that connection and not the process
             _log.error("connection failed", cause=str(error), exc_info=error)
         finally:
             await anyio.aclose_forcefully(stream)
 
     def keep_only(self, members: Collection[CaptureId]) -> None:
-        """Forget who has left. A sender that connected before it was seen as a member stays while it is connected."""
+        """Drop the state of captures that have left. A sender that connected before it was known as a member is kept
+        while connected."""
         for sender in list(self._senders.values()):
             if sender.id not in members and (sender.id in self._members or sender.scope is None):
                 self._forget(sender)
@@ -161,66 +201,73 @@ class Sessions:
         return tuple(sender.statistics() for sender in self._senders.values())
 
     def _forget(self, sender: _Sender) -> None:
-        sender.end()
+        sender.forget()
         self._senders.pop(sender.id, None)
         self._topics.drop(sender)
 
-    async def _converse(self, stream: ByteStream) -> frames.Refuse | None:
-        """Returns how to refuse the connection, or nothing when it just ended."""
-        decoder = frames.Decoder(bytes_max=self._settings.frame_bytes_max)
-        try:
-            hello, early = await self._greet(stream, decoder)
-            sender = self._admit(hello)
-        except (_RefusedError, FrameError) as error:
-            return _refusal_of(error)
-        refusal: frames.Refuse | None = None
+    async def _greet(self, stream: ByteStream, host: str) -> tuple[ByteStream, frames.Decoder, _Connection] | None:
+        """Receive and check a peer's greeting. None: it was refused, and the reason was sent if possible."""
+        decoder = frames.Decoder(bytes_max=frames.GREETING_BYTES_MAX)
+        with self._lobby.enter(host) as place, place.scope:
+            try:
+                stream = await self._admission.secure_incoming(stream)
+                greeting = await receive(stream, decoder, me=self._me, admission=self._admission)
+                sender = self._admit(greeting.hello)
+            except NotAdmittedError as error:  # no TLS: there is no way to answer
+                self._refusals.note(frames.Reason.UNPROVED, str(error), host=host)
+                return None
+            except (RefusedError, FrameError) as error:
+                await self._refuse(stream, error, host)
+                return None
+            decoder.allow(self._settings.frame_bytes_max)
+            return stream, decoder, _Connection(sender, greeting.hello.connection, greeting.rest)
+        if place.is_evicted:
+            self._refusals.note(frames.Reason.BROKEN, "too many connections do not say who they are", host=host)
+        else:
+            silent = FrameError(f"no Hello within {self._settings.connect_timeout_s:g} s")
+            await self._refuse(stream, silent, host)
+        return None
+
+    async def _converse(self, stream: ByteStream, decoder: frames.Decoder, connection: _Connection, host: str) -> None:
+        sender = connection.sender
+        refusal: RefusedError | FrameError | None = None
         with anyio.CancelScope() as scope:
-            sender.begin(hello.connection, scope)
+            sender.begin(connection.number, scope)
             try:
                 await stream.send(frames.encode(frames.Welcome(self._settings.window)))
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._report, stream, sender.acks, tasks.cancel_scope)
-                    refusal = await self._read(stream, decoder, sender, early)
+                    refusal = await self._read(stream, decoder, sender, connection.rest)
                     tasks.cancel_scope.cancel()
             finally:
                 if sender.scope is scope:
                     sender.scope = None
-        return refusal
-
-    async def _greet(
-        self, stream: ByteStream, decoder: frames.Decoder
-    ) -> tuple[frames.Hello, list[frames.Frame | frames.Skipped]]:
-        early: list[frames.Frame | frames.Skipped] = []
-        with anyio.move_on_after(self._settings.connect_timeout_s):
-            while not early:
-                early = decoder.feed(await stream.receive())
-        match early:
-            case [frames.Hello() as hello, *rest]:
-                return hello, rest
-            case []:
-                raise FrameError(f"no Hello within {self._settings.connect_timeout_s:g} s")
-        raise FrameError(f"expected Hello, got {type(early[0]).__name__}")
+        if refusal is not None:
+            await self._refuse(stream, refusal, host, sender=sender.id)
 
     def _admit(self, hello: frames.Hello) -> _Sender:
-        if problem := frames.version_problem(hello):
-            raise _RefusedError(frames.Reason.WRONG_VERSION, problem)
-        if hello.receiver != self._me:
-            raise _RefusedError(frames.Reason.WRONG_RECEIVER, f"this is {self._me}, not {hello.receiver}")
         known = self._senders.get(hello.sender)
         if known is not None and known.stream == hello.stream and hello.connection == known.connection:
-            raise _RefusedError(frames.Reason.DUPLICATE, f"connection {hello.connection} exists")
+            raise RefusedError(frames.Reason.DUPLICATE, f"connection {hello.connection} exists")
         if known is not None and (hello.stream, hello.connection) < (known.stream, known.connection):
-            raise _RefusedError(frames.Reason.STALE, f"connection {hello.connection} is older than the present one")
+            raise RefusedError(frames.Reason.STALE, f"connection {hello.connection} is older than the present one")
         if known is None or known.stream != hello.stream:
             if known is not None:
                 self._forget(known)
-            known = self._senders[hello.sender] = _Sender(hello, unreported_max=max(self._settings.window // 4, 1))
+            unreported_max = max(self._settings.window // 4, 1)
+            known = self._senders[hello.sender] = _Sender(hello, unreported_max=unreported_max, memory=self._memory)
         return known
 
-    async def _refuse(self, stream: ByteStream, refusal: frames.Refuse) -> None:
-        """Say why, and let the other side close: closing with unread bytes would destroy the reason on its way."""
-        self.refused += 1
-        _log.warning("connection refused", reason=refusal.reason.name.lower(), cause=refusal.text)
+    async def _refuse(
+        self, stream: ByteStream, error: RefusedError | FrameError, host: str, *, sender: str = ""
+    ) -> None:
+        refusal, sender = _refusal_of(error), sender or getattr(error, "sender", "")
+        self._refusals.note(refusal.reason, refusal.text, host=host, sender=sender)
+        await self._say(stream, refusal)
+
+    async def _say(self, stream: ByteStream, refusal: frames.Refuse) -> None:
+        """Send the reason, and let the other side close: closing with unread bytes would destroy the reason in
+        flight."""
         with anyio.move_on_after(_LINGER_S):
             await stream.send(frames.encode(refusal))
             while True:
@@ -242,8 +289,8 @@ class Sessions:
         stream: ByteStream,
         decoder: frames.Decoder,
         sender: _Sender,
-        early: list[frames.Frame | frames.Skipped],
-    ) -> frames.Refuse | None:
+        early: Received,
+    ) -> RefusedError | FrameError | None:
         try:
             received = early
             while True:
@@ -253,10 +300,10 @@ class Sessions:
                 with anyio.move_on_after(self._settings.silence_s_max):
                     data = await stream.receive()
                 if not data:
-                    return frames.Refuse(frames.Reason.BROKEN, f"silent for {self._settings.silence_s_max:g} s")
+                    return FrameError(f"silent for {self._settings.silence_s_max:g} s")
                 received = decoder.feed(data)
-        except (_RefusedError, FrameError) as error:
-            return _refusal_of(error)
+        except (RefusedError, FrameError) as error:
+            return error
         except BROKEN:
             return None
 
@@ -274,13 +321,30 @@ class Sessions:
                 raise FrameError(f"{sender.id} sent {type(frame).__name__} on its own connection")
 
     def _accept(self, sender: _Sender, topic: str, seq: int, frame: frames.Data | frames.Skipped) -> None:
+        if not self._topics.is_known(topic):
+            raise RefusedError(frames.Reason.UNKNOWN_TOPIC, f"there is no topic {topic[:64]!r} here")
         inbox = sender.inbox(topic)
-        if not inbox.accept(seq):
+        size = frame.size if isinstance(frame, frames.Data) else 0
+        if not inbox.accept(seq, size):
             return
-        if inbox.waiting > self._settings.window:
+        if problem := self._excess(sender, inbox, size):
             inbox.take_back()
-            raise _RefusedError(frames.Reason.CONGESTED, f"more than {self._settings.window} messages wait on {topic}")
+            raise RefusedError(frames.Reason.CONGESTED, problem)
+        sender.keep(size)
         self._topics.put(topic, frame.message if isinstance(frame, frames.Data) else None, sender)
+
+    def _excess(self, sender: _Sender, inbox: Inbox, size: int) -> str:
+        """Return the limit that one more message would exceed; a single message always has room."""
+        settings = self._settings
+        if inbox.waiting > settings.window:
+            return f"more than {settings.window} messages wait on {inbox.topic}"
+        if inbox.bytes > settings.topic_bytes_max:
+            return f"more than {settings.topic_bytes_max} bytes wait on {inbox.topic}"
+        if sender.bytes and sender.bytes + size > settings.peer_bytes_max:
+            return f"more than {settings.peer_bytes_max} bytes of {sender.id} wait"
+        if sender.bytes and self._memory.bytes + size > self._memory.bytes_max:
+            return f"more than {self._memory.bytes_max} bytes of all captures wait"
+        return ""
 
     def _on_skipped(self, sender: _Sender, frame: frames.Skipped) -> None:
         if not self.skipped:
@@ -290,5 +354,5 @@ class Sessions:
             self._accept(sender, frame.topic, frame.seq, frame)
 
 
-def _refusal_of(error: _RefusedError | FrameError) -> frames.Refuse:
-    return error.refusal if isinstance(error, _RefusedError) else frames.Refuse(frames.Reason.BROKEN, str(error))
+def _refusal_of(error: RefusedError | FrameError) -> frames.Refuse:
+    return error.refusal if isinstance(error, RefusedError) else frames.Refuse(frames.Reason.BROKEN, str(error))

@@ -1,21 +1,21 @@
-"""Messenger: brings messages between captures, in order per (sender, receiver, topic), at least once, bounded.
+"""Messenger: delivers messages between captures, in order per (sender, receiver, topic), at least once, bounded.
 
     send ──► Link ──► frames over TCP or TLS ──► Session ──► Topics ──► handler
-               ▲                                    │
+               ▲            │  handshake            │
                └───────────── Ack ◄─── when handled ┘
 
-``Messenger`` is the only way in and out. It listens, keeps one connection to every other member of the cluster, and
-hands messages to oneself over without bytes. The promises:
-- what ``send`` took is handled by the receiver once in order, or again after a reconnect only if the receiver had
-  forgotten this sender in between, as long as both stay in the cluster. A capture that restarts is another capture:
-  nothing is sent to it again, and its predecessor's messages are dropped when that leaves the cluster (``set_peers``).
-- ``send`` waits while the receiver has too much unhandled on that topic, ``send_nowait`` raises; nothing is dropped
-  silently, neither here nor there, and a slow topic holds up no other.
+``Messenger`` is the only interface. It listens, keeps one connection to every other member of the cluster, and delivers
+messages to oneself directly. Guarantees, as long as both captures stay in the cluster:
+- a message accepted by ``send`` is handled by the receiver once in order, or again after a reconnect only if the
+  receiver had dropped this sender's state in between. A restarted capture is a different capture: nothing is sent to it
+  again, and its predecessor's messages are dropped when that leaves the cluster (``set_peers``).
+- ``send`` waits while the receiver has too many unhandled messages on that topic, ``send_nowait`` raises; nothing is
+  dropped silently at either end, and a slow topic delays no other.
 
-Which capture is where comes from etcd, through ``set_peers``; what messages mean is their handlers' business.
+The captures' addresses come from etcd, through ``set_peers``; handlers interpret the messages.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import count
 from types import TracebackType
@@ -24,15 +24,16 @@ from typing import Self
 import anyio
 
 from capture.errors import PeerCongestedError, PeerUnknownError, root_cause
+from capture.messaging.admission import Admission
 from capture.messaging.inbound import SenderStatistics, Sessions
 from capture.messaging.outbound import Link, LinkState, LinkStatistics, MessagingSettings
 from capture.messaging.topics import Handler, Topics
-from capture.messaging.transport import Endpoint, TcpTransport, Tls, Transport
+from capture.messaging.transport import Endpoint, TcpTransport, Transport
 from capture.messaging.wakeups import Turnstile
 from reactor.ids import CaptureId
 from reactor.messages import Message
 
-__all__ = ["Handler", "LinkState", "MessagingSettings", "Messenger", "MessengerStatistics", "Tls"]
+__all__ = ["Handler", "LinkState", "MessagingSettings", "Messenger", "MessengerStatistics"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,11 @@ class MessengerStatistics:
     waiting: Mapping[str, int]
     skipped: int
     refused: int
+    bytes_waiting: int
 
 
 class _Self:
-    """Messages to oneself: no bytes, but the same window."""
+    """Messages to oneself: not serialised, but with the same window."""
 
     def __init__(self, topics: Topics, window: int) -> None:
         self._topics = topics
@@ -70,7 +72,7 @@ class _Self:
 
     def handled(self, topic: str) -> None:
         self._waiting[topic] -= 1
-        self._turnstiles[topic].look_again()
+        self._turnstiles[topic].recheck()
 
     def _put(self, topic: str, message: Message) -> None:
         self._waiting[topic] += 1
@@ -85,24 +87,26 @@ class _Self:
 
 
 class Messenger:
-    """One capture's messages. Made in a running loop and entered with ``async with``: it listens inside."""
+    """One capture's messages. Created in a running loop and entered with ``async with``, inside which it listens."""
 
     def __init__(
         self,
         capture_id: CaptureId,
         *,
         listen: str = "127.0.0.1:0",
-        tls: Tls | None = None,
+        admission: Admission | None = None,  # None for tests: all peers are accepted
+        topics: Collection[str] | None = None,  # None for tests: any
         transport: Transport | None = None,  # for tests: anything that connects and listens
         settings: MessagingSettings | None = None,
     ) -> None:
         self.capture_id = capture_id
         self._listen = listen
-        self._transport = transport or TcpTransport(tls)
+        self._admission = admission or Admission()
+        self._transport = transport or TcpTransport()
         self._settings = settings or MessagingSettings()
         self._tasks = anyio.create_task_group()
-        self._topics = Topics(self._tasks)
-        self._sessions = Sessions(capture_id, topics=self._topics, settings=self._settings)
+        self._topics = Topics(self._tasks, topics)
+        self._sessions = Sessions(capture_id, topics=self._topics, settings=self._settings, admission=self._admission)
         self._self = _Self(self._topics, self._settings.window)
         self._links: dict[CaptureId, Link] = {}
         self._numbers = count(1)
@@ -130,12 +134,12 @@ class Messenger:
 
     @property
     def address(self) -> str:
-        """Where this listens, ``host:port``: with the real port if 0 was asked for."""
+        """The listening address, ``host:port``, with the real port if 0 was requested."""
         assert self._endpoint is not None, "enter the messenger first"
         return self._endpoint.address
 
     def set_peers(self, peers: Mapping[CaptureId, str]) -> None:
-        """The members of the cluster and where they listen. Who is no longer in it is owed nothing any more."""
+        """Set the members of the cluster and their addresses. Messages to others are dropped."""
         others = {peer: address for peer, address in peers.items() if peer != self.capture_id}
         for gone in sorted(self._links.keys() - others.keys()):
             self._links.pop(gone).close()
@@ -146,13 +150,14 @@ class Messenger:
                 self._links[peer] = self._link(peer, address)
                 self._tasks.start_soon(self._links[peer].run, name=f"{self.capture_id} to {peer}")
         self._sessions.keep_only(others.keys())
+        self._admission.note_change()
 
     async def send(self, topic: str, message: Message) -> None:
-        """Give the message to its receiver; waits while that one has too much on the topic that is not handled.
+        """Send the message to its receiver; waits while that one has too many unhandled messages on the topic.
 
         :raises PeerUnknownError: the receiver is not, or no longer, in the cluster.
         :raises PeerMismatchError: another capture is at its address.
-        :raises FrameTooLargeError: the message is over the limit.
+        :raises FrameTooLargeError: the message exceeds the limit.
         """
         if message.receiver == self.capture_id:
             await self._self.send(topic, message)
@@ -160,9 +165,9 @@ class Messenger:
             await self._link_to(message.receiver).send(topic, message)
 
     def send_nowait(self, topic: str, message: Message) -> None:
-        """As ``send``, but never waits.
+        """Send without waiting.
 
-        :raises PeerCongestedError: there is no room; the message was not taken.
+        :raises PeerCongestedError: there is no room; the message was not accepted.
         """
         if message.receiver == self.capture_id:
             self._self.send_nowait(topic, message)
@@ -170,16 +175,16 @@ class Messenger:
             self._link_to(message.receiver).send_nowait(topic, message)
 
     def register(self, topic: str, handler: Handler) -> None:
-        """From now on ``handler`` gets the topic's messages, those that have waited for it first. An actor's
-        ``ref.tell`` is a handler.
+        """Deliver the topic's messages to ``handler`` from now on, waiting ones first. An actor's ``ref.tell`` is a
+        handler.
 
         :raises TopicTakenError: the topic has one already.
         """
         self._topics.register(topic, handler)
 
     def unregister(self, topic: str, *, discard: bool = False) -> None:
-        """No more messages for the handler (the one it has, it finishes). What comes waits for the next handler;
-        with ``discard`` what is here by now counts as handled: nobody will want it."""
+        """Stop delivering to the handler (it finishes its current message). New messages wait for the next handler;
+        with ``discard`` those here by now count as handled."""
         self._topics.unregister(topic, discard=discard)
 
     def statistics(self) -> MessengerStatistics:
@@ -189,6 +194,7 @@ class Messenger:
             waiting=self._topics.waiting(),
             skipped=self._sessions.skipped,
             refused=self._sessions.refused,
+            bytes_waiting=self._sessions.bytes_waiting,
         )
 
     def _link_to(self, peer: CaptureId) -> Link:
@@ -206,4 +212,5 @@ class Messenger:
             next_connection=self._numbers.__next__,
             transport=self._transport,
             settings=self._settings,
+            admission=self._admission,
         )

@@ -1,13 +1,13 @@
 """Outbound connection: the unacknowledged messages to one peer, and the connection that carries them.
 
-    add ──► Outbox per topic ──► one connection at a time ──► Ack ──► forgotten
+    add ──► Outbox per topic ──► one connection at a time ──► Ack ──► dropped
                   ▲                       │ broken, refused, silent
                   └── everything unacknowledged again, after a backoff
 
-A link lives as long as its peer is a member of the cluster, connections come and go. What it decides: when to connect
-again, that topics get equal turns on the connection, and that senders wait while a topic's window is full. A peer that
-says it is somebody else is not tried again until its address changes. Order and numbers are
-``capture.messaging.flow_control``'s.
+A link lives as long as its peer is a member of the cluster; connections come and go. It decides when to reconnect,
+gives topics equal turns on the connection, and makes senders wait while a topic's window is full. A peer that turns out
+to be another capture is not tried again until its address changes. ``capture.messaging.flow_control`` handles order and
+numbers.
 """
 
 from collections import deque
@@ -30,14 +30,16 @@ from capture.errors import (
     PeerUnreachableError,
 )
 from capture.messaging import frames
+from capture.messaging.admission import Admission, NotAdmittedError
 from capture.messaging.flow_control import Outbox
+from capture.messaging.handshake import hello_of, introduce, refused
 from capture.messaging.transport import BROKEN, Transport
 from capture.messaging.wakeups import Signal, Turnstile
 from reactor.errors import WeirError
 from reactor.ids import CaptureId
 from reactor.messages import Message
 
-#: handed to the socket at once; small enough to keep the event loop responsive
+#: bytes passed to the socket at once; small enough to keep the event loop responsive
 _CHUNK_BYTES = 256 * 1024
 #: one topic's share of a chunk while others have something to send
 _TURN_BYTES = 64 * 1024
@@ -47,17 +49,26 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class MessagingSettings:
-    """``window``, ``window_bytes``: kept per peer and topic until handled there. ``keepalive_s``: an idle connection is
-    probed that often, and given up after three silent times."""
+    """``window``, ``window_bytes``: unhandled messages kept per peer and topic. ``keepalive_s``: probe interval of an
+    idle connection, which is closed after three intervals of silence. ``peer_bytes_max``, ``process_bytes_max``: limits
+    of waiting messages, of one sender and of all. ``greeting_max``: maximum unauthenticated connections."""
 
     window: int = 16_384
     window_bytes: int = 32 * 1024 * 1024
     frame_bytes_max: int = frames.FRAME_BYTES_MAX
+    peer_bytes_max: int = 96 * 1024 * 1024
+    process_bytes_max: int = 256 * 1024 * 1024
+    greeting_max: int = 64
     ack_interval_s: float = 0.1
     connect_timeout_s: float = 5.0
     keepalive_s: float = 5.0
     backoff_s: float = 0.05
     backoff_s_max: float = 2.0
+
+    @property
+    def topic_bytes_max(self) -> int:
+        """A sender with room for one byte may send a whole frame."""
+        return self.window_bytes + self.frame_bytes_max
 
     @property
     def silence_s_max(self) -> float:
@@ -96,7 +107,7 @@ class _Lane:
 
 
 class Link:
-    """Everything about sending to one peer. ``run`` it in a task; ``close`` it when the peer has left."""
+    """Sends to one peer. ``run`` it in a task; ``close`` it when the peer has left."""
 
     def __init__(
         self,
@@ -108,7 +119,9 @@ class Link:
         next_connection: Callable[[], int],
         transport: Transport,
         settings: MessagingSettings,
+        admission: Admission,
     ) -> None:
+        self._admission = admission
         self._me, self._peer = me, peer
         self._address = address
         self._stream = stream
@@ -127,11 +140,11 @@ class Link:
         self._resent = 0
 
     async def send(self, topic: str, message: Message) -> None:
-        """Owe the peer a message; wait while too many on this topic are not handled yet.
+        """Queue a message for the peer; wait while too many on this topic are not handled yet.
 
         :raises PeerUnknownError: the peer has left.
         :raises PeerMismatchError: another capture is at its address.
-        :raises FrameTooLargeError: the message is over the limit.
+        :raises FrameTooLargeError: the message exceeds the limit.
         """
         lane = self._lane(topic)
         if not lane.turnstile.is_free:
@@ -139,7 +152,7 @@ class Link:
         self._add(lane, message)
 
     def send_nowait(self, topic: str, message: Message) -> None:
-        """As ``send``, but never waits.
+        """Send without waiting.
 
         :raises PeerCongestedError: there is no room.
         """
@@ -151,20 +164,20 @@ class Link:
         self._add(lane, message)
 
     def move(self, address: str) -> None:
-        """The peer is at another address now: leave the old one at once."""
+        """Use the peer's new address: disconnect from the old one at once."""
         if address != self._address:
             self._address = address
             self._failures = 0
             self._moved.set()
 
     def close(self) -> None:
-        """The peer has left: drop what it is owed, turn away who waits to send to it."""
+        """Note that the peer has left: drop its messages, and reject waiting senders."""
         self._state = LinkState.CLOSED
         self._scope.cancel()
         self._wake_senders()
 
     async def run(self) -> None:
-        """Connect, again and again, until closed."""
+        """Keep connecting until closed."""
         with self._scope:
             while True:
                 self._moved = anyio.Event()
@@ -184,7 +197,7 @@ class Link:
             resent=self._resent,
         )
 
-    # what is owed
+    # queued messages
 
     def _lane(self, topic: str) -> _Lane:
         lane = self._lanes.get(topic)
@@ -194,7 +207,7 @@ class Link:
         return lane
 
     def _has_room(self, outbox: Outbox) -> bool:
-        """Also when there will never be room: ``_add`` says why."""
+        """Return whether a sender can proceed, even if only to get the error that ``_add`` raises."""
         return outbox.has_room or self._state in (LinkState.CLOSED, LinkState.MISMATCHED)
 
     def _add(self, lane: _Lane, message: Message) -> None:
@@ -220,10 +233,10 @@ class Link:
 
     def _wake_senders(self) -> None:
         for lane in self._lanes.values():
-            lane.turnstile.look_again()
+            lane.turnstile.recheck()
 
     def _collect(self) -> bytes:
-        """The next bytes to send: every topic that has something gets its turn."""
+        """Return the next bytes to send; topics take turns."""
         chunk: list[bytes] = []
         size = 0
         while self._ready and size < _CHUNK_BYTES:
@@ -249,7 +262,7 @@ class Link:
         while True:
             try:
                 error = await self._connect()
-            except WeirError as failure:  # also an address in etcd that is none: it may be corrected
+            except WeirError as failure:  # includes an invalid address in etcd, which may be corrected
                 error = failure
             if isinstance(error, PeerMismatchError):
                 _log.warning("wrong capture at a peer's address", peer=self._peer, address=self._address)
@@ -263,15 +276,18 @@ class Link:
             self._failures = min(self._failures + 1, 30)
 
     async def _connect(self) -> WeirError:
-        """One connection from beginning to end; returns (or raises) why it ended."""
+        """Run one connection from beginning to end; return (or raise) why it ended."""
         limit_s = self._settings.connect_timeout_s
-        decoder = frames.Decoder(bytes_max=self._settings.frame_bytes_max)
+        decoder = frames.Decoder(bytes_max=frames.GREETING_BYTES_MAX)
         stream: ByteStream | None = None
         try:
             with anyio.fail_after(limit_s):
                 stream = await self._transport.connect(self._address)
+                stream = await self._admission.secure_outgoing(stream, self._peer)
                 await self._shake_hands(stream, decoder)
             return await self._converse(stream, decoder)
+        except NotAdmittedError as error:
+            return PeerRefusedError(f"what answers at {self._address} is not {self._peer}: {error}")
         except TimeoutError:
             return PeerUnreachableError(f"{self._peer} at {self._address} did not answer within {limit_s:g} s")
         except BROKEN:
@@ -281,23 +297,12 @@ class Link:
                 await anyio.aclose_forcefully(stream)
 
     async def _shake_hands(self, stream: ByteStream, decoder: frames.Decoder) -> None:
-        await stream.send(frames.encode(frames.Hello(self._me, self._peer, self._next_connection(), self._stream)))
-        answers: list[frames.Frame | frames.Skipped] = []
-        while not answers:
-            answers = decoder.feed(await stream.receive())
-        match answers[0]:
-            case frames.Welcome() as welcome:
-                self._on_welcome(welcome)
-            case frames.Refuse() as refusal:
-                raise self._refused(refusal)
-            case frame:
-                raise FrameError(f"{self._peer} answered Hello with {type(frame).__name__}")
-        for answer in answers[1:]:
+        hello = hello_of(self._me, self._peer, self._next_connection(), self._stream, self._admission)
+        welcome, rest = await introduce(stream, decoder, hello, admission=self._admission)
+        decoder.allow(self._settings.frame_bytes_max)
+        self._on_welcome(welcome)
+        for answer in rest:
             self._on_frame(answer)
-
-    def _refused(self, refusal: frames.Refuse) -> MessagingError:
-        kind = PeerMismatchError if refusal.reason is frames.Reason.WRONG_RECEIVER else PeerRefusedError
-        return kind(f"{self._peer} at {self._address} refuses: {refusal.text}")
 
     def _on_welcome(self, welcome: frames.Welcome) -> None:
         if problem := frames.version_problem(welcome):
@@ -320,7 +325,7 @@ class Link:
         return error or PeerUnreachableError(f"the connection to {self._peer} at {self._address} broke")
 
     async def _pump(self, stream: ByteStream, scope: anyio.CancelScope) -> None:
-        """Send what is ready, and a Ping now and then: a peer whose handlers are busy has nothing else to answer."""
+        """Send what is ready, and a Ping at intervals: a peer whose handlers are busy sends nothing else."""
         ping_at = anyio.current_time() + self._settings.keepalive_s
         try:
             while True:
@@ -337,7 +342,7 @@ class Link:
             scope.cancel()
 
     async def _listen(self, stream: ByteStream, decoder: frames.Decoder) -> WeirError:
-        """Take acknowledgements until the connection is of no use any more; returns why."""
+        """Receive acknowledgements until the connection is no longer usable; return why."""
         try:
             while True:
                 data = b""
@@ -360,7 +365,7 @@ class Link:
             case frames.Pong():
                 self._failures = 0
             case frames.Refuse():
-                raise self._refused(frame)
+                raise refused(frame, self._peer)
             case frames.Skipped():
                 pass
             case _:
@@ -369,6 +374,6 @@ class Link:
     def _on_ack(self, topic: str, seq: int) -> None:
         lane = self._lanes.get(topic)
         if lane is not None and lane.outbox.acknowledge(seq):
-            lane.turnstile.look_again()
+            lane.turnstile.recheck()
             if lane.outbox.has_unsent:
                 self._make_ready(lane)

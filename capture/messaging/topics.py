@@ -1,16 +1,16 @@
-"""Topics: hand each incoming message to its topic's handler, and keep those that wait for one.
+"""Topics: delivers each incoming message to its topic's handler, and queues messages without one.
 
-Each topic is a queue with at most one handler, which gets one message at a time, in the order they came. A message
-counts as handled when the handler returns, and only then its sender may forget it (``Source.handled``). So a handler
-that waits, for room in a mailbox say, holds up its own topic and the senders of that topic, and nobody else.
+Each topic is a queue with at most one handler, which gets one message at a time, in order. A message counts as handled
+when the handler returns, and only then may its sender drop it (``Source.handled``). So a handler that waits, for
+example for room in a mailbox, delays only its own topic and the senders of that topic.
 
-Without a handler messages wait; how many is bounded by whoever lets them in. A handler that fails has had its message:
-the failure is logged and the next message comes. A handler whose actor is dead is taken off, and its message waits for
-the next one.
+Without a handler messages wait; whoever accepts them limits their number. Topics are declared beforehand, so that no
+message waits for a handler that never comes. If a handler fails, the failure is logged and its message counts as
+handled. A handler whose actor is dead is removed, and its message waits for the next one.
 """
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Protocol
 
 import structlog
@@ -22,17 +22,17 @@ from reactor.messages import Message
 
 Handler = Callable[[Message], Awaitable[None]]
 
-#: messages handled between two looks at the event loop
+#: messages handled before yielding to the event loop
 _BATCH = 256
 
 _log = structlog.get_logger()
 
 
 class Source(Protocol):
-    """Where messages come from, and who wants to know that one is done with."""
+    """Where messages come from; informed when one is handled."""
 
     def handled(self, topic: str) -> None:
-        """The oldest message of this source that waited on ``topic`` is done with."""
+        """Note that the oldest message of this source waiting on ``topic`` is handled."""
         ...
 
 
@@ -43,19 +43,23 @@ class _Topic:
         self.name = name
         self.handler: Handler | None = None
         self.is_running = False
-        #: no message: it came from a newer version, and only keeps its place
+        #: None: a message of a newer version, which only keeps its position
         self.waiting: deque[tuple[Message | None, Source]] = deque()
 
 
 class Topics:
-    """All topics of one capture. Handlers run in ``tasks``, one task per topic that has something to do."""
+    """All topics of one capture. Handlers run in ``tasks``, one task per active topic.
 
-    def __init__(self, tasks: TaskGroup) -> None:
+    ``names``: the declared topics; None: any, for tests.
+    """
+
+    def __init__(self, tasks: TaskGroup, names: Collection[str] | None = None) -> None:
         self._tasks = tasks
+        self._names = names
         self._topics: dict[str, _Topic] = {}
 
     def register(self, name: str, handler: Handler) -> None:
-        """Give ``handler`` what waits and what comes.
+        """Deliver waiting and new messages to ``handler``.
 
         :raises TopicTakenError: there is a handler already.
         """
@@ -66,13 +70,16 @@ class Topics:
         self._start(topic)
 
     def unregister(self, name: str, *, discard: bool) -> None:
-        """No further messages to the handler; the one it has, it finishes."""
+        """Deliver no further messages to the handler; it finishes the current one."""
         topic = self._topic(name)
         topic.handler = None
         if discard:
             while topic.waiting:
                 topic.waiting.popleft()[1].handled(name)
         self._forget_if_idle(topic)
+
+    def is_known(self, name: str) -> bool:
+        return self._names is None or name in self._names
 
     def put(self, name: str, message: Message | None, source: Source) -> None:
         topic = self._topics.get(name) or self._topic(name)
@@ -81,7 +88,7 @@ class Topics:
             self._start(topic)
 
     def drop(self, source: Source) -> int:
-        """Forget what a source that is gone has waiting; returns how many messages that were."""
+        """Drop the waiting messages of a source that is gone; return their number."""
         dropped = 0
         for topic in list(self._topics.values()):
             kept = [entry for entry in topic.waiting if entry[1] is not source]

@@ -1,4 +1,4 @@
-"""Wakeups: two ways to wait that anyio's primitives lack: for a hint, and for room in the order of arrival."""
+"""Wakeups: two waiting primitives that anyio lacks: for a signal, and for room in the order of arrival."""
 
 from collections.abc import Callable
 
@@ -6,7 +6,7 @@ import anyio
 
 
 class Signal:
-    """A hint for one waiter that there is something to do. Given while nobody waits, it is remembered."""
+    """Signals one waiter that there may be something to do. Remembered if there is no waiter."""
 
     __slots__ = ("_event", "_is_set")
 
@@ -30,9 +30,9 @@ class Signal:
 
 
 class Turnstile:
-    """Lets tasks through one by one, in the order they came, while ``has_room`` says so.
+    """Lets tasks pass one by one, in the order of arrival, while ``has_room`` returns True.
 
-    Who comes through must take the room before the next await, or the next one is let through for the same room.
+    A task that passes must use the room before its next await, otherwise the next one passes for the same room.
     """
 
     __slots__ = ("_has_room", "_lock", "_made_room")
@@ -44,7 +44,7 @@ class Turnstile:
 
     @property
     def is_free(self) -> bool:
-        """There is room, and nobody who came earlier waits for it."""
+        """Whether there is room, and no earlier task waits for it."""
         return not self._lock.locked() and self._has_room()
 
     async def pass_through(self) -> None:
@@ -52,6 +52,6 @@ class Turnstile:
             while not self._has_room():
                 await self._made_room.wait()
 
-    def look_again(self) -> None:
-        """``has_room`` may answer differently now."""
+    def recheck(self) -> None:
+        """Check again: ``has_room`` may have changed."""
         self._made_room.set()

@@ -1,7 +1,7 @@
-"""Lag meter: the time from a commit in the source until it can be read in the sink.
+"""Lag meter: measures the time from a commit in the source until it is readable in the sink.
 
-It is derived from how a changefeed's checkpoint moves. When the checkpoint's commit time goes from ``a`` to ``b`` and
-this is seen at ``t``, every commit in between became visible by ``t``: commits spread evenly over ``(a, b]`` have lags
+The lag is derived from the movement of a changefeed's checkpoint. When its commit time moves from ``a`` to ``b``,
+observed at ``t``, every commit in between became visible by ``t``: commits spread evenly over ``(a, b]`` have lags
 spread evenly over ``[t - b, t - a)``. Between two readings the lag is overestimated, never underestimated.
 """
 
@@ -20,7 +20,7 @@ class LagMeter:
     _lags: list[tuple[float, float]] = field(default_factory=list)
 
     def observe(self, now: float, checkpoint_time: float) -> None:
-        """``checkpoint_time``: commit time at the checkpoint, as seen at ``now``."""
+        """Record a reading: at ``now``, the commit time at the checkpoint is ``checkpoint_time``."""
         start = max(self._last, self.since)
         if checkpoint_time <= start:
             return
@@ -29,7 +29,7 @@ class LagMeter:
         self._last = checkpoint_time
 
     def percentile_ms(self, percent: float) -> float | None:
-        """None as long as nothing was observed."""
+        """Return a percentile of the lag in milliseconds; None before the first observation."""
         if not self._lags:
             return None
         ordered = sorted(self._lags)

@@ -1,4 +1,4 @@
-"""Quickstart load: a database of its own, tables made once, and a steady load on them."""
+"""Quickstart load: a database with tables made once, and a steady load on them."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -18,7 +18,7 @@ _STOP_TIMEOUT_S = 5.0
 
 
 class RunningLoad:
-    """A writer that runs as a child process."""
+    """A load that runs as a child process."""
 
     def __init__(self, name: str, child: children.Child, log: Path) -> None:
         self._name = name
@@ -26,14 +26,14 @@ class RunningLoad:
         self._log = log
 
     def is_running(self) -> bool:
-        """:raises EmbeddedError: it has failed."""
+        """:raises EmbeddedError: the load has failed."""
         code = self._child.poll()
         if code:
             raise EmbeddedError(f"{self._name} ended with code {code}; see {self._log}")
         return code is None
 
     async def wait(self) -> None:
-        while self.is_running():  # noqa: ASYNC110 - a child's end is no event of the loop
+        while self.is_running():  # noqa: ASYNC110 - the event loop cannot wait for a child's end
             await anyio.sleep(_POLL_S)
 
 
@@ -42,7 +42,7 @@ class Workload(Protocol):
 
     @property
     def server(self) -> str:
-        """Whose server it is, for people."""
+        """The server's product name, for people."""
         ...
 
     @property
@@ -50,7 +50,7 @@ class Workload(Protocol):
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """Filter rules that its tables match."""
+        """Filter rules that match its tables."""
         ...
 
     def start(self) -> None: ...
@@ -58,20 +58,20 @@ class Workload(Protocol):
     def stop(self) -> None: ...
 
     def is_prepared(self) -> bool:
-        """The last thing that ``prepare`` makes is there."""
+        """Return whether ``prepare`` has finished."""
         ...
 
     def describe(self, scale: int) -> str: ...
 
     async def prepare(self, scale: int) -> None:
-        """Make the tables: 100,000 rows for each ``scale``.
+        """Create the tables: 100,000 rows for each ``scale``.
 
         :raises EmbeddedError: the tool failed; the text names its log.
         """
         ...
 
     def writing(self, *, seconds: int, rate: int) -> AbstractAsyncContextManager[RunningLoad]:
-        """Write for ``seconds``, ``rate`` transactions (four changes each) a second; 0: as fast as it goes."""
+        """Write for ``seconds`` at ``rate`` transactions (four changes each) per second; 0: as fast as possible."""
         ...
 
 
@@ -79,7 +79,7 @@ class Workload(Protocol):
 async def running(
     argv: Sequence[str | Path], log: Path, *, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[RunningLoad]:
-    """``argv`` as a load; ``log`` takes what it prints."""
+    """Run ``argv`` as a load; its output goes to ``log``."""
     with log.open("ab") as output:
         child = children.spawn(argv, output=output, environment=environment)
     try:

@@ -1,4 +1,5 @@
-"""pgbench load: makes the quickstart's tables in an embedded PostgreSQL, and writes to them (TPC-B) steadily."""
+"""pgbench load: creates the quickstart's tables in an embedded PostgreSQL, and writes to them (TPC-B) at a steady
+rate."""
 
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -49,7 +50,7 @@ class Pgbench:
             await load.wait()
 
     def writing(self, *, seconds: int, rate: int) -> AbstractAsyncContextManager[RunningLoad]:
-        # Without --no-vacuum pgbench would begin by truncating the history.
+        # without --no-vacuum, pgbench would begin by truncating the history
         arguments = ["--no-vacuum", "--client", str(_CLIENTS), "--protocol", "prepared", "--time", str(seconds)]
         return self._running(*arguments, *(["--rate", str(rate)] if rate else []))
 

@@ -1,7 +1,8 @@
 """Quickstart: a database under load, replicated into Delta tables by a cluster of one capture, on one machine.
 
-Everything lies below one directory: the database, ``etcd``, ``log``, ``lake``, the key for secrets. A second run there
-continues from where the first was, however that ended. All parts are children of this process and die with it.
+Everything is stored below one directory: the database, ``etcd``, ``log``, ``lake``, the key for secrets. A second run
+there continues from the first, however that ended. Optionally jobs run on a Spark cluster, and log and tables are
+stored on an S3 server (``parts``). All parts are children of this process and die with it.
 
 start parts → tables (once) → changefeed (once) → snapshot → load for N seconds → checkpoint covers it → compare
 """
@@ -30,6 +31,7 @@ from capture.embedded import places
 from capture.errors import ChangefeedNotFoundError, ConfigError
 from capture.quickstart.lag import LagMeter
 from capture.quickstart.load import Workload
+from capture.quickstart.parts import Parts, SparkKind, StorageKind
 from capture.quickstart.pgbench import Pgbench
 from capture.quickstart.sysbench import Sysbench
 from capture.server import NewMember, running
@@ -56,7 +58,7 @@ _DIRECTORIES: Mapping[SourceKind, Path] = {"postgres": Path("weir-data"), "maria
 
 
 class Summary(BaseModel):
-    """What ``--json`` prints."""
+    """The output of ``--json``."""
 
     equal: bool
     tables: int
@@ -65,7 +67,7 @@ class Summary(BaseModel):
     changes_per_second: float
     lag_p50_ms: float | None
     lag_p99_ms: float | None
-    #: the first differing keys, by table; empty when equal
+    #: the first differing keys, by table; empty if equal
     differences: dict[str, tuple[str, ...]] = {}
 
 
@@ -77,21 +79,31 @@ def run(
     seconds: int,
     scale: int,
     rate: int,
+    spark: SparkKind,
+    storage: StorageKind,
     json: bool,
 ) -> int:
-    """Returns the exit code: 0 iff source and sink are equal at the end, 130 after Ctrl-C.
+    """Run the quickstart, and return the exit code: 0 if source and sink are equal at the end, 130 after Ctrl-C.
 
-    :raises WeirError: something cannot start, or the changefeed failed.
+    :raises WeirError: a part cannot start, or the changefeed failed.
     """
     directory = directory or _DIRECTORIES[source]
     _refuse_other_source(directory, source)
     make_directory(directory)
     settings = _settings(directory)
     workload = Pgbench(directory) if source == "postgres" else Sysbench(directory)
+    parts = Parts(directory, spark, storage)
     logs.configure(settings.log_level, file=directory / "weir.log")
     with locked(directory / "quickstart.lock", what="a quickstart"), Reporter() as reporter:
         session = Quickstart(
-            settings, workload, reporter=reporter, seconds=seconds, scale=scale, rate=rate, new_member=new_member
+            settings,
+            workload,
+            reporter=reporter,
+            seconds=seconds,
+            scale=scale,
+            rate=rate,
+            new_member=new_member,
+            parts=parts,
         )
         summary = loop.run(_until_signalled, session.run)
     if summary is None:
@@ -99,12 +111,12 @@ def run(
     if json:
         console.print_json(summary)
     else:
-        _print(summary, directory)
+        _print(summary, parts)
     return 0 if summary.equal else 1
 
 
 class Quickstart:
-    """One run. ``new_member`` makes the capture."""
+    """One run. ``new_member`` creates the capture."""
 
     def __init__(
         self,
@@ -116,6 +128,7 @@ class Quickstart:
         scale: int,
         rate: int,
         new_member: NewMember,
+        parts: Parts | None = None,
     ) -> None:
         self._settings = settings
         self._reporter = reporter
@@ -124,12 +137,13 @@ class Quickstart:
         self._rate = rate
         self._new_member = new_member
         self._workload = workload
+        self._parts = parts or Parts(settings.data_dir)
 
     async def run(self) -> Summary:
         await to_thread.run_sync(find_java)
-        async with self._source():
+        async with self._source(), self._running_parts() as settings:
             self._reporter.step("starting etcd, Spark and a capture")
-            async with running(self._settings, new_member=self._new_member) as member:
+            async with running(settings, new_member=self._new_member) as member:
                 self._reporter.finish()
                 feed = await self._changefeed(member.cluster)
                 feed = await self._snapshot(member.cluster, feed)
@@ -148,7 +162,7 @@ class Quickstart:
 
     @asynccontextmanager
     async def _source(self) -> AsyncIterator[None]:
-        """The database with its tables."""
+        """Run the database, with its tables."""
         workload = self._workload
         self._reporter.step(f"starting {workload.server}")
         try:
@@ -163,8 +177,18 @@ class Quickstart:
             with anyio.CancelScope(shield=True):
                 await to_thread.run_sync(workload.stop)
 
+    @asynccontextmanager
+    async def _running_parts(self) -> AsyncIterator[ServerSettings]:
+        """Run the parts, and yield the capture's settings with them."""
+        parts = self._parts.running(self._settings, self._reporter)
+        try:
+            yield await to_thread.run_sync(parts.__enter__)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await to_thread.run_sync(parts.__exit__, None, None, None)
+
     async def _changefeed(self, cluster: views.Cluster) -> ChangefeedView:
-        """The one from an earlier run, or a new one."""
+        """Return the changefeed of an earlier run, or a new one."""
         try:
             feed = await _when_owner(lambda: cluster.query(FEED))
         except ChangefeedNotFoundError:
@@ -177,13 +201,13 @@ class Quickstart:
         return views.ChangefeedSpec(
             changefeed_id=FEED,
             source_uri=self._workload.uri,
-            sink_uri=f"delta+file://{(self._settings.data_dir / 'lake').absolute()}",
+            sink_uri=self._parts.sink_uri,
             # a table without a key (pgbench_history) is appended to
             config=ChangefeedConfig(filter=FilterConfig(rules=self._workload.rules), force_replicate=True),
         )
 
     async def _snapshot(self, cluster: views.Cluster, feed: ChangefeedView) -> ChangefeedView:
-        """Until sync has taken over."""
+        """Wait until sync has started."""
         self._reporter.step("snapshot")
         started = time.monotonic()
         while feed.unit is not Unit.SYNC:
@@ -231,7 +255,7 @@ class Quickstart:
 
 
 class _Rate:
-    """Changes a second over the last two seconds or so."""
+    """Changes per second over about the last two seconds."""
 
     def __init__(self) -> None:
         self._seen: list[tuple[float, int]] = []
@@ -244,7 +268,7 @@ class _Rate:
 
 
 async def _until_signalled(work: Callable[[], Awaitable[T]]) -> T | None:
-    """The result of ``work``, or None when SIGINT or SIGTERM came first (everything is undone by then)."""
+    """Return the result of ``work``, or None if SIGINT or SIGTERM came first (everything is cleaned up by then)."""
     result: T | None = None
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with anyio.create_task_group() as tasks:
@@ -261,7 +285,7 @@ async def _cancel_when_signalled(signals: AsyncIterator[signal.Signals], scope: 
 
 
 async def _when_owner(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask again while there is no owner yet, or what failed may pass."""
+    """Retry while there is no owner, or after a transient failure."""
     deadline = time.monotonic() + _RETRY_LIMIT_S
     while True:
         try:
@@ -281,25 +305,25 @@ def _healthy(feed: ChangefeedView) -> ChangefeedView:
 
 
 def _refuse_other_source(directory: Path, source: SourceKind) -> None:
-    """:raises ConfigError: the directory is another source's."""
+    """:raises ConfigError: the directory was used with another source."""
     for other in _DIRECTORIES:
         if other != source and (directory / other).exists():
             raise ConfigError(f"{directory} holds a quickstart of {other}; choose another --dir for {source}")
 
 
 def _settings(directory: Path) -> ServerSettings:
-    """The usual address where it is free, so that ``weir changefeed query`` finds it; else any."""
+    """Use the default address if it is free, so that ``weir changefeed query`` finds it; otherwise any."""
     host, port = split_address(DEFAULT_ADDRESS)
     address = DEFAULT_ADDRESS if places.is_free(port, host) else f"{host}:0"
     return load_server_settings(etcd="", addr=address, data_dir=directory)
 
 
-def _print(summary: Summary, directory: Path) -> None:
+def _print(summary: Summary, parts: Parts) -> None:
     rows = [(name.replace("_", " "), _shown(value)) for name, value in summary if name != "differences"]
     console.print_table(("quickstart", "result"), rows)
     for table, keys in summary.differences.items():
         console.print_table((f"{table}: first differences",), [(key,) for key in keys])
-    console.print_line(f"Delta tables: {(directory / 'lake').absolute()}")
+    console.print_line(f"Delta tables: {parts.lake}")
 
 
 def _shown(value: object) -> str:

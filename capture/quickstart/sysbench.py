@@ -1,6 +1,6 @@
-"""sysbench load: makes the quickstart's tables in an embedded MariaDB, and writes to them at a steady rate.
+"""sysbench load: creates the quickstart's tables in an embedded MariaDB, and writes to them at a steady rate.
 
-One transaction of ``oltp_write_only`` is two updates, a delete and an insert under the deleted key.
+One transaction of ``oltp_write_only`` is two updates, a delete, and an insert under the deleted key.
 """
 
 import shutil
@@ -46,7 +46,7 @@ class Sysbench:
         self._mariadb.stop()
 
     def is_prepared(self) -> bool:
-        """The last table's second index is made when its rows are in."""
+        """The last table's second index is created after its rows."""
         sql = (
             "SELECT count(*) FROM information_schema.statistics "
             f"WHERE table_schema = '{_DATABASE}' AND index_name = 'k_{_TABLES}'"
@@ -62,7 +62,7 @@ class Sysbench:
             await load.wait()
 
     def _make_database(self) -> None:
-        """An earlier run that was killed while it made the tables has left some."""
+        """Drop what an earlier run left that was killed while it created the tables."""
         self._mariadb.execute(f"DROP DATABASE IF EXISTS {_DATABASE}")
         self._mariadb.create_database(_DATABASE)
 
@@ -86,7 +86,7 @@ class Sysbench:
             "tables": _TABLES,
             **options,
         }
-        # a password does not belong on a command line
+        # passwords do not belong on a command line
         with NamedTemporaryFile("w", prefix="weir-sysbench-") as file:
             file.write(f"mysql-password={self._mariadb.password}\n")
             file.flush()

@@ -1,1 +1,1 @@
-"""Security: secrets at rest."""
+"""Security: certificates, tokens and encrypted secrets."""

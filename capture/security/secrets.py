@@ -1,34 +1,38 @@
-"""Secrets: passwords in URIs, masked for people, sealed for etcd, resolved for whoever connects.
+"""Secrets: passwords in URIs: masked for people, sealed for etcd, resolved for connecting.
 
 A secret can be written into a URI, or named by reference: ``?password=env:NAME`` or ``?password=file:/path``.
-References are stored as they are and looked up by the capture that connects, each time it does. What is stored is
-encrypted (Fernet) with a key that all captures of a cluster share.
+References are stored as they are and resolved by the connecting capture, each time. Stored secrets are encrypted
+(Fernet) with a key that all captures of a cluster share.
 """
 
-import contextlib
-import os
 import re
-import tempfile
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 
-from cryptography.fernet import Fernet, InvalidToken
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from capture.errors import ConfigError
+from capture.errors import CaptureFaultError, ConfigError
+from capture.security import key_file
+from capture.security.reach import LookUp, look_up_freely
 from reactor.records.changefeed import SealedUri
 
 MASK = "***"
 _SECRET_PARAMETER = re.compile(
     r"pass(word|wd)?$|secret|token|credential|(access|private|account|api|sasl)[-_.]?key", re.I
 )
-# For text that holds URIs: the password of the user part, up to the last @ before the path; then secret parameters.
-_USERINFO = re.compile(r"([a-zA-Z][\w+.-]*://[^\s/?#:@]*):[^\s/?#]*@")
+# for text that contains URIs: the password of the user part, up to the last @ of the word, since @, /, ? and # in it
+# may be unescaped; then secret parameters. Placeholders in error texts are kept
+_USERINFO = re.compile(r"([a-zA-Z][\w+.-]*://(?!user:password@)[^\s/?#:]*):\S*@")
 _PARAMETER = re.compile(r"([?&]([\w.-]+)=)([^&\s#'\"]+)")
 _REFERENCE = re.compile(r"^(env|file):(.+)$")
 
 
 def mask(text: str) -> str:
-    """``text`` with the passwords of every URI in it replaced; works on malformed URIs and on whole sentences."""
+    """Return ``text`` with the passwords of every URI in it replaced; works on malformed URIs and on whole
+    sentences."""
     return _PARAMETER.sub(_masked_parameter, _USERINFO.sub(rf"\1:{MASK}@", text))
 
 
@@ -37,10 +41,12 @@ def _masked_parameter(match: re.Match[str]) -> str:
     return f"{match[1]}{MASK}" if is_secret else match[0]
 
 
-def resolve(uri: str) -> str:
-    """``uri`` with references replaced by what they name; a ``password`` parameter moves to the user part.
+def resolve(uri: str, look_up: LookUp = look_up_freely) -> str:
+    """Return ``uri`` with references resolved; a ``password`` parameter moves to the user part.
 
-    :raises ConfigError: a reference names nothing; the text has the name, never a value.
+    ``look_up``: see ``capture.security.reach``, which decides what may be named.
+
+    :raises ConfigError: a reference cannot be resolved; the text has the name, never a value.
     """
     try:
         parts = urlsplit(uri)
@@ -48,7 +54,7 @@ def resolve(uri: str) -> str:
         raise ConfigError("a URI is malformed; write scheme://user:password@host:port/…, an IPv6 host in [ ]") from None
     if not parts.query:
         return uri
-    parameters = [(name, looked_up(value)) for name, value in parse_qsl(parts.query, keep_blank_values=True)]
+    parameters = [(name, look_up(value)) for name, value in parse_qsl(parts.query, keep_blank_values=True)]
     if parts.username:
         password = next((value for name, value in parameters if name == "password"), None)
         parameters = [pair for pair in parameters if pair[0] != "password"]
@@ -56,25 +62,12 @@ def resolve(uri: str) -> str:
     return urlunsplit(parts._replace(query=urlencode(parameters, quote_via=quote, safe="/:,*")))
 
 
-def looked_up(value: str) -> str:
-    """``value``, or what it refers to.
-
-    :raises ConfigError: a reference names nothing.
-    """
-    match = _REFERENCE.match(value)
-    if match is None:
-        return value
-    kind, name = match.groups()
-    if kind == "env":
-        if name not in os.environ:
-            raise ConfigError(f"the variable {name} is not set; set it for every capture, or name another (env:NAME)")
-        return os.environ[name]
-    try:
-        return Path(name).read_text().rstrip("\r\n")
-    except OSError as error:
-        raise ConfigError(
-            f"cannot read the secret file {name} ({error.strerror}); it must exist on every capture"
-        ) from None
+def with_password(uri: str, password: str) -> str:
+    """:raises ConfigError: the URI names no user, or has a password."""
+    parts = urlsplit(uri)
+    if not parts.username or parts.password:
+        raise ConfigError("the source URI must name a user, and no password beside the one that is given apart")
+    return urlunsplit(_with_password(parts, password))
 
 
 def _with_password(parts: SplitResult, password: str) -> SplitResult:
@@ -84,65 +77,106 @@ def _with_password(parts: SplitResult, password: str) -> SplitResult:
 
 
 class Keeper:
-    """Seals URIs with the cluster's key, and opens them."""
+    """Seals URIs with one of the cluster's keys, and opens what any of them has sealed."""
 
-    def __init__(self, key: bytes) -> None:
-        try:
-            self._fernet = Fernet(key)
-        except ValueError as error:
-            raise ConfigError(
-                "the secret key is not a Fernet key; take the secret.key of one capture's data directory"
-            ) from error
+    def __init__(self, *keys: bytes, path: Path | None = None) -> None:
+        """``keys``: the newest last; the first one seals until ``use`` changes that. ``path``: their file."""
+        self._path = path
+        self._keys = _by_fingerprint(keys)
+        self._sealing = next(iter(self._keys))
+
+    @property
+    def keys(self) -> tuple[bytes, ...]:
+        """All keys, the sealing one first; other keys are derived from them, never shown."""
+        return tuple(sorted(self._keys.values(), key=lambda key: key != self._keys[self._sealing]))
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the sealing key without revealing it."""
+        return self._sealing
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """The fingerprints of all keys, the newest last."""
+        return tuple(self._keys)
+
+    @property
+    def has_file(self) -> bool:
+        return self._path is not None
 
     @classmethod
     def from_file(cls, path: Path) -> "Keeper":
-        """:raises ConfigError: the file cannot be read, or holds no key."""
-        try:
-            return cls(path.read_bytes().strip())
-        except OSError as error:
-            raise ConfigError(
-                f"cannot read the secret key file {path} ({error.strerror}); give --secret-key-file"
-            ) from error
+        """:raises ConfigError: the file cannot be read, or contains no key."""
+        return cls(*key_file.read_keys(path), path=path)
 
     @classmethod
     def from_own_file(cls, path: Path) -> "Keeper":
-        """As ``from_file``, but the file is made (0600) when it is not there: for a cluster of one machine."""
+        """Like ``from_file``, but create the file (0600) if it is missing: for a cluster on one machine."""
         if not path.exists():
-            try:
-                _write_new(path, new_key())
-            except OSError as error:
-                raise ConfigError(f"cannot write {path} ({error.strerror}); choose another --data-dir") from error
+            key_file.make_file(path)
         return cls.from_file(path)
 
+    def use(self, fingerprint: str) -> None:
+        """Seal with this key from now on, if it is known."""
+        if fingerprint in self._keys:
+            self._sealing = fingerprint
+
+    def read_again(self, needed: Collection[str] = ()) -> None:
+        """Reload the file's keys. Keys that are ``needed`` are kept even if the file has lost them.
+
+        :raises ConfigError: it has lost one, cannot be read, or contains no key; all other keys are loaded.
+        """
+        if self._path is None:
+            return
+        found = _by_fingerprint(key_file.read_keys(self._path))
+        lost = {name: key for name, key in self._keys.items() if name in needed and name not in found}
+        self._keys = lost | found
+        if self._sealing not in self._keys:
+            self._sealing = next(iter(self._keys))
+        if lost:
+            raise ConfigError(
+                f"the secret key file {self._path} lacks the cluster's key {next(iter(lost))}; put it back"
+            )
+
     def seal(self, uri: str) -> SealedUri:
-        return SealedUri(masked=mask(uri), sealed=self._fernet.encrypt(uri.encode()).decode())
+        sealed = Fernet(self._keys[self._sealing]).encrypt(uri.encode())
+        return SealedUri(masked=mask(uri), sealed=sealed.decode())
 
     def open(self, sealed: SealedUri) -> str:
-        """The URI as it was given; references are not resolved.
+        """Return the URI as it was given; references are not resolved.
 
-        :raises ConfigError: it was sealed with another key.
+        :raises CaptureFaultError: it was sealed with another key.
         """
         try:
-            return self._fernet.decrypt(sealed.sealed.encode()).decode()
+            return MultiFernet([Fernet(key) for key in self.keys]).decrypt(sealed.sealed.encode()).decode()
         except InvalidToken:
-            raise ConfigError(
+            raise CaptureFaultError(
                 f"{sealed.masked} was sealed with another key; give every capture the same --secret-key-file"
             ) from None
 
-    def connectable(self, sealed: SealedUri) -> str:
-        """The URI to connect with: opened, references resolved. Never log it, never store it."""
-        return resolve(self.open(sealed))
+    def sealed_again(self, sealed: SealedUri) -> SealedUri | None:
+        """Return the URI sealed with the current key; None if it already is.
+
+        :raises CaptureFaultError: none of the keys opens it.
+        """
+        try:
+            Fernet(self._keys[self._sealing]).decrypt(sealed.sealed.encode())
+        except InvalidToken:
+            return self.seal(self.open(sealed))
+        return None
 
 
-def new_key() -> bytes:
-    return Fernet.generate_key()
+def fingerprint_of(key: bytes) -> str:
+    return HKDF(SHA256(), 8, salt=None, info=b"weir secret key fingerprint 1").derive(key).hex()
 
 
-def _write_new(path: Path, content: bytes) -> None:
-    """Whole or not at all, and never over a file that another capture has just written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent) as file:  # 0600 from its first byte on
-        file.write(content)
-        file.flush()
-        with contextlib.suppress(FileExistsError):
-            os.link(file.name, path)
+def _by_fingerprint(keys: Sequence[bytes]) -> dict[str, bytes]:
+    """:raises ConfigError: one is invalid."""
+    try:
+        for key in keys:
+            Fernet(key)
+    except ValueError as error:
+        raise ConfigError(
+            "the secret key is not a Fernet key; take the secret.key of one capture's data directory"
+        ) from error
+    return {fingerprint_of(key): key for key in keys}

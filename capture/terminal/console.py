@@ -1,6 +1,6 @@
 """Console: writes results to stdout (a table, or one JSON document) and everything else to stderr.
 
-An error is one line, ``error: cause; cure``. Tracebacks are for those who ask (``WEIR_DEBUG=1``).
+An error is one line, ``error: cause; cure``. Tracebacks are shown on request (``WEIR_DEBUG=1``).
 """
 
 import json
@@ -20,22 +20,22 @@ from rich.table import Column, Table
 from capture.security.secrets import mask
 from reactor.errors import WeirError
 
-#: of a table in a file or a pipe
+#: width of a table in a file or a pipe
 _FILE_WIDTH = 200
-#: what a terminal would act on instead of showing it
+#: control characters, which a terminal would interpret
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _FAULT = "it is a fault in Weir: run again with WEIR_DEBUG=1 and report the traceback"
 
 
 def print_json(value: object) -> None:
-    """The one document on stdout. Never coloured, never wrapped."""
+    """Print the one JSON document on stdout, never coloured or wrapped."""
     sys.stdout.write(json.dumps(_plain(value), indent=2) + "\n")
     sys.stdout.flush()
 
 
 def print_json_list(fields: Mapping[str, object], name: str, items: Iterable[object]) -> None:
-    """One document of ``fields`` and a list, item by item as they come. Where they end with an error it has that too,
-    and the error is raised."""
+    """Print one document of ``fields`` and a list, item by item. If the iteration ends with an error, the document
+    contains it too, and it is raised."""
     write = sys.stdout.write
     write("{\n" + "".join(f"  {json.dumps(key)}: {json.dumps(_plain(value))},\n" for key, value in fields.items()))
     write(f"  {json.dumps(name)}: [")
@@ -56,7 +56,7 @@ def print_json_list(fields: Mapping[str, object], name: str, items: Iterable[obj
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
-    # what is longer than its column is folded, not cut off: names and positions are there to be copied
+    # long values are folded, not cut off, so that names and positions can be copied
     table = Table(*(Column(name, overflow="fold") for name in columns), title=title or None, title_justify="left")
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
@@ -69,7 +69,7 @@ def print_line(text: str) -> None:
 
 
 def print_fields(view: BaseModel) -> None:
-    """One answer, field by field; empty fields are left out."""
+    """Print one object, field by field, without empty fields."""
     rows = [(name, value) for name, value in view if value not in (None, "", (), 0.0)]
     table = Table(show_header=False, box=None)
     for name, value in rows:
@@ -86,19 +86,19 @@ def print_error(error: BaseException) -> None:
 
 
 def describe(error: BaseException) -> str:
-    """One line, without passwords."""
+    """Return the error as one line, without passwords."""
     root = root_of(error)
     text = str(root) if isinstance(root, WeirError) else f"{type(root).__name__}: {root}; {_FAULT}"
     return mask(one_line(text))
 
 
 def one_line(text: str) -> str:
-    """The text in one line; control characters, which a name may hold, are written out (``\\x1b``)."""
+    r"""Return the text in one line, with control characters escaped (``\x1b``)."""
     return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", " ".join(text.split()))
 
 
 def root_of(error: BaseException) -> BaseException:
-    """The one error to show of a group: one that was raised on purpose, if there is any."""
+    """Return the one error of a group to show: one that was raised on purpose, if there is any."""
     leaves = list(_leaves(error))
     return next((leaf for leaf in leaves if isinstance(leaf, WeirError)), leaves[0])
 
@@ -109,13 +109,13 @@ def is_debugging() -> bool:
 
 @contextmanager
 def waiting(text: str) -> Iterator[Callable[[str], None]]:
-    """A spinner on stderr while something takes its time; nothing where that is a file. Yields what changes it."""
+    """Show a spinner on stderr if that is a terminal. Yields a function that changes its text."""
     with Console(stderr=True).status(text) as status:
         yield status.update
 
 
 def when(seconds: float) -> str:
-    """A Unix time for people; empty for 0, which means unknown."""
+    """Format a Unix time for people; empty for 0, which means unknown."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else ""
 
 

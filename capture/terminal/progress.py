@@ -1,4 +1,4 @@
-"""Live progress on stderr: bars on a terminal, a plain line every few seconds elsewhere (a log of CI, say)."""
+"""Live progress on stderr: bars on a terminal, otherwise a plain line every few seconds (for example in a CI log)."""
 
 import sys
 import time
@@ -12,7 +12,7 @@ _PLAIN_INTERVAL_S = 5.0
 
 
 class Reporter:
-    """One line of work at a time: ``step`` begins it, ``show`` updates it. A context manager."""
+    """Shows one step of work at a time: ``step`` begins it, ``show`` updates it. A context manager."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -36,7 +36,7 @@ class Reporter:
         self._progress.stop()
 
     def step(self, text: str) -> None:
-        """What is being done from now on; the line before it stays as it is."""
+        """Begin a step; the previous line stays as it is."""
         if self._task is not None:
             self._progress.stop_task(self._task)
         self._text, self._shown_at = text, 0.0
@@ -45,7 +45,7 @@ class Reporter:
             self._plain(text)
 
     def show(self, done: float, total: float, note: str) -> None:
-        """``total`` 0: not known."""
+        """Update the step. ``total`` 0: not known."""
         assert self._task is not None, "a step comes first"
         self._progress.update(self._task, completed=done, total=total or None, note=note)
         if not self._live and time.monotonic() - self._shown_at >= _PLAIN_INTERVAL_S:
@@ -53,7 +53,7 @@ class Reporter:
             self._plain(f"{self._text}: {done / total:.0%} {note}" if total else f"{self._text}: {note}")
 
     def finish(self, note: str = "") -> None:
-        """The step is done."""
+        """Finish the step."""
         if self._task is not None:
             total = self._progress.tasks[self._task].total or 1
             self._progress.update(self._task, completed=total, total=total, note=note)

@@ -66,7 +66,8 @@ class SqliteSink:
     def unfit(self, tables: Sequence[TableRecord]) -> dict[int, str]:
         first: dict[str, TableRecord] = {}
         alike = [table for table in tables if first.setdefault(_title(table).lower(), table) is not table]
-        return {table.table_id: f"SQLite takes {_title(table)} for another table's name" for table in alike}
+        own = [table for table in tables if _title(table).lower().startswith("sqlite_")]
+        return {table.table_id: f"SQLite takes {_title(table)} for another table's name" for table in (*alike, *own)}
 
     def committed_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
         if not self._path.exists():
@@ -77,7 +78,7 @@ class SqliteSink:
     def visible(self, table: TableRecord, spans: Sequence[TableSpan]) -> Visible:
         return Visible("", max((self.committed_ts(table, span) or Ts(0) for span in spans), default=Ts(0)))
 
-    def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
+    def stage(self, table: TableRecord, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
         first = next(batches, None)
         if first is None:
             return []
@@ -237,7 +238,8 @@ def _empty(arrow: pa.Schema) -> pa.Table:
 
 
 def _title(table: TableRecord) -> str:
-    return f"{table.schema_name}.{table.name}"
+    """Not that of another table: a name with a ``.`` has a location, in which it is encoded."""
+    return table.path.replace("/", ".") if table.location else f"{table.schema_name}.{table.name}"
 
 
 def _quoted(name: str) -> str:

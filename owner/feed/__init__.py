@@ -1,1 +1,1 @@
-"""Changefeed: state, run, removal, workers."""
+"""Changefeed: its state, run, removal and workers."""

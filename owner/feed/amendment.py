@@ -1,18 +1,21 @@
-"""Amendment: checks and makes operators' changes to an existing changefeed's configuration and position.
+"""Amendment: validates and applies operators' changes to an existing changefeed's configuration and position.
 
-Refused is what the state does not allow, and what would have no effect: which tables are replicated, and through which
-slot, is settled when their snapshot is taken. Whether source and sink can live with the change is for the caller to ask
-them first; a sink that records its own Ts continues from there whatever the position here says.
+Changes that the state does not allow, or that would have no effect, are refused: the slot is fixed by the snapshot, and
+so are the tables until the log is followed; from then on another filter makes tables leave and join. The caller first
+checks that source and sink can accept the change; a sink that records its own Ts continues from there whatever position
+is set here.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from owner.errors import JobRefusedError
+from owner.feed.state import is_running
 from owner.jobs import Update
 from owner.progress.facts import Facts
-from owner.progress.units import goes_on
+from owner.progress.units import can_continue
 from owner.tables import repartition
+from owner.tables.schema_changes import names_of
 from reactor.ids import Ts
 from reactor.records.changefeed import (
     ChangefeedConfig,
@@ -22,14 +25,16 @@ from reactor.records.changefeed import (
     FilterConfig,
     Mode,
     SealedUri,
+    Unit,
 )
 from reactor.records.source_settings import STORED_FLAT
+from reactor.state import ChangefeedState
 
-#: ``finished`` does not run either, but what has finished can only be looked at again, or continue in another mode
+#: ``finished`` does not run either, but a finished changefeed can only be inspected, or continue in another mode
 UPDATABLE = (FeedState.STOPPED, FeedState.FAILED)
 REWINDABLE = (FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED)
 
-#: keys of the configuration that count only until the tables are known
+#: configuration keys that have no effect once the tables are known
 _SETTLED_BY_SNAPSHOT = (
     "filter.rules",
     "force_replicate",
@@ -42,25 +47,36 @@ _SETTLED_BY_SNAPSHOT = (
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One field, as people read it; secrets are masked."""
+    """One changed field for display; secrets are masked."""
 
     field: str
     before: str
     after: str
 
 
+def existing(feed: ChangefeedState) -> ChangefeedInfo:
+    """Return the changefeed's info.
+
+    :raises JobRefusedError: it cannot be read.
+    """
+    if feed.info is None:
+        raise JobRefusedError(f"changefeed {feed.id} has no readable info; repair or delete its keys")
+    return feed.info
+
+
 def updated(facts: Facts, change: Update) -> ChangefeedInfo:
-    """The changefeed with ``change``.
+    """Return the changefeed with ``change`` applied.
 
     :raises JobRefusedError: its state does not allow it, or it would have no effect.
     """
     info = facts.info
     if change.mode not in (None, info.mode):
         _refuse_mode(facts, change.mode)
-    elif info.state not in UPDATABLE:
+    elif info.state not in UPDATABLE and not (is_running(info.state) and _is_of_filter(info, change)):
         raise JobRefusedError(f"changefeed {info.id} is {info.state}: update is not possible{_cure(info.state)}")
     if change.config is not None and facts.record is not None:
-        _refuse_settled(info, change.config)
+        _refuse_settled(facts, change.config, is_moved=change.joining is not None)
+    _refuse_joining(facts, change)
     changes: dict[str, object] = {
         "source": change.source,
         "sink": change.sink,
@@ -72,11 +88,13 @@ def updated(facts: Facts, change: Update) -> ChangefeedInfo:
     if change.target_ts is not None:
         changes["target_ts"] = _target(facts, change.target_ts)
     after = {name: value for name, value in changes.items() if value is not None or name == "target_ts"}
+    if is_running(info.state):
+        after["epoch"] = info.epoch + 1  # whatever runs begins again, with the new filter
     return info.with_(**after)
 
 
 def differences(before: ChangefeedInfo, after: ChangefeedInfo) -> tuple[Difference, ...]:
-    """What a user sees change."""
+    """Return the visible differences."""
     found = [*_uri("source", before.source, after.source), *_uri("sink", before.sink, after.sink)]
     if before.mode != after.mode:
         found.append(Difference("mode", before.mode, after.mode))
@@ -87,9 +105,9 @@ def differences(before: ChangefeedInfo, after: ChangefeedInfo) -> tuple[Differen
 
 
 def rewound(facts: Facts, ts: Ts) -> ChangefeedStatus:
-    """The status with the changefeed continuing from ``ts``, back or within what has been read.
+    """Return the status of the changefeed continuing from ``ts``, which is in the past or within what has been read.
 
-    :raises JobRefusedError: the log does not reach from there to here.
+    :raises JobRefusedError: the log does not cover the range from there.
     """
     repartition.refuse_while_repartitioning(facts)
     info, status, head = facts.info, facts.status, facts.head
@@ -108,7 +126,7 @@ def rewound(facts: Facts, ts: Ts) -> ChangefeedStatus:
 
 
 def refuse_rewind(facts: Facts, ts: Ts) -> None:
-    """:raises JobRefusedError: it is not stopped, has nothing to go back to, or is not past ``ts``."""
+    """:raises JobRefusedError: it is not stopped, has no checkpoint to rewind, or is not past ``ts``."""
     info, status = facts.info, facts.status
     if info.state not in REWINDABLE:
         raise JobRefusedError(f"changefeed {info.id} is {info.state}: rewind is not possible{_cure(info.state)}")
@@ -118,28 +136,57 @@ def refuse_rewind(facts: Facts, ts: Ts) -> None:
         raise JobRefusedError(f"changefeed {info.id} is at {status.checkpoint_ts}: {ts} is not before that; resume it")
 
 
+def refuse_replay(facts: Facts, ts: Ts) -> None:
+    """:raises JobRefusedError: continuing from ``ts`` would replay a schema change that the sink has applied."""
+    past = [at for at, record in sorted(facts.ddl.items()) if record.done and at > ts]
+    if past:
+        raise JobRefusedError(
+            f"the schema of {names_of(facts, facts.ddl[past[-1]])} was changed at {past[-1]}, behind {ts}: what was "
+            f"written under the old one does not fit the sink any more; continue at {past[-1]} or later, "
+            "or create another changefeed for a new snapshot"
+        )
+
+
 def _refuse_mode(facts: Facts, mode: Mode) -> None:
-    """A dump that has finished can be loaded, and what was loaded can be followed."""
+    """A finished dump can be loaded, and a loaded snapshot can be followed by sync."""
     info, record = facts.info, facts.record
     if info.state is not FeedState.FINISHED or record is None:
         raise JobRefusedError(
             f"changefeed {info.id} is {info.state}: its mode ({info.mode}) can be changed when it has finished"
         )
-    if not goes_on(mode, record):
+    if not can_continue(mode, record):
         raise JobRefusedError(
             f"changefeed {info.id} has finished in mode {info.mode}: mode {mode} cannot continue from there; create "
             "another one"
         )
 
 
-def _refuse_settled(info: ChangefeedInfo, config: ChangefeedConfig) -> None:
+def _refuse_settled(facts: Facts, config: ChangefeedConfig, *, is_moved: bool) -> None:
+    """While the log is followed, other rules are not too late, if it is known which tables they move."""
+    info, is_followed = facts.info, facts.unit is Unit.SYNC and facts.record is not None
     old, new = dict(_settings(info.config)), dict(_settings(config))
     for name in _SETTLED_BY_SNAPSHOT:
-        if old[name] != new[name]:
+        if old[name] != new[name] and not (is_followed and is_moved and name == "filter.rules"):
             raise JobRefusedError(
                 f"{name.replace('_', '-')} of changefeed {info.id} was settled when its snapshot began (it is "
                 f"{old[name] or 'empty'}): create another changefeed, or leave it as it is"
             )
+
+
+def _is_of_filter(info: ChangefeedInfo, change: Update) -> bool:
+    """Return whether nothing else changes."""
+    others = (change.source, change.sink, change.target_ts)
+    is_alone = change.config is not None and others == (None, None, None)
+    return is_alone and change.config.with_(filter=info.config.filter) == info.config  # type: ignore[union-attr]
+
+
+def _refuse_joining(facts: Facts, change: Update) -> None:
+    """:raises JobRefusedError: a copy of the tables that join would be of a later Ts than the changefeed's last."""
+    if change.joining and facts.info.target_ts is not None:
+        raise JobRefusedError(
+            f"changefeed {facts.info.id} ends at target {facts.info.target_ts}, and copies of tables that join would "
+            "be of a later Ts; take the target away first (changefeed update --target-ts 0)"
+        )
 
 
 def _target(facts: Facts, target_ts: Ts) -> Ts | None:
@@ -154,7 +201,7 @@ def _target(facts: Facts, target_ts: Ts) -> Ts | None:
 
 
 def _uri(field: str, before: SealedUri, after: SealedUri) -> Iterator[Difference]:
-    """The same URI sealed again differs too: the caller leaves that out."""
+    """The same URI sealed again differs too: the caller omits it."""
     if before == after:
         return
     if before.masked == after.masked:

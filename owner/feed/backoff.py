@@ -1,7 +1,7 @@
-"""Backoff: how long a failing changefeed waits before it runs again, and when it gives up.
+"""Backoff: how long a failing changefeed waits before it restarts, and when it gives up.
 
-The waits grow from 10 s by two up to 10 min, each off by up to a tenth in either direction so that changefeeds that
-failed together do not come back together. It gives up when no progress has been made for ``give_up_s``.
+Delays grow from 10 s by a factor of two up to 10 min, with a jitter of up to a tenth, so that changefeeds that failed
+together do not restart together. It gives up after ``give_up_s`` without progress.
 """
 
 import itertools
@@ -10,18 +10,18 @@ from collections.abc import Callable
 
 from owner.settings import BackoffSettings
 
-#: the next number in [0, 1)
+#: returns the next number in [0, 1)
 Uniform = Callable[[], float]
 
 
 def uniform_of(seed: str) -> Uniform:
-    """Numbers that look random and are the same for the same seed, so that a run can be repeated."""
+    """Return pseudo-random numbers that are the same for the same seed, so that a run can be repeated."""
     draws = itertools.count()
     return lambda: zlib.crc32(f"{seed}/{next(draws)}".encode()) / (1 << 32)
 
 
 class Backoff:
-    """One burst of errors: ``reset`` begins it, ``next_s`` is asked after each error."""
+    """One burst of errors: ``reset`` starts it, ``next_s`` is called after each error."""
 
     def __init__(self, settings: BackoffSettings, uniform: Uniform) -> None:
         self._settings = settings
@@ -34,7 +34,7 @@ class Backoff:
         self._since = now
 
     def next_s(self, now: float, *, give_up_s: float) -> float | None:
-        """Seconds to wait; None: enough."""
+        """Return the seconds to wait; None: give up."""
         if now - self._since > give_up_s:
             return None
         jitter = self._settings.jitter * (2 * self._uniform() - 1)

@@ -1,8 +1,7 @@
-"""Blocking cause: names the first thing that must move before a running changefeed can, and why it does not."""
+"""Blocking cause: names the first thing that prevents a running changefeed's progress, and why."""
 
 from collections.abc import Iterable
 
-from owner.feed import held
 from owner.feed.run import Run
 from owner.feed.workers import Stage
 from owner.progress.barrier import Limits
@@ -11,13 +10,14 @@ from owner.progress.units import SOURCE
 from owner.scheduler.replication import ReplicationSet, SetState
 from reactor.ids import CaptureId
 from reactor.records.changefeed import Unit
+from reactor.records.held import HeldTable, HoldStage
 
-#: Nothing is called blocked before it has not moved for so long.
+#: nothing is reported as blocked before it has made no progress for this long
 STILL_S = 5.0
 
 
 def blocked_by(run: Run, facts: Facts, limits: Limits, now: float) -> str:
-    """Empty when it moves."""
+    """Return the cause; empty if it makes progress."""
     return _blocking_captures(run) or _blocking_worker(run, facts) or _blocking_flow(run, facts, limits, now)
 
 
@@ -30,7 +30,7 @@ def _blocking_captures(run: Run) -> str:
 
 
 def _blocking_worker(run: Run, facts: Facts) -> str:
-    """The snapshot has to be through, and the source has to be read by somebody."""
+    """Check that the snapshot is finished, and the source is being read."""
     unit = facts.unit
     if unit is None:
         return ""
@@ -56,7 +56,7 @@ def _blocking_worker(run: Run, facts: Facts) -> str:
 
 
 def _blocking_flow(run: Run, facts: Facts, limits: Limits, now: float) -> str:
-    """The log has to move, spans have to have a writer, and the writer has to be allowed to and to come forward."""
+    """Check that the log advances, and that spans have a writer that is allowed to advance and does."""
     if facts.tables is None:
         return "the tables are not known yet"
     head, status = facts.head, facts.status
@@ -65,9 +65,9 @@ def _blocking_flow(run: Run, facts: Facts, limits: Limits, now: float) -> str:
     if repartitioned := run.repartitions.waiting(facts.partitionings):
         return repartitioned
     sets = [known for known in run.coordinator.sets.values() if known.span.table_id not in facts.held]
-    homeless = [replication for replication in sets if replication.primary is None]
-    if homeless or (not sets and facts.flowing):
-        return f"{len(homeless) or 'all'} table spans have no writer yet"
+    without_writer = [replication for replication in sets if replication.primary is None]
+    if without_writer or (not sets and facts.flowing):
+        return f"{len(without_writer) or 'all'} table spans have no writer yet"
     if status.checkpoint_ts >= limits.lowest_ts:
         return _with_trouble(limits.reason, run, facts)
     if run.head_stall.still_s(now) > STILL_S:
@@ -79,13 +79,19 @@ def _blocking_flow(run: Run, facts: Facts, limits: Limits, now: float) -> str:
 
 
 def _held(facts: Facts) -> str:
-    """All others flow."""
-    named = [f"{table.name} ({held.describe(table)})" for table in facts.held.values()]
+    """All other tables flow."""
+    named = [f"{table.name} ({describe(table)})" for table in facts.held.values()]
     return f"held: {'; '.join(sorted(named))}" if named else ""
 
 
+def describe(held: HeldTable) -> str:
+    """Return the reason of a held table in one line."""
+    stage = " is tried again:" if held.stage is HoldStage.TRIED else ""
+    return f"{stage} {held.error.code}: {held.error.message}".strip()
+
+
 def _with_trouble(reason: str, run: Run, facts: Facts) -> str:
-    """With what a schema change that holds its table is waiting for."""
+    """Add what a schema change that stops its table is waiting for."""
     trouble = [run.schemas.trouble[ts] for ts in sorted(run.schemas.trouble) if ts == facts.status.checkpoint_ts + 1]
     return f"{reason}: {trouble[0]}" if trouble else reason
 

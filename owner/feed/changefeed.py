@@ -1,10 +1,10 @@
-"""Changefeed tick: from its records, its messages and the time to its next state, status and orders.
+"""Changefeed tick: computes its next state, status and orders from its records, messages and the time.
 
     positions and errors ─► state ─► (only while it runs) spans, workers ─► watermark ─► status ─► one commit
 
-What is stored is the truth: a run starts only from a state that has been committed, so a change of state that starts or
-stops it takes a tick of its own. What the captures say may contradict itself: this changefeed runs again (``fail``). A
-bug in here crashes this changefeed's part of the owner (``owner.feed.crashes``) and no other.
+Stored records are authoritative: a run starts only from a committed state, so a change of state that starts or stops it
+takes a tick of its own. If the captures' reports contradict each other, this changefeed restarts (``fail``). A bug here
+crashes this changefeed's part of the owner (``owner.feed.crashes``) and no other.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from owner.errors import JobRefusedError
-from owner.feed import amendment, retention
+from owner.feed import amendment, renewal, retention
+from owner.feed.amendment import existing
 from owner.feed.backoff import Uniform
 from owner.feed.clean_up import CleanUp
 from owner.feed.conditions import Conditions
@@ -22,16 +23,18 @@ from owner.feed.removal import Removal, sweep
 from owner.feed.run import Run
 from owner.feed.site import Site
 from owner.feed.state import FeedStateMachine, Trigger, is_running
+from owner.feed.suspects import CaptureEnds
 from owner.feed.sync_points import Phase, SyncPoints
 from owner.feed.workers import first_epoch
-from owner.jobs import Repartition, Update
+from owner.jobs import Update
 from owner.progress import barrier, processor_reports, watermark
 from owner.progress.barrier import Hold, Limits
-from owner.progress.facts import Facts, World
+from owner.progress.facts import Facts, TickContext
 from owner.questions import Asks
 from owner.scheduler.coordinator import Identity
 from owner.settings import OwnerSettings
-from owner.tables import repartition, schema_changes
+from owner.tables import moves, repartition
+from owner.tables.table_jobs import TableJobs
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, WakeAt
 from reactor.ids import ChangefeedId, Ts
@@ -39,7 +42,6 @@ from reactor.messages import Message
 from reactor.questions import Answered
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, RunningError
 from reactor.records.formats import Feature
-from reactor.records.partitioning import TablePartitioning
 from reactor.state import ChangefeedState
 
 
@@ -51,12 +53,14 @@ class Changefeed:
         self.run: Run | None = None
         self.hold: Hold | None = None
         self.sync_points: SyncPoints | None = None
-        #: newer than what is stored, which is written less often
+        #: newer than the stored status, which is written less often
         self.latest: ChangefeedStatus | None = None
         self.clean_up = CleanUp(settings)
         self.removal = Removal(settings, self.clean_up)
         place = {"cluster": site.cluster, "namespace": site.namespace}
         self.held = HeldTables(id, **place, wall_offset_s=settings.wall_offset_s)
+        self.ends = CaptureEnds(id, **place, wall_offset_s=settings.wall_offset_s)
+        self.tables = TableJobs(id, **place, wall_offset_s=settings.wall_offset_s, held=self.held)
         self.conditions = Conditions(standstill_s=settings.standstill_s, wall_offset_s=settings.wall_offset_s)
         self.machine = FeedStateMachine(settings.backoff, uniform, wall_offset_s=settings.wall_offset_s)
         self._site = site
@@ -68,8 +72,10 @@ class Changefeed:
         self._facts: Facts | None = None
         self._facts_change = 0
 
-    def tick(self, feed: ChangefeedState, messages: Sequence[Message], world: World, now: float) -> list[Effect]:
-        """One round."""
+    def tick(
+        self, feed: ChangefeedState, messages: Sequence[Message], context: TickContext, now: float
+    ) -> list[Effect]:
+        """Run one round."""
         info = feed.info
         if info is None:
             self._release()
@@ -81,41 +87,46 @@ class Changefeed:
             self._release()
             effects = self.removal.tick(feed, self._site.cluster, self._site.namespace, now)
             return [*effects, WakeAt(self.clean_up.next_at())]
-        return self._tick(feed, info, messages, world, now)
+        return self._tick(feed, info, messages, context, now)
 
     def fail(self, error: Exception, now: float) -> None:
-        """The captures contradict each other: what is known here is not to be trusted any more."""
+        """Handle contradicting captures: what is known here is no longer trusted."""
         self._release()
         self._errors.append(running_error(error, self._site.capture, time=self._wall(now)))
 
     def follow(self, crashed: "Changefeed") -> None:
-        """Keep what the one before knew and etcd does not: the largest worker epoch, since epochs must grow, and who
-        waits for the removal."""
+        """Take over what etcd does not know of a crashed instance: its largest worker epoch, and who awaits removal."""
         crashed._release()
         self._epoch_floor = crashed._epoch_floor
         self.removal.follow(crashed.removal)
 
     def handle_answer(self, answer: Answered[Any]) -> None:
-        """What the data plane says, to each machine that asks. What a run asked for concerns nobody when it is over."""
+        """Pass the data plane's answer to the state machines that ask. Answers to an earlier run are ignored."""
         machines: list[Asks] = [self.clean_up, self.removal]
-        machines += [self.run.repartitions, self.run.schemas] if self.run else []
+        machines += [self.run.repartitions, self.run.schemas, self.run.resyncs] if self.run else []
         machines += [self.sync_points] if self.sync_points else []
         for machine in machines:
             machine.handle_answer(answer)
 
     def pause(self, feed: ChangefeedState, now: float) -> list[Effect]:
         """:raises JobRefusedError: it is not running."""
-        info = _existing(feed)
+        info = existing(feed)
         return self._commit(feed, self.machine.step(info, Trigger.PAUSE), feed.status, now=now)
 
-    def resume(self, feed: ChangefeedState, checkpoint_ts: Ts | None, now: float) -> list[Effect]:
-        """Held tables are tried again, also while it is running.
+    def resume(
+        self, feed: ChangefeedState, checkpoint_ts: Ts | None, now: float, *, is_resync: bool = False
+    ) -> list[Effect]:
+        """Resume; also while running, to retry held tables. ``is_resync``: from a new position.
 
-        :raises JobRefusedError: it is not stopped and holds no table, or its log does not reach from ``checkpoint_ts``
-        to here.
+        :raises JobRefusedError: it is not stopped and holds no table, or its log does not reach to ``checkpoint_ts``.
         """
-        info = _existing(feed)
-        again = tuple(self.held.again(Facts.of(feed, info), now))
+        info = existing(feed)
+        facts = Facts.of(feed, info)
+        if is_resync or renewal.is_wanted(facts, info.error):
+            wish = renewal.asked(facts, self.clean_up, cluster=self._site.cluster)
+            self.machine.reset()
+            return self._commit(feed, self.machine.step(info, Trigger.RESUME), feed.status, wish, now=now)
+        again = tuple(self.held.again(facts, now))
         if again and is_running(info.state) and checkpoint_ts is None:
             return [*self._commit(feed, info, feed.status, again, now=now), WakeAt(now)]
         after = self.machine.step(info, Trigger.RESUME)
@@ -123,38 +134,29 @@ class Changefeed:
             raise JobRefusedError(f"changefeed {info.id} cannot continue: {info.error and info.error.message}")
         status = feed.status
         if checkpoint_ts is not None:
-            facts = Facts.of(feed, info)
-            schema_changes.refuse_replay(facts, checkpoint_ts)
+            amendment.refuse_replay(facts, checkpoint_ts)
             status = amendment.rewound(facts, checkpoint_ts)
         self.machine.reset()
         return self._commit(feed, after, status, again, now=now)
 
     def update(self, feed: ChangefeedState, change: Update, now: float) -> tuple[list[Effect], ChangefeedInfo]:
-        """Also what it then is. :raises JobRefusedError: it is not stopped, or the change would have no effect."""
-        after = amendment.updated(Facts.of(feed, _existing(feed)), change)
-        return ([] if change.is_trial else self._commit(feed, after, feed.status, now=now)), after
+        """Return the effects and the new info. :raises JobRefusedError: not stopped, or nothing would change."""
+        after = amendment.updated(facts := Facts.of(feed, existing(feed)), change)
+        clearing = moves.table_moves(facts, change, cluster=self._site.cluster)
+        return ([] if change.is_trial else self._commit(feed, after, feed.status, clearing, now=now)), after
 
     def rewind(self, feed: ChangefeedState, ts: Ts, now: float) -> list[Effect]:
         """:raises JobRefusedError: it is not stopped, or its log does not reach back to ``ts``."""
-        info = _existing(feed)
+        info = existing(feed)
         facts = Facts.of(feed, info)
         amendment.refuse_rewind(facts, ts)
-        schema_changes.refuse_replay(facts, ts)
+        amendment.refuse_replay(facts, ts)
         self.machine.reset()
         return self._commit(feed, info, amendment.rewound(facts, ts), now=now)
 
-    def repartition(self, feed: ChangefeedState, wish: Repartition, now: float) -> tuple[list[Effect], int]:
-        """Also how many spans the table has until then. :raises JobRefusedError: there is no such table, or it has no
-        key."""
-        info = _existing(feed)
-        before, after = repartition.asked(Facts.of(feed, info), wish.table_id, wish.spans)
-        if after == before:
-            return [], after.spans
-        return [Commit(patches.group([self._put_cut(before, after)])), WakeAt(now)], after.spans
-
     def remove(self, feed: ChangefeedState, job_id: str, now: float, *, force: bool) -> list[Effect]:
-        """Begin, or join, its removal."""
-        info = _existing(feed)
+        """Start its removal, or join one in progress."""
+        info = existing(feed)
         self.removal.join(job_id, force=force)
         if info.state is FeedState.REMOVED:
             return []
@@ -162,7 +164,7 @@ class Changefeed:
 
     def hold_at(self, feed: ChangefeedState, ts: Ts, *, until: float) -> None:
         """:raises JobRefusedError: a span is past ``ts``, or the changefeed is not running."""
-        info = _existing(feed)
+        info = existing(feed)
         if self.run is None or not is_running(info.state):
             raise JobRefusedError(f"changefeed {self.id} is {info.state}: nothing to hold; resume it first")
         facts = Facts.of(feed, info)
@@ -173,7 +175,7 @@ class Changefeed:
         self.hold = Hold(ts, until)
 
     def limits(self, facts: Facts, now: float) -> Limits:
-        """What holds this changefeed back at ``now``."""
+        """Return the limits of this changefeed at ``now``."""
         if self.hold is not None and now >= self.hold.until:
             self.hold = None
         sync_point_ts = self.sync_points.hold_ts if self.sync_points else None
@@ -188,7 +190,7 @@ class Changefeed:
         )
 
     def validate(self) -> None:
-        """Assert what holds between two ticks."""
+        """Assert the invariants between two ticks."""
         self.held.validate()
         if self.run is None:
             kept = (self.hold, self.sync_points, self.latest)
@@ -202,37 +204,44 @@ class Changefeed:
             watermark.validate(self.latest)
 
     def _tick(
-        self, feed: ChangefeedState, info: ChangefeedInfo, messages: Sequence[Message], world: World, now: float
+        self, feed: ChangefeedState, info: ChangefeedInfo, messages: Sequence[Message], context: TickContext, now: float
     ) -> list[Effect]:
-        site = self._site
-        taken = processor_reports.take(
-            feed.positions, world.alive, cluster=site.cluster, namespace=site.namespace, feed=self.id
-        )
+        facts = self._facts_of(feed, info)
+        if ends := self.ends.trace(facts, self.run, messages, context, self.held, now):
+            return ends
+        messages = self.ends.delayed(messages)
+        place = {"cluster": self._site.cluster, "namespace": self._site.namespace}
+        taken = processor_reports.take(feed.positions, context.alive, **place, feed=self.id)
         errors, joins = repartition.joined([*taken.errors, *self._errors], feed.partitionings)
         self._errors = []
-        facts = self._facts_of(feed, info)
-        verdict, errors = self._judge_tables(facts, [*errors, *taken.tables], world, now)
-        clearing = (*taken.patches, *(self._put_cut(before, wish) for before, wish in joins), *verdict.changes)
+        verdict, errors = self._judge_tables(facts, [*errors, *taken.tables], context, now)
+        clearing = (
+            *taken.patches,
+            *(self.tables.put_partitioning(before, wish) for before, wish in joins),
+            *verdict.changes,
+        )
         warnings, self._warnings = [*taken.warnings, *self._warnings], []
         limits = self.limits(facts, now)
-        conditions = self.conditions.now(self.run, facts, limits, now)
-        after = self.machine.tick(info, [*errors, *verdict.errors], warnings, now, conditions=conditions)
+        conditions = self.conditions.now(self.run, facts, limits, now, faults=processor_reports.of_all(feed, context))
+        errors, renewals = renewal.cured(facts, [*errors, *verdict.errors], cluster=self._site.cluster)
+        clearing = (*clearing, *renewals)
+        after = self.machine.tick(info, errors, warnings, now, conditions=conditions)
         if after.epoch != info.epoch or not is_running(after.state):
             return [*verdict.effects, *self._tick_standing(feed, after, now, clearing)]
         facts = facts if after is info else replace(facts, info=after)
-        effects = self._tick_running(feed, facts, limits, messages, world, now, clearing, verdict, conditions)
+        effects = self._tick_running(feed, facts, limits, messages, context, now, clearing, verdict, conditions)
         return [*verdict.effects, *effects]
 
     def _judge_tables(
-        self, facts: Facts, errors: Sequence[RunningError], world: World, now: float
+        self, facts: Facts, errors: Sequence[RunningError], context: TickContext, now: float
     ) -> tuple[Verdict, list[RunningError]]:
-        """Which tables are held from now on, or tried again; and the errors that are of the changefeed.
+        """Return which tables to hold or to retry; and the errors of the changefeed as a whole.
 
-        While some captures do not know of held tables, what one cannot do is the changefeed's error.
+        While some captures do not support held tables, a table's error is the changefeed's.
         """
         run = self.run if is_running(facts.info.state) else None
         refusals = [*run.schemas.take_refusals(), *run.repartitions.take_refusals()] if run else []
-        if world.format < Feature.HELD_TABLES:
+        if context.format < Feature.HELD_TABLES:
             return Verdict(), [*errors, *(refusal.error for refusal in refusals)]
         self.held.note((error for error in errors if error.is_of_table), refusals)
         others = [error for error in errors if not error.is_of_table]
@@ -241,10 +250,10 @@ class Changefeed:
     def _tick_standing(
         self, feed: ChangefeedState, info: ChangefeedInfo, now: float, clearing: tuple[patches.Patch, ...]
     ) -> list[Effect]:
-        """It does not run, or its state has just changed; nothing stays stopped for ever at the cost of its source."""
+        """Tick while it does not run, or has just changed state; a stopped one keeps no log for ever at its source."""
         self._release_unless_running(info)
         effects: list[Effect] = []
-        has_lasted = info.state is _existing(feed).state
+        has_lasted = info.state is existing(feed).state
         if has_lasted and (error := retention.expired(info, self._wall(now))) is not None:
             info = self.machine.step(info, Trigger.EXPIRE, error=error)
         if retention.is_released(info):
@@ -258,19 +267,20 @@ class Changefeed:
         facts: Facts,
         limits: Limits,
         messages: Sequence[Message],
-        world: World,
+        context: TickContext,
         now: float,
         clearing: tuple[patches.Patch, ...],
         verdict: Verdict,
         conditions: Sequence[RunningError],
     ) -> list[Effect]:
         run = self._run_of(facts, now)
-        effects: list[Effect] = [*run.tick(facts, messages, limits, world, now)]
+        effects: list[Effect] = [*run.tick(facts, messages, limits, context, now)]
         self._errors += run.errors()
         effects += self._tick_sync_points(run, facts, now)
         effects += self._change_schemas(run, facts, now)
         is_held = self.sync_points is not None and self.sync_points.hold_ts is not None
         effects += run.repartition(facts, now, is_held=is_held)
+        effects += run.resync(facts, now)
         status, after = self._judge(run, facts, limits, conditions, now)
         self.latest = status
         changed, effected = len(verdict.changes), len(verdict.effects)
@@ -283,10 +293,10 @@ class Changefeed:
         return [*effects, WakeAt(self._next_at(run, facts, due_at, now))]
 
     def _tick_sync_points(self, run: Run, facts: Facts, now: float) -> list[Effect]:
-        """A barrier that changes is sent to the captures in a round of its own, at once."""
+        """A changed barrier is sent to the captures at once, in a round of its own."""
         assert self.sync_points is not None, "sync points are made with the run"
         if run.repartitions.holds and self.sync_points.phase is Phase.IDLE:
-            return []  # tables that are brought together have their turn first: both would wait for each other
+            return []  # repartitions come first: otherwise both would wait for each other
         if not facts.info.config.sync_point_interval_seconds and self.sync_points.phase is Phase.IDLE:
             return []
         before = self.sync_points.hold_ts
@@ -300,7 +310,7 @@ class Changefeed:
         return [*effects, WakeAt(now)] if warnings or run.schemas.has_refusals else effects
 
     def _status_due_at(self, stored: ChangefeedStatus | None, status: ChangefeedStatus) -> float:
-        """When to write ``status``: never if it is stored, soon if it is further, later if only time continued."""
+        """Return when to write ``status``: never if stored, soon if it has advanced, later if only its time has."""
         if stored is status or stored == status:
             return float("inf")
         if stored is not None and stored.with_(checkpoint_time=status.checkpoint_time) == status:
@@ -310,7 +320,7 @@ class Changefeed:
     def _judge(
         self, run: Run, facts: Facts, limits: Limits, conditions: Sequence[RunningError], now: float
     ) -> tuple[ChangefeedStatus, ChangefeedInfo]:
-        """What this round's progress means for status and state."""
+        """Return status and state after this round's progress."""
         status, info = facts.status, facts.info
         reached = run.watermark(facts, limits, now)
         if reached is not None:
@@ -327,7 +337,7 @@ class Changefeed:
         )
 
     def _facts_of(self, feed: ChangefeedState, info: ChangefeedInfo) -> Facts:
-        """The same facts as long as nothing of the changefeed has changed in etcd."""
+        """Return the same facts while nothing of the changefeed has changed in etcd."""
         if self._facts is None or self._facts_change != feed.change or self._facts.info is not info:
             self._facts, self._facts_change = Facts.of(feed, info), feed.change
         return self._facts
@@ -358,7 +368,7 @@ class Changefeed:
             self._release()
 
     def _release(self) -> None:
-        """Forget the run; only the largest worker epoch is kept, since epochs must grow."""
+        """Drop the run; only the largest worker epoch is kept, since epochs must grow."""
         if self.run is not None:
             self._epoch_floor = max(self._epoch_floor, self.run.workers.epoch_floor)
         self.run = self.hold = self.sync_points = self.latest = None
@@ -373,7 +383,7 @@ class Changefeed:
         *,
         now: float,
     ) -> list[Effect]:
-        """What differs from what is stored, as one group; a record that has moved meanwhile makes it a conflict."""
+        """Commit what differs from the stored records, as one group; a record changed meanwhile makes it a conflict."""
         assert feed.info is None or info.epoch >= feed.info.epoch, "the epoch of a changefeed never goes back"
         cluster, namespace = self._site.cluster, self._site.namespace
         changes = list(clearing)
@@ -385,16 +395,6 @@ class Changefeed:
             changes.append(patches.replace_record(keys.StatusKey(cluster, namespace, self.id), feed.status, status))
         return [Commit(patches.group(changes))] if changes else []
 
-    def _put_cut(self, before: TablePartitioning | None, after: TablePartitioning) -> patches.Patch:
-        key = keys.PartitioningKey(self._site.cluster, self._site.namespace, self.id, after.table_id)
-        return patches.replace_record(key, before, after)
-
     def _wall(self, now: float) -> float:
-        """Unix time at ``now``."""
+        """Return the Unix time at ``now``."""
         return now + self._settings.wall_offset_s
-
-
-def _existing(feed: ChangefeedState) -> ChangefeedInfo:
-    if feed.info is None:
-        raise JobRefusedError(f"changefeed {feed.id} has no readable info; repair or delete its keys")
-    return feed.info

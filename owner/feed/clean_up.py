@@ -1,7 +1,7 @@
-"""Clean-up: releases a changefeed's source (slot, publication) and change log, asked for until it succeeds.
+"""Clean-up: releases a changefeed's source (slot, publication) and change log, retried until it succeeds.
 
-A slot cannot be dropped while its reader is still leaving, and a source may be down: so it is asked for at intervals.
-It is idempotent, so only the present owner has to remember that it is done.
+A slot cannot be dropped while its reader is still disconnecting, and a source may be down, so it is requested at
+intervals. It is idempotent, so only the current owner has to remember that it is done.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from reactor.records.changefeed import ChangefeedInfo
 
 
 class CleanUp:
-    """``error``: why it has not gone well so far, one line."""
+    """``error``: why it has not succeeded so far, one line."""
 
     def __init__(self, settings: OwnerSettings) -> None:
         self.error = ""
@@ -24,7 +24,7 @@ class CleanUp:
         self._ask_at = float("-inf")
 
     def tick(self, changefeed: ChangefeedId, info: ChangefeedInfo, now: float) -> list[Ask[None]]:
-        """Ask, if it is time to."""
+        """Return the request if it is due."""
         assert not is_running(info.state), f"the source of a changefeed that is {info.state} is not cleaned up"
         if self.is_done or now < self._ask_at:
             return []
@@ -34,8 +34,12 @@ class CleanUp:
     def next_at(self) -> float:
         return float("inf") if self.is_done else self._ask_at
 
+    def begin_again(self) -> None:
+        """What was released is made again, and will be released another time."""
+        self.is_done, self.error, self._ask_at = False, "", float("-inf")
+
     def handle_answer(self, answer: Answered[Any]) -> None:
-        """What became of it."""
+        """Process the outcome."""
         if isinstance(answer.question, ReleaseSource):
             self.error = answer.error.message if answer.error else ""
             self.is_done = self.is_done or answer.error is None

@@ -1,39 +1,51 @@
-"""Conditions: what makes a running changefeed a warning for as long as it lasts.
+"""Conditions: what puts a running changefeed in state warning for as long as it lasts.
 
-There are three: held tables, a source that is waited for, and a changefeed that does not move.
+There are four: held tables, a source that is unavailable, captures that all have a fault of their own, and a changefeed
+without progress.
 
-A quiet source moves: its head's time does. What does not move at all for ``standstill_s`` is never called normal.
+A quiet source still makes progress: its head's time advances. A changefeed without any for ``standstill_s`` is never
+normal.
 """
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from owner.feed import blocking, held
+from owner.feed import blocking
 from owner.feed.run import Run
-from owner.feed.state import STANDSTILL
+from owner.feed.state import CAPTURE_FAULT, HELD_TABLES, STANDSTILL
 from owner.progress.barrier import Limits
 from owner.progress.facts import Facts
 from owner.progress.units import SOURCE
 from reactor.records.changefeed import RunningError
+from reactor.records.held import HeldTable
 
-#: trouble that is over sooner is not worth a word
+#: shorter trouble is not reported
 _TROUBLE_S = 5.0
 
 
 class Conditions:
-    """For one changefeed. A text does not change while its cause lasts: each change is a write."""
+    """The conditions of one changefeed. A text does not change while its cause lasts, since each change is a write."""
 
     def __init__(self, *, standstill_s: float, wall_offset_s: float) -> None:
         self._standstill_s = standstill_s
         self._wall_offset_s = wall_offset_s
         self._standing: RunningError | None = None
 
-    def now(self, run: Run | None, facts: Facts, limits: Limits, now: float) -> list[RunningError]:
-        """Those that hold at ``now``, the most lasting one first."""
-        found = [held.warning(facts.held), self._trouble(run, facts, now), self._standstill(run, facts, limits, now)]
+    def now(
+        self, run: Run | None, facts: Facts, limits: Limits, now: float, *, faults: Sequence[RunningError] = ()
+    ) -> list[RunningError]:
+        """Return the conditions at ``now``, the longest-lasting first. ``faults``: those of the captures, if each of
+        them has one."""
+        found = [
+            _of_held(facts.held),
+            _unfit(faults),
+            self._trouble(run, facts, now),
+            self._standstill(run, facts, limits, now),
+        ]
         return [condition for condition in found if condition is not None]
 
     def _trouble(self, run: Run | None, facts: Facts, now: float) -> RunningError | None:
-        """What the reader of the source waits for, and what the source has to keep meanwhile."""
+        """Return what the source's reader waits for, and what the source has to keep meanwhile."""
         worker = run.workers.workers.get(SOURCE) if run else None
         trouble = worker.trouble if worker else None
         if trouble is None or now + self._wall_offset_s < trouble.time + _TROUBLE_S:
@@ -54,3 +66,27 @@ class Conditions:
             text = f"nothing has moved for {self._standstill_s:.0f} s: {why}"
             self._standing = RunningError(code=STANDSTILL, message=text, time=now + self._wall_offset_s)
         return self._standing
+
+
+def _of_held(held: Mapping[int, HeldTable]) -> RunningError | None:
+    """Return a changefeed's warning about its held tables, naming all of them."""
+    if not held:
+        return None
+    tables = sorted(held.values(), key=lambda table: table.name)
+    named = "; ".join(f"{table.name} ({blocking.describe(table)})" for table in tables)
+    text = f"{_count_of(tables)} held, all others flow: {named}"
+    time = max(table.error.time for table in tables)
+    return RunningError(code=HELD_TABLES, message=text, time=time)
+
+
+def _count_of(tables: Sequence[object]) -> str:
+    return f"{len(tables)} table{'s are' if len(tables) != 1 else ' is'}"
+
+
+def _unfit(faults: Sequence[RunningError]) -> RunningError | None:
+    """Nobody can work; it goes on by itself when one capture can."""
+    if not faults:
+        return None
+    causes = dict.fromkeys(fault.message for fault in faults)
+    text = "no capture can work for it"
+    return faults[0].with_(code=CAPTURE_FAULT, message=f"{text}: {'; '.join(causes)}", capture=None)

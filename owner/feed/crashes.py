@@ -1,11 +1,11 @@
-"""Crashes: after a crash the owner's part of one changefeed forgets what it knew, and begins again from etcd.
+"""Crashes: after a crash, the owner's part of a changefeed is recreated from etcd's records.
 
-    crashed ──► fenced: a new epoch, under which nothing of the run before is heard ──► built again, after a while
+    crashed ──► fenced: a new epoch, which rejects messages of the previous run ──► recreated after a delay
        └── too often ──► failed
 
-A crash leaves memory that nobody can trust, and captures that would report only what has changed since. So the next
-part runs under a new epoch, as after a stop, and captures say everything again. The crash is counted in etcd, with
-those of this capture's actors.
+After a crash the memory cannot be trusted, and captures would report only changes since their last report. So the next
+instance runs under a new epoch, as after a stop, and captures report everything again. The crash is counted in etcd,
+with those of this capture's actors.
 """
 
 from owner.feed.faults import running_error
@@ -23,20 +23,20 @@ _MAY_FAIL = (FeedState.NORMAL, FeedState.WARNING, FeedState.PENDING)
 
 
 class Crashes:
-    """The crashes of one changefeed under one owner; made at the first one."""
+    """The crashes of one changefeed under one owner; created at the first one."""
 
     def __init__(self, site: Site, policy: RestartPolicy) -> None:
         self._site = site
         self._policy = policy
         self._budget = RestartBudget(policy)
         self._not_before = 0.0
-        #: the epoch that it crashed under
+        #: the epoch in which it crashed
         self._epoch: int | None = None
-        #: it crashed too often
+        #: set when it has crashed too often
         self._last: RunningError | None = None
 
     def note(self, feed: ChangefeedState, error: Exception, now: float, *, wall: float) -> list[Effect]:
-        """It crashed just now."""
+        """Record a crash."""
         delay_s = self._budget.spend(now)
         self._not_before = now + (self._policy.delay_s_max if delay_s is None else delay_s)
         self._epoch = feed.info.epoch if feed.info is not None else None
@@ -48,7 +48,7 @@ class Crashes:
         return [self._count(feed, shown), WakeAt(now)]
 
     def hold_back(self, feed: ChangefeedState, now: float) -> list[Effect]:
-        """What is done instead of a tick; nothing once it may be ticked again."""
+        """Return the effects that replace a tick; none once it may be ticked again."""
         info = feed.info
         if self._last is not None and info is not None and info.state in _MAY_FAIL:
             after = step(info, Trigger.FAIL, error=self._last)

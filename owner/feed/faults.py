@@ -1,4 +1,4 @@
-"""Faults: what a changefeed's tick raised, as a running error."""
+"""Faults: converts an exception of a changefeed's tick to a running error."""
 
 from reactor.errors import WeirError
 from reactor.ids import CaptureId
@@ -6,7 +6,7 @@ from reactor.records.changefeed import RunningError
 
 
 def running_error(error: Exception, capture: CaptureId, *, time: float) -> RunningError:
-    """Errors that we raised say whether trying again helps; any other is a bug, and a new run may still work."""
+    """Our own errors say whether a retry helps; any other exception is a bug, and a restart may still help."""
     if isinstance(error, WeirError):
         return RunningError(
             code=error.code,

@@ -1,4 +1,4 @@
-"""Held tables of one changefeed: what one table cannot do holds that table alone, and all others flow.
+"""Held tables of one changefeed: a table that cannot continue is held alone, and all others flow.
 
     flows ──error of the table, schema change refused, source cannot follow──► held ──time, or an operator──► tried
       ▲                                                                         ▲ │                           │ │
@@ -6,67 +6,68 @@
       │                                                                         └──────────error──────────────┘ │
       └────────────────────────────────as far as the changefeed's checkpoint────────────────────────────────────┘
 
-``owner.feed.hold_stages`` has the table. What is stored (``HeldTable``) is the truth: from *held* on the table has no
-spans, and from there until it flows again it is in no barrier, no checkpoint and no sync point. When it is *tried* its
-spans are placed again where it was, by the sink's own record, and it catches up. It flows again in the commit that
-states a checkpoint it has reached, so the checkpoint never goes back; so that it gets there, the checkpoint waits for a
-table that is about to.
+``owner.feed.hold_stages`` has the table. Stored records (``HeldTable``) are authoritative: a *held* table has no spans,
+and until it flows again it is in no barrier, no checkpoint and no sync point. A *tried* table gets spans again at its
+position, by the sink's own record, and catches up. It flows again in the commit that publishes a checkpoint it has
+reached, so the checkpoint never goes back; to make this possible, the checkpoint waits for a table that is about to
+reach it.
 
-The log is kept for held tables up to a bound (``agent.log.retention``); one whose part of it is gone is *lost*.
-What stops every table alike is no fault of a table: it becomes one error of the changefeed.
+The log is kept for held tables up to a limit (``agent.log.retention``); a table whose part of it is gone is *lost*. A
+cause that stops all tables alike is reported as one error of the changefeed.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from owner.feed import renewal
 from owner.feed.hold_stages import SAID, Trigger, note_step
-from owner.feed.state import HELD_TABLES
 from owner.tables.refusal import Refusal
 from reactor import keys, patches
 from reactor.effects import Effect, Log
 from reactor.errors import Scope
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import ChangefeedStatus, RunningError, TableRecord
-from reactor.records.held import HeldTable, HoldOrigin, HoldStage
+from reactor.records.held import CAPTURE_ENDED, HeldTable, HoldOrigin, HoldStage
+from reactor.records.resync import ResyncStage, TableResync
 from reactor.transitions import History
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts
 
-#: code of a table whose log is gone
-POSITION_LOST = "PositionLost"
-#: codes that may be the sink's fault as a whole, though each table says it of itself
+#: code of a table that flowed until it was to be copied again
+RESYNC = "Resync"
+#: codes that may be due to the sink as a whole, though each table reports them for itself
 _OF_SINK = frozenset({"TableHeld", "TablePassing", "TableForeign"})
-#: so many tables that say the same, while none can be written, are one error of the changefeed
+#: if this many tables report the same while none can be written, it is one error of the changefeed
 _SAME_MAX = 16
-#: while no table can be written, others may be about to say the same
+#: while no table can be written, wait this long for others to report the same
 _DOUBT_S = 3.0
 _RETRY_S, _RETRY_MAX_S = 5.0, 300.0
-#: records that change in one transaction
+#: maximum records that change in one transaction
 _AT_ONCE = 40
-#: a lap that takes less is the last one: the checkpoint waits for the table
+#: a catch-up shorter than this is the last: the checkpoint waits for the table
 _LAST_LAP_S = 10.0
 #: how often the position of a table that catches up is stored
 _STORE_S = 5.0
 
 
 class Spans(Protocol):
-    """Where spans are: a run of the changefeed."""
+    """The positions of spans in a changefeed's run."""
 
     def reached(self, ids: Iterable[int], *, is_written: bool = False) -> Mapping[int, Ts]:
-        """How far all spans of each table are known to be; without those of which a span is missing, or is
+        """Return the position that all spans of each table have reached; without tables of which a span is missing, or
         not being written (``is_written``)."""
         ...
 
     def writes_others(self, failing: Collection[int]) -> bool:
-        """Some table is written at the moment that is not one of these."""
+        """Return whether any other table is being written at the moment."""
         ...
 
 
 @dataclass(slots=True)
-class _Lap:
-    """A table that is tried runs after the checkpoint, from mark to mark."""
+class _CatchUp:
+    """A retried table that follows the checkpoint from mark to mark."""
 
     mark: Ts
     since: float
@@ -76,7 +77,7 @@ class _Lap:
 
 @dataclass(slots=True)
 class Verdict:
-    """What one round comes to. ``errors``: of the changefeed."""
+    """The result of one round. ``errors``: of the changefeed."""
 
     changes: list[patches.Patch] = field(default_factory=list)
     errors: list[RunningError] = field(default_factory=list)
@@ -85,45 +86,48 @@ class Verdict:
 
 
 class HeldTables:
-    """For one changefeed, over all its runs."""
+    """The held tables of one changefeed, over all its runs."""
 
     def __init__(self, id: ChangefeedId, *, cluster: str, namespace: str, wall_offset_s: float) -> None:
-        self._place = (cluster, namespace, id)
+        self._place_of = (cluster, namespace, id)
         self._wall_offset_s = wall_offset_s
         self._errors: dict[int, RunningError] = {}
         self._refusals: dict[int, Refusal] = {}
-        self._laps: dict[int, _Lap] = {}
-        #: since when there are errors that may be of all tables
+        self._catch_ups: dict[int, _CatchUp] = {}
+        #: since when there are errors that may concern all tables
         self._doubt_since: float | None = None
         self._steps = History(f"a held table of changefeed {id}")
 
     def note(self, errors: Iterable[RunningError], refusals: Iterable[Refusal] = ()) -> None:
-        """What holds tables from now on."""
+        """Record errors that hold tables."""
         self._errors.update({error.table_id: error for error in errors if error.table_id is not None})
         self._refusals.update({refusal.table_id: refusal for refusal in refusals})
 
     def tick(self, facts: "Facts", spans: Spans, now: float) -> Verdict:
-        """One round."""
+        """Run one round."""
         verdict = Verdict()
-        if not (facts.held or self._errors or self._refusals) or facts.tables is None:
+        if not (facts.held or facts.resyncs or facts.lost or self._errors or self._refusals) or facts.tables is None:
             return verdict
         tables = {table.table_id: table for table in facts.tables}
-        at = spans.reached([*(id for id, held in facts.held.items() if held.stage is HoldStage.TRIED), *self._errors])
+        tried = (id for id, held in facts.held.items() if held.stage is HoldStage.TRIED)
+        at = spans.reached({*tried, *self._errors, *facts.resyncs})
         self._keep_laps(facts)
         self._forget_gone(facts, tables, verdict)
+        self._follow_resyncs(facts, tables, at, verdict, now)
         self._lose(facts, at, verdict, now)
+        self._copy_lost(facts, verdict, now)
         self._hold_refused(facts, verdict, now)
         self._hold_failed(facts, tables, at, spans, verdict, now)
         self._try_again(facts, verdict, now)
         return verdict
 
     def catch_up(self, facts: "Facts", status: ChangefeedStatus, spans: Spans, verdict: Verdict, now: float) -> None:
-        """Tables that are as far as ``status``, which is committed with these changes, flow again.
+        """Release tables that have reached ``status``, which is committed together with these changes.
 
-        What has not been written any further has proved nothing, unless there is nothing to write up to the log's end
-        or the changefeed's target.
+        A table that has not been written any further must not be released, unless there is nothing to write up to the
+        log's end or the changefeed's target.
         """
-        tried = [id for id in facts.stragglers if id not in self._errors and id not in verdict.touched]
+        tried = [id for id in facts.catching_up if id not in self._errors and id not in verdict.touched]
         if not tried or facts.tables is None or facts.head is None:
             return
         at = spans.reached(tried, is_written=True)
@@ -140,19 +144,30 @@ class HeldTables:
                 verdict.changes.append(self._patch(facts.held[id], after))
 
     def ceiling(self, facts: "Facts", spans: Spans) -> Ts | None:
-        """How far the checkpoint may come while tables are about to reach it; None: as far as it can."""
-        if not self._laps:
+        """Return how far the checkpoint may advance while tables are about to reach it; None: without limit."""
+        if not self._catch_ups:
             return None
-        last = [id for id, lap in self._laps.items() if lap.is_last and id in facts.held]
+        last = [id for id, catch_up in self._catch_ups.items() if catch_up.is_last and id in facts.held]
         return min(spans.reached(last).values(), default=None) if last else None
 
     def again(self, facts: "Facts", now: float) -> list[patches.Patch]:
-        """Try all again, as an operator wishes; what is lost stays lost."""
-        waiting = [held for held in facts.held.values() if held.stage is HoldStage.HELD]
-        return [self._patch(held, held.with_(retry_at=now + self._wall_offset_s)) for held in waiting]
+        """Retry all held tables at an operator's request, except those that are lost, paused or being copied."""
+        out = {id for id, resync in facts.resyncs.items() if resync.holds_table}
+        out |= {id for id, held in facts.held.items() if held.stage is not HoldStage.HELD or held.is_paused}
+        waiting = [held for id, held in facts.held.items() if id not in out]
+        return [self._patch(held, held.with_(retry_at=self._wall(now))) for held in waiting]
+
+    def wished(self, before: HeldTable | None, after: HeldTable) -> tuple[patches.Patch, list[Effect]]:
+        """An operator holds a table, lets it leave out changes, or has it tried again: what that writes and logs."""
+        verdict = Verdict()
+        trigger = Trigger.PAUSED if after.is_paused and not after.retry_at else Trigger.SKIPPED
+        if before is not None and before.ts == after.ts and before.stage is after.stage and after.retry_at:
+            return self._patch(before, after), []  # its next try is due
+        self._change(verdict, trigger, before, after)
+        return verdict.changes[0], verdict.effects
 
     def next_at(self, held: Mapping[int, HeldTable]) -> float:
-        """When time alone moves it on."""
+        """Return when the next retry is due."""
         if not held and self._doubt_since is None:
             return float("inf")
         times = [table.retry_at for table in held.values() if table.stage is HoldStage.HELD and table.retry_at]
@@ -161,7 +176,7 @@ class HeldTables:
 
     def _keep_laps(self, facts: "Facts") -> None:
         tried = {id for id, held in facts.held.items() if held.stage is HoldStage.TRIED}
-        self._laps = {id: lap for id, lap in self._laps.items() if id in tried}
+        self._catch_ups = {id: catch_up for id, catch_up in self._catch_ups.items() if id in tried}
 
     def _forget_gone(self, facts: "Facts", tables: Mapping[int, TableRecord], verdict: Verdict) -> None:
         coming = {table for record in facts.ddl.values() for table in record.pending_ids}
@@ -170,19 +185,82 @@ class HeldTables:
         for id in [id for id in self._errors if id not in tables]:
             del self._errors[id]
 
+    def _follow_resyncs(
+        self, facts: "Facts", tables: Mapping[int, TableRecord], at: Mapping[int, Ts], verdict: Verdict, now: float
+    ) -> None:
+        """A table is not written while it is copied; once its copy has replaced it, it catches up from there."""
+        for id, resync in list(facts.resyncs.items())[:_AT_ONCE]:
+            held = facts.held.get(id)
+            if resync.stage is ResyncStage.PLACED and _is_parked(held):
+                self._place(held, resync, verdict)
+            elif resync.holds_table and id in tables and (not _is_parked(held) or _is_due_again(held)):
+                self._hold_for_copy(facts, tables[id], held, at, verdict, now)
+
+    def _place(self, held: HeldTable | None, resync: TableResync, verdict: Verdict) -> None:
+        assert held is not None, "a copy is put in the place of a table that nobody writes"
+        assert resync.table is not None, "what is in its place was copied"
+        if held.table_id in verdict.touched:
+            return
+        after = held.with_(stage=HoldStage.TRIED, ts=resync.table.start_ts, tries=0, retry_at=0.0)
+        self._change(verdict, Trigger.PLACED, held, after)
+        key = keys.ResyncKey(*self._place_of, resync.table_id)
+        verdict.changes.append(patches.replace_record(key, resync, resync.with_(stage=ResyncStage.FOLLOWING)))
+
+    def _hold_for_copy(
+        self,
+        facts: "Facts",
+        table: TableRecord,
+        held: HeldTable | None,
+        at: Mapping[int, Ts],
+        verdict: Verdict,
+        now: float,
+    ) -> None:
+        id = table.table_id
+        if held is not None and held.stage is not HoldStage.TRIED:
+            self._change(verdict, Trigger.COPY, held, held.with_(retry_at=0.0))
+            return
+        least_ts = held.ts if held else max(facts.status.checkpoint_ts, table.start_ts)
+        error = RunningError(
+            code=RESYNC, message="its rows are copied again", time=self._wall(now), table_id=id, scope=Scope.TABLE
+        )
+        after = HeldTable(
+            table_id=id,
+            name=f"{table.schema_name}.{table.name}",
+            ts=max(least_ts, at.get(id, least_ts)),
+            since=held.since if held else self._wall(now),
+            error=held.error if held else error,
+            origin=held.origin if held else HoldOrigin.RESYNC,
+        )
+        self._catch_ups.pop(id, None)
+        self._change(verdict, Trigger.COPY, held, after)
+
     def _lose(self, facts: "Facts", at: Mapping[int, Ts], verdict: Verdict, now: float) -> None:
         removed_ts = facts.head.removed_ts if facts.head else Ts(0)
         for id, held in facts.held.items():
-            if held.stage is HoldStage.LOST or max(held.ts, at.get(id, held.ts)) >= removed_ts:
+            is_copied = id in facts.resyncs and facts.resyncs[id].holds_table
+            if held.stage is HoldStage.LOST or is_copied or max(held.ts, at.get(id, held.ts)) >= removed_ts:
                 continue
             text = (
                 f"the change log reaches back to {removed_ts}, the table is at {held.ts}: it was held for longer than "
-                f"held-retention-seconds or -bytes allow ({held.error.code}: {held.error.message}); leave it out by a "
-                f"filter rule !{held.name} and create a changefeed for it alone, or create this one again"
+                f"held-retention-seconds or -bytes allow ({held.error.code}: {held.error.message}); cure that, then "
+                f"`weir table resync -c {self._place_of[2]} --table {held.name}` copies it again"
             )
-            error = held.error.with_(code=POSITION_LOST, message=text, time=self._wall(now), retryable=False)
+            error = held.error.with_(code=renewal.POSITION_LOST, message=text, time=self._wall(now), retryable=False)
             after = held.with_(stage=HoldStage.LOST, error=error, retry_at=0.0)
             self._change(verdict, Trigger.LOG_GONE, held, after)
+
+    def _copy_lost(self, facts: "Facts", verdict: Verdict, now: float) -> None:
+        """When there is a new position: tables that have lost the old one, as held tables that are copied again."""
+        for table in facts.tables or () if facts.lost and not facts.needs_position else ():
+            id = table.table_id
+            if id not in facts.lost or len(verdict.changes) >= _AT_ONCE:
+                continue
+            if id not in facts.held:
+                lost = renewal.lost_table(table, facts.status.checkpoint_ts, time=self._wall(now))
+                self._change(verdict, Trigger.LOG_GONE, None, lost)
+            if id not in facts.resyncs and facts.info.target_ts is None:
+                key = keys.ResyncKey(*self._place_of, id)
+                verdict.changes.append(patches.replace_record(key, None, renewal.copy_of(table, time=self._wall(now))))
 
     def _hold_refused(self, facts: "Facts", verdict: Verdict, now: float) -> None:
         for id in list(self._refusals)[:_AT_ONCE]:
@@ -213,7 +291,7 @@ class HeldTables:
                 return
             self._doubt_since = now if self._doubt_since is None else self._doubt_since
             if now < self._doubt_since + _DOUBT_S:
-                return  # others may say the same
+                return  # others may report the same
         self._doubt_since = None
         for id in list(self._errors)[:_AT_ONCE]:
             error, held, table = self._errors.pop(id), facts.held.get(id), tables[id]
@@ -223,7 +301,7 @@ class HeldTables:
             self._hold(verdict, Trigger.ERROR, held, Refusal(id, name, ts, HoldOrigin.WRITE, error), now)
 
     def _same_of_all(self, facts: "Facts", count: int) -> RunningError | None:
-        """The one error that all tables have, if there is one, or that very many have."""
+        """Return the one error that all tables, or very many, have; None if there is none."""
         codes = {error.code for error in self._errors.values()}
         flowing = count - sum(_is_parked(held) for held in facts.held.values())
         if len(codes) != 1 or len(self._errors) < max(2, min(flowing, _SAME_MAX)):
@@ -235,6 +313,7 @@ class HeldTables:
     def _hold(self, verdict: Verdict, trigger: Trigger, held: HeldTable | None, refusal: Refusal, now: float) -> None:
         wall, tries = self._wall(now), held.tries + 1 if held else 0
         wait_s = min(_RETRY_S * 2 ** min(tries, 10), _RETRY_MAX_S)
+        is_left = refusal.origin is HoldOrigin.SOURCE or refusal.error.code == CAPTURE_ENDED
         after = HeldTable(
             table_id=refusal.table_id,
             name=refusal.name,
@@ -243,9 +322,9 @@ class HeldTables:
             error=refusal.error,
             origin=refusal.origin,
             tries=tries,
-            retry_at=0.0 if refusal.origin is HoldOrigin.SOURCE else wall + wait_s,
+            retry_at=0.0 if is_left else wall + wait_s,
         )
-        self._laps.pop(refusal.table_id, None)
+        self._catch_ups.pop(refusal.table_id, None)
         self._change(verdict, trigger, held, after)
 
     def _try_again(self, facts: "Facts", verdict: Verdict, now: float) -> None:
@@ -254,16 +333,16 @@ class HeldTables:
             self._change(verdict, Trigger.DUE, held, held.with_(stage=HoldStage.TRIED, retry_at=0.0))
 
     def _run_after(self, held: HeldTable, ts: Ts, checkpoint_ts: Ts, now: float) -> HeldTable | None:
-        """One look at a table that catches up; its position is stored now and then, for the log's retention."""
-        lap = self._laps.setdefault(held.table_id, _Lap(checkpoint_ts, now, stored_at=now))
-        if ts >= lap.mark:
-            lap.is_last = lap.is_last or now - lap.since <= _LAST_LAP_S
-            lap.mark, lap.since = checkpoint_ts, now
-        elif now - lap.since > 3 * _LAST_LAP_S:
-            lap.is_last = False
-        if ts <= held.ts or now < lap.stored_at + _STORE_S:
+        """Check a table that catches up; its position is stored at intervals, for the log's retention."""
+        catch_up = self._catch_ups.setdefault(held.table_id, _CatchUp(checkpoint_ts, now, stored_at=now))
+        if ts >= catch_up.mark:
+            catch_up.is_last = catch_up.is_last or now - catch_up.since <= _LAST_LAP_S
+            catch_up.mark, catch_up.since = checkpoint_ts, now
+        elif now - catch_up.since > 3 * _LAST_LAP_S:
+            catch_up.is_last = False
+        if ts <= held.ts or now < catch_up.stored_at + _STORE_S:
             return None
-        lap.stored_at = now
+        catch_up.stored_at = now
         return held.with_(ts=ts)
 
     def _change(self, verdict: Verdict, trigger: Trigger, before: HeldTable | None, after: HeldTable | None) -> None:
@@ -275,13 +354,13 @@ class HeldTables:
         note_step(self._steps, trigger, before, after)
         verdict.touched.add(known.table_id)
         verdict.changes.append(self._patch(before, after))
-        fields: tuple[tuple[str, object], ...] = (("changefeed", self._place[2]), ("table", known.name))
+        fields: tuple[tuple[str, object], ...] = (("changefeed", self._place_of[2]), ("table", known.name))
         if after is not None:
             fields = (*fields, ("ts", after.ts), ("code", after.error.code), ("error", after.error.message))
         verdict.effects.append(Log("warning" if after else "info", SAID[trigger], fields))
 
     def validate(self) -> None:
-        """Assert what holds between two ticks."""
+        """Assert the invariants between two ticks."""
         for id, error in self._errors.items():
             assert error.table_id == id, f"the error of table {id} is of table {error.table_id}"
         for id, refusal in self._refusals.items():
@@ -291,32 +370,15 @@ class HeldTables:
     def _patch(self, before: HeldTable | None, after: HeldTable | None) -> patches.Patch:
         known = after or before
         assert known is not None
-        key = keys.HeldKey(*self._place, known.table_id)
+        key = keys.HeldKey(*self._place_of, known.table_id)
         return patches.delete_record(key, known) if after is None else patches.replace_record(key, before, after)
 
     def _wall(self, now: float) -> float:
         return now + self._wall_offset_s
 
 
-def warning(held: Mapping[int, HeldTable]) -> RunningError | None:
-    """What a changefeed says of its held tables: all of them, by name."""
-    if not held:
-        return None
-    tables = sorted(held.values(), key=lambda table: table.name)
-    named = "; ".join(f"{table.name} ({describe(table)})" for table in tables)
-    text = f"{count_of(tables)} held, all others flow: {named}"
-    time = max(table.error.time for table in tables)
-    return RunningError(code=HELD_TABLES, message=text, time=time)
-
-
-def describe(held: HeldTable) -> str:
-    """Why, in one line."""
-    stage = " is tried again:" if held.stage is HoldStage.TRIED else ""
-    return f"{stage} {held.error.code}: {held.error.message}".strip()
-
-
-def count_of(tables: Sequence[object]) -> str:
-    return f"{len(tables)} table{'s are' if len(tables) != 1 else ' is'}"
+def _is_due_again(held: HeldTable | None) -> bool:
+    return held is not None and held.retry_at > 0
 
 
 def _is_parked(held: HeldTable | None) -> bool:

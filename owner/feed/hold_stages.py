@@ -1,11 +1,11 @@
-"""Hold stages of a table: the transitions between flowing, held, tried and lost, and what each of them needs."""
+"""Hold stages of a table: the transitions between flowing, held, tried and lost, and their conditions."""
 
 from enum import StrEnum
 
 from reactor.records.held import HeldTable, HoldStage
 from reactor.transitions import History
 
-#: what is not held
+#: the stage of a table that is not held
 FLOWS = "flows"
 
 
@@ -18,6 +18,10 @@ class Trigger(StrEnum):
     LOG_GONE = "the log is gone"
     CAUGHT_UP = "at the checkpoint"
     TABLE_GONE = "the table is gone"
+    COPY = "it is copied again"
+    PLACED = "its copy is in its place"
+    PAUSED = "an operator pauses it"
+    SKIPPED = "changes are left out"
 
 
 #: (stage, trigger) → stage; None: it flows, and has no record
@@ -28,11 +32,21 @@ TRANSITIONS: dict[tuple[HoldStage | None, Trigger], HoldStage | None] = {
     (HoldStage.TRIED, Trigger.REFUSED): HoldStage.HELD,
     (HoldStage.TRIED, Trigger.CAUGHT_UP): None,
     (HoldStage.HELD, Trigger.DUE): HoldStage.TRIED,
+    (None, Trigger.LOG_GONE): HoldStage.LOST,
     (HoldStage.HELD, Trigger.LOG_GONE): HoldStage.LOST,
     (HoldStage.TRIED, Trigger.LOG_GONE): HoldStage.LOST,
     **{(stage, Trigger.TABLE_GONE): None for stage in HoldStage},
+    (None, Trigger.COPY): HoldStage.HELD,
+    (HoldStage.TRIED, Trigger.COPY): HoldStage.HELD,
+    (HoldStage.HELD, Trigger.COPY): HoldStage.HELD,
+    (HoldStage.HELD, Trigger.PLACED): HoldStage.TRIED,
+    (HoldStage.LOST, Trigger.PLACED): HoldStage.TRIED,
+    (None, Trigger.PAUSED): HoldStage.HELD,
+    (HoldStage.HELD, Trigger.PAUSED): HoldStage.HELD,
+    (HoldStage.TRIED, Trigger.PAUSED): HoldStage.HELD,
+    **{(stage, Trigger.SKIPPED): HoldStage.HELD for stage in HoldStage},
 }
-#: what the log says of it
+#: log messages
 SAID = {
     Trigger.ERROR: "a table is held; all others flow",
     Trigger.REFUSED: "a table is held; all others flow",
@@ -40,11 +54,15 @@ SAID = {
     Trigger.LOG_GONE: "a held table has lost its position",
     Trigger.CAUGHT_UP: "a held table flows again",
     Trigger.TABLE_GONE: "a held table is gone",
+    Trigger.COPY: "a table is copied again; all others flow",
+    Trigger.PLACED: "a table's copy is in its place, and catches up",
+    Trigger.PAUSED: "a table is paused; all others flow",
+    Trigger.SKIPPED: "a held table continues without some of its changes",
 }
 
 
 def note_step(steps: History, trigger: Trigger, before: HeldTable | None, after: HeldTable | None) -> None:
-    """One step of one table, from record to record.
+    """Record one step of one table, from record to record.
 
     :raises InvalidTransitionError: the stage of ``before`` has no row for it, or another one.
     """

@@ -1,15 +1,15 @@
-"""Run: a changefeed under one epoch, with its scheduler, its workers, and what has been seen of it.
+"""Run: a changefeed under one epoch, with its scheduler, workers and observed progress.
 
-A run begins when the changefeed may run and ends with its epoch; nothing in it outlives that. It takes the stored
-records and the captures' messages and returns messages. The changefeed's state and status are decided in
-``owner.feed.changefeed``.
+A run begins when the changefeed may run and ends with its epoch; nothing in it survives that. It takes the stored
+records and the captures' messages and returns messages. ``owner.feed.changefeed`` decides the changefeed's state and
+status.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
-from owner.feed.workers import Placement, Stage, WorkerManager
+from owner.feed.workers import Placement, Stage, WorkerManager, first_epoch
 from owner.progress.barrier import Limits
-from owner.progress.facts import Facts, World
+from owner.progress.facts import Facts, TickContext
 from owner.progress.stall import Stall
 from owner.progress.units import SOURCE, ordinal
 from owner.progress.watermark import SpanPosition, Watermark, advance, covers
@@ -17,6 +17,7 @@ from owner.scheduler.coordinator import Coordinator, Identity
 from owner.scheduler.replication import SetState
 from owner.settings import OwnerSettings
 from owner.tables.repartition import Repartitions
+from owner.tables.resync import Resyncs
 from owner.tables.schema_changes import SchemaChanges
 from reactor.effects import Effect, Send
 from reactor.ids import CaptureId, Ts
@@ -27,7 +28,7 @@ _NONE: frozenset[int] = frozenset()
 
 
 class Run:
-    """What runs under one epoch."""
+    """Everything that runs under one epoch."""
 
     def __init__(
         self, identity: Identity, facts: Facts, settings: OwnerSettings, *, cluster: str, epoch_floor: int, now: float
@@ -37,6 +38,9 @@ class Run:
         self.workers = WorkerManager(facts.info.mode, settings.workers, epoch_floor=epoch_floor)
         self.repartitions = Repartitions(cluster=cluster)
         self.schemas = SchemaChanges(cluster=cluster, wall_offset_s=settings.wall_offset_s)
+        self.resyncs = Resyncs(
+            cluster=cluster, epoch=first_epoch(identity.owner_revision), wall_offset_s=settings.wall_offset_s
+        )
         self.head_stall = Stall()
         self.checkpoint_stall = Stall()
         self._progress_pulse = Stall()
@@ -45,11 +49,13 @@ class Run:
         self._tables: tuple[TableRecord, ...] | None = None
         self._starts: dict[int, Ts] = {}
         self._parked: frozenset[int] = frozenset()
-        #: tables that the scheduler was asked to leave alone because they are being repartitioned
+        #: tables that the scheduler must not touch because they are being repartitioned
         self._away: frozenset[int] = frozenset()
 
-    def tick(self, facts: Facts, messages: Sequence[Message], limits: Limits, world: World, now: float) -> list[Send]:
-        """One round: what captures say, then spans, then workers.
+    def tick(
+        self, facts: Facts, messages: Sequence[Message], limits: Limits, context: TickContext, now: float
+    ) -> list[Send]:
+        """Run one round: captures' reports, then spans, then workers.
 
         :raises owner.errors.SpanError: the captures contradict each other.
         """
@@ -57,24 +63,24 @@ class Run:
         self._away = frozenset(id for id, spans in table_spans.items() if not spans) if table_spans else _NONE
         effects = self.coordinator.poll(
             self._starts_of(facts),
-            world.alive,
+            context.alive,
             messages,
             limits.barrier,
             now,
             table_spans=table_spans,
             floor_ts=facts.status.checkpoint_ts,
-            stragglers=facts.stragglers,
-            heartbeat_budget=world.heartbeat_budget,
+            catching_up=facts.catching_up,
+            heartbeat_budget=context.heartbeat_budget,
         )
-        self._note_workers(world, now)
+        self._note_workers(context, now)
         if self.workers.has_errors or not self._may_place_workers(now):
             return effects
-        return effects + self._place_workers(facts, world, now)
+        return effects + self._place_workers(facts, context, now)
 
     def watermark(self, facts: Facts, limits: Limits, now: float) -> Watermark | None:
-        """How far the changefeed is; None while that cannot be said."""
+        """Return the changefeed's progress; None if unknown."""
         starts = self._starts_of(facts)
-        if starts is None:
+        if starts is None or facts.lost - facts.held.keys():
             return None
         self.head_stall.note(facts.head and (facts.head.resolved_ts, facts.head.resolved_time), now)
         standing = [
@@ -95,23 +101,27 @@ class Run:
         return advance(slowest, None, limits, start_ts=max([facts.status.checkpoint_ts, *begun]))
 
     def repartition(self, facts: Facts, now: float, *, is_held: bool) -> list[Effect]:
-        """Tables that shall have other spans, one step on."""
+        """Advance repartitions by one step."""
         sets, captures = self.coordinator.sets, len(self.coordinator.captures.serving())
         return self.repartitions.tick(facts, sets, captures, now, is_held=is_held)
 
+    def resync(self, facts: Facts, now: float) -> list[Effect]:
+        """Advance resyncs by one step."""
+        return self.resyncs.tick(facts, self.coordinator.sets, now) if facts.resyncs else []
+
     def change_schemas(self, facts: Facts, now: float) -> list[Effect]:
-        """Schema changes, one step on."""
+        """Advance schema changes by one step."""
         if not facts.ddl:
             return []
         return self.schemas.tick(facts, self.positions() if facts.pending_ddl else (), now)
 
     def positions(self) -> list[SpanPosition]:
-        """How far every span is known to be."""
+        """Return the known position of every span."""
         sets = self.coordinator.sets.items()
         return [SpanPosition(span, at.checkpoint.checkpoint_ts, at.checkpoint_time) for span, at in sets]
 
     def reached(self, ids: Iterable[int], *, is_written: bool = False) -> Mapping[int, Ts]:
-        """How far all spans of each table are known to be; without those of which a span is missing, or is
+        """Return the position that all spans of each table have reached; without tables of which a span is missing, or
         not being written (``is_written``)."""
         by_table: dict[int, list[SpanPosition]] = {id: [] for id in ids}
         if not by_table:
@@ -123,12 +133,12 @@ class Run:
         return {id: min(at.checkpoint_ts for at in spans) for id, spans in whole.items()}
 
     def writes_others(self, failing: Collection[int]) -> bool:
-        """Some table is written at the moment that is not one of these."""
+        """Return whether any other table is being written at the moment."""
         sets = self.coordinator.sets.items()
         return any(at.state is SetState.REPLICATING and span.table_id not in failing for span, at in sets)
 
     def progress(self, facts: Facts) -> tuple[int, int]:
-        """A number that grows as long as anything gets done."""
+        """Return a number that grows whenever any work is completed."""
         if facts.tables is not None:
             return ordinal(facts.info.mode, facts.unit) + 1, facts.status.checkpoint_ts
         worker = self.workers.workers.get(SOURCE)
@@ -136,7 +146,7 @@ class Run:
         return ordinal(facts.info.mode, facts.unit), max(stored, worker.rows_done if worker else 0)
 
     def still_s(self, facts: Facts, now: float) -> float:
-        """For how long nothing has moved that should: the source's log, the checkpoint behind it, or the snapshot."""
+        """Return for how long there has been no progress of the log, of a checkpoint behind it, or of the snapshot."""
         self._progress_pulse.note(self.progress(facts), now)
         if facts.tables is None or facts.head is None:
             return self._progress_pulse.still_s(now)
@@ -147,20 +157,25 @@ class Run:
         return self.workers.take_errors()
 
     def next_at(self) -> float:
-        """When this run wants its next tick, whatever comes."""
+        """Return when this run wants its next tick."""
         captures = self.coordinator.captures
-        parts = (self.workers.next_check_at(), self.repartitions.next_at(), self.schemas.next_at())
+        parts = (
+            self.workers.next_check_at(),
+            self.repartitions.next_at(),
+            self.schemas.next_at(),
+            self.resyncs.next_at(),
+        )
         return min(captures.next_heartbeat_at(), *parts)
 
     def _starts_of(self, facts: Facts) -> Mapping[int, Ts] | None:
-        """Table → where its spans start, behind its snapshot; the same mapping as long as it is the same.
+        """Return table → where its spans start, after its snapshot; the same object while it does not change.
 
-        Held tables have no spans before they are tried again.
+        Held tables have no spans before they are retried.
         """
         tables = facts.tables
         if tables is None:
             return None
-        parked = frozenset(facts.held.keys() - facts.stragglers.keys()) if facts.held else _NONE
+        parked = facts.parked
         if tables is not self._tables or parked != self._parked:
             starts = {table.table_id: table.start_ts for table in tables if table.table_id not in parked}
             self._tables, self._parked = tables, parked
@@ -168,41 +183,43 @@ class Run:
         return self._starts
 
     def _counted(self, facts: Facts) -> Set[int]:
-        """Tables that the watermark is of."""
+        """Return the tables that the watermark covers."""
         return self._starts.keys() - facts.held.keys()
 
-    def _note_workers(self, world: World, now: float) -> None:
-        self.workers.handle_alive(world.alive, now)
+    def _note_workers(self, context: TickContext, now: float) -> None:
+        self.workers.handle_alive(context.alive, now)
         for report in self.coordinator.take_worker_reports():
             self.workers.handle_report(report.capture, report.status, now)
 
     def _may_place_workers(self, now: float) -> bool:
-        """All have said what they run; one that is silent for long is not waited for, as epochs fence it off."""
+        """Return whether all captures have reported their workers; one that is silent for long is not waited for, since
+        epochs fence it."""
         patience_s = self._settings.workers.creating_timeout_s
         return self.coordinator.captures.is_initialized or now - self._started_at >= patience_s
 
-    def _place_workers(self, facts: Facts, world: World, now: float) -> list[Send]:
+    def _place_workers(self, facts: Facts, context: TickContext, now: float) -> list[Send]:
         captures = self.coordinator.captures
-        placement = Placement(tuple(captures.serving()), world.worker_loads, captures.leaving())
+        placement = Placement(tuple(captures.serving()), context.worker_loads, captures.leaving())
         records = {SOURCE: facts.record} if facts.record else {}
         orders = self.workers.tick([SOURCE], records, placement, now)
         identity = self.coordinator.identity
         return [identity.message(o.capture, o.body, processor_epoch=captures.epoch_of(o.capture)) for o in orders]
 
     def validate(self) -> None:
-        """Assert what holds between two ticks."""
+        """Assert the invariants between two ticks."""
         assert self.coordinator.identity.changefeed_epoch == self.epoch, "a run speaks under its own epoch"
         self.coordinator.validate()
         self.workers.validate()
         self.repartitions.validate()
         self.schemas.validate()
+        self.resyncs.validate()
 
     def drain(self, capture: CaptureId) -> int:
-        """Ask for ``capture`` to be emptied; how many spans and workers it still has."""
+        """Request that ``capture`` be emptied; return how many spans and workers it still has."""
         return self.coordinator.drain(capture) + self.workers.count_on(capture)
 
     def running_workers(self) -> list[CaptureId]:
-        """Where this changefeed's workers are, for the placement of others."""
+        """Return the captures of this changefeed's workers, for the placement of others."""
         at_work = (Stage.CREATING, Stage.ONLINE)
         return [worker.capture for worker in self.workers.workers.values() if worker.stage in at_work]
 

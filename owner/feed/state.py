@@ -30,10 +30,10 @@ from reactor.transitions import History, invalid
 
 HISTORY_LENGTH = 32
 
-#: Waiting does not cure these: what is lost is lost, whatever the error itself says.
+#: a retry cannot cure these, whatever the error itself says
 FAST_FAIL = frozenset({"PositionLost", "SnapshotLostByGC", "SinkUri", "LogStorageMismatch", "Stuck"})
-#: Source, sink or log storage refuse as a whole: a disk is full, a password has changed, a mount is away. Nothing is
-#: lost by waiting until somebody has mended that, however long it takes. (At creation they are refused at once.)
+#: source, sink or log storage refuse as a whole: a disk is full, a password has changed, a mount is missing. Retrying
+#: loses nothing, however long the repair takes. (At creation they are rejected at once.)
 PASSING = frozenset(
     {
         "SourceUnreachable",
@@ -45,12 +45,13 @@ PASSING = frozenset(
         "SinkTimeout",
         "JobTimeout",
         "Log",
+        "CaptureFault",
         "TableHeld",  # of all tables at once (owner.held)
         "TablePassing",
         "TableForeign",
     }
 )
-#: A stale writer was refused, as it should be. A run under a new epoch begins at what is recorded.
+#: a stale writer was fenced; a run under a new epoch begins at what is recorded
 FENCED = frozenset({"LogFenced", "SinkFenced", "UnitFenced"})
 
 
@@ -70,7 +71,7 @@ class Trigger(StrEnum):
     CRASH = "owner's part crashed"
 
 
-#: what operators ask for
+#: requests of operators
 WISHES = frozenset({Trigger.PAUSE, Trigger.RESUME, Trigger.REMOVE})
 
 #: (state, trigger) → state
@@ -99,35 +100,35 @@ TRANSITIONS: dict[tuple[FeedState, Trigger], FeedState] = {
     **{(state, Trigger.REMOVE): FeedState.REMOVED for state in FeedState if state is not FeedState.REMOVED},
 }
 
-#: how long between two tries at most when a cause may pass at any time
+#: maximum delay between two attempts when a cause may end at any time
 _PASSING_MAX_S = 60.0
-#: a passing cause that nobody has named again for so long has passed
+#: a transient cause that has not been reported for this long has ended
 _PASSING_KNOWN_S = 90.0
 
 _RUNNING = (FeedState.NORMAL, FeedState.WARNING)
 
-#: codes of conditions: tables are held, and nothing moves
-HELD_TABLES, STANDSTILL = "HeldTables", "Standstill"
-LASTING = frozenset({HELD_TABLES, STANDSTILL})
+#: codes of conditions: tables are held; there is no progress; every capture has a fault of its own
+HELD_TABLES, STANDSTILL, CAPTURE_FAULT = "HeldTables", "Standstill", "CaptureFault"
+LASTING = frozenset({HELD_TABLES, STANDSTILL, CAPTURE_FAULT})
 
-#: How far a changefeed is, comparable over its life: (number of the unit, checkpoint or rows of it)
+#: a changefeed's progress, comparable over its life: (number of the unit, checkpoint or rows of it)
 Progress = tuple[int, int]
-#: a warning that needs no progress to be over
+#: a warning that needs no progress to end
 _OVER_WHEN_GONE: Progress = (-1, 0)
 
 
 def is_running(state: FeedState) -> bool:
-    """The changefeed should be running."""
+    """Return whether the changefeed should be running."""
     return state in _RUNNING
 
 
 def is_fatal(error: RunningError) -> bool:
-    """Doing the same again cannot help."""
+    """Return whether a retry cannot help."""
     return error.code in FAST_FAIL or (not error.retryable and error.code not in FENCED | PASSING)
 
 
 def combined(conditions: Sequence[RunningError]) -> RunningError | None:
-    """What lasts, as one warning."""
+    """Combine lasting conditions into one warning."""
     if len(conditions) < 2:
         return conditions[0] if conditions else None
     texts = [conditions[0].message, *(f"{other.code}: {other.message}" for other in conditions[1:])]
@@ -135,10 +136,10 @@ def combined(conditions: Sequence[RunningError]) -> RunningError | None:
 
 
 def step(info: ChangefeedInfo, trigger: Trigger, *, error: RunningError | None = None) -> ChangefeedInfo:
-    """The changefeed after ``trigger``.
+    """Return the changefeed after ``trigger``.
 
-    :raises JobRefusedError: its state has no row for what an operator wishes.
-    :raises InvalidTransitionError: its state has no row for what has happened.
+    :raises JobRefusedError: its state has no row for an operator's request.
+    :raises InvalidTransitionError: its state has no row for an event.
     """
     after = TRANSITIONS.get((info.state, trigger))
     if after is None and trigger in WISHES:
@@ -159,7 +160,7 @@ def step(info: ChangefeedInfo, trigger: Trigger, *, error: RunningError | None =
 
 
 class FeedStateMachine:
-    """What is remembered between ticks to decide the transitions that nobody asks for."""
+    """What is remembered between ticks to decide transitions that no operator requests."""
 
     def __init__(self, settings: BackoffSettings, uniform: Uniform, *, wall_offset_s: float = 0.0) -> None:
         self._wall_offset_s = wall_offset_s
@@ -170,15 +171,15 @@ class FeedStateMachine:
         self._progress: Progress = (0, 0)
         self._progress_at: float | None = None
         self._failed_at_progress: Progress | None = None
-        #: the newest passing cause that was heard of, and when
+        #: the last reported transient cause, and when
         self._passing: RunningError | None = None
         self._passing_at = 0.0
 
     def step(self, info: ChangefeedInfo, trigger: Trigger, *, error: RunningError | None = None) -> ChangefeedInfo:
-        """The changefeed after ``trigger``, as ``step`` says.
+        """Return the changefeed after ``trigger``, like ``step``.
 
-        :raises JobRefusedError: its state has no row for what an operator wishes.
-        :raises InvalidTransitionError: its state has no row for what has happened.
+        :raises JobRefusedError: its state has no row for an operator's request.
+        :raises InvalidTransitionError: its state has no row for an event.
         """
         if (info.state, trigger) not in TRANSITIONS and trigger not in WISHES:
             raise self.steps.invalid(info.state, trigger)
@@ -197,8 +198,8 @@ class FeedStateMachine:
         *,
         conditions: Sequence[RunningError] = (),
     ) -> ChangefeedInfo:
-        """The changefeed after this tick's errors, warnings and time. ``conditions``: what makes it a warning for as
-        long as it lasts."""
+        """Return the changefeed after this tick's errors, warnings and time. ``conditions``: what makes it a warning
+        while it lasts."""
         self.history.extend([*errors, *warnings])
         if info.state is FeedState.PENDING:
             return self._tick_pending(info, now)
@@ -226,9 +227,9 @@ class FeedStateMachine:
         now: float,
         conditions: Sequence[RunningError] = (),
     ) -> ChangefeedInfo:
-        """The changefeed after having come to ``progress``; ``has_work``: there is something it could do by now.
+        """Return the changefeed after it has reached ``progress``; ``has_work``: there is pending work.
 
-        Time in which it is known what has to pass does not count for being stuck.
+        Time with a known transient cause does not count as being stuck.
         """
         if self._progress_at is not None and progress > self._progress:
             self._passing = None
@@ -247,12 +248,12 @@ class FeedStateMachine:
         return info
 
     def reset(self) -> None:
-        """An operator has resumed the changefeed: nothing of before counts."""
+        """Forget history: an operator has resumed the changefeed."""
         self.retry_at = self._progress_at = self._failed_at_progress = self._passing = None
         self._progress = (0, 0)
 
     def _tick_pending(self, info: ChangefeedInfo, now: float) -> ChangefeedInfo:
-        if self.retry_at is None:  # a new owner: its own first wait
+        if self.retry_at is None:  # a new owner: its own first delay
             self._backoff.reset(now)
             self.retry_at = now + (self._backoff.next_s(now, give_up_s=info.config.stuck_seconds) or 0.0)
         if now < self.retry_at:
@@ -279,12 +280,12 @@ class FeedStateMachine:
         return self.step(info, Trigger.FAIL, error=error)
 
     def _passing_now(self, now: float) -> list[RunningError]:
-        """A passing cause counts until something has been done again, or nobody has named it for long."""
+        """Return the transient cause, which lasts until there is progress, or it has not been reported for long."""
         is_known = self._passing is not None and now - self._passing_at < _PASSING_KNOWN_S
         return [self._passing] if is_known and self._passing is not None else []
 
     def _has_recovered(self, info: ChangefeedInfo, progress: Progress) -> bool:
-        """A warning is over when the changefeed has come further than where it began, or what lasted is gone."""
+        """Return whether a warning is over: there is progress since it began, or the condition has ended."""
         if self._failed_at_progress is None and info.warning is not None and info.warning.code in LASTING:
             return True
         if self._failed_at_progress is None:
@@ -297,7 +298,7 @@ def _is_same(known: RunningError | None, now: RunningError) -> bool:
 
 
 def _worst(errors: Sequence[RunningError]) -> RunningError:
-    """A fatal one if there is any, else the newest."""
+    """Return a fatal error if there is any, else the newest."""
     return next((error for error in errors if is_fatal(error)), errors[-1])
 
 

@@ -1,14 +1,14 @@
-"""Sync points of a changefeed: now and then all spans are at one Ts, and the sink's versions there are recorded.
+"""Sync points of a changefeed: at intervals, brings all spans to one Ts, and records the sink's versions there.
 
-    idle ──interval over──► holding ──every span is there──► reading ──the sink has answered──► recorded, idle
-                               ▲                                │
-                               └────── a table is past it ◄─────┘
+    idle ──interval over──► holding ──every span has arrived──► reading ──the sink has answered──► recorded, idle
+                               ▲                                    │
+                               └──────── a table is past it ◄───────┘
 
-The Ts is where the log is when it is time. A span may slip past it by a flush that was under way, so the hold moves on
-to wherever the furthest is; and a version of the sink counts only if the records that lie in it are not past the hold,
-since what is up to the hold is in there already (the checkpoints say so). A sink that does not answer delays nobody for
-longer than ``read_timeout_s``: there is no point then, and the next one is tried an interval later. ``PHASES`` is the
-whole machine.
+The Ts is the log's position when the sync point is due. A flush in progress may move a span past it, so the hold moves
+to the furthest span; and a version of the sink counts only if its records are not past the hold, since everything up to
+the hold is in it (the checkpoints say so). A sink that does not answer delays the changefeed for at most
+``read_timeout_s``: then there is no point, and the next one is tried an interval later. ``PHASES`` is the whole state
+machine.
 """
 
 from collections.abc import Callable, Collection
@@ -56,11 +56,11 @@ PHASES: dict[tuple[Phase, Trigger], Phase] = {
 
 
 class SyncPoints:
-    """For one run of a changefeed. ``wall_offset_s``: Unix time minus the clock that ticks are given."""
+    """The sync points of one run. ``wall_offset_s``: Unix time minus the clock that ticks are given."""
 
     def __init__(self, settings: SyncPointSettings, *, cluster: str, wall_offset_s: float) -> None:
         self.phase = Phase.IDLE
-        #: nobody writes past it while it is not None
+        #: no span may write past it, unless it is None
         self.hold_ts: Ts | None = None
         self._settings = settings
         self._cluster = cluster
@@ -73,13 +73,13 @@ class SyncPoints:
         self._steps = History("sync point")
 
     def handle_answer(self, answer: Answered[Any]) -> None:
-        """What the sink says; an answer to an earlier question is of no use."""
+        """Process the sink's answer; one to an earlier question is ignored."""
         question = answer.question
         if isinstance(question, ReadPositions) and self.phase is Phase.READING and question.ts == self.hold_ts:
             self._answer = answer
 
     def tick(self, facts: Facts, spans_now: Callable[[], Collection[SpanPosition]], now: float) -> list[Effect]:
-        """One round. ``spans_now`` is asked only when it is time: it looks at every span."""
+        """Run one round. ``spans_now`` is called only when it is due: it scans every span."""
         if not facts.info.config.sync_point_interval_seconds or facts.tables is None or facts.head is None:
             self._rest(Trigger.SWITCHED_OFF, due_at=None)
             return []
@@ -95,7 +95,7 @@ class SyncPoints:
         return []
 
     def next_at(self) -> float:
-        """When time alone moves it on; infinity when something else has to."""
+        """Return when the next step is due by time; infinity if it waits for something else."""
         match self.phase:
             case Phase.IDLE:
                 return float("inf") if self._due_at is None else self._due_at
@@ -105,12 +105,12 @@ class SyncPoints:
                 return self._asked_at + self._settings.read_timeout_s
 
     def validate(self) -> None:
-        """Assert what holds between two ticks."""
+        """Assert the invariants between two ticks."""
         assert (self.hold_ts is None) == (self.phase is Phase.IDLE), f"{self.phase}, and held at {self.hold_ts}"
         assert self._answer is None or self.phase is Phase.READING, f"{self.phase} with an answer of the sink"
 
     def _next_due_at(self, facts: Facts, now: float) -> float:
-        """An interval after the last point, also that of an earlier owner, or after the last try."""
+        """Return an interval after the last point, also of an earlier owner, or after the last attempt."""
         interval_s = facts.info.config.sync_point_interval_seconds
         if self._due_at is None:
             last = facts.sync_points[-1].time - self._wall_offset_s if facts.sync_points else now
@@ -154,7 +154,7 @@ class SyncPoints:
         return [self._record(facts, point)]
 
     def _record(self, facts: Facts, point: SyncPoint) -> Commit:
-        """The new point in, the oldest beyond what is kept out."""
+        """Record the new point, and remove the oldest beyond the limit."""
         old = [known.ts for known in facts.sync_points if known.ts != point.ts]
         doomed = old[: max(0, len(old) + 1 - self._settings.kept)]
         changes = [patches.put_record(self._key(facts, point.ts), point)]

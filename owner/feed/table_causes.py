@@ -9,7 +9,7 @@ from reactor.ids import Ts
 
 
 def table_causes(run: Run, facts: Facts) -> dict[int, str]:
-    """By table id; tables of which nothing is known are left out, and so are held ones, which have their own reason."""
+    """Return the causes by table id, without tables of unknown cause, and held ones, which have their own reason."""
     found = dict([*_spans(run), *_warnings(facts), *_new_spans(run, facts), *_schema_changes(run, facts)])
     return {table: cause for table, cause in found.items() if table not in facts.held}
 
@@ -35,7 +35,7 @@ def _new_spans(run: Run, facts: Facts) -> Iterator[tuple[int, str]]:
 
 
 def _schema_changes(run: Run, facts: Facts) -> Iterator[tuple[int, str]]:
-    """Tables that are at a change, with the first one that they wait for."""
+    """Yield tables that wait at a schema change, with the first one."""
     pending = [record for _, record in sorted(facts.ddl.items(), reverse=True) if record.pending_ids]
     at = _positions(run) if pending else {}
     for record in pending:
@@ -46,7 +46,7 @@ def _schema_changes(run: Run, facts: Facts) -> Iterator[tuple[int, str]]:
 
 
 def _positions(run: Run) -> dict[int, Ts]:
-    """The position of each table's slowest span."""
+    """Return the position of each table's slowest span."""
     at: dict[int, Ts] = {}
     for span, known in run.coordinator.sets.items():
         ts = known.checkpoint.checkpoint_ts

@@ -23,17 +23,18 @@ from enum import StrEnum
 from owner.feed.state import FENCED
 from owner.progress.units import current_unit
 from owner.settings import WorkerSettings
+from reactor.errors import Scope
 from reactor.ids import CaptureId
 from reactor.messages import StartWorker, StopWorker, WorkerStage, WorkerStatus
 from reactor.records.changefeed import Mode, RunningError, Unit, UnitRecord
 from reactor.transitions import History
 
-#: More orders than one owner gives for one changefeed, at one in six seconds.
+#: more orders than one owner gives for one changefeed, at one in six seconds
 _EPOCHS_PER_OWNER = 100_000
 
 
 def first_epoch(owner_revision: int) -> int:
-    """Where the epochs of this owner's orders begin: behind those of every owner before."""
+    """Return the first epoch of this owner's orders: above those of every previous owner."""
     return owner_revision * _EPOCHS_PER_OWNER
 
 
@@ -45,7 +46,7 @@ class Stage(StrEnum):
 
 
 class Fate(StrEnum):
-    """What becomes of a worker: what its capture says of it, or that this is gone."""
+    """What happens to a worker: what its capture reports, or that the capture is gone."""
 
     RUNNING = "says running"
     FINISHED = "says finished"
@@ -55,7 +56,7 @@ class Fate(StrEnum):
     LEASE_OVER = "lease over"
 
 
-#: (stage, fate) → stage. A new order, which ``CREATING`` begins with, is no transition but another worker.
+#: (stage, fate) → stage. A new order, which ``CREATING`` begins with, is not a transition but another worker
 STAGES: dict[tuple[Stage, Fate], Stage] = {
     **{(stage, Fate.RUNNING): Stage.ONLINE for stage in Stage},
     **{(stage, Fate.FINISHED): Stage.FINISHED for stage in Stage},
@@ -75,7 +76,7 @@ _FATES = {
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One order and what has become of it. ``since``: when it entered its stage."""
+    """One order and its outcome. ``since``: when it entered its stage."""
 
     source: str
     unit: Unit
@@ -86,23 +87,27 @@ class Worker:
     rows_done: int = 0
     rows_total: int = 0
     bytes_done: int = 0
-    #: what had been done before it came; how long it will take, None where that cannot be said
+    #: rows done before it started; seconds left, None if unknown
     rows_before: int = 0
     seconds_left: float | None = None
-    #: what it is waiting to pass by itself
+    #: the transient problem that it waits for
     trouble: RunningError | None = None
+    #: its capture has a fault of its own
+    is_unfit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a worker may go. ``loads``: workers of all changefeeds by capture. ``leaving``: where none may stay."""
+    """Where a worker may run. ``loads``: workers of all changefeeds by capture. ``leaving``: captures that must be
+    emptied."""
 
     serving: tuple[CaptureId, ...]
     loads: Mapping[CaptureId, int]
     leaving: frozenset[CaptureId] = frozenset()
 
     def choose(self, *, stay_on: CaptureId | None, avoid: CaptureId | None) -> CaptureId | None:
-        """Where it was, else where least is; ties go to the smaller id. ``avoid`` only if there is a choice."""
+        """Return the capture where it was, else the least loaded, of equal ones the smallest id. ``avoid`` only if
+        there is a choice."""
         wanted = [capture for capture in self.serving if capture != avoid] or list(self.serving)
         if stay_on in wanted:
             return stay_on
@@ -116,7 +121,8 @@ class WorkerOrder:
 
 
 class WorkerManager:
-    """``epoch_floor``: orders have larger epochs; ``first_epoch``, or what an earlier run under this owner came to."""
+    """``epoch_floor``: orders have larger epochs; ``first_epoch``, or the last one of an earlier run under this
+    owner."""
 
     def __init__(self, mode: Mode, settings: WorkerSettings, *, epoch_floor: int = 0) -> None:
         self.workers: dict[str, Worker] = {}
@@ -129,7 +135,8 @@ class WorkerManager:
         self._steps = History("worker")
 
     def handle_report(self, capture: CaptureId, status: WorkerStatus | None, now: float) -> None:
-        """What one heartbeat answer of ``capture`` says. Old epochs are asked to stop and change nothing."""
+        """Process one heartbeat answer of ``capture``. Workers of old epochs are ordered to stop, and change
+        nothing."""
         if status is None:
             self._reported.pop(capture, None)
             self._lose_online(capture, now)
@@ -145,7 +152,7 @@ class WorkerManager:
             self._stops.append(WorkerOrder(capture, StopWorker(status.source, status.epoch)))
 
     def handle_alive(self, alive: Iterable[CaptureId], now: float) -> None:
-        """Workers of captures whose lease is over are offline."""
+        """Set workers of captures whose lease has expired offline."""
         present = set(alive)
         for capture in [capture for capture in self._reported if capture not in present]:
             del self._reported[capture]
@@ -154,7 +161,7 @@ class WorkerManager:
                 self.workers[source] = self._enter(worker, Fate.LEASE_OVER, now)
 
     def count_on(self, capture: CaptureId) -> int:
-        """Workers that are, or are about to be, on ``capture``."""
+        """Return the number of workers that are, or are about to be, on ``capture``."""
         placed = [known for known in self.workers.values() if known.stage in (Stage.CREATING, Stage.ONLINE)]
         if any(known.capture == capture for known in placed):
             return 1
@@ -163,7 +170,7 @@ class WorkerManager:
 
     @property
     def has_errors(self) -> bool:
-        """The changefeed will not continue like this: nothing is started before its state has been judged."""
+        """Whether the changefeed cannot continue: nothing is started before its state has been decided."""
         return bool(self._errors)
 
     def take_errors(self) -> list[RunningError]:
@@ -173,14 +180,14 @@ class WorkerManager:
     def tick(
         self, sources: Iterable[str], records: Mapping[str, UnitRecord], placement: Placement, now: float
     ) -> list[WorkerOrder]:
-        """The orders that bring every source's current unit to run on one capture."""
+        """Return the orders that make every source's current unit run on one capture."""
         orders, self._stops = self._stops, []
         for source in sources:
             orders += self._tick_source(source, records.get(source), placement, now)
         return orders
 
     def next_check_at(self) -> float:
-        """When a worker that is being created will have taken too long."""
+        """Return when a worker that is being created will have taken too long."""
         creating = [worker.since for worker in self.workers.values() if worker.stage is Stage.CREATING]
         return min(creating, default=float("inf")) + self._settings.creating_timeout_s
 
@@ -192,20 +199,20 @@ class WorkerManager:
         unit = current_unit(self._mode, record)
         if unit is None:
             return []
-        worker = self.workers.get(source) or self._adopt(source, unit, record, now)
+        worker = self.workers.get(source) or self._take_over(source, unit, record, now)
         if worker is not None and worker.unit is unit and self._runs_as_expected(worker, now):
             return self._move_away(worker, placement, now)
         return self._create(source, unit, worker, placement, now)
 
     def _move_away(self, worker: Worker, placement: Placement, now: float) -> list[WorkerOrder]:
-        """From a capture that leaves to one that stays; the newer epoch fences what the old one still does."""
+        """Move it from a leaving capture to another; the newer epoch fences the old worker."""
         if worker.capture not in placement.leaving or worker.stage is not Stage.ONLINE or not placement.serving:
             return []
         stop = WorkerOrder(worker.capture, StopWorker(worker.source, worker.epoch))
         return [stop, *self._create(worker.source, worker.unit, worker, placement, now)]
 
     def _runs_as_expected(self, worker: Worker, now: float) -> bool:
-        """A finished worker's record is on its way here; if it does not come, the unit is run again."""
+        """A finished worker's record is on its way; if it does not arrive, the unit is run again."""
         if worker.stage in (Stage.CREATING, Stage.FINISHED):
             return now - worker.since < self._settings.creating_timeout_s
         return worker.stage is Stage.ONLINE
@@ -213,9 +220,9 @@ class WorkerManager:
     def _create(
         self, source: str, unit: Unit, old: Worker | None, placement: Placement, now: float
     ) -> list[WorkerOrder]:
-        is_deaf = old is not None and old.stage is Stage.CREATING
-        stay_on = old.capture if old and not is_deaf else None
-        capture = placement.choose(stay_on=stay_on, avoid=old.capture if old and is_deaf else None)
+        is_avoided = old is not None and (old.stage is Stage.CREATING or old.is_unfit)
+        stay_on = old.capture if old and not is_avoided else None
+        capture = placement.choose(stay_on=stay_on, avoid=old.capture if old and is_avoided else None)
         if capture is None:
             return []
         self.epoch_floor += 1
@@ -225,8 +232,8 @@ class WorkerManager:
         self.workers[source] = Worker(source, unit, capture, self.epoch_floor, Stage.CREATING, now)
         return [WorkerOrder(capture, StartWorker(source, unit, self.epoch_floor))]
 
-    def _adopt(self, source: str, unit: Unit, record: UnitRecord | None, now: float) -> Worker | None:
-        """The newest worker that an earlier owner left running, if it is at the unit that is due."""
+    def _take_over(self, source: str, unit: Unit, record: UnitRecord | None, now: float) -> Worker | None:
+        """Return the newest worker that an earlier owner left running, if it runs the unit that is due."""
         running = [
             (status.epoch, capture, status)
             for capture, status in sorted(self._reported.items())
@@ -247,6 +254,7 @@ class WorkerManager:
         worker = replace(worker, trouble=trouble, rows_before=status.rows_done if is_new else worker.rows_before)
         if status.stage is WorkerStage.ERROR and worker.stage is not Stage.OFFLINE:
             self._note_error(status.error)
+            worker = replace(worker, is_unfit=_is_of_capture(status.error))
         return self._enter(_with_progress(worker, status, now), _FATES[status.stage], now)
 
     def _enter(self, worker: Worker, fate: Fate, now: float) -> Worker:
@@ -260,18 +268,19 @@ class WorkerManager:
         return replace(worker, stage=stage, since=now, trouble=worker.trouble if stage is Stage.ONLINE else None)
 
     def _note_error(self, error: RunningError | None) -> None:
-        """A fenced worker is no fault of the changefeed: one with a newer epoch replaces it at once."""
-        if error is not None and error.code not in FENCED:
+        """A fenced worker is no error of the changefeed: one with a newer epoch replaces it at once. Neither is a fault
+        of its capture: one on another capture does."""
+        if error is not None and error.code not in FENCED and not _is_of_capture(error):
             self._errors.append(error)
 
     def _lose_online(self, capture: CaptureId, now: float) -> None:
-        """Its capture does not know of it any more. One being created may not have heard of its order yet."""
+        """Set offline: its capture no longer knows it. One being created may not have received its order yet."""
         for source, worker in self.workers.items():
             if worker.capture == capture and worker.stage is Stage.ONLINE:
                 self.workers[source] = self._enter(worker, Fate.FORGOTTEN, now)
 
     def validate(self) -> None:
-        """Assert what holds between two ticks."""
+        """Assert the invariants between two ticks."""
         for source, worker in self.workers.items():
             assert worker.source == source, f"worker {worker} is at {source}"
             assert worker.epoch <= self.epoch_floor, f"order {worker.epoch} is not below {self.epoch_floor}"
@@ -280,8 +289,12 @@ class WorkerManager:
         assert newest <= self.epoch_floor, f"epoch {newest} is reported, the next order has {self.epoch_floor + 1}"
 
 
+def _is_of_capture(error: RunningError | None) -> bool:
+    return error is not None and error.scope is Scope.CAPTURE
+
+
 def _with_progress(worker: Worker, status: WorkerStatus, now: float) -> Worker:
-    """It continues as fast as it has been so far."""
+    """Estimate the time left from the average speed so far."""
     done, seconds = status.rows_done - worker.rows_before, now - worker.since
     left = max(status.rows_total - status.rows_done, 0)
     return replace(

@@ -1,1 +1,1 @@
-"""Progress: facts, units, watermark, barrier."""
+"""Progress: stored facts, units, watermark and barrier."""

@@ -1,10 +1,11 @@
-"""Barrier: how far spans may write, which is the lowest of what holds them back, and its name.
+"""Barrier: how far spans may write: the lowest of several limits, and its name.
 
-Five things hold: the changefeed's target, an operator (who compares source and sink at one Ts, say), a sync point, and
-schema changes and new spans, which wait for all spans of their table. These two hold only their table, the others
-everything; at most 256 tables by name, the rest holds everything, so that a heartbeat stays small.
+There are five limits: the changefeed's target, an operator's hold (for example to compare source and sink at one Ts), a
+sync point, and pending schema changes and repartitions, which wait for all spans of their table. The last two limit
+only their tables, the others all tables. At most 256 tables are listed by name, more are limited globally, so that
+heartbeats stay small.
 
-Held tables (``owner.feed.held``) are in no barrier: nobody waits for them, and captures know from the schema changes
+Held tables (``owner.feed.held``) are in no barrier: nothing waits for them, and captures know from the schema changes
 themselves how far each may be written.
 """
 
@@ -21,7 +22,7 @@ TABLE_BARRIERS_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """An operator holds every span at ``ts`` until ``until`` (the tick's clock) or a release."""
+    """An operator's hold: no span may pass ``ts`` until ``until`` (the tick's clock) or a release."""
 
     ts: Ts
     until: float
@@ -29,7 +30,8 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``barrier`` as captures get it; no checkpoint may pass ``min_table_ts``; ``reason``: what holds lowest."""
+    """``barrier``: as sent to captures; no checkpoint may pass ``min_table_ts``; ``reason``: the lowest limit's
+    name."""
 
     barrier: Barrier
     min_table_ts: Ts
@@ -53,8 +55,8 @@ def limits(
     held: Collection[int] = (),
     names: Mapping[int, str] = MappingProxyType({}),
 ) -> Limits:
-    """The barrier that all of them together make. ``repartitions``: tables that wait for new spans, and where.
-    ``held``: tables that nobody waits for. ``names``: schema.name of tables."""
+    """Combine all limits into a barrier. ``repartitions``: tables that wait for new spans, and at which Ts. ``held``:
+    tables that nothing waits for. ``names``: schema.name of tables."""
     if target_ts is None and hold is None and sync_point_ts is None and not repartitions and not ddl:
         return _FREE
     changes = {table: ts for table, ts in _first_by_table(ddl).items() if table not in held}
@@ -78,7 +80,7 @@ def limits(
 
 
 def _first_by_table(ddl: Iterable[DdlRecord]) -> dict[int, Ts]:
-    """A table that is about to be created counts too: the changefeed's checkpoint waits for it."""
+    """Includes tables about to be created: the changefeed's checkpoint waits for them."""
     tables: dict[int, Ts] = {}
     for record in ddl:
         for table in record.pending_ids:

@@ -7,26 +7,20 @@ from functools import cached_property
 from owner.progress.units import SOURCE, current_unit, tables_of
 from owner.scheduler.heartbeat_budget import HeartbeatBudget
 from reactor.ids import CaptureId, Ts
-from reactor.records.changefeed import (
-    ChangefeedInfo,
-    ChangefeedStatus,
-    DdlRecord,
-    LogHead,
-    Mode,
-    TableRecord,
-    Unit,
-    UnitRecord,
-)
-from reactor.records.held import HeldTable, HoldStage
+from reactor.records.attempts import Attempt, Suspects
+from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, DdlRecord, Mode, TableRecord, Unit, UnitRecord
+from reactor.records.held import HeldTable, HoldStage, tried_after_end
+from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
+from reactor.records.resync import TableResync
 from reactor.records.sync_point import SyncPoint
 from reactor.state import ChangefeedState
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """What is the same for all changefeeds in one tick. ``worker_loads``: workers by capture. ``heartbeat_budget``:
-    what may be asked of captures. ``format``: the cluster's."""
+class TickContext:
+    """What all changefeeds share in one tick. ``worker_loads``: number of workers by capture. ``heartbeat_budget``:
+    limits what captures are asked for. ``format``: the cluster's."""
 
     alive: tuple[CaptureId, ...]
     worker_loads: Mapping[CaptureId, int]
@@ -36,35 +30,43 @@ class World:
 
 @dataclass(frozen=True)
 class Facts:
-    """One changefeed's stored records, as its run needs them; what follows from them is found out once."""
+    """One changefeed's stored records, as its run needs them; derived values are computed once."""
 
     info: ChangefeedInfo
     status: ChangefeedStatus
     record: UnitRecord | None
     head: LogHead | None
     sync_points: tuple[SyncPoint, ...] = ()
-    #: tables that are, were, or shall be repartitioned, by id
+    #: tables that are, were, or will be repartitioned, by id
     partitionings: Mapping[int, TablePartitioning] = field(default_factory=dict)
-    #: schema changes by Ts, done ones too
+    #: schema changes by Ts, including finished ones
     ddl: Mapping[int, DdlRecord] = field(default_factory=dict)
-    #: tables that cannot continue while the others do, by id
+    #: tables that are held while the others continue, by id
     held: Mapping[int, HeldTable] = field(default_factory=dict)
+    #: work in progress on each capture, and tables suspected of having ended one
+    attempts: Mapping[CaptureId, Attempt] = field(default_factory=dict)
+    schema_attempts: Mapping[CaptureId, Attempt] = field(default_factory=dict)
+    suspects: Suspects | None = None
+    #: tables being copied again, by id
+    resyncs: Mapping[int, TableResync] = field(default_factory=dict)
 
     @classmethod
     def of(cls, feed: ChangefeedState, info: ChangefeedInfo) -> "Facts":
         status = feed.status or ChangefeedStatus(checkpoint_ts=info.start_ts)
         points = tuple(feed.sync_points[ts] for ts in sorted(feed.sync_points))
         unit, head = feed.units.get(SOURCE), feed.heads.get(SOURCE)
-        return cls(info, status, unit, head, points, feed.partitionings, feed.ddl, feed.held)
+        tables = (feed.partitionings, feed.ddl, feed.held)
+        attempts = (feed.attempts, feed.schema_attempts, feed.suspects)
+        return cls(info, status, unit, head, points, *tables, *attempts, feed.resyncs)
 
     @cached_property
     def unit(self) -> Unit | None:
-        """What is due; None when every unit has finished."""
+        """The unit to run; None when every unit has finished."""
         return current_unit(self.info.mode, self.record)
 
     @cached_property
     def tables(self) -> tuple[TableRecord, ...] | None:
-        """Those whose spans may be replicated; None while that is not known."""
+        """The tables whose spans may be replicated; None while not known."""
         return tables_of(self.info.mode, self.record)
 
     @cached_property
@@ -73,8 +75,21 @@ class Facts:
 
     @cached_property
     def flowing(self) -> tuple[TableRecord, ...]:
-        """Those that count: neither held nor about to catch up."""
-        return tuple(table for table in self.tables or () if table.table_id not in self.held)
+        """The tables that count for the checkpoint: neither held, nor about to catch up, nor lost."""
+        out = self.held.keys() | self.lost
+        return tuple(table for table in self.tables or () if table.table_id not in out)
+
+    @cached_property
+    def lost(self) -> frozenset[int]:
+        """Tables that must be copied before they are written: the log that they need is lost
+        (``owner.feed.renewal``), or does not have the rows that they came with."""
+        lost_ts = self.record.lost_ts if self.record else Ts(0)
+        return frozenset(table.table_id for table in self.tables or () if table.start_ts < lost_ts or table.to_copy)
+
+    @property
+    def needs_position(self) -> bool:
+        """Nothing can be said of the log before there is another one."""
+        return self.record is not None and self.record.needs_position
 
     @cached_property
     def pending_ddl(self) -> tuple[DdlRecord, ...]:
@@ -83,17 +98,28 @@ class Facts:
 
     @cached_property
     def waiting_names(self) -> Mapping[int, str]:
-        """schema.name of tables that schema changes or repartitions wait for."""
+        """Names (schema.name) of tables that schema changes or repartitions wait for."""
         waiting = {id for record in self.pending_ddl for id in record.pending_ids} | self.partitionings.keys()
         return {id: self.name_of(id) for id in waiting}
 
     @cached_property
-    def stragglers(self) -> Mapping[int, Ts]:
-        """Held tables that are tried again, and where they are."""
-        return {id: held.ts for id, held in self.held.items() if held.stage is HoldStage.TRIED}
+    def catching_up(self) -> Mapping[int, Ts]:
+        """Held tables that are being retried, and their positions."""
+        tried = (held for id, held in self.held.items() if held.stage is HoldStage.TRIED and id not in self.lost)
+        return {held.table_id: held.ts for held in tried}
+
+    @cached_property
+    def parked(self) -> frozenset[int]:
+        """Held tables that are not being written, and lost ones."""
+        return frozenset(self.held.keys() - self.catching_up.keys()) | self.lost
+
+    @cached_property
+    def tried_after_end(self) -> frozenset[int]:
+        """Tables that have ended captures and are being retried."""
+        return tried_after_end(self.held.values())
 
     def is_finished(self, status: ChangefeedStatus) -> bool:
-        """The units are through (modes without sync), or everything up to the target is in the sink, of all tables."""
+        """Whether the units are finished (modes without sync), or all tables have reached the target in the sink."""
         target_ts = self.info.target_ts
         if self.unit is None:
             return True
@@ -101,6 +127,6 @@ class Facts:
         return is_synced and target_ts is not None and status.checkpoint_ts >= target_ts and not self.held
 
     def name_of(self, table_id: int) -> str:
-        """schema.name of a table."""
+        """Return the table's schema.name."""
         known = next((table for table in self.tables or () if table.table_id == table_id), None)
         return f"{known.schema_name}.{known.name}" if known else f"table {table_id}"

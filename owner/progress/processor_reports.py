@@ -1,18 +1,20 @@
-"""Processor reports: take what processors reported to the owner through etcd once, then clear it.
+"""Processor reports: takes what processors have reported to the owner through etcd once, then clears it.
 
-A position that has changed since it was read is left alone: its new content is for the next tick. Positions of captures
-that are gone are dropped with whatever they say, since what they ran is over.
+A report that has changed since it was read is not cleared: the next tick reads its new content. Reports of captures
+that are gone are dropped unread, since their work is over.
 """
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from owner.progress.facts import TickContext
 from reactor import patches
 from reactor.errors import IgnorePatchError
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.keys import PositionKey
 from reactor.records.changefeed import RunningError
 from reactor.records.task_position import TaskPosition
+from reactor.state import ChangefeedState
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ def take(
     namespace: str,
     feed: ChangefeedId,
 ) -> Taken:
-    """What there is to know, and the patches that clear it."""
+    """Return the new reports, and the patches that clear them."""
     if not positions:
         return _NOTHING
     errors, warnings, tables, clearing = [], [], list[RunningError](), []
@@ -52,6 +54,13 @@ def take(
             cleared = position.with_(error=None, warning=None, tables=()) if is_alive else None
             clearing.append(_clear(key, position, cleared))
     return Taken(tuple(errors), tuple(warnings), tuple(tables), tuple(clearing))
+
+
+def of_all(feed: ChangefeedState, context: TickContext) -> tuple[RunningError, ...]:
+    """Return the captures' faults if all of them have one, so that nobody can work; otherwise nothing."""
+    reported = [feed.positions[capture].fault for capture in sorted(context.alive) if capture in feed.positions]
+    faults = tuple(fault for fault in reported if fault is not None)
+    return faults if len(faults) == len(context.alive) else ()
 
 
 def _clear(key: PositionKey, seen: TaskPosition, after: TaskPosition | None) -> patches.Patch:

@@ -1,8 +1,8 @@
-"""Stall: measures how long a value has not moved, so that it can be named."""
+"""Stall: measures how long a value has not changed."""
 
 
 class Stall:
-    """Beats when the value changes."""
+    """Notes changes of a value."""
 
     def __init__(self) -> None:
         self._value: object = None
@@ -13,5 +13,5 @@ class Stall:
             self._value, self._since = value, now
 
     def still_s(self, now: float) -> float:
-        """Seconds since it last changed; 0 before it was ever noted."""
+        """Return the seconds since the last change; 0 before the first value."""
         return now - self._since if self._value is not None else 0.0

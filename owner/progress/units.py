@@ -1,7 +1,7 @@
-"""Unit sequence: which unit of a task is due: dump copies, load hands over to the sink, sync follows.
+"""Unit sequence: which unit of a task is next: dump copies, load hands over to the sink, sync follows.
 
-``SEQUENCES`` is the table. A task's progress is read backward from the record that its last unit left in etcd, so
-that a new owner needs to remember nothing.
+``SEQUENCES`` is the table. A task's progress is derived from the record that its last unit left in etcd, so that a new
+owner needs to remember nothing.
 """
 
 from reactor.records.changefeed import Mode, TableRecord, Unit, UnitRecord, UnitStage
@@ -14,12 +14,12 @@ SEQUENCES: dict[Mode, tuple[Unit, ...]] = {
     Mode.LOAD_SYNC: (Unit.LOAD, Unit.SYNC),
 }
 
-#: The one source of a changefeed, until sharded sources are merged.
+#: the only source of a changefeed, until sharded sources are merged
 SOURCE = "main"
 
 
 def current_unit(mode: Mode, record: UnitRecord | None) -> Unit | None:
-    """The unit that should run now; None when all have finished. A unit of another mode does not count."""
+    """Return the unit that should run now; None when all have finished. A unit of another mode does not count."""
     sequence = SEQUENCES[mode]
     if record is None or record.unit not in sequence:
         return sequence[0]
@@ -29,8 +29,8 @@ def current_unit(mode: Mode, record: UnitRecord | None) -> Unit | None:
     return sequence[position] if position < len(sequence) else None
 
 
-def goes_on(mode: Mode, record: UnitRecord) -> bool:
-    """Whether a task whose last unit has finished continues in ``mode`` with the unit that follows, none left out."""
+def can_continue(mode: Mode, record: UnitRecord) -> bool:
+    """Return whether a task whose last unit has finished can continue in ``mode`` with the next unit, skipping none."""
     following = SEQUENCES[Mode.ALL][SEQUENCES[Mode.ALL].index(record.unit) + 1 :]
     due = current_unit(mode, record)
     rest = () if due is None else SEQUENCES[mode][SEQUENCES[mode].index(due) :]
@@ -38,16 +38,16 @@ def goes_on(mode: Mode, record: UnitRecord) -> bool:
 
 
 def ordinal(mode: Mode, unit: Unit | None) -> int:
-    """Which step of the task it is; grows as the task continues."""
+    """Return the number of the task's current step; grows as the task continues."""
     sequence = SEQUENCES[mode]
     return len(sequence) if unit is None else sequence.index(unit)
 
 
 def tables_of(mode: Mode, record: UnitRecord | None) -> tuple[TableRecord, ...] | None:
-    """The tables whose spans may be replicated; None before the sink has them all (or for ever, without a sync).
+    """Return the tables whose spans may be replicated; None before the sink has them all (always, without a sync).
 
-    A record without a start is one that is not complete yet: no checkpoint may be read from it. One with a start may
-    have no tables, until they come.
+    A record without a start is incomplete: no checkpoint may be read from it. One with a start may still have no
+    tables.
     """
     if record is None or Unit.SYNC not in SEQUENCES[mode]:
         return None

@@ -1,7 +1,7 @@
-"""Watermark: how far a changefeed is, which is its slowest span, and never further than its barrier.
+"""Watermark: a changefeed's progress: its slowest span, limited by its barrier.
 
-A checkpoint is only stated when it is known for every table's whole key space: while a span is missing, the last
-one stays. Which span is the slowest, and whether one is missing, ``owner.scheduler.span_index`` knows.
+The checkpoint advances only when every table's whole key space is known: while a span is missing, the last checkpoint
+stays. ``owner.scheduler.span_index`` knows the slowest span, and whether one is missing.
 """
 
 from collections.abc import Collection, Iterable
@@ -9,14 +9,15 @@ from dataclasses import dataclass
 
 from owner.progress.barrier import Limits
 from reactor.ids import KEY_SPACE, TableSpan, Ts
-from reactor.records.changefeed import ChangefeedStatus, LogHead
+from reactor.records.changefeed import ChangefeedStatus
+from reactor.records.log_head import LogHead
 
 _NOWHERE = Ts(0)
 
 
 @dataclass(frozen=True, slots=True)
 class SpanPosition:
-    """One span's last word. ``checkpoint_time``: commit time at its checkpoint, 0 when not known."""
+    """A span's last report. ``checkpoint_time``: commit time at its checkpoint, 0 if not known."""
 
     span: TableSpan
     checkpoint_ts: Ts
@@ -33,10 +34,11 @@ class Watermark:
 def advance(
     slowest: tuple[Ts, float] | None, head: LogHead | None, limits: Limits, *, start_ts: Ts = _NOWHERE
 ) -> Watermark:
-    """The changefeed's watermark. ``slowest``: checkpoint and commit time of the slowest span, None without any.
+    """Return the changefeed's watermark. ``slowest``: checkpoint and commit time of the slowest span, None if there is
+    none.
 
-    Captures may see the log's head before the owner does. What they report beyond the owner's own head does not count:
-    a schema change there may hold a table that the owner has not heard of yet. ``start_ts``: where the log begins.
+    Captures may see the log's head before the owner does. Progress beyond the owner's own head does not count: a schema
+    change there may hold a table that the owner does not know of yet. ``start_ts``: where the log begins.
     """
     known_ts = head.resolved_ts if head else start_ts
     resolved_ts = min(head.resolved_ts if head else Ts(0), limits.barrier.global_ts)
@@ -50,14 +52,14 @@ def advance(
 
 
 def under(watermark: Watermark, ceiling_ts: Ts | None) -> Watermark:
-    """``watermark``, but not further than a table that is about to reach it."""
+    """Return ``watermark``, limited by a table that is about to reach it."""
     if ceiling_ts is None or watermark.checkpoint_ts <= ceiling_ts:
         return watermark
     return Watermark(ceiling_ts, 0.0, watermark.resolved_ts)
 
 
 def merged(status: ChangefeedStatus, watermark: Watermark, limits: Limits) -> ChangefeedStatus:
-    """``status`` moved to ``watermark``; nothing in it ever goes back."""
+    """Return ``status`` advanced to ``watermark``; nothing in it ever goes back."""
     checkpoint_ts = max(status.checkpoint_ts, watermark.checkpoint_ts)
     is_new = watermark.checkpoint_ts == checkpoint_ts and watermark.checkpoint_time > 0
     changes = {
@@ -71,7 +73,7 @@ def merged(status: ChangefeedStatus, watermark: Watermark, limits: Limits) -> Ch
 
 
 def covers(tables: Collection[int], positions: Iterable[SpanPosition]) -> bool:
-    """Every table's spans, laid side by side, reach from one end of its key space to the other."""
+    """Return whether every table's spans together cover its key space."""
     covered_to = dict.fromkeys(tables, 0)
     for span in sorted(position.span for position in positions):
         if span.start <= covered_to[span.table_id]:
@@ -80,6 +82,6 @@ def covers(tables: Collection[int], positions: Iterable[SpanPosition]) -> bool:
 
 
 def validate(status: ChangefeedStatus) -> None:
-    """Assert what holds of every status that an owner has stated."""
+    """Assert the invariants of every published status."""
     assert status.checkpoint_ts <= status.resolved_ts, f"checkpoint {status.checkpoint_ts} is past {status.resolved_ts}"
     assert status.checkpoint_ts <= status.min_table_barrier_ts, f"{status} is past its barrier"

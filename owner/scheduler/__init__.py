@@ -1,1 +1,1 @@
-"""Scheduler: decides which capture has which table span, and keeps that true while captures come and go."""
+"""Scheduler: assigns each table span to one capture, and maintains that while captures come and go."""

@@ -1,7 +1,7 @@
-"""Answers in parts: put together, since a part must never pass for the whole.
+"""Answers in parts: reassembles heartbeat answers, so that a part is never taken for the whole.
 
-A capture that answers as a run not heard of before says what it has, and what it does not name it does not have. So
-its parts count only when they have come from the first to the last without a gap; with a gap, it is asked again.
+A capture whose processor has restarted reports all it has; spans that it does not name it does not have. So its parts
+count only when they have arrived from the first to the last without a gap; after a gap it is asked again.
 """
 
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from reactor.messages import HeartbeatResponse, SpanStatus
 
 @dataclass(slots=True)
 class _Begun:
-    """``epoch``: the run that answers; ``next``: the part that must come now."""
+    """``epoch``: the run that answers; ``next``: the number of the next part."""
 
     epoch: str
     parts: int
@@ -21,13 +21,13 @@ class _Begun:
 
 
 class Answers:
-    """What has come so far, by capture."""
+    """The incomplete answers, by capture."""
 
     def __init__(self) -> None:
         self._begun: dict[CaptureId, _Begun] = {}
 
     def take(self, sender: CaptureId, epoch: str, response: HeartbeatResponse) -> tuple[SpanStatus, ...] | None:
-        """Every status of the answer that ``response`` is the last part of; None while it is not whole."""
+        """Return all statuses of the answer that ``response`` completes; None if it is incomplete."""
         if response.parts == 1:
             self.forget(sender)
             return response.statuses

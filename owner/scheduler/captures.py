@@ -1,10 +1,10 @@
-"""Scheduler captures: which captures have answered, which are leaving, and which get a heartbeat.
+"""Scheduler captures: tracks which captures have answered and which are leaving, and decides when they get heartbeats.
 
     Uninitialized ──first answer──► Initialized ──"I am stopping"──► Stopping
 
-The scheduler starts when every capture has answered once (what they hold is then known), and it continues with those
-that have when a new one joins later. A capture whose processor began again answers under another processor epoch: what
-it held is gone, which is reported as ``lost``. Never back: a stopping capture only ever disappears.
+The scheduler starts when every capture has answered once (then it is known what they hold), and does not wait for
+captures that join later. A capture whose processor restarts answers under another processor epoch: the spans it held
+are reported as ``lost``. There is no way back: a stopping capture can only disappear.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -17,7 +17,7 @@ from owner.settings import SchedulerSettings
 from reactor.ids import CaptureId, TableSpan
 from reactor.messages import Barrier, Heartbeat, HeartbeatResponse, Liveness, SpanStatus, in_parts
 
-#: capture → the spans it has
+#: capture → its spans
 Held = Callable[[CaptureId], Collection[TableSpan]]
 
 
@@ -39,7 +39,7 @@ class Capture:
 
 
 class CaptureManager:
-    """Bookkeeping of captures and their heartbeats."""
+    """Tracks captures and their heartbeats."""
 
     def __init__(self, settings: SchedulerSettings) -> None:
         self.captures: dict[CaptureId, Capture] = {}
@@ -53,7 +53,7 @@ class CaptureManager:
 
     @property
     def are_all_initialized(self) -> bool:
-        """Every capture has answered (vacuously false without any)."""
+        """Whether every capture has answered (false if there are none)."""
         statuses = [capture.status for capture in self.captures.values()]
         return bool(statuses) and CaptureStatus.UNINITIALIZED not in statuses
 
@@ -61,11 +61,11 @@ class CaptureManager:
         return {known.id: known.status for known in self.captures.values()}
 
     def serving(self) -> list[CaptureId]:
-        """Captures that may be given work, in id order."""
+        """Return the captures that may be given work, in id order."""
         return sorted(known.id for known in self.captures.values() if known.status is CaptureStatus.INITIALIZED)
 
     def leaving(self) -> frozenset[CaptureId]:
-        """Captures that want to be rid of what they have."""
+        """The captures that want to hand over all their spans."""
         return frozenset(known.id for known in self.captures.values() if known.status is CaptureStatus.STOPPING)
 
     def is_stopping(self, capture: CaptureId) -> bool:
@@ -77,7 +77,7 @@ class CaptureManager:
         return known.epoch if known else ""
 
     def handle_alive(self, alive: Iterable[CaptureId]) -> None:
-        """Meet new captures and lose those whose lease is over."""
+        """Add new captures, and remove those whose lease has expired."""
         present = set(alive)
         if present == self.captures.keys():
             return
@@ -92,9 +92,9 @@ class CaptureManager:
     def handle_response(
         self, sender: CaptureId, epoch: str, response: HeartbeatResponse
     ) -> tuple[SpanStatus, ...] | None:
-        """Note who answered as which run; what it says of spans, None while parts of it are missing.
+        """Record the sender's processor epoch; return its span statuses, or None while parts of the answer are missing.
 
-        Messages of one capture come in order, so the last epoch is the newest.
+        Messages of one capture arrive in order, so the last epoch is the newest.
         """
         capture = self.captures[sender]
         is_known = capture.epoch == epoch
@@ -106,6 +106,7 @@ class CaptureManager:
                 self._lost.append(sender)
                 self._first_answers.pop(sender, None)
             capture.epoch = epoch
+            capture.status = CaptureStatus.UNINITIALIZED  # the new run reports its own liveness
         if capture.status is CaptureStatus.UNINITIALIZED:
             capture.status = CaptureStatus.INITIALIZED
         if response.liveness is Liveness.STOPPING:
@@ -114,18 +115,18 @@ class CaptureManager:
         return statuses
 
     def note_statuses(self, sender: CaptureId, statuses: Iterable[SpanStatus]) -> None:
-        """Until the last capture has answered, the newest word of the others on each span is kept."""
+        """Until the last capture has answered, keep the newest status of each span."""
         if self.is_initialized or self.captures[sender].status is CaptureStatus.UNINITIALIZED:
             return
         self._first_answers.setdefault(sender, {}).update((status.span, status) for status in statuses)
 
     def take_lost(self) -> list[CaptureId]:
-        """Captures whose spans are gone, once; before the start nobody was known to have any."""
+        """Return the captures whose spans are lost, once; before the start no capture is known to have any."""
         lost, self._lost = self._lost, []
         return lost if self.is_initialized else []
 
     def take_initial(self) -> dict[CaptureId, tuple[SpanStatus, ...]] | None:
-        """All first answers, once: when the last capture has answered for the first time."""
+        """Return all first answers, once: after the last capture has answered for the first time."""
         if self.is_initialized or not self.are_all_initialized:
             return None
         self.is_initialized = True
@@ -135,9 +136,9 @@ class CaptureManager:
     def heartbeats(
         self, held: Held, barrier: Barrier, now: float, *, drain: CaptureId | None, heartbeat_budget: HeartbeatBudget
     ) -> list[tuple[CaptureId, str, Heartbeat]]:
-        """Those that are due at ``now`` with the processor epoch to put on them; a changed barrier makes all due.
+        """Return the heartbeats due at ``now``, each with its processor epoch; a changed barrier makes all due.
 
-        An empty epoch asks for a full answer. ``held``: what each capture should have.
+        An empty epoch requests a full answer. ``held``: the spans that each capture should have.
         """
         is_urgent, self._barrier_sent = barrier != self._barrier_sent, barrier
         full = self._due_fully(held, heartbeat_budget, now)
@@ -157,14 +158,14 @@ class CaptureManager:
         return due
 
     def next_heartbeat_at(self) -> float:
-        """When the next heartbeat falls due; in the past if this round could not take all."""
+        """Return when the next heartbeat is due; in the past if this round could not send all."""
         if self._is_full_late:
             return float("-inf")
         times = [capture.heartbeat_at + self._settings.heartbeat_s for capture in self.captures.values()]
         return min(times, default=float("inf"))
 
     def validate(self) -> None:
-        """Assert what holds between two rounds."""
+        """Assert the invariants between two rounds."""
         for id, capture in self.captures.items():
             assert capture.id == id, f"capture {capture.id} is known as {id}"
             has_answered = capture.status is not CaptureStatus.UNINITIALIZED
@@ -175,9 +176,10 @@ class CaptureManager:
         assert not (self.is_initialized and self._first_answers), "first answers are kept after the start"
 
     def _due_fully(self, held: Held, heartbeat_budget: HeartbeatBudget, now: float) -> set[CaptureId]:
-        """The captures that are asked for everything now: those not asked for the longest time, as many as fit a round.
+        """Return the captures to request full answers from: those not asked for the longest time, as many as the budget
+        allows.
 
-        A capture whose run is not known yet is asked whenever it gets a heartbeat: it has reported nothing so far.
+        A capture with an unknown run is asked with every heartbeat, since it has reported nothing so far.
         """
         due: set[CaptureId] = set()
         self._is_full_late = False

@@ -1,8 +1,8 @@
-"""Coordinator: the scheduler of one changefeed; takes captures' answers, gives orders and heartbeats.
+"""Coordinator: the scheduler of one changefeed; processes captures' answers, and returns orders and heartbeats.
 
-``poll`` is the protocol, read from top to bottom. A coordinator lives as long as one run of its changefeed under one
-owner; a new one learns everything from the captures' first answers. What is stale (another owner revision, another
-changefeed epoch, a capture that is gone, an earlier run of a processor) is refused here.
+``poll`` is the whole protocol, in order. A coordinator lives as long as one run of its changefeed under one owner; a
+new one learns everything from the captures' first answers. Stale messages (another owner revision, another changefeed
+epoch, a capture that is gone, an earlier run of a processor) are rejected here.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from functools import partial
 from owner.scheduler.captures import CaptureManager
 from owner.scheduler.heartbeat_budget import HeartbeatBudget
 from owner.scheduler.inflight import Inflight
-from owner.scheduler.lowest import Lowest
+from owner.scheduler.lowest import LowestPosition
 from owner.scheduler.policies import balance, basic, drain, move, rebalance
 from owner.scheduler.replication import Order, ReplicationSet
 from owner.scheduler.span_index import SpanIndex
@@ -36,14 +36,14 @@ from reactor.messages import (
 )
 
 _ALL_WHOLE: TableSpans = {}
-_NO_STRAGGLERS: Mapping[int, Ts] = {}
+_NONE_CATCHING_UP: Mapping[int, Ts] = {}
 _NO_FLOOR = Ts(0)
 _STRAY = (SpanState.PREPARING, SpanState.PREPARED, SpanState.REPLICATING)
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """As whom a coordinator speaks."""
+    """The sender of a coordinator's messages."""
 
     capture: CaptureId
     changefeed: ChangefeedId
@@ -58,14 +58,14 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What one heartbeat answer said of its capture's worker."""
+    """What a heartbeat answer said of its capture's worker."""
 
     capture: CaptureId
     status: WorkerStatus | None
 
 
 class Coordinator:
-    """Keeps every span of ``tables`` written by exactly one capture."""
+    """Ensures that every span of ``tables`` is written by exactly one capture."""
 
     def __init__(self, identity: Identity, settings: SchedulerSettings) -> None:
         self.identity = identity
@@ -77,8 +77,8 @@ class Coordinator:
         self._tables: Mapping[int, Ts] | None = None
         self._table_spans: TableSpans = {}
         self._floor_ts = Ts(0)
-        self._stragglers: Mapping[int, Ts] = {}
-        #: the tables, partitionings and stragglers that the span index's wanted spans were made of
+        self._catching_up: Mapping[int, Ts] = {}
+        #: the tables, partitionings and catching_up from which the span index's wanted spans were computed
         self._wanted_of: tuple[Mapping[int, Ts] | None, TableSpans, frozenset[int]] = (None, {}, frozenset())
         self._wishes: dict[TableSpan, CaptureId] = {}
         self._wants_rebalance = False
@@ -98,18 +98,18 @@ class Coordinator:
         *,
         table_spans: TableSpans = _ALL_WHOLE,
         floor_ts: Ts = _NO_FLOOR,
-        stragglers: Mapping[int, Ts] = _NO_STRAGGLERS,
+        catching_up: Mapping[int, Ts] = _NONE_CATCHING_UP,
         heartbeat_budget: HeartbeatBudget | None = None,
     ) -> list[Send]:
-        """One round. ``tables``: id → where its spans start if no record says otherwise; None while they are not known.
+        """Run one round. ``tables``: id → where its spans start without a record; None while they are not known.
 
-        They are looked at again only when it is another mapping. ``floor_ts``: no span starts below it, but for those
-        of ``stragglers``, which start where they say and hold nobody back. ``heartbeat_budget``: what this round may
-        ask for; None: there are no other changefeeds.
+        The spans are recomputed only if ``tables`` is a different object. ``floor_ts``: no span starts below it, except
+        those of ``catching_up``, which start at their own position and delay no other. ``heartbeat_budget``: what this
+        round may ask for; None: there are no other changefeeds.
 
-        :raises owner.errors.SpanError: the captures contradict each other; the changefeed must run again.
+        :raises owner.errors.SpanError: the captures contradict each other; the changefeed must restart.
         """
-        self._tables, self._table_spans, self._floor_ts, self._stragglers = tables, table_spans, floor_ts, stragglers
+        self._tables, self._table_spans, self._floor_ts, self._catching_up = tables, table_spans, floor_ts, catching_up
         self.captures.handle_alive(alive)
         orders = self._handle_lost()
         for message in messages:
@@ -122,7 +122,7 @@ class Coordinator:
         return self._dispatches(orders) + self._heartbeats(barrier, heartbeat_budget, now)
 
     def move_table(self, table_id: int, capture: CaptureId) -> int:
-        """Ask for all spans of a table on ``capture``; how many there are."""
+        """Request that all spans of a table move to ``capture``; return their number."""
         spans = [span for span in self.span_index.sets if span.table_id == table_id]
         self._wishes.update(dict.fromkeys(spans, capture))
         return len(spans)
@@ -131,7 +131,7 @@ class Coordinator:
         self._wants_rebalance = True
 
     def drain(self, capture: CaptureId) -> int:
-        """Ask for ``capture`` to be emptied; how many spans it still has (1 while that is not known)."""
+        """Request that ``capture`` be emptied; return how many spans it still has (1 while unknown)."""
         if not self.captures.is_initialized:
             return 1
         is_possible = len(self.captures.captures) > 1 and capture != self.identity.capture
@@ -141,17 +141,17 @@ class Coordinator:
 
     @property
     def sets(self) -> Mapping[TableSpan, ReplicationSet]:
-        """Every span that is known."""
+        """Every known span."""
         return self.span_index.sets
 
     @property
-    def lowest(self) -> Lowest | None:
-        """How far the slowest span of the tables is; None while of one of them that is not known."""
-        return self.span_index.lowest if self.span_index.is_whole and not self._is_cut_anew() else None
+    def lowest(self) -> LowestPosition | None:
+        """The position of the slowest span of the tables; None while one of them is unknown."""
+        return self.span_index.lowest if self.span_index.is_whole and not self._is_repartitioned() else None
 
     @property
     def rows_flushed(self) -> int:
-        """Row changes that the runs of processors seen so far have written."""
+        """Row changes written by the processor runs seen so far."""
         return sum(self._rows_flushed.values())
 
     def take_worker_reports(self) -> list[WorkerReport]:
@@ -159,7 +159,7 @@ class Coordinator:
         return reports
 
     def validate(self) -> None:
-        """Assert what holds between two rounds."""
+        """Assert the invariants between two rounds."""
         self.captures.validate()
         self.span_index.validate()
         assert not self.sets or self.captures.is_initialized, "spans are known before all captures have answered"
@@ -212,24 +212,30 @@ class Coordinator:
         replication = self.span_index.sets.get(status.span)
         if replication is None:
             return [Order(capture, RemoveSpan(status.span))] if status.state in _STRAY else []
-        # a leaving capture takes no new spans: repeating the order would be repeating it for ever
+        # a leaving capture accepts no new spans, so repeating the order would never end
         if status.state is SpanState.ABSENT and self.captures.is_stopping(capture):
             return self.span_index.change(replication, partial(replication.handle_capture_gone, capture))
         return self.span_index.change(replication, partial(replication.handle_status, capture, status))
 
     def _handle_lost(self) -> list[Order]:
-        """Captures that are gone write no more: their spans continue elsewhere."""
+        """Reassign the spans of captures that are gone and write no more; those that are not wanted any more end."""
         orders: list[Order] = []
-        for capture in self.captures.take_lost():
+        lost = self.captures.take_lost()
+        if lost:
+            self._want()
+        for capture in lost:
             affected = list(self.span_index.held_by(capture))
             self.inflight.drop(affected)
             for span in affected:
                 replication = self.span_index.sets[span]
+                if span in self.span_index.surplus:
+                    orders += self.span_index.change(replication, replication.handle_remove)
                 orders += self.span_index.change(replication, partial(replication.handle_capture_gone, capture))
-        return orders
+        # of two that are lost in one round, the second may have been ordered to replace the first
+        return [order for order in orders if self.captures.epoch_of(order.capture)] if lost else orders
 
     def _start_from_first_answers(self) -> list[Order]:
-        """Spans that their table does not have any more are leftovers: they were stopped before the sink was asked."""
+        """Spans that no longer belong to their table are leftovers: they were stopped before the sink was asked."""
         initial = self.captures.take_initial()
         if initial is None:
             return []
@@ -246,19 +252,17 @@ class Coordinator:
         return orders
 
     def _has_news(self, now: float) -> bool:
-        """Something that a policy looks at has changed; with many spans, most rounds bring only checkpoints."""
+        """Return whether anything that policies look at has changed; with many spans, most rounds bring only
+        checkpoints."""
         seen = self.captures.statuses()
         has_wishes = bool(self._wishes or self._wants_rebalance or self.drain_target)
         is_moving = not self.span_index.is_settled or bool(self.inflight.running)
-        has_news = is_moving or has_wishes or seen != self._seen or self._is_cut_anew() or now >= self._balance_at
+        has_news = is_moving or has_wishes or seen != self._seen or self._is_repartitioned() or now >= self._balance_at
         self._seen = seen
         return has_news
 
     def _schedule(self, now: float) -> list[Order]:
-        if self._is_cut_anew():
-            aside = frozenset(self._stragglers)
-            self.span_index.want(wanted_spans(self._tables or (), self._table_spans), aside=aside)
-            self._wanted_of = (self._tables, self._table_spans, aside)
+        self._want()
         self.inflight.clear_finished(self.span_index)
         self._drop_leftovers()
         view = self._view()
@@ -268,9 +272,16 @@ class Coordinator:
         self._refuse_overlap()
         return orders
 
-    def _is_cut_anew(self) -> bool:
+    def _want(self) -> None:
+        """Compute the wanted spans, if what they depend on has changed."""
+        if self._tables is not None and self._is_repartitioned():
+            aside = frozenset(self._catching_up)
+            self.span_index.want(wanted_spans(self._tables, self._table_spans), aside=aside)
+            self._wanted_of = (self._tables, self._table_spans, aside)
+
+    def _is_repartitioned(self) -> bool:
         tables, table_spans, aside = self._wanted_of
-        return self._tables is not tables or self._table_spans != table_spans or self._stragglers.keys() != aside
+        return self._tables is not tables or self._table_spans != table_spans or self._catching_up.keys() != aside
 
     def _drop_leftovers(self) -> None:
         for span in sorted(self.span_index.surplus):
@@ -278,9 +289,9 @@ class Coordinator:
                 self.span_index.discard(span)
 
     def _refuse_overlap(self) -> None:
-        """Before anything that was decided here is said.
+        """Check before anything that was decided here is sent.
 
-        :raises owner.errors.InconsistentSpanError: a span that should not be replicated lies across one that should.
+        :raises owner.errors.InconsistentSpanError: an unwanted span overlaps a wanted one.
         """
         tables = self._tables or ()
         refuse_overlap(
@@ -288,7 +299,7 @@ class Coordinator:
         )
 
     def _next_tasks(self, view: View, now: float) -> Sequence[Task | Burst]:
-        """The first policy with something to do decides this round."""
+        """Return the tasks of the first policy that has any."""
         self._settle_requests(view, now)
         if bursts := basic.plan(view):
             return bursts
@@ -304,7 +315,7 @@ class Coordinator:
         return self._balance(view, now)
 
     def _balance(self, view: View, now: float) -> Sequence[Task]:
-        """At intervals, and at every round as long as there is something to even out."""
+        """Balance at intervals, and in every round while there is something to even out."""
         if now < self._balance_at or not view.is_settled:
             return []
         moves = balance.plan(view)
@@ -320,7 +331,7 @@ class Coordinator:
             self._serving, self._balance_at = view.serving, now
 
     def _is_draining(self, capture: CaptureId) -> bool:
-        """It has something left, or has not yet said that it will take nothing more."""
+        """Return whether it still has spans, or has not yet reported that it accepts no more."""
         if capture not in self.captures.captures:
             return False
         return not self.captures.is_stopping(capture) or bool(self.span_index.held_by(capture))
@@ -331,8 +342,8 @@ class Coordinator:
         return View(self.span_index, self.captures.statuses(), self.identity.capture, *limits)
 
     def _start_of(self, span: TableSpan) -> Ts:
-        if span.table_id in self._stragglers:
-            return self._stragglers[span.table_id]
+        if span.table_id in self._catching_up:
+            return self._catching_up[span.table_id]
         return max(self._floor_ts, (self._tables or {}).get(span.table_id, Ts(0)))
 
     def _dispatches(self, orders: list[Order]) -> list[Send]:

@@ -1,7 +1,8 @@
-"""Inflight tasks: which may start now, and which are over.
+"""Inflight tasks: decides which tasks may start, and tracks the running ones.
 
-A single task waits while ``max_task_concurrency`` are running; a burst does not, but neither replaces what a span is
-already doing. A task is over when its span writes undisturbed, is removed, or lost the capture it was meant for.
+A single task waits while ``max_task_concurrency`` tasks run; a burst does not. Only a removal replaces a task that a
+span already has. A task is over when its span is replicating without a pending change, is removed, or has lost the
+capture it was meant for.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,7 +15,7 @@ from reactor.ids import TableSpan, Ts
 
 
 class Inflight:
-    """Running tasks by span."""
+    """The running tasks by span."""
 
     def __init__(self, max_task_concurrency: int) -> None:
         self.running: dict[TableSpan, Task] = {}
@@ -25,25 +26,25 @@ class Inflight:
         return len(self.running) >= self._limit
 
     def clear_finished(self, span_index: SpanIndex) -> None:
-        """Forget tasks whose span is where they wanted it, or is gone; only a span that has moved can be."""
+        """Remove the tasks whose span has reached its goal or is gone; only a span that has changed can."""
         for span in span_index.take_moved():
             task = self.running.get(span)
             if task is not None and _is_over(task, span_index.sets.get(span)):
                 del self.running[span]
 
     def drop(self, spans: Iterable[TableSpan]) -> None:
-        """A capture they depend on is gone; a policy decides again."""
+        """Drop tasks that depend on a capture that is gone; a policy decides again."""
         for span in spans:
             self.running.pop(span, None)
 
     def start(self, task: Task | Burst, span_index: SpanIndex, checkpoint_of: Callable[[TableSpan], Ts]) -> list[Order]:
-        """Start what may start; the rest is refused, and its policy will want it again."""
+        """Start what may start; the rest is rejected, and its policy will propose it again."""
         if isinstance(task, Burst):
             return [order for single in task.tasks for order in self._start_one(single, span_index, checkpoint_of)]
         return [] if self.is_full else self._start_one(task, span_index, checkpoint_of)
 
     def _start_one(self, task: Task, span_index: SpanIndex, checkpoint_of: Callable[[TableSpan], Ts]) -> list[Order]:
-        if task.span in self.running:
+        if task.span in self.running and not isinstance(task, RemoveTask):
             return []
         replication = span_index.sets.get(task.span)
         if replication is None:

@@ -1,8 +1,8 @@
-"""Lowest position: the least of many positions of which a few move at a time, and its commit time.
+"""Lowest position: the minimum of many positions of which a few change at a time, with its commit time.
 
-Spans that are flushed together are at one Ts, so there are few different positions, however many spans there are: each
-is counted, and the least of them is at the top of a heap. A position where nobody is any more leaves the heap when it
-comes to the top.
+Spans that are flushed together have the same Ts, so there are few different positions, however many spans there are.
+Each position is counted, and the minimum is at the top of a heap. Positions with count 0 are removed when they reach
+the top.
 """
 
 from collections import Counter
@@ -12,8 +12,8 @@ from heapq import heapify, heappop, heappush
 from reactor.ids import Ts
 
 
-class Lowest:
-    """Positions with how many are at each. A position's commit time is the last one heard of it, 0 if none was."""
+class LowestPosition:
+    """Positions with their counts. A position's commit time is the last one reported, 0 if none was."""
 
     __slots__ = ("_counts", "_heap", "_times")
 
@@ -24,7 +24,7 @@ class Lowest:
 
     @property
     def ts(self) -> Ts | None:
-        """The least position; None without any."""
+        """The minimum; None if there are no positions."""
         heap, counts = self._heap, self._counts
         while heap and heap[0] not in counts:
             heappop(heap)
@@ -32,7 +32,7 @@ class Lowest:
 
     @property
     def time(self) -> float:
-        """The commit time at the least position."""
+        """The commit time of the minimum."""
         ts = self.ts
         return 0.0 if ts is None else self._times.get(ts, 0.0)
 
@@ -53,7 +53,7 @@ class Lowest:
             self._times.pop(ts, None)
 
     def move(self, before: Ts, after: Ts, time: float, many: int = 1) -> None:
-        """What was at ``before`` is at ``after``."""
+        """Move ``many`` from ``before`` to ``after``."""
         if before != after:
             self.add(after, time, many)
             self.remove(before, many)
@@ -67,7 +67,7 @@ class Lowest:
         assert self._times.keys() <= self._counts.keys(), "a time is kept of a position where nobody is"
 
     def _push(self, ts: Ts) -> None:
-        """Positions that are left while there is a slower one would stay in the heap for ever."""
+        """Push onto the heap. Rebuilds it when unused positions, which a slower one keeps from the top, accumulate."""
         heappush(self._heap, ts)
         if len(self._heap) > 2 * len(self._counts) + 64:
             self._heap = list(self._counts)

@@ -1,25 +1,25 @@
-"""Replication set: one table span as the owner sees it: which captures have it, in which role, and how far it is.
+"""Replication set: one table span as the owner sees it: its captures, their roles, and its checkpoint.
 
            add                  prepared               replicating
  Absent ─────────► Prepare ─────────────► Commit ─────────────────► Replicating ───remove──► Removing ──► gone
     ▲                 ▲                      │                         │    │
     │                 └────────── move ──────┼─────────────────────────┘    │
-    └──────────── nobody is left ────────────┴─────── writer stopped ───────┘
+    └─────────── no capture left ────────────┴─────── writer stopped ───────┘
 
-Absent       nobody has the span
-Prepare      a secondary gets ready; in a move the primary continues writing
+Absent       no capture has the span
+Prepare      a secondary prepares; during a move the primary continues to write
 Commit       the secondary is ready: the primary is stopped, then the secondary is promoted
 Replicating  the primary writes
-Removing     whoever has it is stopped, and the span is forgotten
+Removing     its captures are stopped, and the span is forgotten
 
-The rule that everything here serves: **a secondary is promoted only when no other capture can still be writing** - each
-one said Stopped or Absent, or its lease is over (``handle_capture_gone``). ``Stopping`` is never enough, and captures
-whose role is not known (they were stopping when this owner came) count as writers. ``_ROWS`` is the whole machine;
-``_NEXT`` says which state may follow which, whatever the rows' actions do.
+The central invariant: **a secondary is promoted only when no other capture can still be writing**: each one has
+reported Stopped or Absent, or its lease has expired (``handle_capture_gone``). ``Stopping`` is never enough, and
+captures of unknown role (they were stopping when this owner was elected) count as writers. ``_ROWS`` is the whole
+state machine; ``_NEXT`` lists which state may follow which, whatever the rows' actions do.
 
-Messages of one capture must come in order (``capture.messaging.messenger`` promises it); they may be late, lost, or
-doubled in a row: what is lost is asked for again by the next heartbeat, and every answer to a known state is sent
-again.
+Messages of one capture must arrive in order (``capture.messaging.messenger`` guarantees it). They may be delayed,
+lost or duplicated in sequence: the next heartbeat asks for lost ones again, and orders are repeated when a known
+state is reported again.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -41,7 +41,7 @@ class SetState(StrEnum):
 
 
 class Role(Enum):
-    """UNDETERMINED: it was stopping when this owner came, so it may have been the writer."""
+    """UNDETERMINED: it was stopping when this owner was elected, so it may have been the writer."""
 
     PRIMARY = auto()
     SECONDARY = auto()
@@ -50,7 +50,7 @@ class Role(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A dispatch order for one capture; the coordinator gives it its header."""
+    """A dispatch order for one capture; the coordinator adds the header."""
 
     capture: CaptureId
     body: AddSpan | RemoveSpan
@@ -60,7 +60,8 @@ Orders = list[Order]
 
 
 class ReplicationSet:
-    """The machine of one span. Methods return the orders to send; an inconsistency raises and changes nothing more."""
+    """The state machine of one span. Methods return the orders to send; an inconsistency raises and changes nothing
+    more."""
 
     __slots__ = ("captures", "checkpoint", "checkpoint_time", "span", "state", "steps")
 
@@ -70,14 +71,14 @@ class ReplicationSet:
         self.captures: dict[CaptureId, Role] = {}
         self.checkpoint = SpanCheckpoint(checkpoint_ts, checkpoint_ts)
         self.checkpoint_time = 0.0
-        #: how it came to its state
+        #: its last transitions
         self.steps: Steps = ()
 
     @classmethod
     def rebuild(cls, span: TableSpan, checkpoint_ts: Ts, statuses: Mapping[CaptureId, SpanStatus]) -> "ReplicationSet":
-        """What the captures' answers to a new owner amount to.
+        """Reconstruct the set from the captures' answers to a new owner.
 
-        :raises MultiplePrimaryError: two of them write the span.
+        :raises MultiplePrimaryError: two captures write the span.
         """
         self = cls(span, checkpoint_ts)
         for capture, status in sorted(statuses.items()):
@@ -106,33 +107,40 @@ class ReplicationSet:
         return self.state is SetState.REMOVING and not self.captures
 
     def handle_add(self, capture: CaptureId) -> Orders:
-        """Start on ``capture``; nothing unless nobody has the span."""
+        """Start on ``capture``; does nothing if a capture has the span."""
         if self.state is not SetState.ABSENT:
             return []
         return self._prepare_on(capture, "add")
 
     def handle_move(self, capture: CaptureId) -> Orders:
-        """Start the two-phase move to ``capture``; nothing unless somebody else writes undisturbed."""
+        """Start the two-phase move to ``capture``; does nothing unless another capture is replicating the span."""
         if self.state is not SetState.REPLICATING or capture in self.captures:
             return []
         return self._prepare_on(capture, "move")
 
     def handle_remove(self) -> Orders:
-        """Stop the writer and forget the span; nothing unless it is replicating (ask again later)."""
-        if self.state is not SetState.REPLICATING or self.primary is None:
+        """Stop all its captures and remove the span; does nothing if that has begun, or if no capture has the span.
+
+        A secondary is not promoted any more. An earlier owner may have done that, so it counts as a writer until it has
+        stopped.
+        """
+        if self.state in (SetState.ABSENT, SetState.REMOVING):
             return []
+        if self.secondary is not None:
+            self.captures[self.secondary] = Role.UNDETERMINED
         before, self.state = self.state, SetState.REMOVING
         self._note(before, "remove")
-        return [self._remove(self.primary)]
+        self.check()
+        return [self._remove(capture) for capture in self.captures]
 
     def handle_capture_gone(self, capture: CaptureId) -> Orders:
-        """The lease of ``capture`` is over, or its processor has been replaced: it writes no more."""
+        """Note that ``capture`` writes no more: its lease has expired, or its processor has been replaced."""
         if capture not in self.captures:
             return []
         return self._handle(capture, SpanStatus(self.span, SpanState.STOPPED, SpanCheckpoint(Ts(0), Ts(0))))
 
     def handle_status(self, capture: CaptureId, status: SpanStatus) -> Orders:
-        """What ``capture`` says of the span.
+        """Process what ``capture`` reports of the span.
 
         :raises MultiplePrimaryError: a second capture writes.
         """
@@ -142,7 +150,7 @@ class ReplicationSet:
         return [self._remove(capture)] if is_stray else []
 
     def check(self) -> None:
-        """:raises InconsistentSpanError: state and roles do not fit together."""
+        """:raises InconsistentSpanError: state and roles do not match."""
         roles = list(self.captures.values())
         if roles.count(Role.PRIMARY) > 1:
             raise MultiplePrimaryError(f"span {self.span} has several writers: {sorted(self.captures)}")
@@ -157,7 +165,7 @@ class ReplicationSet:
             raise InconsistentSpanError(f"span {self.span} is {self.state} with roles {self.captures}")
 
     def validate(self, span: TableSpan) -> None:
-        """Assert what holds between two messages."""
+        """Assert the invariants between two messages."""
         self.check()
         assert self.span == span, f"{self.span} is known as {span}"
         assert self.checkpoint.checkpoint_ts <= self.checkpoint.resolved_ts, f"{span} is written past what is resolved"
@@ -176,15 +184,15 @@ class ReplicationSet:
         return orders
 
     def _note(self, before: SetState, cause: str) -> None:
-        """:raises InvalidTransitionError: the state that it has now does not follow on ``before``."""
+        """:raises InvalidTransitionError: the current state may not follow ``before``."""
         if self.state not in _NEXT[before]:
             raise invalid(f"span {self.span}", before, f"{cause} (to {self.state})", self.steps)
         self.steps = noted(self.steps, before, cause, self.state, kept=_STEPS_KEPT)
 
-    # The rows' actions. Each leaves state and roles fitting together.
+    # The rows' actions. Each leaves state and roles consistent.
 
     def _await_secondary(self, capture: CaptureId) -> Orders:
-        """The order was lost, or the capture began again: say it again."""
+        """Repeat the order: it was lost, or the capture has restarted."""
         return [self._add(capture, is_secondary=True)]
 
     def _secondary_prepared(self, capture: CaptureId) -> Orders:
@@ -197,14 +205,14 @@ class ReplicationSet:
         return []
 
     def _secondary_lost_in_commit(self, capture: CaptureId) -> Orders:
-        """The primary may have been asked to stop already: its next status says."""
+        """The primary may have been asked to stop already: wait for its next status."""
         del self.captures[capture]
         if self.primary is None:
             self.state = self._state_without_secondary()
         return []
 
     def _secondary_writes(self, capture: CaptureId) -> Orders:
-        """The last owner promoted it before it went; that is right iff there was no writer left."""
+        """The previous owner promoted it before it was replaced; that is correct if no writer is left."""
         if len(self.captures) > 1:
             raise MultiplePrimaryError(f"span {self.span} is written by {capture} besides {sorted(self.captures)}")
         self.captures[capture] = Role.PRIMARY
@@ -212,7 +220,7 @@ class ReplicationSet:
         return []
 
     def _promote_or_stop_writer(self, _capture: CaptureId) -> Orders:
-        """The one place that promotes."""
+        """Promote the secondary if no writer is left. The only place that promotes."""
         if self.primary is not None:
             return [self._remove(self.primary)]
         if self.secondary is None or Role.UNDETERMINED in self.captures.values():
@@ -232,7 +240,7 @@ class ReplicationSet:
         return []
 
     def _repeat_promotion(self, capture: CaptureId) -> Orders:
-        """An old primary cannot be prepared again: alone, it is the promoted one, and its order was lost."""
+        """An old primary cannot become secondary again: so it is the promoted one, and its order was lost."""
         return [self._add(capture, is_secondary=False)] if len(self.captures) == 1 else []
 
     def _writer_lost_in_commit(self, capture: CaptureId) -> Orders:
@@ -288,7 +296,7 @@ class ReplicationSet:
         self._raise_checkpoint(status)
 
     def _drop_secondary(self) -> None:
-        """A second secondary is no writer; left out here, it is removed as a stray at its next heartbeat."""
+        """Forget the secondary. It writes nothing, and is removed as a stray at its next heartbeat."""
         if self.secondary is not None:
             del self.captures[self.secondary]
 
@@ -317,9 +325,9 @@ Row = Callable[[ReplicationSet, CaptureId], Orders]
 _PREPARE, _COMMIT = SetState.PREPARE, SetState.COMMIT
 _REPLICATING, _REMOVING = SetState.REPLICATING, SetState.REMOVING
 
-#: steps that are kept of each span: there are many spans
+#: transitions kept per span: there are many spans
 _STEPS_KEPT = 6
-#: state → those that may follow on it
+#: state → states that may follow it
 _NEXT: dict[SetState, frozenset[SetState]] = {
     SetState.ABSENT: frozenset({_PREPARE}),
     _PREPARE: frozenset({_COMMIT, _REPLICATING, _REMOVING, SetState.ABSENT}),
@@ -338,7 +346,7 @@ def _rows(
     return {(state, role, status): row for state in states for role in roles for status in statuses}
 
 
-#: (state, role of the sender, what it says) → what to do. No row: nothing to do but to note the checkpoint.
+#: (state, role of the sender, reported state) → action. Without a row only the checkpoint is noted
 _ROWS: dict[tuple[SetState, Role, SpanState], Row] = {
     (_PREPARE, Role.SECONDARY, SpanState.ABSENT): ReplicationSet._await_secondary,
     (_PREPARE, Role.SECONDARY, SpanState.PREPARED): ReplicationSet._secondary_prepared,

@@ -1,41 +1,41 @@
-"""Span index: every span's replication set, and questions about all of them answered without a scan.
+"""Span index: every span's replication set, with indexes that answer questions about all of them without a scan.
 
-What is asked in every round - who has what, which spans nobody has, is anything under way, how far is the slowest - is
-kept as sets change: with hundreds of thousands of spans, a round must cost what has changed. So sets change only
-through ``change`` and ``note``; ``want`` alone looks at everything, and is called when the tables have changed.
+Each round needs to know which capture has which spans, which spans are missing, whether anything is in progress, and
+the slowest position. These are maintained incrementally: with hundreds of thousands of spans, a round must cost what
+has changed. So sets change only through ``change`` and ``note``; ``want`` alone scans all spans, and is called when the
+tables have changed.
 
-Orders stay the sets' business (``owner.scheduler.replication``), plans the policies'.
+Orders are made by the sets (``owner.scheduler.replication``), plans by the policies.
 """
 
 from collections.abc import Callable, Collection, Iterable, MutableMapping
 
-from owner.scheduler.lowest import Lowest
+from owner.scheduler.lowest import LowestPosition
 from owner.scheduler.replication import Orders, ReplicationSet, Role, SetState
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.messages import SpanState, SpanStatus
 
-# Looked up once: members of an enumeration are attributes that are computed.
+# looked up once: an enumeration's members are computed attributes
 _WRITING, _UNDISTURBED, _WRITER = SpanState.REPLICATING, SetState.REPLICATING, Role.PRIMARY
 
 
 class SpanIndex:
-    """``wanted``: the spans that should be replicated. ``lowest``: how far those of them are that have a set.
+    """``wanted``: the spans that should be replicated. ``lowest``: the positions of those that have a set.
 
-    Collections are in the order in which spans came into them, which is the order of events: the same for the same
-    history.
+    Collections are ordered by insertion, which is the order of events: the same history gives the same order.
     """
 
     def __init__(self) -> None:
         self.sets: dict[TableSpan, ReplicationSet] = {}
         self.wanted: Collection[TableSpan] = ()
-        self.lowest = Lowest()
+        self.lowest = LowestPosition()
         self._wanted: frozenset[TableSpan] = frozenset()
-        #: tables whose spans are wanted, but hold nobody back
+        #: tables whose spans are wanted, but do not count in ``lowest``
         self._aside: frozenset[int] = frozenset()
         self._held: dict[CaptureId, dict[TableSpan, None]] = {}
-        #: known spans that are anything else than replicating
+        #: known spans in any other state than replicating
         self._unsettled: dict[TableSpan, None] = {}
-        #: wanted spans that nobody has; those of them that have no set
+        #: wanted spans that no capture has; those of them without a set
         self._missing: dict[TableSpan, None] = {}
         self._unknown: set[TableSpan] = set()
         #: spans that have a set and are not wanted
@@ -44,17 +44,17 @@ class SpanIndex:
 
     @property
     def missing(self) -> Collection[TableSpan]:
-        """Wanted, and on no capture."""
+        """Wanted spans that no capture has."""
         return self._missing
 
     @property
     def surplus(self) -> Collection[TableSpan]:
-        """Known, and not wanted."""
+        """Known spans that are not wanted."""
         return self._surplus
 
     @property
     def is_settled(self) -> bool:
-        """Every span, wanted or not, is written by somebody, undisturbed."""
+        """Whether every known span is replicating, with no change pending."""
         return not self._unsettled and not self._missing
 
     @property
@@ -63,34 +63,34 @@ class SpanIndex:
         return not self._unknown
 
     def held_by(self, capture: CaptureId) -> Collection[TableSpan]:
-        """What ``capture`` has in any role."""
+        """Return the spans that ``capture`` has in any role."""
         return self._held.get(capture, {}).keys()
 
     def written_by(self, capture: CaptureId) -> list[TableSpan]:
-        """What ``capture`` writes, sorted."""
+        """Return the spans that ``capture`` writes, sorted."""
         sets = self.sets
         return sorted(span for span in self.held_by(capture) if sets[span].primary == capture)
 
     def take_moved(self) -> list[TableSpan]:
-        """Spans whose state may have changed since this was asked last."""
+        """Return the spans whose state may have changed since the last call."""
         moved, self._moved = list(self._moved), {}
         return moved
 
     def want(self, spans: Iterable[TableSpan], *, aside: frozenset[int] = frozenset()) -> None:
-        """These, in this order, should be replicated, and no others. Those of tables ``aside`` are in no ``lowest``."""
+        """Set the wanted spans, in this order. Those of tables in ``aside`` do not count in ``lowest``."""
         self.wanted = tuple(spans)
         self._wanted, self._aside = frozenset(self.wanted), aside
         sets = self.sets
         self._unknown = {span for span in self.wanted if span not in sets and span.table_id not in aside}
         self._missing = dict.fromkeys(span for span in self.wanted if span not in sets or not sets[span].captures)
         self._surplus = dict.fromkeys(span for span in sets if span not in self._wanted)
-        self.lowest = Lowest()
+        self.lowest = LowestPosition()
         for span in self.wanted:
             if span in sets and span.table_id not in aside:
                 self.lowest.add(sets[span].checkpoint.checkpoint_ts, sets[span].checkpoint_time)
 
     def add(self, replication: ReplicationSet) -> None:
-        """A span is known from now on."""
+        """Add a span."""
         span = replication.span
         assert span not in self.sets, "one set for each span"
         self.sets[span] = replication
@@ -102,7 +102,7 @@ class SpanIndex:
         self._index(replication, ())
 
     def discard(self, span: TableSpan) -> None:
-        """A span that nobody has is forgotten."""
+        """Remove a span that no capture has."""
         replication = self.sets.pop(span)
         assert not replication.captures, "what a capture has is not forgotten"
         self._unsettled.pop(span, None)
@@ -115,7 +115,7 @@ class SpanIndex:
             self._missing[span] = None
 
     def change(self, replication: ReplicationSet, act: Callable[[], Orders]) -> Orders:
-        """Let ``act`` change the set; a span that is removed by it is forgotten."""
+        """Let ``act`` change the set; remove the span if that ends it."""
         before, before_ts = tuple(replication.captures), replication.checkpoint.checkpoint_ts
         orders = act()
         if self._counts(replication.span):
@@ -126,9 +126,9 @@ class SpanIndex:
         return orders
 
     def note(self, capture: CaptureId, statuses: Iterable[SpanStatus]) -> list[SpanStatus]:
-        """Take over how far undisturbed writers are; the statuses that say anything more, for which nothing is done.
+        """Record the checkpoints of replicating writers; return the statuses that say anything more, unprocessed.
 
-        Nearly all that captures ever say goes through this loop: no call is made in it for a span that has moved.
+        Nearly all that captures report goes through this loop, so it makes no call for a span that has only advanced.
         """
         sets, surplus, aside, others = self.sets, self._surplus, self._aside, []
         steps: list[tuple[Ts, Ts, float, int]] = []
@@ -166,7 +166,7 @@ class SpanIndex:
         return others
 
     def validate(self) -> None:
-        """Assert that everything that is kept is what a scan of all sets would find."""
+        """Assert that all indexes equal the result of a scan."""
         sets, wanted = self.sets, self._wanted
         held: dict[CaptureId, set[TableSpan]] = {}
         for span, replication in sets.items():

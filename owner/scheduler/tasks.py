@@ -1,4 +1,5 @@
-"""Scheduling tasks: policies' wishes for spans as values, so that policies are pure and wishes can be refused."""
+"""Scheduling tasks: the changes that policies propose, as values, so that policies are pure and tasks can be
+rejected."""
 
 from dataclasses import dataclass
 
@@ -7,7 +8,7 @@ from reactor.ids import CaptureId, TableSpan
 
 @dataclass(frozen=True, slots=True)
 class AddTask:
-    """Put ``span``, which nobody has, on ``capture``."""
+    """Assign ``span``, which no capture has, to ``capture``."""
 
     span: TableSpan
     capture: CaptureId
@@ -15,14 +16,14 @@ class AddTask:
 
 @dataclass(frozen=True, slots=True)
 class RemoveTask:
-    """Take ``span`` away: its table is not replicated any more."""
+    """Remove ``span``: its table is no longer replicated."""
 
     span: TableSpan
 
 
 @dataclass(frozen=True, slots=True)
 class MoveTask:
-    """Let ``capture`` write ``span`` once its present writer has stopped."""
+    """Let ``capture`` write ``span`` once its current writer has stopped."""
 
     span: TableSpan
     capture: CaptureId
@@ -33,6 +34,6 @@ Task = AddTask | RemoveTask | MoveTask
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """Tasks that start together, whatever is running already: a start or a rebalance, not a trickle."""
+    """Tasks that start together regardless of the concurrency limit: the initial assignment, or a rebalance."""
 
     tasks: tuple[Task, ...]

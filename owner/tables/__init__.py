@@ -1,1 +1,1 @@
-"""Tables: schema changes and repartitioning."""
+"""Tables: schema changes, repartitioning and resyncs."""

@@ -1,4 +1,4 @@
-"""Refusal: one table that cannot continue, as reported to ``owner.feed.held``."""
+"""Refusal: a table that cannot continue, as reported to ``owner.feed.held``."""
 
 from dataclasses import dataclass
 

@@ -1,20 +1,20 @@
-"""Repartition: gives a table other spans, split into several or joined again.
+"""Repartition: changes a table's spans, by splitting it or joining it again.
 
-Each span has a record of its own in the sink, so spans change in the sink first, in one commit, while the table is
-at one Ts and nobody writes it:
+Each span has a record of its own in the sink, so spans change in the sink first, in one commit, while the table is at
+one Ts and not being written:
 
-    wanted ──► together ──all spans at one Ts──► stopping ──nobody has one──► under way ──the sink has done it──► done
+    wanted ──► together ──all spans at one Ts──► stopping ──no writer left──► under way ──the sink has done it──► done
                   ▲                                                              │
                   └─────────────────── an old span is recorded past the Ts ◄─────┘
 
 What is wanted, and what is under way, is in etcd (``TablePartitioning``); *together* and *stopping* are this owner's
-alone, and begin again under another one. From *under way* on the way leads through the sink's answer only: until it has
-come, neither old nor new spans are replicated, whoever is owner. The sink takes each repartition once, by its number,
-and leaves to stale writers of old spans nothing that they could continue from; an old span that was quicker is
-reported, and the table is brought together again, further on. So what the sink holds relies on no lease and no clock.
+state, and start over under another one. From *under way* on only the sink's answer leads further: until it has arrived,
+neither old nor new spans are replicated, whoever is owner. The sink executes each repartition once, by its number, and
+fences stale writers of old spans; an old span that was faster is reported, and the spans are brought to a later Ts. So
+the sink's state relies on no lease and no clock.
 
-The table waits where its furthest span is, not where the log is: so tables are joined also where no span of several
-can continue (``ROW_MOVED``), and that is done without being asked.
+The table waits at its furthest span, not at the log's position: so tables can also be joined when none of several spans
+can continue (``ROW_MOVED``), which happens automatically.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 Sets = Mapping[TableSpan, ReplicationSet]
 
-#: ``agent.errors.RowMovedError``: no span can pass a row that went from one to another, but one span of all can
+#: ``agent.errors.RowMovedError``: no span can apply a row that moved between spans, but a single span can
 ROW_MOVED = "RowMoved"
-#: the sink is asked again when it has not answered, or with an error
+#: delay before the sink is asked again, after an error or without an answer
 _ASK_AGAIN_S = 30.0
 _RETRY_S = 5.0
-#: answers with an error after which the table is held
+#: failed answers after which the table is held
 _FAILURES_MAX = 3
 #: the code of its hold
 SINK_REPARTITION = "SinkRepartition"
@@ -55,7 +55,7 @@ _ALL_WHOLE: TableSpans = {}
 
 
 class Repartitions:
-    """For one run of a changefeed. ``holds``: table → nobody writes past it."""
+    """The repartitions of one run. ``holds``: table → the Ts that no span may pass."""
 
     def __init__(self, *, cluster: str) -> None:
         self.holds: dict[int, Ts] = {}
@@ -72,7 +72,7 @@ class Repartitions:
         self._tables_of: object = None
 
     def table_spans(self, stored: Mapping[int, TablePartitioning]) -> TableSpans:
-        """What the scheduler shall replicate of tables that are not one span."""
+        """Return the spans to replicate of tables that are not one whole span."""
         if not stored:
             return _ALL_WHOLE
         return {
@@ -81,13 +81,13 @@ class Repartitions:
         }
 
     def standing(self, stored: Mapping[int, TablePartitioning]) -> list[SpanPosition]:
-        """Positions of the tables whose spans are not replicated because they are being repartitioned."""
+        """Return the positions of tables that are not replicated because they are being repartitioned."""
         away = [partitioning for partitioning in stored.values() if self._is_away(partitioning)] if stored else []
-        return [SpanPosition(TableSpan(partitioning.table_id), self._stands_at(partitioning)) for partitioning in away]
+        return [SpanPosition(TableSpan(partitioning.table_id), self._stopped_at(partitioning)) for partitioning in away]
 
     def waiting(self, stored: Mapping[int, TablePartitioning]) -> str:
-        """Which tables nobody writes because they are being repartitioned, and why that takes so long; empty without
-        any."""
+        """Return which tables are not being written because of a repartition, and why it takes so long; empty if there
+        are none."""
         away = sorted(partitioning.table_id for partitioning in stored.values() if self._is_away(partitioning))
         if not away:
             return ""
@@ -96,7 +96,7 @@ class Repartitions:
         return f"{tables}: getting other spans{trouble[0] if trouble else ''}"
 
     def validate(self) -> None:
-        """Assert what holds between two ticks."""
+        """Assert the invariants between two ticks."""
         assert self._ask_at.keys() <= self._stopping, "the sink is asked of a table whose spans still run"
 
     def _name(self, table_id: int) -> str:
@@ -104,17 +104,18 @@ class Repartitions:
         return f"{table.schema_name}.{table.name}" if table else f"table {table_id}"
 
     def handle_answer(self, answer: Answered[Any]) -> None:
-        """What the sink says."""
+        """Process the sink's answer."""
         if isinstance(answer.question, RepartitionTable):
             self._answers[answer.question.table.table_id] = answer.question, answer
 
     def take_refusals(self) -> list[Refusal]:
-        """Tables that the sink cannot repartition."""
+        """Return tables that the sink cannot repartition."""
         refusals, self._refusals = self._refusals, []
         return refusals
 
     def tick(self, facts: "Facts", sets: Sets, captures: int, now: float, *, is_held: bool) -> list[Effect]:
-        """One round. ``captures``: those that serve. ``is_held``: a sync point needs the spans as they are."""
+        """Run one round. ``captures``: the number of serving ones. ``is_held``: a sync point needs the current
+        spans."""
         if facts.tables is None:
             return []
         if self._tables_of is not facts.tables:
@@ -129,14 +130,14 @@ class Repartitions:
             ):
                 self._rest(partitioning.table_id)
             else:
-                effects += self._go_on(facts, table, partitioning, sets, now, is_held=is_held)
+                effects += self._advance(facts, table, partitioning, sets, now, is_held=is_held)
         return effects + self._plan(facts, captures)
 
     def next_at(self) -> float:
-        """When time alone moves it on."""
+        """Return when the next step is due by time."""
         return min(self._ask_at.values()) if self._ask_at else float("inf")
 
-    def _go_on(
+    def _advance(
         self,
         facts: "Facts",
         table: TableRecord,
@@ -155,10 +156,10 @@ class Repartitions:
     def _bring_together(
         self, partitioning: TablePartitioning, checkpoint_ts: Ts, sets: Sets, now: float, *, is_held: bool
     ) -> list[Effect]:
-        """Move the hold to the furthest span until it has been sent to all and none is past it.
+        """Move the hold to the furthest span until all have received it and none is past it.
 
-        It holds before a span runs, so that one that cannot continue (``ROW_MOVED``) does not try; but not before a
-        sync point is over, which waits for the spans further on.
+        It applies before a span runs, so that one that cannot continue (``ROW_MOVED``) does not try; but not before a
+        sync point is over, which waits for the spans at a later Ts.
         """
         if is_held:
             return []
@@ -190,7 +191,7 @@ class Repartitions:
         under_way: RepartitionUnderWay,
         now: float,
     ) -> list[Effect]:
-        """Ask, ask again, and take the answer to the last question."""
+        """Ask the sink, repeatedly, and process the answer to the last question."""
         id, number = partitioning.table_id, partitioning.number + 1
         self._stopping.add(id)
         asked, answer = self._answers.pop(id, (None, None))
@@ -209,7 +210,7 @@ class Repartitions:
         return [Ask(facts.info.id, facts.info, RepartitionTable(table, *spans, under_way.ts, number))]
 
     def _note_failure(self, table: TableRecord, ts: Ts, text: str) -> None:
-        """Nobody waits for a table that the sink cannot repartition; it is asked again all the same."""
+        """Hold a table that the sink cannot repartition, so that nothing waits for it; the sink is still asked."""
         id = table.table_id
         self._failures[id] = self._failures.get(id, 0) + 1
         if self._failures[id] == _FAILURES_MAX:
@@ -230,7 +231,7 @@ class Repartitions:
         return [self._commit(facts, partitioning, done), log]
 
     def _forget(self, facts: "Facts", partitioning: TablePartitioning, sets: Sets) -> list[Effect]:
-        """The table is gone; one that comes after it under the same id is one span again."""
+        """Remove the record of a dropped table; a later table of the same id starts with one span."""
         self._rest(partitioning.table_id)
         if any(span.table_id == partitioning.table_id for span in sets):
             return []
@@ -245,7 +246,7 @@ class Repartitions:
         self._stopping.discard(table_id)
 
     def _plan(self, facts: "Facts", captures: int) -> list[Effect]:
-        """Once in a run: large tables that were never repartitioned get as many spans as pay."""
+        """Split, once per run, large tables that were never repartitioned."""
         config = facts.info.config
         if self._is_planned or not config.split_large_tables or not captures or facts.tables is None:
             return []
@@ -261,7 +262,7 @@ class Repartitions:
     def _is_away(self, partitioning: TablePartitioning) -> bool:
         return partitioning.under_way is not None or partitioning.table_id in self._stopping
 
-    def _stands_at(self, partitioning: TablePartitioning) -> Ts:
+    def _stopped_at(self, partitioning: TablePartitioning) -> Ts:
         return partitioning.under_way.ts if partitioning.under_way else self.holds[partitioning.table_id]
 
     def _commit(self, facts: "Facts", seen: TablePartitioning, new: TablePartitioning) -> Commit:
@@ -277,8 +278,7 @@ class Repartitions:
 def joined(
     errors: Sequence[RunningError], partitionings: Mapping[int, TablePartitioning]
 ) -> tuple[list[RunningError], list[tuple[TablePartitioning, TablePartitioning]]]:
-    """``errors`` with those mended that several spans of a table have and one has not, and how: as it is, as it shall
-    be."""
+    """Return ``errors`` without those that joining a table resolves, and the records to change, before and after."""
     rest, wishes = [], {}
     for error in errors:
         partitioning = partitionings.get(error.table_id) if error.table_id is not None else None
@@ -291,9 +291,9 @@ def joined(
 
 
 def asked(facts: "Facts", table_id: int, spans: int) -> tuple[TablePartitioning | None, TablePartitioning]:
-    """The record of a table, and what it is when an operator asks for ``spans``.
+    """Return a table's record, and the record after an operator's request for ``spans``.
 
-    :raises JobRefusedError: that cannot be.
+    :raises JobRefusedError: the request is impossible.
     """
     feed = f"changefeed {facts.info.id}"
     if facts.info.state in (FeedState.FINISHED, FeedState.REMOVED):
@@ -314,7 +314,7 @@ def asked(facts: "Facts", table_id: int, spans: int) -> tuple[TablePartitioning 
 
 
 def refuse_while_repartitioning(facts: "Facts") -> None:
-    """:raises JobRefusedError: the sink may, or may not, have got other spans at the Ts that is written down."""
+    """:raises JobRefusedError: the sink may be changing spans at the recorded Ts."""
     for partitioning in facts.partitionings.values():
         if partitioning.under_way is not None:
             raise JobRefusedError(

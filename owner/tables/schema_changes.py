@@ -1,32 +1,33 @@
-"""Schema changes of one changefeed: each is applied to the sink while all spans of its tables are right before it.
+"""Schema changes of one changefeed: applies each to the sink while all spans of its tables are right before it.
 
-    found ──all spans of its tables at ``barrier_ts``──► asked ──the sink has it──► done, in etcd
+    found ──all spans of its tables at ``barrier_ts``──► asked ──the sink has applied it──► done, in etcd
                                                           ▲  │
-                                                          └──┘ an error that may pass: asked again after 5 to 30 s
+                                                          └──┘ a transient error: asked again after 5 to 30 s
 
-The record is in etcd as soon as the log is that far (``agent.log.head``), so no capture can be past it, and other
-tables continue. *Done* is one transaction with what the tables are from then on, their names, their keys and whether
-they are there: the next flush uses the new record. The sink knows whether it has a change already: it records the
-change's Ts in the same step as the change. So asking is idempotent, for a new owner and for one that was replaced.
+The record is in etcd as soon as the log has passed the change (``agent.log.head``), so no capture can be past it, and
+other tables continue. *Done* is one transaction with the tables' new records, their names, their keys and whether they
+exist: the next flush uses the new record. The sink records the change's Ts in the same step as the change, so it
+recognises a change that it has applied. So asking is idempotent, for a new owner and for one that was replaced.
 
 Changes of one table are made one after the other; of several tables at once, up to ``_AT_ONCE``. What the sink refuses
 holds its tables (``owner.feed.held``), and a record that holds a table from the source on (``HOLD``) does so as soon
 as the table is there. A record of held tables and others is done in parts: first for the others; each held table's part
 follows when it is tried again. ``DdlRecord.left`` says for which tables a record is not done. A held table that the
 source drops is dropped at the sink at once: what it lacks nobody will read. One that the sink never had is forgotten,
-and created as if it had never been there.
+and created as if it had never been there. A table whose location a held one still has gets another one
+(``owner.tables.sink_names``), which is in etcd before the sink is asked.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from owner.errors import JobRefusedError
 from owner.progress.units import SOURCE
 from owner.progress.watermark import SpanPosition, covers
 from owner.questions import ApplySchema
+from owner.tables import moves
 from owner.tables.refusal import Refusal
-from owner.tables.sink_names import SinkNames
+from owner.tables.sink_names import SinkNames, located, where_they_lie
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log
 from reactor.errors import ConflictError, Scope
@@ -34,26 +35,27 @@ from reactor.ids import Ts
 from reactor.questions import UNDER_WAY, Answered, Ask
 from reactor.records.changefeed import DdlRecord, RunningError, SchemaChangeKind, TableChange, TableRecord, UnitRecord
 from reactor.records.held import HeldTable, HoldOrigin, HoldStage
+from reactor.records.resync import needed_ts
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts
 
 _AT_ONCE = 4
 _RETRY_S, _RETRY_MAX_S = 5.0, 30.0
-#: refusals that may pass, after which the table is held
+#: transient refusals after which the table is held
 _REFUSALS_MAX = 3
-#: records that are dropped in one transaction
+#: records removed in one transaction
 _DROPPED_AT_ONCE = 50
 #: the code of a table that the source cannot follow
 NOT_FOLLOWED = "NotFollowed"
 
-#: a part of a record: its Ts, and the tables that it is for
+#: a part of a record: its Ts and tables
 _Part = tuple[Ts, frozenset[int]]
 
 
 @dataclass(slots=True)
 class _Work:
-    """One change that the sink was asked for. ``retry_at``: when to ask again, None while it has not answered."""
+    """One change that the sink was asked to apply. ``retry_at``: when to ask again, None while there is no answer."""
 
     failures: int = 0
     retry_at: float | None = None
@@ -61,7 +63,7 @@ class _Work:
 
 
 class SchemaChanges:
-    """For one run of a changefeed. ``trouble``: Ts of a change → why the sink does not have it yet."""
+    """The schema changes of one run. ``trouble``: Ts of a change → why the sink has not applied it yet."""
 
     def __init__(self, *, cluster: str, wall_offset_s: float) -> None:
         self.trouble: dict[Ts, str] = {}
@@ -73,12 +75,12 @@ class SchemaChanges:
         self._refusals: list[Refusal] = []
 
     def handle_answer(self, answer: Answered[Any]) -> None:
-        """What the sink says; the answer to a question of an earlier run is as good."""
+        """Process the sink's answer; one to a question of an earlier run is valid too."""
         if isinstance(answer.question, ApplySchema):
             self._answers.append((answer.question, answer.error))
 
     def take_warnings(self) -> list[RunningError]:
-        """What went wrong since this was last asked, and is tried again."""
+        """Return the failures since the last call that are retried."""
         warnings, self._warnings = self._warnings, []
         return warnings
 
@@ -87,12 +89,12 @@ class SchemaChanges:
         return bool(self._refusals)
 
     def take_refusals(self) -> list[Refusal]:
-        """Tables that have to be held."""
+        """Return tables that have to be held."""
         refusals, self._refusals = self._refusals, []
         return refusals
 
     def tick(self, facts: "Facts", spans: Collection[SpanPosition], now: float) -> list[Effect]:
-        """One round."""
+        """Run one round."""
         if facts.tables is None:
             return []
         pending = [record for _, record in sorted(facts.ddl.items()) if record.pending_ids]
@@ -106,18 +108,18 @@ class SchemaChanges:
         return effects or self._drop_old(facts)
 
     def next_at(self) -> float:
-        """When time alone moves it on."""
+        """Return when the next step is due by time."""
         if not self._works:
             return float("inf")
         return min((work.retry_at for work in self._works.values() if work.retry_at is not None), default=float("inf"))
 
     def validate(self) -> None:
-        """Assert what holds between two ticks."""
+        """Assert the invariants between two ticks."""
         under_way = [name for name, work in self._works.items() if work.retry_at is None and not work.is_applied]
         assert len(under_way) <= _AT_ONCE, f"the sink is asked for {len(under_way)} schema changes at once"
 
     def _continue(self, facts: "Facts", part: DdlRecord, spans: Collection[SpanPosition], now: float) -> list[Effect]:
-        work = self._works.get(_name_of(part))
+        work, part = self._works.get(_name_of(part)), where_they_lie(part, facts)
         if work is not None and work.is_applied:
             return [self._done(facts, part), Log("info", "the sink has a schema change", _fields(facts, part))]
         if work is not None and (work.retry_at is None or now < work.retry_at):
@@ -125,9 +127,18 @@ class SchemaChanges:
         under_way = sum(work.retry_at is None for work in self._works.values())
         if _is_over(part, facts) and part.changes[0].table is None and not _may_be_there(facts, part):
             return [self._done(facts, part)]  # the sink never had it
+        if _is_of_none(facts, part):
+            key = keys.DdlKey(self._cluster, facts.info.namespace, facts.info.id, part.ts)
+            return [Commit(patches.group([moves.without(key, facts.ddl[part.ts], part.table_ids)]))]
         is_there = _is_over(part, facts) or _are_there(facts, part.table_ids, part.barrier_ts, spans)
         if under_way >= _AT_ONCE or not is_there:
             return []
+        if (record := located(part, facts)) is not None:
+            place = (self._cluster, facts.info.namespace, facts.info.id)
+            change = patches.replace_record(keys.DdlKey(*place, part.ts), facts.ddl[part.ts], record)
+            return [Commit(patches.group([change]))]
+        if all(_is_of_copy(change) for change in part.changes):
+            return [self._done(facts, part)]  # their copies make them
         self._works[_name_of(part)] = _Work(failures=work.failures if work else 0)
         there = tuple(table for table in facts.tables or () if table.table_id in part.table_ids)
         return [Ask(facts.info.id, facts.info, ApplySchema(part, there))]
@@ -151,15 +162,16 @@ class SchemaChanges:
             error = failure.with_(time=now + self._wall_offset_s)
             self.trouble[ts] = error.message
             is_tried_again = any(table in facts.held for table in tables)
-            if error.retryable and work.failures < _REFUSALS_MAX and not is_tried_again:
+            may_pass = error.retryable and (work.failures < _REFUSALS_MAX or error.scope is Scope.CAPTURE)
+            if may_pass and not is_tried_again:
                 self._warnings.append(error)
             else:
-                self._refusals += _refused(facts, parts[name], error)  # the part is gone when its tables are held
+                self._refusals += _refused(facts, parts[name], error)  # the part disappears when its tables are held
 
     def _hold_not_followed(
         self, facts: "Facts", pending: Iterable[DdlRecord], spans: Collection[SpanPosition], now: float
     ) -> None:
-        """Tables that the source cannot follow any further, once all that it could follow is in the sink."""
+        """Hold tables that the source cannot follow any further, once everything before is in the sink."""
         waiting = set[int]()
         for record in pending:
             for change in record.holds:
@@ -181,18 +193,18 @@ class SchemaChanges:
                     table_id=id,
                     scope=Scope.TABLE,
                 )
-                name = _names(facts, record.with_(changes=(change,)))
+                name = names_of(facts, record.with_(changes=(change,)))
                 self._refusals.append(Refusal(id, name, record.barrier_ts, HoldOrigin.SOURCE, error))
             waiting |= record.pending_ids
 
     def _forget(self, pending: Collection[_Part]) -> None:
-        """What is done, or was taken back by an operator, or is held."""
+        """Forget parts that are done, held, or were withdrawn by an operator."""
         for part in [part for part in self._works if part not in pending]:
             del self._works[part]
             self.trouble.pop(part[0], None)
 
     def _done(self, facts: "Facts", part: DdlRecord) -> Commit:
-        """The record, and what the tables are from now on."""
+        """Commit the record together with the tables' new records."""
         info, record = facts.info, facts.ddl[part.ts]
         place = (self._cluster, info.namespace, info.id)
         over = part.table_ids if _is_over(part, facts) else frozenset[int]()
@@ -208,7 +220,10 @@ class SchemaChanges:
         return Commit(
             patches.group(
                 [
-                    *(patches.replace_record(keys.DdlKey(*place, old.ts), old, _without(old, part)) for old in before),
+                    *(
+                        patches.replace_record(keys.DdlKey(*place, old.ts), old, without(old, part.table_ids))
+                        for old in before
+                    ),
                     patches.patch_record(keys.UnitKey(*place, SOURCE), UnitRecord, lambda old: changed(old, part)),
                     *partitionings,
                     *holds,
@@ -217,9 +232,10 @@ class SchemaChanges:
         )
 
     def _drop_old(self, facts: "Facts") -> list[Effect]:
-        """Records that nobody will ask for: the log does not reach back to them, and each table has a newer one.
+        """Remove records that are no longer needed: the log does not reach back to them, and each table has a newer
+        one.
 
-        A table's newest tells the sync unit which schema the table has.
+        A table's newest record tells the sync unit the table's schema.
         """
         if facts.head is None:
             return []
@@ -228,7 +244,8 @@ class SchemaChanges:
             newest.update({table: max(record.ts, newest.get(table, record.ts)) for table in record.table_ids})
         kept = set(newest.values())
         waited = (held.ts for held in facts.held.values() if held.stage is not HoldStage.LOST)
-        limit = min([facts.head.removed_ts, facts.status.checkpoint_ts, *waited])
+        copied = (needed_ts(facts.resyncs.values()),)
+        limit = min([facts.head.removed_ts, facts.status.checkpoint_ts, *waited, *copied])
         done = [ts for ts, record in sorted(facts.ddl.items()) if not record.pending_ids]
         old = [ts for ts in done if ts <= limit and ts not in kept]
         place = (self._cluster, facts.info.namespace, facts.info.id)
@@ -237,9 +254,9 @@ class SchemaChanges:
 
 
 def changed(unit: UnitRecord | None, record: DdlRecord) -> UnitRecord:
-    """A source's record with its tables as ``record`` leaves them.
+    """Return a source's record with its tables after ``record``.
 
-    :raises ConflictError: there is no such record any more.
+    :raises ConflictError: the record no longer exists.
     """
     if unit is None:
         raise ConflictError("the source's record is gone; tick again")
@@ -247,35 +264,38 @@ def changed(unit: UnitRecord | None, record: DdlRecord) -> UnitRecord:
     for change in record.alterations:
         if change.table is None:
             tables.pop(change.table_id, None)
-        else:
-            before = tables.get(change.table_id)
-            tables[change.table_id] = change.table.keeping(before) if before is not None else change.table
-    return unit.with_(tables=tuple(tables.values()))
+        elif (before := tables.get(change.table_id)) is not None:
+            tables[change.table_id] = _continued(before, change.table)
+        elif change.kind is SchemaChangeKind.CREATE:  # any other is of a table that has left
+            tables[change.table_id] = change.table
+    there = {(table.schema_name, table.name) for table in tables.values()}
+    joining = tuple(name for name in unit.joining if name not in there)
+    return unit.with_(tables=tuple(tables.values()), joining=joining)
 
 
-def refuse_replay(facts: "Facts", ts: Ts) -> None:
-    """:raises JobRefusedError: continuing from ``ts`` would replay a schema change that the sink has already."""
-    past = [at for at, record in sorted(facts.ddl.items()) if record.done and at > ts]
-    if past:
-        raise JobRefusedError(
-            f"the schema of {_names(facts, facts.ddl[past[-1]])} was changed at {past[-1]}, behind {ts}: what was "
-            f"written under the old one does not fit the sink any more; continue at {past[-1]} or later, "
-            "or create another changefeed for a new snapshot"
-        )
+def _continued(before: TableRecord, after: TableRecord) -> TableRecord:
+    """Whoever reads the source does not hear that a table was copied again since."""
+    start_ts, consistent_ts = max(before.start_ts, after.start_ts), max(before.consistent_ts, after.consistent_ts)
+    return after.keeping(before).with_(
+        start_ts=start_ts, consistent_ts=consistent_ts, to_copy=before.to_copy, skipped_ts=before.skipped_ts
+    )
 
 
 def _parts(record: DdlRecord, facts: "Facts") -> Iterator[DdlRecord]:
-    """The parts of a pending record that can be asked for: tables that flow, that are tried again, that start over."""
+    """Yield the parts of a pending record that can be requested: for tables that flow, are retried, or start over."""
     held, wanted = facts.held, [change for change in record.alterations if change.table_id in record.pending_ids]
-    flowing = tuple(change for change in wanted if change.table_id not in held)
-    tried = tuple(change for change in wanted if _is_tried(held.get(change.table_id)))
+    suspects = {*(facts.suspects.tables if facts.suspects else ())} | facts.tried_after_end
+    alone = ((change,) for change in wanted if change.table_id in suspects - facts.parked)
+    others = [change for change in wanted if change.table_id not in suspects]
+    flowing = tuple(change for change in others if change.table_id not in held)
+    tried = tuple(change for change in others if _is_tried(held.get(change.table_id)))
     over = ((change,) for change in wanted if _starts_over(change, facts))
-    yield from (record.with_(changes=changes) for changes in (flowing, tried, *over) if changes)
+    yield from (record.with_(changes=changes) for changes in (flowing, tried, *alone, *over) if changes)
 
 
-def _without(record: DdlRecord, part: DdlRecord) -> DdlRecord:
-    """``record`` when it is done for the tables of ``part``, or these are gone."""
-    left = record.pending_ids - part.table_ids
+def without(record: DdlRecord, tables: Collection[int]) -> DdlRecord:
+    """Return ``record`` as done for ``tables``, or without them if they are gone."""
+    left = record.pending_ids.difference(tables)
     return record.with_(done=True, left=tuple(sorted(left)))
 
 
@@ -283,16 +303,25 @@ def _is_over(part: DdlRecord, facts: "Facts") -> bool:
     return all(_starts_over(change, facts) for change in part.changes)
 
 
+def _is_of_none(facts: "Facts", part: DdlRecord) -> bool:
+    """Return whether it is only about tables that have left the changefeed."""
+    return all(change.kind is not SchemaChangeKind.CREATE for change in part.changes) and not _may_be_there(facts, part)
+
+
+def _is_of_copy(change: TableChange) -> bool:
+    return change.kind is SchemaChangeKind.CREATE and change.table is not None and change.table.to_copy
+
+
 def _may_be_there(facts: "Facts", part: DdlRecord) -> bool:
-    """Whether the sink has a table of it, or has been asked to make it."""
+    """Return whether the sink has one of its tables, or was asked to create it."""
     pending = [change for record in facts.ddl.values() if record.pending_ids for change in record.alterations]
     created = {change.table_id for change in pending if change.kind is SchemaChangeKind.CREATE}
     return bool(part.table_ids & (facts.table_ids | created))
 
 
 def _starts_over(change: TableChange, facts: "Facts") -> bool:
-    """What a held table waited for does not matter any more: it goes, or comes again after the source could not follow
-    one that the sink never had."""
+    """Return whether the change makes a held table's past irrelevant: it drops the table, or creates it again after the
+    source could not follow one that the sink never had."""
     held = facts.held.get(change.table_id)
     if held is None or held.stage is HoldStage.TRIED:
         return False
@@ -309,13 +338,13 @@ def _is_tried(held: HeldTable | None) -> bool:
 
 
 def _is_tried_part(part: DdlRecord, facts: "Facts") -> bool:
-    """One that may take long, so that nobody is to wait for it."""
+    """Return whether the part may take long, so that nothing should wait for it."""
     return any(_is_tried(facts.held.get(table)) for table in part.table_ids)
 
 
 def _firsts(pending: Iterable[DdlRecord], facts: "Facts") -> list[DdlRecord]:
-    """Parts before which no other change of one of their tables, or of a table that still has one of their names, is
-    waiting; ``pending`` in order."""
+    """Return the parts that no other pending change of their tables, or of a table that still has one of their names,
+    precedes; ``pending`` in order."""
     firsts, waiting, coming = [], set[int](), set[int]()
     names = SinkNames(facts)
     for record in pending:
@@ -333,17 +362,17 @@ def _firsts(pending: Iterable[DdlRecord], facts: "Facts") -> list[DdlRecord]:
 
 
 def _are_there(facts: "Facts", ids: Collection[int], ts: Ts, spans: Collection[SpanPosition]) -> bool:
-    """All that was written before is in the sink. A table that is yet to come has no spans."""
+    """Return whether everything written before is in the sink. A table about to be created has no spans."""
     concerned = {table.table_id for table in facts.tables or ()} & set(ids)
     theirs = [at for at in spans if at.span.table_id in concerned]
     return covers(concerned, theirs) and all(at.checkpoint_ts >= ts for at in theirs)
 
 
 def _refused(facts: "Facts", part: DdlRecord, error: RunningError) -> Iterator[Refusal]:
-    """The table that the error is about, or all of the part."""
+    """Yield a refusal of the table that the error is about, or of all tables of the part."""
     for change in part.changes:
         if error.table_id in (None, change.table_id) or error.table_id not in part.table_ids:
-            name = _names(facts, part.with_(changes=(change,)))
+            name = names_of(facts, part.with_(changes=(change,)))
             of_table = error.with_(table_id=change.table_id, scope=Scope.TABLE)
             yield Refusal(change.table_id, name, part.barrier_ts, HoldOrigin.SCHEMA, of_table)
 
@@ -352,7 +381,7 @@ def _name_of(part: DdlRecord) -> _Part:
     return part.ts, part.table_ids
 
 
-def _names(facts: "Facts", record: DdlRecord) -> str:
+def names_of(facts: "Facts", record: DdlRecord) -> str:
     known = {table.table_id: table for table in facts.tables or ()}
     tables = (change.table or known.get(change.table_id) for change in record.changes)
     return ", ".join(_name(table) for table in tables if table is not None) or "a table"
@@ -364,4 +393,4 @@ def _name(table: TableRecord) -> str:
 
 def _fields(facts: "Facts", record: DdlRecord) -> tuple[tuple[str, object], ...]:
     kinds = ", ".join(dict.fromkeys(change.kind.value for change in record.changes))
-    return (("changefeed", facts.info.id), ("ts", record.ts), ("tables", _names(facts, record)), ("kinds", kinds))
+    return (("changefeed", facts.info.id), ("ts", record.ts), ("tables", names_of(facts, record)), ("kinds", kinds))

@@ -1,9 +1,14 @@
-"""Names at the sink: which table has which, and which are about to be free as schema changes are done in order."""
+"""Names at the sink: which table has which, and which are about to be free as schema changes are done in order.
 
-from collections.abc import Iterable
+A held table that was renamed at its source stays where it is. A table that has its old name since, new or renamed, gets
+a location of its own, and stays there while it keeps the name.
+"""
+
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from reactor.records.changefeed import TableChange, TableRecord
+from reactor.records import locations
+from reactor.records.changefeed import DdlRecord, TableChange, TableRecord
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts
@@ -12,8 +17,8 @@ _Name = tuple[str, str]
 
 
 class SinkNames:
-    """A name is *awaited* while a change is under way that takes it from another table: who is to have it then must
-    not come before. A held table frees no name in time, so nobody waits for it, unless it is dropped."""
+    """A name is *awaited* while a pending change takes it from another table: the table that is to get it must wait. A
+    held table frees no name in time, so nothing waits for it, unless it is dropped."""
 
     def __init__(self, facts: "Facts") -> None:
         self._now = {table.table_id: _name(table) for table in facts.tables or ()}
@@ -21,20 +26,56 @@ class SinkNames:
         self._leaving: dict[int, set[_Name]] = {}
 
     def leave(self, changes: Iterable[TableChange]) -> None:
-        """These are under way, and are done by themselves."""
+        """Add changes that are in progress and will complete."""
         for change in changes:
             names = self._leaving.setdefault(change.table_id, set())
             names |= {self._now[change.table_id]} if change.table_id in self._now else set()
             names |= {_name(change.table)} if change.table is not None else set()
 
     def is_awaited(self, changes: Iterable[TableChange]) -> bool:
-        """Whether a table of these is to get a name that another one is about to leave."""
+        """Return whether one of their tables is to get a name that another table is about to give up."""
         return any(change.table is not None and self._is_awaited(change.table) for change in changes)
 
     def _is_awaited(self, table: TableRecord) -> bool:
         name = _name(table)
         others = (names for number, names in self._leaving.items() if number != table.table_id)
         return self._now.get(table.table_id) != name and any(name in names for names in others)
+
+
+def located(part: DdlRecord, facts: "Facts") -> DdlRecord | None:
+    """The whole record of ``part`` with other locations for tables that would come where held ones lie; None where none
+    would."""
+    taken = {table.path for table in facts.tables or () if table.table_id in facts.held.keys() - part.table_ids}
+    beside = {
+        change.table_id: change.table.with_(location=locations.beside(change.table.path, change.table_id))
+        for change in part.changes
+        if change.table is not None and change.table.path in taken
+    }
+    return _with_tables(facts.ddl[part.ts], beside) if beside else None
+
+
+def where_they_lie(part: DdlRecord, facts: "Facts") -> DdlRecord:
+    """``part`` with its tables' locations: the source knows names only, and a table that keeps its name stays."""
+    known = {table.table_id: table for table in facts.tables or ()}
+    kept = {
+        change.table_id: change.table.with_(location=known[change.table_id].location)
+        for change in part.changes
+        if change.table is not None
+        and change.table_id in known
+        and _name(change.table) == _name(known[change.table_id])
+        and change.table.location != known[change.table_id].location
+    }
+    return _with_tables(part, kept) if kept else part
+
+
+def _with_tables(record: DdlRecord, tables: Mapping[int, TableRecord]) -> DdlRecord:
+    changes = (
+        change.with_(table=tables[change.table_id])
+        if change.table_id in tables and change.table is not None
+        else change
+        for change in record.changes
+    )
+    return record.with_(changes=tuple(changes))
 
 
 def _name(table: TableRecord) -> _Name:

@@ -1,1 +1,1 @@
-"""Membership: leased sessions, the election of the owner, and which captures are there."""
+"""Membership: leased sessions, the election of the owner, and the captures that are present."""

@@ -1,12 +1,12 @@
 """Election: of all candidates under a prefix, the one whose key was created first is owner.
 
-A candidate's key is named after its lease and dies with it. It waits only for the candidate right before it, so that
-an owner's end wakes one capture and not all. The create revision of the owner's key is the *owner revision*: it grows
-from owner to owner, is in every order the owner sends, and ``proof`` puts it into a transaction, which then
-fails if the ownership is over.
+A candidate's key is named after its lease and expires with it. A candidate waits only for the one right before it, so
+that an owner's end wakes one capture and not all. The create revision of the owner's key is the *owner revision*: it
+grows from owner to owner, is in every order the owner sends (a fencing token), and ``proof`` adds it to a transaction,
+which then fails if the ownership has ended.
 
 No revision is won twice. A key that could not be deleted when its owner resigned is deleted before the same candidate
-campaigns again: what carries the revision (orders, epochs of processors and workers) is never taken for an earlier
+campaigns again, so nothing that carries the revision (orders, epochs of processors and workers) is taken for an earlier
 one's.
 """
 
@@ -32,7 +32,7 @@ class Election:
         self._prefix = prefix + "/"
         self.key = f"{self._prefix}{session.lease:x}"
         self._revision = 0
-        #: the last one won
+        #: the last revision won
         self._spent = 0
 
     @property
@@ -46,11 +46,11 @@ class Election:
         return self._revision
 
     def proof(self) -> Compare:
-        """Holds in a transaction exactly while this candidate is the owner."""
+        """Return a compare that holds in a transaction exactly while this candidate is the owner."""
         return Compare(self.key, Target.CREATE_REVISION, self.revision)
 
     async def campaign(self, value: str) -> None:
-        """Campaign and wait until elected; given up (also by cancellation), the candidacy is withdrawn.
+        """Campaign and wait until elected; when abandoned (also by cancellation), the candidacy is withdrawn.
 
         :raises SessionDoneError: the session ended first.
         """
@@ -61,8 +61,9 @@ class Election:
             raise
 
     async def resign(self) -> None:
-        """Step down, or withdraw the candidacy, with all the deadline that a cancelled task may have: until then nobody
-        else is elected. What does not succeed here does before this candidate campaigns again, or with its lease."""
+        """Step down, or withdraw the candidacy, shielded from cancellation within a time limit: until then no other
+        candidate is elected. If it fails, it is repeated before this candidate campaigns again, or happens when its
+        lease expires."""
         self._revision = 0
         with anyio.move_on_after(_RESIGN_TIMEOUT_S, shield=True):
             await self.withdraw()
@@ -70,7 +71,7 @@ class Election:
         _log.warning("not resigned yet: etcd does not answer", key=self.key)
 
     async def withdraw(self) -> None:
-        """Return when no candidacy of this session is there."""
+        """Return when this session has no candidacy."""
         while not self._session.is_done:
             try:
                 await self._client.delete(self.key)
@@ -80,12 +81,12 @@ class Election:
                 await anyio.sleep(_RETRY_S)
 
     async def _win(self, value: str) -> int:
-        """Create the key, then wait until no older candidate is left; the create revision."""
-        revision = await self._stand(value)
+        """Create the key, then wait until no older candidate is left; return the create revision."""
+        revision = await self._put_candidacy(value)
         while True:
             snapshot = await self._client.get_prefix(self._prefix)
             if not any(item.key == self.key for item in snapshot.items):
-                revision = await self._stand(value)  # somebody withdrew us by hand
+                revision = await self._put_candidacy(value)  # somebody deleted our key by hand
                 continue
             older = [item for item in snapshot.items if item.create_revision < revision]
             if not older:
@@ -93,8 +94,8 @@ class Election:
             last = max(older, key=lambda item: item.create_revision)
             await self._wait_change(last.key, snapshot.revision)
 
-    async def _stand(self, value: str) -> int:
-        """Put our key unless it exists, from an earlier call whose answer was lost."""
+    async def _put_candidacy(self, value: str) -> int:
+        """Put our key unless it exists from an earlier call whose answer was lost."""
         absent = Compare(self.key, Target.CREATE_REVISION, 0)
         while True:
             await self._client.txn([absent], [Put(self.key, value.encode(), self._session.lease)])
@@ -102,14 +103,14 @@ class Election:
             if item is not None and item.create_revision > self._spent:
                 return item.create_revision
             if item is not None:
-                await self._client.delete(self.key)  # of the ownership before, which could not be given up
+                await self._client.delete(self.key)  # of the previous ownership, whose key could not be deleted
 
     async def _wait_change(self, prefix: str, revision: int) -> None:
-        """Until something under ``prefix`` is newer than ``revision``."""
+        """Wait for a change under ``prefix`` newer than ``revision``."""
         try:
             async with self._client.watch_prefix(prefix, start_revision=revision + 1) as batches:
                 async for batch in batches:
                     if batch.events:
                         return
         except CompactedError:
-            return  # so much has happened that reading again is due
+            return  # compacted: so much has changed that it must be read again

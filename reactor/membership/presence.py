@@ -1,13 +1,13 @@
-"""Presence: says which captures count as present; no other place decides when a capture is gone.
+"""Presence: decides which captures count as present; the only place that decides when a capture is gone.
 
-A capture that has left is shown for a grace period more, so that a short flap of its session moves no table. Pure: the
-caller says what time it is.
+A capture that has left is shown for a grace period, so that a short interruption of its session moves no table. Pure:
+the caller passes the time.
 """
 
 from collections.abc import Mapping
 
 from reactor.ids import CaptureId
-from reactor.records.changefeed import CaptureInfo
+from reactor.records.capture import CaptureInfo
 
 
 class Presence:
@@ -17,7 +17,7 @@ class Presence:
         self._grace_s = grace_s
         self._live: dict[CaptureId, CaptureInfo] = {}
         self._leaving: dict[CaptureId, tuple[CaptureInfo, float | None]] = {}
-        #: what the last ``shown`` gave, as long as nothing can have changed it
+        #: the last result of ``shown``, while it is certainly still valid
         self._shown: Mapping[CaptureId, CaptureInfo] | None = None
 
     def put(self, capture: CaptureInfo) -> None:
@@ -26,14 +26,14 @@ class Presence:
         self._leaving.pop(capture.id, None)
 
     def remove(self, capture: CaptureId) -> None:
-        """The time runs from the next ``shown``: updates carry no clock."""
+        """Remove a capture. Its grace period starts with the next ``shown``, since updates carry no time."""
         self._shown = None
         info = self._live.pop(capture, None)
         if info is not None:
             self._leaving[capture] = (info, None)
 
     def shown(self, now: float) -> Mapping[CaptureId, CaptureInfo]:
-        """Who counts as present at ``now``, sorted by id; the same object while that stays the same."""
+        """Return the captures present at ``now``, sorted by id; the same object while that does not change."""
         if self._shown is not None and not self._leaving:
             return self._shown
         for capture, (info, since) in list(self._leaving.items()):

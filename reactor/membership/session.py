@@ -1,11 +1,11 @@
-"""Session: a lease that is kept alive, which makes a capture present and fences it when it is gone.
+"""Session: a lease that is kept alive, which makes a capture present and fences it once it has expired.
 
-The session is over as soon as the lease is lost *or can no longer be proven alive*: every keep-alive moves a local
-deadline, counted from before the request was sent, so it never lies behind the server's. A process that was stopped
-and wakes up after its deadline therefore knows at once, before it has heard from anybody: ``is_done`` looks at the
-clock. The clock is the loop's monotonic one, which runs on while a process is stopped.
+The session ends as soon as the lease is lost *or can no longer be proven alive*: every keep-alive extends a local
+deadline, counted from before the request was sent, so it is never later than the server's. A process that was stopped
+and resumes after its deadline therefore knows at once, before it hears from the server: ``is_done`` compares the clock,
+the loop's monotonic one, which advances while a process is stopped.
 
-Whoever acts under a session calls ``check`` before it acts, or puts its work into ``run``.
+Code that acts under a session calls ``check`` first, or runs inside ``run``.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -21,14 +21,14 @@ from reactor.store.port import EtcdClient
 T = TypeVar("T")
 
 _REVOKE_TIMEOUT_S = 2.0
-#: After a keep-alive that failed; the client has already tried every endpoint.
+#: delay after a failed keep-alive; the client has already tried every endpoint
 _RETRY_S = 0.2
 
 _log = structlog.get_logger()
 
 
 class Session:
-    """One lease and what is known of its life. Made by ``open_session``."""
+    """One lease and its local deadline. Created by ``open_session``."""
 
     def __init__(self, client: EtcdClient, lease: int, *, ttl_s: float, deadline: float) -> None:
         self.lease = lease
@@ -44,7 +44,7 @@ class Session:
     def check(self, now: float | None = None) -> None:
         """``now``: the loop's time, if known.
 
-        :raises SessionDoneError: the lease is over, or may be.
+        :raises SessionDoneError: the lease has expired, or may have.
         """
         if self._is_done_at(anyio.current_time() if now is None else now):
             raise SessionDoneError(f"session {self.lease:x} is over: its lease ran out; a new one must be started")
@@ -52,11 +52,8 @@ class Session:
     def _is_done_at(self, now: float) -> bool:
         return now >= self._deadline or self._done.is_set()
 
-    async def wait_done(self) -> None:
-        await self._done.wait()
-
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """``await work()``, given up as soon as the session is over; what it raises comes out as it is.
+        """Run ``work()``, cancelled as soon as the session ends; its errors are raised unchanged.
 
         :raises SessionDoneError: the session ended first.
         """
@@ -80,7 +77,7 @@ class Session:
         scope.cancel()
 
     async def keep_alive(self) -> None:
-        """Renew the lease until it is over; returns then."""
+        """Renew the lease until it has expired; then return."""
         try:
             while not self.is_done:
                 await anyio.sleep(min(self._ttl_s / 3, self._remaining_s))
@@ -92,7 +89,7 @@ class Session:
             self._done.set()
 
     async def _renew(self) -> None:
-        """Ask until answered or the deadline has passed."""
+        """Retry until answered or the deadline has passed."""
         has_failed = False
         while not self.is_done:
             try:
@@ -107,7 +104,7 @@ class Session:
             await anyio.sleep(min(_RETRY_S, self._remaining_s))
 
     async def _ask(self) -> None:
-        """One keep-alive; without an answer the deadline stays where it is."""
+        """Send one keep-alive; without an answer the deadline does not move."""
         sent = anyio.current_time()
         with anyio.move_on_after(self._remaining_s):
             self._ttl_s = await self._client.keep_alive(self.lease)
@@ -118,7 +115,7 @@ class Session:
         return max(0.0, self._deadline - anyio.current_time())
 
     async def revoke(self) -> None:
-        """Give the lease back, so that others need not wait for its end. Best effort: it ends by itself too."""
+        """Revoke the lease, so that others need not wait until it expires. Best effort."""
         self._done.set()
         with anyio.move_on_after(_REVOKE_TIMEOUT_S, shield=True):
             try:
@@ -129,11 +126,11 @@ class Session:
 
 @asynccontextmanager
 async def open_session(client: EtcdClient, *, ttl_s: int = 10) -> AsyncIterator[Session]:
-    """A session that lives for the block; the lease is revoked at its end. Enter and leave it in one task.
+    """Open a session for the block; the lease is revoked at its end. Enter and leave it in one task.
 
     The block is not interrupted when the session ends: it decides what to stop first.
 
-    :raises EtcdError: no lease could be had.
+    :raises EtcdError: no lease was granted.
     """
     asked = anyio.current_time()
     lease = await client.grant(ttl_s)

@@ -1,1 +1,1 @@
-"""Records: the values under the keys of the metadata store, one kind a module."""
+"""Records: the values under the keys of the metadata store, one module per kind."""

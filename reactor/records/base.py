@@ -1,13 +1,13 @@
-"""Stored record: what all values under the keys have in common, as frozen pydantic models; stored as JSON.
+"""Stored record: the base of all values under the keys: frozen pydantic models, stored as JSON.
 
-``Record.encode`` and ``Record.decode`` are the only ways in and out of etcd, so that a damaged value becomes an
-``InvalidRecordError`` that names its key, and never a traceback deep inside a tick. Numbers are bounded: what is read
-can be compared, added to and sent to others.
+All values are read and written through ``Record.encode`` and ``Record.decode``, so that a damaged value becomes an
+``InvalidRecordError`` that names its key, and never a traceback deep inside a tick. Numbers are bounded: a value that
+was read can be compared, added to and sent to others.
 
-A cluster may run two neighbouring versions at once. So unknown fields are kept on reading, at every depth, and written
-back (``null`` is the same as absent); strictness is for what users write (``UserConfig``). A field that was added after
-v0.1.0 is a ``later`` one: it is left out while it has its default, since captures of v0.1.0 refuse a changefeed's
-configuration with a key that they do not know. What older captures must not meet at all waits for the cluster's format
+A cluster may run two adjacent versions at once. So unknown fields are kept on reading, at every depth, and written back
+(``null`` is the same as absent); only what users write is validated strictly (``UserConfig``). A field that was added
+after v0.1.0 is a ``later`` one: it is omitted while it has its default, since captures of v0.1.0 refuse a changefeed's
+configuration with an unknown key. What older captures must not read at all waits for the cluster's format
 (``reactor.records.formats``).
 """
 
@@ -22,29 +22,30 @@ from reactor.ids import MAX_TS, Ts
 
 T = TypeVar("T")
 
-#: what is counted up from a stored number still fits into 63 bits
+#: numbers counted up from a stored one still fit into 63 bits
 COUNT_MAX = 1 << 62
 StoredTs = Annotated[Ts, Field(ge=0, le=MAX_TS)]
-#: of a commit: something lies before it
+#: of a commit: something precedes it
 CommitTs = Annotated[Ts, Field(ge=1, le=MAX_TS)]
 Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
 #: PostgreSQL: the relation's oid; MySQL: a hash of the name
 TableId = Annotated[int, Field(ge=0, le=MAX_TS)]
-#: a source that has never counted says -1
+#: -1 for a source that has never counted
 Estimate = Annotated[int, Field(ge=-COUNT_MAX, le=COUNT_MAX)]
-#: what is worked through at once
+#: a number of spans that is processed at once
 SpanCount = Annotated[int, Field(ge=1, le=1_000)]
 
-#: where a field says in which format it came
+#: JSON schema key: the format that introduced the field
 NEEDS = "x-weir-format"
-#: what tells ``UserConfig`` that no user wrote this
+#: tells ``UserConfig`` that the value is stored, not written by a user
 _STORED = {"stored": True}
 
 
 def later(default: T, *, format: int = 2, **bounds: Any) -> T:
-    """A field that came after v0.1.0: left out while it has its default, so that older captures read the record.
+    """Declare a field added after v0.1.0: it is omitted while it has its default, so that older captures read the
+    record.
 
-    ``format``: what the cluster must use before it may be set, where older captures refuse it
+    ``format``: what the cluster must use before it may be set, if older captures refuse it
     (``reactor.records.formats``).
     """
     extra: Any = {"json_schema_extra": {NEEDS: format}}
@@ -73,16 +74,16 @@ class Record(BaseModel):
             raise InvalidRecordError(f"{key} does not hold a {cls.__name__} (wrong: JSON)") from None
 
     def with_(self, **changes: object) -> Self:
-        """A copy with some fields changed (not validated: callers pass typed values)."""
+        """Return a copy with some fields changed (not validated: callers pass typed values)."""
         return self.model_copy(update=changes)
 
     def keeping(self, seen: Self) -> Self:
-        """This record with the unknown fields of ``seen``, in whose place it is written."""
+        """Return this record with the unknown fields of ``seen``, which it replaces."""
         return self.with_(**(seen.model_extra | (self.model_extra or {}))) if seen.model_extra else self
 
 
 class UserConfig(Record):
-    """A record that users write: unknown keys are refused, with their names, but for stored values."""
+    """A record that users write: unknown keys are refused, with their names, except in stored values."""
 
     @model_validator(mode="after")
     def _refuse_unknown(self, info: ValidationInfo) -> Self:
@@ -95,7 +96,10 @@ class UserConfig(Record):
 
 
 def _refuse_constants(value: bytes) -> None:
-    """JSON has no NaN, and nothing that holds one equals itself. :raises ValueError: there is one."""
+    """JSON has no NaN, and a record with one would not equal itself.
+
+    :raises ValueError: there is one.
+    """
     if b"NaN" in value or b"Infinity" in value:
         json.loads(value, parse_constant=_no_constant)
 

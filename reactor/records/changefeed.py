@@ -1,7 +1,4 @@
-"""Cluster records: captures, changefeeds, units, logs and schema changes.
-
-What all records have in common is ``reactor.records.base``'s.
-"""
+"""Changefeed records: changefeeds, their units, tables and schema changes; ``reactor.records.base`` has their base."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
@@ -9,8 +6,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from reactor.errors import Scope
-from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.records import source_settings
+from reactor.ids import MAX_TS, CaptureId, ChangefeedId, Ts
+from reactor.records import locations, source_settings
 from reactor.records.base import COUNT_MAX, CommitTs, Count, Estimate, Record, StoredTs, TableId, UserConfig, later
 from reactor.records.source_settings import STORED_FLAT, Setting
 
@@ -69,32 +66,15 @@ class RunningError(Record):
         return self.scope is Scope.TABLE and self.table_id is not None
 
 
-class CaptureInfo(Record):
-    """One member of the cluster; lives exactly as long as its lease."""
-
-    id: CaptureId
-    #: host:port of the HTTP API
-    address: str
-    #: host:port where other captures connect
-    peer_address: str
-    version: str
-    cluster_id: str
-    started_at: float
-    hostname: str = ""
-    pid: Count = 0
-    #: the newest format that it knows (``reactor.records.formats``)
-    format: Count = later(1)
-
-
 class SealedUri(Record):
-    """A URI whose secrets are not readable here: ``masked`` is for people, ``sealed`` opens with the cluster's key."""
+    """A URI with hidden secrets: ``masked`` is for display, ``sealed`` opens with the cluster's key."""
 
     masked: str
     sealed: str
 
 
 class EventFilter(UserConfig):
-    """Changes of the tables that ``matcher`` names which are not passed on (see ``agent.filter.events``)."""
+    """Changes to ignore, of the tables that ``matcher`` names (see ``agent.filter.events``)."""
 
     matcher: tuple[str, ...] = ("*.*",)
     #: insert, update, delete, all dml, all ddl, truncate table, drop column, …
@@ -109,15 +89,15 @@ class EventFilter(UserConfig):
 
 
 class ColumnSelector(UserConfig):
-    """Columns of the tables that ``matcher`` names: names and wildcards, ``!`` in front excludes, the last one that
-    matches decides."""
+    """Columns of the tables that ``matcher`` names: names and wildcards; a leading ``!`` excludes; the last match
+    decides."""
 
     matcher: tuple[str, ...]
     columns: tuple[str, ...]
 
 
 class FilterConfig(UserConfig):
-    """Which tables are wanted: ``db.*``, ``!db.tmp*``; the last rule that matches decides."""
+    """Which tables to replicate: ``db.*``, ``!db.tmp*``; the last matching rule decides."""
 
     rules: tuple[str, ...] = ("*.*",)
     event_filters: tuple[EventFilter, ...] = ()
@@ -154,6 +134,8 @@ class ChangefeedConfig(UserConfig):
     flush_timeout_seconds: Annotated[int, Field(ge=5, le=3_600)] = 600
     #: a changefeed that is stopped or failed for longer than this loses its slot, and so its position; 0: never
     gc_ttl_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 86_400
+    #: when what comes next is gone at the source: fail, or take a new position and copy every table again in place
+    on_lost_position: Literal["fail", "resync"] = later("fail", format=4)
     #: how often all spans are at one Ts, which is recorded with the sink's versions; 0: never
     sync_point_interval_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 0
     #: split tables of more than twice ``split_rows`` rows, for several captures to share
@@ -167,7 +149,7 @@ class ChangefeedConfig(UserConfig):
 
     @property
     def source_settings(self) -> dict[str, Setting]:
-        """The settings of the source that somebody has changed, wherever they are stored."""
+        """The source's settings that differ from their defaults, wherever they are stored."""
         flat: dict[str, Setting] = {name: getattr(self, name) for name in STORED_FLAT}
         fields = type(self).model_fields
         return {name: value for name, value in flat.items() if value != fields[name].default} | self.source
@@ -202,7 +184,7 @@ class ChangefeedInfo(Record):
 
 
 class ChangefeedStatus(Record):
-    """How far a changefeed has come. Written by the owner only."""
+    """A changefeed's progress. Written by the owner only."""
 
     checkpoint_ts: StoredTs = Ts(0)
     #: commit time at the checkpoint, Unix seconds; 0 when not known
@@ -231,12 +213,42 @@ class TableRecord(Record):
     rows_estimated: Estimate = 0
     #: MySQL: number of the collation that texts in columns to come have unless they say another; 0: not known
     collation: Count = later(0)
+    #: where it lies, below the directory of a sink; empty: under its names as they are
+    location: str = later("", pattern=locations.PATTERN)
+    #: it came with rows that are not in the log, and is to be copied before it is written
+    to_copy: bool = later(False, format=4)
+    #: rows changed at or below it are left out, as an operator wished
+    skipped_ts: StoredTs = later(Ts(0), format=5)
+
+    @classmethod
+    def new(cls, table_id: int, schema_name: str, name: str, **fields: Any) -> Self:
+        """Return the record of a table that no sink has yet."""
+        location = _location(schema_name, name)
+        return cls(table_id=table_id, schema_name=schema_name, name=name, location=location, **fields)
+
+    def named(self, schema_name: str, name: str) -> Self:
+        """Return the table under another name, which means another location; an unchanged name keeps its location."""
+        if (schema_name, name) == (self.schema_name, self.name):
+            return self
+        return self.with_(schema_name=schema_name, name=name, location=_location(schema_name, name))
+
+    @property
+    def path(self) -> str:
+        """The location below the directory of a sink; not always a valid path, if no location is recorded."""
+        return self.location or f"{self.schema_name}/{self.name}"
 
     def model_post_init(self, _context: object) -> None:
-        """Which fields were given is not kept, nor a place for unknown ones without any: most of it would be that."""
+        """Do not store which fields were given, nor an empty container for unknown ones: there are very many
+        records."""
         object.__setattr__(self, "__pydantic_fields_set__", _NOT_KEPT)
         if not self.__pydantic_extra__:
             object.__setattr__(self, "__pydantic_extra__", None)
+
+
+def _location(schema_name: str, name: str) -> str:
+    """Return the location to record: empty if it equals the names."""
+    location = locations.location_of(schema_name, name)
+    return "" if location == f"{schema_name}/{name}" else location
 
 
 class UnitStage(StrEnum):
@@ -268,47 +280,17 @@ class UnitRecord(Record):
     bytes_done: Count = 0
     #: opaque to everyone but the unit: where the staged chunks are listed
     manifest: str = ""
+    #: tables that start below it are to be copied again, as the log up to there was lost; the largest Ts: the sync unit
+    #: is to take a new position first
+    lost_ts: StoredTs = later(Ts(0), format=4)
 
+    #: schema and name of tables that a changed filter wants, and that the sync unit is to take in with their rows
+    joining: tuple[tuple[str, str], ...] = later((), format=5)
 
-class Era(Record):
-    """From segment ``first_seq`` on, only files written under ``epoch`` are part of the log."""
-
-    epoch: Count
-    first_seq: Count
-
-
-class LogHead(Record):
-    """The change log's head; moved only by transactions that compare its revision, under the writer's epoch.
-
-    A segment with number ``seq`` is part of the log iff ``first_seq <= seq <= last_seq`` and its file carries the
-    epoch of the last era that starts at or before ``seq``. A transaction may spread over several segments:
-    ``complete_seq`` is the last one after which no transaction is open; a new writer continues behind it, and
-    what an interrupted writer left after it is overwritten by the new era.
-    """
-
-    epoch: Count = 0
-    writer: CaptureId | None = None
-    first_seq: Count = 1
-    last_seq: Count = 0
-    complete_seq: Count = 0
-    resolved_ts: StoredTs = Ts(0)
-    #: commit time at resolved_ts, Unix seconds; 0 when not known
-    resolved_time: float = 0.0
-    eras: tuple[Era, ...] = ()
-    #: events at or below it may be gone from the log (segments before ``first_seq``)
-    removed_ts: StoredTs = Ts(0)
-    #: what else the source needs to continue at ``resolved_ts`` (MySQL: GTIDs); opaque to everyone else
-    position: str = ""
-    #: the file beside the segments that holds the rest of it (PostgreSQL: what the catalog said); empty where none does
-    attachment: str = later("")
-
-    @model_validator(mode="after")
-    def _check_order(self) -> Self:
-        assert self.first_seq <= self.last_seq + 1, "the log begins behind its end"
-        assert self.complete_seq <= self.last_seq, "a transaction ends behind the log's end"
-        starts = [era.first_seq for era in self.eras]
-        assert starts == sorted(starts), "the eras are not in order"
-        return self
+    @property
+    def needs_position(self) -> bool:
+        """Whether its position is lost, and it has no other one yet."""
+        return self.lost_ts == MAX_TS
 
 
 class SchemaChangeKind(StrEnum):
@@ -326,13 +308,12 @@ class SchemaChangeKind(StrEnum):
 class TableChange(Record):
     """What one schema change does to one table.
 
-    ``table``: the table as it is afterwards, None when it is gone. ``before`` and ``after``: JSON of
-    ``agent.rows.schema.TableSchema``, empty where there is none. ``renames``: new name → old name of columns;
-    ``added``: new columns, though there may have been another of that name. ``fills``: what they hold (as the source
-    writes it in text) in existing rows; a column that is not in here is NULL in them. ``reason``: one line of a
-    ``HOLD``, cause and cure; such a change has the table as it was, and no ``before`` and ``after``. ``context``: what
-    of the source and its session decides how values became those of another type, in words of the table's dialect;
-    empty where nobody noted it.
+    ``table``: the table afterwards, None if it is dropped. ``before`` and ``after``: JSON of
+    ``agent.rows.schema.TableSchema``, empty if there is none. ``renames``: new name → old name of columns; ``added``:
+    new columns, even if there was another one of that name. ``fills``: their values in existing rows (as text of the
+    source); other new columns are NULL there. ``reason``: one line of a ``HOLD``, cause and cure; such a change has the
+    table as it was, and no ``before`` and ``after``. ``context``: settings of the source and its session that determine
+    how values were converted, in terms of the table's dialect; empty if they were not recorded.
     """
 
     kind: SchemaChangeKind
@@ -352,11 +333,11 @@ class TableChange(Record):
 
 
 class DdlRecord(Record):
-    """A schema change found in the log: the head is at ``ts`` or behind it exactly if this record is there.
+    """A schema change found in the log: the head is at ``ts`` or behind it exactly if this record exists.
 
-    ``ts`` is the commit that brought it. Everything below ``ts`` is written under the old schema, and must be in the
-    sink before the sink is changed; everything from ``ts`` on is written under the new one, that is, also what the
-    very transaction wrote before it changed the table. One record holds all that one transaction changed.
+    ``ts`` is the commit of the change. Everything below ``ts`` is written under the old schema, and must be in the sink
+    before the sink is changed; everything from ``ts`` on is written under the new one, including what the same
+    transaction wrote before the change. One record holds all schema changes of one transaction.
     """
 
     ts: CommitTs
@@ -373,7 +354,7 @@ class DdlRecord(Record):
 
     @property
     def pending_ids(self) -> frozenset[int]:
-        """The tables for which it is yet to be done. They may not be written past it."""
+        """The tables for which it is still pending. They may not be written past it."""
         return frozenset(self.left) if self.done else self.table_ids
 
     @property
@@ -383,10 +364,10 @@ class DdlRecord(Record):
 
     @property
     def alterations(self) -> tuple[TableChange, ...]:
-        """What the sink is asked for."""
+        """The changes to request from the sink."""
         return tuple(change for change in self.changes if not change.is_hold)
 
     @property
     def barrier_ts(self) -> Ts:
-        """How far its tables' spans may write before it is done: where all of them have to be for it."""
+        """How far its tables' spans may be written before it is done, which is where all of them must be for it."""
         return Ts(self.ts - 1)

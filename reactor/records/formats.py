@@ -6,6 +6,9 @@ cluster's format refuses to join. So two neighbouring versions may run side by s
 
     1   v0.1.0, which stores no format: without the key it is this one
     2   held tables; settings of a changefeed that v0.1.0 does not know
+    3   tables that are copied again
+    4   changefeeds that take a new position
+    5   tables that operators pause, add, or let leave out changes
 
 A field that was added later (``reactor.records.base.later``) says which format it needs where it is set; a new kind of
 record, or a new word in an old one, is a ``Feature``.
@@ -19,23 +22,26 @@ from pydantic import BaseModel, Field
 from reactor.errors import FormatError
 from reactor.records.base import COUNT_MAX, NEEDS, Record
 
-FIRST, NEWEST = 1, 2
+FIRST, NEWEST = 1, 5
 
 
 class Feature(IntEnum):
     """The format that it needs."""
 
     HELD_TABLES = 2
+    RESYNC = 3
+    NEW_POSITION = 4
+    TABLE_STEPS = 5
 
 
 class ClusterFormat(Record):
-    """The format of a cluster. Written by its owner, and by captures that join, who leave the number as it is."""
+    """The format of a cluster. Written by its owner, and by joining captures, which do not change the number."""
 
     number: Annotated[int, Field(ge=FIRST, le=COUNT_MAX)] = FIRST
 
 
 def refuse_unknown(number: int, *, newest: int = NEWEST) -> None:
-    """:raises FormatError: this capture does not know the cluster's format."""
+    """:raises FormatError: this capture does not support the cluster's format."""
     if number > newest:
         raise FormatError(
             f"the cluster uses format {number}, and this version of Weir knows formats up to {newest}: "
@@ -44,7 +50,7 @@ def refuse_unknown(number: int, *, newest: int = NEWEST) -> None:
 
 
 def refuse_early(what: str, needed: int, number: int) -> None:
-    """:raises FormatError: some captures of the cluster do not know ``what`` yet."""
+    """:raises FormatError: some captures of the cluster do not support ``what`` yet."""
     if needed > number:
         raise FormatError(
             f"{what} needs format {needed}, and the cluster uses {number}: upgrade all captures "
@@ -53,7 +59,7 @@ def refuse_early(what: str, needed: int, number: int) -> None:
 
 
 def needed_by(record: BaseModel) -> dict[str, int]:
-    """What is set in the record, at any depth, that needs a format: its name → the format."""
+    """Return what is set in the record, at any depth, that needs a format: its name → the format."""
     found: dict[str, int] = {}
     for name, field in type(record).model_fields.items():
         value = getattr(record, name)
@@ -67,5 +73,5 @@ def needed_by(record: BaseModel) -> dict[str, int]:
 
 
 def raised(number: int, known: list[int], *, newest: int = NEWEST) -> int:
-    """The format of a cluster that has format ``number``, and captures which know these."""
+    """Return the new format of a cluster that has format ``number``, with captures that support ``known``."""
     return max(number, min([*known, newest])) if known else number

@@ -7,17 +7,23 @@ from reactor.ids import MAX_TS, Ts
 from reactor.records.base import Count, Record, StoredTs, TableId
 from reactor.records.changefeed import RunningError
 
+#: code of a table that has ended processes: a retry would end another, so only an operator retries
+CAPTURE_ENDED = "CaptureEnded"
+
 
 class HoldOrigin(StrEnum):
-    """What held a table: writing it, a schema change that the sink refuses, or the source, which cannot follow it."""
+    """What caused the hold: writing it, a schema change that the sink refuses, the source, which cannot follow it, or
+    an operator, by a resync or a pause."""
 
     WRITE = "write"
     SCHEMA = "schema"
     SOURCE = "source"
+    RESYNC = "resync"
+    PAUSE = "pause"
 
 
 class HoldStage(StrEnum):
-    """``HELD``: nobody writes it. ``TRIED``: written again, and catching up. ``LOST``: the log it needs is gone."""
+    """``HELD``: not being written. ``TRIED``: written again, and catching up. ``LOST``: the log it needs is gone."""
 
     HELD = "held"
     TRIED = "tried"
@@ -25,10 +31,11 @@ class HoldStage(StrEnum):
 
 
 class HeldTable(Record):
-    """A table that cannot continue, while all others do. Written by the owner only; gone when the table has caught up.
+    """A table that cannot continue, while all others do. Written by the owner only; removed when the table has caught
+    up.
 
-    ``name``: schema.table. ``ts``: everything at or below it is in the sink, nothing above it is sure to be. ``since``
-    and ``retry_at``: Unix seconds; ``retry_at`` 0: it is tried again only when an operator resumes the changefeed.
+    ``name``: schema.table. ``ts``: everything at or below it is in the sink; changes above it may be. ``since`` and
+    ``retry_at``: Unix seconds; ``retry_at`` 0: only retried when an operator resumes the changefeed, or a paused table.
     """
 
     table_id: TableId
@@ -38,11 +45,23 @@ class HeldTable(Record):
     error: RunningError
     origin: HoldOrigin = HoldOrigin.WRITE
     stage: HoldStage = HoldStage.HELD
-    #: how often it was tried again in vain
+    #: number of failed retries
     tries: Count = 0
     retry_at: float = 0.0
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether an operator holds it, and has to say when it is tried again."""
+        return self.origin is HoldOrigin.PAUSE
+
+
+def tried_after_end(held: Iterable[HeldTable]) -> frozenset[int]:
+    """Return tables that have ended captures, and are being retried."""
+    return frozenset(
+        table.table_id for table in held if table.stage is HoldStage.TRIED and table.error.code == CAPTURE_ENDED
+    )
+
 
 def needed_ts(held: Iterable[HeldTable]) -> Ts:
-    """What every held table has passed that may come back; the largest Ts when there is none."""
+    """Return the Ts that every held table that may come back has passed; the largest Ts if there is none."""
     return min((table.ts for table in held if table.stage is not HoldStage.LOST), default=MAX_TS)

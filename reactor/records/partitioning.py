@@ -1,21 +1,21 @@
-"""Partitionings: the records of how many spans a table has in the sink, and of a repartition that is under way."""
+"""Partitionings: the records of how many spans a table has in the sink, and of a repartition in progress."""
 
 from reactor.records.base import Count, Record, SpanCount, StoredTs, TableId
 
 
 class RepartitionUnderWay(Record):
-    """The sink is being asked to have ``spans`` spans at ``ts`` instead of those it has."""
+    """The sink is asked to replace a table's spans by ``spans`` spans at ``ts``."""
 
     spans: SpanCount
     ts: StoredTs
 
 
 class TablePartitioning(Record):
-    """How many spans of one size a table has; a table without this record is one span.
+    """The number of equal spans that a table has; a table without this record is one span.
 
-    ``spans``: those that have records in the sink. ``wanted``: what an operator or the policy asked for. While
-    ``under_way`` is there, nobody writes the table, and whoever is owner carries it through. ``number``: of the last
-    repartition that was carried through; the sink refuses an older one.
+    ``spans``: those that have records in the sink. ``wanted``: as requested by an operator or the policy. While
+    ``under_way`` is set, the table is not written, and any owner completes it. ``number``: of the last completed
+    repartition; the sink refuses an older one.
     """
 
     table_id: TableId

@@ -1,6 +1,7 @@
-"""Source settings: the part of a changefeed's configuration that only its source knows, and how it is stored.
+"""Source settings: the source's own part of a changefeed's configuration, and how it is stored.
 
-Users write it below ``[source]``. What v0.1.0 knew of it is stored where v0.1.0 looks for it, among the other settings.
+Users write it below ``[source]``. Settings known to v0.1.0 are stored where v0.1.0 expects them, among the other
+settings.
 """
 
 from typing import Any, Final
@@ -9,12 +10,12 @@ from pydantic_core import PydanticCustomError
 
 Setting = bool | int | float | str
 
-#: settings of a source that lie among the others in what is stored
+#: settings of a source that are stored among the others
 STORED_FLAT: Final = ("slot", "publication", "zero_dates", "unlogged_cascades")
 
 
 def placed(data: Any) -> Any:
-    """A configuration as it was written, with each setting where it is stored.
+    """Return a configuration as written by a user, with each setting where it is stored.
 
     :raises PydanticCustomError: one is set twice.
     """

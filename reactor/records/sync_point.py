@@ -6,11 +6,11 @@ from reactor.records.base import Record, StoredTs, later
 
 
 class SyncPoint(Record):
-    """All spans of a changefeed were at ``ts`` at once, and every table of the sink is there as it was at ``ts``.
+    """All spans of a changefeed were at ``ts`` at once, and every table of the sink can be read as of ``ts``.
 
-    ``versions``: schema.name → the sink's own name for what its readers then saw (Delta: the table's version; empty
-    where a sink has none). ``left_out``: tables that were held, of which the point says nothing. ``time``: Unix seconds
-    when it was recorded.
+    ``versions``: schema.name → the sink's own name for the version at that time (Delta: the table's version; empty if a
+    sink has none). ``left_out``: held tables, which the point does not cover. ``time``: Unix seconds when it was
+    recorded.
     """
 
     ts: StoredTs

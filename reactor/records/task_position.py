@@ -1,4 +1,4 @@
-"""Task position: what one capture reports to the owner about one changefeed."""
+"""Task position: one capture's report to the owner about one changefeed."""
 
 from typing import Self
 
@@ -7,10 +7,10 @@ from reactor.records.changefeed import RunningError
 
 
 class TaskPosition(Record):
-    """What one capture's processor has to say to the owner through etcd: only errors and warnings.
+    """What one capture's processor reports to the owner through etcd: only errors and warnings.
 
     ``tables``: errors that hold one table each, the newest of each table. ``crashes``: how often one of its actors for
-    the changefeed (processor, span, the owner's part) crashed and was started again, the last time with ``last_crash``.
+    the changefeed (processor, span, the owner's part) crashed and was restarted, the last time with ``last_crash``.
     """
 
     error: RunningError | None = None
@@ -18,6 +18,8 @@ class TaskPosition(Record):
     tables: tuple[RunningError, ...] = later(())
     crashes: int = later(0)
     last_crash: RunningError | None = later(None)
+    #: what this capture lacks for the changefeed; others work for it meanwhile
+    fault: RunningError | None = later(None)
 
     def crashed(self, count: int, error: RunningError) -> Self:
         return self.with_(crashes=self.crashes + count, last_crash=error)

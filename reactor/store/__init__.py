@@ -1,1 +1,1 @@
-"""Metadata store: the port, etcd, and its equal in memory."""
+"""Metadata store: the port, its implementation on etcd, and one in memory."""

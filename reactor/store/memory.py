@@ -1,10 +1,10 @@
-"""Memory store: etcd in memory, with revisions, leases, watches with history, and compaction.
+"""Memory store: an etcd in memory, with revisions, leases, watches with history, and compaction.
 
-The twin of ``reactor.store.etcd`` for tests and simulation; both pass the same contract tests.
+The counterpart of ``reactor.store.etcd`` for tests and simulation; both pass the same contract tests.
 
-It is deterministic and has no task of its own: leases end on anyio's clock, found out by whoever looks next, and a
-watcher that waits wakes up when the next lease may end. So it runs on virtual time. ``Fault`` is where a test makes
-calls fail, wait, or lose their answer.
+It is deterministic and has no tasks: leases expire by anyio's clock, noticed by the next call, and a waiting watcher
+wakes up when the next lease may expire. So it runs on virtual time. ``Fault`` lets a test make calls fail, wait, or
+lose their answer.
 """
 
 from bisect import bisect_left
@@ -24,9 +24,9 @@ BYTES_MAX = 1536 * 1024
 
 
 class Fault(Protocol):
-    """Called around every call of one client; what it raises is what the call raises.
+    """Called around every call of one client; it may raise in the call's place.
 
-    ``before``: nothing has happened yet. ``after``: it has happened, and the answer may still be lost.
+    ``before``: nothing has happened yet. ``after``: the call was applied, and its answer may still be lost.
     """
 
     async def before(self, call: str) -> None: ...
@@ -103,14 +103,14 @@ class MemoryEtcd:
         self._history = [entry for entry in self._history if entry[0] >= revision]
 
     def expire(self) -> None:
-        """End the leases whose time is over."""
+        """Remove the leases that have expired."""
         now = anyio.current_time()
         over = [lease for lease, entry in self._leases.items() if entry.deadline <= now]
         for lease in over:
             self._end_lease(lease)
 
     def events_from(self, prefix: str, start_revision: int) -> WatchBatch | None:
-        """Everything under ``prefix`` that is new to a watcher; None when nothing is.
+        """Return all events under ``prefix`` from ``start_revision`` on; None if there are none.
 
         :raises CompactedError: the history does not reach back that far.
         """
@@ -124,7 +124,7 @@ class MemoryEtcd:
         return WatchBatch(matching, matching[-1].mod_revision) if matching else None
 
     async def wait_changed(self) -> None:
-        """Until something may have changed: a write, or the time at which the next lease ends."""
+        """Wait for a write, or until the next lease expires."""
         deadline = min((entry.deadline for entry in self._leases.values()), default=float("inf"))
         with anyio.CancelScope(deadline=deadline):
             await self._changed.wait()
@@ -149,7 +149,7 @@ class MemoryEtcd:
         return all(revision == compare.revision for revision in revisions)
 
     def _apply(self, operations: Sequence[Operation]) -> None:
-        """All operations in one revision, which is used up only if something changes."""
+        """Apply all operations in one revision, which is consumed only if something changes."""
         revision = self.revision + 1
         events = [event for operation in operations if (event := self._write(operation, revision)) is not None]
         if events:
@@ -267,7 +267,7 @@ class MemoryClient:
             await self._fault.after(name)
 
     async def _pass(self, name: str) -> None:
-        """Every call lets others run first, as one over a network does."""
+        """Yield to other tasks first, like a call over a network."""
         await anyio.lowlevel.checkpoint()
         if self._closed:
             raise EtcdUnreachableError("this etcd client is closed; open a new one")

@@ -1,8 +1,8 @@
-"""Metadata store port: what Weir asks of etcd, as a protocol with its request and response values.
+"""Metadata store port: the calls that Weir makes to etcd, as a protocol with its request and response values.
 
-``reactor.store.etcd`` speaks it to a server, ``reactor.store.memory`` is the same in memory; both pass the same
-contract tests (``tests/integration/reactor/store``), so whatever is tested on one holds on the other. Keys are text,
-values bytes; revisions are etcd's. The only errors are ``reactor.errors.EtcdError`` and its children.
+``reactor.store.etcd`` implements it on a server, ``reactor.store.memory`` in memory; both pass the same contract tests
+(``tests/integration/reactor/store``), so results of one hold for the other. Keys are text, values bytes; revisions are
+etcd's. The only errors are ``reactor.errors.EtcdError`` and its subclasses.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -14,7 +14,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
-    """A key as it is: ``create_revision`` when it came to be, ``mod_revision`` its last change; no lease is 0."""
+    """A key and its value. ``create_revision``: its creation; ``mod_revision``: its last change; lease 0: none."""
 
     key: str
     value: bytes
@@ -42,8 +42,8 @@ class Target(StrEnum):
 class Compare:
     """Holds when ``target`` of ``key`` equals ``revision``.
 
-    With ``last``, it is about every key from ``key`` to ``last`` (both included); with revision 0 it says that there
-    is none.
+    With ``last``, it concerns every key from ``key`` to ``last`` (both included); with revision 0 it holds if there are
+    none.
     """
 
     key: str
@@ -69,7 +69,8 @@ Operation = Put | Delete
 
 @dataclass(frozen=True, slots=True)
 class TxnResult:
-    """``succeeded``: every compare held and all operations were done. ``revision``: of the store after the answer."""
+    """``succeeded``: every compare held and all operations were applied. ``revision``: of the store after the
+    answer."""
 
     succeeded: bool
     revision: int
@@ -77,7 +78,7 @@ class TxnResult:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One change of one key: ``value`` is None where it was deleted (by anybody, or by its lease running out)."""
+    """One change of one key: ``value`` is None if it was deleted (by a client, or because its lease expired)."""
 
     key: str
     value: bytes | None
@@ -88,10 +89,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class WatchBatch:
-    """What a watch brings: all events of whole revisions, in order.
+    """What a watch delivers: all events of whole revisions, in order.
 
-    ``revision``: of the last event. A progress batch has no events and says only that the watch is alive: before
-    etcd 3.5.8 it may overtake events, so its revision must not be taken for "everything up to here was seen".
+    ``revision``: of the last event. A progress batch has no events and only shows that the watch is alive: before etcd
+    3.5.8 it may overtake events, so its revision must not be taken for "everything up to here was seen".
     """
 
     events: tuple[Event, ...]
@@ -100,10 +101,10 @@ class WatchBatch:
 
 
 class EtcdClient(Protocol):
-    """The calls. Every one ends within the client's timeout; reads see all that was committed before they began.
+    """The calls. Each ends within the client's timeout; reads include all that was committed before they began.
 
-    A read, a keep-alive, a grant or a revocation that fails is tried again on the other endpoints. A put, a delete or
-    a transaction whose answer is lost raises ``EtcdUnreachableError``: it may or may not have been done.
+    A failed read, keep-alive, grant or revocation is retried on the other endpoints. A put, a delete or a transaction
+    whose answer is lost raises ``EtcdUnreachableError``: it may or may not have been applied.
     """
 
     async def get(self, key: str) -> KeyValue | None: ...
@@ -111,54 +112,54 @@ class EtcdClient(Protocol):
     async def get_prefix(self, prefix: str) -> Snapshot: ...
 
     async def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
-        """The revision of the write.
+        """Return the revision of the write.
 
         :raises LeaseExpiredError: there is no such lease.
         """
         ...
 
     async def delete(self, key: str) -> bool:
-        """Whether there was such a key."""
+        """Delete the key; return whether it existed."""
         ...
 
     async def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TxnResult:
-        """Do all operations in one revision if every compare holds, else nothing. No key may be written twice.
+        """Apply all operations in one revision if every compare holds, else none. No key may be written twice.
 
-        :raises TxnTooLargeError: over the server's limits (which count compares too); nothing was done.
+        :raises TxnTooLargeError: exceeds the server's limits (which count compares too); nothing was applied.
         """
         ...
 
     async def grant(self, ttl_s: int) -> int:
-        """A new lease's id; the server may give a longer time than asked, never a shorter one."""
+        """Return a new lease's id; the server may grant a longer time than requested, never a shorter one."""
         ...
 
     async def revoke(self, lease: int) -> None:
-        """End the lease and delete its keys; a lease that is gone already is fine."""
+        """End the lease and delete its keys; an expired lease is ignored."""
         ...
 
     async def keep_alive(self, lease: int) -> int:
-        """Start the lease's time again; its whole time in seconds.
+        """Restart the lease's time; return its duration in seconds.
 
-        :raises LeaseExpiredError: it is over.
+        :raises LeaseExpiredError: the lease has expired.
         """
         ...
 
     async def time_to_live(self, lease: int) -> int | None:
-        """Seconds left, rounded; None when the lease is over."""
+        """Return the seconds left, rounded; None if the lease has expired."""
         ...
 
     def watch_prefix(
         self, prefix: str, *, start_revision: int
     ) -> AbstractAsyncContextManager[AsyncIterator[WatchBatch]]:
-        """Every change from ``start_revision`` on, none twice, none left out, however often the connection breaks.
+        """Yield every change from ``start_revision`` on exactly once, however often the connection breaks.
 
-        Iterating raises ``CompactedError`` when the server no longer has what comes next: read the prefix again.
-        Enter and leave it in one task.
+        Iterating raises ``CompactedError`` when the server no longer has the next event: read the prefix again. Enter
+        and leave it in one task.
         """
         ...
 
     async def compact(self, revision: int) -> None:
-        """Forget the history before ``revision``."""
+        """Discard the history before ``revision``."""
         ...
 
     async def close(self) -> None: ...

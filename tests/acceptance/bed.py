@@ -35,8 +35,12 @@ T = TypeVar("T")
 DATABASE = "bank"
 SESSION_TTL_S = 10
 _POLL_S = 0.1
-_START_TIMEOUT_S = 120.0
+_TIMEOUT_S = 120.0
+#: three drivers start side by side, on a machine that does other things too
+_JOIN_TIMEOUT_S = 240.0
 _ANSWER_TIMEOUT_S = 5.0
+#: of each capture's log, in the words of a failure
+_LOG_LINES = 12
 #: source and sink are looked at, and kernels may be compiled
 _CREATE_TIMEOUT_S = 60.0
 
@@ -126,6 +130,7 @@ class Bed:
         self.environment = dict(environment or {})
         self.session_ttl_s = session_ttl_s
         self.spark_master = spark_master
+        self.is_networked = network is not None
         self.etcd = EmbeddedEtcd(directory / "etcd", host=network.etcd if network else "127.0.0.1")
         self.postgres = EmbeddedPostgres(directory / "postgres", host=network.postgres if network else "127.0.0.1")
         self.processes = [self._process(f"capture-{index}", network) for index in range(captures)]
@@ -136,11 +141,23 @@ class Bed:
             self.start_source()
             for process in self.processes:
                 self.start(process)
-            self.wait_for("every capture is a member", lambda: len(self.captures()) == len(self.processes))
+            self.wait_for("every capture is a member", self._all_joined, timeout_s=_JOIN_TIMEOUT_S)
         except BaseException:
             self.close()
             raise
         return self
+
+    def _all_joined(self) -> bool:
+        """:raises AssertionError: one has ended, and will not join."""
+        ended = [process.name for process in self.processes if not process.is_running]
+        assert not ended, f"{' and '.join(ended)} ended while joining: {self._last_lines()}"
+        return len(self.captures()) == len(self.processes)
+
+    def _last_lines(self) -> str:
+        """The end of each capture's log: the directory may be gone when a failure is read."""
+        logs = [self.directory / f"{process.name}.log" for process in self.processes]
+        ends = [(log.name, log.read_text(errors="replace").splitlines()[-_LOG_LINES:]) for log in logs if log.exists()]
+        return "\n".join([str(self.directory), *(f"{name}: {line}" for name, lines in ends for line in lines)])
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self.close()
@@ -193,7 +210,7 @@ class Bed:
                 self.proceed(process)
             else:
                 self.start(process)
-        self.wait_for("all captures again", lambda: len(self.captures()) == len(self.processes))
+        self.wait_for("all captures again", self._all_joined, timeout_s=_JOIN_TIMEOUT_S)
 
     def by_id(self, capture_id: str) -> Process:
         address = next(view.address for view in self.captures() if view.id == capture_id)
@@ -213,7 +230,7 @@ class Bed:
         ids = {span.capture for table in tables for span in table.spans if span.capture}
         return [self.by_id(capture_id) for capture_id in sorted(ids)]
 
-    # HeartbeatBudget, to whichever capture answers
+    # Questions, to whichever capture answers
 
     def captures(self) -> list[CaptureView]:
         return self.ask(lambda client: client.captures())
@@ -231,23 +248,30 @@ class Bed:
             if not process.is_running or process.is_stopped or process.is_cut_off:
                 continue
             try:
-                with Client(process.address, timeout_s=timeout_s) as client:
+                with Client(process.address, token=self.token_of(process), timeout_s=timeout_s) as client:
                     return question(client)
             except WeirError as refused:
                 error = refused
         raise error or WeirError("no capture runs; start one")
 
-    def wait_for(self, what: str, condition: Callable[[], bool], *, timeout_s: float = _START_TIMEOUT_S) -> float:
+    def token_of(self, process: Process) -> str:
+        """The server's own, or another's of the cluster, which is good there too."""
+        files = [one.data_dir / "api-token" for one in (process, *self.processes)]
+        return next((file.read_text().strip() for file in files if file.exists()), "")
+
+    def wait_for(self, what: str, condition: Callable[[], bool], *, timeout_s: float = _TIMEOUT_S) -> float:
         """Seconds it took. A question that nobody can answer yet is a condition that does not hold yet."""
         started = time.monotonic()
-        last = ""
         while True:
+            last = ""
             try:
                 if condition():
                     return time.monotonic() - started
             except (WeirError, StopIteration) as error:
                 last = f" ({error})"
-            assert time.monotonic() - started < timeout_s, f"not in {timeout_s:.0f} s: {what}{last}; {self.directory}"
+            assert time.monotonic() - started < timeout_s, (
+                f"not in {timeout_s:.0f} s: {what}{last}; {self._last_lines()}"
+            )
             time.sleep(_POLL_S)
 
     # Changefeeds
@@ -322,7 +346,7 @@ class Bed:
         return Process(name, address, self.directory / name, host)
 
     def _secret_key(self) -> Path:
-        from capture.security.secrets import new_key
+        from capture.security.key_file import new_key
 
         path = self.directory / "secret.key"
         if not path.exists():
@@ -332,5 +356,7 @@ class Bed:
     def _config(self) -> Path:
         path = self.directory / "weir.toml"
         settings = [f"session-ttl-seconds = {self.session_ttl_s}", f'spark-master = "{self.spark_master}"']
+        if self.is_networked:
+            settings.append("insecure = true")
         path.write_text("\n".join([*settings, "[spark]", '"spark.driver.memory" = "512m"']))
         return path

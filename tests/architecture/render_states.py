@@ -120,8 +120,8 @@ def held_table() -> str:
         f"nobody back; what a *lost* table needs of the log is gone. `{NOTHING}`: cannot happen, and is "
         "`InvalidTransition`, with the steps before it, if it does. An error of a table that is held or lost already "
         "changes nothing. *Time, or an operator*: 5 s after the first error, then twice as long each time, at most 5 "
-        "min; a table that the source cannot follow waits for an operator. *At the checkpoint*: all its spans are "
-        "written, and as far as the checkpoint that the same commit states.",
+        "min; a table that the source cannot follow, or that an operator has paused, waits for an operator. *At the "
+        "checkpoint*: all its spans are written, and as far as the checkpoint that the same commit states.",
         "Its Ts only grows: everything at or below it is in the sink, and the log above it is kept.",
         table(
             "stage",

@@ -33,7 +33,10 @@ MAY_SLEEP = {
     "capture/embedded/postgres.py",
     "agent/sources/mysql/binlog/stream.py",
     "agent/sources/postgres/stream/stream.py",
+    "capture/python/local.py",
 }
+#: a capture's task outlives the call that starts it
+MAY_CREATE_TASKS = {"capture/python/hosting.py"}
 #: Decisions: no loop, no task. What they want is done by somebody else.
 PURE = (
     "owner",
@@ -114,6 +117,8 @@ def test_banned_calls_have_replacements() -> None:
     for path in FILES:
         for name, line in calls(tree_of(path)):
             if name == "time.sleep" and name_of(path) in MAY_SLEEP:
+                continue
+            if name == "asyncio.create_task" and name_of(path) in MAY_CREATE_TASKS:
                 continue
             assert name not in BANNED, f"{name_of(path)}:{line}: instead of {name} use {BANNED[name]}"
 

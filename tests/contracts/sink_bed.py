@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from agent.ports.capabilities import Capabilities
-from agent.ports.sink import FeedContext, FlushResult, FlushTask, ReadsBack, Sink
+from agent.ports.sink import FeedContext, FlushResult, FlushTask, ReadsBack, Sink, TableCopy
 from agent.rows.spans import keep_span
 from agent.sinks import capabilities_of, open_sink
 from reactor.ids import TableSpan, Ts
@@ -55,8 +55,15 @@ class Bed:
     def load(self, *rows: tuple[Any, ...]) -> None:
         """The table holds ``rows`` at 100."""
         batch = changes([insert(*row) for row in rows]).after
-        staged = self.open().writer().stage(table_schema(), "1-0", iter([batch]), Ts(100)) if rows else []
+        staged = self.open().writer().stage(TABLE, "1-0", iter([batch]), Ts(100)) if rows else []
         self.open().load(TABLE, table_schema(), ARROW, staged)
+
+    def copied(self, ts: int, *rows: tuple[Any, ...], arrow: pa.Schema = ARROW) -> TableCopy:
+        """The table as it is at the source at ``ts``, staged."""
+        schema = table_schema(arrow)
+        batch = changes([insert(*row) for row in rows], arrow=arrow).after
+        staged = self.open().writer().stage(TABLE, f"{ts}-0", iter([batch]), Ts(ts)) if rows else []
+        return TableCopy(TABLE.with_(start_ts=Ts(ts)), (SPAN,), schema, arrow, tuple(staged))
 
     def task(self, from_ts: int, to_ts: int, *, span: TableSpan = SPAN, table: TableRecord = TABLE) -> FlushTask:
         return FlushTask(FeedContext("feed", self.uri, self.mode), span, table, (), Ts(from_ts), Ts(to_ts))

@@ -67,6 +67,13 @@ def test_a_file_that_was_not_finished_is_none(storage: LogStorage) -> None:
         storage.read("b")
 
 
+def test_a_file_is_created_once(storage: LogStorage) -> None:
+    storage.create("a", b"1")
+    storage.create("a", b"2")
+    assert storage.read("a") == b"1"
+    assert storage.names() == ["a"]
+
+
 def test_what_is_removed_is_gone(storage: LogStorage) -> None:
     storage.write("a", Fill(b"x"))
     storage.remove("a")

@@ -305,7 +305,7 @@ async def test_a_watch_sees_only_its_prefix(store: Store) -> None:
     assert [key for key, _ in flatten(batches)] == [store / "x/1", store / "x/2"]
 
 
-async def test_a_watch_from_a_compacted_revision_says_so(store: Store) -> None:
+async def test_a_watch_from_a_compacted_revision_reports_it(store: Store) -> None:
     async with store.connect() as client:
         start = await client.put(store / "a", b"1")
         last = await client.put(store / "a", b"2")

@@ -7,18 +7,18 @@ from threading import Barrier
 import pyarrow as pa
 import pytest
 
-from agent.errors import SinkError, SinkFencedError, TableHeldError
+from agent.errors import CopyBehindError, SinkError, SinkFencedError, TableHeldError
 from agent.ports.plugin import sinks
-from agent.ports.sink import Alters, FlushResult, ReadsBack, SpanRepartition, Splits
+from agent.ports.sink import Alters, FlushResult, ReadsBack, Replaces, SpanRepartition, Splits
 from agent.rows.changes import BEFORE_KEY
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.schema_changes.apply import Terms, apply
 from owner.scheduler.spans import even_spans
 from reactor.failpoints import Point
 from reactor.ids import Ts
-from reactor.records.changefeed import ChangefeedConfig, DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.changefeed import ChangefeedConfig, DdlRecord, SchemaChangeKind, TableChange, TableRecord
 from tests.contracts.sink_bed import SPAN, TABLE, Bed, needs
-from tests.unit.agent.changes_build import ARROW, UNCHANGED, delete, insert, table_schema, truncate, update
+from tests.unit.agent.changes_build import ARROW, UNCHANGED, changes, delete, insert, table_schema, truncate, update
 
 FIRST = [insert(2, "b", "y", ts=110), update(1, "aa", "x", ts=120)]
 AFTER_FIRST = ((1, "aa", "x"), (2, "b", "y"))
@@ -33,10 +33,12 @@ def loaded(bed: Bed) -> Bed:
 def test_it_can_what_its_plugin_says(bed: Bed) -> None:
     sink = bed.open()
     assert sink.capabilities is bed.can
-    assert (isinstance(sink, Alters), isinstance(sink, Splits), isinstance(sink, ReadsBack)) == (
+    ports = (Alters, Splits, ReadsBack, Replaces)
+    assert tuple(isinstance(sink, port) for port in ports) == (
         bed.can.alters,
         bed.can.splits,
         bed.can.reads_back,
+        bed.can.replaces,
     )
     assert bed.mode in bed.can.modes
 
@@ -61,6 +63,30 @@ def test_a_table_begins_empty(bed: Bed) -> None:
     bed.load()
     bed.assert_at(100)
     bed.assert_holds()
+
+
+def test_tables_of_any_names_are_different_tables(bed: Bed) -> None:
+    """As long as servers let them be, and with names that are one text, or paths of each other."""
+    names = [
+        ("a", "b.c"),
+        ("a.b", "c"),
+        ("..", ".."),
+        ("a", "b/c"),
+        ("a/b", "c"),
+        ("a", "b"),
+        ("\n", '"'),
+        ("☃" * 64, "😀" * 64),
+    ]
+    tables = [TableRecord.new(at, *name, key=("id",), start_ts=Ts(100)) for at, name in enumerate(names, 1)]
+    sink = bed.open()
+    sink.check(tables)
+    assert not sink.unfit(tables)
+    for table in tables:
+        rows = changes([insert(table.table_id, "a", "x")]).after
+        staged = sink.writer().stage(table, "1-0", iter([rows]), Ts(100))
+        bed.open().load(table, table_schema(), ARROW, staged)
+    for table in tables:
+        bed.assert_holds((table.table_id, "a", "x"), table=table)
 
 
 def test_the_record_moves_with_the_rows(loaded: Bed) -> None:
@@ -216,6 +242,96 @@ def test_a_split(loaded: Bed) -> None:
         sink.repartition(TABLE, order)
     loaded.flush(200, 300, [delete(1, None, None, ts=250)])
     loaded.assert_holds((2, "b", "y"))
+
+
+def test_a_copy_takes_the_tables_place_once(loaded: Bed) -> None:
+    """Asked for again it changes nothing, also when the table has gone on; an earlier copy that comes late neither."""
+    sink = replacing(loaded)
+    loaded.flush(100, 200, FIRST)
+    late = loaded.copied(200, (7, "late", "copy"))
+    copy = loaded.copied(300, (1, "a", "new"), (3, "c", "z"))
+    for _ in range(2):
+        sink.replace(copy)
+        loaded.assert_at(300)
+        loaded.assert_holds((1, "a", "new"), (3, "c", "z"))
+    loaded.flush(300, 400, [insert(4, "d", "w", ts=310)])
+    sink.replace(copy)
+    with pytest.raises(SinkFencedError):
+        sink.replace(late)
+    loaded.assert_at(400)
+    loaded.assert_holds((1, "a", "new"), (3, "c", "z"), (4, "d", "w"))
+
+
+def test_a_copy_that_is_behind_its_table_is_refused(loaded: Bed) -> None:
+    sink = replacing(loaded)
+    loaded.flush(100, 200, FIRST)
+    with pytest.raises(CopyBehindError):
+        sink.replace(loaded.copied(150, (9, "i", "j")))
+    loaded.assert_at(200)
+    loaded.assert_holds(*AFTER_FIRST)
+
+
+def test_a_copy_of_nothing_empties_the_table(loaded: Bed) -> None:
+    replacing(loaded).replace(loaded.copied(200))
+    loaded.assert_at(200)
+    loaded.assert_holds()
+
+
+def test_a_copy_brings_back_a_table_that_is_gone(bed: Bed) -> None:
+    sink = replacing(bed)
+    sink.replace(bed.copied(200, (1, "a", "x")))
+    bed.assert_at(200)
+    bed.assert_holds((1, "a", "x"))
+    bed.flush(200, 300, [update(1, "b", "x", ts=210)])
+    bed.assert_holds((1, "b", "x"))
+
+
+def test_a_copy_fences_the_writers_of_before(loaded: Bed) -> None:
+    sink = replacing(loaded)
+    stale = loaded.task(100, 190)
+    written = loaded.write(stale, FIRST) if loaded.mode == "changelog" else None
+    sink.replace(loaded.copied(200, (1, "a", "x"), (5, "e", "v")))
+    if written is not None:
+        assert loaded.commit(stale, written).error
+    else:
+        with pytest.raises(SinkFencedError):
+            loaded.write(stale, FIRST)
+    loaded.assert_at(200)
+    loaded.assert_holds((1, "a", "x"), (5, "e", "v"))
+
+
+def test_a_copy_of_a_split_table_is_one_for_all_its_spans(loaded: Bed) -> None:
+    sink = replacing(loaded)
+    assert isinstance(sink, Splits)
+    order = SpanRepartition((SPAN,), even_spans(16384, 2), Ts(100), 1)
+    sink.repartition(TABLE, order)
+    sink.replace(replace(loaded.copied(200, (1, "a", "x"), (2, "b", "y")), spans=order.new))
+    for span in order.new:
+        loaded.assert_at(200, span)
+    with pytest.raises(SinkFencedError):
+        loaded.at()
+    loaded.assert_holds((1, "a", "x"), (2, "b", "y"))
+    back = SpanRepartition(order.new, (SPAN,), Ts(200), 2)
+    assert sink.repartition(TABLE, back) == 200
+
+
+def test_a_copy_has_the_columns_of_its_time(loaded: Bed) -> None:
+    """A schema change at or below its Ts is in it, so it is not made again."""
+    sink = replacing(loaded)
+    assert isinstance(sink, Alters)
+    wide = pa.schema([*ARROW, pa.field("more", pa.int32())])
+    sink.replace(loaded.copied(300, (1, "a", "x", 5), arrow=wide))
+    loaded.assert_holds((1, "a", "x", 5), arrow=wide)
+    moves = tuple(ColumnMove(item.name, item.type, item.name if item.name != "more" else None) for item in wide)
+    sink.alter([SchemaChange(Ts(250), SchemaChangeKind.ALTER, TABLE, TABLE, moves, table_schema(wide), wide)])
+    loaded.assert_holds((1, "a", "x", 5), arrow=wide)
+
+
+def replacing(bed: Bed) -> Replaces:
+    sink = bed.open()
+    needs(isinstance(sink, Replaces), "table resync")
+    assert isinstance(sink, Replaces)
+    return sink
 
 
 def test_a_table_of_another_changefeed_is_refused(loaded: Bed) -> None:

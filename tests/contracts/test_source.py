@@ -82,7 +82,7 @@ class Bed:
                 assert time.monotonic() < deadline, "the rows have not come"
                 opened.stream.read(timeout_s=0.1)
                 if opened.stream.complete_rows:
-                    found.append(opened.prove(opened.stream.cut(Arena(_ARENA_BYTES))))
+                    found.append(opened.prove(opened.stream.take_chunk(Arena(_ARENA_BYTES))))
         return found
 
     def read(self, at: Position, rows: int) -> list[Read]:

@@ -1,6 +1,6 @@
-"""``python -m tests.simulation``: many seeds over all cores, or one seed with its story, or the planted bugs.
+"""``python -m tests.simulation``: many seeds over all cores, or one seed with its log, or the planted bugs.
 
-Exit status 0: nothing was found (with ``--planted``: everything was).
+Exit status 0: no violation was found (with ``--planted``: every bug was found).
 """
 
 import argparse

@@ -1,7 +1,7 @@
-"""What anyio and asyncio do in ways that a run must not depend on, or that cost a run too much.
+"""Backend patches: removes nondeterminism of anyio and asyncio, and overhead.
 
-Tasks and scopes are kept in sets there, which are walked in the order of their addresses: not twice the same. And each
-call finds out anew which library and which loop are running, asking the system for the process; here it is known.
+They keep tasks and scopes in sets, which are iterated in the order of addresses and so differ between runs. They also
+detect the running library and loop on every call, which includes a system call for the process id; here both are known.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from anyio._backends import _asyncio as backend
 
 
 class _OrderedSet(dict[Any, None]):
-    """A set that is walked in the order of insertion."""
+    """A set that iterates in the order of insertion."""
 
     def add(self, item: Any) -> None:
         self[item] = None
@@ -31,7 +31,7 @@ class _OrderedSet(dict[Any, None]):
 
 @contextmanager
 def known_loop(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """Whoever asks which loop runs has the answer at once."""
+    """Return the running loop without a system call."""
     of_loop = tasks._current_tasks.get  # type: ignore[attr-defined]
 
     def running() -> asyncio.AbstractEventLoop:
@@ -61,7 +61,7 @@ def _anyio_modules() -> list[Any]:
 
 @contextmanager
 def ordered_cancellation() -> Iterator[None]:
-    """anyio keeps tasks and scopes in sets, which are walked in the order of their addresses: not twice the same."""
+    """Replace the sets in which anyio keeps tasks and scopes, which iterate in the order of addresses."""
     original = backend.CancelScope.__init__
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,13 +1,14 @@
-"""What must hold at every step, whatever happens; the first breach names who and when.
+"""Checks: the invariants that must hold at every step; the first violation names who and when.
 
 - the sink: every commit has exactly the rows that the source committed in its range (``outside.Sink``)
-- etcd: no checkpoint goes back or claims what the sink does not have; the log's head only moves forward, and the
-  segments it names hold exactly what the source committed up to its resolved Ts
-- captures: no span is written by two of them at once while both sessions are valid
-- held tables: everything up to their Ts is in the sink, the log behind it is kept, and what flows again has reached the
+- etcd: no checkpoint goes back or claims what the sink does not have; the log's head only moves forward, and its
+  segments hold exactly what the source committed up to its resolved Ts
+- captures: no span is written by two captures at once while both sessions are valid
+- held tables: everything up to their Ts is in the sink, the log behind it is kept, and a released table has reached the
   checkpoint
-- the owner: its spans of a table are the table, and no changefeed fails for good or because spans contradict each other
-- owner and agents: after everything they decide, they are in a state that they may be in (``validate``)
+- the owner: its spans of a table cover the table, and no changefeed fails permanently or because spans contradict each
+  other
+- owner and agents: ``validate`` holds after every decision
 """
 
 from collections import Counter
@@ -23,11 +24,14 @@ from owner.owner import Owner
 from reactor import keys
 from reactor.errors import InvalidKeyError, WeirError
 from reactor.ids import KEY_SPACE, ChangefeedId, TableSpan, Ts
-from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, LogHead, UnitRecord
+from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, UnitRecord
 from reactor.records.held import HeldTable, needed_ts
+from reactor.records.log_head import LogHead
+from reactor.records.resync import TableResync
+from reactor.records.resync import needed_ts as copied_ts
 from reactor.records.sync_point import SyncPoint
 from reactor.store.port import Event
-from tests.simulation.crashes import INJECTED
+from tests.simulation.crashes import INJECTED, InjectedCrash
 from tests.simulation.outside import RowEvent, Sink, Upstream
 
 if TYPE_CHECKING:
@@ -36,13 +40,13 @@ if TYPE_CHECKING:
 
 #: bugs are logged at this level
 _ERROR = "error"
-#: errors that no fault of the world outside brings about
+#: errors that no external fault may cause
 _NEVER = ("Internal", "InconsistentSpan", "InvalidTransition", "MultiplePrimary")
 
 
 @dataclass(slots=True)
 class Feed:
-    """A changefeed as etcd has shown it, from its creation on. ``rewound_to``: where operators wanted it to go back."""
+    """A changefeed as etcd has shown it since its creation. ``rewound_to``: where operators have rewound it."""
 
     info: ChangefeedInfo
     upstream: Upstream
@@ -53,17 +57,25 @@ class Feed:
     states: list[FeedState] = field(default_factory=list)
     rewound_to: set[Ts] = field(default_factory=set)
     held: dict[int, HeldTable] = field(default_factory=dict)
+    resyncs: dict[int, TableResync] = field(default_factory=dict)
+
+    @property
+    def is_lost(self) -> bool:
+        """Tables of it are still to be copied, as its position was lost."""
+        return self.unit is not None and any(
+            table.start_ts < self.unit.lost_ts or table.to_copy for table in self.unit.tables
+        )
 
 
 class Checks:
-    """``feeds``: those that are there. ``world.violate`` hears of every breach."""
+    """``feeds``: the existing changefeeds. ``world.violate`` is called for every violation."""
 
     def __init__(self, world: "World") -> None:
         self.feeds: dict[ChangefeedId, Feed] = {}
         self._world = world
 
     def on_write(self, events: Sequence[Event]) -> None:
-        """One revision of etcd."""
+        """Check one revision of etcd."""
         self._check_keys(events)
         for event in events:
             try:
@@ -81,6 +93,8 @@ class Checks:
                     self._on_unit(key.changefeed, UnitRecord.decode(event.value, key=event.key))
                 case keys.HeldKey():
                     self._on_held(key.changefeed, key.table_id, event)
+                case keys.ResyncKey():
+                    self._on_resync(key.changefeed, key.table_id, event)
                 case keys.SyncPointKey() if event.value is not None:
                     self._on_sync_point(key.changefeed, SyncPoint.decode(event.value, key=event.key))
                 case keys.OwnerKey():
@@ -89,19 +103,19 @@ class Checks:
                     self._world.note(f"capture {key.capture[:6]} {'here' if event.value else 'gone'}")
 
     def note_tick(self, worker: Any) -> None:
-        """A worker is about to decide: on what is at least as new as its own last commit."""
+        """Check that a worker decides on a state at least as new as its own last commit."""
         if worker.state.revision < worker._cursor.barrier:
             self._world.violate(f"a tick at {worker.state.revision}, before its own commit {worker._cursor.barrier}")
 
     def validate(self, known: Owner | Processors | Agent) -> None:
-        """An owner or agent has decided something."""
+        """Validate an owner or agent after a decision."""
         try:
             known.validate()
         except (AssertionError, WeirError) as error:
             self._world.violate(f"{type(known).__name__} of {known.capture[:6]} is in a state that cannot be: {error}")
 
     def look(self) -> None:
-        """What is seen by looking at the captures themselves."""
+        """Check the state of the captures themselves."""
         writers: dict[tuple[str, TableSpan], str] = {}
         for node in self._world.nodes:
             for sink, span in _written_by(node):
@@ -113,8 +127,10 @@ class Checks:
                 self._check_spans(node, owner)
 
     def on_log(self, event: dict[str, Any]) -> None:
-        """One line of the log: an error is a bug, here where everything that can go wrong is known."""
-        if event.get("log_level") == _ERROR and INJECTED not in str(event.get("error")):
+        """Check one log line: an error is a bug here, where all faults are known."""
+        # asking an actor that crashes fails with the crash's class
+        is_wanted = any(word in str(event.get("error")) for word in (INJECTED, InjectedCrash.__name__))
+        if event.get("log_level") == _ERROR and not is_wanted:
             fields = {name: value for name, value in event.items() if name not in ("log_level", "exc_info")}
             self._world.violate(f"logged as an error: {fields}")
 
@@ -134,7 +150,10 @@ class Checks:
         self.feeds[id].states.append(info.state)
         why = f" ({info.error.code}: {info.error.message})" if info.error else ""
         self._world.note(f"{id} {info.state}, epoch {info.epoch}{why}")
-        if info.state is FeedState.FAILED or (info.error and info.error.code in _NEVER):
+        is_lost = (
+            info.error is not None and info.error.code == "PositionLost" and self.feeds[id].upstream.removed_ts > 0
+        )
+        if (info.state is FeedState.FAILED and not is_lost) or (info.error and info.error.code in _NEVER):
             self._world.violate(f"{id} failed{why}")
 
     def _on_status(self, id: ChangefeedId, status: ChangefeedStatus) -> None:
@@ -150,11 +169,11 @@ class Checks:
             self._check_claim(id, feed, status.checkpoint_ts)
 
     def _check_claim(self, id: ChangefeedId, feed: Feed, checkpoint_ts: Ts) -> None:
-        """Every change at or below the checkpoint is in the sink."""
+        """Check that every change at or below the checkpoint is in the sink."""
         if not checkpoint_ts:
             return
         for table in feed.upstream.tables:
-            if table.table_id not in feed.held:
+            if table.table_id not in feed.held and feed.upstream.has(table.table_id, checkpoint_ts):
                 self._check_table(id, feed, table.table_id, checkpoint_ts)
 
     def _check_table(self, id: ChangefeedId, feed: Feed, table_id: int, ts: Ts) -> None:
@@ -176,10 +195,22 @@ class Checks:
             return
         feed.held[table_id] = held = HeldTable.decode(event.value, key=event.key)
         self._world.note(f"{id} table {table_id} {held.stage} at {held.ts}, tries {held.tries}")
-        self._check_table(id, feed, table_id, held.ts)
+        if feed.upstream.has(table_id, held.ts):  # otherwise it has come in the part of the log that is lost
+            self._check_table(id, feed, table_id, held.ts)
+
+    def _on_resync(self, id: ChangefeedId, table_id: int, event: Event) -> None:
+        feed = self.feeds.get(id)
+        if feed is None:
+            return
+        if event.value is None:
+            feed.resyncs.pop(table_id, None)
+            self._world.note(f"{id} table {table_id} is not copied any more")
+            return
+        feed.resyncs[table_id] = resync = TableResync.decode(event.value, key=event.key)
+        self._world.note(f"{id} table {table_id} is copied: {resync.stage}, number {resync.number}")
 
     def _on_sync_point(self, id: ChangefeedId, point: SyncPoint) -> None:
-        """What readers saw of each table was all up to the point's Ts, and nothing else (see ``read_sink``)."""
+        """Check that readers saw each table exactly as of the point's Ts (see ``read_sink``)."""
         feed = self.feeds.get(id)
         if feed is None:
             return
@@ -207,8 +238,12 @@ class Checks:
             self._world.violate(f"log of {id} went back: {before} to {head}")
         if head.epoch > before.epoch:
             self._world.note(f"log of {id} taken over, epoch {head.epoch}, by {(head.writer or '')[:6]}")
-        if head.removed_ts > before.removed_ts and head.removed_ts > needed_ts(feed.held.values()):
-            self._world.violate(f"log of {id} is removed up to {head.removed_ts}, which {feed.held} need")
+        kept_ts = min(needed_ts(feed.held.values()), copied_ts(feed.resyncs.values()))
+        begins_again = feed.unit is not None and feed.unit.lost_ts == head.removed_ts
+        if head.removed_ts > before.removed_ts and head.removed_ts > kept_ts and not begins_again:
+            self._world.violate(
+                f"log of {id} is removed up to {head.removed_ts}, which {feed.held} and {feed.resyncs} need"
+            )
         from_ts = max(head.removed_ts, feed.upstream.slot_ts or Ts(0))
         first_seq = head.first_seq
         if head.epoch == before.epoch and head.first_seq == before.first_seq:
@@ -219,10 +254,10 @@ class Checks:
             self._world.violate(f"log of {id} from {from_ts} to {head.resolved_ts} holds {found}, not {wanted}")
 
     def _in_log(self, id: ChangefeedId, head: LogHead, first_seq: int) -> Iterator[RowEvent]:
-        """The events of the segments that the head names, up to the last complete one.
+        """Yield the events of the segments that the head names, up to the last complete one.
 
-        A writer that has not heard yet of its changefeed's removal goes on, over files that are gone: nobody reads on
-        from there, for a changefeed does not come back from being removed, and what the sink takes is looked at there.
+        A writer that does not know yet of its changefeed's removal continues, over files that are gone. Nothing is read
+        from there, since a removed changefeed does not come back, and the sink's commits are checked there.
         """
         by_place: dict[tuple[int, int], list[str]] = {}
         storage = self._world.outside.storage(id)
@@ -240,12 +275,12 @@ class Checks:
                 yield from files[name].events
 
     def _check_keys(self, events: Sequence[Event]) -> None:
-        """A revision never writes a key twice."""
+        """Check that a revision never writes a key twice."""
         if len({event.key for event in events}) != len(events):
             self._world.violate(f"one revision writes a key twice: {[event.key for event in events]}")
 
     def _check_spans(self, node: "Node", owner: Any) -> None:
-        """Side by side, and once all captures have said what they have, from one end of each table to the other."""
+        """Check that spans are adjacent, and that they cover each table once all captures have answered."""
         for id, changefeed in owner.changefeeds.items():
             if changefeed.run is None:
                 continue
@@ -254,10 +289,10 @@ class Checks:
                 parked = span.table_id not in (coordinator._tables or ())
                 if (
                     parked
-                    or span.table_id in coordinator._stragglers
+                    or span.table_id in coordinator._catching_up
                     or coordinator._table_spans.get(span.table_id) == ()
                 ):
-                    continue  # its spans are being stopped, or started, one by one
+                    continue  # its spans are being stopped or started one by one
                 end = ends.setdefault(span.table_id, 0)
                 if span.start < end or (span.start > end and coordinator.captures.is_initialized):
                     self._world.violate(f"{node.name}: spans of {id} have a hole or overlap before {span}")
@@ -268,19 +303,19 @@ class Checks:
 
 
 def _written_by(node: "Node") -> Iterator[tuple[str, TableSpan]]:
-    """Sink and span of everything that this machine's capture would flush now."""
-    life = node.capture.life if node.capture else None
-    if life is None or life.candidacy._session.is_done:
+    """Yield sink and span of everything that this machine's capture would flush now."""
+    membership = node.capture.membership if node.capture else None
+    if membership is None or membership.candidacy._session.is_done:
         return
-    for ref in life.host._processors.values():
+    for ref in membership.host._processors.values():
         processor: Any = ref._cell.actor
         if processor is None:
-            continue  # it has crashed, and is not built again yet
+            continue  # it has crashed and is not restarted yet
         for span in processor._flusher._positions:
             yield processor._runtime._info.sink.sealed, span
 
 
 def _owner_on(node: "Node") -> Iterator[Any]:
-    life = node.capture.life if node.capture else None
-    if life is not None and not life.candidacy._session.is_done and life.candidacy.worker is not None:
-        yield life.candidacy.worker._reactor
+    membership = node.capture.membership if node.capture else None
+    if membership is not None and not membership.candidacy._session.is_done and membership.candidacy.worker is not None:
+        yield membership.candidacy.worker._reactor

@@ -1,7 +1,7 @@
-"""Injected crashes: bugs in the actors of one changefeed, which must take nothing along and lose nothing.
+"""Injected crashes: bugs in the actors of one changefeed, which must affect no other changefeed and lose nothing.
 
-The next call of a method that handles something, on one machine and for one changefeed, raises what nobody foresaw:
-before it has done anything, or after it has done everything. Far enough apart for the restart budgets.
+The next call of a handler method, on one machine and for one changefeed, raises an unexpected exception: before it has
+done anything, or after it has done everything. Crashes are far enough apart for the restart budgets.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,13 +23,13 @@ from owner.owner import Owner
 if TYPE_CHECKING:
     from tests.simulation.world import World
 
-#: budgets are five crashes a minute, and faults rage for less than half of one
+#: budgets are five crashes a minute, and faults last for less than half a minute
 _APART_S = 5.0
 _PACE_S = 3.0
-#: what is logged of a crash that is wanted says this
+#: contained in the log line of an injected crash
 INJECTED = "injected crash"
 
-#: method → whose crash it is. Coroutines first
+#: method → the actor it belongs to; coroutines first
 _ASYNC: tuple[tuple[type, str, str], ...] = (
     (SpanWriter, "handle", "span"),
     (SpanWriter, "_prepare", "span"),
@@ -52,7 +52,7 @@ _PLAIN: tuple[tuple[type, str, str], ...] = (
 
 
 class InjectedCrash(Exception):
-    """What nobody foresaw."""
+    """An unexpected exception."""
 
 
 @dataclass(slots=True)
@@ -62,20 +62,20 @@ class _Wanted:
 
 
 class Crashes:
-    """``rage`` wants one crash after the other; ``planted`` makes the methods look whether one is wanted."""
+    """``rage`` injects crashes one after the other; ``planted`` instruments the methods."""
 
     def __init__(self, world: "World", random: Random) -> None:
         self._world = world
         self._random = random
         self._wanted: _Wanted | None = None
-        #: most runs are about a few of them: what comes rarely would hide behind what comes often
+        #: most runs use only a few methods: otherwise frequent ones would hide rare ones
         methods = [*_ASYNC, *_PLAIN]
         self._methods = random.sample(methods, min(len(methods), random.choice((1, 2, 4, 100))))
         self._last_s = float("-inf")
         self._is_over = False
 
     async def rage(self) -> None:
-        """Until the faults are over."""
+        """Inject crashes until the faults are over."""
         while not self._is_over:
             await anyio.sleep(self._random.expovariate(1 / _PACE_S))
             self._strike()

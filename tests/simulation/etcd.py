@@ -1,8 +1,8 @@
-"""The cluster's etcd and the way to it: everything that is written is seen by the checkers, and the way is bad.
+"""Simulated etcd: the checkers see every write, and the connection is unreliable.
 
-A call may be late, lost before it is done, or done without an answer; a write whose caller has given up, was cancelled
-or is dead may still be done later. A watch lags, breaks, or stands still while the way is cut, and finds its history
-compacted away.
+A call may be delayed, lost before it is applied, or applied without an answer; a write whose caller has given up, was
+cancelled or is dead may still be applied later. A watch lags, breaks, or stalls while the connection is cut, and finds
+its history compacted.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,10 +18,10 @@ from reactor.store.port import Compare, Event, Operation, Put, TxnResult
 
 _TIMEOUT_S = 5.0
 _WATCH_TIMEOUT_S = 15.0
-#: writes that take their time before: what is cancelled meanwhile is on its way
+#: writes that may be delayed before they are applied; cancelled meanwhile, they are already in flight
 _SENT = ("put", "txn")
 _LANDS = 0.5
-#: units write a few times in their lives: what can befall a write befalls theirs as often as it befalls others
+#: units write only a few times, so faults hit their writes more often
 _RARE, _MORE_OFTEN = "/unit/", 20
 
 Later = Callable[[float, Callable[[], object]], None]
@@ -29,7 +29,7 @@ Later = Callable[[float, Callable[[], object]], None]
 
 @dataclass(slots=True)
 class Conditions:
-    """How bad the way to etcd is: chances per call, and how long a late one takes at most."""
+    """How unreliable the connection to etcd is: probabilities per call, and the maximum delay."""
 
     lose_request: float = 0.0
     lose_answer: float = 0.0
@@ -42,7 +42,8 @@ class Conditions:
 
 
 class SeenEtcd(MemoryEtcd):
-    """``on_write`` gets the events of every revision. ``expire`` is called now and then: watchers need no timers."""
+    """``on_write`` receives the events of every revision. ``expire`` is called at intervals: watchers need no
+    timers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,8 +60,8 @@ class SeenEtcd(MemoryEtcd):
 
 
 class Way:
-    """One machine's way to etcd, as ``reactor.store.memory.Fault``. ``is_gone``: the machine is dead, whatever still
-    runs."""
+    """One machine's connection to etcd, as ``reactor.store.memory.Fault``. ``is_gone``: the machine is dead, whatever
+    still runs."""
 
     def __init__(self, conditions: Conditions, random: Random) -> None:
         self.conditions = conditions
@@ -116,7 +117,7 @@ class Way:
         raise EtcdUnreachableError(f"no answer to {call}")
 
     async def _pass(self, timeout_s: float) -> None:
-        """Wait while the way is cut."""
+        """Wait while the connection is cut."""
         healed = self._healed
         if healed is not None and not self.is_gone:
             with anyio.move_on_after(timeout_s):
@@ -126,7 +127,7 @@ class Way:
 
 
 class WayClient(MemoryClient):
-    """A client over a ``Way``. ``later`` does something in the world after a while, whatever becomes of the machine."""
+    """A client over a ``Way``. ``later`` schedules an action in the world, whatever becomes of the machine."""
 
     def __init__(self, server: SeenEtcd, way: Way, *, random: Random, later: Later) -> None:
         super().__init__(server, fault=way)
@@ -144,7 +145,7 @@ class WayClient(MemoryClient):
         return await super().txn(compares, operations)
 
     async def _send(self, call: str, compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
-        """Sometimes a write is on its way for so long that its caller has given up, or is gone, when it is done."""
+        """Sometimes delay a write for so long that its caller has given up, or is gone, when it is applied."""
         way, conditions = self.way, self.way.conditions
 
         def land_late() -> None:
@@ -164,5 +165,5 @@ class WayClient(MemoryClient):
             raise
 
     def _land(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
-        with suppress(EtcdError):  # its lease is over: nobody is notified
+        with suppress(EtcdError):  # its lease has expired: no one is notified
             self._etcd.txn(compares, operations)

@@ -1,4 +1,4 @@
-"""What is done to the cluster: one thing after the other, many of them overlapping, all of them over in the end."""
+"""Faults: what is done to the cluster, one fault after another, many overlapping, all of them healed in the end."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,7 +19,7 @@ _LONG_S = (0.5, 2.0, 6.0, 12.0)
 
 
 class Faults:
-    """``rage`` for a while, then ``end``."""
+    """Injects faults with ``rage`` for a while, then heals everything with ``end``."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -39,7 +39,7 @@ class Faults:
             (2, self._compact),
             (2, self._leave),
         ]
-        # some kinds are left out: what one fault brings to light another may cover up
+        # some kinds are left out, since one fault may mask the effects of another
         self._kinds = [kind for weight, kind in kinds for _ in range(weight) if self._random.random() < 0.7]
         self._pace_s = self._random.choice((0.5, 1.2, 2.5))
 
@@ -54,7 +54,7 @@ class Faults:
                 operator.meddle()
 
     def end(self) -> None:
-        """Everything is as it should be; what the cluster makes of it is seen later."""
+        """Heal everything; how the cluster recovers is checked later."""
         world = self._world
         self._is_raging = False
         world.crashes.end()
@@ -63,6 +63,7 @@ class Faults:
         world.network.heal_all()
         for sink in world.outside.sinks.values():
             sink.sick.clear()
+            sink.poisoned.clear()
         for node in world.nodes:
             if node.is_stopped:
                 node.carry_on()
@@ -74,13 +75,13 @@ class Faults:
         self._to_any(self._kill_node)
 
     def _kill_owner(self) -> None:
-        """Whoever thinks it is."""
+        """Kill every capture that considers itself the owner."""
         owners = [node for node in self._world.nodes if node.is_up and node.capture and node.capture.cluster.is_owner]
         if owners:
             self._kill_node(self._random.choice(owners))
 
     def _strike_worker(self) -> None:
-        """Somebody in the middle of a dump or a load; else whoever reads a source."""
+        """Kill a capture in the middle of a dump or a load; otherwise one that reads a source."""
         units = [feed.unit for feed in self._world.checks.feeds.values() if feed.unit is not None]
         begun = [unit for unit in units if unit.unit is not Unit.SYNC] or units
         workers = {unit.worker for unit in begun}
@@ -99,7 +100,7 @@ class Faults:
             self._after(node.start)
 
     def _stop(self) -> None:
-        """As SIGSTOP does, often for longer than the lease."""
+        """Stop it like SIGSTOP, often for longer than the lease."""
         self._to_any(self._stop_node)
 
     def _stop_node(self, node: "Node") -> None:
@@ -117,7 +118,7 @@ class Faults:
             self._after(way.heal, f"{node.name} reaches etcd again")
 
     def _lose_etcd(self) -> None:
-        """For all at once, as when it is restarted."""
+        """Cut off all captures, as when etcd restarts."""
         ways = [node.way for node in self._world.nodes if node.way is not None and not node.way.is_cut]
         self._world.note("etcd is down")
         for way in ways:
@@ -130,7 +131,7 @@ class Faults:
         self._after(heal, "etcd is up again")
 
     def _cut_between(self) -> None:
-        """Between one and all others, or one and another; one way or both."""
+        """Cut one machine from all others, or two from each other; in one or both directions."""
         node = self._random.choice(self._world.nodes)
         others = [other for other in self._world.nodes if other is not node]
         if self._random.random() < 0.5:
@@ -158,7 +159,7 @@ class Faults:
         self._world.note("etcd compacts")
 
         async def compact() -> None:
-            with suppress(EtcdError):  # nothing new since the last time
+            with suppress(EtcdError):  # nothing new since the last compaction
                 self._world.etcd.compact(self._world.etcd.revision)
 
         self._world.spawn(compact())
@@ -172,7 +173,7 @@ class Faults:
         return self._random.choice(up) if up else None
 
     def _after(self, action: Callable[[], object], text: str = "") -> None:
-        """Undo it some time, unless everything has been put in order before."""
+        """Schedule the undo of a fault, unless everything has been healed before."""
 
         def undo() -> None:
             if self._is_raging:
@@ -184,5 +185,5 @@ class Faults:
 
 
 def _id_of(node: "Node") -> CaptureId | None:
-    life = node.capture.life if node.capture else None
-    return life.info.id if life else None
+    membership = node.capture.membership if node.capture else None
+    return membership.info.id if membership else None

@@ -1,9 +1,10 @@
-"""An event loop on virtual time that runs several machines, each of which can be stopped and continued like a process.
+"""Simulation loop: an event loop on virtual time that runs several machines, each of which can be stopped and
+continued.
 
 Time jumps to the next timer whenever nothing is ready, so a minute of a quiet cluster costs nothing. Every callback
-belongs to the ``Machine`` of the context it was scheduled in, or to the world. The callbacks of a machine that is
-stopped are kept; when it goes on they run at once, in order, on a clock that has run on: what a process sees after
-SIGSTOP and SIGCONT. Nothing here has a thread, a socket or a random number: the same program runs the same way twice.
+belongs to the ``Machine`` of the context it was scheduled in, or to the world. The callbacks of a stopped machine are
+kept; when it continues they run at once, in order, on a clock that has advanced: what a process sees after SIGSTOP and
+SIGCONT. There are no threads, sockets or random numbers here, so the same program always runs the same way.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from typing import Any
 
 
 class Machine:
-    """What is stopped and continued as one."""
+    """A unit that is stopped and continued as a whole."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -28,18 +29,18 @@ class Machine:
 MACHINE: ContextVar[Machine | None] = ContextVar("machine", default=None)
 
 
-#: rounds of the loop at one instant; a big cluster at its start needs hundreds
+#: maximum rounds of the loop at one instant; a big cluster at its start needs hundreds
 _ROUNDS_MAX = 20_000
-#: timers that were cancelled before they are all taken out
+#: cancelled timers before they are removed all at once
 _CANCELLED_MAX = 500
 
 
 class StandstillError(Exception):
-    """Time does not pass any more: a task runs in a circle without ever waiting, or everybody waits for nothing."""
+    """Time no longer advances: a task loops without waiting, or nothing is scheduled."""
 
 
 class _Handle(events.Handle):
-    """As its base, without what debugging needs; made and run some ten thousand times a second."""
+    """Like its base, without debugging support; created and run some ten thousand times a second."""
 
     _context: Context
 
@@ -75,7 +76,7 @@ class SimulationLoop(base_events.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._ready: deque[asyncio.Handle] = deque()
-        #: with a number each, so that timers of one instant come in the order in which they were set
+        #: numbered, so that timers of one instant fire in the order in which they were set
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._numbers = count()
         self._timer_cancelled_count = 0
@@ -110,9 +111,9 @@ class SimulationLoop(base_events.BaseEventLoop):
         self._ready.extend(kept)
 
     def _run_once(self) -> None:
-        """One round: everything that is ready by now, or else what is due next.
+        """Run one round: everything that is ready, or else the next timer.
 
-        :raises StandstillError: there is nothing to wait for, or no time passes whatever is done.
+        :raises StandstillError: nothing is scheduled, or time does not advance.
         """
         ready = self._ready
         self._rounds = self._rounds + 1 if ready or self._stopping else 0  # type: ignore[attr-defined]
@@ -126,7 +127,7 @@ class SimulationLoop(base_events.BaseEventLoop):
                 handle._run()
 
     def _wait(self) -> None:
-        """Let time pass until something is due."""
+        """Advance time until something is due."""
         if self._timer_cancelled_count > _CANCELLED_MAX:
             self._timers = [entry for entry in self._timers if not entry[2].cancelled()]
             heapify(self._timers)
@@ -141,11 +142,11 @@ class SimulationLoop(base_events.BaseEventLoop):
             self._ready.append(heappop(timers)[2])
 
     def _write_to_self(self) -> None:
-        """Nobody waits in a selector."""
+        """Does nothing: there is no selector to wake up."""
 
 
 def context_of(machine: Machine | None) -> Context:
-    """A context whose callbacks and tasks belong to ``machine``."""
+    """Return a context whose callbacks and tasks belong to ``machine``."""
     context = copy_context()
     context.run(MACHINE.set, machine)
     return context

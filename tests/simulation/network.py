@@ -1,8 +1,7 @@
-"""The network between captures, as a ``capture.messaging.transport.Transport``: bytes take time, get stuck, and are
-cut off.
+"""Simulated network: a ``capture.messaging.transport.Transport`` whose bytes are delayed, get stuck, and are cut off.
 
-A connection keeps the order of its bytes, as TCP does. What a partition holds back arrives when it is over, also on a
-connection that its sender has given up long ago: so an old connection's messages may come after a new one's.
+A connection keeps the order of its bytes, as TCP does. Bytes held back by a partition arrive when it is over, even on a
+connection that its sender has given up long ago: so an old connection's messages may arrive after a new one's.
 """
 
 from collections import deque
@@ -21,7 +20,7 @@ _NEVER = float("inf")
 
 
 class Stream(ByteStream):
-    """One end of a connection. ``host``: whose end; ``other`` is the other one's."""
+    """One end of a connection. ``host``: its machine; ``other``: the other end."""
 
     def __init__(self, network: "Network", host: str) -> None:
         self.network = network
@@ -53,7 +52,7 @@ class Stream(ByteStream):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Here it is over now, there when everything that was sent has arrived."""
+        """Close this end now; the other end sees it after everything sent has arrived."""
         if not self.is_broken:
             self.is_broken = True
             self._news.set()
@@ -61,7 +60,7 @@ class Stream(ByteStream):
             self.network.carry(self, self.other, None)
 
     def reset(self) -> None:
-        """Over at this end, without a word to the other one and whatever was under way."""
+        """Close this end without notifying the other one; data in flight is lost."""
         self.is_broken = True
         self._came.clear()
         self._news.set()
@@ -74,13 +73,13 @@ class Stream(ByteStream):
         self._news.set()
 
     def arrival_after(self, at: float) -> float:
-        """Nothing overtakes what was sent before."""
+        """Return an arrival time that does not overtake earlier data."""
         self._arrives_at = max(self._arrives_at, at)
         return self._arrives_at
 
 
 class Endpoint:
-    """A place that listens; connections wait here for the machine that serves them."""
+    """A listening address; connections wait here until the machine accepts them."""
 
     def __init__(self, network: "Network", address: str) -> None:
         self.address = address
@@ -106,7 +105,7 @@ class Endpoint:
 
 
 class Network:
-    """All links. ``cut(a, b)`` holds what goes from a to b; ``slow_s`` is how long a chunk may take at most."""
+    """All links. ``cut(a, b)`` delays what goes from a to b; ``slow_s``: maximum delay of a chunk."""
 
     def __init__(self, loop: SimulationLoop, random: Random) -> None:
         self.endpoints: dict[str, Endpoint] = {}
@@ -133,7 +132,7 @@ class Network:
         return (source, target) in self._cut
 
     def break_streams(self, host: str, *, quietly: bool) -> None:
-        """Reset every connection of ``host``; ``quietly``: the other ends do not notice before they are silent long."""
+        """Reset every connection of ``host``; ``quietly``: the other ends notice only by a timeout."""
         alive, self.streams = self.streams, []
         for stream in alive:
             assert stream.other is not None
@@ -145,13 +144,13 @@ class Network:
                 self.streams.append(stream)
 
     def carry(self, source: Stream, target: Stream, data: bytes | None) -> None:
-        """Bring bytes (None: the end) to the other side, some time."""
+        """Deliver bytes (None: the end) to the other side, after a delay."""
         held = self._cut.get((source.host, target.host))
         if held is not None:
             held.append(lambda: self.carry(source, target, data))
             return
         if data is not None and self._random.random() < self.break_chance:
-            source.reset()  # the sender does not know what of it has arrived
+            source.reset()  # the sender does not know what has arrived
         at = self._loop.time() + 0.0002 + self._random.random() * self.slow_s
         self._loop.call_at(target.arrival_after(at), target.arrive, data, context=self._context)
 
@@ -161,7 +160,7 @@ class Network:
     async def connect(self, host: str, address: str) -> Stream:
         await anyio.sleep(0.0005 + self._random.random() * self.slow_s)
         there = address.partition(":")[0]
-        while self.is_cut(host, there) or self.is_cut(there, host):  # noqa: ASYNC110 - a SYN is sent again, too
+        while self.is_cut(host, there) or self.is_cut(there, host):  # noqa: ASYNC110 - a SYN is retransmitted, too
             await anyio.sleep(0.5)
         endpoint = self.endpoints.get(address)
         if endpoint is None:
@@ -174,7 +173,7 @@ class Network:
 
 
 class HostTransport:
-    """The network as one host uses it."""
+    """The network as seen by one host."""
 
     def __init__(self, network: Network, host: str) -> None:
         self._network = network

@@ -1,4 +1,5 @@
-"""One machine of the simulated cluster: it runs the real capture, is killed, stopped, continued, and started again."""
+"""Node: one machine of the simulated cluster; runs the real capture, and is killed, stopped, continued and
+restarted."""
 
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -9,9 +10,9 @@ import anyio
 from capture.capture import Capture
 from capture.config import ServerSettings
 from reactor.errors import WeirError
+from tests.simulation.data_plane import SimulatedDataPlane
 from tests.simulation.etcd import Way, WayClient
 from tests.simulation.loop import Machine
-from tests.simulation.works import SimulatedWorks
 
 if TYPE_CHECKING:
     import asyncio
@@ -26,7 +27,7 @@ _RESTART_S = 1.0
 
 
 class Node(Machine):
-    """``capture``: the process that runs here, None while none does."""
+    """``capture``: the running process, or None."""
 
     def __init__(self, name: str, world: "World") -> None:
         super().__init__(name)
@@ -34,7 +35,7 @@ class Node(Machine):
         self.capture: Capture | None = None
         self.is_wanted = False
         self._way: Way | None = None
-        #: a mapping, for its order: that of a set of tasks is not the same twice
+        #: a mapping, because sets of tasks iterate in a different order each time
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._starts = 0
 
@@ -47,7 +48,7 @@ class Node(Machine):
         return self._way
 
     def start(self) -> None:
-        """Start the process and keep it started, as a supervisor does."""
+        """Start the process, and restart it whenever it ends, as a process supervisor does."""
         if not self.is_wanted:
             self.is_wanted = True
             self._starts += 1
@@ -55,7 +56,7 @@ class Node(Machine):
             self.spawn(self._run())
 
     def kill(self, *, quietly: bool) -> None:
-        """The process is gone at once; ``quietly``: its peers' connections are not even reset."""
+        """Kill the process at once; ``quietly``: its peers' connections are not even reset."""
         self.world.note(f"{self.name} killed")
         if self.is_stopped:
             self.carry_on()
@@ -80,14 +81,14 @@ class Node(Machine):
         self.world.loop.continue_machine(self)
 
     def leave(self) -> None:
-        """End it in an orderly way, as SIGTERM does."""
+        """End it gracefully, as with SIGTERM."""
         if self.capture is not None:
             self.world.note(f"{self.name} leaves")
             self.is_wanted = False
             self.spawn(self.capture.leave())
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """A task of this machine, which dies with it."""
+        """Start a task of this machine, which dies with it."""
         task = self.world.spawn(work, self)
         self._tasks[task] = None
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
@@ -130,7 +131,7 @@ class Node(Machine):
             )
             transport = self.world.network.at(self.name)
             capture = Capture(
-                settings, data_plane=SimulatedWorks(self), connect_etcd=self._connect, transport=transport
+                settings, data_plane=SimulatedDataPlane(self), connect_etcd=self._connect, transport=transport
             )
             self.capture = capture
             try:

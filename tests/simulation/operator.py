@@ -1,10 +1,11 @@
-"""Somebody at the command line: creates changefeeds, meddles with them, and tidies up in the end.
+"""Operator: issues commands: creates changefeeds, changes them at random, and restores order in the end.
 
-All goes through the cluster service that the HTTP API uses, and may fail as it would there: what counts is what it
-does to others.
+All commands go through the cluster service that the HTTP API uses, and may fail as they would there: what counts is
+their effect.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,15 +27,18 @@ if TYPE_CHECKING:
 
 _RETRY_S = 1.0
 _RETENTION_S = 5
+#: how often a source loses its log, of all commands
+_LOSSES = 0.03
 
 
 class Operator:
-    """``is_done``: nothing that was begun is unfinished, and everything is wanted to run."""
+    """``is_done``: no command is unfinished, and every changefeed is supposed to run."""
 
     def __init__(self, world: "World") -> None:
         self.is_done = False
         self._world = world
         self._random = world.chance("operator")
+        self._losses = world.chance("losses")
         self._created = 0
         self._names = [ChangefeedId(f"feed{number + 1}") for number in range(self._random.choice((1, 1, 2, 3)))]
         self._doomed: set[ChangefeedId] = set()
@@ -45,11 +49,11 @@ class Operator:
             await self._create(name)
 
     def meddle(self) -> None:
-        """One command, whether it makes sense or not."""
+        """Issue one random command, whether it makes sense or not."""
         commands: list[Callable[[ClusterService], Awaitable[object]]] = [
             lambda service: self._pause(self._name(), service),
-            lambda service: service.resume(self._name()),
-            lambda service: service.resume(self._name()),
+            lambda service: self._resume(self._name(), service),
+            lambda service: self._resume(self._name(), service),
             self._go_back,
             self._rewind,
             self._amend,
@@ -63,12 +67,17 @@ class Operator:
             self._move_table,
             self._repartition,
             self._repartition,
+            self._resync,
+            self._resync,
+            self._resync,
             self._drain,
             lambda service: service.ask(jobs.ResignOwner("")),
             lambda service: service.ask(jobs.ResignOwner("")),
         ]
         command = self._random.choice(commands)
         chance = self._random.random()
+        if self._losses.random() < _LOSSES:
+            self._lose_position(self._losses.choice(self._names))
         if chance < 0.08:
             self._world.spawn(self._replace(self._name()))
         elif chance < 0.16:
@@ -77,7 +86,7 @@ class Operator:
             self._world.spawn(self._try(node, command))
 
     async def put_in_order(self) -> None:
-        """After the faults: whatever was stopped goes on, whatever is half removed or half created is finished."""
+        """After the faults: resume what was stopped, and finish partial creations and removals."""
         while True:
             self.is_done = not self._doomed
             for name in self._names:
@@ -89,9 +98,11 @@ class Operator:
                 elif feed.info.state in (FeedState.STOPPED, FeedState.FAILED):
                     self.is_done = False
                     if node := self._owner():
-                        await self._try(node, _resume(name))
-                elif feed.info.state is FeedState.REMOVED:
+                        await self._try(node, partial(self._resume, name))
+                elif feed.info.state is FeedState.REMOVED or feed.resyncs or feed.is_lost:
                     self.is_done = False
+                    if feed.is_lost and feed.info.target_ts is not None and (node := self._owner()):
+                        await self._try(node, partial(self._pause, name), is_quiet=True)
                 elif any(table.stage is HoldStage.HELD for table in feed.held.values()):
                     self.is_done = False
                     if node := self._owner():
@@ -99,11 +110,13 @@ class Operator:
             await anyio.sleep(_RETRY_S)
 
     async def _create(self, name: ChangefeedId) -> None:
-        """A changefeed over a source and a sink of its own; asked for again until it is there."""
+        """Create a changefeed with its own source and sink; retry until it exists."""
         self._created += 1
         number, world = self._created, self._world
         upstream = Upstream(self._random.randint(1, 4), world.chance("source", number), world.chance("whims", number))
         world.outside.upstreams[f"sim://source{number}"] = upstream
+        if len(upstream.tables) > 1 and self._losses.random() < 0.5:
+            upstream.come_later(len(upstream.tables), Ts(upstream.position + self._losses.randint(100, 900)))
         for _ in range(self._random.randint(0, 5)):
             upstream.commit()
         target_ts = upstream.position + self._random.randint(0, 1500) if self._random.random() < 0.3 else None
@@ -116,7 +129,9 @@ class Operator:
             mode=self._random.choice((Mode.ALL, Mode.INCREMENTAL)),
             target_ts=target_ts,
             config=ChangefeedConfig(
-                log_retention_seconds=_RETENTION_S, sync_point_interval_seconds=self._random.choice((0, 1, 5))
+                log_retention_seconds=_RETENTION_S,
+                sync_point_interval_seconds=self._random.choice((0, 1, 5)),
+                on_lost_position=self._losses.choice(("fail", "resync")),
             ),
         )
         while name not in world.checks.feeds:
@@ -138,14 +153,28 @@ class Operator:
         await self._create(name)
         self._doomed.discard(name)
 
+    def _lose_position(self, name: ChangefeedId) -> None:
+        feed = self._world.checks.feeds.get(name)
+        if feed is not None:
+            self._world.note(f"the source of {name} loses its log")
+            feed.upstream.lose_log()
+
+    async def _resume(self, name: ChangefeedId, service: ClusterService) -> None:
+        """Also one that has lost its position: without a target it may take another one."""
+        feed = self._world.checks.feeds.get(name)
+        is_lost = feed is not None and feed.info.error is not None and feed.info.error.code == "PositionLost"
+        if feed is not None and (is_lost or feed.is_lost) and feed.info.target_ts is not None:
+            await service.update(name, views.ChangefeedUpdate(target_ts=0))
+        await service.ask(jobs.Resume("", name, is_resync=is_lost))
+
     def _pause_all(self) -> None:
-        """All in one moment, so that one decision has to do it all."""
+        """Pause all at one instant, so that one tick has to handle all of it."""
         if node := self._owner():
             for name in self._names:
                 self._world.spawn(self._try(node, partial(self._pause, name)))
 
     async def _pause(self, name: ChangefeedId, service: ClusterService) -> None:
-        """When the owner says that it is done, it is."""
+        """The changefeed is paused once the owner says so."""
         feed = self._world.checks.feeds.get(name)
         before = len(feed.states) if feed else 0
         await service.ask(jobs.Pause("", name))
@@ -153,7 +182,7 @@ class Operator:
             self._world.violate(f"{name} was said to be paused, but etcd does not say so")
 
     async def _go_back(self, service: ClusterService) -> None:
-        """Resume it somewhere behind."""
+        """Resume it at an earlier Ts."""
         name = self._name()
         feed = self._world.checks.feeds.get(name)
         if feed is not None and feed.status is not None:
@@ -162,7 +191,7 @@ class Operator:
             await service.resume(name, overwrite_checkpoint_ts=ts)
 
     async def _rewind(self, service: ClusterService) -> None:
-        """While it stands; a sink that records its own Ts has to be set back before."""
+        """Rewind a paused changefeed; a sink that records its own Ts has to be reset first."""
         name = self._name()
         feed = self._world.checks.feeds.get(name)
         if feed is not None and feed.status is not None:
@@ -171,13 +200,13 @@ class Operator:
             await service.rewind(name, ts)
 
     async def _amend(self, service: ClusterService) -> None:
-        """Another target, another configuration: only while it stands."""
+        """Change target or configuration of a paused changefeed."""
         name = self._name()
         feed = self._world.checks.feeds.get(name)
         if feed is None:
             return
         await self._pause(name, service)
-        # behind where the source is: what is on its way to the sink ends before
+        # close to the source's position, so that it ends soon
         target_ts = self._random.choice((None, 0, feed.upstream.position + self._random.randint(1, 800)))
         config = feed.info.config.with_(
             sync_point_interval_seconds=self._random.choice((0, 1, 5)),
@@ -187,7 +216,7 @@ class Operator:
         await service.resume(name)
 
     async def _hold(self, service: ClusterService) -> None:
-        """Let it stand for a while; nobody may come back to let it go."""
+        """Hold it at a Ts for a while; sometimes without releasing it."""
         name = self._name()
         await service.ask(
             jobs.HoldAt("", name, service.head_of(name).resolved_ts, self._random.choice((1.0, 4.0, 10.0)))
@@ -197,7 +226,7 @@ class Operator:
             await service.ask(jobs.Release("", name))
 
     async def compare_all(self) -> None:
-        """Whatever runs, until each has been compared once."""
+        """Compare each running changefeed once."""
         self._compared.clear()
         for name in self._names:
             feed = self._world.checks.feeds[name]
@@ -210,7 +239,7 @@ class Operator:
         await self._compare_one(self._name(), service)
 
     async def _compare_one(self, name: ChangefeedId, service: ClusterService) -> None:
-        """Source and sink at one Ts: the answer, if there is one, is that they are equal."""
+        """Compare source and sink at one Ts; the result, if there is one, must be equal."""
         out = self._held(name)
         found = await service.diff(name)
         out |= self._held(name)
@@ -218,17 +247,17 @@ class Operator:
         if any(not one.equal and not one.waiting for one in found) or not (found or out):
             self._world.violate(f"{name} compared: {found}")
         if not found or any(one.waiting for one in found):
-            return  # not all of it was compared
+            return  # not everything was compared
         self._compared.add(name)
         self._world.note(f"{name} compared at {max(one.ts for one in found)}")
 
     def _held(self, name: ChangefeedId) -> set[int]:
-        """Tables that nothing is promised of."""
+        """Return the held tables, for which nothing is guaranteed."""
         feed = self._world.checks.feeds.get(name)
         return set(feed.held) if feed else set()
 
     async def _move_table(self, service: ClusterService) -> None:
-        captures = sorted(service._life.state.captures)
+        captures = sorted(service._membership.state.captures)
         capture = self._random.choice(captures) if captures else CaptureId("nobody")
         await service.ask(jobs.MoveTable("", self._name(), self._random.randint(1, 4), capture))
 
@@ -238,8 +267,20 @@ class Operator:
             jobs.Repartition("", self._name(), self._random.randint(1, 4), self._random.choice((1, 1, 2, 3, 5)))
         )
 
+    async def _resync(self, service: ClusterService) -> None:
+        """Resync a table, or cancel that."""
+        name = self._name()
+        feed = self._world.checks.feeds.get(name)
+        if feed is None:
+            return
+        wish = jobs.ResyncTable("", name, self._random.choice(feed.upstream.tables).table_id)
+        await service.ask(wish)
+        if self._random.random() < 0.2:
+            await anyio.sleep(self._random.random())
+            await service.ask(replace(wish, is_cancelled=True))
+
     async def _drain(self, service: ClusterService) -> None:
-        captures = sorted(service._life.state.captures)
+        captures = sorted(service._membership.state.captures)
         if captures:
             await service.ask(jobs.DrainCapture("", self._random.choice(captures)))
 
@@ -259,7 +300,7 @@ class Operator:
             self._world.note(f"operator: {outcome}")
 
     def _owner(self) -> "Node | None":
-        """Somebody who thinks it is the owner."""
+        """Return a machine that considers itself the owner."""
         found = [node for node in self._world.nodes if node.is_up and node.capture and node.capture.cluster.is_owner]
         return self._random.choice(found) if found else None
 

@@ -1,35 +1,43 @@
-"""What a changefeed reads and writes, without bytes: a source with a log of transactions, log storage, and a sink.
+"""Outside world: sources, log storage and sinks of changefeeds, without bytes.
 
-The source's log is the truth that everything is held against. The sink takes a commit as the real ones do: rows and
-record in one step, and only if the record is what the writer says it is; and it knows by itself whether the rows are
-exactly those the source committed in between.
+The source's log is the reference that everything is compared with. The sink accepts commits like the real ones: rows
+and record in one step, and only if the record is what the writer expects; and it verifies that the rows are exactly
+those the source committed in between.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 import anyio
 
-from agent.errors import LogError, SinkFencedError, SlotInUseError, TableHeldError, TablePassingError
+from agent.errors import (
+    CopyBehindError,
+    LogError,
+    PositionLostError,
+    SinkFencedError,
+    SlotInUseError,
+    TableHeldError,
+    TablePassingError,
+)
 from agent.log.reader import LogReader
 from agent.log.segment import SegmentName
 from agent.ports.log_storage import Entry
 from agent.ports.sink import SpanRepartition
 from agent.rows.batches import SegmentRef
-from reactor.ids import TableSpan, Ts
+from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.records.changefeed import TableRecord
 
 _START_TS = 1000
 _NOWHERE = Ts(0)
 _KEY_SPACE = 1 << 64
-#: how many transactions change a table
+#: share of transactions that change a table
 _ALTERS = 0.05
 
 
 class ViolationError(AssertionError):
-    """Something that must never happen has happened."""
+    """An invariant was violated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,37 +59,72 @@ class Upstream:
             TableRecord(table_id=number, schema_name="public", name=f"t{number}", key=("id",))
             for number in range(1, tables + 1)
         )
+        #: from when on the filter wants a table; it has rows then
+        self.since = {table.table_id: _NOWHERE for table in self.tables}
+        self._coming: dict[int, Ts] = {}
         self.events: list[RowEvent] = []
         self.position = Ts(_START_TS)
         self.news = anyio.Event()
         self.slot_ts: Ts | None = None
-        #: who streams from the slot: it serves one at a time, and a slot that is read cannot be dropped
+        #: what it has removed of its log: nobody can be sent what comes behind less than that
+        self.removed_ts = _NOWHERE
+        #: the reader of the slot: it serves one at a time, and a slot that is read cannot be dropped
         self.reader: object = None
-        #: transactions that change a table's schema, and which table
+        #: transactions that change a table's schema, with the table
         self.alterations: list[tuple[Ts, int]] = []
         self._random = random
         self._whims = whims
 
+    def come_later(self, table_id: int, ts: Ts) -> None:
+        """Another name keeps the table outside until a commit of then or later."""
+        self.since[table_id], self._coming[table_id] = MAX_TS, ts
+
+    def has(self, table_id: int, ts: Ts) -> bool:
+        """Whether the table has come by then."""
+        return self.since[table_id] <= ts
+
+    def inside(self, ts: Ts) -> tuple[TableRecord, ...]:
+        """The tables that have come by then."""
+        return tuple(table for table in self.tables if self.has(table.table_id, ts))
+
     def commit(self) -> None:
-        """One transaction."""
+        """Commit one transaction."""
         self.move()
         for _ in range(self._random.choice((1, 1, 2, 3, 8))):
             table, hash = self._random.choice(self.tables), self._random.randrange(_KEY_SPACE)
             self.events.append(RowEvent(self.position, len(self.events), table.table_id, hash))
+        for table_id in [table_id for table_id, ts in self._coming.items() if ts <= self.position]:
+            del self._coming[table_id]
+            self.since[table_id] = self.position
         if self._whims.random() < _ALTERS:
             self.alterations.append((self.position, self.events[-1].table_id))
         self._tell()
 
     def move(self) -> None:
-        """The position moves also when nothing of interest is committed."""
+        """Advance the position without a commit."""
         self.position = Ts(self.position + self._random.randint(1, 40))
         self._tell()
 
     def open_slot(self) -> Ts:
-        """Where a dump's snapshot and the stream behind it meet; the same for whoever asks again."""
+        """Return where a dump's snapshot and its stream meet; the same on every call."""
         if self.slot_ts is None:
             self.slot_ts = self.position
         return self.slot_ts
+
+    def lose_log(self) -> None:
+        """All of it, and more than anybody has read."""
+        self.commit()
+        self.removed_ts, self.reader = self.position, None
+
+    def open_slot_again(self) -> Ts:
+        """Behind everything that was lost; another one for whoever asks again."""
+        self.move()
+        return self.position
+
+    def refuse_lost(self, read: Ts) -> None:
+        """:raises PositionLostError: what comes behind ``read`` is gone."""
+        if read < self.removed_ts:
+            raise PositionLostError(f"the log reaches back to {self.removed_ts}, not to {read}; take another position")
 
     def drop_slot(self) -> None:
         """:raises SlotInUseError: it is being read."""
@@ -93,11 +136,16 @@ class Upstream:
         return self.events[start : bisect_right(self.events, to_ts, key=lambda event: event.ts)]
 
     def altered(self, from_ts: Ts, to_ts: Ts) -> list[tuple[Ts, int]]:
-        """Schema changes in ``(from_ts, to_ts]``, and of which table."""
-        return [(ts, table) for ts, table in self.alterations if from_ts < ts <= to_ts]
+        """Return the schema changes in ``(from_ts, to_ts]``, with their tables."""
+        return [(ts, table) for ts, table in self.alterations if from_ts < ts <= to_ts and self.since[table] < ts]
+
+    def arrivals(self, from_ts: Ts, to_ts: Ts) -> list[tuple[Ts, TableRecord]]:
+        """Return the tables that come in ``(from_ts, to_ts]``, and when the log says so."""
+        came = ((self.since[table.table_id], table) for table in self.tables)
+        return [(ts, table) for ts, table in came if from_ts < ts <= to_ts]
 
     def last_ts(self, span: TableSpan, up_to: Ts) -> Ts:
-        """The span's last change at or below ``up_to``."""
+        """Return the span's last change at or below ``up_to``."""
         end = bisect_right(self.events, up_to, key=lambda event: event.ts)
         return next((self.events[at].ts for at in range(end - 1, -1, -1) if self.events[at].is_of(span)), Ts(0))
 
@@ -114,9 +162,9 @@ class Segment:
 
 
 class Storage:
-    """The change log's files of one changefeed id; also what a changefeed of the same name left behind.
+    """The change log's files of one changefeed id, including those of an earlier changefeed of the same name.
 
-    ``dropped``: what went with a changefeed that was removed.
+    ``dropped``: files removed together with their changefeed.
     """
 
     def __init__(self, name: str) -> None:
@@ -137,7 +185,7 @@ class Storage:
         return [Entry(name, 1, self.files[name].modified_at) for name in sorted(self.files)]
 
     def read(self, name: str) -> tuple[RowEvent, ...]:
-        """:raises LogError: it is gone."""
+        """:raises LogError: the file is gone."""
         if name not in self.files:
             raise LogError(f"{name} is missing")
         return self.files[name].events
@@ -150,7 +198,7 @@ class Storage:
             self.files.pop(name, None)
 
     def drop(self, names: Iterable[str]) -> None:
-        """As ``remove``, because a changefeed is removed."""
+        """Remove files because their changefeed is removed."""
         self.dropped |= {name: self.files[name] for name in names if name in self.files}
         self.remove(names)
 
@@ -169,24 +217,31 @@ class StorageReader(LogReader):
 
 @dataclass(slots=True)
 class SinkTable:
-    """``records``: how far each span is; ``rows``: numbers of the events that were applied; ``repartitions``: so many.
-    ``altered_ts``: the schema change that it has followed."""
+    """``records``: the Ts of each span; ``rows``: numbers of the events that were applied; ``repartitions``: their
+    count. ``altered_ts``: the last schema change applied."""
 
     records: dict[TableSpan, Ts] = field(default_factory=dict)
     rows: list[int] = field(default_factory=list)
     repartitions: int = 0
     altered_ts: Ts = _NOWHERE
+    #: of the newest copy that has replaced it
+    placed_ts: Ts = _NOWHERE
 
 
 class Sink:
-    """Tables by id. ``note`` hears of every commit. ``target_ts``: nothing may be written past it."""
+    """Tables by id. ``note`` is called for every commit. ``target_ts``: nothing may be written past it."""
 
     def __init__(self, upstream: Upstream, note: Callable[[str], None]) -> None:
         self.tables: dict[int, SinkTable] = {}
         self._upstream = upstream
         self.target_ts: Ts | None = None
-        #: tables that cannot be written or changed, for reasons of their own; and whether that may pass by itself
+        #: tables that cannot be written or changed; and whether that is transient
         self.sick: dict[int, bool] = {}
+        #: tables whose rows kill the process that writes them; and how often that has happened
+        self.poisoned: set[int] = set()
+        self.ended = 0
+        #: copies of tables, by table and number, and their Ts
+        self.copies: dict[tuple[int, int], Ts] = {}
         self._note = note
 
     def refuse_sick(self, table_id: int) -> None:
@@ -196,7 +251,7 @@ class Sink:
             raise kind(f"table {table_id} is ill; cure it")
 
     def load(self, table_id: int, start_ts: Ts) -> None:
-        """Take a dumped table over; one that is there stays."""
+        """Take over a dumped table; an existing one stays."""
         if table_id not in self.tables:
             rows = [event.number for event in self._upstream.between(Ts(0), start_ts) if event.table_id == table_id]
             self.tables[table_id] = SinkTable({TableSpan(table_id): start_ts}, rows, altered_ts=start_ts)
@@ -210,8 +265,8 @@ class Sink:
         return table.records.get(span) if table else None
 
     def repartition(self, order: SpanRepartition) -> Ts:
-        """As ``agent.sinks.delta.alter.repartition``; and it knows whether a change lies between the old spans and
-        the new ones.
+        """Like ``agent.sinks.delta.alter.repartition``; also checks that no change lies between the old spans and the
+        new ones.
 
         :raises SinkFencedError: the table has had a later repartition.
         """
@@ -234,8 +289,44 @@ class Sink:
         self._note(f"table {order.new[0].table_id} has {len(order.new)} spans from {order.ts} on")
         return order.ts
 
+    def replace(self, copied: TableRecord, spans: Sequence[TableSpan], number: int) -> None:
+        """Like ``agent.sinks.delta.alter.replacement``; also checks the table's spans, and whether what is replaced was
+        ahead.
+
+        :raises SinkFencedError: a later copy has replaced the table.
+        :raises CopyBehindError: the table is ahead of the copy.
+        """
+        ts = copied.start_ts
+        self.refuse_sick(copied.table_id)
+        table = self.tables.setdefault(copied.table_id, SinkTable(dict.fromkeys(spans, Ts(0))))
+        if table.placed_ts >= ts:
+            if table.placed_ts > ts:
+                raise SinkFencedError(f"a copy at {table.placed_ts} is in the table's place; one at {ts} is late")
+            return
+        self.put(copied.table_id, ts, spans, number)
+
+    def put(self, table_id: int, ts: Ts, spans: Sequence[TableSpan], number: int) -> None:
+        """Replace the table's state by a copy's."""
+        table = self.tables[table_id]
+        if max(table.records.values()) > ts:
+            raise CopyBehindError(f"table {table_id} is at {max(table.records.values())}, its copy at {ts}")
+        if sorted(spans) != sorted(table.records):
+            raise ViolationError(f"a copy of table {table_id} for {spans}, which has {table.records}")
+        table.rows = [event.number for event in self._upstream.between(Ts(0), ts) if event.table_id == table_id]
+        table.records = dict.fromkeys(spans, ts)
+        table.altered_ts = max(table.altered_ts, ts)
+        table.placed_ts = ts
+        self._note(f"table {table_id} replaced by copy {number} at {ts}")
+
+    def create(self, table_id: int, ts: Ts) -> None:
+        """Make a table that starts without rows; one that is there stays."""
+        self.refuse_sick(table_id)
+        if table_id not in self.tables:
+            self.tables[table_id] = SinkTable({TableSpan(table_id): ts}, altered_ts=Ts(ts + 1))
+            self._note(f"table {table_id} created at {ts}")
+
     def alter(self, table_id: int, ts: Ts) -> None:
-        """Follow a schema change, once. All that was written before it has to be here, and nothing of later."""
+        """Apply a schema change, once. Everything written before it must be in the sink, and nothing later."""
         self.refuse_sick(table_id)
         table = self.tables[table_id]
         if table.altered_ts >= ts:
@@ -248,7 +339,7 @@ class Sink:
         self._note(f"table {table_id} altered at {ts}")
 
     def commit(self, span: TableSpan, from_ts: Ts, to_ts: Ts, rows: list[RowEvent], writer: str) -> None:
-        """Rows and record, or nothing.
+        """Commit rows and record atomically.
 
         :raises SinkFencedError: the record is not ``from_ts``.
         """
@@ -260,7 +351,8 @@ class Sink:
         self.apply(span, from_ts, to_ts, rows, writer)
 
     def apply(self, span: TableSpan, from_ts: Ts, to_ts: Ts, rows: list[RowEvent], writer: str) -> None:
-        """The truth is asked before anything is stored: loss and doubling show at once, with who did it."""
+        """Apply rows after checking them against the source: loss and duplication are detected at once, with the
+        writer."""
         if self.target_ts is not None and to_ts > self.target_ts:
             raise ViolationError(f"{writer} wrote {span} up to {to_ts}, past the target {self.target_ts}")
         table = self.tables[span.table_id]

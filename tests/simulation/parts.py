@@ -1,8 +1,8 @@
-"""What a processor works with in the simulation: ``agent.control.runtime.SpanRuntime`` over ``outside``.
+"""Simulated runtime: what a processor works with, ``agent.control.runtime.SpanRuntime`` over ``outside``.
 
-Only I/O is replaced. The log's head, the unit records, the reader of segments, the plan of a flush and retention are
-the real ones. "Threads" are tasks of the machine that a cancellation abandons, as it does with real ones; a request
-to the sink or to storage lands even if the machine that sent it is dead by then.
+Only I/O is replaced. The log's head, the unit records, the segment reader, the flush plan and retention are real.
+"Threads" are tasks of the machine that a cancellation abandons, like real ones; a request to the sink or to storage is
+applied even if the machine that sent it is dead by then.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,12 +15,15 @@ import anyio
 from agent.control.effects import StartUnit
 from agent.control.runtime import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
 from agent.errors import JobError, SinkConfigError, SinkFencedError, SourceUnreachableError
+from agent.feeds.attempts import Attempts
 from agent.flush import job
 from agent.flush.plan import plan_flush
 from agent.log import retention
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.segment import SegmentName
 from agent.ports.sink import FeedContext, FlushResult, FlushTask
+from agent.ports.source import Position
+from agent.units import renewal
 from agent.units.records import UnitRecords
 from reactor import keys
 from reactor.errors import WeirError
@@ -46,6 +49,7 @@ T = TypeVar("T")
 
 _RETENTION_CHECK_S = 4.0
 _SEGMENT_EVENTS_MAX = 6
+_RESTART_S = 2.0
 
 
 class SimulatedParts:
@@ -58,7 +62,9 @@ class SimulatedParts:
         *,
         capture: CaptureId,
         client: EtcdClient,
-        life: Compare,
+        guard: Compare,
+        member: Compare,
+        trials: anyio.Lock,
         checkpoint: Callable[[], Ts],
         held: Callable[[], Ts],
     ) -> None:
@@ -68,13 +74,14 @@ class SimulatedParts:
         self._client = client
         self._checkpoint = checkpoint
         self._held = held
-        self._life = life
+        self._guard = guard
+        key = keys.AttemptKey(node.world.cluster, info.namespace, info.id, capture)
+        self._attempts = Attempts(client, key, (guard, member), trials=trials, clock=node.world.loop.time)
         outside = node.world.outside
         self._upstream: Upstream = outside.upstreams[info.source.sealed]
         self._sink: Sink = outside.sinks[info.sink.sealed]
         self._storage: Storage = outside.storage(info.id)
         self._reader = StorageReader(self._storage)
-        self._tables: tuple[TableRecord, ...] = ()
         self._random: Random = node.world.chance("parts", node.name, capture, info.id, info.epoch)
 
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
@@ -83,8 +90,9 @@ class SimulatedParts:
 
     async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
         self._node.world.checks.look()
-        flushed = await self._node.in_thread(self._flush(positions, limits))
-        spans = [await self._look_again(span) if _is_fenced(span) else span for span in flushed.spans]
+        async with self._attempts.under_way(is_trial=limits.is_trial(at.table.table_id for at in positions)):
+            flushed = await self._node.in_thread(self._flush(positions, limits))
+        spans = [await self._reread_position(span) if _is_fenced(span) else span for span in flushed.spans]
         return Flushed(tuple(spans), flushed.is_behind)
 
     async def run_unit(self, order: StartUnit, on_progress: Progress) -> None:
@@ -97,7 +105,7 @@ class SimulatedParts:
                 await self._sync(order)
 
     async def close(self) -> None:
-        """Nothing is held between calls."""
+        await self._attempts.close()
 
     # Spans
 
@@ -116,12 +124,25 @@ class SimulatedParts:
         segments = self._reader.segments(limits.head, from_ts, to_ts, known_ts=known_ts) if is_due else ()
         plan = plan_flush(positions, segments, limits, feed=FeedContext(self._info.id, "", SinkMode.UPSERT))
         work = [(task, self._rows(task)) for task in plan.tasks]
+        tables = frozenset(task.table.table_id for task in plan.tasks)
+        await self._attempts.begin(tables, limits.is_trial(tables))
         await anyio.sleep(self._node.world.weather.flush_s(self._random))
+        if any(rows and task.table.table_id in self._sink.poisoned for task, rows in work):
+            await self._end_process()
         results = [await self._write(task, rows) for task, rows in work]
         return Flushed(tuple(job._outcomes(plan, results, limits.head)), plan.is_behind)
 
+    async def _end_process(self) -> None:
+        """End the process, as the kernel does when memory runs out; its supervisor restarts it."""
+        node = self._node
+        self._sink.ended += 1
+        node.world.note(f"{node.name} is ended by what it writes")
+        node.world.later(0.0, lambda: node.kill(quietly=False))
+        node.world.later(_RESTART_S, node.start)
+        await anyio.sleep_forever()
+
     def _rows(self, task: FlushTask) -> list[RowEvent]:
-        """What a task finds in its segments."""
+        """Return what a task finds in its segments."""
         events = (event for segment in task.segments for event in self._storage.read(segment.path))
         return [event for event in events if task.from_ts < event.ts <= task.to_ts and event.is_of(task.span)]
 
@@ -141,12 +162,12 @@ class SimulatedParts:
         return FlushResult(task.span, task.from_ts, task.to_ts, committed=bool(rows), rows=len(rows))
 
     def _commit(self, task: FlushTask, rows: list[RowEvent], writer: str) -> None:
-        """The moment at which it counts who else writes."""
+        """Commit in one instant; concurrent writers compete here."""
         self._node.world.checks.look()
         self._sink.commit(task.span, task.from_ts, task.to_ts, rows, writer)
 
-    async def _look_again(self, span: SpanFlushed) -> SpanFlushed:
-        """As ``agent.feeds.runtime`` does."""
+    async def _reread_position(self, span: SpanFlushed) -> SpanFlushed:
+        """Like ``agent.feeds.runtime``."""
         before = span.position
         try:
             position = await self.open_span(before.table, before.span, before.checkpoint_ts)
@@ -159,7 +180,7 @@ class SimulatedParts:
     def _records(self, source: str) -> UnitRecords:
         info = self._info
         key = keys.UnitKey(self._node.world.cluster, info.namespace, info.id, source)
-        return UnitRecords(self._client, key, life=self._life)
+        return UnitRecords(self._client, key, guard=self._guard)
 
     async def _dump(self, order: StartUnit, on_progress: Progress) -> None:
         records = self._records(order.source)
@@ -169,7 +190,7 @@ class SimulatedParts:
         for done in range(3):
             await anyio.sleep(self._random.random() * self._node.world.weather.dump_s)
             on_progress(UnitState(done, 3))
-        tables = tuple(table.with_(start_ts=start_ts, consistent_ts=start_ts) for table in self._upstream.tables)
+        tables = self._tables_at(start_ts)
         await records.write(running.with_(stage=UnitStage.FINISHED, tables=tables, start_ts=start_ts))
 
     async def _load(self, order: StartUnit) -> None:
@@ -190,10 +211,14 @@ class SimulatedParts:
         before = await records.read() or await self._begin_without_dump(order)
         running = before.with_(unit=Unit.SYNC, stage=UnitStage.RUNNING, epoch=order.epoch, worker=self._capture)
         await records.write(running)
-        self._tables = running.tables
         log_key = keys.LogKey(self._node.world.cluster, self._info.namespace, self._info.id, order.source)
-        store = EtcdHeadStore(self._client, log_key, life=self._life)
-        writer = LogWriter(store, capture=self._capture, epoch_floor=self._life.revision)
+        if running.needs_position:
+            start = Position(await self._node.in_thread(self._ask_source(self._upstream.open_slot_again)))
+            tables = renewal.tables_now(running.tables, self._upstream.inside(start.ts))
+            running = renewal.begun_again(running.with_(tables=tables), start)
+            await records.renew(running, log_key, start)
+        store = EtcdHeadStore(self._client, log_key, guard=self._guard)
+        writer = LogWriter(store, capture=self._capture, epoch_floor=self._guard.revision)
         await writer.take_over(running.start_ts)
         while True:
             try:
@@ -202,19 +227,24 @@ class SimulatedParts:
                 await anyio.sleep(0.25)
             await writer.renew()
 
+    def _tables_at(self, start_ts: Ts) -> tuple[TableRecord, ...]:
+        return tuple(
+            table.with_(start_ts=start_ts, consistent_ts=start_ts) for table in self._upstream.inside(start_ts)
+        )
+
     async def _begin_without_dump(self, order: StartUnit) -> UnitRecord:
         start_ts = await self._node.in_thread(self._ask_source(self._upstream.open_slot))
-        tables = tuple(table.with_(start_ts=start_ts, consistent_ts=start_ts) for table in self._upstream.tables)
+        tables = self._tables_at(start_ts)
         await self._load_tables(tables)
         running = UnitStage.RUNNING
         return UnitRecord(unit=Unit.SYNC, stage=running, epoch=order.epoch, tables=tables, start_ts=start_ts)
 
     async def _session(self, writer: LogWriter) -> None:
-        """One connection to the source, read from where the log is complete.
+        """Run one connection to the source, from where the log is complete.
 
         :raises SourceUnreachableError: it broke.
         """
-        me = self._upstream.reader = object()  # the server ends whoever read before
+        me = self._upstream.reader = object()  # the server ends the previous reader
         try:
             await self._stream(writer, me)
         finally:
@@ -223,6 +253,7 @@ class SimulatedParts:
 
     async def _stream(self, writer: LogWriter, me: object) -> None:
         read = writer.head.resolved_ts
+        self._upstream.refuse_lost(read)
         look_at = anyio.current_time() + _RETENTION_CHECK_S
         while self._upstream.reader is me:
             news, position = self._upstream.news, self._upstream.position
@@ -249,7 +280,7 @@ class SimulatedParts:
             raise SourceUnreachableError("the connection to the source broke")
 
     def _cuts(self, events: list[RowEvent]) -> list[tuple[list[RowEvent], bool]]:
-        """Segments' events; a transaction may spread over several."""
+        """Divide events into segments; a transaction may span several."""
         cuts: list[tuple[list[RowEvent], bool]] = []
         while events:
             count = self._random.randint(1, _SEGMENT_EVENTS_MAX)
@@ -267,13 +298,19 @@ class SimulatedParts:
         await writer.append(name.ref(str(name)), is_complete=is_complete, resolved_time=self._node.world.now, ddl=ddl)
 
     def _changes(self, from_ts: Ts, to_ts: Ts) -> list[DdlRecord]:
-        """What the source's stream says of its tables; no name and no key changes."""
-        tables = {table.table_id: table for table in self._tables}
-        changes = (
+        """Return the schema changes in the source's stream; no name and no key changes."""
+        tables = {table.table_id: table for table in self._upstream.tables}
+        changes = [
             (ts, TableChange(kind=SchemaChangeKind.ALTER, table_id=id, table=tables[id]))
             for ts, id in self._upstream.altered(from_ts, to_ts)
-        )
-        return [DdlRecord(ts=ts, changes=(change,)) for ts, change in changes]
+        ]
+        for ts, table in self._upstream.arrivals(from_ts, to_ts):
+            came = table.with_(start_ts=Ts(ts - 1), consistent_ts=Ts(ts - 1), to_copy=True)
+            changes.append((ts, TableChange(kind=SchemaChangeKind.CREATE, table_id=table.table_id, table=came)))
+        by_ts: dict[Ts, list[TableChange]] = {}
+        for ts, change in sorted(changes, key=lambda found: found[0]):
+            by_ts.setdefault(ts, []).append(change)
+        return [DdlRecord(ts=ts, changes=tuple(found)) for ts, found in by_ts.items()]
 
     async def _remove_old(self, writer: LogWriter) -> None:
         entries = await self._node.in_thread(self._ask(self._storage.entries))
@@ -284,13 +321,13 @@ class SimulatedParts:
             await retention.apply(removal, writer)
             await self._node.in_thread(self._ask(lambda: self._storage.remove(removal.names)))
 
-    # The way there
+    # Requests
 
     async def _take_time(self) -> None:
         await anyio.sleep(0.001 + self._random.random() * 0.01)
 
     async def _ask(self, request: Callable[[], T]) -> T:
-        """A request to storage or sink. Its answer may be lost.
+        """Send a request to storage or sink. Its answer may be lost.
 
         :raises JobError: no answer.
         """

@@ -1,7 +1,6 @@
-"""Bugs on purpose, one at a time: what the simulation must find, to show that it bites.
+"""Planted bugs, one at a time: the simulation must find each of them, to prove that it can.
 
-Each is the absence of one safeguard. They are planted by replacing a method while a seed runs, so the code that ships
-knows nothing of them.
+Each removes one safeguard, by replacing a method while a seed runs, so production code contains nothing of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,36 +16,42 @@ from agent.control.runtime import FlushLimits
 from agent.log import head, retention
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
+from agent.units import records
 from agent.units.records import UnitRecords
 from capture.member import arrival, diff
 from capture.member.cluster_service import ClusterService
 from owner import jobs
 from owner.feed.changefeed import Changefeed
 from owner.feed.crashes import Crashes
-from owner.feed.held import HeldTables
+from owner.feed.held import RESYNC, HeldTables
 from owner.feed.hold_stages import Trigger
 from owner.feed.sync_points import SyncPoints
 from owner.progress.facts import Facts
 from owner.questions import ReadPositions
 from owner.scheduler import replication
 from owner.scheduler.coordinator import Coordinator
-from owner.scheduler.lowest import Lowest
+from owner.scheduler.lowest import LowestPosition
 from owner.scheduler.replication import ReplicationSet, Role
 from owner.tables import schema_changes as ddl
 from owner.tables.repartition import Repartitions
+from owner.tables.resync import Resyncs
 from owner.tables.schema_changes import SchemaChanges
 from reactor import txn
-from reactor.ids import MAX_TS, CaptureId, Ts
+from reactor.ids import MAX_TS, CaptureId, TableSpan, Ts
 from reactor.membership.session import Session
 from reactor.messages import SpanState
 from reactor.pending import Pending
 from reactor.questions import Answered
-from reactor.records.changefeed import DdlRecord, Era, LogHead
-from reactor.records.held import HoldStage
+from reactor.records.changefeed import DdlRecord, TableRecord
+from reactor.records.held import HeldTable, HoldStage, needed_ts
+from reactor.records.log_head import Era, LogHead
 from reactor.records.partitioning import TablePartitioning
+from reactor.records.resync import ResyncStage, TableResync
 from reactor.watch import WatchCursor
 from reactor.worker import EtcdWorker
-from tests.simulation import crashes, run
+from tests.simulation import crashes, data_plane, operator, run
+from tests.simulation.checks import Feed
+from tests.simulation.operator import Operator
 from tests.simulation.outside import Sink
 from tests.simulation.run import Outcome, simulate
 
@@ -84,7 +89,7 @@ def take_stopping_for_stopped(stack: ExitStack) -> None:
 
 
 def ignore_the_logs_epoch(stack: ExitStack) -> None:
-    """Whoever was the log's writer goes on writing its head."""
+    """A replaced log writer continues to write the head."""
 
     async def swap(self: EtcdHeadStore, new: LogHead, *, revision: int, ddl: Sequence[DdlRecord] = ()) -> int | None:
         return await self._client.put(self._key, new.encode())
@@ -93,7 +98,7 @@ def ignore_the_logs_epoch(stack: ExitStack) -> None:
 
 
 def ignore_the_units_epoch(stack: ExitStack) -> None:
-    """A unit that was replaced still writes its record."""
+    """A replaced unit continues to write its record."""
 
     async def write(self: UnitRecords, record: Any) -> None:
         await self._client.put(self._key, record.encode())
@@ -102,12 +107,12 @@ def ignore_the_units_epoch(stack: ExitStack) -> None:
 
 
 def skip_the_barrier_revision(stack: ExitStack) -> None:
-    """Ticks do not wait until the watch has brought back the last commit."""
+    """Ticks do not wait until the watch has returned the last commit."""
     _replace(stack, WatchCursor, "is_caught_up", property(lambda self: True))
 
 
 def lose_a_patch_on_overflow(stack: ExitStack) -> None:
-    """What did not fit into the first transaction of a tick is forgotten."""
+    """What did not fit into the first transaction of a tick is dropped."""
     original = txn._Packer._fits
 
     def fits(self: Any, writes: Any, compared: Any) -> bool:
@@ -135,7 +140,7 @@ def answer_before_it_is_done(stack: ExitStack) -> None:
 
 
 def accept_a_stale_list_of_segments(stack: ExitStack) -> None:
-    """A reader that has seen enough segments does not ask whose they are."""
+    """A reader that has seen enough segments does not check their epochs."""
     original = LogReader._list
 
     def list_(self: LogReader, at: LogHead) -> Any:
@@ -147,7 +152,7 @@ def accept_a_stale_list_of_segments(stack: ExitStack) -> None:
 
 
 def resume_inside_a_transaction(stack: ExitStack) -> None:
-    """A new writer of the log goes on behind the last segment instead of behind the last whole transaction."""
+    """A new log writer continues after the last segment instead of after the last complete transaction."""
 
     def new_era(old: LogHead, capture: CaptureId) -> LogHead:
         era = Era(epoch=old.epoch + 1, first_seq=old.last_seq + 1)
@@ -157,7 +162,7 @@ def resume_inside_a_transaction(stack: ExitStack) -> None:
 
 
 def forget_the_from_ts_check(stack: ExitStack) -> None:
-    """The sink takes whatever it is given."""
+    """The sink accepts any write."""
 
     def commit(self: Sink, span: Any, from_ts: Any, to_ts: Any, rows: Any, writer: str) -> None:
         self.apply(span, from_ts, to_ts, rows, writer)
@@ -166,7 +171,7 @@ def forget_the_from_ts_check(stack: ExitStack) -> None:
 
 
 def outlive_the_lease(stack: ExitStack) -> None:
-    """A capture that hears nothing of its lease believes in it for longer than etcd does."""
+    """A capture that hears nothing of its lease considers it valid for longer than etcd does."""
 
     def is_done(self: Session) -> bool:
         return self._done.is_set() or anyio.current_time() >= self._deadline + _TOO_LONG_S
@@ -182,12 +187,12 @@ def outlive_the_lease(stack: ExitStack) -> None:
 
 
 def state_a_checkpoint_of_some_spans(stack: ExitStack) -> None:
-    """A table without a span holds nothing back."""
+    """A table without a span does not hold the checkpoint back."""
     _replace(stack, Coordinator, "lowest", property(lambda self: self.span_index.lowest))
 
 
 def write_past_the_barrier(stack: ExitStack) -> None:
-    """A flush goes as far as the log does."""
+    """A flush ignores the barrier."""
     _replace(stack, FlushLimits, "target", lambda self, table_id: self.head.resolved_ts)
 
 
@@ -202,7 +207,7 @@ def remove_segments_that_are_needed(stack: ExitStack) -> None:
 
 
 def give_a_second_life_the_epochs_of_the_first(stack: ExitStack) -> None:
-    """A changefeed that is created anew under its old name begins at epoch 1 again."""
+    """A changefeed that is created again under its old name begins at epoch 1 again."""
     original = ClusterService._check_absent
 
     async def check_absent(self: ClusterService, *args: Any) -> int:
@@ -213,7 +218,7 @@ def give_a_second_life_the_epochs_of_the_first(stack: ExitStack) -> None:
 
 
 def give_a_second_life_the_log_of_the_first(stack: ExitStack) -> None:
-    """Segments of a changefeed that was removed carry epochs that come again."""
+    """Segments of a removed changefeed carry epochs that are reused."""
     original = LogWriter.__init__
 
     def init(self: LogWriter, *args: Any, **kwargs: Any) -> None:
@@ -223,7 +228,7 @@ def give_a_second_life_the_log_of_the_first(stack: ExitStack) -> None:
 
 
 def record_a_sync_point_that_slipped(stack: ExitStack) -> None:
-    """What the sink's readers see is taken for what stood at the hold."""
+    """What the sink's readers see is taken for the state at the hold."""
     original = SyncPoints.handle_answer
 
     def handle_answer(self: SyncPoints, answer: Answered[Any]) -> None:
@@ -246,7 +251,7 @@ def repartition_before_the_sink_has(stack: ExitStack) -> None:
 
 
 def cut_ahead_of_the_spans(stack: ExitStack) -> None:
-    """A table is repartitioned where its log is, wherever its spans have stopped."""
+    """A table is repartitioned at the log's position, wherever its spans have stopped."""
     original = Repartitions._await_stop
 
     def await_stop(self: Repartitions, facts: Any, partitioning: TablePartitioning, sets: Any) -> Any:
@@ -257,17 +262,17 @@ def cut_ahead_of_the_spans(stack: ExitStack) -> None:
 
 
 def forget_what_holds_a_table(stack: ExitStack) -> None:
-    """A capture waits for the owner's word on a schema change, which comes later than the log's head."""
+    """A capture waits for the owner's notice of a schema change, which arrives after the log's head."""
     _replace(stack, processor, "held_tables", lambda _: {})
 
 
 def alter_before_the_spans_are_there(stack: ExitStack) -> None:
-    """The sink follows a schema change as soon as it is found."""
+    """The sink applies a schema change as soon as it is found."""
     _replace(stack, ddl, "_are_there", lambda *_: True)
 
 
 def let_a_checkpoint_pass_a_schema_change(stack: ExitStack) -> None:
-    """The owner takes a schema change for done that the sink has not followed."""
+    """The owner considers a schema change done that the sink has not applied."""
 
     def tick(self: SchemaChanges, facts: Any, spans: Any, now: float) -> Any:
         pending = [record for record in facts.ddl.values() if record.pending_ids]
@@ -277,7 +282,7 @@ def let_a_checkpoint_pass_a_schema_change(stack: ExitStack) -> None:
 
 
 def compare_what_was_not_held(stack: ExitStack) -> None:
-    """Source and sink are compared wherever they are."""
+    """Source and sink are compared at different positions."""
 
     async def stand_at(operations: Any, changefeed: Any, *_: Any) -> bool:
         await arrival.running(operations, changefeed)
@@ -296,16 +301,16 @@ def compare_what_was_not_held(stack: ExitStack) -> None:
     original_ask = ClusterService.ask
     _replace(stack, ClusterService, "ask", ask)
     _replace(stack, arrival, "reach", reach)
-    _replace(stack, diff, "_stand_at", stand_at)
+    _replace(stack, diff, "_is_at", stand_at)
 
 
 def start_a_held_table_at_the_checkpoint(stack: ExitStack) -> None:
-    """The spans of a table that is tried again start where the others are."""
-    _replace(stack, Facts, "stragglers", property(lambda self: dict.fromkeys(_tried(self), self.status.checkpoint_ts)))
+    """The spans of a retried table start at the other tables' checkpoint."""
+    _replace(stack, Facts, "catching_up", property(lambda self: dict.fromkeys(_tried(self), self.status.checkpoint_ts)))
 
 
 def let_a_held_table_flow_at_once(stack: ExitStack) -> None:
-    """A table that is tried again counts as caught up, wherever it is."""
+    """A retried table counts as caught up at once."""
 
     def catch_up(self: HeldTables, facts: Any, status: Any, spans: Any, verdict: Any, now: float) -> None:
         for id in _tried(facts):
@@ -315,7 +320,7 @@ def let_a_held_table_flow_at_once(stack: ExitStack) -> None:
 
 
 def keep_no_log_for_held_tables(stack: ExitStack) -> None:
-    """Retention looks at the checkpoint only, which leaves held tables out."""
+    """Retention looks at the checkpoint only, which ignores held tables."""
     original = retention.plan
 
     def plan(at: Any, entries: Any, needs: Any, **kwargs: Any) -> Any:
@@ -324,14 +329,98 @@ def keep_no_log_for_held_tables(stack: ExitStack) -> None:
     _replace(stack, retention, "plan", plan)
 
 
+def put_a_copy_in_place_twice(stack: ExitStack) -> None:
+    """The sink applies a copy whenever it is asked to, even one that it has applied before."""
+
+    def replace_(self: Sink, copied: TableRecord, spans: Sequence[TableSpan], number: int) -> None:
+        table = self.tables[copied.table_id]
+        table.rows = [
+            event.number
+            for event in self._upstream.between(Ts(0), copied.start_ts)
+            if event.table_id == copied.table_id
+        ]
+        table.records = dict.fromkeys(spans, copied.start_ts)
+
+    _replace(stack, Sink, "replace", replace_)
+    _resync_often(stack)
+
+
+def drop_the_log_of_a_table_that_is_copied(stack: ExitStack) -> None:
+    """Retention ignores tables being copied again, and their copies' positions. Copying takes long here."""
+    original = data_plane.SimulatedMemberDataPlane._copy_table
+
+    async def copy_table(self: data_plane.SimulatedMemberDataPlane, *args: Any) -> Any:
+        copied = await original(self, *args)
+        await anyio.sleep(20.0)
+        return copied
+
+    _replace(stack, data_plane.SimulatedMemberDataPlane, "_copy_table", copy_table)
+
+    def kept(held: Iterable[HeldTable]) -> Ts:
+        return needed_ts(table for table in held if table.error.code != RESYNC)
+
+    _replace(stack, data_plane, "needed_ts", kept)
+    _replace(stack, data_plane, "copied_ts", lambda resyncs: MAX_TS)
+    _resync_often(stack)
+
+
+def copy_a_table_that_is_written(stack: ExitStack) -> None:
+    """A copy replaces a table whose spans are still written."""
+    _replace(stack, TableResync, "holds_table", property(lambda self: False))
+
+    def await_stop(self: Resyncs, facts: Any, resync: TableResync, sets: Any) -> Any:
+        after = resync.with_(stage=ResyncStage.COPYING, floor_ts=facts.head.resolved_ts)
+        return self._enter(facts, resync, after, "whoever writes it")
+
+    def put(self: Sink, table_id: int, ts: Ts, spans: Sequence[TableSpan], number: int) -> None:
+        table = self.tables[table_id]
+        table.rows = [event.number for event in self._upstream.between(Ts(0), ts) if event.table_id == table_id]
+        table.records = dict.fromkeys(table.records, ts)
+        table.placed_ts = ts
+
+    _replace(stack, Resyncs, "_await_stop", await_stop)
+    _replace(stack, Sink, "put", put)
+    _resync_often(stack)
+
+
+def continue_behind_a_lost_position(stack: ExitStack) -> None:
+    """Tables are written on from a new position, as if nothing lay between."""
+
+    def begun_again(old: LogHead, start_ts: Ts, *, position: str) -> LogHead:
+        return head.begun_again(old, start_ts, position=position).with_(removed_ts=old.removed_ts)
+
+    _replace(stack, operator, "_LOSSES", 0.3)
+    _replace(stack, records, "begun_again", begun_again)
+    _replace(stack, Facts, "lost", frozenset())
+    _replace(stack, Feed, "is_lost", False)
+
+
+def write_a_table_without_the_rows_that_it_came_with(stack: ExitStack) -> None:
+    """A filter that is changed, or a name, loses what was there before."""
+    changed = ddl.changed
+
+    def forget(unit: Any, record: DdlRecord) -> Any:
+        found = changed(unit, record)
+        return found.with_(tables=tuple(table.with_(to_copy=False) for table in found.tables))
+
+    _replace(stack, ddl, "changed", forget)
+
+
+def _resync_often(stack: ExitStack) -> None:
+    """Operators request resyncs most of the time."""
+    _replace(stack, Operator, "_repartition", Operator._resync)
+    _replace(stack, Operator, "_hold", Operator._resync)
+    _replace(stack, Operator, "_move_table", Operator._resync)
+
+
 def forget_a_span_in_one_place_only(stack: ExitStack) -> None:
-    """A span that nobody has any more is still counted among the positions."""
-    _replace(stack, Lowest, "remove", lambda self, ts, many=1: None)
+    """A removed span still counts among the positions."""
+    _replace(stack, LowestPosition, "remove", lambda self, ts, many=1: None)
 
 
 def begin_again_under_the_same_epoch(stack: ExitStack) -> None:
-    """The owner's part that comes after a crash hears captures that report only what has changed since. Such crashes
-    are made to come often."""
+    """After a crash, the new owner part accepts captures' reports that contain only changes since the last one. Such
+    crashes are frequent here."""
     _replace(stack, run, "_CRASHING_SHARE", 1.1)
     _replace(stack, crashes, "_PACE_S", 1.0)
     _replace(stack, crashes, "_ASYNC", ())
@@ -375,13 +464,18 @@ PLANTED: dict[str, Callable[[ExitStack], None]] = {
         keep_no_log_for_held_tables,
         begin_again_under_the_same_epoch,
         forget_a_span_in_one_place_only,
+        put_a_copy_in_place_twice,
+        drop_the_log_of_a_table_that_is_copied,
+        copy_a_table_that_is_written,
+        continue_behind_a_lost_position,
+        write_a_table_without_the_rows_that_it_came_with,
     )
 }
 
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    """One bug at a time: no crashes beside it, but where the bug is about crashes."""
+    """Plant one bug: without other crashes, unless the bug is about crashes."""
     with ExitStack() as stack:
         _replace(stack, run, "_CRASHING_SHARE", 0.0)
         PLANTED[name](stack)
@@ -389,6 +483,6 @@ def planted(name: str) -> Iterator[None]:
 
 
 def first_that_finds(name: str, seeds: Iterable[int]) -> Outcome | None:
-    """The first run that has a violation with the bug in it."""
+    """Return the first run that finds a violation with the bug planted."""
     with planted(name):
         return next((outcome for outcome in map(simulate, seeds) if outcome.violations), None)

@@ -1,6 +1,6 @@
-"""One run from beginning to end: a cluster comes up, is maltreated for a while, left in peace, and must recover.
+"""Run: a cluster starts, is exposed to faults for a while, left alone, and must recover.
 
-``simulate(seed)`` is a pure function of its seed and answers what was found.
+``simulate(seed)`` is a pure function of its seed and returns the outcome.
 """
 
 import math
@@ -14,21 +14,28 @@ import anyio
 import structlog
 
 from reactor.records.changefeed import FeedState
+from reactor.records.held import CAPTURE_ENDED
 from tests.simulation.faults import Faults
 from tests.simulation.loop import SimulationLoop, StandstillError
 from tests.simulation.node import Node
 from tests.simulation.operator import Operator
+from tests.simulation.outside import Sink
 from tests.simulation.world import World, closed_world
 
-_LOOK_S = 0.25
+_POLL_S = 0.25
 _CALM_TRAFFIC_S = 3.0
-#: how many runs end with a comparison, which is only a question of time then
+#: share of runs that end with a comparison, which takes long
 _COMPARED_SHARE = 0.25
 _COMPARE_S = 60.0
-#: how many runs have bugs in actors, too
+#: share of runs that also have bugs in actors
 _CRASHING_SHARE = 0.6
-#: after the faults: lease, grace, the longest wait of a changefeed that has failed a few times
+#: time to recover after the faults: lease, grace period, the longest delay of a changefeed that has failed a few times
 _RECOVERY_S = 150.0
+#: time until a table that kills its writers is held; and how many processes that may cost: the second may take the
+#: table over before etcd has shown it what ended the first
+_POISONED_S = 90.0
+_CALM_S = 30.0
+_ENDS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,7 @@ class Run:
         world.spawn(self._operator.create_feeds())
         traffic = world.spawn(self._traffic())
         world.spawn(self._illness())
+        world.spawn(self._poison())
         await anyio.sleep(self._random.uniform(2.0, 6.0))
         if world.chance("crashing").random() < _CRASHING_SHARE:
             world.spawn(world.crashes.rage())
@@ -73,8 +81,8 @@ class Run:
         await anyio.sleep(_CALM_TRAFFIC_S)
         traffic.cancel()
         with anyio.move_on_after(_RECOVERY_S):
-            while self._unsettled() and not world.violations:  # noqa: ASYNC110 - it asks everybody
-                await anyio.sleep(_LOOK_S)
+            while self._unsettled() and not world.violations:  # noqa: ASYNC110 - it polls all machines
+                await anyio.sleep(_POLL_S)
         self.recovery_s = world.loop.time() - started
         for what in self._unsettled() if not world.violations else ():
             world.violate(f"not settled after {self.recovery_s:.0f} s: {what}")
@@ -82,7 +90,7 @@ class Run:
             await self._compare()
 
     async def _compare(self) -> None:
-        """What runs can be compared with its source while that goes on."""
+        """Compare source and sink while replication continues."""
         traffic = self._world.spawn(self._traffic())
         with anyio.move_on_after(_COMPARE_S) as waiting:
             await self._operator.compare_all()
@@ -92,12 +100,12 @@ class Run:
 
     async def _look(self) -> None:
         while True:
-            await anyio.sleep(_LOOK_S)
+            await anyio.sleep(_POLL_S)
             self._world.etcd.expire()
             self._world.checks.look()
 
     async def _traffic(self) -> None:
-        """Sources commit, at a pace that changes."""
+        """Let sources commit, at a varying rate."""
         random = self._world.chance("traffic")
         while True:
             await anyio.sleep(random.choice((0.05, 0.2, 0.5, 2.0)) * random.random())
@@ -108,7 +116,7 @@ class Run:
                     upstream.move()
 
     async def _illness(self) -> None:
-        """Tables of sinks fall ill, each for a while, until the weather clears up."""
+        """Make tables of sinks fail, each for a while, until the weather clears up."""
         world, random = self._world, self._world.chance("illness")
         while True:
             await anyio.sleep(1.0)
@@ -121,8 +129,20 @@ class Run:
             world.note(f"table {table} of {list(world.outside.sinks.values()).index(sink)} falls ill")
             world.later(random.random() * world.weather.sick_s, partial(sink.sick.pop, table, None))
 
+    async def _poison(self) -> None:
+        """Make rows of some tables kill their writers, until the weather clears up."""
+        world, random = self._world, self._world.chance("poison")
+        while True:
+            await anyio.sleep(1.0)
+            sinks = [sink for sink in world.outside.sinks.values() if sink.tables]
+            if sinks and random.random() < world.weather.poison:
+                sink = random.choice(sinks)
+                table = random.choice(sorted(sink.tables))
+                sink.poisoned.add(table)
+                world.note(f"table {table} of {list(world.outside.sinks.values()).index(sink)} is poisoned")
+
     def _unsettled(self) -> list[str]:
-        """What is not yet as it should be in the end."""
+        """Return what is not yet as it should be in the end."""
         left = [f"{node.name} is down" for node in self._world.nodes if node.is_wanted and not node.is_up]
         if not self._operator.is_done:
             left.append("the operator is at work")
@@ -137,7 +157,57 @@ class Run:
         return left
 
 
-def simulate(seed: int, *, stop_at_first: bool = True) -> Outcome:
+class PoisonedRun(Run):
+    """A run without faults, except that the rows of one table kill their writers."""
+
+    async def play(self) -> None:
+        world = self._world
+        world.weather.clear_up()
+        for number in range(_cluster_size(self._random)):
+            node = Node(f"n{number + 1}", world)
+            world.nodes.append(node)
+            node.start()
+        await self._operator.create_feeds()
+        traffic = world.spawn(self._traffic())
+        sinks = list(world.outside.sinks.values())
+        while not all(sink.tables for sink in sinks):  # noqa: ASYNC110 - it polls all machines
+            await anyio.sleep(_POLL_S)
+        endless = [feed.sink for feed in world.checks.feeds.values() if feed.info.target_ts is None]
+        if not endless:
+            return
+        sink = self._random.choice(endless)
+        table = self._random.choice(sorted(sink.tables))
+        sink.poisoned.add(table)
+        world.note(f"--- table {table} is poisoned")
+        with anyio.move_on_after(_POISONED_S) as waiting:
+            while not self._is_held_alone(sink, table):  # noqa: ASYNC110 - it polls all machines
+                await anyio.sleep(_POLL_S)
+        if waiting.cancelled_caught:
+            world.violate(f"table {table} is not held alone after {_POISONED_S:.0f} s and {sink.ended} ends")
+        ended = sink.ended
+        if ended > _ENDS_MAX:
+            world.violate(f"table {table} has ended {ended} processes")
+        await anyio.sleep(_CALM_S)
+        if sink.ended > ended or not self._is_held_alone(sink, table):
+            world.violate(f"table {table} was held, and has ended {sink.ended - ended} processes since then")
+        traffic.cancel()
+        sink.poisoned.clear()
+        world.spawn(self._operator.put_in_order())
+        with anyio.move_on_after(_RECOVERY_S):
+            while self._unsettled() and not world.violations:  # noqa: ASYNC110 - it polls all machines
+                await anyio.sleep(_POLL_S)
+        for what in self._unsettled() if not world.violations else ():
+            world.violate(f"not settled: {what}")
+
+    def _is_held_alone(self, sink: Sink, table: int) -> bool:
+        for feed in self._world.checks.feeds.values():
+            blamed = {id for id, held in feed.held.items() if held.error.code == CAPTURE_ENDED}
+            if blamed != ({table} if feed.sink is sink else set()):
+                return False
+        return True
+
+
+def simulate(seed: int, *, kind: type[Run] = Run) -> Outcome:
     """Run one seed."""
     loop = SimulationLoop()
     world = World(seed, loop)
@@ -152,20 +222,20 @@ def simulate(seed: int, *, stop_at_first: bool = True) -> Outcome:
     structlog.configure(processors=[to_story])
     try:
         with closed_world(world):
-            return _run(world, loop)
+            return _run(world, loop, kind)
     finally:
         structlog.configure(**before)
         loop.close()
 
 
-def _run(world: World, loop: SimulationLoop) -> Outcome:
+def _run(world: World, loop: SimulationLoop, kind: type[Run]) -> Outcome:
     run: list[Run] = []
 
     digest = ""
 
     async def main() -> None:
         nonlocal digest
-        run.append(Run(world))
+        run.append(kind(world))
         await run[0].play()
         digest = world.digest()
         await world.end()
@@ -188,10 +258,11 @@ def _run(world: World, loop: SimulationLoop) -> Outcome:
 
 
 def _cluster_size(random: Random) -> int:
-    """Most bugs need three captures at most, and a big cluster takes as long as several small ones."""
+    """Return the cluster's size. Most bugs need three captures at most, and a big cluster takes as long as several
+    small ones."""
     return random.choices((3, 4, 5, 7, 10, 15, 20), weights=(60, 16, 10, 7, 4, 2, 1))[0]
 
 
 def _haste(nodes: int) -> float:
-    """More captures see as many faults in a shorter time."""
+    """Return the rate of faults: more captures see as many faults in a shorter time."""
     return min(1.0, 2.0 / math.sqrt(nodes))

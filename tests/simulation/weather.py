@@ -1,4 +1,4 @@
-"""How bad the world is in one run: drawn once from the seed, and over when the faults are."""
+"""Weather: how severe the faults of one run are; drawn once from the seed, and over when the faults are."""
 
 from dataclasses import dataclass, field
 from random import Random
@@ -19,13 +19,16 @@ class Weather:
     break_source: float = 0.0
     break_stream: float = 0.0
     slow_network_s: float = 0.004
-    #: chance per second that a table of a sink falls ill, and how long that lasts
+    #: probability per second that a table of a sink fails, and for how long
     sicken: float = 0.0
     sick_s: float = 0.0
+    #: probability per second that writing a table of a sink begins to kill the process
+    poison: float = 0.0
 
     @classmethod
     def drawn(cls, random: Random) -> "Weather":
-        """Some runs are calm in some respect: faults that always come together hide what each alone would show."""
+        """Draw at random; some runs lack some kinds of faults, since faults that always occur together mask each
+        other."""
 
         def maybe(chance: float) -> float:
             return chance * random.random() if random.random() < 0.5 else 0.0
@@ -52,10 +55,11 @@ class Weather:
             slow_network_s=random.choice((0.002, 0.01, 0.05, 0.3)),
             sicken=maybe(0.6),
             sick_s=random.choice((1.0, 6.0, 20.0)),
+            poison=0.1 if random.random() < 0.2 else 0.0,
         )
 
     def clear_up(self) -> None:
-        """Whoever holds this weather sees it change."""
+        """End all faults; every holder of this object sees the change."""
         calm = Weather()
         for name in calm.__slots__:
             if name != "etcd":
@@ -64,13 +68,13 @@ class Weather:
             setattr(self.etcd, name, 0.0)
 
     def flush_s(self, random: Random) -> float:
-        """How long the job of a flush takes."""
+        """Return the duration of a flush's job."""
         if random.random() < self.slow_flush:
             return random.random() * self.hang_s
         return 0.01 + random.random() * 0.1
 
     def storage_s(self, random: Random) -> float:
-        """How long a request to the sink or to storage is under way."""
+        """Return the duration of a request to the sink or to storage."""
         if random.random() < self.slow_storage:
             return random.random() * self.hang_s
         return 0.002 + random.random() * 0.02

@@ -1,7 +1,7 @@
-"""One run: everything there is, the clock and chance it runs on, and the story of what has happened.
+"""World: all state of one run, its clock, random numbers and event log.
 
-A run is a function of its seed. What the standard library would bring in from outside (ids and the time of day) is
-replaced for as long as a run lasts, so that the program under test need not know.
+A run is a function of its seed. Inputs from the standard library (ids and the time of day) are replaced for the
+duration of a run, so that the program under test need not know.
 """
 
 import gc
@@ -41,7 +41,7 @@ _EPOCH_S = 1_750_000_000.0
 
 
 class World:
-    """All of one run. ``note`` adds to the story; the story is what a seed is compared by."""
+    """All state of one run. ``note`` adds to the log, by which runs of a seed are compared."""
 
     cluster = "sim"
 
@@ -59,17 +59,17 @@ class World:
         self.crashes = Crashes(self, self.chance("crashes"))
         self.etcd.on_write = self.checks.on_write
         self.nodes: list[Node] = []
-        #: a mapping, for its order: that of a set of tasks is not the same twice
+        #: a mapping, because sets of tasks iterate in a different order each time
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self._is_over = False
 
     @property
     def now(self) -> float:
-        """The time of day."""
+        """Return the time of day."""
         return _EPOCH_S + self.loop.time()
 
     def chance(self, *names: object) -> random.Random:
-        """A source of chance of its own for each purpose, so that one draw more here changes nothing there."""
+        """Return a separate random generator per purpose, so that one more draw here changes nothing there."""
         return random.Random(f"{self.seed}/{'/'.join(map(str, names))}")
 
     def note(self, text: str) -> None:
@@ -80,19 +80,19 @@ class World:
         self.violations.append(f"at {self.loop.time():.3f}: {text}")
 
     def digest(self) -> str:
-        """The same for two runs exactly if they went the same way."""
+        """Return a fingerprint of the run's log: equal for two runs if they went the same way."""
         text = "\n".join([*self.story, str(self.loop.steps), str(self.etcd.revision)])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def spawn(self, work: Coroutine[Any, Any, None], machine: Node | None = None) -> "asyncio.Task[None]":
-        """A task of a machine, or of the world."""
+        """Start a task of a machine, or of the world."""
         task = self.loop.create_task(work, context=context_of(machine))
         self._tasks[task] = None
         task.add_done_callback(self._on_done)
         return task
 
     def later(self, after_s: float, action: Callable[[], object]) -> None:
-        """Do something in the world after a while, whatever becomes of who asked for it."""
+        """Schedule an action in the world, whatever becomes of the caller."""
 
         async def act() -> None:
             await anyio.sleep(after_s)
@@ -101,7 +101,7 @@ class World:
         self.spawn(act())
 
     async def request(self, action: Callable[[], T], *, after_s: float) -> T:
-        """Send something to where it is carried out, and wait for the answer; it lands in any case."""
+        """Send a request to where it is applied, and wait for the answer; it is applied even if the caller is gone."""
         done = anyio.Event()
         outcome: list[T] = []
         failure: list[WeirError] = []
@@ -126,7 +126,7 @@ class World:
         return outcome[0]
 
     async def end(self) -> None:
-        """Nothing runs any more."""
+        """Stop everything."""
         self._is_over = True
         for node in self.nodes:
             node.kill(quietly=True)
@@ -160,7 +160,7 @@ def _watched(tick: Callable[[EtcdWorker, float], bool], world: World) -> Callabl
 
 
 def _validated(method: Callable[..., T], world: World) -> Callable[..., T]:
-    """An agent's method, after which it must be in a state that it may be in."""
+    """Wrap an agent's method to validate its state afterwards."""
 
     def validated(self: Agent, *args: Any) -> T:
         done = method(self, *args)
@@ -172,10 +172,10 @@ def _validated(method: Callable[..., T], world: World) -> Callable[..., T]:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """The collector closes forgotten generators at moments that depend on whatever ran before."""
+    """Disable the garbage collector, which closes abandoned generators at moments that depend on earlier runs."""
     was_enabled = gc.isenabled()
     gc.collect()
-    gc.freeze()  # what is there by now is looked at no more: the next run's collection costs next to nothing
+    gc.freeze()  # excludes existing objects, so that the next run's collection costs next to nothing
     gc.disable()
     try:
         yield
@@ -186,7 +186,7 @@ def _no_collection() -> Iterator[None]:
 
 @contextmanager
 def closed_world(world: World) -> Iterator[None]:
-    """Ids and the time of day come from the seed."""
+    """Derive ids and the time of day from the seed."""
     ids = world.chance("ids")
 
     def new_id() -> uuid.UUID:

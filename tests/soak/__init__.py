@@ -1,1 +1,1 @@
-"""Soak test: random schema changes and rows at real servers, captures that are killed, and comparisons in between."""
+"""Soak test: random schema changes and rows on real servers, killed captures, and comparisons in between."""

@@ -1,4 +1,4 @@
-"""Command line of the soak: ``python -m tests.soak --minutes 15 --seeds 1 2 3``; exit code 1 when a table differs."""
+"""Command line of the soak: ``python -m tests.soak --minutes 15 --seeds 1 2 3``; exit code 1 if a table differs."""
 
 import argparse
 import sys

@@ -1,6 +1,6 @@
 """Comparison of a soak: both ends as multisets of canonical rows, read by delta-rs and the server's own client.
 
-Nothing of ``diff`` is used. A changelog is folded by the table's key: the last change of each key counts.
+Independent of ``diff``. A changelog is folded by the table's key: the last change of each key counts.
 """
 
 from collections import Counter
@@ -16,13 +16,13 @@ _SHOWN = 3
 
 
 def upserted(source: Source, table: Table, lake: Path) -> str:
-    """What differs, in one line; empty when equal."""
+    """Return the difference in one line; empty if equal."""
     stored = _open(source, table, lake)
     return stored if isinstance(stored, str) else _difference(source, table, stored.to_pyarrow_table().to_pylist())
 
 
 def changelog(source: Source, table: Table, lake: Path) -> str:
-    """As ``upserted``."""
+    """Return the difference in one line; empty if equal."""
     stored = _open(source, table, lake)
     if isinstance(stored, str):
         return stored
@@ -33,7 +33,7 @@ def _open(source: Source, table: Table, lake: Path) -> DeltaTable | str:
     place = lake / source.database / table.name
     delta = DeltaTable(place) if DeltaTable.is_deltatable(str(place)) else None
     if delta is None or dropped_ts(delta) is not None:
-        # PostgreSQL's stream names a table with its first row
+        # PostgreSQL's stream declares a table with its first row
         return f"{table.name}: the sink has no such table" if any(source.rows(table)) else ""
     missing = {column.name for column in table.columns} - {field.name for field in delta.schema().fields}
     return f"{table.name}: the sink lacks columns {sorted(missing)}" if missing else delta

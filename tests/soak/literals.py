@@ -1,4 +1,4 @@
-"""Random literals that both dialects of SQL write alike."""
+"""Random literals that both SQL dialects write alike."""
 
 import random
 import uuid
@@ -44,12 +44,12 @@ def word(rng: random.Random, longest: int) -> str:
 
 
 def text(rng: random.Random, longest: int) -> str:
-    """In quotes."""
+    """Return a quoted text."""
     return "'" + word(rng, longest).replace("'", "''") + "'"
 
 
 def long_text(rng: random.Random) -> str:
-    """Now and then longer than what a row holds by itself."""
+    """Return a quoted text that is sometimes too long to be stored in the row itself."""
     return "'" + rng.choice("xyz") * rng.randint(3_000, 9_000) + "'" if rng.random() < 0.03 else text(rng, 40)
 
 
@@ -67,7 +67,7 @@ def time(rng: random.Random, digits: int) -> str:
 
 
 def identifier(rng: random.Random) -> str:
-    """A UUID of few different ones, so that keys meet."""
+    """Return one of a few UUIDs, so that keys collide."""
     return str(uuid.UUID(int=rng.randint(1, 400)))
 
 

@@ -72,7 +72,7 @@ _CHARSETS = ("utf8mb4", "latin1", "utf8mb3", "ucs2")
 
 
 class MariaDB:
-    """``metadata``: what the binlog says of columns, ``FULL`` or ``NO_LOG``."""
+    """``metadata``: what the binlog contains of columns, ``FULL`` or ``NO_LOG``."""
 
     database = _DATABASE
 
@@ -118,8 +118,9 @@ class MariaDB:
             found.setdefault(table, []).append(Column(name, type, bool(is_key), bool(is_nullable)))
         return [Table(name, tuple(columns)) for name, columns in found.items()]
 
-    def touch(self, table: Table) -> None:
-        """Statements are in the binlog: nothing to do."""
+    def touch(self, table: Table) -> bool:
+        """Nothing to do: statements are in the binlog."""
+        return True
 
     def rows(self, table: Table) -> Iterator[Row]:
         columns = ", ".join(_shown(self.quote(column.name), column.type) for column in table.columns)
@@ -204,7 +205,7 @@ class _Session:
 
 
 def _texts(server: EmbeddedMariaDB) -> Any:
-    """A session that hands out what the server wrote."""
+    """Open a session that returns values as the server's text."""
     return pymysql.connections.Connection(
         host="127.0.0.1",
         port=server.port,
@@ -265,7 +266,7 @@ def _alteration(rng: random.Random, table: Table, name: str) -> str:
 
 
 def _respelled(rng: random.Random, statement: str) -> str:
-    """Keywords in another case, comments between: what is between quotes stays."""
+    """Change the case of keywords and insert comments; text in quotes stays."""
     parts = re.split(r"('(?:[^']|'')*'|`[^`]*`)", statement)
     case = rng.choice(["as it is", "lower", "upper"])
     respelled = {"lower": str.lower, "upper": str.upper}.get(case, str)
@@ -348,7 +349,7 @@ def _shown(column: str, type: str) -> str:
 
 
 def _read(type: str, shown: Any) -> Any:
-    """The server's text in canonical form; a date that no calendar has is NULL at the sink."""
+    """Convert the server's text to canonical form; a date that no calendar has is NULL in the sink."""
     if shown is None:
         return None
     text = shown.decode() if isinstance(shown, bytes) else str(shown)

@@ -85,11 +85,12 @@ class Postgres:
             found.setdefault((str(table), int(str(oid))), []).append(column)
         return [Table(name, tuple(columns), oid) for (name, oid), columns in found.items()]
 
-    def touch(self, table: Table) -> None:
-        """PostgreSQL declares a table as it is with the table's next row, not with its change."""
+    def touch(self, table: Table) -> bool:
+        """PostgreSQL declares a changed table with the table's next row, not with the change itself."""
         at, column = self.quote(table.name), self.quote(table.columns[0].name)
         one = f"ctid = (SELECT ctid FROM {at} LIMIT 1)"
-        self._server.execute(f"UPDATE {at} SET {column} = {column} WHERE {one}", database=_DATABASE)
+        sql = f"UPDATE {at} SET {column} = {column} WHERE {one} RETURNING 1"
+        return bool(self._server.execute(sql, database=_DATABASE))
 
     def rows(self, table: Table) -> Iterator[Row]:
         columns = ", ".join(self.quote(column.name) for column in table.columns)
@@ -277,5 +278,5 @@ def _read(type: str, shown: Any) -> Any:
 
 
 def _trimmed(text: str) -> str:
-    """A fraction without trailing zeros."""
+    """Remove trailing zeros of the fraction."""
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,4 +1,4 @@
-"""Random rows: statements that insert, change and delete rows of whatever tables there are."""
+"""Random rows: statements that insert, update and delete rows of any table."""
 
 import random
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ _ROWS_MAX = 8
 
 
 def statement(rng: random.Random, source: Source, table: Table) -> str:
-    """A random change of rows of ``table``."""
+    """Return a random change of rows of ``table``."""
     makers = {_insert: 6, _update: 5, _move: 1, _delete: 2}
     [make] = rng.choices(list(makers), weights=list(makers.values()))
     return make(rng, source, table)
@@ -29,7 +29,7 @@ def _update(rng: random.Random, source: Source, table: Table) -> str:
 
 
 def _move(rng: random.Random, source: Source, table: Table) -> str:
-    """Changes a key."""
+    """Return an update that changes a key."""
     keys = [column for column in table.columns if column.is_key] or list(table.columns)
     return _set(rng, source, table, [rng.choice(keys)])
 

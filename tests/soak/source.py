@@ -1,4 +1,4 @@
-"""Source of a soak: what the story needs of a database, whichever product it is."""
+"""Source of a soak: the operations that the soak needs of a database, whichever product it is."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table as the catalog has it at this moment. ``id``: Weir's, 0 where only Weir knows it."""
+    """A table as the catalog has it now. ``id``: Weir's, 0 if only Weir knows it."""
 
     name: str
     columns: tuple[Column, ...]
@@ -37,7 +37,7 @@ class Session(Protocol):
     """One connection of a writer."""
 
     def execute(self, sql: str) -> None:
-        """:raises StatementRefused: the server refused it; the session can be used again."""
+        """:raises StatementRefused: the server refused it; the session remains usable."""
         ...
 
     def begin(self) -> None: ...
@@ -46,7 +46,7 @@ class Session(Protocol):
 
 
 class StatementRefused(Exception):
-    """The server refused a random statement, which is as good an answer as any."""
+    """The server refused a random statement, which is a valid outcome."""
 
 
 class Source(Protocol):
@@ -59,7 +59,7 @@ class Source(Protocol):
     def uri(self) -> str: ...
 
     def config(self, feed: str) -> Mapping[str, object]:
-        """What a changefeed's configuration needs."""
+        """Return the changefeed configuration for this source."""
         ...
 
     def start(self) -> None: ...
@@ -72,24 +72,25 @@ class Source(Protocol):
 
     def tables(self) -> Sequence[Table]: ...
 
-    def touch(self, table: Table) -> None:
-        """Change a row of ``table``, so that the log shows the table as it is now."""
+    def touch(self, table: Table) -> bool:
+        """Change a row of ``table``, so that the log declares the table's current schema. Return False if it has no
+        row."""
         ...
 
     def rows(self, table: Table) -> Iterator[Row]:
-        """All rows of a table, canonical."""
+        """Yield all rows of a table in canonical form."""
         ...
 
     def canonical(self, column: Column, stored: Any) -> Any:
-        """What the sink has, in the form of ``rows``."""
+        """Convert a value of the sink to the form of ``rows``."""
         ...
 
     def schema_change(self, rng: random.Random, tables: Sequence[Table], name: str) -> str:
-        """A random statement; ``name``: of the table that it may create."""
+        """Return a random statement; ``name``: of the table that it may create."""
         ...
 
     def value(self, rng: random.Random, column: Column) -> str:
-        """A random literal for a column."""
+        """Return a random literal for a column."""
         ...
 
     def quote(self, name: str) -> str: ...

@@ -1,8 +1,8 @@
-"""Story of a soak: writers and kills for some minutes, then quiet, then comparisons; again until time is over.
+"""Soak run: writers and kills for some minutes, then quiet, then comparisons; repeated until the time is over.
 
-Every source has one changefeed that upserts and one that keeps a changelog. A statement that the server refuses is no
-event; what it takes has to arrive. A table that Weir holds is left out of the comparison, counted by its reason, and
-dropped at the source, so that held tables do not pile up.
+Every source has one changefeed that upserts and one that keeps a changelog. A statement that the server refuses does
+not count; what it accepts has to arrive. A table that Weir holds is excluded from the comparison, counted by its
+reason, and dropped at the source, so that held tables do not accumulate.
 """
 
 import random
@@ -39,7 +39,7 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Outcome:
-    """``problems``: whatever must not be. ``held``: reasons of held tables and how often."""
+    """``problems``: violations found. ``held``: reasons of held tables and their counts."""
 
     statements: int = 0
     schema_changes: int = 0
@@ -52,7 +52,7 @@ class Outcome:
 
 
 class SoakBed(Bed):
-    """Captures of the usual bed, over sources of our own."""
+    """The captures of the usual bed, over the soak's own sources."""
 
     def __init__(self, directory: Path, *, captures: int, sources: Collection[str] = ()) -> None:
         super().__init__(directory, captures=captures)
@@ -73,7 +73,7 @@ class SoakBed(Bed):
 
 
 class Story:
-    """``seed`` decides what is written and broken, not when: threads and processes have a will of their own."""
+    """``seed`` decides what is written and broken, but not when: threads and processes are not deterministic."""
 
     def __init__(self, bed: SoakBed, seed: int, *, say: Callable[[str], None]) -> None:
         self._bed = bed
@@ -88,7 +88,7 @@ class Story:
         self.outcome = Outcome()
 
     def tell(self, *, seconds: float, round_s: float) -> Outcome:
-        """Write, break, compare, until ``seconds`` are over."""
+        """Write, break and compare until ``seconds`` are over."""
         bed, rng, end = self._bed, random.Random(self._seed), time.monotonic() + seconds
         for source in bed.sources:
             self._prepare(source)
@@ -103,7 +103,7 @@ class Story:
                     break
         return self.outcome
 
-    # What is written
+    # Writers
 
     def _prepare(self, source: Source) -> None:
         rng = random.Random(f"{self._seed} {source.name}")
@@ -144,7 +144,7 @@ class Story:
                             break
                         self._write(source, what, rng, session)
                         self._over.wait(pause_s)
-            except Exception as error:  # the server may be away: a new session
+            except Exception as error:  # the server may be down: open a new session
                 _log.debug("a writer lost its session", source=source.name, error=str(error))
                 self._over.wait(0.5)
             if not self._go.is_set():
@@ -182,7 +182,7 @@ class Story:
         with self._lock:
             return f"t{next(self._names)}"
 
-    # What is broken
+    # Faults
 
     def _break_things(self, rng: random.Random, *, until: float) -> None:
         while time.monotonic() < until:
@@ -213,7 +213,7 @@ class Story:
         self._say(f"restart of {source.name}")
         source.restart()
 
-    # What must hold
+    # Comparisons
 
     def _compare_all(self) -> None:
         self._go.clear()
@@ -221,16 +221,16 @@ class Story:
             self._quiet.acquire()
         try:
             for source in self._bed.sources:
-                for table in source.tables():
-                    if table.key:
-                        source.touch(table)
+                keyed = [table for table in source.tables() if table.key]
+                undeclared = {f"{source.database}.{table.name}" for table in keyed if not source.touch(table)}
                 for mode in _MODES:
-                    self._compare(source, mode)
+                    self._compare(source, mode, undeclared)
             self.outcome.comparisons += 1
         finally:
             self._go.set()
 
-    def _compare(self, source: Source, mode: SinkMode) -> None:
+    def _compare(self, source: Source, mode: SinkMode, undeclared: Collection[str]) -> None:
+        """``undeclared``: tables whose last schema change the log may not have; ``diff`` says that they differ."""
         feed = _feed(source, mode)
         if not self._has_caught_up(source, feed):
             return
@@ -241,7 +241,8 @@ class Story:
         held |= {f"{source.database}.{table.name}" for table in source.tables() if table.id in held_ids}
         self._diff(
             feed,
-            held | held_at_sink | {f"{source.database}.{table.name}" for table in source.tables() if not table.key},
+            {*held, *held_at_sink, *undeclared}
+            | {f"{source.database}.{table.name}" for table in source.tables() if not table.key},
         )
         check = compare.upserted if mode is SinkMode.UPSERT else compare.changelog
         known = {table.table for table in view.tables}
@@ -257,7 +258,7 @@ class Story:
         self._say(f"{feed}: {compared} tables compared, {len(held)} held")
 
     def _diff(self, feed: str, held: Collection[str]) -> None:
-        """What Weir itself says."""
+        """Compare with Weir's own ``diff``."""
         try:
             diffs = self._bed.ask(lambda client: client.diff(feed), timeout_s=_DIFF_TIMEOUT_S)
         except WeirError as error:
@@ -268,7 +269,7 @@ class Story:
                 self._note_problem(f"{feed}: diff says {diff}")
 
     def _has_caught_up(self, source: Source, feed: str) -> bool:
-        """Everything that is committed is in the sink."""
+        """Return whether everything committed is in the sink."""
         ts = open_source(source.uri, Scope("soak", "soak", SinkMode.UPSERT, ChangefeedConfig())).current_ts()
         end = time.monotonic() + _SETTLE_S
         while True:
@@ -309,7 +310,7 @@ def run(
     say: Callable[[str], None],
     sources: Collection[str] = (),
 ) -> Outcome:
-    """One soak in ``directory``, which is removed when nothing was wrong. ``sources``: names, all when empty."""
+    """Run one soak in ``directory``, which is removed if nothing was wrong. ``sources``: names, all if empty."""
     with SoakBed(directory, captures=2, sources=sources) as bed:
         outcome = Story(bed, seed, say=say).tell(seconds=seconds, round_s=round_s)
     if not outcome.problems:

@@ -1,1 +1,1 @@
-"""Blackhole: the sink that keeps nothing."""
+"""Blackhole: a sink that discards everything."""

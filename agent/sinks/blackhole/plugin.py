@@ -1,4 +1,4 @@
-"""Blackhole plugin: a sink that counts and keeps nothing."""
+"""Blackhole plugin: a sink that counts changes and discards them."""
 
 from agent.ports.capabilities import Capabilities, Guarantee
 from agent.ports.plugin import SinkPlugin

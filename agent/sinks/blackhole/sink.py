@@ -1,7 +1,7 @@
-"""Blackhole sink: counts changes and drops them, for measuring everything in front of a sink.
+"""Blackhole sink: counts changes and discards them, for measuring everything in front of a sink.
 
-It records nothing, so ``committed_ts`` is None ("no record": the span's checkpoint in etcd is all there is), any
-``from_ts`` is accepted, and a change that is delivered twice is dropped twice.
+It records nothing, so ``committed_ts`` is None ("no record": the span's checkpoint in etcd is the only position), any
+``from_ts`` is accepted, and a change that is delivered twice is discarded twice.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ from reactor.records.changefeed import TableRecord
 
 
 class BlackholeSink:
-    """``agent.ports.sink.Sink`` without a place to write to."""
+    """``agent.ports.sink.Sink`` without storage."""
 
     capabilities = CAPABILITIES
 
@@ -27,7 +27,7 @@ class BlackholeSink:
         return self
 
     def check(self, tables: Sequence[TableRecord]) -> None:
-        """There is always room."""
+        """Always succeeds."""
 
     def unfit(self, tables: Sequence[TableRecord]) -> dict[int, str]:
         return {}
@@ -41,15 +41,15 @@ class BlackholeSink:
     def repartition(self, table: TableRecord, order: SpanRepartition) -> Ts:
         return order.ts
 
-    def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
+    def stage(self, table: TableRecord, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
         rows = sum(batch.num_rows for batch in batches)
         return [StagedFile(f"blackhole:{chunk_id}", rows, 0)] if rows else []
 
     def load(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema, files: Sequence[StagedFile]) -> None:
-        """Nothing was kept."""
+        """Does nothing: no rows were stored."""
 
     def alter(self, changes: Sequence[SchemaChange]) -> None:
-        """There is nothing to change."""
+        """Does nothing: there are no tables."""
 
     def write(self, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
         rows, bytes_, commit_time = 0, 0, 0.0

@@ -1,12 +1,12 @@
-"""Changelog: writes changes as rows of a table, every one appended, nothing folded.
+"""Changelog: appends every change as a row, without folding.
 
 Its columns are in ``agent.sinks.delta.table.schema``.
 
-An update has an ``update_preimage`` row in front of its ``update_postimage`` only where the source sent the whole old
-row (PostgreSQL: REPLICA IDENTITY FULL): a preimage that is half NULL would look like one that is really NULL. Where
-only the old key was sent, because the update changed it, there is a ``delete`` of the old key and an ``insert`` of the
-new row, both with the update's Ts and seq. A delete has what was sent: the whole row, or its key. TRUNCATE is a row of
-its own without values, written by the span that begins at 0 alone.
+An update has an ``update_preimage`` row before its ``update_postimage`` only if the source sent the whole old row
+(PostgreSQL: REPLICA IDENTITY FULL): a partial preimage could not be told from one with NULLs. If only the old key was
+sent, because the update changed it, there is a ``delete`` of the old key and an ``insert`` of the new row, both with
+the update's Ts and seq. A delete has what was sent: the whole row, or its key. TRUNCATE is a row without values,
+written only by the span that begins at 0.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ Indexes = npt.NDArray[np.int64]
 
 
 def changelog_rows(changes: Changes, span: TableSpan, *, key: Sequence[str]) -> pa.Table:
-    """The rows to append for ``changes``, in log order."""
+    """Return the rows to append for ``changes``, in log order."""
     changes = fill_from_before(changes)
     moved = key_changes(changes, key) & (changes.before_kind == BEFORE_KEY)
     source, kind = _plan(changes, moved, speaks_for_table=span.start == 0)
@@ -53,7 +53,7 @@ def changelog_rows(changes: Changes, span: TableSpan, *, key: Sequence[str]) -> 
 
 
 def snapshot_rows(batch: pa.RecordBatch, ts: Ts) -> pa.Table:
-    """The rows of a snapshot as inserts at its Ts; when they were inserted is not known."""
+    """Return the rows of a snapshot as inserts at its Ts; their insertion times are not known."""
     data = delta_schema.delta_table(batch)
     count = batch.num_rows
     columns = [
@@ -68,7 +68,8 @@ def snapshot_rows(batch: pa.RecordBatch, ts: Ts) -> pa.Table:
 
 
 def _plan(changes: Changes, moved: Mask, *, speaks_for_table: bool) -> tuple[Indexes, Indexes]:
-    """For each row to write where its image is (rows of ``after``, then rows of ``before``), and its change type."""
+    """Return, for each row to write, the index of its image (rows of ``after``, then rows of ``before``), and its
+    change type."""
     count = len(changes)
     has_preimage = moved | ((changes.op == UPDATE) & (changes.before_kind == BEFORE_FULL))
     main = np.arange(count) + np.cumsum(has_preimage)
@@ -105,7 +106,7 @@ def _times(commit_times: npt.NDArray[np.float64]) -> pa.Array:
 
 
 def _unchanged(changes: Changes, change: Indexes, *, is_after: Mask) -> pa.Array:
-    """Names of the columns that are not known, per row; NULL where all are."""
+    """Return, per row, the names of the columns that are not known; NULL if all are known."""
     if not changes.unchanged:
         return pa.nulls(len(change), pa.list_(pa.string()))
     masks = np.stack(list(changes.unchanged.values()), axis=1)[change] & is_after[:, None]

@@ -11,13 +11,13 @@ _RETENTION_MAX_S: Final = 315_360_000
 
 
 class DeltaOptions(BaseModel, extra="allow"):
-    """What is not listed here goes to the storage; a directory takes no such option."""
+    """Options not listed here are passed to the object store; a directory accepts none."""
 
     retention_seconds: int = Field(
         600, ge=0, le=_RETENTION_MAX_S, description="how long replaced files stay for readers"
     )
     deletion_vectors: Literal["true", "false"] = Field(
-        "false", description="whether new upserted tables take deletion vectors; directories only"
+        "false", description="whether new upserted tables take deletion vectors"
     )
 
     @property
@@ -25,4 +25,4 @@ class DeltaOptions(BaseModel, extra="allow"):
         return dict(self.model_extra or {})
 
 
-CAPABILITIES = Capabilities(guarantee=Guarantee.EXACTLY_ONCE, alters=True, splits=True, reads_back=True)
+CAPABILITIES = Capabilities(guarantee=Guarantee.EXACTLY_ONCE, alters=True, splits=True, reads_back=True, replaces=True)

@@ -1,7 +1,8 @@
-"""Delta plugin: tables of a Delta Lake, in directories or buckets."""
+"""Delta plugin: Delta Lake tables in directories or buckets."""
 
 from agent.ports.plugin import SinkPlugin
 from agent.ports.sink import Sink, SinkScope, SinkUri
+from agent.ports.table_reader import TableReader
 from agent.sinks.delta.options import CAPABILITIES, DeltaOptions
 
 
@@ -11,10 +12,17 @@ def _open(uri: SinkUri, scope: SinkScope) -> Sink:
     return DeltaSink(uri, scope)
 
 
+def _open_table(uri: SinkUri, location: str) -> TableReader:
+    from agent.sinks.delta.table_reader import DeltaTableReader
+
+    return DeltaTableReader(uri, location)
+
+
 PLUGIN = SinkPlugin(
     summary="Delta tables, one for each source table",
     schemes=("delta+file", "delta+s3"),
     open=_open,
+    open_table=_open_table,
     capabilities=CAPABILITIES,
     options=DeltaOptions,
     preload=("deltalake", "agent.sinks.delta.sink"),

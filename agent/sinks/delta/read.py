@@ -1,7 +1,7 @@
-"""Delta reader: reads back what a Delta table of ours holds, in the source's columns, for comparisons.
+"""Delta reader: reads a Delta table of ours back in the source's columns, for comparisons.
 
-An upsert table is read as it is, in batches. A changelog is folded to the rows it leads to, with the same fold that an
-upsert sink uses, so it is in memory as a whole.
+An upserted table is read directly, in batches. A changelog is folded to its current rows, with the same fold as for an
+upsert, so it is in memory as a whole.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from agent.errors import TableHeldError
+from agent.ports.checksums import ALL_KEYS, KeyRange
 from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, DELETE, INSERT, TRUNCATE, UPDATE, Changes
 from agent.rows.fold import net_changes
 from agent.rows.schema import TableSchema
@@ -28,25 +29,27 @@ _ORDER = [(name, "ascending") for name in (delta_schema.COMMIT_VERSION, delta_sc
 
 
 def read_rows(
-    place: TablePlace, schema: TableSchema, arrow: pa.Schema, *, key: Sequence[str]
+    place: TablePlace, schema: TableSchema, arrow: pa.Schema, *, key: Sequence[str], keys: KeyRange = ALL_KEYS
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a table with the columns of ``arrow`` (a column that the table does not have is NULL).
+    """Yield the rows of a table with the columns of ``arrow`` (a column that the table lacks is NULL).
 
-    :raises TableHeldError: there is no table, its log cannot be folded, or a file of it is missing or damaged.
+    :raises TableHeldError: there is no table, its log cannot be folded, or one of its files is missing or damaged.
     """
     table = place.opened()
     wanted = delta_schema.delta_schema(arrow)
     owner = TableOwner.of(table)
     with storage_errors(place, "read"):
         if owner is not None and owner.mode == SinkMode.CHANGELOG:
-            yield from _folded(table, schema, wanted, key).to_batches()
+            yield from _inside(_folded(table, schema, wanted, key), keys).to_batches()
         else:
-            yield from _scanned(table, wanted)
+            yield from _scanned(table, wanted, keys)
 
 
-def _scanned(table: DeltaTable, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _scanned(table: DeltaTable, wanted: pa.Schema, keys: KeyRange = ALL_KEYS) -> Iterator[pa.RecordBatch]:
     stored = set(delta_table.arrow_schema(table).names)
-    for batch in pa.RecordBatchReader.from_stream(table.scan(columns=[n for n in wanted.names if n in stored])):
+    predicate = " AND ".join(keys.conditions('"' + keys.column.replace('"', '""') + '"')) or None
+    scan = table.scan(columns=[name for name in wanted.names if name in stored], predicate=predicate)
+    for batch in pa.RecordBatchReader.from_stream(scan):
         columns = [
             batch.column(item.name).cast(item.type) if item.name in stored else pa.nulls(batch.num_rows, item.type)
             for item in wanted
@@ -54,16 +57,22 @@ def _scanned(table: DeltaTable, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
+def _inside(rows: pa.Table, keys: KeyRange) -> pa.Table:
+    if keys.low is not None:
+        rows = rows.filter(pc.greater_equal(rows.column(keys.column), keys.low))
+    return rows if keys.high is None else rows.filter(pc.less(rows.column(keys.column), keys.high))
+
+
 def _folded(table: DeltaTable, schema: TableSchema, wanted: pa.Schema, key: Sequence[str]) -> pa.Table:
     ours = pa.schema([*wanted, *delta_schema.CHANGELOG_FIELDS])
     rows = pa.Table.from_batches(list(_scanned(table, ours)), ours)
     is_old = pc.is_in(rows.column(delta_schema.CHANGE_TYPE), value_set=pa.array(["update_preimage", "delete"]))
-    # one change may be two rows of one place: the old one comes first
+    # one change may be two rows with the same position: the old one comes first
     ordered = rows.append_column("place", pc.if_else(is_old, 0, 1)).sort_by(_ORDER)
     changes = _changes(ordered, schema, wanted)
     if key:
         upserts = net_changes([changes], key=key).upserts if len(changes) else wanted.empty_table()
-        # without a row, as after a truncate, they have no columns either
+        # without rows, as after a truncate, there are no columns either
         return upserts.select(wanted.names) if len(upserts) else wanted.empty_table()
     [*rest], _ = after_truncate([changes])
     if any((part.op != INSERT).any() for part in rest):
@@ -74,7 +83,7 @@ def _folded(table: DeltaTable, schema: TableSchema, wanted: pa.Schema, key: Sequ
 
 
 def _changes(rows: pa.Table, schema: TableSchema, wanted: pa.Schema) -> Changes:
-    """The changes that these rows were written for (the inverse of ``changelog.changelog_rows``)."""
+    """Return the changes from which these rows were written (the inverse of ``changelog.changelog_rows``)."""
     rows = rows.combine_chunks()
     op = np.array([_OF_KIND[name] for name in _kinds(rows).dictionary.to_pylist()], np.int8)[_kinds(rows).indices]
     version, seq = (rows.column(name).to_numpy() for name in (delta_schema.COMMIT_VERSION, delta_schema.COMMIT_SEQ))

@@ -1,14 +1,13 @@
-"""Delta sink: a table for each source table at ``{directory}/{schema}/{table}``, written with delta-rs, no JVM.
+"""Delta sink: a table for each source table at ``{directory}/{schema}/{table}``, written with delta-rs, without a JVM.
 
-How the two ways of writing keep exactly-once:
+How both write modes are exactly-once:
 
-- *changelog*, and tables without a key: executors write files that nobody sees yet (``table.files``); the capture
+- *changelog*, and tables without a key: executors write files that are not visible yet (``table.files``); the capture
   commits those of all tasks of a table in one step with the spans' records (``table.commit``).
-- *upsert*: the executor folds the changes to one row per key and commits them with the record itself
+- *upsert*: the executor folds the changes to one row per key and commits them together with the record
   (``upsert.merge``).
 
-A result without error whose ``committed`` is False after ``commit`` means: nothing had to be written, the record stays
-where it was.
+A result without error that is not ``committed`` after ``commit`` had nothing to write, and its record has not changed.
 """
 
 import os
@@ -27,15 +26,27 @@ from deltalake import CommitProperties, Schema
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import create_table_with_add_actions
 
-from agent.errors import NEW_SNAPSHOT, SinkUriError, TableForeignError, TableHeldError
-from agent.ports.sink import FlushResult, FlushTask, SinkScope, SinkUri, SpanRepartition, StagedFile, Visible
+from agent.errors import RESYNC, CopyLostError, SinkUriError, TableForeignError, TableHeldError
+from agent.ports.checksums import ALL_KEYS, KeyRange
+from agent.ports.sink import (
+    FlushResult,
+    FlushTask,
+    RowRepair,
+    SinkScope,
+    SinkUri,
+    SpanRepartition,
+    StagedFile,
+    TableCopy,
+    Visible,
+)
 from agent.rows.changes import INSERT, TRUNCATE, Changes
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import SchemaChange
 from agent.rows.unify import after_truncate
-from agent.sinks.delta import changelog, read
-from agent.sinks.delta.alter import repartition
+from agent.sinks.delta import changelog, read, row_repair
+from agent.sinks.delta.alter import repartition, replacement
 from agent.sinks.delta.alter.alter import Alterer
+from agent.sinks.delta.alter.replacement import Replacement
 from agent.sinks.delta.options import CAPABILITIES, DeltaOptions
 from agent.sinks.delta.table import commit as delta_commit
 from agent.sinks.delta.table import disk, history
@@ -53,7 +64,7 @@ from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import SinkMode, TableRecord
 
 _STAGED = "snapshot-"
-#: commits to different tables that are under way at a time
+#: concurrent commits to different tables
 _COMMITTERS = 4
 
 T = TypeVar("T")
@@ -69,8 +80,6 @@ class DeltaSink:
         if uri.is_local and options.storage:
             known = ", ".join(sorted(DeltaOptions.model_fields))
             raise SinkUriError(f"unknown option {min(options.storage)!r}: {uri.scheme}:// knows {known}")
-        if self._takes_vectors and not uri.is_local:
-            raise SinkUriError("deletion_vectors=true is for directories only (delta+file); leave it out")
         self._options = options.storage
         self._lake = Lake(uri.location, uri.is_local, options.storage)
         self._owner = TableOwner(scope.changefeed, scope.mode)
@@ -84,19 +93,19 @@ class DeltaSink:
     def _is_changelog(self) -> bool:
         return self._owner.mode == SinkMode.CHANGELOG
 
-    def place(self, schema_name: str, name: str) -> TablePlace:
-        """Where the table lies.
+    def place(self, table: TableRecord) -> TablePlace:
+        """Return the table's location.
 
-        :raises TableNameError: no directory can have that name.
+        :raises TableNameError: it has no recorded location, and its name is not possible as a directory.
         """
-        return self._lake.place(schema_name, name)
+        return self._lake.place(table)
 
     def check(self, tables: Sequence[TableRecord]) -> None:
         self._lake.check()
         unfit = {table.table_id for table, _ in self._lake.unfit(tables)}
         for record in tables:
             if record.table_id not in unfit:
-                self._check_table(self.place(record.schema_name, record.name))
+                self._check_table(self.place(record))
 
     def unfit(self, tables: Sequence[TableRecord]) -> dict[int, str]:
         return {table.table_id: reason for table, reason in self._lake.unfit(tables)}
@@ -113,7 +122,7 @@ class DeltaSink:
             )
 
     def committed_ts(self, table: TableRecord, span: TableSpan) -> Ts | None:
-        place = self.place(table.schema_name, table.name)
+        place = self.place(table)
         opened = place.open()
         if opened is None and place.is_away():
             raise away_error(place)
@@ -127,23 +136,25 @@ class DeltaSink:
 
     def visible(self, table: TableRecord, spans: Sequence[TableSpan]) -> Visible:
         """Version and records are of one snapshot of the table's log."""
-        opened = self.place(table.schema_name, table.name).opened()
+        opened = self.place(table).opened()
         recorded = (delta_table.committed_ts(opened, self._owner.changefeed, span) for span in spans)
         known = (ts for ts in recorded if ts is not None and ts != delta_table.RETIRED)
         return Visible(str(opened.version()), max(known, default=Ts(0)))
 
     def repartition(self, table: TableRecord, order: SpanRepartition) -> Ts:
-        return repartition.repartition(self.place(table.schema_name, table.name), self._owner.changefeed, table, order)
+        return repartition.repartition(self.place(table), self._owner.changefeed, table, order)
 
-    def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
-        """The name tells chunk and Ts, so the same chunk of another snapshot is another file."""
-        place = self.place(table.schema_name, table.name)
-        name = f"{_STAGED}{ts:x}-{re.sub('[^A-Za-z0-9_-]', '_', chunk_id)}.parquet"
+    def stage(self, table: TableRecord, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
+        """File names contain chunk and Ts, so the same chunk of another snapshot is another file. On an object store no
+        name is ever reused, since machines cache files (``agent.host_cache``)."""
+        place = self.place(table)
+        again = "" if place.is_local else f"-{uuid4().hex[:8]}"
+        name = f"{_STAGED}{ts:x}-{re.sub('[^A-Za-z0-9_-]', '_', chunk_id)}{again}.parquet"
         tables = (self._staged_rows(batch, ts) for batch in batches)
         first = next(tables, None)
         if first is None:
             return []
-        delta_schema.refuse_alike(first.schema.names, table=table.qualified_name)
+        delta_schema.refuse_alike(first.schema.names, table=f"{table.schema_name}.{table.name}")
         place.make()
         file = delta_files.write_file(place, name, chain([first], tables), first.schema)
         if file is None:
@@ -154,9 +165,20 @@ class DeltaSink:
         return changelog.snapshot_rows(batch, ts) if self._is_changelog else delta_schema.delta_table(batch)
 
     def load(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema, files: Sequence[StagedFile]) -> None:
-        place, span = self.place(table.schema_name, table.name), TableSpan(table.table_id)
+        place, span = self.place(table), TableSpan(table.table_id)
         if self._is_loaded(place, table, span):
             return
+        columns, staged = self._staged(place, schema, arrow, files)
+        place.make()
+        self._create(
+            place, columns, staged, delta_table.record_properties(self._owner.changefeed, span, table.start_ts)
+        )
+        self._is_loaded(place, table, span)
+
+    def _staged(
+        self, place: TablePlace, schema: TableSchema, arrow: pa.Schema, files: Sequence[StagedFile]
+    ) -> tuple[pa.Schema, list[DataFile]]:
+        """Return the columns of a table that takes staged files over, and the files."""
         delta_schema.refuse_alike(arrow.names, table=schema.qualified_name)
         staged = [DataFile.from_json(file.stats) for file in files]
         columns = delta_schema.delta_schema(arrow, is_changelog=self._is_changelog)
@@ -165,11 +187,22 @@ class DeltaSink:
             missing = delta_schema.missing_fields(columns, found, table=schema.qualified_name)
             columns = pa.schema([*columns, *missing])
         _refuse_lost(place, staged)
-        place.make()
-        self._create(
-            place, columns, staged, delta_table.record_properties(self._owner.changefeed, span, table.start_ts)
-        )
-        self._is_loaded(place, table, span)
+        return columns, staged
+
+    def replace(self, copy: TableCopy) -> None:
+        place = self.place(copy.table)
+        table = place.open()
+        if table is None and place.is_away():
+            raise away_error(place)
+        there = set(place.file_names())
+        if any(file.path.rsplit("/", 1)[-1] not in there for file in copy.files):
+            raise CopyLostError(f"rows that were staged in {place} were removed; they are copied again")
+        columns, staged = self._staged(place, copy.schema, copy.arrow, copy.files)
+        order = Replacement(self._owner, copy, columns, staged)
+        if table is None:
+            place.make()
+            self._create(place, columns, staged, delta_table.first_properties(order.records()))
+        replacement.replace(place, order)
 
     def _is_loaded(self, place: TablePlace, table: TableRecord, span: TableSpan) -> bool:
         opened = place.open()
@@ -209,20 +242,32 @@ class DeltaSink:
             disk.sync_commits(place, 0)
             disk.sync_names(place)
         except (DeltaError, OSError) as error:
-            if place.open() is None:  # else another one was faster, and what it made is looked at
+            if place.open() is None:  # otherwise another one was faster, and its table is checked
                 raise storage_error(place, "create", error) from error
+
+    def repair(self, order: RowRepair) -> None:
+        row_repair.repair(self.place(order.table), self._owner, order)
 
     def alter(self, changes: Sequence[SchemaChange]) -> None:
         Alterer(self._lake, self._owner, self.load).alter(changes)
 
     def read_rows(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema) -> Iterator[pa.RecordBatch]:
-        return read.read_rows(self.place(table.schema_name, table.name), schema, arrow, key=table.key)
+        return self.read_range(table, schema, arrow, ALL_KEYS)
+
+    @property
+    def is_read_by_ranges(self) -> bool:
+        return not self._is_changelog
+
+    def read_range(
+        self, table: TableRecord, schema: TableSchema, arrow: pa.Schema, keys: KeyRange
+    ) -> Iterator[pa.RecordBatch]:
+        return read.read_rows(self.place(table), schema, arrow, key=table.key, keys=keys)
 
     def as_stored(self, rows: pa.RecordBatch) -> pa.Table:
         return delta_schema.delta_table(rows)
 
     def write(self, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
-        place = self.place(task.table.schema_name, task.table.name)
+        place = self.place(task.table)
         if task.table.key and not self._is_changelog:
             return merge.write(place, task, changes)
         with delta_log.borrowed(place) as log:
@@ -231,7 +276,7 @@ class DeltaSink:
         return self._write_files(place, task, changes)
 
     def _write_files(self, place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
-        """Write this task's rows as files for ``commit``; one for each schema that they came under."""
+        """Write this task's rows as files for ``commit``, one per schema of the changes."""
         seen = _Seen()
         parts, files = seen.counted(changes), []
         if not self._is_changelog:
@@ -269,9 +314,9 @@ class DeltaSink:
             at.setdefault(task.table, []).append(index)
 
         def settle(table: TableRecord) -> list[FlushResult]:
-            place = self.place(table.schema_name, table.name)
+            place = self.place(table)
             settled = delta_commit.commit_results(place, [(tasks[index], done[index]) for index in at[table]])
-            if any(result.committed for result in settled):  # what an operator may need to mend it stays
+            if any(result.committed for result in settled):  # keep what an operator may need to repair it
                 upkeep.begin_if_due(place, retention_s=self._retention_s)
             return settled
 
@@ -282,7 +327,8 @@ class DeltaSink:
 
 
 def _side_by_side(call: Callable[[TableRecord], T], tables: Sequence[TableRecord]) -> list[T]:
-    """Commits mostly wait for the storage. The threads are daemons: one that hangs must not keep the process."""
+    """Commits mostly wait for storage, so they run concurrently. The threads are daemons: a hanging one must not keep
+    the process alive."""
     done, errors = dict[TableRecord, T](), list[BaseException]()
     waiting: SimpleQueue[TableRecord | None] = SimpleQueue()
     for item in (*tables, *[None] * _COMMITTERS):
@@ -307,7 +353,7 @@ def _side_by_side(call: Callable[[TableRecord], T], tables: Sequence[TableRecord
 
 @dataclass(slots=True)
 class _Seen:
-    """What has gone through ``counted``."""
+    """Statistics of the changes that passed through ``counted``."""
 
     rows: int = 0
     commit_time: float = 0.0
@@ -318,16 +364,16 @@ class _Seen:
                 self.rows += len(part)
                 self.commit_time = max(self.commit_time, part.commit_time)
                 yield part
-            del part  # it is large, and the next one is to come
+            del part  # free it before the next ones are read
 
 
 def _refuse_lost(place: TablePlace, files: Sequence[DataFile]) -> None:
-    """:raises SinkError: a staged file is not there any more."""
+    """:raises SinkError: a staged file no longer exists."""
     if not place.is_local or all(os.path.exists(place.path_of(file.path)) for file in files):
         return
     if place.is_away():
         raise away_error(place)
-    raise TableHeldError(f"rows that were staged in {place} were removed; {NEW_SNAPSHOT}")
+    raise TableHeldError(f"rows that were staged in {place} were removed; {RESYNC}")
 
 
 def _refuse_unless_inserts(parts: Sequence[Changes]) -> None:

@@ -1,1 +1,1 @@
-"""Code that two or more sources share."""
+"""Code shared by several sources."""

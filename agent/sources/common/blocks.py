@@ -1,7 +1,7 @@
-"""Blocks of bytes off a socket, and rows out of blocks: what reading has in common, whatever server sends.
+"""Blocks: reads blocks of bytes from a socket, and rows from blocks, for all sources.
 
-Memory is bounded by one block and one batch, however much is read: a batch ends when it has as many rows as there are
-places for, or the block is full. A single row that is larger makes the block grow.
+Memory is bounded by one block and one batch, however much is read: a batch ends when it has the maximum number of rows,
+or the block is full. A single larger row makes the block grow.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _READ_TIMEOUT_S = 600.0
 
 
 def receive(line: socket.socket, view: memoryview, *, timeout_s: float) -> int:
-    """How many bytes were there, and are in ``view`` now; 0 when none came in time.
+    """Receive available bytes into ``view``; return their number, 0 if none arrived in time.
 
     :raises OSError: the connection is lost.
     """
@@ -37,7 +37,7 @@ def receive(line: socket.socket, view: memoryview, *, timeout_s: float) -> int:
 
 
 def receive_all(line: socket.socket, view: memoryview, *, timeout_s: float) -> int:
-    """As ``receive``. TLS gives at most one record (16 KiB) a call: the others that have come are taken too."""
+    """Like ``receive``. TLS returns at most one record (16 KiB) per call: further received ones are read too."""
     count = receive(line, view, timeout_s=timeout_s)
     if count and isinstance(line, ssl.SSLSocket):
         line.settimeout(0.0)
@@ -48,7 +48,7 @@ def receive_all(line: socket.socket, view: memoryview, *, timeout_s: float) -> i
 
 
 class Sender(Protocol):
-    """The part of a source's connection that is needed here."""
+    """The part of a source's connection that this module uses."""
 
     @property
     def socket(self) -> socket.socket: ...
@@ -58,7 +58,7 @@ class Sender(Protocol):
 
 
 class RowsReader(ABC):
-    """The rows of one answer as Arrow batches. ``rows_max``: of one batch."""
+    """Reads the rows of one result as Arrow batches of at most ``rows_max``."""
 
     def __init__(
         self, connection: Sender, schema: TableSchema, arrow: pa.Schema, *, rows_max: int, block_bytes: int
@@ -68,7 +68,7 @@ class RowsReader(ABC):
         self._arrow = arrow
         self._rows_max = rows_max
         self._block: Bytes = np.empty(block_bytes, np.uint8)
-        #: bytes in the block; of these, bytes that are done with; rows located
+        #: bytes in the block; number of those that are processed; number of located rows
         self._filled = self._located = self._rows = 0
         self._is_done = False
 
@@ -78,15 +78,15 @@ class RowsReader(ABC):
 
     @abstractmethod
     def _build(self, i: int) -> pa.Array:
-        """Column ``i`` of the located rows."""
+        """Return column ``i`` of the located rows."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """To the end."""
+        """Yield all batches."""
         while self._fill():
             yield self._take()
 
     def _fill(self) -> bool:
-        """Read until a batch is due; False when there is nothing more to take."""
+        """Read until a batch is complete; return False if there is nothing more to read."""
         while True:
             if not self._is_done:
                 self._locate()
@@ -100,12 +100,21 @@ class RowsReader(ABC):
             self._receive()
 
     def _take(self) -> pa.RecordBatch:
-        """The located rows as a batch; what was not located moves to the front of the block."""
+        """Return the located rows as a batch, and move the remaining bytes to the front of the block."""
         arrays = [self._build(i) for i in range(len(self._schema.columns))]
+        self._compact()
+        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
+
+    def _skip(self) -> None:
+        """Read to the end without building batches."""
+        self._compact()
+        while self._fill():
+            self._compact()
+
+    def _compact(self) -> None:
         rest = self._filled - self._located
         self._block[:rest] = self._block[self._located : self._filled].copy()
         self._filled, self._located, self._rows = rest, 0, 0
-        return pa.RecordBatch.from_arrays(arrays, schema=self._arrow)
 
     def _receive(self) -> None:
         view = self._block[self._filled :].data

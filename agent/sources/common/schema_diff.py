@@ -1,7 +1,7 @@
-"""Schema diff: records for the owner what changed between two versions of a table, for every source. Pure.
+"""Schema diff: records for the owner what changed between two versions of a table, for all sources. Pure.
 
-What a sink would see counts: names, Arrow types, values, and the key. A longer varchar is a change only where the log
-does not describe its tables itself, so that whoever reads on has to know it.
+Differences that a sink would see count: names, Arrow types, values, and the key. A longer varchar is a change only if
+the log does not describe its tables itself, so that its readers need to know.
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ from reactor.records.changefeed import SchemaChangeKind, TableChange, TableRecor
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """How the columns of two versions belong together.
+    """How the columns of two versions correspond.
 
-    ``renames``: new name → old name. ``added``: those that are new, though the name may have been there. ``fills``:
-    what existing rows hold in them, as the source writes it in text; NULL where they are not in here.
-    ``required``: columns that are NOT NULL from here on, or were so before.
+    ``renames``: new name → old name. ``added``: new columns, even if a column of that name existed before. ``fills``:
+    their values in existing rows, in the source's text form; NULL for columns without an entry. ``required``: columns
+    that are NOT NULL from this version on, or were so before.
     """
 
     renames: Mapping[str, str] = field(default_factory=dict)
@@ -38,9 +38,9 @@ def compare(
     *,
     keeps_definition: bool = False,
 ) -> TableChange | None:
-    """The change from one to the other; None where there is none to record. ``context``: see ``TableChange``.
+    """Return the change between two versions; None if there is none to record. ``context``: see ``TableChange``.
 
-    ``keeps_definition``: the log does not describe its columns, and readers depend on what is recorded: every
+    ``keeps_definition``: the log does not describe its columns, and readers use the recorded definition: every
     difference of a column is a change.
     """
     assert before.schema is not None
@@ -69,13 +69,13 @@ def _place(table: TableRecord) -> tuple[str, str]:
 
 
 def _converts(before: TableSchema, after: TableSchema, columns: Columns, context: Mapping[str, str]) -> bool:
-    """Whether values become others under types that are the same to a sink."""
+    """Return whether values change between types that are the same to a sink."""
     origins = {name: columns.renames.get(name, name) for name in arrow_schema(after).names if name not in columns.added}
     return any(found is not None for found in conversions(before, after, origins, context).values())
 
 
 def created(table: KnownTable) -> TableChange:
-    """A table that begins without rows."""
+    """Return the change that creates a table without rows."""
     assert table.schema is not None
     return TableChange(
         kind=SchemaChangeKind.CREATE,

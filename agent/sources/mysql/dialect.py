@@ -1,4 +1,4 @@
-"""Dialect name: what tables of MySQL and MariaDB are stored with. MariaDB's are MySQL's where events do not differ."""
+"""Dialect name: the dialect stored with MySQL and MariaDB tables. They share one, since their events mostly agree."""
 
 from typing import Final
 

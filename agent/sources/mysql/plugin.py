@@ -1,4 +1,4 @@
-"""MySQL plugin: MySQL and MariaDB, by their binlogs."""
+"""MySQL plugin: MySQL and MariaDB sources, which read the binlog."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class MysqlDialect:
-    """``agent.ports.dialect.Dialect`` of MySQL's and MariaDB's tables."""
+    """Implements ``agent.ports.dialect.Dialect`` for MySQL and MariaDB tables."""
 
     def decode(self, schema: TableSchema, batch: pa.RecordBatch, key: Collection[str]) -> Changes:
         from agent.sources.mysql.decode.decode import decode
@@ -63,7 +63,7 @@ class MysqlDialect:
         try:
             return str(SourcePosition.from_json(at.text).needed)
         except SourceError:
-            return ""  # whoever has to continue there says what is wrong with it
+            return ""  # the error is reported when the changefeed resumes there
 
 
 def _open(uri: str, scope: Scope) -> Source:
@@ -95,5 +95,5 @@ PLUGIN = SourcePlugin(
     settings=MysqlSettings,
     reader=MysqlDialect,
     log_files=BINLOG,
-    preload=("agent.sources.mysql.decode.decode",),  # with its kernels: 0.3 s in every worker otherwise
+    preload=("agent.sources.mysql.decode.decode",),  # with its kernels, which each worker would load in 0.3 s
 )

@@ -1,8 +1,8 @@
-"""Preflight of MySQL: checks the server and its tables before a changefeed is created, so that none fails later.
+"""Preflight of MySQL: checks the server and its tables before a changefeed is created, so that it does not fail later.
 
-Nothing is changed at the source. All settings and privileges that do not fit are reported in one line, with the first
-table that does not; where there is no connection or no binlog nothing else is asked. What works, but not as well as it
-might, is logged.
+Nothing is changed at the source. All unsuitable settings and missing privileges are reported in one line, together with
+the first unsuitable table; without a connection or a binlog nothing else is checked. Settings that work but are not
+ideal are logged.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ from agent.sources.mysql.server.uri import Target
 from agent.sources.mysql.snapshot.dump_plan import needs_exact_rows
 from reactor.records.changefeed import SinkMode
 
-#: the oldest with binlogs that were tried, or are treated alike
+#: oldest tested versions, including versions that are treated alike
 _MARIADB_MIN: Final = (10, 5)
 _MYSQL_MIN: Final = (5, 7)
 _REPLICA_STATUS_SINCE: Final = (8, 0, 22)
@@ -37,13 +37,12 @@ _log = structlog.get_logger()
 def check_source(
     source: str | Target, rules: Iterable[str], *, force_replicate: bool, sink_mode: SinkMode, accepts_cascades: bool
 ) -> SourceReport:
-    """Look at everything. ``accepts_cascades``: tables whose foreign keys change rows that the server does not log are
-    named in a warning only.
+    """Run all checks. ``accepts_cascades``: only warn about tables whose foreign keys change rows without logging.
 
-    :raises SourceUnreachableError: nobody answers.
-    :raises SourceAuthError: user, password or a privilege refused; the text names the GRANT.
-    :raises SourceConfigError: a setting of the server does not do, or no table matches the rules.
-    :raises TableIneligibleError: a table that cannot be replicated as it is.
+    :raises SourceUnreachableError: the server does not respond.
+    :raises SourceAuthError: user or password refused, or a privilege missing; the text contains the GRANT.
+    :raises SourceConfigError: a server setting is unsuitable, or no table matches the rules.
+    :raises TableIneligibleError: a table cannot be replicated as it is.
     """
     wanted = TableFilter(rules)
     with connect(source) as connection:
@@ -67,7 +66,7 @@ def check_source(
             _check_replica(connection, settings)
         with missing:
             grants.check_may_read(connection, names)
-            _check_cascades(connection, names, is_accepted=accepts_cascades)
+            check_cascades(connection, names, is_accepted=accepts_cascades)
         with missing:
             if not connection.is_mariadb:
                 grants.check_may_lock(connection, names)
@@ -81,7 +80,7 @@ def check_source(
 
 
 class _Missing:
-    """Collects what the blocks that are run in it refuse, so that all of it can be mended at once."""
+    """Collects the errors of the blocks it guards, so that all of them can be fixed at once."""
 
     def __init__(self) -> None:
         self._found: list[SourceError] = []
@@ -96,14 +95,17 @@ class _Missing:
         return True
 
     def refuse(self) -> None:
-        """:raises SourceError: of the kind of the first, with the words of all."""
+        """Raise the collected errors as one.
+
+        :raises SourceError: of the first error's class, with all texts.
+        """
         if self._found:
             first = self._found[0]
             raise type(first)("; also: ".join(map(str, self._found))) from first
 
 
 class _Settings:
-    """The server's own, not the session's. What a server does not know yet, or any more, has a default."""
+    """Global server variables. Variables that a server version lacks have a default."""
 
     def __init__(self, connection: Connection) -> None:
         self.target = connection.target
@@ -152,7 +154,7 @@ def _check_server_id(settings: _Settings) -> None:
 
 
 def _check_images(settings: _Settings) -> None:
-    """Check the images of rows, and what names their columns."""
+    """Check what row images contain, and whether column names are logged."""
     if (image := settings.get("binlog_row_image", "FULL")) != "FULL":
         if "PARTIAL_JSON" in settings.get("binlog_row_value_options", ""):
             raise SourceConfigError(
@@ -174,7 +176,7 @@ def _check_images(settings: _Settings) -> None:
 
 
 def _check_expiry(settings: _Settings) -> None:
-    """0 is never. A server has one of the settings, or both, of which the one in seconds counts."""
+    """Check the binlog's expiry; 0 is never. If a server has both settings, the one in seconds counts."""
     seconds = int(settings.get("binlog_expire_logs_seconds", "0"))
     kept_s = seconds or round(float(settings.get("expire_logs_days", "0")) * _DAY_S)
     if 0 < kept_s < _EXPIRE_MIN_S:
@@ -187,14 +189,14 @@ def _check_expiry(settings: _Settings) -> None:
 
 
 def _check_replica(connection: Connection, settings: _Settings) -> None:
-    """A replica writes what it replicates into its binlog only when asked to."""
+    """Check a replica, which writes replicated changes into its binlog only if configured so."""
     if "ON" in (settings.get("log_slave_updates", "OFF"), settings.get("log_replica_updates", "OFF")):
         return
     is_renamed = not connection.is_mariadb and connection.server_version >= _REPLICA_STATUS_SINCE
     try:
         rows = connection.query("SHOW REPLICA STATUS" if is_renamed else "SHOW SLAVE STATUS")
     except SourceAuthError:
-        return  # a privilege that is not needed otherwise
+        return  # the privilege for it is not needed otherwise
     if rows:
         setting = "log_replica_updates" if is_renamed else "log_slave_updates"
         raise SourceConfigError(
@@ -204,7 +206,7 @@ def _check_replica(connection: Connection, settings: _Settings) -> None:
 
 
 def _check_logged(connection: Connection, tables: Sequence[tuple[str, str]]) -> None:
-    """The server may leave databases out of its binlog."""
+    """Check the databases that the server excludes from its binlog."""
     is_renamed = not connection.is_mariadb and connection.server_version >= (8, 2)
     [(_, _, only, never, *_)] = connection.query("SHOW BINARY LOG STATUS" if is_renamed else "SHOW MASTER STATUS")
     logged, ignored = (frozenset(filter(None, (names or "").split(","))) for names in (only, never))
@@ -216,8 +218,9 @@ def _check_logged(connection: Connection, tables: Sequence[tuple[str, str]]) -> 
             )
 
 
-def _check_cascades(connection: Connection, tables: Sequence[tuple[str, str]], *, is_accepted: bool) -> None:
-    found = unlogged_cascades(connection, tables)
+def check_cascades(connection: Connection, tables: Sequence[tuple[str, str]], *, is_accepted: bool) -> None:
+    """:raises TableIneligibleError: a table has foreign keys with actions that the server does not log."""
+    found = [".".join(table) for table in unlogged_cascades(connection, tables)]
     if not found:
         return
     what = (

@@ -1,6 +1,6 @@
-"""MySQL source: opens the binlog and snapshots of MySQL and MariaDB. Nothing is made at the server."""
+"""MySQL source: opens the binlog and snapshots of MySQL and MariaDB. It creates nothing on the server."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from agent.errors import PositionLostError, SourceConfigError
 from agent.filter.tables import TableFilter
@@ -9,10 +9,11 @@ from agent.rows.schema import TableSchema, ZeroDates
 from agent.rows.survivors import Survivors
 from agent.sources.mysql.binlog.prepared_before import names_before, with_prepared
 from agent.sources.mysql.position.consistency import current_place
+from agent.sources.mysql.position.positions import SourcePosition, behind
 from agent.sources.mysql.position.resume import current_position, epoch_of
-from agent.sources.mysql.preflight import check_source
+from agent.sources.mysql.preflight import check_cascades, check_source
 from agent.sources.mysql.server import catalog
-from agent.sources.mysql.server.connection import connect
+from agent.sources.mysql.server.connection import Connection, connect
 from agent.sources.mysql.server.identity import read_identity
 from agent.sources.mysql.server.tables import find_tables
 from agent.sources.mysql.server.uri import parse_uri
@@ -26,7 +27,7 @@ from reactor.records.changefeed import TableRecord
 
 
 class MysqlSource:
-    """``agent.ports.source.Source`` over one server's binlog.
+    """Implements ``agent.ports.source.Source`` for one server's binlog.
 
     :raises SourceConfigError: a malformed URI.
     """
@@ -43,13 +44,17 @@ class MysqlSource:
 
     @property
     def dumper(self) -> MysqlDumper:
-        return MysqlDumper(self._uri, zero_dates=self._zero_dates)
+        return MysqlDumper(self._uri, zero_dates=self._zero_dates, accepts_cascades=self._accepts_cascades)
+
+    @property
+    def _accepts_cascades(self) -> bool:
+        return self._settings.unlogged_cascades == "accept"
 
     def check(self) -> SourceReport:
-        return self._check(accepts_cascades=self._settings.unlogged_cascades == "accept")
+        return self._check(accepts_cascades=self._accepts_cascades)
 
     def discover(self) -> SourceReport:
-        """Changefeeds of v0.1.0 were created over tables with cascades, and continue as they were."""
+        """Check without refusing cascades: changefeeds of v0.1.0 were created with such tables, and continue."""
         return self._check(accepts_cascades=True)
 
     def _check(self, *, accepts_cascades: bool) -> SourceReport:
@@ -72,7 +77,10 @@ class MysqlSource:
                 )
 
     def prepare(self, tables: Sequence[TableRecord]) -> None:
-        """There is nothing to make."""
+        """Do nothing: nothing has to be created on the server."""
+
+    def publish(self, tables: Sequence[TableRecord]) -> None:
+        """A binlog has every table."""
 
     def check_start(self, start_ts: Ts) -> None:
         with connect(self._target) as connection:
@@ -84,9 +92,20 @@ class MysqlSource:
             check_unchanged(connection, begin, by_name, folds_names=folding == "1")
 
     def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW) -> Position:
+        begin = self._begin(lambda connection: start_position(connection, start_ts) if start_ts else None)
+        names = [(table.schema_name, table.name) for table in tables]
+        with connect(self._target) as connection:  # foreign keys that come later are in the binlog
+            check_cascades(connection, names, is_accepted=self._accepts_cascades)
+        return begin
+
+    def begin_again(self, tables: Sequence[TableRecord], lost: Position, server: Identity) -> Position:
+        before = SourcePosition.from_json(lost.text)
+        return self._begin(lambda connection: behind(before, current_position(connection)))
+
+    def _begin(self, find: Callable[[Connection], SourcePosition | None]) -> Position:
         with connect(self._target) as connection:
             before = names_before(connection)
-            at = start_position(connection, start_ts) if start_ts else current_position(connection)
+            at = find(connection) or current_position(connection)
             at = with_prepared(connection, at, before, lambda: connect(self._target))
         return Position(at.resolved, at.to_json())
 
@@ -114,7 +133,7 @@ class MysqlSource:
     def survivors(
         self, before: TableSchema, after: TableSchema, origins: Mapping[str, str], key: Sequence[str]
     ) -> Survivors | None:
-        return None  # no expression makes values of a column's old ones
+        return None  # there are no expressions that compute new values from old ones
 
     def drop(self) -> None:
-        """Nothing was made there."""
+        """Do nothing: nothing was created on the server."""

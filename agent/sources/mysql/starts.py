@@ -1,8 +1,8 @@
-"""Start positions: find where in the binlog a stream with a given ``--start-ts`` begins, or refuse it.
+"""Start positions: finds the binlog position at which a stream with a given ``--start-ts`` begins, or refuses it.
 
-A stream begins with the first transaction whose Ts is greater. Everything from there on must be there: the file, and
-the tables as they are now, since their earlier definitions are not known. So a start is refused before the oldest
-binlog, past the end, or before a change of a table.
+A stream begins with the first transaction whose Ts is greater. From there on everything must be available: the binlog
+files, and the current table definitions, since earlier ones are unknown. So a start is refused before the oldest
+binlog file, past the end, and before a change of a table.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,9 +32,9 @@ _CURE = "give a later --start-ts, or leave it out to start from now"
 
 
 def start_position(connection: Connection, start_ts: Ts) -> SourcePosition:
-    """The position of the first transaction after ``start_ts``.
+    """Return the position of the first transaction after ``start_ts``.
 
-    :raises SourceConfigError: the binlog does not reach that far, or no longer.
+    :raises SourceConfigError: the binlog does not contain that position.
     """
     now = current_position(connection)
     refuse_future(now.resolved, start_ts, connection.target)
@@ -60,7 +60,7 @@ def start_position(connection: Connection, start_ts: Ts) -> SourcePosition:
 
 
 def _first_from(connection: Connection, file: str, offset: int) -> int | None:
-    """Where the first transaction begins at ``offset`` or behind it."""
+    """Return the offset of the first transaction that begins at or after ``offset``."""
     for event in list_events(connection, file):
         if event.begin >= offset and event.opens_transaction:
             return event.begin
@@ -70,11 +70,11 @@ def _first_from(connection: Connection, file: str, offset: int) -> int | None:
 def check_unchanged(
     connection: Connection, begin: SourcePosition, schemas: Mapping[Name, TableSchema], *, folds_names: bool
 ) -> None:
-    """Whether the tables have been what they are now since ``begin``.
+    """Check that the tables have not changed since ``begin``.
 
-    :raises SourceConfigError: a statement has changed one.
+    :raises SourceConfigError: a statement has changed a table.
     """
-    # of unlike types, so that a statement changes something also where its outcome is what the tables are now
+    # with unlike types, so that a statement has an effect even if the tables already have its result
     unlike = {name: replace(schema, columns=tuple(map(_unlike, schema.columns))) for name, schema in schemas.items()}
     for event in _events_from(connection, begin.binlog):
         database, statement = event.statement
@@ -101,7 +101,7 @@ def _events_from(connection: Connection, begin: BinlogPosition) -> Iterator[List
 
 
 def _changed(edit: Edit, schemas: Mapping[Name, TableSchema]) -> Name | None:
-    """The table that an edit changes, if it is one of ours; a created one has all its rows after the start."""
+    """Return the table that an edit changes, if it is replicated; a created one has all its rows after the start."""
     match edit:
         case Created(reason=""):
             return None
@@ -114,6 +114,6 @@ def _changed(edit: Edit, schemas: Mapping[Name, TableSchema]) -> Name | None:
 
 
 def _files(connection: Connection) -> dict[int, str]:
-    """By their numbers."""
+    """Return the binlog files by number."""
     names = [str(row[0]) for row in connection.query("SHOW BINARY LOGS")]
     return {split_file_name(name)[1]: name for name in names}

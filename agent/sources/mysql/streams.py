@@ -1,10 +1,12 @@
-"""Streams: open the binlog, again and again for as long as a sync unit runs.
+"""Streams: opens the binlog, repeatedly for as long as a sync unit runs.
 
-Before each opening it is checked that the server can continue exactly where the log is: by file and offset at the
-server of the position, by GTID at another one (``resume``). A new session ends the one that a lost worker has left.
+Before each opening, it checks that the server can continue exactly at the log's position: by file and offset at the
+position's server, by GTID at another one (``resume``). A new session ends the one that a lost worker has left.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from agent.errors import SourceConfigError
@@ -13,14 +15,16 @@ from agent.filter.tables import TableFilter
 from agent.ports.source import Position, Scope, StreamOrder
 from agent.rows.arena import Arena, LogChunk
 from agent.rows.schema import TableSchema, ZeroDates
-from agent.rows.schema_change import known_tables
+from agent.rows.schema_change import KnownTable, known_tables
+from agent.sources.common import schema_diff
+from agent.sources.common.joining import Joining, Reading
 from agent.sources.mysql.binlog.recover import forgotten
 from agent.sources.mysql.binlog.reread import Reread
 from agent.sources.mysql.binlog.rolled_back import RolledBack
 from agent.sources.mysql.binlog.stream import BinlogStream
+from agent.sources.mysql.ddl.environment import Server
 from agent.sources.mysql.ddl.interpreter import Interpreter
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
-from agent.sources.mysql.ddl.surroundings import Server
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.position.consistency import current_place
 from agent.sources.mysql.position.positions import SourcePosition
@@ -28,16 +32,18 @@ from agent.sources.mysql.position.resume import position_at, resume
 from agent.sources.mysql.server.cascades import logs_cascades
 from agent.sources.mysql.server.catalog import SYSTEM_SCHEMAS, database_collation, read_schemas
 from agent.sources.mysql.server.connection import Connection, connect
+from agent.sources.mysql.server.reach import reaches_others
 from agent.sources.mysql.server.uri import Target
 from agent.sources.mysql.settings import MysqlSettings
-from reactor.records.changefeed import DdlRecord, SinkMode
+from reactor.ids import Ts
+from reactor.records.changefeed import DdlRecord, SinkMode, TableRecord
 
-#: in the words of event filters
+#: named as in event filters
 _RENAME: Final = ("rename table",)
 
 
 class MysqlStreams:
-    """``agent.ports.source.Streams``; ``order.reader`` is the server id that we go by."""
+    """Implements ``agent.ports.source.Streams``; ``order.reader`` is the server id under which the stream registers."""
 
     def __init__(self, target: Target, order: StreamOrder, scope: Scope) -> None:
         self._target = target
@@ -51,7 +57,8 @@ class MysqlStreams:
         connection = connect(self._target)
         try:
             reread = Reread(lambda: connect(self._target))
-            return MysqlStream(connection, self._start(connection, at, arena, ddl, reread), reread)
+            stream = self._start(connection, at, arena, ddl, reread)
+            return MysqlStream(connection, stream, reread, self._joiner(at, ddl))
         except BaseException:
             connection.close()
             raise
@@ -78,16 +85,23 @@ class MysqlStreams:
             known=known.schema_of,
             interpret=interpreter.interpret,
             hold=interpreter.hold,
-            mentioned=interpreter.mentioned,
+            written=interpreter.written,
             folds_names=server.folds_names,
             rolled_back=self._rolled_back,
             reread=reread.rows_of,
         )
         begun = resumption.position
-        if gone := forgotten(connection, begun.prepared):  # the end is asked for afterwards: decisions lie before it
+        if gone := forgotten(connection, begun.prepared):  # before the end is read: the decisions precede it
             stream.doubt_prepared(gone, current_place(connection).ts(begun.epoch.number))
         stream.start(server_id=self._order.reader, by_gtid=resumption.by_gtid)
         return stream
+
+    def _joiner(self, at: Position, ddl: Sequence[DdlRecord]) -> "Joiner":
+        known = known_tables(self._order.tables, self._order.schemas, ddl, at=at.ts).values()
+        there = {(table.record.schema_name, table.record.name) for table in known}
+        ids = {table.record.table_id for table in known}
+        taken = {record.ts for record in ddl}
+        return Joiner(self._target, self._order.joining - there, ids, taken, zero_dates=self._zero_dates)
 
     def _server(self, connection: Connection) -> Server:
         config = self._scope.config
@@ -104,6 +118,7 @@ class MysqlStreams:
             time_zone=str(time_zone),
             folds_names=folding == "1",
             collation_of=self._collation_of,
+            reaches=self._reaches,
             logs_cascades=self._settings.unlogged_cascades == "accept" or logs_cascades(connection),
         )
 
@@ -111,27 +126,32 @@ class MysqlStreams:
         with connect(self._target) as connection:
             return database_collation(connection, database)
 
+    def _reaches(self, names: Sequence[tuple[str, str]]) -> bool:
+        with connect(self._target) as connection:
+            return reaches_others(connection, names)
+
     def _look(self, name: tuple[str, str]) -> TableSchema | None:
-        """The stream's own connection cannot answer questions."""
+        """Read a table's definition over another connection: the stream's own cannot run queries."""
         with connect(self._target) as connection:
             try:
                 found = read_schemas(connection, [name], zero_dates=self._zero_dates)
             except SourceConfigError:
-                return None  # it is gone, or of a type that only its rows would be refused for
+                return None  # it is gone, or has a type that is refused only if rows come
         return found[table_id(*name)]
 
 
 class MysqlStream:
     """``agent.ports.source.OpenStream``."""
 
-    def __init__(self, connection: Connection, stream: BinlogStream, reread: Reread) -> None:
+    def __init__(self, connection: Connection, stream: BinlogStream, reread: Reread, joiner: "Joiner") -> None:
         self._connection = connection
         self._reread = reread
+        self._joiner = joiner
         self.stream = stream
 
     def prove(self, cut: LogChunk) -> LogChunk:
-        """A binlog has everything."""
-        return cut
+        """Return the chunk: a binlog is complete. Tables that join are added to it."""
+        return self._joiner.join(cut)
 
     def abort(self) -> None:
         self._connection.abort()
@@ -140,3 +160,67 @@ class MysqlStream:
     def close(self) -> None:
         self._connection.close()
         self._reread.close()
+
+
+class Joiner:
+    """Takes joining tables into a stream's chunks. ``ids`` and ``taken``: the tables that the stream knows, and where
+    the schema changes are that it has."""
+
+    def __init__(
+        self,
+        target: Target,
+        names: Collection[tuple[str, str]],
+        ids: Collection[int],
+        taken: Collection[Ts],
+        *,
+        zero_dates: ZeroDates,
+    ) -> None:
+        self._target = target
+        self._joining = Joining(set(names))
+        self._ids = frozenset(ids)
+        self._taken = set(taken)
+        self._zero_dates = zero_dates
+
+    def join(self, cut: LogChunk) -> LogChunk:
+        """Return the chunk, with tables that begin where it ends.
+
+        :raises StreamRestart: some have.
+        """
+        self._joining.restart()
+        created = (change.table for record in cut.ddl for change in record.changes if change.table is not None)
+        self._joining.leave_out((table.schema_name, table.name) for table in created)
+        self._taken.update(record.ts for record in cut.ddl)
+        if not self._joining.is_due() or not cut.is_complete:
+            return cut
+        ready = self._joining.ready(self._read(SourcePosition.from_json(cut.position)), cut.resolved_ts)
+        if not ready:
+            return cut
+        ts = cut.resolved_ts
+        while ts in self._taken:  # it is a change of its own, and follows none of them
+            ts = Ts(ts - 1)
+        changes = tuple(schema_diff.created(self._known(schema, ts)) for schema in ready.values())
+        return replace(cut, ddl=(*cut.ddl, DdlRecord(ts=ts, changes=changes)))
+
+    def _read(self, position: SourcePosition) -> Reading:
+        schemas: dict[tuple[str, str], TableSchema] = {}
+        with connect(self._target) as connection:
+            for name in self._joining.names:
+                with suppress(SourceConfigError):  # it is gone
+                    schemas[name] = read_schemas(connection, [name], zero_dates=self._zero_dates)[table_id(*name)]
+            return Reading(schemas, current_place(connection).ts(position.epoch.number))
+
+    def _known(self, schema: TableSchema, ts: Ts) -> KnownTable:
+        name, number = (schema.schema_name, schema.name), schema.table_id
+        if number in self._ids:
+            number = table_id(name[0], f"{name[1]}\0{ts}")
+        start_ts = Ts(ts - 1)
+        record = TableRecord.new(
+            number,
+            *name,
+            key=schema.key,
+            start_ts=start_ts,
+            consistent_ts=start_ts,
+            collation=schema.collation,
+            to_copy=True,
+        )
+        return KnownTable(record, replace(schema, table_id=number))

@@ -55,10 +55,10 @@ def check_source(
     new_publication: str = "",
     publication: str = "",
 ) -> SourceReport:
-    """Look at everything; ``new_slot`` and ``new_publication`` are still to be made: empty where that has happened.
+    """Run all checks; ``new_slot`` and ``new_publication`` will be created: empty if they exist already.
     ``publication``: one of the user's.
 
-    :raises SourceUnreachableError: nobody answers.
+    :raises SourceUnreachableError: there is no answer.
     :raises SourceAuthError: user, password or privilege refused.
     :raises SourceConfigError: the server is not set up for capture, or the publication is not.
     :raises TableIneligibleError: a table without a usable key, and ``force_replicate`` is off.
@@ -174,10 +174,10 @@ def _table(
     """``leaves``: of a partitioned table, whose rows say which they are in their partition's way."""
     table_id, schema, name, identity, rows = row
     keys = all_keys.get(int(table_id or 0), [])
-    record = TableRecord(
-        table_id=int(table_id or 0),
-        schema_name=str(schema),
-        name=str(name),
+    record = TableRecord.new(
+        int(table_id or 0),
+        str(schema),
+        str(name),
         key=key_columns(str(identity), keys),
         rows_estimated=int(rows or 0),
     )

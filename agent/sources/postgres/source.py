@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from agent.errors import PositionLostError, SourceConfigError
+from agent.errors import PositionLostError, SourceConfigError, SourceUnreachableError
+from agent.ports.checksums import ALL_KEYS, KeyRange, NoChecksums, SourceChecksums
 from agent.ports.source import BEGIN, NOW, Identity, Position, Scope, SourceReport, StreamOrder
 from agent.rows.schema import TableSchema
 from agent.rows.survivors import Survivors
@@ -15,10 +16,13 @@ from agent.sources.postgres.publication.slots import Names
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.server.identity import read_identity
+from agent.sources.postgres.server.lsn import format_lsn
+from agent.sources.postgres.server.sql import identifier
 from agent.sources.postgres.server.terms import AllTerms, read_terms, refuse_unsent
 from agent.sources.postgres.server.uri import parse_uri
 from agent.sources.postgres.settings import PostgresSettings
 from agent.sources.postgres.snapshot import survivors
+from agent.sources.postgres.snapshot.checksums import checksums
 from agent.sources.postgres.snapshot.dump import PostgresDumper
 from agent.sources.postgres.snapshot.export import ExportedSnapshot, create_slot
 from agent.sources.postgres.snapshot.rows import read_table, session
@@ -86,6 +90,10 @@ class PostgresSource:
         with connect(self._uri) as connection:
             slots.ensure_publications(connection, self._names, tables)
 
+    def publish(self, tables: Sequence[TableRecord]) -> None:
+        with connect(self._uri) as connection:
+            slots.publish(connection, self._names, tables)
+
     def check_start(self, start_ts: Ts) -> None:
         refuse_future(self.current_ts(), start_ts, parse_uri(self._uri))
         raise SourceConfigError(
@@ -96,6 +104,23 @@ class PostgresSource:
     def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW) -> Position:
         if start_ts:
             self.check_start(start_ts)
+        return slots.open_upstream(self._uri, self._names, tables)
+
+    def begin_again(self, tables: Sequence[TableRecord], lost: Position, server: Identity) -> Position:
+        target = parse_uri(self._uri)
+        with connect(self._uri, replication=True) as connection:
+            found = read_identity(connection)
+        if found.system_id != server.system_id:
+            raise SourceConfigError(
+                f"{target} is system {found.system_id}, but changefeed {self._scope.changefeed} began on "
+                f"{server.system_id}, whose tables have other numbers; name that server (or a copy of its files), or "
+                "create another changefeed"
+            )
+        if (now_ts := self.current_ts()) <= lost.ts:
+            raise SourceUnreachableError(
+                f"{target} is at {format_lsn(now_ts)}, behind {format_lsn(lost.ts)}, which was read before history was "
+                "lost: positions never go back; it is tried again until the server has come past it"
+            )
         return slots.open_upstream(self._uri, self._names, tables)
 
     def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:
@@ -158,9 +183,21 @@ class PostgresSnapshot:
             return read_schemas(connection, [table.table_id], self._terms(connection))[table.table_id]
 
     def read(self, schema: TableSchema) -> Iterator[pa.RecordBatch]:
+        return self.read_range(schema, ALL_KEYS)
+
+    def read_range(self, schema: TableSchema, keys: KeyRange) -> Iterator[pa.RecordBatch]:
         with session(self._uri, self._export.snapshot) as connection:
-            rows = self._terms(connection).of(schema.table_id).rows
+            rows = self._rows(connection, schema)
+        rows = " AND ".join([*keys.conditions(identifier(keys.column)), f"({rows})"])
         return read_table(self._uri, schema, self._export.snapshot, rows=rows)
+
+    def checksums(self, schema: TableSchema) -> SourceChecksums | NoChecksums:
+        with session(self._uri, self._export.snapshot) as connection:
+            rows = self._rows(connection, schema)
+            return checksums(connection, self._uri, self._export.snapshot, schema, rows)
+
+    def _rows(self, connection: Connection, schema: TableSchema) -> str:
+        return self._terms(connection).of(schema.table_id).rows
 
     def _terms(self, connection: Connection) -> AllTerms:
         return read_terms(connection, self._publications)

@@ -4,12 +4,12 @@ Before each opening it is checked that the server is the one it was, and that th
 log is. A stream that declares a type without a binary form is opened again, in text form, from then on.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import structlog
 
-from agent.errors import NEW_SNAPSHOT, PositionLostError
+from agent.errors import NEW_POSITION, PositionLostError
 from agent.filter.tables import TableFilter
 from agent.ports.source import Position, Scope, StreamOrder, StreamRestart
 from agent.rows.arena import Arena, LogChunk
@@ -17,12 +17,12 @@ from agent.rows.schema import TableSchema
 from agent.rows.schema_change import known_tables
 from agent.sources.postgres.publication import slots
 from agent.sources.postgres.publication.prover import Prover, Wants
+from agent.sources.postgres.publication.sightings import Sightings
 from agent.sources.postgres.publication.slots import Names
-from agent.sources.postgres.publication.truncations import Truncations
 from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.lsn import format_lsn
-from agent.sources.postgres.stream.catalog_lookup import CatalogTable, has_unknown_fills, look_up
+from agent.sources.postgres.stream.catalog_lookup import CatalogTable, Guess, look_up, verified
 from agent.sources.postgres.stream.relation_cache import SchemaTracker
 from agent.sources.postgres.stream.resolver import TextFormNeeded, TypeResolver
 from agent.sources.postgres.stream.stream import ReplicationStream
@@ -33,7 +33,7 @@ _log = structlog.get_logger()
 
 
 class PostgresStreams:
-    """``agent.ports.source.Streams`` over one slot. Where nobody says which server it is, the first one counts."""
+    """``agent.ports.source.Streams`` over one slot. Without a recorded identity, the first server is accepted."""
 
     def __init__(self, uri: str, names: Names, order: StreamOrder, scope: Scope) -> None:
         self._uri = uri
@@ -50,18 +50,18 @@ class PostgresStreams:
         connection = connect(self._uri, replication=True)
         try:
             self._check_identity(connection, at.ts)
-            truncations = Truncations()
-            stream = self._start(connection, publications, at.ts, arena, truncations)
-            return PostgresStream(connection, stream, self._prover(at, truncations))
+            sightings = Sightings()
+            stream = self._start(connection, publications, at.ts, arena, sightings)
+            return PostgresStream(connection, stream, self._prover(at, sightings))
         except BaseException:
             connection.close()
             raise
 
     def _check_position(self, resolved_ts: Ts) -> tuple[str, ...]:
-        """Also returns the publications.
+        """Check the position; return also the publications.
 
-        HeartbeatBudget go through a session of their own: what a walsender learns of a table through SQL stays in its
-        caches, and it would decode older changes of that table with today's columns.
+        Queries use a session of their own: a walsender would cache what it learns of a table through SQL, and decode
+        older changes of that table with today's columns.
         """
         names = self._names
         with connect(self._uri) as session:
@@ -71,7 +71,7 @@ class PostgresStreams:
             publications = slots.publications(session, names)
         return publications
 
-    def _prover(self, at: Position, truncations: Truncations) -> Prover:
+    def _prover(self, at: Position, sightings: Sightings) -> Prover:
         return Prover(
             partial(connect, self._uri),
             slots.all_publications(self._names),
@@ -79,14 +79,23 @@ class PostgresStreams:
             at=at.ts,
             proof=at.attachment or at.text,
             wants=self._wants(),
-            truncations=truncations,
+            sightings=sightings,
+            joining=self._joining(),
             schemas={table: known.schema for table, known in self._known.items() if known.schema is not None},
         )
 
     def _wants(self) -> Wants:
         config = self._scope.config
         is_free = config.force_replicate or self._scope.sink_mode is not SinkMode.UPSERT
-        return Wants(TableFilter(config.filter.rules).wants, lambda table: is_free or bool(table.key))
+        wanted, joining = TableFilter(config.filter.rules), self._joining()
+        return Wants(
+            lambda schema, name: (schema, name) not in joining and wanted.wants(schema, name),
+            lambda table: is_free or bool(table.key),
+        )
+
+    def _joining(self) -> frozenset[tuple[str, str]]:
+        """They are taken in by the proof of a position, and by nothing else."""
+        return self._order.joining - {(table.record.schema_name, table.record.name) for table in self._known.values()}
 
     def _check_identity(self, connection: Connection, resolved_ts: Ts) -> None:
         found = read_identity(connection)
@@ -97,12 +106,12 @@ class PostgresStreams:
             raise PositionLostError(
                 f"{connection.target} is system {found.system_id}, timeline {found.timeline}, but the changefeed began "
                 f"on {expected.system_id}, timeline {expected.timeline}, whose positions mean nothing here; "
-                f"{NEW_SNAPSHOT}"
+                f"{NEW_POSITION}"
             )
         if found.flushed_ts < resolved_ts:
             raise PositionLostError(
                 f"{connection.target} was set back to {format_lsn(found.flushed_ts)}, behind the log's "
-                f"{format_lsn(resolved_ts)}; {NEW_SNAPSHOT}"
+                f"{format_lsn(resolved_ts)}; {NEW_POSITION}"
             )
 
     def _start(
@@ -111,7 +120,7 @@ class PostgresStreams:
         publications: Sequence[str],
         resolved_ts: Ts,
         arena: Arena,
-        truncations: Truncations,
+        sightings: Sightings,
     ) -> ReplicationStream:
         resolver = TypeResolver(partial(connect, self._uri), sorted(self._known), publications)
         binary = not (self._is_text or resolver.needs_text)
@@ -123,7 +132,7 @@ class PostgresStreams:
             is_wanted=tracker.is_wanted,
             resolve=partial(self._resolve, resolver, binary=binary),
             tracker=tracker,
-            truncations=truncations,
+            sightings=sightings,
         )
         stream.start(self._names.slot, publications, binary=binary)
         return stream
@@ -135,7 +144,7 @@ class PostgresStreams:
             wants=wants.named,
             takes=wants.takes,
             look_up=self._look_up,
-            has_unknown_fills=self._has_unknown_fills,
+            verified=self._verified,
         )
 
     def _look_up(self, table_id: int) -> CatalogTable:
@@ -143,9 +152,9 @@ class PostgresStreams:
         with connect(self._uri) as session:
             return look_up(session, table_id)
 
-    def _has_unknown_fills(self, table_id: int, columns: Collection[str]) -> bool:
+    def _verified(self, table_id: int, guesses: Mapping[str, Guess]) -> tuple[dict[str, str], list[str]]:
         with connect(self._uri) as session:
-            return has_unknown_fills(session, table_id, columns)
+            return verified(session, table_id, guesses)
 
     def _resolve(self, resolver: TypeResolver, declared: TableSchema, *, binary: bool) -> TableSchema:
         try:

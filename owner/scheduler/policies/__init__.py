@@ -1,8 +1,6 @@
-"""Policies: pure functions from the picture of spans and captures to tasks. In order of priority:
+"""Policies: pure functions from the state of spans and captures to tasks. In order of priority:
 
-basic      every span that should be replicated is, and no other
-drain      a leaving capture's spans go elsewhere
-move       an operator's wish for one span
-rebalance  an operator's wish for level counts, at once
-balance    level counts, by and by
+basic      replicates every wanted span, and removes all others drain      moves a leaving capture's spans to others
+move       moves a span as an operator requested rebalance  evens out span counts at once, as an operator requested
+balance    evens out span counts gradually
 """

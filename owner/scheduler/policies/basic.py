@@ -1,4 +1,4 @@
-"""Basic policy: every span that should be replicated is, and no other is."""
+"""Basic policy: replicates every wanted span, and removes all others."""
 
 from itertools import islice
 
@@ -6,9 +6,11 @@ from owner.scheduler.replication import SetState
 from owner.scheduler.tasks import AddTask, Burst, RemoveTask
 from owner.scheduler.view import View, least_loaded
 
+_REMOVABLE = (SetState.PREPARE, SetState.COMMIT, SetState.REPLICATING)
+
 
 def plan(view: View) -> list[Burst]:
-    """Additions (a batch a time, to the least loaded captures) and removals (all) as up to two bursts."""
+    """Return up to two bursts: additions (limited in number, to the least loaded captures) and all removals."""
     bursts = (Burst(tuple(_additions(view))), Burst(tuple(_removals(view))))
     return [burst for burst in bursts if burst.tasks]
 
@@ -27,4 +29,4 @@ def _additions(view: View) -> list[AddTask]:
 
 def _removals(view: View) -> list[RemoveTask]:
     sets = view.span_index.sets
-    return [RemoveTask(span) for span in sorted(view.span_index.surplus) if sets[span].state is SetState.REPLICATING]
+    return [RemoveTask(span) for span in sorted(view.span_index.surplus) if sets[span].state in _REMOVABLE]

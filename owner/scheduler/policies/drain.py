@@ -1,4 +1,4 @@
-"""Drain policy: a leaving capture's spans go to the others."""
+"""Drain policy: moves a leaving capture's spans to the others."""
 
 from owner.scheduler.captures import CaptureStatus
 from owner.scheduler.tasks import MoveTask
@@ -7,13 +7,14 @@ from reactor.ids import CaptureId
 
 
 def pick_target(view: View) -> CaptureId | None:
-    """A capture that says it is stopping and has spans. The owner is left out: it resigns, and its successor drains."""
+    """Return a stopping capture that has spans. The owner's capture is skipped: it resigns, and its successor drains
+    it."""
     stopping = {id for id, status in view.captures.items() if status is CaptureStatus.STOPPING and id != view.owner}
     return min((capture for capture in stopping if view.span_index.held_by(capture)), default=None)
 
 
 def plan(view: View, target: CaptureId) -> list[MoveTask]:
-    """A few moves away from ``target``, each to whoever has least by then; none before every span is settled."""
+    """Return a few moves away from ``target``, each to the least loaded capture; none before every span is settled."""
     loads = view.loads()
     loads.pop(target, None)
     if not loads or not view.is_settled:

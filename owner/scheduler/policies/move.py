@@ -1,4 +1,4 @@
-"""Move policy: moves a span to the capture that an operator asks for."""
+"""Move policy: moves a span to the capture that an operator requests."""
 
 from collections.abc import Mapping
 
@@ -9,12 +9,12 @@ from reactor.ids import CaptureId, TableSpan
 
 
 def plan(view: View, wishes: Mapping[TableSpan, CaptureId]) -> list[MoveTask]:
-    """Those that can start now."""
+    """Return the moves that can start now."""
     return [MoveTask(span, wishes[span]) for span in sorted(wishes) if _can_start(view, span, wishes[span])]
 
 
 def settle(view: View, wishes: dict[TableSpan, CaptureId]) -> None:
-    """Drop wishes that are fulfilled, or can never be: unknown span, or a capture that does not serve."""
+    """Drop requests that are fulfilled or impossible: an unknown span, or a capture that does not serve."""
     for span, capture in list(wishes.items()):
         replication = view.span_index.sets.get(span)
         if replication is None or capture not in view.serving or replication.primary == capture:

@@ -1,13 +1,13 @@
-"""Rebalance policy: evens out counts in one round, when an operator asks."""
+"""Rebalance policy: evens out span counts in one round, when an operator requests it."""
 
 from owner.scheduler.tasks import Burst
 from owner.scheduler.view import View, level
 
 
 def plan(view: View) -> Burst | None:
-    """One burst of moves that levels the counts; None while spans are not settled.
+    """Return one burst of moves that levels the counts; None while spans are not settled.
 
-    A leaving capture makes it an empty burst, so that the wish is dropped: its spans are moved anyway.
+    While a capture is leaving the burst is empty, so the request is dropped: its spans are moved anyway.
     """
     if view.has_stopping:
         return Burst(())

@@ -3,8 +3,7 @@
     client ──► endpoints ──► connection (one server) ──► stubs (aioetcd3)
        └─────► watching ──────┘
 
-``connect`` is the way in. Nothing outside this package knows aioetcd3 or grpc, and no error of theirs leaves it
-(``faults``).
+``connect`` creates a client. No other package uses aioetcd3 or grpc, and their errors are translated (``faults``).
 """
 
 from reactor.store.etcd import engine as _engine  # noqa: F401  # before grpc

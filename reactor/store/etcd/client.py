@@ -24,10 +24,10 @@ async def connect(
     password: str | None = None,
     timeout_s: float = 5.0,
 ) -> "GrpcEtcdClient":
-    """A client that has had one answer, so that a wrong endpoint, user or password shows at once.
+    """Return a client that has had one answer, so that a wrong endpoint, user or password is reported at once.
 
-    Every call takes ``timeout_s`` at most, over all endpoints; a change that has to authenticate first, as much again
-    for that. Close the client in the loop that opened it.
+    Every call takes at most ``timeout_s`` over all endpoints; a write that has to authenticate first, as much again for
+    that. Close the client in the loop that opened it.
 
     :raises EtcdUnreachableError: no endpoint answers.
     :raises EtcdAuthError: user or password are refused, or missing.
@@ -48,7 +48,7 @@ async def connect(
 
 
 class GrpcEtcdClient:
-    """Made by ``connect``."""
+    """Created by ``connect``."""
 
     def __init__(self, endpoints: Endpoints) -> None:
         self._endpoints = endpoints
@@ -89,7 +89,7 @@ class GrpcEtcdClient:
         try:
             await self._endpoints.repeatable(lambda connection: connection.revoke_lease(lease))
         except LeaseExpiredError:
-            return  # that is what was asked for
+            return  # already revoked, which is the goal
 
     async def keep_alive(self, lease: int) -> int:
         return await self._endpoints.repeatable(lambda connection: connection.keep_alive(lease))

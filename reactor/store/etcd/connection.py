@@ -1,6 +1,6 @@
-"""etcd connection: one server with a channel, aioetcd3's calls on it, and the token that proves who we are.
+"""etcd connection: a channel to one server, aioetcd3's calls on it, and the authentication token.
 
-A call that fails raises errors of ``reactor.errors``. Whether another server is asked then is for ``endpoints``.
+A failed call raises errors of ``reactor.errors``. ``endpoints`` decides whether to ask another server.
 """
 
 import asyncio
@@ -20,22 +20,22 @@ _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
     ("grpc.enable_http_proxy", 0),
-    # a server that is gone is noticed, and one that is back is found, within about a second
+    # detects a dead server, and finds a restarted one, within about a second
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.use_local_subchannel_pool", 1),
-    # no ping after each answer to learn how much may be under way: a mebibyte
+    # no ping after each answer to estimate the bandwidth; use a window of one mebibyte
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 1 << 20),
-    # fewer filters for each call: ``endpoints`` retries, and nothing is too big
+    # fewer filters per call: ``endpoints`` retries, and no message is too large
     ("grpc.enable_retries", 0),
     ("grpc.service_config_disable_resolution", 1),
     ("grpc.minimal_stack", 1),
 )
-#: A stream ends when its server loses the cluster's leader, instead of going silent.
+#: ends a stream when its server loses the cluster's leader, instead of leaving it silent
 _REQUIRE_LEADER = ("hasleader", "true")
 
 
@@ -46,6 +46,7 @@ class EtcdConnection(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no 
         self, endpoint: str, *, tls: TlsFiles | None, user: str | None, password: str | None, timeout_s: float
     ) -> None:
         self.endpoint = endpoint
+        self.tls = tls
         self._token: str | None = None
         super().__init__(_channel(endpoint, tls), timeout=timeout_s, username=user, password=password)
         self._watch_stub = WatchStub(self.channel)
@@ -57,7 +58,7 @@ class EtcdConnection(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no 
         timeout: float | None = None,
         skip_auth: bool = False,
     ) -> Any:
-        """Every call of the mixins ends here. A token that etcd no longer takes is replaced, once.
+        """The entry of all the mixins' calls. A token that etcd no longer accepts is replaced, once.
 
         ``timeout``: seconds, if fewer than the connection's own; authentication has its own.
         """
@@ -72,11 +73,11 @@ class EtcdConnection(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no 
 
     @property
     def is_connected(self) -> bool:
-        """The connection is up, as far as is known: no need to wait for it."""
+        """Whether the connection is up, as far as is known, so that there is no need to wait for it."""
         return bool(self.channel.get_state() is grpc.ChannelConnectivity.READY)
 
     async def is_ready(self) -> bool:
-        """Wait until the connection is up or has failed; it is made again in the background."""
+        """Wait until the connection is up or has failed; it reconnects in the background."""
         while True:
             state = self.channel.get_state(try_to_connect=True)
             if state is grpc.ChannelConnectivity.READY:
@@ -97,13 +98,13 @@ class EtcdConnection(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no 
         return await self.grpc_call(self._kv_stub.DeleteRange, rpc.DeleteRangeRequest(key=key), limit_s)
 
     async def txn(self, request: object, limit_s: float) -> Any:
-        """The answer with its header, which ``KV.txn`` hides."""
+        """Return the answer with its header, which ``KV.txn`` omits."""
         return await self.grpc_call(self._kv_stub.Txn, request, limit_s)
 
     async def keep_alive(self, lease: int) -> int:
-        """One renewal on a stream of its own: nothing is left to go stale between two of them.
+        """Renew once on a stream of its own, so that no stream becomes stale between renewals.
 
-        :raises LeaseExpiredError: the lease is over.
+        :raises LeaseExpiredError: the lease has expired.
         """
         call = self._lease_stub.LeaseKeepAlive(metadata=await self._credentials_metadata(_REQUIRE_LEADER))
         try:
@@ -122,18 +123,18 @@ class EtcdConnection(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no 
         return int(answer.TTL)
 
     async def open_watch(self) -> Any:
-        """A new watch stream; the caller writes requests, reads answers, and cancels it."""
+        """Open a new watch stream; the caller writes requests, reads answers, and cancels it."""
         return self._watch_stub.Watch(metadata=await self._credentials_metadata(_REQUIRE_LEADER))
 
     def stream_error(self, error: grpc.aio.AioRpcError) -> EtcdError:
-        """As ``faults.translate``; a stale token is dropped, and the next stream brings a new one."""
+        """Translate with ``faults.translate``; a stale token is dropped, and the next stream authenticates again."""
         if self._token is not None and faults.is_stale_token(error):
             self.drop_token()
             return faults.unreachable(self.endpoint, "the token has run out")
         return faults.translate(error, endpoint=self.endpoint)
 
     def drop_token(self) -> bool:
-        """Whether there was one: the next call authenticates again."""
+        """Drop the token; return whether there was one. The next call authenticates again."""
         had_token, self._token = self._token is not None, None
         return had_token
 
@@ -156,7 +157,7 @@ class EtcdConnection(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no 
         stale: tuple[tuple[str, str], ...],
         limit_s: float,
     ) -> Any:
-        """etcd refused the token, so nothing was done and the call may be made again."""
+        """Repeat a call whose token etcd rejected: it had no effect."""
         if self._token is not None and ("token", self._token) in stale:
             self.drop_token()
         try:
@@ -166,9 +167,9 @@ class EtcdConnection(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no 
 
 
 def normalize(endpoint: str, *, is_tls: bool) -> str:
-    """``scheme://host:port`` of an endpoint written with or without its scheme.
+    """Return ``scheme://host:port`` of an endpoint written with or without its scheme.
 
-    :raises EtcdError: malformed, or with a password in it, which would end up in logs.
+    :raises EtcdError: malformed, or containing a password, which would end up in logs.
     """
     text = endpoint if "://" in endpoint else f"{'https' if is_tls else 'http'}://{endpoint}"
     parts = urlsplit(text)

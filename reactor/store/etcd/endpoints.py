@@ -1,24 +1,29 @@
-"""Endpoints: several servers as one, the one in use, and what happens when it fails.
+"""Endpoints: several servers as one, with failover.
 
-A call goes only to a server whose connection is up, so one that is down costs nothing but the look. When a call
-fails for want of an answer the next server is in use; the call itself is repeated only if that changes nothing
-(``repeatable``), because the lost one may have been carried out.
+A call goes only to a server whose connection is up, so a server that is down costs almost nothing. If a call gets no
+answer, the next server is used from then on; the call itself is repeated only if it changes nothing (``repeatable``),
+because the lost one may have been applied.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import anyio
+from anyio import CapacityLimiter, to_thread
 
 from reactor.errors import EtcdUnreachableError
 from reactor.store.etcd import faults
 from reactor.store.etcd.connection import EtcdConnection
+from reactor.store.etcd.tls_refusal import tls_refusal
 
 T = TypeVar("T")
 
 _PAUSE_S = 0.05
-#: The least time that one server gets when others could answer instead.
+#: minimum time given to one server if others could answer instead
 _ATTEMPT_S_MIN = 1.0
+#: kept from a call's time for the question why TLS does not come about
+_REFUSAL_S = 0.5
 
 
 class Endpoints:
@@ -30,11 +35,11 @@ class Endpoints:
         self.timeout_s = timeout_s
 
     async def once(self, ask: Callable[[EtcdConnection, float], Awaitable[T]]) -> T:
-        """What ``ask`` brings from one server in the seconds it is given: what is left of ``timeout_s``.
+        """Return the result of ``ask`` from one server, called with the seconds left of ``timeout_s``.
 
-        It keeps to them by itself: grpc's own limit costs a fraction of a cancel scope, and here a tick waits.
+        ``ask`` must keep to that limit: grpc's own limit costs a fraction of a cancel scope, and a tick waits here.
 
-        :raises EtcdUnreachableError: no answer; it may yet have been done.
+        :raises EtcdUnreachableError: no answer; the call may have been applied.
         """
         left_s = self.timeout_s
         if not (connection := self._connections[self._current]).is_connected:
@@ -48,9 +53,9 @@ class Endpoints:
             raise
 
     async def repeatable(self, ask: Callable[[EtcdConnection], Awaitable[T]]) -> T:
-        """What ``ask`` brings from any server, within ``timeout_s`` all in all.
+        """Return the result of ``ask`` from any server, within ``timeout_s`` in total.
 
-        :raises EtcdUnreachableError: nothing within the time.
+        :raises EtcdUnreachableError: no answer within the time.
         """
         deadline = anyio.current_time() + self.timeout_s
         while True:
@@ -68,7 +73,7 @@ class Endpoints:
         return await self._ready_connection(anyio.current_time() + self.timeout_s)
 
     def leave(self, connection: EtcdConnection) -> None:
-        """Use the next server, unless somebody has left this one already."""
+        """Switch to the next server, unless another task has already left this one."""
         if self._connections[self._current] is connection:
             self._current = (self._current + 1) % len(self._connections)
 
@@ -79,19 +84,31 @@ class Endpoints:
     async def _ready_connection(self, deadline: float) -> EtcdConnection:
         if (connection := self._connections[self._current]).is_connected:
             return connection
-        while anyio.current_time() < deadline:
+        asked_by = deadline - (_REFUSAL_S if any(map(_is_https, self._connections)) else 0)
+        while anyio.current_time() < asked_by:
             for _ in self._connections:
                 connection = self._connections[self._current]
-                with anyio.CancelScope(deadline=self._attempt_deadline(deadline)):
+                with anyio.CancelScope(deadline=self._attempt_deadline(asked_by)):
                     if await connection.is_ready():
                         return connection
                 self.leave(connection)
             await anyio.sleep(_PAUSE_S)
+        if reason := await self._tls_refusal():
+            raise EtcdUnreachableError(reason)
         tried = ", ".join(connection.endpoint for connection in self._connections)
         raise EtcdUnreachableError(
             f"no etcd answers within {self.timeout_s:g} s at {tried}; "
             "start it, or correct the endpoints (and the TLS files, if there are any)"
         )
+
+    async def _tls_refusal(self) -> str:
+        """The first server's that has one; empty where nothing answers."""
+        with anyio.move_on_after(_REFUSAL_S):
+            for connection in filter(_is_https, self._connections):
+                ask = partial(tls_refusal, connection.endpoint, connection.tls, _REFUSAL_S)
+                if reason := await to_thread.run_sync(ask, abandon_on_cancel=True, limiter=CapacityLimiter(1)):
+                    return reason
+        return ""
 
     def _attempt_deadline(self, deadline: float) -> float:
         share_s = max(_ATTEMPT_S_MIN, self.timeout_s / len(self._connections))
@@ -103,3 +120,7 @@ class Endpoints:
         with anyio.CancelScope(deadline=deadline):
             return await ask(connection)
         raise faults.unreachable(connection.endpoint, "no answer in time")
+
+
+def _is_https(connection: EtcdConnection) -> bool:
+    return connection.endpoint.startswith("https://")

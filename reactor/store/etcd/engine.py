@@ -1,20 +1,20 @@
-"""gRPC engine: chooses what gRPC's core polls with in this process; imported before grpc, which reads it once.
+"""gRPC engine: chooses how gRPC's core polls in this process; imported before grpc, which reads it once.
 
-Since 1.80 the sockets of a Python process are polled by threads of the core's "event engine", one hop more between
-the network and the loop: 20 % of the CPU of a call, and as much of a tick (``python -m benchmarks reactor``). The
-poller from before it is still there, behind a switch that gRPC means to remove; versions that nobody has tried are
-left alone, for a switch that they do not know would be an error in every log.
+Since 1.80, a Python process's sockets are polled by threads of the core's "event engine", one more hop between the
+network and the loop: 20 % of the CPU of a call, and as much of a tick (``python -m benchmarks reactor``). The previous
+poller is still available, behind an experimental switch that gRPC intends to remove. Untested versions are left alone,
+since an unknown switch would log an error.
 """
 
 import os
 from importlib.metadata import version
 
-#: The versions with both engines, first and last.
+#: the first and the last version with both engines
 _FIRST, _LAST = (1, 80), (1, 85)
 
 
 def choose(grpc_version: str) -> None:
-    """What the user has set stays."""
+    """Set the switch. The user's own setting takes precedence."""
     major, minor = (int(part) for part in grpc_version.split(".")[:2])
     if _FIRST <= (major, minor) <= _LAST:
         os.environ.setdefault("GRPC_EXPERIMENTS", "-event_engine_client")

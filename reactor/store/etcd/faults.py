@@ -1,4 +1,4 @@
-"""Faults of etcd and gRPC as errors of ``reactor.errors``. Texts name the endpoint and never a password."""
+"""Faults: translates errors of etcd and gRPC to ``reactor.errors``. Texts name the endpoint and never a password."""
 
 import grpc
 
@@ -13,7 +13,7 @@ from reactor.errors import (
 
 Code = grpc.StatusCode
 
-#: A token that has run out, or that was made before the users were last changed: a new one helps.
+#: the token has expired, or predates a change of users: a new one helps
 _STALE_TOKEN = ("invalid auth token", "revision of auth store is old", "auth: revision in header is old")
 
 _BY_TEXT: tuple[tuple[str, type[EtcdError], str], ...] = (
@@ -29,8 +29,8 @@ _BY_TEXT: tuple[tuple[str, type[EtcdError], str], ...] = (
     ("permission denied", EtcdAuthError, "the user may not do this in etcd; grant it read and write below /weir/"),
     ("invalid auth token", EtcdAuthError, "etcd does not accept its own token; check that its members agree on users"),
 )
-#: INTERNAL is what a stream says whose connection has just gone, and etcd's own client continues after it
-#: (clientv3's ``isHaltErr``): whatever failed within, the next attempt may find it whole.
+#: INTERNAL is what a stream reports whose connection has just broken, and etcd's own client continues after it
+#: (clientv3's ``isHaltErr``), so it is retried
 _UNREACHABLE = frozenset(
     {Code.UNAVAILABLE, Code.DEADLINE_EXCEEDED, Code.CANCELLED, Code.RESOURCE_EXHAUSTED, Code.INTERNAL}
 )
@@ -41,7 +41,7 @@ def is_stale_token(error: grpc.aio.AioRpcError) -> bool:
 
 
 def translate(error: grpc.aio.AioRpcError, *, endpoint: str) -> EtcdError:
-    """The error that ``error`` is to callers."""
+    """Return ``error`` as an error of ``reactor.errors``."""
     details = error.details() or error.code().name
     known = from_text(details, endpoint=endpoint)
     if known is not None:
@@ -52,7 +52,7 @@ def translate(error: grpc.aio.AioRpcError, *, endpoint: str) -> EtcdError:
 
 
 def from_text(details: str, *, endpoint: str) -> EtcdError | None:
-    """The error that etcd means by ``details``, if it has a name here."""
+    """Return the error that etcd means by ``details``, or None if it has no class here."""
     for text, kind, message in _BY_TEXT:
         if text in details:
             return kind(f"{message} ({endpoint})")

@@ -1,12 +1,12 @@
-"""aioetcd3 stubs: made importable on today's Python and protobuf; no other module imports aioetcd3.
+"""aioetcd3 stubs: made importable on today's Python and protobuf; the only module that imports aioetcd3.
 
-Its generated ``*_pb2`` modules build descriptors in a way that protobuf no longer allows. The serialized descriptors
-embedded in them are good, so the message classes are rebuilt from those, and modules holding them take the place of
-the generated ones before aioetcd3 is imported. The pool is private: these files are called ``kv.proto``,
-``rpc.proto`` and ``auth.proto``, and would clash with anybody else's in the default pool.
+Its generated ``*_pb2`` modules build descriptors in a way that protobuf no longer allows. Their embedded serialized
+descriptors are valid, so the message classes are rebuilt from those, and modules holding them replace the generated
+ones before aioetcd3 is imported. The pool is private: the files are called ``kv.proto``, ``rpc.proto`` and
+``auth.proto``, and could clash with others in the default pool.
 
-Taken from it: the call mixins (``KV``, ``Lease``, ``Auth``) and the generated service stubs. Its ``Watch`` and its
-``client()`` need an event loop argument that is gone since Python 3.10, and are left alone.
+Used from it: the call mixins (``KV``, ``Lease``, ``Auth``) and the generated service stubs. Its ``Watch`` and
+``client()`` need an event loop argument that Python 3.10 removed, so they are not used.
 """
 
 import ast
@@ -19,7 +19,7 @@ from types import ModuleType
 from google.protobuf import descriptor_pool, message_factory
 
 _LITERAL = re.compile(r"^ *serialized_pb=_b\((?P<literal>'.*')\)", re.MULTILINE)
-#: In the order in which they depend on each other.
+#: in the order of their dependencies
 _FILES = ("kv", "auth", "rpc")
 
 
@@ -39,7 +39,7 @@ def _serialized_descriptor(source: str) -> bytes:
 
 
 def _module(name: str, pool: descriptor_pool.DescriptorPool) -> ModuleType:
-    """The messages and enum values of one file, under the names the generated module has."""
+    """Return the messages and enum values of one file, under the names of the generated module."""
     file = pool.FindFileByName(f"{name}.proto")
     module = ModuleType(f"aioetcd3._etcdv3.{name}_pb2", f"Messages of {name}.proto, rebuilt.")
     for message_name, message in file.message_types_by_name.items():
@@ -69,7 +69,8 @@ from aioetcd3.kv import KV  # noqa: E402
 from aioetcd3.lease import Lease  # noqa: E402
 from aioetcd3.utils import increment_last_byte  # noqa: E402
 
-#: "Say how far you are": newer than aioetcd3's rpc.proto, so it travels as an unknown field (number 3, empty message).
+#: requests a progress notification: newer than aioetcd3's rpc.proto, so sent as an unknown field (number 3, empty
+#: message)
 PROGRESS_REQUEST = rpc.WatchRequest.FromString(b"\x1a\x00")
 
 __all__ = ["KV", "PROGRESS_REQUEST", "Auth", "Lease", "WatchStub", "increment_last_byte", "rpc"]

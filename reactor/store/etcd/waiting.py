@@ -1,8 +1,8 @@
 """Waiting: awaits calls of grpc under anyio.
 
-A call of ``grpc.aio`` that is cancelled raises a fresh ``CancelledError``, in which anyio does not see its own: the
-scope that ended (a time limit, a task group) would let it pass as if somebody had cancelled the whole task. And a
-call whose channel is closed raises the same error although nobody cancelled anything. Both are distinguished here.
+A cancelled call of ``grpc.aio`` raises a new ``CancelledError`` that anyio does not recognise as its own: the scope
+that ended (a time limit, a task group) would let it pass as if the whole task had been cancelled. A call whose channel
+is closed raises the same error although nothing was cancelled. Both are distinguished here.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ T = TypeVar("T")
 
 
 async def answer_of(call: Awaitable[T]) -> T:
-    """``await call``, with cancellation as anyio knows it.
+    """Await ``call``, with anyio's cancellation.
 
-    :raises EtcdUnreachableError: the channel was closed under the call.
+    :raises EtcdUnreachableError: the channel was closed during the call.
     """
     try:
         return await call
     except asyncio.CancelledError:
-        await anyio.lowlevel.checkpoint_if_cancelled()  # raises anyio's own, if it was anyio
+        await anyio.lowlevel.checkpoint_if_cancelled()  # raises anyio's own error if anyio cancelled
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise

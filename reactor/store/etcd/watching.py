@@ -1,7 +1,7 @@
-"""Watch: one watch over as many etcd streams as it takes.
+"""Watch: one watch over as many etcd streams as needed.
 
-It continues behind the last event it has handed over, on another server if need be. A stream that is silent for a
-second is asked how far it is; one that stays silent for ten is given up. The position never comes from such progress
+It resumes after the last event it has delivered, on another server if necessary. A stream that is silent for a second
+is asked for progress; one that stays silent for ten is abandoned. The position is never taken from such progress
 answers, which may overtake events before etcd 3.5.8.
 """
 
@@ -26,7 +26,7 @@ from reactor.store.port import Event, WatchBatch
 PROGRESS_INTERVAL_S = 1.0
 SILENCE_S_MAX = 10.0
 _RECONNECT_PAUSE_S = 0.1
-#: what awaiting a part of a stream raises when the stream is over
+#: raised by reads from a stream that has ended
 _STREAM_ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError, EtcdUnreachableError)
 #: mvccpb.Event.DELETE
 _DELETE = 1
@@ -35,10 +35,10 @@ _log = structlog.get_logger()
 
 
 class Watching:
-    """``batches`` reads until the watch is impossible; ``attend`` to it beside that: it finds out about silence.
+    """Iterate ``batches``, and run ``attend`` beside it to detect silence.
 
-    What etcd sends is read in the task of whoever iterates, without another task or a queue in between: a worker's
-    next tick waits for it.
+    Responses are read in the iterating task, without another task or a queue between: a worker's next tick waits for
+    them.
     """
 
     def __init__(self, endpoints: Endpoints, prefix: str, *, start_revision: int) -> None:
@@ -47,13 +47,13 @@ class Watching:
         self._next_revision = start_revision
         self._door: EtcdConnection | None = None
         self._call: Any = None
-        #: since when nothing has come while somebody waited for it
+        #: since when the reader has waited without receiving anything
         self._heard_at = math.inf
         self._is_silent = False
         self._may_authenticate = True
 
     async def batches(self) -> AsyncGenerator[WatchBatch, None]:
-        """:raises CompactedError: what comes next is no longer there.
+        """:raises CompactedError: the next events are no longer available.
         :raises EtcdAuthError: this user may not watch.
         """
         try:
@@ -65,7 +65,7 @@ class Watching:
             self._close()
 
     async def attend(self) -> None:
-        """Ask a silent stream how far it is, and give up one that does not answer."""
+        """Ask a silent stream for progress, and abandon one that does not answer."""
         while True:
             await anyio.sleep(min(PROGRESS_INTERVAL_S, SILENCE_S_MAX))
             silent_s, call = anyio.current_time() - self._heard_at, self._call
@@ -73,13 +73,13 @@ class Watching:
                 continue
             if silent_s < SILENCE_S_MAX:
                 with anyio.move_on_after(SILENCE_S_MAX - silent_s), suppress(*_STREAM_ENDED):
-                    await answer_of(call.write(PROGRESS_REQUEST))  # if the stream is over, its reader says why
+                    await answer_of(call.write(PROGRESS_REQUEST))  # if the stream has ended, its reader reports why
             else:
                 self._is_silent = True
                 call.cancel()
 
     async def _next(self) -> WatchBatch | None:
-        """What comes next; None after an interruption, or when it was nothing for the reader."""
+        """Return the next batch; None after an interruption, or if the response had nothing for the reader."""
         try:
             if self._call is None:
                 await self._open()
@@ -116,7 +116,7 @@ class Watching:
         try:
             answer = await answer_of(call.read())
         finally:
-            self._heard_at = math.inf  # while the reader of the batches takes its time, silence is ours
+            self._heard_at = math.inf  # while the consumer is busy, silence is not the server's
         if answer is grpc.aio.EOF:
             raise faults.unreachable(connection.endpoint, "the watch stream ended")
         if answer.canceled:
@@ -127,7 +127,7 @@ class Watching:
         return _batch(answer) if answer.events or not answer.created else None
 
     def _failure(self, error: Exception) -> EtcdError:
-        """Why a stream ended, in our words."""
+        """Return why a stream ended, as one of our errors."""
         if self._is_silent and self._door is not None:
             return faults.unreachable(self._door.endpoint, f"the watch was silent for {SILENCE_S_MAX:g} s")
         if isinstance(error, EtcdError):
@@ -150,7 +150,7 @@ class Watching:
             )
         known = faults.from_text(answer.cancel_reason, endpoint=connection.endpoint)
         if known is None or (self._may_authenticate and connection.drop_token()):
-            # "permission denied" is also what etcd says of a token that it has forgotten
+            # "permission denied" is also etcd's answer to a token that it has forgotten
             self._may_authenticate = False
             return faults.unreachable(connection.endpoint, answer.cancel_reason or "etcd gave the watch up")
         return known

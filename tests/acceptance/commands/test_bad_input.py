@@ -2,11 +2,14 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from capture.api.client import Client
@@ -136,6 +139,96 @@ def test_ids(bed: Bed) -> None:
     is_one_line(create(bed, name="taken"), "taken")
     assert weir(bed, "changefeed", "remove", "-c", "taken").returncode == 0
     is_one_line(weir(bed, "changefeed", "remove", "-c", "taken"), "taken")
+
+
+def test_check_creates_nothing(bed: Bed) -> None:
+    sink = f"delta+file://{bed.lake('checked')}"
+    options = ["-c", "feed", "--source-uri", bed.postgres.uri("keyed"), "--sink-uri", sink, "--check"]
+    done = weir(bed, "changefeed", "create", *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("changefeed feed can be created: ")
+    nothing_is_left(bed)
+    is_one_line(weir(bed, "changefeed", "create", *options, "--target-ts", "1"), "target Ts 1 has passed")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[source]\npublication = "nowhere"', ("no publication nowhere",)),
+        (
+            "[[filter.event-filters]]\nmatcher = ['*.*']\nignore-insert-value-expr = \"i = 'abc'\"",
+            ("i = 'abc'", "type"),
+        ),
+        ("[[filter.column-selectors]]\nmatcher = ['*.*']\ncolumns = ['x']", ("leaves out i", "key")),
+    ],
+)
+def test_settings_that_do_not_fit_the_source(bed: Bed, tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
+    file = tmp_path / "feed.toml"
+    file.write_text(text)
+    options = ["--source-uri", bed.postgres.uri("keyed"), "--sink-uri", f"delta+file://{bed.lake('bad')}"]
+    is_one_line(weir(bed, "changefeed", "create", "-c", "feed", *options, "--config", str(file)), *words)
+    nothing_is_left(bed)
+
+
+def test_ctrl_c_during_create_leaves_nothing(bed: Bed) -> None:
+    """The source answers after the creator has left."""
+    sink = f"delta+file://{bed.lake('left')}"
+    options = ["-c", "feed", "--source-uri", bed.postgres.uri("keyed"), "--sink-uri", sink]
+    with psycopg.connect(bed.postgres.dsn("keyed")) as lock:
+        lock.execute("LOCK TABLE pg_catalog.pg_publication IN ACCESS EXCLUSIVE MODE")
+        with running(bed, "changefeed", "create", *options) as creating:
+            bed.wait_for("the check waits for the source", lambda: waits(bed))
+            creating.send_signal(signal.SIGINT)
+            assert creating.wait(10) == 130
+            assert creating.stderr is not None
+            assert creating.stderr.read() == ""
+    bed.wait_for("the check has ended", lambda: not is_checked(bed))
+    with Client(bed.processes[0].address) as client:
+        bed.wait_for("it is written down", lambda: client.audit(1)[0].status == 499)
+    nothing_is_left(bed)
+
+
+_CHECKS = "FROM pg_stat_activity WHERE datname = 'keyed' AND pid <> pg_backend_pid()"
+
+
+def waits(bed: Bed) -> bool:
+    return bool(bed.postgres.execute(f"SELECT 1 {_CHECKS} AND wait_event_type = 'Lock'"))
+
+
+def is_checked(bed: Bed) -> bool:
+    return bool(bed.postgres.execute(f"SELECT 1 {_CHECKS}"))
+
+
+def test_a_spark_that_is_away_is_waited_for_and_sigterm_ends_that(bed: Bed, tmp_path: Path) -> None:
+    options = ["--data-dir", str(tmp_path), "--log-storage", str(tmp_path / "log"), "--addr", "127.0.0.1:0"]
+    options += ["--secret-key-file", str(bed.directory / "secret.key"), "--cluster-id", "sparkless"]
+    with running(bed, "server", "--etcd", bed.etcd.url, "--spark-master", "spark://127.0.0.1:1", *options) as one:
+        assert one.stderr is not None
+        line = next(json.loads(line) for line in one.stderr if "waits for Spark" in line)
+        assert "no master answers at spark://127.0.0.1:1" in line["reason"]
+        one.send_signal(signal.SIGTERM)
+        assert one.wait(10) == 128 + signal.SIGTERM
+        assert "Traceback" not in one.stderr.read()
+
+
+@contextmanager
+def running(bed: Bed, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    """The command while it runs. It heeds Ctrl-C also where the tests run in the background of a shell, which makes all
+    below them ignore it."""
+    environment = {**os.environ, "WEIR_SERVER": f"http://{bed.processes[0].address}"}
+    command = [sys.executable, "-m", "capture", *arguments]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as one:
+        try:
+            yield one
+        finally:
+            one.kill()
 
 
 def test_config_files(bed: Bed, tmp_path: Path) -> None:

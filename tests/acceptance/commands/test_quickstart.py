@@ -23,7 +23,7 @@ def command(directory: Path, *, seconds: int) -> list[str]:
     return [sys.executable, "-m", "capture", "quickstart", *options]
 
 
-def test_it_ends_equal_and_goes_on(tmp_path: Path) -> None:
+def test_it_ends_equal_and_continues(tmp_path: Path) -> None:
     for attempt in (1, 2):
         done = subprocess.run(command(tmp_path / "weir", seconds=5), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -35,6 +35,16 @@ def test_it_ends_equal_and_goes_on(tmp_path: Path) -> None:
         assert document["changes"] > 0
         assert document["lag_p50_ms"] <= document["lag_p99_ms"]
         assert processes_below(tmp_path) == []
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("options", [("--spark", "standalone"), ("--storage", "s3")], ids=["standalone", "s3"])
+def test_it_ends_equal_on_a_spark_cluster_and_on_an_object_store(tmp_path: Path, options: tuple[str, str]) -> None:
+    done = subprocess.run([*command(tmp_path / "weir", seconds=5), *options], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert (document["equal"], document["tables"], document["rows_snapshot"]) == (True, 4, 100_011)
+    assert processes_below(tmp_path) == []
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,40 @@ def test_two_of_three_fall_at_work(ground: Ground, blows: list[Blow]) -> None:
 
 
 @pytest.mark.parametrize("action", [KILL, STOP])
+@pytest.mark.parametrize("point", [Point.DUMP_STAGED, Point.COPY_STAGED, Point.COPY_BEFORE_SINK, Point.COPY_AFTER_SINK])
+def test_the_owner_falls_while_a_table_is_copied_again(ground: Ground, point: Point, action: Action) -> None:
+    ground.strike((point, action), cause=lambda: ground.bed.ask(lambda c: c.resync_table(UPSERT, "public.account")))
+
+    def flows() -> bool:
+        view = ground.bed.query(UPSERT)
+        return not view.resyncs and not view.held
+
+    ground.bed.wait_for("the table flows", flows, timeout_s=CATCH_UP_TIMEOUT_S)
+
+
+@pytest.mark.parametrize("blow", [(Point.POSITION_TAKEN, KILL), (Point.POSITION_RECORDED, STOP)])
+def test_a_capture_falls_while_a_changefeed_takes_a_new_position(ground: Ground, blow: Blow) -> None:
+    bed, name = ground.bed, f"lost-{blow[1]}"
+    bed.create_feed(name)
+    bed.ask(lambda client: client.pause(name))
+    slot = f"SELECT {{}} FROM pg_replication_slots WHERE slot_name LIKE '%lost_{blow[1]}%' AND NOT active"
+    bed.wait_for("nobody reads the slot", lambda: bed.execute(slot.format("slot_name::text")) != [])
+    bed.execute(slot.format("pg_drop_replication_slot(slot_name)"))
+    ground.strike(blow, cause=lambda: bed.ask(lambda client: client.resume(name, resync=True)))
+
+    def is_copied() -> bool:
+        view = bed.query(name)
+        return view.checkpoint_ts > 0 and not (view.lost_tables or view.resyncs or view.held)
+
+    bed.wait_for("all tables are copied", is_copied, timeout_s=CATCH_UP_TIMEOUT_S)
+    ts = bed.last_ts()
+    bed.wait_for(f"{name} follows", lambda: bed.covers(name, ts), timeout_s=CATCH_UP_TIMEOUT_S)
+    ground.make_whole()
+    assert [found for found in bed.ask(lambda client: client.diff(name), timeout_s=60.0) if not found.equal] == []
+    bed.ask(lambda client: client.remove(name))
+
+
+@pytest.mark.parametrize("action", [KILL, STOP])
 @pytest.mark.parametrize("point", [Point.SPAN_OPENED, Point.SPAN_ASKED])
 def test_a_capture_falls_while_a_table_moves_to_it(ground: Ground, point: Point, action: Action) -> None:
     def move() -> None:

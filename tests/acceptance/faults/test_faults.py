@@ -98,14 +98,17 @@ def test_kill_etcd(bed: Bed) -> None:
 
 
 def test_etcd_forgets_its_history(bed: Bed) -> None:
-    """All the time, and while nobody watches: who comes back has to read everything again."""
+    """All the time, and while a capture does not watch: when it connects again, it has to read everything."""
     history = History(bed.etcd.url)
     before = resyncs(bed)
+    away = bed.sync_worker(UPSERT)
 
     def forget_while_away(_: Load) -> None:
+        bed.pause(away)  # otherwise it may connect before the history is gone
         bed.etcd.kill()
         bed.etcd.start()
         history.forget()
+        bed.proceed(away)
 
     with closing(history), history.forgetting():
         break_under_load(bed, forget_while_away)

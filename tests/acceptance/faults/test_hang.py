@@ -90,7 +90,7 @@ def test_a_changefeed_that_hangs_can_be_paused_and_resumed(bed: Bed) -> None:
     check_upsert(bed)
 
 
-def test_a_capture_whose_sink_hangs_leaves_when_told_to(bed: Bed) -> None:
+def test_a_capture_whose_sink_hangs_leaves_when_asked_to(bed: Bed) -> None:
     """When a changefeed starts, it is the capture itself that asks: a thread of its own hangs."""
     [process] = bed.processes
     bed.ask(lambda client: client.pause(CHANGELOG))

@@ -61,7 +61,7 @@ class TwoVersions(Bed):
     """Captures whose names are in ``old`` run the code of v0.1.0."""
 
     def __init__(self, directory: Path, *, captures: int) -> None:
-        super().__init__(directory, captures=captures)
+        super().__init__(directory, captures=captures, environment={"WEIR_PEER_AUTH": "accept"})
         self.code = unpacked(directory / VERSION)
         compile_kernels(self.code)
         self.old = {process.name for process in self.processes}

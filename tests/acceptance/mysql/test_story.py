@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agent.errors import NEW_SNAPSHOT
+from agent.errors import NEW_POSITION
 from reactor.records.changefeed import FeedState, SinkMode
 from tests.acceptance.bed import Load, Process
 from tests.acceptance.checks import CATCH_UP_TIMEOUT_S, CHANGELOG, FEEDS, SERVICE_TIMEOUT_S, UPSERT, follows
@@ -137,7 +137,7 @@ def lose_the_position(bed: MariaBed) -> None:
     assert error is not None
     assert error.code == "SnapshotLostByGC"
     assert f"has purged {needed}, which comes next ({newest} is its oldest)" in error.message
-    assert NEW_SNAPSHOT in error.message
+    assert NEW_POSITION in error.message
 
     bed.ask(lambda client: client.remove(UPSERT))
     shutil.rmtree(bed.lake(UPSERT))

@@ -44,7 +44,7 @@ def test_it_reads_what_comes_behind_its_place(server: MysqlServer, tmp_path: Pat
 
 
 @pytest.mark.matrix
-def test_its_error_is_told(server: MysqlServer, tmp_path: Path) -> None:
+def test_its_error_is_reported(server: MysqlServer, tmp_path: Path) -> None:
     server.execute(f"ALTER USER {USER}@'%' IDENTIFIED BY 'another'")
     with pytest.raises(WeirError, match=r"Debezium ended with code 1: .*Access denied"):
         Debezium(tmp_path, server, "t")

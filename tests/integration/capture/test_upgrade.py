@@ -20,14 +20,14 @@ from agent.ports.sink import FeedContext
 from agent.sinks import open_sink
 from agent.units.manifest import Manifest
 from capture.inspection.contents import inspect_segment
-from capture.security.secrets import Keeper
+from capture.security.secrets import Keeper, resolve
 from owner.scheduler.spans import even_spans
 from reactor import keys
 from reactor.ids import ChangefeedId, TableSpan
 from reactor.messages import Barrier
 from reactor.records import base as record
 from reactor.records import changefeed as records
-from reactor.records import held, partitioning, sync_point, task_position, upstream
+from reactor.records import held, log_head, partitioning, sync_point, task_position, upstream
 from reactor.records.base import Record
 from reactor.records.changefeed import SinkMode, UnitRecord
 from reactor.state import ChangefeedState, ClusterState
@@ -98,12 +98,12 @@ def test_sealed_uris_open_with_the_key_of_before(state: ClusterState) -> None:
     for name in FEEDS:
         info = state.changefeeds[ChangefeedId(name)].info
         assert info is not None
-        assert keeper.connectable(info.source).startswith(("postgresql://", "mysql://", "mariadb://"))
-        assert keeper.connectable(info.sink).endswith(f"/lake/{name}")
+        assert resolve(keeper.open(info.source)).startswith(("postgresql://", "mysql://", "mariadb://"))
+        assert resolve(keeper.open(info.sink)).endswith(f"/lake/{name}")
 
 
 def today() -> dict[str, type[Record]]:
-    modules = (partitioning, held, records, sync_point, task_position, upstream)
+    modules = (partitioning, held, log_head, records, sync_point, task_position, upstream)
     found = [kind for module in modules for kind in vars(module).values()]
     base = {record.Record, record.UserConfig}
     return {k.__name__: k for k in found if isinstance(k, type) and issubclass(k, Record) and k not in base}

@@ -10,7 +10,7 @@ from agent.log.storage import LogDirectory
 from agent.rows.batches import SegmentRef, TableBatch
 from agent.rows.schema import LOG_BATCH, Column, TableSchema
 from reactor.ids import Ts
-from reactor.records.changefeed import Era, LogHead
+from reactor.records.log_head import Era, LogHead
 
 
 def schema(table_id: int, *, columns: tuple[str, ...] = ("id",)) -> TableSchema:

@@ -47,13 +47,13 @@ async def test_what_it_raises_comes_out_as_it_is() -> None:
         await run(work, timeout_s=60)
 
 
-async def test_work_that_takes_too_long_is_told_to_end() -> None:
+async def test_work_that_takes_too_long_is_asked_to_end() -> None:
     work = Stubborn()
     assert await run(work) == "ended"
     assert work.cancelled == 1
 
 
-async def test_it_is_told_again() -> None:
+async def test_it_is_reported_again() -> None:
     """A job that had not begun when it was cancelled runs nevertheless."""
     work = Stubborn(after=2)
     assert await run(work) == "ended"
@@ -69,7 +69,7 @@ async def test_work_that_does_not_listen_is_left_behind() -> None:
     work.ended.set()
 
 
-async def test_work_that_nobody_wants_any_more_is_told_to_end() -> None:
+async def test_work_that_nobody_wants_any_more_is_asked_to_end() -> None:
     work = Stubborn()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(run, work)

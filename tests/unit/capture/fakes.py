@@ -5,10 +5,19 @@ import builtins
 import anyio
 
 from capture.api import port as views
+from capture.api.access import AuditView, Caller, TokenAsked, TokenView
 from capture.config import ServerSettings
-from capture.errors import CaptureNotFoundError, ChangefeedExistsError, ChangefeedNotFoundError, JobRefusedError
+from capture.errors import (
+    CaptureNotFoundError,
+    ChangefeedExistsError,
+    ChangefeedNotFoundError,
+    JobRefusedError,
+    TokenNotFoundError,
+)
+from capture.member.access import OwnToken
 from capture.security.secrets import mask
 from reactor.errors import NotOwnerError, OwnerNotFoundError
+from reactor.records.access import Role
 from reactor.records.changefeed import FeedState
 from reactor.views import ChangefeedView, TableView
 
@@ -21,21 +30,30 @@ class MemoryCluster:
         self.specs: dict[str, views.ChangefeedSpec] = {}
         self.feeds: dict[str, ChangefeedView] = {}
         self.diffs: list[views.TableDiff] = []
+        self.repairs: list[views.TableRepair] = []
         self.updates: list[views.ChangefeedUpdate] = []
         self.notices: tuple[str, ...] = ()
+        #: tables that are copied again
+        self.resynced: list[str] = []
+        self.steps: list[str] = []
         #: spans and workers of capture-1, one less each time it is drained
         self.load = 3
+        #: captures without the new secret key, one less each time it is asked for
+        self.lacking: tuple[str, ...] = ()
         self.breaks_with: Exception | None = None
+        #: what the check of source and sink waits for, and how far it is
+        self.checking: anyio.Event | None = None
+        self.checked = ""
         self._is_owner = is_owner
 
     @property
     def is_owner(self) -> bool:
         return self._is_owner
 
-    async def owner_address(self) -> str:
+    async def owner_endpoint(self) -> views.Endpoint:
         if not self.owner:
             raise OwnerNotFoundError("no owner is elected at the moment; try again")
-        return self.owner
+        return views.Endpoint(self.owner)
 
     async def status(self) -> views.StatusView:
         return views.StatusView(version="1", id="capture-1", cluster_id="test", pid=1, is_owner=self._is_owner)
@@ -43,13 +61,14 @@ class MemoryCluster:
     async def health(self) -> views.HealthView:
         return views.HealthView(healthy=self._is_owner, problem="" if self._is_owner else "no owner")
 
+    async def ready(self) -> views.ReadyView:
+        return views.ReadyView(ready=self._is_owner, waits_for="" if self._is_owner else "this capture waits for Spark")
+
     async def captures(self) -> builtins.list[views.CaptureView]:
         return [views.CaptureView(id="capture-1", address="127.0.0.1:8300", is_owner=self._is_owner)]
 
     async def create(self, spec: views.ChangefeedSpec) -> ChangefeedView:
-        self._check()
-        if spec.changefeed_id in self.feeds:
-            raise ChangefeedExistsError(f"changefeed {spec.changefeed_id} exists; choose another id")
+        await self.check(spec)
         self.specs[spec.changefeed_id] = spec
         view = ChangefeedView(
             id=spec.changefeed_id,
@@ -60,6 +79,21 @@ class MemoryCluster:
             sink=mask(spec.sink_uri),
         )
         return self._put(view).model_copy(update={"notices": self.notices})
+
+    async def check(self, spec: views.ChangefeedSpec) -> views.CheckView:
+        self._check()
+        if spec.changefeed_id in self.feeds:
+            raise ChangefeedExistsError(f"changefeed {spec.changefeed_id} exists; choose another id")
+        if self.checking is not None:
+            self.checked = "begun"
+            try:
+                await self.checking.wait()
+            except anyio.get_cancelled_exc_class():
+                self.checked = "cancelled"
+                raise
+        self.checked = "done"
+        source, sink = mask(spec.source_uri), mask(spec.sink_uri)
+        return views.CheckView(id=spec.changefeed_id, source=source, sink=sink, notices=self.notices)
 
     async def list(self) -> builtins.list[ChangefeedView]:
         self._check()
@@ -75,7 +109,10 @@ class MemoryCluster:
         feed = await self.query(changefeed_id)
         return self._put(feed.model_copy(update={"state": FeedState.STOPPED}))
 
-    async def resume(self, changefeed_id: str, *, overwrite_checkpoint_ts: int | None = None) -> ChangefeedView:
+    async def resume(
+        self, changefeed_id: str, *, overwrite_checkpoint_ts: int | None = None, resync: bool = False
+    ) -> ChangefeedView:
+        self.resynced += [changefeed_id] if resync else []
         feed = await self.query(changefeed_id)
         if feed.state is FeedState.NORMAL:
             raise JobRefusedError(f"changefeed {changefeed_id} is running; pause it first")
@@ -100,6 +137,46 @@ class MemoryCluster:
         await self.query(changefeed_id)
         return views.CutView(changefeed_id=changefeed_id, table=table, spans=1, wanted=spans or 6)
 
+    async def resync_table(self, changefeed_id: str, table: str) -> views.TableResyncView:
+        await self.query(changefeed_id)
+        self.resynced.append(table)
+        return views.TableResyncView(changefeed_id=changefeed_id, table=table)
+
+    async def cancel_resync(self, changefeed_id: str, table: str) -> views.TableResyncView:
+        if table not in self.resynced:
+            raise JobRefusedError(f"{table} is not being copied; see `weir tables -c {changefeed_id}`")
+        self.resynced.remove(table)
+        return views.TableResyncView(changefeed_id=changefeed_id, table=table, resyncing=False)
+
+    async def pause_table(self, changefeed_id: str, table: str) -> views.TableStepView:
+        return await self._step(changefeed_id, "pause", table)
+
+    async def resume_table(self, changefeed_id: str, table: str) -> views.TableStepView:
+        return await self._step(changefeed_id, "resume", table)
+
+    async def skip_table(
+        self, changefeed_id: str, table: str, ts: int, *, confirmed: bool = False
+    ) -> views.TableStepView:
+        if not confirmed:
+            raise JobRefusedError("confirm that")
+        return await self._step(changefeed_id, f"skip to {ts}", table)
+
+    async def add_table(self, changefeed_id: str, table: str) -> views.UpdateView:
+        return await self._move(changefeed_id, f"add {table}")
+
+    async def remove_table(self, changefeed_id: str, table: str) -> views.UpdateView:
+        return await self._move(changefeed_id, f"remove {table}")
+
+    async def _move(self, changefeed_id: str, what: str) -> views.UpdateView:
+        self.steps.append(what)
+        return views.UpdateView(changefeed=await self.query(changefeed_id))
+
+    async def _step(self, changefeed_id: str, what: str, table: str) -> views.TableStepView:
+        await self.query(changefeed_id)
+        self.steps.append(f"{what} {table}")
+        notices = ("changes are left out",) if what.startswith("skip") else ()
+        return views.TableStepView(changefeed_id=changefeed_id, table=table, ts=7, notices=notices)
+
     async def rebalance(self, changefeed_id: str) -> None:
         await self.query(changefeed_id)
 
@@ -109,6 +186,11 @@ class MemoryCluster:
             raise CaptureNotFoundError(f"no capture {capture_id}; see `weir capture list`")
         self.load = max(0, self.load - 1)
         return views.DrainView(capture=capture_id, remaining=self.load)
+
+    async def rotate_secret(self) -> views.RotationView:
+        self._check()
+        self.lacking = self.lacking[1:]
+        return views.RotationView(fingerprint="f" * 16, lacking=self.lacking, resealed=2, done=not self.lacking)
 
     async def resign_owner(self) -> views.ResignView:
         self._check()
@@ -124,6 +206,11 @@ class MemoryCluster:
     async def diff(self, changefeed_id: str) -> builtins.list[views.TableDiff]:
         await self.query(changefeed_id)
         return self.diffs
+
+    async def repair(self, changefeed_id: str, asked: views.RepairAsked) -> builtins.list[views.TableRepair]:
+        await self.query(changefeed_id)
+        wanted = (one for one in self.repairs if not asked.tables or one.table in asked.tables)
+        return [one.model_copy(update={"dry_run": asked.dry_run}) for one in wanted]
 
     async def _standing(self, changefeed_id: str) -> ChangefeedView:
         feed = await self.query(changefeed_id)
@@ -142,12 +229,62 @@ class MemoryCluster:
         return view
 
 
+ADMIN = Caller("admin", Role.ADMIN, "t0")
+
+
+class MemoryAccess:
+    """Satisfies ``capture.api.access.Access``. ``callers``: by token; ``entries``: of the trail."""
+
+    def __init__(self, **callers: Caller) -> None:
+        self.callers = {"secret": ADMIN} | callers
+        self.views: dict[str, TokenView] = {}
+        self.entries: list[AuditView] = []
+        self.breaks_with: Exception | None = None
+
+    async def caller(self, token: str) -> Caller | None:
+        return self.callers.get(token)
+
+    async def create(self, asked: TokenAsked, by: Caller) -> TokenView:
+        token = f"weir_{len(self.views)}"
+        view = TokenView(
+            id=f"t{len(self.callers)}", name=asked.name, role=asked.role, created_at=1.0, created_by=by.name
+        )
+        self.views[view.id] = view
+        self.callers[token] = Caller(asked.name, asked.role, view.id)
+        return view.model_copy(update={"token": token})
+
+    async def list(self) -> builtins.list[TokenView]:
+        return [*self.views.values()]
+
+    async def revoke(self, token_id: str) -> TokenView:
+        if token_id not in self.views:
+            raise TokenNotFoundError(f"no token {token_id!r}; `weir token list` shows which there are")
+        self.callers = {token: caller for token, caller in self.callers.items() if caller.token != token_id}
+        self.views[token_id] = self.views[token_id].model_copy(update={"revoked_at": 2.0})
+        return self.views[token_id]
+
+    async def begin(self, caller: Caller, method: str, path: str, source: str, *, detail: str = "") -> str:
+        if self.breaks_with is not None:
+            raise self.breaks_with
+        named = {"name": caller.name, "role": caller.role, "token": caller.token}
+        self.entries.append(AuditView(time=1.0, method=method, path=path, source=source, **named))
+        return str(len(self.entries) - 1)
+
+    async def end(self, entry: str, status: int) -> None:
+        self.entries[int(entry)] = self.entries[int(entry)].model_copy(update={"status": status})
+
+    async def trail(self, limit: int) -> builtins.list[AuditView]:
+        return self.entries[-limit:]
+
+
 class MemoryMember:
     """Satisfies ``capture.server.Member``: registers nowhere, leaves when asked."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.cluster = MemoryCluster()
+        self.access = MemoryAccess()
+        self.own_token = OwnToken()
         self.events: list[str] = []
         self.fails_with: Exception | None = None
         self._leaving = anyio.Event()
@@ -155,6 +292,7 @@ class MemoryMember:
 
     async def run(self) -> None:
         self.events.append("run")
+        self.access.callers[self.own_token.value] = ADMIN
         if self.fails_with is not None:
             raise self.fails_with
         self._ready.set()

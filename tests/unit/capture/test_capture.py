@@ -2,14 +2,18 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import anyio
 import pytest
 
+from agent.health.health import Health
 from capture.capture import Capture
 from capture.config import ServerSettings, load_server_settings
+from capture.member.copies import CopyPlace, CopyProgress
 from capture.member.services import DataPlane, MemberDataPlane
+from capture.security.key_file import new_key
+from capture.security.secrets import Keeper
 from reactor.ids import CaptureId
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
@@ -22,11 +26,18 @@ pytestmark = pytest.mark.looptime
 class NoWorks:
     """For a capture that is given nothing to do."""
 
+    keeper = Keeper(new_key())
+    waits_for = ""
+    copies: ClassVar[dict[CopyPlace, CopyProgress]] = {}
+
+    def __init__(self) -> None:
+        self.health = Health()
+
     async def start(self, client: EtcdClient) -> None: ...
 
     async def stop(self) -> None: ...
 
-    def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> MemberDataPlane:
+    def for_member(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> MemberDataPlane:
         return cast("MemberDataPlane", self)
 
 
@@ -44,14 +55,14 @@ def capture_of(client: EtcdClient, directory: Path) -> Capture:
     return Capture(settings, data_plane=cast("DataPlane", NoWorks()), connect_etcd=connect, transport=MemoryNetwork())
 
 
-async def test_told_to_leave_while_a_life_begins_it_leaves(tmp_path: Path) -> None:
+async def test_asked_to_leave_while_a_life_begins_it_leaves(tmp_path: Path) -> None:
     etcd = MemoryEtcd()
     capture = capture_of(SlowToRegister(etcd), tmp_path)
     with anyio.fail_after(20):
         async with anyio.create_task_group() as group:
             group.start_soon(capture.run)
             await anyio.sleep(0.5)
-            assert capture.life is None
+            assert capture.membership is None
             assert (await capture.cluster.health()).problem.startswith("this capture is starting")
             await capture.leave()
     left = await MemoryClient(etcd).get_prefix("/weir/")
@@ -60,7 +71,7 @@ async def test_told_to_leave_while_a_life_begins_it_leaves(tmp_path: Path) -> No
     )
 
 
-async def test_told_to_leave_while_it_waits_for_its_next_life_it_leaves_at_once(tmp_path: Path) -> None:
+async def test_asked_to_leave_while_it_waits_for_its_next_life_it_leaves_at_once(tmp_path: Path) -> None:
     etcd = MemoryEtcd()
     capture = capture_of(MemoryClient(etcd), tmp_path)
     with anyio.fail_after(60):
@@ -68,12 +79,12 @@ async def test_told_to_leave_while_it_waits_for_its_next_life_it_leaves_at_once(
             group.start_soon(capture.run)
             for _ in range(2):
                 await capture.ready()
-                while capture.life is None:  # noqa: ASYNC110 - virtual time jumps
+                while capture.membership is None:  # noqa: ASYNC110 - virtual time jumps
                     await anyio.sleep(0.1)
-                life = capture.life
+                membership = capture.membership
                 for lease in list(etcd._leases):
                     etcd.revoke(lease)
-                while capture.life is life:  # noqa: ASYNC110
+                while capture.membership is membership:  # noqa: ASYNC110
                     await anyio.sleep(0.1)
             started = anyio.current_time()
             await capture.leave()

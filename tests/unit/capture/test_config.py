@@ -143,3 +143,31 @@ def test_other_captures_are_listened_to_on_the_same_host() -> None:
     assert load_server_settings(peer_addr="h:9").listen_peer_addr == "h:9"
     with pytest.raises(ConfigError, match="'peer-addr' in --peer-addr"):
         load_server_settings(peer_addr="h")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"addr": "localhost:1", "peer_addr": "[::1]:2"},
+        {"addr": "10.0.0.1:8300", "insecure": True},
+        {"addr": "10.0.0.1:8300", "tls_ca_file": "ca", "tls_cert_file": "c", "tls_key_file": "k"},
+    ],
+)
+def test_loopback_needs_no_tls_and_other_addresses_do(given: dict[str, object]) -> None:
+    load_server_settings(**given).check_reach()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"addr": "10.0.0.1:8300"}, r"addr 10.0.0.1:8300 can be reached from other machines.*; give .* or --insecure"),
+        ({"addr": "0.0.0.0:1"}, "addr 0.0.0.0:1 can be reached"),
+        ({"addr": "database:1"}, "addr database:1 can be reached"),
+        ({"peer_addr": "[2001:db8::1]:2"}, "peer-addr .* can be reached"),
+        ({"tls_cert_file": "c", "tls_key_file": "k"}, "TLS needs .* together; give tls-ca-file too"),
+    ],
+)
+def test_what_other_machines_reach_is_encrypted_or_refused(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_server_settings(**given).check_reach()

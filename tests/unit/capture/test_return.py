@@ -16,7 +16,7 @@ EVERYTHING = ("get", "get_prefix", "put", "delete", "txn", "grant", "revoke", "k
 
 
 async def next_life(capture: Capture) -> None:
-    while capture.life is None:  # noqa: ASYNC110 - virtual time jumps
+    while capture.membership is None:  # noqa: ASYNC110 - virtual time jumps
         await anyio.sleep(0.05)
 
 
@@ -29,7 +29,7 @@ async def test_it_is_back_within_two_seconds_after_etcd_is(tmp_path: Path) -> No
         await capture.ready()
         cut.is_on = True
         await anyio.sleep(100)
-        assert capture.life is None
+        assert capture.membership is None
         assert (await capture.cluster.health()).problem.startswith("this capture lost its session")
         cut.is_on = False
         healed = anyio.current_time()
@@ -47,10 +47,10 @@ async def test_the_third_life_in_a_row_waits(tmp_path: Path) -> None:
         started = anyio.current_time()
         for _ in range(2):
             await next_life(capture)
-            life = capture.life
+            membership = capture.membership
             for lease in list(etcd._leases):
                 etcd.revoke(lease)
-            while capture.life is life:  # noqa: ASYNC110 - virtual time jumps
+            while capture.membership is membership:  # noqa: ASYNC110 - virtual time jumps
                 await anyio.sleep(0.05)
         await next_life(capture)
         assert anyio.current_time() - started >= 20.0 - 0.1

@@ -12,8 +12,19 @@ from agent.control.agent import Agent
 from agent.control.gate import Gate
 from agent.control.gate import Owner as Elected
 from agent.control.runtime import FlushLimits, held_tables
+from agent.log.head import begun_again as log_again
+from agent.ports.source import Position
+from agent.units.renewal import begun_again
 from owner.owner import Owner
-from owner.questions import ApplySchema, ReadPositions, ReleaseSource, RepartitionTable
+from owner.questions import (
+    ApplySchema,
+    CopyTable,
+    DropCopy,
+    PlaceTable,
+    ReadPositions,
+    ReleaseSource,
+    RepartitionTable,
+)
 from owner.settings import OwnerSettings
 from reactor import keys
 from reactor.effects import Answer, Commit, Effect, Log, Send, WakeAt
@@ -22,20 +33,13 @@ from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import Message, SpanCheckpoint
 from reactor.questions import Answered, Ask
 from reactor.records.base import COUNT_MAX, Record
-from reactor.records.changefeed import (
-    CaptureInfo,
-    ChangefeedInfo,
-    DdlRecord,
-    LogHead,
-    RunningError,
-    TableRecord,
-    Unit,
-    UnitRecord,
-    UnitStage,
-)
+from reactor.records.capture import CaptureInfo
+from reactor.records.changefeed import ChangefeedInfo, DdlRecord, RunningError, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.log_head import LogHead
 from reactor.records.task_position import TaskPosition
 from reactor.state import ChangefeedState, ClusterState
 from reactor.store.port import Event
+from reactor.txn import OPERATIONS_MAX
 from reactor.views import ChangefeedView
 from tests.unit.owner.owner_build import FEED, info
 
@@ -124,6 +128,7 @@ class SmallCluster:
         self.reads: list[ReadPositions] = []
         self.repartitions: list[RepartitionTable] = []
         self.schemas: list[ApplySchema] = []
+        self.copies: list[CopyTable | PlaceTable | DropCopy] = []
         self.logs: list[Log] = []
         self.jobs: list[object] = []
         self.processors: dict[tuple[CaptureId, ChangefeedId], Processor] = {}
@@ -202,6 +207,12 @@ class SmallCluster:
                 self._put_unit(feed, order, UnitStage.FINISHED, capture)
                 processor.happened(effects.UnitFinished(order.source, order.epoch))
 
+    def take_position(self, ts: int, *, feed: ChangefeedId = FEED) -> None:
+        """The sync unit has another position, and the log begins there."""
+        found = self.state.changefeeds[feed]
+        self.put(keys.UnitKey(CLUSTER, NAMESPACE, feed, "main"), begun_again(found.units["main"], Position(Ts(ts))))
+        self.put(keys.LogKey(CLUSTER, NAMESPACE, feed, "main"), log_again(found.heads["main"], Ts(ts), position=""))
+
     def workers(self, feed: ChangefeedId = FEED) -> list[tuple[CaptureId, Unit]]:
         found = (
             (capture, processor) for (capture, owned), processor in sorted(self.processors.items()) if owned == feed
@@ -261,12 +272,15 @@ class SmallCluster:
                 self.repartitions.append(question)
             case Ask(question=ApplySchema() as question):
                 self.schemas.append(question)
+            case Ask(question=CopyTable() | PlaceTable() | DropCopy() as question):
+                self.copies.append(question)
             case Log():
                 self.logs.append(effect)
             case WakeAt():
                 self.wake_at = effect.at
 
     def _commit(self, effect: Commit) -> None:
+        assert len(effect.group.patches) < OPERATIONS_MAX, "etcd refuses it"
         for patch in effect.group.patches:
             stored = self.state.raw.get(patch.key)
             try:
@@ -311,7 +325,7 @@ class SmallCluster:
         tables = stored.tables if stored and stored.unit is order.unit is Unit.SYNC else TABLES
         record = UnitRecord(
             unit=order.unit, stage=stage, epoch=order.epoch, worker=capture, tables=tables, start_ts=Ts(100)
-        )
+        ).with_(lost_ts=stored.lost_ts if stored else Ts(0), joining=stored.joining if stored else ())
         self.put(keys.UnitKey(CLUSTER, NAMESPACE, feed, order.source), record)
 
 

@@ -14,7 +14,8 @@ from reactor.errors import ConflictError, FormatError
 from reactor.ids import CaptureId
 from reactor.records import formats
 from reactor.records.base import later
-from reactor.records.changefeed import CaptureInfo, ChangefeedConfig, EventFilter, FilterConfig
+from reactor.records.capture import CaptureInfo
+from reactor.records.changefeed import ChangefeedConfig, EventFilter, FilterConfig
 from reactor.records.formats import ClusterFormat
 from reactor.state import ClusterState
 from reactor.store.port import Event

@@ -37,6 +37,9 @@ PLACES = (
     keys.SyncPointKey(CLUSTER, NAMESPACE, FEED, 150),
     keys.PartitioningKey(CLUSTER, NAMESPACE, FEED, 1),
     keys.HeldKey(CLUSTER, NAMESPACE, FEED, 1),
+    keys.AttemptKey(CLUSTER, NAMESPACE, FEED, B),
+    keys.SuspectsKey(CLUSTER, NAMESPACE, FEED),
+    keys.StreamAttemptKey(CLUSTER, NAMESPACE, FEED, "main"),
 )
 #: and those of the whole cluster
 SHARED = (
@@ -45,6 +48,7 @@ SHARED = (
     keys.UpstreamKey(CLUSTER, NAMESPACE, "main"),
     keys.DeleteCountKey(CLUSTER),
     keys.LogStorageKey(CLUSTER),
+    keys.SecretKeyKey(CLUSTER),
     keys.ReaderKey(CLUSTER, 7),
 )
 #: what a tick might choke on, and some of what it takes
@@ -65,6 +69,9 @@ def examples(cluster: SmallCluster) -> dict[str, Any]:
         str(PLACES[6]): {"ts": 150, "time": 1.0, "versions": {"public.t1": "3"}},
         str(PLACES[7]): {"table_id": 1, "spans": 1, "wanted": 2, "under_way": {"spans": 2, "ts": 120}},
         str(PLACES[8]): {"table_id": 1, "ts": 120, "error": {"code": "X", "message": "y"}},
+        str(PLACES[9]): {"tables": [1], "is_trial": True},
+        str(PLACES[10]): {"tables": [1, 2], "ts": 120, "capture": "b"},
+        str(PLACES[11]): {"capture": "b", "process": "x", "epoch": 1, "ts": 120, "ended": ["a"]},
         str(SHARED[2]): {"source": "main", "kind": "postgresql", "system_id": "1"},
         str(SHARED[1]): {"number": 1},
     }
@@ -134,7 +141,7 @@ def check_messages(cluster: SmallCluster) -> None:
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
-def test_what_stands_under_a_changefeeds_keys_hurts_that_changefeed_alone(data: st.DataObject) -> None:
+def test_values_under_a_changefeeds_keys_hurts_that_changefeed_alone(data: st.DataObject) -> None:
     cluster = healthy()
     found = examples(cluster)
     for _ in range(data.draw(st.integers(1, 2))):
@@ -148,7 +155,7 @@ def test_what_stands_under_a_changefeeds_keys_hurts_that_changefeed_alone(data: 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
-def test_what_stands_under_the_clusters_own_keys_ends_nobodys_tick(data: st.DataObject) -> None:
+def test_values_under_the_clusters_own_keys_ends_nobodys_tick(data: st.DataObject) -> None:
     cluster = healthy()
     found = examples(cluster)
     place = data.draw(st.sampled_from(SHARED))

@@ -8,7 +8,7 @@ from owner.settings import BackoffSettings, OwnerSettings
 from reactor import keys
 from reactor.effects import Log
 from reactor.ids import ChangefeedId, TableSpan, Ts
-from reactor.records.changefeed import FeedState, Mode, Unit, UnitStage
+from reactor.records.changefeed import DdlRecord, FeedState, Mode, Unit, UnitStage
 from reactor.records.formats import NEWEST
 from reactor.records.task_position import TaskPosition
 from reactor.views import ChangefeedView
@@ -114,7 +114,7 @@ def test_target_holds_and_then_finishes() -> None:
     assert cluster.info().state is FeedState.FINISHED
 
 
-def test_error_of_a_processor_waits_and_runs_anew() -> None:
+def test_error_of_a_processor_waits_and_runs_again() -> None:
     cluster = running("a", "b")
     epoch = cluster.info().epoch
     cluster.report(B, error("JobFailed"))
@@ -159,7 +159,7 @@ def test_an_error_that_changes_while_it_is_taken_is_not_lost() -> None:
         patch.function(TaskPosition(error=error("Two")).encode())
 
 
-def test_where_the_source_is_read_on_is_told_by_the_log_and_before_it_by_the_snapshot() -> None:
+def test_where_the_source_is_read_on_is_reported_by_the_log_and_before_it_by_the_snapshot() -> None:
     cluster = SmallCluster(A, settings=STEADY)
     cluster.create()
     cluster.step()
@@ -258,7 +258,19 @@ def test_remove_stops_cleans_up_deletes_and_then_answers() -> None:
     assert cluster.owner.changefeeds == {}
 
 
-def test_removal_goes_on_under_a_new_owner() -> None:
+def test_more_keys_than_fit_into_one_transaction_are_removed() -> None:
+    cluster = running("a")
+    for ts in range(300, 600):
+        cluster.put(keys.DdlKey(CLUSTER, NAMESPACE, FEED, Ts(ts)), DdlRecord(ts=Ts(ts)))
+    cluster.ask(jobs.Remove("1", FEED))
+    cluster.ask(released())
+    assert "1" not in cluster.answers, "not before its info is gone"
+    cluster.step(4)
+    assert cluster.answers["1"].error == ""
+    assert not [key for key in cluster.state.raw if "feed" in key]
+
+
+def test_removal_continues_under_a_new_owner() -> None:
     cluster = running("a", "b")
     cluster.ask(jobs.Remove("1", FEED))
     cluster.elect(B)
@@ -287,7 +299,7 @@ def test_what_a_late_writer_leaves_is_swept_away() -> None:
     assert "cannot be read" in cluster.answers["2"].error
 
 
-def test_removal_that_cannot_clean_up_says_so_and_can_be_forced() -> None:
+def test_removal_that_cannot_clean_up_reports_it_and_can_be_forced() -> None:
     cluster = running("a")
     cluster.ask(jobs.Remove("1", FEED))
     cluster.ask(released("host is down"))
@@ -405,7 +417,7 @@ def test_a_record_that_cannot_be_read_holds_its_changefeed_still() -> None:
     assert key in cluster.view().blocked_by
 
 
-def test_two_jobs_at_once_the_second_is_told_to_ask_again() -> None:
+def test_two_jobs_at_once_the_second_has_to_ask_again() -> None:
     cluster = running("a")
     cluster.jobs = [jobs.Pause("1", FEED), jobs.Resume("2", FEED), jobs.Query("3", FEED)]
     cluster.step()
@@ -449,7 +461,7 @@ def test_what_a_starting_changefeed_waits_for(steps: int, shown: str) -> None:
     assert cluster.view().blocked_by == shown
 
 
-def test_what_stands_still_is_named() -> None:
+def test_what_makes_no_progress_is_named() -> None:
     cluster = running("a", "b")
     assert cluster.view().blocked_by == ""
     cluster.step(30)

@@ -97,7 +97,7 @@ def test_a_process_kills_itself() -> None:
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "0\n1\n")
 
 
-def test_a_process_stops_itself_and_goes_on_when_told() -> None:
+def test_a_process_stops_itself_and_continues_when_asked() -> None:
     with subprocess.Popen(walk(), env=environment("stop@3"), stdout=subprocess.PIPE, text=True) as process:
         _, status = os.waitpid(process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)

@@ -5,13 +5,13 @@ import pytest
 from reactor import keys
 from reactor.errors import Scope
 from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.records.attempts import Attempt, Suspects
 from reactor.records.base import Record
+from reactor.records.capture import CaptureInfo
 from reactor.records.changefeed import (
-    CaptureInfo,
     ChangefeedInfo,
     ChangefeedStatus,
     DdlRecord,
-    LogHead,
     RunningError,
     SealedUri,
     Unit,
@@ -19,6 +19,7 @@ from reactor.records.changefeed import (
     UnitStage,
 )
 from reactor.records.held import HeldTable, HoldOrigin
+from reactor.records.log_head import LogHead
 from reactor.records.partitioning import RepartitionUnderWay, TablePartitioning
 from reactor.records.sync_point import SyncPoint
 from reactor.records.task_position import TaskPosition
@@ -92,6 +93,21 @@ def test_a_held_table_is_found_by_its_number_and_keeps_its_changefeed(state: Clu
     assert keys.parse(str(key)) == key
     assert state.changefeeds[FEED].held == {7: held}
     state.update(str(key), None, mod_revision=2)
+    assert state.changefeeds == {}
+
+
+def test_what_is_under_way_and_what_is_suspected_belong_to_their_changefeed(state: ClusterState) -> None:
+    attempt, suspects = Attempt(tables=(7,)), Suspects(tables=(7,), ts=Ts(9), capture=CaptureId("a"))
+    attempt_key = keys.AttemptKey("c", "default", FEED, CaptureId("a"))
+    suspects_key = keys.SuspectsKey("c", "default", FEED)
+    put(state, attempt_key, attempt)
+    put(state, suspects_key, suspects)
+    assert [keys.parse(str(key)) for key in (attempt_key, suspects_key)] == [attempt_key, suspects_key]
+    assert state.changefeeds[FEED].attempts == {"a": attempt}
+    assert state.changefeeds[FEED].suspects == suspects
+    state.update(str(attempt_key), None, mod_revision=2)
+    assert state.changefeeds[FEED].attempts == {}
+    state.update(str(suspects_key), None, mod_revision=3)
     assert state.changefeeds == {}
 
 

@@ -16,7 +16,7 @@ def test_an_error_names_machine_state_cause_and_the_way_there() -> None:
     )
 
 
-def test_a_machine_that_never_moved_says_so() -> None:
+def test_a_machine_that_never_moved_reports_it() -> None:
     assert str(History("span")) == "nothing before"
 
 

@@ -222,7 +222,7 @@ async def test_a_transaction_whose_answer_is_lost_takes_effect_once(trouble: Tro
         assert subject.worker.statistics().ticks == 10  # one for each increment: none was done twice
 
 
-async def test_an_answer_that_is_given_up_after_the_watch_has_told_of_it() -> None:
+async def test_an_answer_that_is_given_up_after_the_watch_has_shown_it() -> None:
     """The watch is faster than a time limit: what it shows of the transaction counts although nobody doubts it yet."""
 
     class Slow(Trouble):
@@ -327,7 +327,7 @@ async def test_an_answer_without_patches_is_given_at_once() -> None:
     assert subject.performed == [Answer("1")]
 
 
-async def test_a_group_whose_requirement_moved_is_dropped_and_decided_anew() -> None:
+async def test_a_group_whose_requirement_moved_is_dropped_and_decided_again() -> None:
     guard = PREFIX + "guard"
 
     class MoveGuard(Trouble):

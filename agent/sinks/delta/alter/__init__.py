@@ -1,1 +1,1 @@
-"""Schema changes and repartitioning of Delta tables, each one commit."""
+"""Schema changes and repartitioning of Delta tables, one commit each."""

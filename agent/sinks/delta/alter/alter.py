@@ -1,7 +1,7 @@
-"""Alterer: carries out the schema changes of one transaction on Delta tables, in an order in which names never clash.
+"""Alterer: applies the schema changes of one transaction to Delta tables, in an order in which names never collide.
 
-Names come before columns, and a table leaves its old place before any comes to its new one: several tables may change
-their names with each other. Each step is found done when it is done again (``steps``), wherever a crash was.
+Names change before columns, and all tables leave their old locations before any takes its new one: tables may swap
+names. Each step recognises that it is already done (``steps``), wherever a crash was.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -42,9 +42,9 @@ class Alterer:
             self._alter(change)
 
     def _refuse_taken(self, change: SchemaChange, left: Collection[str]) -> None:
-        """Before any table leaves its place: one that cannot come to its new one stays where it is, or gets back there.
+        """Check before any table leaves its location: a table whose new one is taken stays, or returns to its old one.
 
-        :raises TableHeldError: its new place is taken, by one that does not leave it (``left``).
+        :raises TableHeldError: its new location is taken by a table that does not leave it (``left``).
         """
         assert change.before is not None
         assert change.after is not None
@@ -58,7 +58,7 @@ class Alterer:
             steps.refuse_taken(new, change)
 
     def _set_aside(self, change: SchemaChange) -> None:
-        """A table that gets another name leaves its place, unless it did so before."""
+        """Move a renamed table from its location, unless that is already done."""
         assert change.before is not None
         assert change.after is not None
         old, aside = self._place_of(change.before), self._aside(change)
@@ -86,7 +86,7 @@ class Alterer:
                 steps.alter(self._place_of(change.after), self._writer, change)
 
     def _create_for(self, change: SchemaChange) -> None:
-        """A new table; one that was there before, and is gone, gives it its place."""
+        """Create a table; it replaces an earlier, dropped one."""
         assert change.after is not None
         assert change.schema is not None
         assert change.arrow is not None
@@ -100,9 +100,9 @@ class Alterer:
             self._load(change.after, change.schema, change.arrow, [])
 
     def _place_of(self, table: TableRecord) -> TablePlace:
-        return self._lake.place(table.schema_name, table.name)
+        return self._lake.place(table)
 
     def _aside(self, change: SchemaChange) -> TablePlace:
-        """Where a table is while its old name is gone and its new one may be taken."""
+        """Return the location of a table between its old name and its new one."""
         assert change.after is not None
-        return self._lake.aside(change.after.schema_name, f"{change.after.table_id}-{int(change.ts):x}")
+        return self._lake.aside(change.after, f"{change.after.table_id}-{int(change.ts):x}")

@@ -1,15 +1,14 @@
-"""Repartition of a Delta table: one commit without data, which moves records only (``ports.sink.Splits``).
+"""Repartition of a Delta table: one commit without data, which changes only records (``ports.sink.Splits``).
 
-What fences stale writers is in the same commit: the old spans' records go to ``delta_table.RETIRED``, where no writer
-expects them, so whoever still writes for one of them loses against this commit, or this commit against them (Delta
-refuses the second of two commits that carry the same application id), and is then decided again. The repartition's own
-number is a record too, ``weir/{changefeed}/{table id}/cut``: a stale request, after a newer repartition, finds it and
-is refused.
+The same commit fences stale writers: the old spans' records are set to ``delta_table.RETIRED``, which no writer
+expects. A writer of an old span thus loses against this commit, or this commit against it (Delta refuses the second of
+two commits with the same application id), and is decided again. The repartition's number is a record too,
+``weir/{changefeed}/{table id}/cut``, by which a stale request after a newer repartition is refused.
 """
 
 from deltalake import DeltaTable
 
-from agent.errors import NEW_SNAPSHOT, SinkFencedError, TableHeldError
+from agent.errors import RESYNC, SinkFencedError, TableHeldError
 from agent.ports.sink import SpanRepartition
 from agent.sinks.delta.table import commit
 from agent.sinks.delta.table import place as delta_table
@@ -34,7 +33,7 @@ def _repartition(opened: DeltaTable, changefeed: str, table: TableRecord, order:
     positions = [ts for ts in recorded if ts is not None and ts != delta_table.RETIRED]
     if number < order.number - 1 or len(positions) < len(order.old):
         raise TableHeldError(
-            f"the sink has no record of all spans of {name}: its table was set back or replaced; {NEW_SNAPSHOT}"
+            f"the sink has no record of all spans of {name}: its table was set back or replaced; {RESYNC}"
         )
     if max(positions) > order.ts:
         return max(positions)
@@ -51,5 +50,5 @@ def _records(changefeed: str, table: TableRecord, order: SpanRepartition) -> dic
 
 
 def record_id(changefeed: str, table_id: int) -> str:
-    """Where a table's newest repartition is recorded."""
+    """Return the name of the record of a table's newest repartition."""
     return f"{delta_table.record_prefix(changefeed)}{table_id}/cut"

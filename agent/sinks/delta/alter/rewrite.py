@@ -1,8 +1,8 @@
-"""Rewrite: writes the rows of a Delta table again under other columns.
+"""Rewrite: writes the rows of a Delta table again with other columns.
 
-A column gets another type only where a cast gives what the source has made of its values: numbers to wider or exact
-ones, plain text to what it says, whole numbers to text. A timestamp as text, say, is written differently everywhere:
-such a change is refused, and the table waits.
+A column's type changes only if a cast gives the same values as the source's conversion: numbers to wider or exact ones,
+plain text to its value, whole numbers to text. A timestamp as text, for example, is formatted differently everywhere:
+such a change is refused, and the table is held.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,21 +15,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from agent.errors import DecodeError, TableHeldError
+from agent.errors import RESYNC, DecodeError, TableHeldError
 from agent.rows.schema_change import ColumnMove, Mask, SchemaChange, converted
 from agent.sinks.delta.table import files
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.files import DataFile
 from agent.sinks.delta.table.place import TablePlace
 
-#: rows of a table that is rewritten, in one file
+#: bytes of rows per file of a rewritten table
 _FILE_BYTES = 128 << 20
 
 
 def moves(stored: pa.Schema, change: SchemaChange, *, is_changelog: bool) -> list[ColumnMove]:
-    """The table's columns afterwards, as they are stored, and where each comes from.
+    """Return the table's stored columns after the change, and the origin of each.
 
-    A changelog keeps what the source has dropped, under another name where a new column has taken its own.
+    A changelog keeps dropped columns, renamed if a new column has taken the name.
     """
     wanted = [_stored_move(move, stored) for move in change.columns]
     if not is_changelog:
@@ -44,13 +44,13 @@ def moves(stored: pa.Schema, change: SchemaChange, *, is_changelog: bool) -> lis
 
 
 def _stored_move(move: ColumnMove, stored: pa.Schema) -> ColumnMove:
-    """What an earlier change could not bring comes with this one."""
+    """Include what an earlier change could not do."""
     origin = move.origin if move.origin in stored.names else None
     return replace(move, type=delta_schema.delta_type(move.type), origin=origin)
 
 
 def is_in_place(stored: pa.Schema, moves: Sequence[ColumnMove]) -> bool:
-    """Nothing that is stored changes."""
+    """Return whether stored data stays unchanged."""
     kept = {move.name: move for move in moves if move.origin is not None}
     is_same = all(move.origin == name and _has_type(stored, name, move.type) for name, move in kept.items())
     is_same = is_same and not any(move.convert for move in kept.values())
@@ -71,13 +71,13 @@ def columns_of(moves: Sequence[ColumnMove]) -> pa.Schema:
 
 
 def rewritten(place: TablePlace, rows: Iterable[pa.Table], change: SchemaChange) -> Iterator[DataFile]:
-    """The table's rows under its new schema, in files of a moderate size."""
+    """Yield the table's rows under its new schema, in files of a moderate size."""
     names = (f"schema-{int(change.ts):x}-{number}-{uuid4().hex[:8]}.parquet" for number in count())
     return files.write_files(place, names.__next__, rows, bytes_max=_FILE_BYTES)
 
 
 def converted_rows(table: DeltaTable, moves: Sequence[ColumnMove], change: SchemaChange) -> Iterator[pa.Table]:
-    """All of the table, as it is to be."""
+    """Yield all rows of the table, converted."""
     stored = table.schema().to_arrow().names
     origins = [move.origin for move in moves if move.origin is not None] or stored[:1]
     if any(move.convert for move in moves):
@@ -116,12 +116,17 @@ def _converted_by_source(batch: pa.RecordBatch, column: pa.Array, move: ColumnMo
     assert move.origin is not None
     try:
         return delta_schema.delta_column(converted(move.convert, column, _left_out(batch, column, move.origin)))
-    except (DecodeError, pa.ArrowException, ValueError, TypeError) as error:  # the last two: it is of another type yet
-        raise _unfit(move, change, str(error).splitlines()[0][:300]) from error
+    except (
+        DecodeError,
+        pa.ArrowException,
+        ValueError,
+        TypeError,
+    ) as error:  # the last two: it does not have the expected type yet
+        raise _unfit(move, change, str(error).splitlines()[0]) from error
 
 
 def _left_out(batch: pa.RecordBatch, column: pa.Array, name: str) -> Mask | None:
-    """In a changelog: rows without a value there, not even NULL."""
+    """Return a mask of a changelog's rows without a value, not even NULL."""
     if delta_schema.CHANGE_TYPE not in batch.schema.names or not column.null_count:
         return None
     kinds = batch.column(delta_schema.CHANGE_TYPE).cast(pa.string())
@@ -132,7 +137,7 @@ def _left_out(batch: pa.RecordBatch, column: pa.Array, name: str) -> Mask | None
 
 
 def _follows(old: pa.DataType, new: pa.DataType) -> bool:
-    """Whether a value of ``old``, where it fits at all, becomes the one of ``new`` that a source makes of it."""
+    """Return whether casting ``old`` to ``new`` gives the values of a source's conversion, if it succeeds."""
     if pa.types.is_string(new):
         is_whole = pa.types.is_integer(old) or pa.types.is_decimal(old) or old == pa.bool_()
         return bool(is_whole or pa.types.is_string(old))
@@ -149,6 +154,6 @@ def _is_number(arrow: pa.DataType) -> bool:
 
 def _unfit(move: ColumnMove, change: SchemaChange, reason: str) -> TableHeldError:
     return TableHeldError(
-        f"column {move.name} of {change.name} has become {move.type}, and what the sink holds does not fit ({reason}); "
-        "mend it there, or create another changefeed for a new snapshot"
+        f"column {move.name} of {change.name} has become {move.type}, and what the sink holds does not fit "
+        f"({reason.removesuffix(f'; {RESYNC}')[:300]}); {RESYNC}"
     )

@@ -1,17 +1,18 @@
-"""Alter steps: each schema change of a Delta table in one commit that also records it, so that it is idempotent.
+"""Alter steps: applies each schema change of a Delta table in one commit that also records it, so that it is
+idempotent.
 
-What a change costs:
+The cost of a change:
 
-- A new column whose old rows hold NULL is a commit without data.
-- Everything else that touches what is stored - a column dropped, renamed or of another type, a new one with a value in
-  old rows - rewrites the table, in new files under the new schema, in one commit. delta-rs can neither map column
-  names nor widen types in place; and data of a dropped column must not come back with a later one of its name. Readers
-  see the table's old version until then, and can go back to it as long as its files are kept.
-- A table that goes stays where it is, marked in its description; one that comes to its place later takes it over, with
-  the old one in its history. A table that gets another name moves its directory.
+- A new column with NULL in existing rows is a commit without data.
+- Every other change of stored data (a dropped, renamed or retyped column, a new one with a value in existing rows)
+  rewrites the table, in new files under the new schema, in one commit. delta-rs can neither map column names nor widen
+  types in place; and data of a dropped column must not come back with a later one of its name. Readers see the table's
+  old version until then, and can go back to it as long as its files are kept.
+- A dropped table stays where it is, marked in its description; a later one at its location takes it over, with the old
+  one in its history. A renamed table's directory is moved.
 
-A *changelog* keeps the columns that the source drops: NULL from then on. Everything else happens to it too, so that
-folding it gives the source's table at any time.
+A *changelog* keeps dropped columns, NULL from then on. All other changes apply to it too, so that folding it gives the
+source's table at any time.
 
 The record is an application transaction ``weir/{changefeed}/{table id}/ddl`` with the change's Ts as its version.
 """
@@ -31,7 +32,7 @@ from agent.errors import TableHeldError
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.delta.alter import repartition, rewrite
 from agent.sinks.delta.alter.survivors import Comparison
-from agent.sinks.delta.table import commit, disk, schema
+from agent.sinks.delta.table import commit, disk, names, schema
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.place import TablePlace
 from reactor.ids import TableSpan, Ts
@@ -41,18 +42,18 @@ _WITHOUT_ZONE = "timestampNtz"
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """As whom tables are changed, and in which way they are written."""
+    """The owner of the tables, and their write mode."""
 
     changefeed: str
     is_changelog: bool
 
 
 def is_applied(table: DeltaTable, writer: Writer, table_id: int, ts: Ts) -> bool:
-    return (table.transaction_version(_record_id(writer, table_id)) or 0) >= ts
+    return (table.transaction_version(record_id(writer, table_id)) or 0) >= ts
 
 
 def alter(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
-    """Give the table its new columns.
+    """Change the table's columns.
 
     :raises TableHeldError: the values of a column do not fit its new type.
     """
@@ -60,8 +61,8 @@ def alter(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
 
 
 def drop(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
-    """Mark the table as gone from its source. One that was held from its beginning was never here, and what lies in its
-    place is another one."""
+    """Mark the table as dropped at its source. One that was held from the beginning never existed here, and a table at
+    its location is a different one."""
     assert change.before is not None
     if place.open() is None:
         return
@@ -81,26 +82,26 @@ def drop(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
 
 
 def dropped_ts(table: DeltaTable) -> Ts | None:
-    """When the table went from its source; None while it is there."""
+    """Return when the table was dropped at its source; None if it was not."""
     ts = json.loads(table.metadata().description)[delta_table.OWNER].get("dropped")
     return None if ts is None else Ts(ts)
 
 
 def take_over(place: TablePlace, writer: Writer, change: SchemaChange, description: str) -> None:
-    """Begin again, without rows, where a table was that is gone."""
+    """Start an empty table at the location of a dropped one."""
     assert change.after is not None
     record, columns = change.after, _stored_columns(change, writer)
 
     def attempt(table: DeltaTable) -> None:
         gone_ts = dropped_ts(table)
         if gone_ts is None or gone_ts > change.ts:
-            return  # taken over already, or by a later one; one statement may drop a table and create it
+            return  # already taken over, or by a later one; one statement may drop a table and create it
         positions = {
             delta_table.record_id(writer.changefeed, TableSpan(record.table_id)): int(record.start_ts),
             repartition.record_id(writer.changefeed, record.table_id): 0,
-            _record_id(writer, record.table_id): int(change.ts),
+            record_id(writer, record.table_id): int(change.ts),
         }
-        _allow(table, columns.types)
+        allow(table, columns.types)
         table.create_write_transaction(
             [],
             "overwrite",
@@ -114,7 +115,7 @@ def take_over(place: TablePlace, writer: Writer, change: SchemaChange, descripti
 
 
 def mark_moving(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
-    """Before a table leaves its place, it says so: wherever it is found then, it is known again."""
+    """Mark a table before it leaves its location, so that it is recognised wherever it is found."""
     assert change.after is not None
     table_id = change.after.table_id
 
@@ -131,7 +132,7 @@ def is_moving(table: DeltaTable, writer: Writer, table_id: int, ts: Ts) -> bool:
 
 
 def move(old: TablePlace, new: TablePlace, change: SchemaChange) -> None:
-    """Move a table's directory to its new name's place; what was dropped there goes aside."""
+    """Move a table's directory to its new location; a dropped table there is moved away."""
     if not new.is_local:
         raise TableHeldError(
             f"table {change.name} was renamed, and {new} is on an object store, which cannot rename a directory; "
@@ -139,7 +140,8 @@ def move(old: TablePlace, new: TablePlace, change: SchemaChange) -> None:
         )
     refuse_taken(new, change)
     if os.path.isdir(new.location):
-        os.rename(new.location, f"{new.location}.dropped-{int(change.ts):x}")
+        above, name = os.path.split(new.location)
+        os.rename(new.location, os.path.join(above, names.dropped(name, change.ts)))
     Path(new.location).parent.mkdir(parents=True, exist_ok=True)
     os.rename(old.location, new.location)
     disk.sync_names(new)
@@ -147,7 +149,7 @@ def move(old: TablePlace, new: TablePlace, change: SchemaChange) -> None:
 
 
 def is_free(place: TablePlace) -> bool:
-    """Whether nothing lies there, or only what is gone from its source."""
+    """Return whether the location is empty, or has only a dropped table."""
     if not os.path.isdir(place.location):
         return True
     table = place.open()
@@ -155,7 +157,7 @@ def is_free(place: TablePlace) -> bool:
 
 
 def refuse_taken(place: TablePlace, change: SchemaChange) -> None:
-    """:raises TableHeldError: another table lies there."""
+    """:raises TableHeldError: the location has another table."""
     if not is_free(place):
         raise TableHeldError(
             f"table {change.name} was renamed, but {place} is taken; it follows when the table there is renamed or "
@@ -170,7 +172,7 @@ def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaC
     schema.refuse_alike([move.name for move in change.columns], table=change.name)
     stored = delta_table.arrow_schema(table)
     moves = rewrite.moves(stored, change, is_changelog=writer.is_changelog)
-    _allow(table, [move.type for move in moves])
+    allow(table, [move.type for move in moves])
     record = _record(table, writer, change.after.table_id, change.ts)
     survivors = change.survivors() if change.survivors else None
     comparison = Comparison(survivors, is_changelog=writer.is_changelog) if survivors else None
@@ -190,13 +192,13 @@ def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaC
 
 
 def _judge(comparison: Comparison | None, change: SchemaChange) -> None:
-    """:raises TableHeldError: the values are not what the source has."""
+    """:raises TableHeldError: the values differ from the source's."""
     if comparison is not None:
         comparison.verdict(change)
 
 
-def _allow(table: DeltaTable, types: Sequence[pa.DataType]) -> None:
-    """What a table needs for types that it had none of when it was made: a commit of its own, harmless alone."""
+def allow(table: DeltaTable, types: Sequence[pa.DataType]) -> None:
+    """Enable the table features that new column types need: a separate commit, harmless by itself."""
     needs_feature = any(pa.types.is_timestamp(arrow) and arrow.tz is None for arrow in types)
     if needs_feature and _WITHOUT_ZONE not in (table.protocol().writer_features or ()):
         properties = delta_table.commit_properties(table, {})
@@ -219,7 +221,7 @@ def _stored_columns(change: SchemaChange, writer: Writer) -> pa.Schema:
     return schema.delta_schema(change.arrow, is_changelog=writer.is_changelog)
 
 
-def _record_id(writer: Writer, table_id: int) -> str:
+def record_id(writer: Writer, table_id: int) -> str:
     return f"{delta_table.record_prefix(writer.changefeed)}{table_id}/ddl"
 
 
@@ -228,4 +230,4 @@ def _move_id(writer: Writer, table_id: int) -> str:
 
 
 def _record(table: DeltaTable, writer: Writer, table_id: int, ts: Ts) -> CommitProperties:
-    return delta_table.commit_properties(table, {_record_id(writer, table_id): int(ts)})
+    return delta_table.commit_properties(table, {record_id(writer, table_id): int(ts)})

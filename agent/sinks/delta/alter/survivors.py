@@ -1,7 +1,7 @@
 """Survivor comparison: compares a Delta table's converted values with rows that the source has not changed since.
 
-Rows are found by their key's hash and compared by their own, in the form in which Delta holds them. In a changelog a
-key's last image counts.
+Rows are matched by the hash of their key and compared by the hash of the row, in Delta's representation. In a changelog
+the last image of a key counts.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.errors import TableHeldError
+from agent.errors import RESYNC, TableHeldError
 from agent.kernels.key_hash import key_hash
 from agent.rows.schema_change import SchemaChange
 from agent.rows.survivors import Survivors
@@ -25,7 +25,7 @@ _PLACE: Final = (delta_schema.COMMIT_VERSION, delta_schema.COMMIT_SEQ)
 
 
 class Comparison:
-    """Compares one table. ``note`` its rows as they are to be stored, then ask for the ``verdict``."""
+    """Compares one table: call ``note`` with its converted rows, then ``verdict``."""
 
     def __init__(self, survivors: Survivors, *, is_changelog: bool) -> None:
         self._survivors = survivors
@@ -38,7 +38,7 @@ class Comparison:
         self._has_rows = False
 
     def note(self, rows: pa.Table) -> pa.Table:
-        """Take down what can be compared; returns ``rows``."""
+        """Record the rows that can be compared; return ``rows``."""
         self._has_rows = self._has_rows or rows.num_rows > 0
         is_asked = np.isin(_hashes(rows, self._survivors.key), self._keys)
         if is_asked.any():
@@ -50,7 +50,7 @@ class Comparison:
         return rows
 
     def verdict(self, change: SchemaChange) -> None:
-        """:raises TableHeldError: the source has made other values of the old ones."""
+        """:raises TableHeldError: the source's values differ."""
         found = self._images()
         keys = _hashes(found, self._survivors.key) if found is not None else np.zeros(0, np.uint64)
         if found is None or not len(keys):
@@ -67,13 +67,13 @@ class Comparison:
             raise _held(change, self._survivors.columns)
 
     def _images(self) -> pa.Table | None:
-        """For each key the row that the sink holds, where it is known."""
+        """Return, for each key, the row that the sink has, if it is known."""
         if not self._found:
             return None
         found = pa.concat_tables(self._found).combine_chunks()
         if not self._is_changelog:
             return found
-        # of one place the old image comes first
+        # at one position the old image comes first
         is_new = pc.is_in(found.column(delta_schema.CHANGE_TYPE).cast(pa.string()), value_set=pa.array(_IMAGES))
         order = [(name, "ascending") for name in (*_PLACE, "is_new")]
         found = found.append_column("is_new", pc.cast(is_new, pa.int8())).sort_by(order).combine_chunks()
@@ -95,6 +95,6 @@ def _hashes(rows: pa.Table, names: Sequence[str]) -> Hashes:
 def _held(change: SchemaChange, columns: Sequence[str]) -> TableHeldError:
     return TableHeldError(
         f"table {change.name} has other values in {', '.join(columns)} at the source than the new type alone makes of "
-        "them, as after ALTER COLUMN … TYPE … USING, and the log does not tell them; create the changefeed again for a "
-        "new snapshot, or leave the table out by a filter rule"
+        "them, as after ALTER COLUMN … TYPE … USING, and the log does not have them; "
+        f"{RESYNC}"
     )

@@ -1,1 +1,1 @@
-"""Delta tables: log, files, schema, deletion vectors, one commit."""
+"""Delta tables: log, files, schema, deletion vectors and commits."""

@@ -1,7 +1,8 @@
-"""Delta commit: makes data files visible with the record of their spans, in one step (see ``place`` for the record).
+"""Delta commit: makes data files visible together with the record of their spans, in one step (see ``place`` for the
+record).
 
-A commit that loses against another one is decided again from what the table then records: written already, someone
-else's, or still ours to do.
+A commit that conflicts with another is decided again from what the table then records: already written, another
+writer's, or still to do.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,14 +19,15 @@ from agent.ports.sink import FlushResult, FlushTask
 from agent.sinks.delta.table import disk, history, schema
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
+from agent.sinks.delta.table.commits import Action
 from agent.sinks.delta.table.errors import is_of_storage, storage_error
 from agent.sinks.delta.table.files import DataFile
-from agent.sinks.delta.table.log import Action, TableLog
+from agent.sinks.delta.table.log import TableLog
 from agent.sinks.delta.table.place import TablePlace
 from reactor.errors import Scope, WeirError
 from reactor.ids import TableSpan
 
-#: spans of one table on several captures: of each round one wins, so many may lose a few times
+#: spans of one table on several captures: one wins each round, so a commit may lose several times
 _ATTEMPTS = 24
 
 N = TypeVar("N")
@@ -36,7 +38,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a span was not committed, as a result says it."""
+    """Why a span was not committed, as reported in its result."""
 
     text: str
     code: str
@@ -53,7 +55,7 @@ class Refusal:
 
 
 def with_retries(place: TablePlace, attempt: Callable[[DeltaTable], T]) -> T:
-    """``attempt`` on the newest version of the table, opened by delta-rs; see ``on_newest``."""
+    """Run ``attempt`` on the newest version of the table, opened by delta-rs; see ``on_newest``."""
 
     def durable(table: DeltaTable) -> T:
         history.check(place, table)
@@ -66,9 +68,9 @@ def with_retries(place: TablePlace, attempt: Callable[[DeltaTable], T]) -> T:
 
 
 def on_newest(place: TablePlace, newest: Callable[[], N], attempt: Callable[[N], T]) -> T:
-    """``attempt`` on the ``newest`` version of the table, again when another commit was faster.
+    """Run ``attempt`` on the ``newest`` version of the table, and retry it after commit conflicts.
 
-    :raises SinkConflictError: others were faster every time.
+    :raises SinkConflictError: it lost against other commits every time.
     :raises SinkError: the table cannot be read or written.
     """
     for count in range(1, _ATTEMPTS + 1):
@@ -76,7 +78,7 @@ def on_newest(place: TablePlace, newest: Callable[[], N], attempt: Callable[[N],
         try:
             return attempt(table)
         except CommitFailedError as error:
-            _log.info("another commit was faster", table=str(place), attempt=count, reason=str(error).splitlines()[0])
+            _log.info("another commit was first", table=str(place), attempt=count, reason=str(error).splitlines()[0])
         except BaseException as error:
             if not is_of_storage(error):
                 raise
@@ -87,7 +89,7 @@ def on_newest(place: TablePlace, newest: Callable[[], N], attempt: Callable[[N],
 def commit_results(place: TablePlace, work: Sequence[Work]) -> list[FlushResult]:
     """Commit what the tasks of one flush wrote for one table: all spans in one step, each with all its parts or none.
 
-    A span with a failed part, or one that another writer has taken further, gets an error and takes no part in it.
+    A span with a failed part, or one that another writer has advanced, gets an error and is left out.
     """
     errors = {task.span: Refusal.of_result(result) for task, result in work if result.error}
     ready = [(task, result) for task, result in work if result.files and task.span not in errors]
@@ -98,7 +100,7 @@ def commit_results(place: TablePlace, work: Sequence[Work]) -> list[FlushResult]
 
 
 def _commit_spans(place: TablePlace, work: Sequence[Work]) -> dict[TableSpan, Refusal]:
-    """What came of the spans that could not be committed; the others are."""
+    """Return the spans that could not be committed, with reasons; all others are committed."""
     spans = dict.fromkeys(task.span for task, _ in work)
     late: dict[TableSpan, Refusal] = {}
 
@@ -131,7 +133,7 @@ def _commit_spans(place: TablePlace, work: Sequence[Work]) -> dict[TableSpan, Re
 
 
 def _is_append(log: TableLog, work: Sequence[Work]) -> bool:
-    """:raises TableHeldError: a column has another type than the table's."""
+    """:raises TableHeldError: a column's type differs from the table's."""
     files = [DataFile.from_json(text) for _, result in work for text in result.files]
     return all(not file.is_truncate and log.has_columns(file.schema, name=_name(work[0][0])) for file in files)
 
@@ -139,9 +141,9 @@ def _is_append(log: TableLog, work: Sequence[Work]) -> bool:
 def append_to(
     log: TableLog, files: Sequence[DataFile], tasks: Sequence[FlushTask], removed: Sequence[Action] = ()
 ) -> None:
-    """One commit on top of ``log``. ``removed``: what goes in it, and comes back with fewer rows.
+    """Commit on top of ``log``. ``removed``: actions for files that are removed and added again with fewer rows.
 
-    :raises CommitFailedError: another commit was faster.
+    :raises CommitFailedError: another commit was first.
     """
     if not all(log.has_columns(file.schema, name=_name(tasks[0])) for file in files):
         raise CommitFailedError("the table has other columns now")
@@ -167,7 +169,7 @@ def _settled(result: FlushResult, refusal: Refusal | None, *, is_written: bool) 
 
 
 def commit_to(table: DeltaTable, files: Sequence[DataFile], properties: CommitProperties) -> None:
-    """One commit on top of ``table``; files before the last truncating one are left out, as what the table holds."""
+    """Commit on top of ``table``; files before the last truncating one are omitted, like the table's earlier rows."""
     cuts = [at for at, file in enumerate(files) if file.is_truncate]
     visible = files[cuts[-1] :] if cuts else files
     table.create_write_transaction(
@@ -179,9 +181,9 @@ def commit_to(table: DeltaTable, files: Sequence[DataFile], properties: CommitPr
 
 
 def add_columns(table: DeltaTable, files: Sequence[DataFile], *, name: str) -> None:
-    """Give the table the columns that only the files have: a commit of its own, harmless if nothing follows it.
+    """Add the columns that only the files have: a separate commit, harmless if nothing follows it.
 
-    :raises TableHeldError: a column has another type than the table's.
+    :raises TableHeldError: a column's type differs from the table's.
     """
     for text in dict.fromkeys(file.schema for file in files if file.schema):
         wanted = Schema.from_json(text)
@@ -189,7 +191,7 @@ def add_columns(table: DeltaTable, files: Sequence[DataFile], *, name: str) -> N
 
 
 def add_fields(table: DeltaTable, wanted: Schema, *, name: str) -> None:
-    """:raises TableHeldError: a column has another type than the table's."""
+    """:raises TableHeldError: a column's type differs from the table's."""
     stored = delta_table.arrow_schema(table)
     arrow = delta_table.to_arrow(wanted)
     missing = {item.name for item in schema.missing_fields(stored, arrow, table=name)}

@@ -1,8 +1,8 @@
-"""Deletion vectors: mark rows of a Delta data file as deleted, by a roaring bitmap in the table's log itself.
+"""Deletion vectors: mark rows of a Delta data file as deleted, by a roaring bitmap in the table's log.
 
-Only vectors that are in the log ("inline") are written: those in files of their own are removed by delta-rs's vacuum
-while they are in use (seen with 1.6.6). They stay small, since files are rewritten in time (``upsert.by_vectors``).
-The form is that of Delta's protocol: a magic number, then 64-bit roaring bitmaps in their portable form, in base 85.
+Only vectors stored in the log ("inline") are written: delta-rs's vacuum removes vector files that are in use (seen with
+1.6.6). They stay small, since files are rewritten in time (``upsert.by_vectors``). The format is that of Delta's
+protocol: a magic number, then 64-bit roaring bitmaps in their portable form, in base 85.
 """
 
 import struct
@@ -27,7 +27,7 @@ _POWERS = np.array([85**4, 85**3, 85**2, 85, 1], np.uint32)
 
 
 def encode(positions: Positions) -> dict[str, Any]:
-    """The descriptor of a vector; ``positions`` rise, and none is twice."""
+    """Return the descriptor of a vector; ``positions`` are strictly increasing."""
     bitmap = _bitmap(positions)
     text = _base85(bitmap + bytes(-len(bitmap) % 4))
     descriptor = {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(bitmap), "cardinality": len(positions)}
@@ -35,7 +35,7 @@ def encode(positions: Positions) -> dict[str, Any]:
 
 
 def decode(descriptor: dict[str, Any]) -> Positions | None:
-    """The rows that are gone; None where the vector lies in a file, as other writers make them."""
+    """Return the deleted rows; None if the vector is in a file, as other writers store it."""
     if descriptor["storageType"] != "i":
         return None
     data = _bytes(descriptor["pathOrInlineDv"])[: descriptor["sizeInBytes"]]
@@ -73,7 +73,7 @@ def _container(low: npt.NDArray[np.uint16]) -> bytes:
 
 
 def _read_bitmap(data: bytes, begin: int) -> tuple[Positions, int]:
-    """One 32-bit roaring bitmap, and where it ends."""
+    """Read one 32-bit roaring bitmap; return its values and its end."""
     (cookie,) = struct.unpack_from("<I", data, begin)
     if cookie & 0xFFFF == _WITH_RUNS:
         count, at = (cookie >> 16) + 1, begin + 4

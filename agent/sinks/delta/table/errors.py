@@ -1,8 +1,8 @@
-"""Errors of a Delta table's storage: what failed, whether it may pass, and whether it concerns one table or all.
+"""Storage errors of a Delta table: what failed, whether it is transient, and whether it concerns one table or all.
 
-delta-rs has a few classes of errors for everything, and pyarrow's are the system's. So what is looked at is the number
-of the system's error, where one is known (delta-rs writes ``os error 28``), and else the text. A directory that is not
-there says nothing of its table before it is known that the sink's own directory is there (``Lake.is_away``).
+delta-rs has a few error classes for everything, and pyarrow raises the system's. So errors are classified by the
+system's error number if known (delta-rs writes ``os error 28``), otherwise by their text. A missing table directory
+means nothing unless the sink's own directory is known to be present (``Lake.is_away``).
 """
 
 import errno
@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
+from agent import own_faults
 from agent.errors import SinkConfigError, SinkError, SinkPassingError, TableHeldError, TablePassingError
+from reactor.errors import Scope
 
 if TYPE_CHECKING:
     from agent.sinks.delta.table.place import TablePlace
 
-#: a file in a sink's directory: it was written by Weir, and is there
+#: a file in a sink's directory that shows that Weir wrote it, and that it is mounted
 MARK = ".weir-sink"
 
 _NUMBER = re.compile(r"os error (\d+)")
@@ -33,13 +35,13 @@ _PASSING = frozenset(
     }
 )
 _REFUSED = frozenset({errno.EACCES, errno.EPERM})
-#: words of object stores that refuse all alike
+#: phrases of object stores that refuse all requests
 _WRONG_STORE = re.compile(
     r"NoSuchBucket|bucket .*(not exist|not found)|AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|"
     r"ExpiredToken|\b40[13]\b|Unauthorized|Forbidden|Missing(Credentials|Region)|PermanentRedirect|Unauthenticated",
     re.IGNORECASE,
 )
-#: ... and what is wrong with one table
+#: ... and phrases about a single table
 _WRONG_TABLE = re.compile(
     r"not found|no such (key|file)|404|NoSuchKey|invalid (json|parquet|table|version)|corrupt|parquet|kernel error|"
     r"schema|deserializ|checkpoint|arrow",
@@ -53,6 +55,10 @@ def storage_error(place: "TablePlace", doing: str, error: BaseException) -> Sink
     tried = f"cannot {doing} {place}"
     if place.is_away():
         return away_error(place)
+    if lacks := own_faults.of_number(number):
+        failed = SinkPassingError(f"{tried}: this capture {lacks}; it is tried again")
+        failed.scope = Scope.CAPTURE
+        return failed
     if number in _PASSING:
         reason = os.strerror(number)
         return SinkPassingError(f"{tried}: {reason}; make it writable or give it room, it is tried again")

@@ -1,8 +1,8 @@
-"""Parquet files of a Delta table: written beside its log, described for it, invisible until a commit names them.
+"""Parquet files of a Delta table: written beside its log, described for it, and invisible until a commit names them.
 
-A file is described by the JSON of ``DataFile``: it travels in ``FlushResult.files`` and ``StagedFile.stats`` from the
-executor that wrote it to the capture that commits it. Locally a file appears under its name only when it is whole and
-on disk; on object stores that is what a put does anyway.
+A file is described by the JSON of ``DataFile``, which is sent in ``FlushResult.files`` and ``StagedFile.stats`` from
+the executor that wrote it to the capture that commits it. Locally a file appears under its name only when it is
+complete and on disk; on object stores puts are atomic anyway.
 """
 
 import json
@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from deltalake import Schema
 from deltalake.transaction import AddAction
 
+from agent import host_cache
 from agent.sinks.delta.table import disk
 from agent.sinks.delta.table.errors import storage_error
 from agent.sinks.delta.table.place import TablePlace
@@ -32,16 +33,17 @@ _ROW_GROUP_ROWS = 131_072
 _ROW_GROUP_BYTES = 16 << 20
 _SAMPLE_ROWS = 1_000
 _TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
-#: columns that get statistics, as Delta does by default; longer texts than this get none
+#: number of columns with statistics, as Delta's default; longer texts than this have none
 _STATS_COLUMNS_MAX = 32
 _STATS_TEXT_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """``path``: relative to the table. ``stats``: Delta's own JSON. ``schema``: Delta's JSON of the columns in it.
+    """``path``: relative to the table. ``stats``: Delta's own JSON. ``schema``: Delta's JSON of its columns.
 
-    ``is_truncate``: what the table held before this file goes; such a "file" may have no path and no rows.
+    ``is_truncate``: the table's earlier content is removed before this file; such a "file" may have no path and no
+    rows.
     """
 
     path: str
@@ -59,7 +61,7 @@ class DataFile:
         return cls(**json.loads(text))
 
     def add(self, *, is_change: bool = True) -> dict[str, Any]:
-        """As a line of the table's log. ``is_change``: there are rows in it that the table did not have."""
+        """Return the file as an action of the table's log. ``is_change``: it has rows that the table did not have."""
         fields: dict[str, Any] = {"path": self.path, "partitionValues": {}, "size": self.bytes}
         fields |= {"modificationTime": int(time.time() * 1000), "dataChange": is_change, "stats": self.stats}
         return {"add": fields}
@@ -68,14 +70,14 @@ class DataFile:
         return AddAction(self.path, self.bytes, {}, int(time.time() * 1000), True, self.stats)
 
 
-#: in front of a TRUNCATE's new rows
+#: precedes a TRUNCATE's new rows
 TRUNCATION = DataFile("", 0, 0, "", "", is_truncate=True)
 
 
 def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema: pa.Schema) -> DataFile | None:
-    """Write one Parquet file; None (and no file) when there is no row.
+    """Write one Parquet file; return None (and write no file) if there are no rows.
 
-    :raises SinkError: the storage refuses.
+    :raises SinkError: the storage fails.
     """
     groups = _row_groups(tables)
     first = next(groups, None)
@@ -86,7 +88,7 @@ def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema:
         with _opened(place, name) as file:
             with _writing(file, schema, _repetitive(first), metadata) as writer:
                 writer.write_table(first, row_group_size=_ROW_GROUP_ROWS)
-                del first  # what is written is not kept while the next is made
+                del first  # free what is written while the next is made
                 for table in groups:
                     writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
                     del table
@@ -99,7 +101,7 @@ def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema:
 
 @contextmanager
 def _writing(file: Any, schema: pa.Schema, repetitive: list[str], metadata: list[Any]) -> Iterator[pq.ParquetWriter]:
-    """A writer that is closed in any case. What it says when it cannot be closed any more must not hide why."""
+    """Yield a writer that is always closed. An error of closing must not hide the original one."""
     writer = pq.ParquetWriter(
         file,
         schema,
@@ -115,14 +117,14 @@ def _writing(file: Any, schema: pa.Schema, repetitive: list[str], metadata: list
     except BaseException:
         with suppress(Exception):
             writer.close()
-        writer.is_open = False  # or it tries once more when it is collected
+        writer.is_open = False  # otherwise it would try again when it is collected
         raise
 
 
 def write_files(
     place: TablePlace, name: Callable[[], str], tables: Iterable[pa.Table], *, bytes_max: int
 ) -> Iterator[DataFile]:
-    """As ``write_file``, in as many files as it takes: each of one schema, and of about ``bytes_max`` in memory."""
+    """Write as many files as needed, each with one schema and about ``bytes_max`` in memory."""
     for schema, group in groupby(tables, key=lambda table: table.schema):
         for first in group:
             some = _up_to(bytes_max, chain([first], group))  # noqa: B031  # what it leaves is the next file's
@@ -142,8 +144,8 @@ def _up_to(size: int, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
 def read_file(
     place: TablePlace, path: str, schema: pa.Schema, *, without: npt.NDArray[np.int64] | None = None
 ) -> Iterator[pa.Table]:
-    """The rows of a local file, but for those at the places ``without`` (they rise), as ``schema`` has them: NULL in a
-    column that the file lacks. ``path``: as the table's log has it."""
+    """Yield the rows of a file, except those at the increasing positions ``without``, with the columns of ``schema``:
+    NULL if the file lacks one. ``path``: as in the table's log."""
     gone = np.empty(0, np.int64) if without is None else without
     begin = 0
     with pq.ParquetFile(place.path_of(path)) as parquet:
@@ -162,13 +164,13 @@ def read_file(
 
 
 def _batch_rows(metadata: Any) -> int:
-    """So many that they are as large as a row group of ours."""
+    """Return a number of rows that is about as large as one of our row groups."""
     size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
     return int(min(_ROW_GROUP_ROWS, max(metadata.num_rows * _ROW_GROUP_BYTES // max(size, 1), 1_000)))
 
 
 def _repetitive(table: pa.Table) -> list[str]:
-    """The columns that a dictionary is good for: it is built in vain where nearly every value is another one."""
+    """Return the columns that benefit from a dictionary, which is wasted if nearly every value is different."""
     sample = table.slice(0, _SAMPLE_ROWS)
     counted = [item.name for item in table.schema if _is_counted(item.type)]
     return [name for name in counted if 2 * pc.count_distinct(sample.column(name)).as_py() <= sample.num_rows]
@@ -179,7 +181,7 @@ def _is_counted(arrow: pa.DataType) -> bool:
 
 
 def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Small pieces put together, so that a row group is worth having."""
+    """Join small pieces, so that row groups are worthwhile."""
     waiting: list[pa.Table] = []
     rows = size = 0
     for table in tables:
@@ -198,11 +200,11 @@ def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 @contextmanager
 def _opened(place: TablePlace, name: str) -> Iterator[Any]:
     if not place.is_local:
-        with place.filesystem().open_output_stream(name) as file:
+        with _uploaded(place, name) as file:
             yield file
         return
     target = os.path.join(place.location, name)
-    scratch = f"{target}.{uuid4().hex[:8]}.tmp"  # a crash leaves it to the vacuum
+    scratch = f"{target}.{uuid4().hex[:8]}.tmp"  # after a crash the vacuum removes it
     try:
         with pa.OSFile(scratch, "wb") as file:
             yield file
@@ -211,6 +213,21 @@ def _opened(place: TablePlace, name: str) -> Iterator[Any]:
         disk.sync(os.path.dirname(target))
     except BaseException:
         if os.path.exists(scratch):
+            os.unlink(scratch)
+        raise
+
+
+@contextmanager
+def _uploaded(place: TablePlace, name: str) -> Iterator[Any]:
+    """Write locally first: a small file is then one request, and it is cached for key lookups on this machine."""
+    scratch = os.path.join(host_cache.directory(), f"new-{uuid4().hex}")
+    try:
+        with pa.OSFile(scratch, "wb") as file:
+            yield file
+        place.store.upload(name, scratch)
+        host_cache.move_in(f"{place}/{name}", scratch)
+    except BaseException:
+        with suppress(OSError):
             os.unlink(scratch)
         raise
 
@@ -234,21 +251,21 @@ def _stats(metadata: Any, schema: pa.Schema) -> dict[str, Any]:
 
 
 def _bounds(chunks: list[Any], arrow: pa.DataType) -> tuple[Any, Any] | None:
-    """The least and the greatest value in Delta's JSON form; None for types where that may not be exact."""
+    """Return minimum and maximum in Delta's JSON form; None for types where they may be inexact."""
     has_bounds = pa.types.is_integer(arrow) or pa.types.is_date(arrow) or pa.types.is_timestamp(arrow)
     if not (has_bounds or pa.types.is_string(arrow)) or not chunks or not all(chunk.has_min_max for chunk in chunks):
         return None
     try:
         least, most = min(chunk.min for chunk in chunks), max(chunk.max for chunk in chunks)
         return _json_bound(least, is_upper=False), _json_bound(most, is_upper=True)
-    except (ValueError, OverflowError):  # a date that Python has no value for, or a long text
+    except (ValueError, OverflowError):  # a date beyond Python's range, or a long text
         return None
 
 
 def _json_bound(value: Any, *, is_upper: bool) -> Any:
     if isinstance(value, datetime):
         if is_upper and value.microsecond % 1000:
-            value += timedelta(milliseconds=1)  # written in milliseconds, and must not lie below the greatest value
+            value += timedelta(milliseconds=1)  # written in milliseconds, and must not be below the maximum
         text = value.replace(tzinfo=None).isoformat(timespec="milliseconds")
         return f"{text}Z" if value.tzinfo else text
     if isinstance(value, date):

@@ -1,13 +1,13 @@
-"""Table history: checks what others have committed to a Delta table since our last commit, and whether we may write.
+"""Table history: checks what other writers have committed to a Delta table since our last commit.
 
-Each commit of ours records its own number, as an application transaction ``weir/seen``: whoever made it had read all
-before it. So only the commits after the last such number are checked: none where nobody else writes the
-table. Harmless are those that leave rows and columns as they are: OPTIMIZE and REORG, which say that they
-change no data; VACUUM; checkpoints; properties and comments. All else (DELETE, UPDATE, INSERT, MERGE, RESTORE, other
-columns, CREATE OR REPLACE) holds the table, unless it was undone: then file by file and column by column all is as it
-was. RESTORE does not take back application transactions, so after it our records say more than the table holds.
+Each of our commits records its own number, as an application transaction ``weir/seen``: its writer had read everything
+before it. So only commits after the last such number are checked, which is none if there are no other writers. Commits
+that leave rows and columns unchanged are harmless: OPTIMIZE and REORG, which declare that they change no data; VACUUM;
+checkpoints; properties and comments. Everything else (DELETE, UPDATE, INSERT, MERGE, RESTORE, other columns, CREATE OR
+REPLACE) holds the table, unless it was undone, so that every file and column is as before. RESTORE does not revert
+application transactions, so after it our records claim more than the table contains.
 
-Tables that were written by versions of Weir without this number are followed from our first commit on.
+Tables written by versions of Weir without this number are checked from our first new commit on.
 """
 
 import json
@@ -19,7 +19,7 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from agent.errors import NEW_SNAPSHOT, TableForeignError
+from agent.errors import RESYNC, TableForeignError
 from agent.sinks.delta.table.errors import storage_errors
 from agent.sinks.delta.table.place import OWNER, SEEN, TableOwner, TablePlace, arrow_schema
 
@@ -38,7 +38,7 @@ class Commit:
 
     @property
     def is_ours(self) -> bool:
-        """Also if a version of before has made it."""
+        """Includes commits of earlier versions of Weir."""
         if any(fields["appId"] == SEEN for _, fields in self.of("txn")):
             return any(fields["appId"] == SEEN and fields["version"] == self.version for _, fields in self.of("txn"))
         writers = {fields.get("engineInfo") for _, fields in self.of("commitInfo")}
@@ -50,7 +50,7 @@ class Commit:
 
     @property
     def writer(self) -> str:
-        """In parentheses, where it says who it is."""
+        """The writer in parentheses, if the commit names it."""
         found = next((str(fields.get("engineInfo") or "") for _, fields in self.of("commitInfo")), "")
         return f" ({found[:60]})" if found.isprintable() and found else ""
 
@@ -64,7 +64,7 @@ class Commit:
 
     @property
     def may_change(self) -> bool:
-        """Rows, columns, records or properties."""
+        """Whether it changes rows, columns, records or properties."""
         return self.changes_data or self.changes_metadata or self.moves_records
 
     @property
@@ -73,7 +73,7 @@ class Commit:
 
 
 def follow(since: Sequence[Commit], commit: Commit) -> list[Commit]:
-    """Others' commits since our last one, of those that matter; ``commit`` is the next one of the log."""
+    """Return others' relevant commits since our last one; ``commit`` is the next one of the log."""
     if commit.is_ours:
         return []
     matters = commit.changes_metadata or commit.moves_records or any(True for _ in commit.of("add", "remove"))
@@ -81,7 +81,7 @@ def follow(since: Sequence[Commit], commit: Commit) -> list[Commit]:
 
 
 def check(place: TablePlace, table: DeltaTable) -> None:
-    """:raises TableForeignError: others have changed the table since our last commit."""
+    """:raises TableForeignError: other writers have changed the table since our last commit."""
     seen, version = table.transaction_version(SEEN), table.version()
     if seen is None or seen >= version:
         return
@@ -91,7 +91,7 @@ def check(place: TablePlace, table: DeltaTable) -> None:
         if actions is None:
             raise TableForeignError(
                 f"others have written {place} since version {seen}, and commit {number} is not in its log any more: "
-                f"what they did is not known; {NEW_SNAPSHOT}"
+                f"what they did is not known; {RESYNC}"
             )
         since = follow(since, Commit(number, actions))
     refuse_changes(place, since)
@@ -100,7 +100,7 @@ def check(place: TablePlace, table: DeltaTable) -> None:
 def refuse_changes(place: TablePlace, since: Sequence[Commit]) -> None:
     """``since``: see ``follow``.
 
-    :raises TableForeignError: they have changed rows, columns or records, and not undone it.
+    :raises TableForeignError: they changed rows, columns or records, and did not undo it.
     """
     changed = [commit for commit in since if commit.moves_records]
     if (commit := _first_bad(since)) is not None:
@@ -112,16 +112,17 @@ def refuse_changes(place: TablePlace, since: Sequence[Commit]) -> None:
     if first is not None:
         good = next(commit.version for commit in since if commit.may_change) - 1
         raise TableForeignError(
-            f"{place} was changed by somebody else: {first.operation}{first.writer} made version {first.version}; "
+            f"{place} was changed by another writer: {first.operation}{first.writer} made version {first.version}; "
             f"restore the table to version {good} (RESTORE TABLE … TO VERSION AS OF) and resume the "
-            f"changefeed, or {NEW_SNAPSHOT}"
+            f"changefeed, or {RESYNC}"
         )
 
 
 def _first_bad(commits: Sequence[Commit]) -> Commit | None:
-    """Since which commit the table has other rows than before them all; None where it has the same in the end.
+    """Return the first commit after which the table has other rows than before all of them; None if its rows are the
+    same in the end.
 
-    Its files say so: what it had by then, and whatever commits have made of that which say that they change no data.
+    Compares the files: those from before, and what commits that declare no data change have made of them.
     """
     files = _files_before(commits)
     good, bad = [dict(files)], None
@@ -138,7 +139,7 @@ def _first_bad(commits: Sequence[Commit]) -> Commit | None:
 
 
 def _files_before(commits: Sequence[Commit]) -> dict[str, object]:
-    """For each file that they name, which of its rows were deleted; None where the file was not there."""
+    """Return, for each file that the commits name, its deleted rows before them; None if the file did not exist."""
     files: dict[str, object] = {}
     for commit in commits:
         for kind, fields in _in_order(commit):
@@ -147,12 +148,12 @@ def _files_before(commits: Sequence[Commit]) -> dict[str, object]:
 
 
 def _in_order(commit: Commit) -> list[tuple[str, Action]]:
-    """A file that goes and comes in one commit has other rows taken out of it."""
+    """Order a commit's actions: a file that is removed and added in one commit has other rows deleted."""
     return sorted(commit.of("add", "remove"), key=lambda item: item[0] != "remove")
 
 
 def _rows(fields: Action) -> object:
-    """Which of a file's rows are deleted."""
+    """Return the identity of a file's deleted rows."""
     vector = fields.get("deletionVector") or {}
     return {name: value for name, value in vector.items() if value is not None}
 
@@ -176,8 +177,7 @@ def _read(place: TablePlace, version: int) -> list[Action] | None:
                 with open(os.path.join(place.location, name), "rb") as file:
                     text = file.read()
             else:
-                with place.filesystem().open_input_stream(name) as stream:
-                    text = stream.read()
+                text = place.store.read(name)
         except FileNotFoundError:
             return None
     return [json.loads(line) for line in text.splitlines() if line.strip()]

@@ -1,46 +1,42 @@
-"""Table log: follows the log of a local Delta table commit by commit, so that reading it costs what is new.
+"""Table log: follows the log of a Delta table commit by commit, so that reading it costs only what is new.
 
-delta-rs replays a log from its last checkpoint whenever it opens a table, and once more when it commits, which with
-many tables costs more than the changes themselves. A ``TableLog`` is kept by its process and reads only the commits
-that it has not seen; it appends commits of the kinds that flushes need. Everything else is delta-rs's.
+delta-rs replays a log from its last checkpoint whenever it opens a table, and again when it commits, which with many
+tables costs more than the changes themselves. A process keeps a ``TableLog``, which reads only commits that it has not
+seen, and appends commits of the kinds that flushes need. Everything else is left to delta-rs.
 
-A commit is one file that appears under its number whole, or not at all where another one has it (``os.link``, as
-delta-rs does it): so writers of both kinds refuse each other. Logs on other storages, and of tables with unknown
-features, are left to delta-rs.
+``commits`` reads and writes the commits. The state of a table on an object store is also cached for the machine's other
+processes: any of them may get a flush, and reading a log from the beginning costs a request per commit. Logs of tables
+with unknown features are left to delta-rs.
 """
 
 import json
-import os
-import re
+import pickle
 import threading
 import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
-import pyarrow.parquet as pq
 import structlog
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from agent import host_cache
 from agent.sinks.delta.table import disk, history
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table import schema as delta_schema
+from agent.sinks.delta.table.commits import Action, commits_of
 from agent.sinks.delta.table.history import Commit
 from agent.sinks.delta.table.place import SEEN, TablePlace
 
-Action = dict[str, Any]
-
-#: what a table may ask of its writers; whatever else it asks is delta-rs's to know
+#: writer features supported here; tables with others are left to delta-rs
 _FEATURES = frozenset({"appendOnly", "deletionVectors", "invariants", "timestampNtz", "variantType"})
 _VECTORS = "deletionVectors"
-_CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint\.(.*)parquet$")
 _KNOWN_MAX = 64
-#: read again after so long: a log's old commits go after a day at the soonest
+#: maximum age of cached state; a log's old commits are kept for at least a day
 _KNOWN_S = 600.0
 _CHECKPOINT_EVERY = 50
 
@@ -49,7 +45,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class LiveFile:
-    """A data file of the table as it is now: the ``add`` that says so."""
+    """A data file of the table's current version: the ``add`` action that declares it."""
 
     add: Action
 
@@ -63,17 +59,17 @@ class LiveFile:
 
     @property
     def vector(self) -> Action | None:
-        """Which of its rows are deleted."""
+        """The deletion vector, or None."""
         found = self.add.get("deletionVector")
         return None if found is None else dict(found)
 
     @property
     def rows(self) -> int:
-        """With those that are gone; 0 where nobody has said."""
+        """The number of rows including deleted ones; 0 if not recorded."""
         return int(json.loads(self.add.get("stats") or "{}").get("numRecords", 0))
 
     def remove(self, *, is_change: bool = True) -> Action:
-        """``is_change``: its rows are not all in what is added with it."""
+        """Return the remove action. ``is_change``: its rows are not all in what is added with it."""
         fields = {
             "path": self.path,
             "deletionTimestamp": now_ms(),
@@ -85,16 +81,19 @@ class LiveFile:
 
 
 class TableLog:
-    """Made by ``borrowed``. ``refresh`` brings it up to what the log holds now."""
+    """Created by ``borrowed``. ``refresh`` reads it up to its current end."""
 
     def __init__(self, place: TablePlace) -> None:
         self._place = place
-        self._directory = os.path.join(place.location, "_delta_log")
-        # tables that are flushed together have about the same versions; they must not all write one in the same flush
+        self._commits = commits_of(place)
+        # tables that are flushed together have similar versions; they must not all write a checkpoint in the same flush
         self._turn = zlib.crc32(place.location.encode())
-        self._seen: tuple[int, ...] = ()
         self._read_s = 0.0
+        #: nothing was asked of it since it was read
+        self._is_fresh = False
+        self._noted = -1
         self._forget()
+        self._recall()
 
     def _forget(self) -> None:
         self.version = -1
@@ -104,18 +103,18 @@ class TableLog:
         self._metadata: Action = {}
         self._fitting: set[str] = set()
         #: others' commits since our last one
-        self._since: list[Commit] = []
+        self.since: list[Commit] = []
 
     @property
     def takes_vectors(self) -> bool:
-        """Rows may be taken out of its files without rewriting them."""
+        """Whether rows may be deleted without rewriting files."""
         configuration = self._metadata["configuration"]
         is_wanted = configuration.get("delta.enableDeletionVectors") == "true"
         return is_wanted and _VECTORS in (self._protocol.get("writerFeatures") or ())
 
     @property
     def is_plain(self) -> bool:
-        """It asks nothing of a writer that is not done here."""
+        """Whether all its writer features are supported here."""
         if self.version < 0:
             return False
         protocol, metadata = self._protocol, self._metadata
@@ -131,9 +130,9 @@ class TableLog:
         return Schema.from_json(self._metadata["schemaString"])
 
     def has_columns(self, schema: str, *, name: str) -> bool:
-        """Whether the table has every column of ``schema`` (Delta's JSON).
+        """Return whether the table has every column of ``schema`` (Delta's JSON).
 
-        :raises TableHeldError: one has another type.
+        :raises TableHeldError: a column has another type.
         """
         if schema not in self._fitting:
             stored, wanted = (delta_table.to_arrow(item) for item in (self.schema(), Schema.from_json(schema)))
@@ -143,28 +142,34 @@ class TableLog:
         return True
 
     def refresh(self) -> None:
-        """Read what has been committed since. A table that is gone, or is another one now, is read from its begin."""
+        """Read new commits. A table that is gone, or has been replaced by another one, is read from the beginning."""
         is_old = time.monotonic() - self._read_s > _KNOWN_S
-        if is_old or not self._seen or self._stat() != self._seen:
+        if is_old or self.version < 0 or not self._commits.is_same(self.version):
             self._forget()
             self._read_checkpoint()
             self._read_s = time.monotonic()
-        while (actions := self._read(self.version + 1)) is not None:
+        while (actions := self._commits.read(self.version + 1)) is not None:
             self._take(actions)
             self.version += 1
             if SEEN in self._records:
-                self._since = history.follow(self._since, Commit(self.version, actions))
+                self.since = history.follow(self.since, Commit(self.version, actions))
+        self._is_fresh = True
 
     def refreshed(self) -> "TableLog":
-        """:raises TableForeignError: others have changed the table since our last commit."""
-        self.refresh()
-        history.refuse_changes(self._place, self._since)
+        """Return the current state; the first time after ``borrowed``, which has just read it, that state.
+
+        :raises TableForeignError: other writers have changed the table since our last commit.
+        """
+        if not self._is_fresh:
+            self.refresh()
+        self._is_fresh = False
+        history.refuse_changes(self._place, self.since)
         return self
 
     def commit(self, operation: str, actions: Sequence[Action], records: Mapping[str, int] | None = None) -> None:
-        """Append one commit to what has been read. ``records``: the application transactions in it.
+        """Append one commit to what has been read. ``records``: its application transactions.
 
-        :raises CommitFailedError: another commit was faster, or has made the table one for delta-rs.
+        :raises CommitFailedError: another commit was first, or requires that delta-rs handles the table.
         """
         if not self.is_plain:
             raise CommitFailedError("the table is another one now")
@@ -174,20 +179,15 @@ class TableLog:
             {"txn": {"appId": name, "version": number, "lastUpdated": now_ms()}}
             for name, number in sorted({**(records or {}), SEEN: version}.items())
         ]
-        lines = [json.dumps(action, separators=(",", ":")) for action in ({"commitInfo": fields}, *actions, *recorded)]
-        scratch = os.path.join(self._directory, f"_commit_{uuid4().hex}.json.tmp")
+        written = [{"commitInfo": fields}, *actions, *recorded]
+        lines = [json.dumps(action, separators=(",", ":")) for action in written]
         try:
-            with open(scratch, "x") as file:
-                file.write("\n".join(lines) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(scratch, self._path(version))
-            disk.sync(self._directory)
+            is_known = self._commits.append(version, ("\n".join(lines) + "\n").encode())
         except FileExistsError as error:
             raise CommitFailedError(f"version {version} exists") from error
-        finally:
-            with suppress(FileNotFoundError):
-                os.unlink(scratch)
+        if is_known:
+            self._take(written)
+            self.version, self.since = version, []
         if (version + self._turn) % self._checkpoint_every == 0:
             self._write_checkpoint()
 
@@ -196,55 +196,54 @@ class TableLog:
         return max(int(self._metadata["configuration"].get("delta.checkpointInterval", _CHECKPOINT_EVERY)), 1)
 
     def _write_checkpoint(self) -> None:
-        """It makes reading shorter, and nothing depends on it."""
+        """Write a checkpoint, which shortens later reads; failures are harmless."""
         try:
-            table = DeltaTable(self._place.location)
+            table = DeltaTable(self._place.location, storage_options=self._place.options or None)
             table.create_checkpoint()
             disk.sync_checkpoint(self._place, table.version())
             table.cleanup_metadata()
         except (DeltaError, OSError) as error:
             reason = str(error).splitlines()[:1]
-            _log.info("a checkpoint of the table's log was not written", table=str(self._place), reason=reason)
-
-    def _path(self, version: int) -> str:
-        return os.path.join(self._directory, f"{version:020d}.json")
-
-    def _stat(self) -> tuple[int, ...]:
-        """Which file the newest commit is; another table's at the same place is another one."""
-        try:
-            return _identity(os.stat(self._path(self.version)))
-        except FileNotFoundError:
-            return ()
-
-    def _read(self, version: int) -> list[Action] | None:
-        try:
-            with open(self._path(version), "rb") as file:
-                actions = [json.loads(line) for line in file if line.strip()]
-                self._seen = _identity(os.fstat(file.fileno()))
-        except FileNotFoundError:
-            return None
-        if not actions:
-            raise ValueError(f"commit {version} is empty")
-        return actions
+            _log.info("checkpoint of a table's log failed", table=str(self._place), reason=reason)
 
     def _read_checkpoint(self) -> None:
-        """A checkpoint in another form than delta-rs's stops us at a version that is not plain: -1."""
-        names = os.listdir(self._directory) if os.path.isdir(self._directory) else []
-        found = [match for name in names if (match := _CHECKPOINT.match(name))]
-        newest = max(found, key=lambda match: match[0], default=None)
-        if newest is None or newest[2]:
+        """Read the newest checkpoint. One that delta-rs did not write stops reading at a version that is not plain:
+        -1."""
+        found = self._commits.checkpoint()
+        if found is None or found.rows is None:
             return
-        with pq.ParquetFile(os.path.join(self._directory, newest[0])) as file:
-            rows = file.read(columns=["protocol", "metaData", "txn", "add"], use_threads=False)
-        for kind in ("protocol", "metaData", "txn", "add"):
-            column = rows.column(kind).combine_chunks()
+        for kind in found.rows.column_names:
+            column = found.rows.column(kind).combine_chunks()
             self._take([{kind: action} for action in column.drop_null().to_pylist(maps_as_pydicts="strict")])
-        self.version = int(newest[1])
+        self.version = found.version
         for version in range(self._records.get(SEEN, self.version) + 1, self.version + 1):
-            if (actions := self._read(version)) is None:
-                raise ValueError(f"commit {version}, behind our last one, is gone")
-            self._since = history.follow(self._since, Commit(version, actions))
-        self._seen = self._stat()
+            if (actions := self._commits.read(version)) is None:
+                raise ValueError(f"commit {version}, after our last one, is missing")
+            self.since = history.follow(self.since, Commit(version, actions))
+        self._commits.read(self.version)  # sets the mark
+
+    def _recall(self) -> None:
+        """Load the state cached by another process of this machine."""
+        content = None if self._place.is_local else host_cache.get(self._note)
+        if content is None:
+            return
+        version, mark, protocol, metadata, records, files, since = pickle.loads(content)
+        self.version, self._commits.mark, self._read_s = version, mark, time.monotonic()
+        self._protocol, self._metadata, self._records, self.since = protocol, metadata, records, since
+        self.files, self._noted = {path: LiveFile(add) for path, add in files.items()}, version
+
+    def note(self) -> None:
+        """Cache the state for the other processes of this machine."""
+        if self._place.is_local or self.version == self._noted:
+            return
+        files = {path: file.add for path, file in self.files.items()}
+        known = (self._protocol, self._metadata, self._records, files, self.since)
+        host_cache.put(self._note, pickle.dumps((self.version, self._commits.mark, *known)))
+        self._noted = self.version
+
+    @property
+    def _note(self) -> str:
+        return f"{self._place.location}?log"
 
     def _take(self, actions: Sequence[Action]) -> None:
         for kind, fields in sorted((item for action in actions for item in action.items()), key=_removes_first):
@@ -262,12 +261,8 @@ class TableLog:
                     self.files[fields["path"]] = LiveFile(_without_nulls(fields))
 
 
-def _identity(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
 def _removes_first(item: tuple[str, Any]) -> bool:
-    """Within one commit a file may go and come back with other rows taken out of it."""
+    """Sort removes first: within one commit a file may be removed and added again with other rows deleted."""
     return item[0] != "remove"
 
 
@@ -287,14 +282,15 @@ _lock = threading.Lock()
 
 @contextmanager
 def borrowed(place: TablePlace) -> Iterator[TableLog | None]:
-    """The table's log, read up to its end; None where it is delta-rs's to read. Nobody else has it meanwhile, and after
-    an error it is not kept.
+    """Yield the table's log, read up to its end, or None if it is left to delta-rs. It is exclusive meanwhile, and
+    discarded after an error.
 
-    :raises TableForeignError: others have changed the table since our last commit.
+    :raises TableForeignError: other writers have changed the table since our last commit.
     """
-    log = _taken(place) if place.is_local else None
+    log = _taken(place)
     yield log
     if log is not None:
+        log.note()
         with _lock:
             _known[place.location] = log
             while len(_known) > _KNOWN_MAX:
@@ -307,7 +303,10 @@ def _taken(place: TablePlace) -> TableLog | None:
     log = log or TableLog(place)
     try:
         log.refresh()
-    except (OSError, ValueError, KeyError) as error:  # whatever is wrong with it, delta-rs has the words for it
+    except (OSError, ValueError, KeyError) as error:  # whatever is wrong with it, delta-rs reports it
         _log.info("a table's log is left to delta-rs", table=str(place), reason=str(error).splitlines()[:1])
         return None
-    return log.refreshed() if log.is_plain else None
+    if not log.is_plain:
+        return None
+    history.refuse_changes(place, log.since)
+    return log

@@ -1,53 +1,69 @@
-"""Table names: checks which names of tables can be directories of the sink.
+"""Table names: checks which names are possible as directories of the sink, and names temporary directories.
 
-A table lies at ``{directory}/{schema}/{table}``, each name as it is. So a name has to be one part of a path, the same
-for the file system, for delta-rs (which takes some characters for those of a URL) and for us.
+A table is stored at its recorded location (``reactor.records.locations``). A table without one is stored at
+``{schema}/{table}`` with unencoded names: names that need no encoding, and those of versions before v0.2.0. Such a name
+has to be a single path component that means the same to the file system, to delta-rs (which interprets some characters
+as in URLs) and to us.
 """
 
 import re
+from hashlib import blake2b
 
+from reactor.ids import Ts
 from reactor.records.changefeed import TableRecord
 
-#: where a renamed table waits for its place
+#: prefix of temporary directories of renamed tables
 ASIDE = ".weir-"
-#: of bytes; a directory that goes aside gets some more
+#: bytes; temporary directories need some more
 _BYTES_MAX = 224
-#: parts of a path; what delta-rs reads as an escape, or refuses in a URL; what no line of a log should have in it
+_NAME_MAX = 255
+#: path separators; characters that delta-rs takes for escapes or refuses in a URL; control characters
 _REFUSED = re.compile(r"[/\\%\[\]|^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _RESERVED = frozenset({"", ".", "..", "_delta_log", "_change_data"})
 #: in the URL of an object store
 _REFUSED_IN_URL = re.compile(r"[?#]")
 
 
-def refusal(schema_name: str, name: str, *, is_local: bool) -> str:
-    """Why no directory can carry this table, and what to do; empty where one can."""
-    for part in (schema_name, name):
+def refusal(table: TableRecord, *, is_local: bool) -> str:
+    """Return why this table's name is not possible as a directory, and the cure; empty if it is."""
+    if table.location:
+        is_long = max(len(part.encode()) for part in table.path.split("/")) > _NAME_MAX
+        return _refused(table, f"its name takes more than {_NAME_MAX} bytes") if is_long else ""
+    for part in (table.schema_name, table.name):
         reason = _reason(part, is_local=is_local)
         if reason:
-            return _refused(schema_name, name, reason)
+            return _refused(table, reason)
     return ""
 
 
 def merged(table: TableRecord, other: TableRecord) -> str:
-    """As ``refusal``, where the file system takes two names for one."""
+    """Like ``refusal``, for two names that the file system considers equal."""
     taken = f"the file system takes it for that of {shown(other.schema_name, other.name)}"
-    return _refused(table.schema_name, table.name, taken)
+    return _refused(table, taken)
+
+
+def dropped(directory: str, ts: Ts) -> str:
+    """Return the directory's name after another table has taken its place; no table ever has such a name."""
+    suffix = f".dropped-{int(ts):x}"
+    if len(directory.encode()) + len(suffix) > _NAME_MAX:
+        directory = f"{directory[:40]}-{blake2b(directory.encode(), digest_size=8).hexdigest()}"
+    return directory + suffix
 
 
 def is_refused(part: str) -> bool:
-    """A part of a path that tables of ours cannot lie below."""
+    """Return whether a path component is one below which our tables cannot be stored."""
     return part != "/" and (part in _RESERVED or _REFUSED.search(part) is not None)
 
 
 def shown(schema_name: str, name: str) -> str:
-    """In one line, whatever it is."""
+    """Return the name in one line."""
     return ".".join(part if part.isprintable() and part else ascii(part) for part in (schema_name, name))
 
 
-def _refused(schema_name: str, name: str, reason: str) -> str:
+def _refused(table: TableRecord, reason: str) -> str:
     return (
-        f"table {shown(schema_name, name)} cannot be a directory of the sink: {reason}; rename it at the source, or "
-        "leave it out by a filter rule, and create the changefeed again"
+        f"table {shown(table.schema_name, table.name)} cannot be a directory of the sink: {reason}; rename it at the "
+        "source, or leave it out by a filter rule, and create the changefeed again"
     )
 
 

@@ -1,8 +1,8 @@
-"""Delta table place: opens tables, checks whose they are, and reads what they record. Nothing else opens one.
+"""Delta table place: opens tables, checks their owner, and reads their records. Nothing else opens tables.
 
-The owner is named in the table's description (Delta has no room for foreign properties when a table is made from
-existing files): the changefeed and the mode it is written in. Each span's position is an application transaction,
-``weir/{changefeed}/{span}`` with the Ts as its version, which Delta commits with the data in one step.
+The owner is named in the table's description (Delta has no place for custom properties when a table is created from
+existing files): the changefeed and the write mode. Each span's position is an application transaction,
+``weir/{changefeed}/{span}`` with the Ts as its version, which Delta commits together with the data.
 """
 
 import json
@@ -19,40 +19,54 @@ from deltalake.exceptions import TableNotFoundError
 from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
-from agent.errors import NEW_SNAPSHOT, SinkFencedError, TableForeignError
+from agent import host_cache
+from agent.errors import RESYNC, SinkFencedError, TableForeignError
+from agent.object_store import ObjectStore
 from agent.ports.sink import FlushTask
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.errors import MARK, away_error, storage_errors
 from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.records.changefeed import SinkMode, TableRecord
 
-#: key of what a table's description says for us, and first part of its records' names
+#: our key in a table's description, and prefix of its records' names
 OWNER = "weir"
 #: the record of our newest commit's own number (see ``history``)
 SEEN = f"{OWNER}/seen"
 _MARK_TEXT = b"Weir writes the tables below. Without this file the directory is taken for one whose mount has gone.\n"
-#: directories of sinks that this process has seen, and the device that each was on
+#: sinks' directories that this process has seen, with their devices
 _seen: dict[str, int] = {}
-#: the record of a span that its table does not have any more: no writer is there, or ever comes there
+#: the record of a span that its table no longer has: no writer ever reaches this Ts
 RETIRED = MAX_TS
 
 
 @dataclass(frozen=True, slots=True)
 class TablePlace:
-    """``location``: a directory or a URL. ``options``: for the storage; may hold secrets, so never shown."""
+    """``location``: a directory or a URL. ``options``: for the storage; may hold secrets, so not in the repr."""
 
     location: str
     is_local: bool = True
     options: dict[str, str] = field(default_factory=dict, repr=False)
-    #: the directory of all the sink's tables, empty where nobody says
+    #: the directory of all the sink's tables, empty if not known
     root: str = ""
 
     def __str__(self) -> str:
         return self.location
 
+    @property
+    def store(self) -> ObjectStore:
+        """The store of a table that is not in a directory."""
+        return ObjectStore(self.location, self.options)
+
     def path_of(self, path: str) -> str:
-        """Where a local table's file is that its log calls ``path``."""
-        return os.path.join(self.location, unquote(path))
+        """Return the local path of the data file that the table's log calls ``path``: on an object store its cached
+        copy, downloaded if needed (data files never change).
+
+        :raises OSError: it cannot be read.
+        """
+        if self.is_local:
+            return os.path.join(self.location, unquote(path))
+        name = unquote(path)
+        return host_cache.fetch_path(f"{self.location}/{name}", lambda: self.store.read(name))
 
     def filesystem(self) -> fs.FileSystem:
         if self.is_local:
@@ -60,9 +74,9 @@ class TablePlace:
         return fs.PyFileSystem(DeltaStorageHandler(self.location, self.options))
 
     def file_names(self) -> list[str]:
-        """What lies in the table's directory, tables or not; empty when there is no such directory.
+        """Return the files in the table's directory, of any kind; empty if there is no such directory.
 
-        :raises SinkError: the storage does not answer.
+        :raises SinkError: the storage fails.
         """
         if self.is_local and not os.path.isdir(self.location):
             return []
@@ -71,17 +85,17 @@ class TablePlace:
         return [info.base_name for info in found]
 
     def exists(self) -> bool:
-        """Whether there is anything; for directories of this machine."""
+        """Return whether the directory exists; for local directories."""
         return self.is_local and os.path.isdir(self.location)
 
     def is_away(self) -> bool:
-        """The sink's directory is not the one that was written, as when its mount is away."""
+        """Return whether the sink's directory is missing, as when it is not mounted."""
         return bool(self.is_local and self.root) and not os.path.exists(os.path.join(self.root, MARK))
 
     def make(self) -> None:
-        """Make the table's directory, if it is not there.
+        """Create the table's directory if it is missing.
 
-        :raises SinkPassingError: another device is where this process has seen the sink's directory.
+        :raises SinkPassingError: the sink's directory is on another device than this process has seen.
         """
         if not self.is_local:
             return
@@ -92,14 +106,14 @@ class TablePlace:
             self._mark()
 
     def _mark(self) -> None:
-        """The sink's directory is there, and everybody shall know it again."""
+        """Write the marker into the sink's directory."""
         if self.is_local and self.root and (self.root not in _seen or self.is_away()):
             with suppress(FileExistsError, PermissionError), open(os.path.join(self.root, MARK), "xb") as file:
                 file.write(_MARK_TEXT)
             _seen[self.root] = _device(self.root)
 
     def open(self) -> DeltaTable | None:
-        """The table as it is now; None when there is none.
+        """Return the current table; None if there is none.
 
         :raises SinkError: the storage or the table's log cannot be read.
         """
@@ -115,21 +129,22 @@ class TablePlace:
 
     def opened(self) -> DeltaTable:
         """:raises TableForeignError: there is no table.
-        :raises SinkPassingError: the whole sink is away."""
+        :raises SinkPassingError: the sink as a whole is unavailable.
+        """
         table = self.open()
         if table is None and self.is_away():
             raise away_error(self)
         if table is None:
             raise TableForeignError(
                 f"there is no Delta table at {self}: it was removed, or never loaded; bring it back with its history "
-                f"and resume the changefeed, or {NEW_SNAPSHOT}"
+                f"and resume the changefeed, or {RESYNC}"
             )
         return table
 
 
 @dataclass(frozen=True, slots=True)
 class TableOwner:
-    """Who writes a table, and how."""
+    """The changefeed that writes a table, and the mode."""
 
     changefeed: str
     mode: SinkMode
@@ -139,7 +154,7 @@ class TableOwner:
 
     @classmethod
     def of(cls, table: DeltaTable) -> "TableOwner | None":
-        """None when the table is not Weir's."""
+        """None if the table is not Weir's."""
         try:
             named = json.loads(table.metadata().description)[OWNER]
             return cls(named["changefeed"], SinkMode(named["mode"]))
@@ -162,7 +177,7 @@ class TableOwner:
 
 
 def _device(path: str) -> int:
-    """The device of a directory, or of the one that it would be made in."""
+    """Return the device of a directory, or of the nearest existing parent."""
     while not os.path.isdir(path):
         path = os.path.dirname(path)
     return os.stat(path).st_dev
@@ -177,22 +192,22 @@ def record_id(changefeed: str, span: TableSpan) -> str:
 
 
 class Records(Protocol):
-    """A table as far as its records go."""
+    """The records of a table."""
 
     def transaction_version(self, name: str, /) -> int | None: ...
 
 
 def committed_ts(table: Records, changefeed: str, span: TableSpan) -> Ts | None:
-    """May be ``RETIRED``, which is no position."""
+    """Return the recorded Ts, which may be ``RETIRED`` and thus not a position."""
     version = table.transaction_version(record_id(changefeed, span))
     return None if version is None else Ts(version)
 
 
 def is_written(table: Records, task: FlushTask) -> bool:
-    """Whether the table already records the task's end: by an earlier attempt, whose answer was lost.
+    """Return whether the table already records the task's end: written by an earlier attempt whose answer was lost.
 
-    :raises SinkFencedError: it is further than the task's begin, and not at its end.
-    :raises TableForeignError: it has no record, or one that is behind what was written.
+    :raises SinkFencedError: the record is past the task's begin, and not its end.
+    :raises TableForeignError: there is no record, or one that is behind what was written.
     """
     recorded = committed_ts(table, task.feed.changefeed, task.span)
     refuse_retired(recorded, task.table, task.span)
@@ -200,7 +215,7 @@ def is_written(table: Records, task: FlushTask) -> bool:
     if recorded is None:
         raise TableForeignError(
             f"the sink has no record of {name}: its table was replaced; bring it back with its history and resume the "
-            f"changefeed, or {NEW_SNAPSHOT}"
+            f"changefeed, or move it away: {RESYNC}"
         )
     if recorded == task.to_ts:
         return True
@@ -226,13 +241,18 @@ def refuse_retired(recorded: Ts | None, table: TableRecord, span: TableSpan) -> 
 
 
 def record_properties(changefeed: str, span: TableSpan, ts: Ts) -> CommitProperties:
-    """What goes into the commit that makes a table: its first record."""
+    """Return the properties of the commit that creates a table: its first record."""
     return _properties(0, {record_id(changefeed, span): int(ts)})
 
 
+def first_properties(records: Mapping[str, int]) -> CommitProperties:
+    """Like ``record_properties``, for several records."""
+    return _properties(0, records)
+
+
 def commit_properties(table: DeltaTable, records: Mapping[str, int]) -> CommitProperties:
-    """What goes into a commit on top of ``table`` beside the data: ``records``, and its own number. Another commit in
-    between refuses it: delta-rs shall not put it on top of what nobody has looked at."""
+    """Return the properties of a commit on top of ``table``: ``records``, and its own number, which makes it fail if
+    another commit comes between: delta-rs must not rebase it onto unchecked commits."""
     return _properties(table.version() + 1, records)
 
 
@@ -243,7 +263,7 @@ def _properties(version: int, records: Mapping[str, int]) -> CommitProperties:
 
 
 def new_records(tasks: Sequence[FlushTask]) -> dict[str, int]:
-    """What the table records of the tasks' spans when they are done, by name."""
+    """Return the records of the tasks' spans after the commit, by name."""
     return {record_id(task.feed.changefeed, task.span): int(task.to_ts) for task in tasks}
 
 
@@ -256,16 +276,16 @@ def to_arrow(schema: Schema) -> pa.Schema:
 
 
 def plain_schema(schema: Schema) -> pa.Schema:
-    """As our own files have it."""
+    """Return the schema as in our own files."""
     return pa.schema([pa.field(item.name, delta_schema.plain_type(item.type)) for item in to_arrow(schema)])
 
 
 def writer_properties(table: DeltaTable) -> WriterProperties:
-    """How delta-rs writes rows of this table: without statistics where its own are wrong.
+    """Return delta-rs's writer settings for this table: without statistics for columns where its own are wrong.
 
-    It tells the bounds of decimals as floats, so a value may lie beside them; those of floats leave NaN out. A file
-    whose bounds are wrong is passed over by readers that look for such a value - and by its own MERGE, which then has a
-    key twice (seen with 1.6.6, keys of MySQL's ``bigint unsigned``).
+    It writes bounds of decimals as floats, so a value may be outside; bounds of floats ignore NaN. Readers that search
+    such a value skip files with wrong bounds, including delta-rs's own MERGE, which then duplicates a key (seen with
+    1.6.6, keys of MySQL's ``bigint unsigned``).
     """
     wrong = [item.name for item in arrow_schema(table) if _has_wrong_bounds(item.type)]
     without = ColumnProperties(statistics_enabled="NONE")

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.errors import NEW_SNAPSHOT, TableHeldError
+from agent.errors import RESYNC, TableHeldError
 
 CHANGE_TYPE = "_change_type"
 COMMIT_VERSION = "_commit_version"
@@ -35,7 +35,7 @@ CHANGELOG_FIELDS = (
 
 
 def delta_type(arrow: pa.DataType) -> pa.DataType:
-    """The Arrow type of what is written where the source has ``arrow``."""
+    """Return the stored Arrow type of a source column of type ``arrow``."""
     if pa.types.is_time(arrow):
         return pa.string()
     if pa.types.is_timestamp(arrow):
@@ -44,9 +44,9 @@ def delta_type(arrow: pa.DataType) -> pa.DataType:
 
 
 def delta_schema(arrow: pa.Schema, *, is_changelog: bool = False) -> pa.Schema:
-    """The Delta table's schema for a source table's Arrow schema; every column may be NULL.
+    """Return the Delta table's schema for a source table's Arrow schema; every column is nullable.
 
-    :raises TableHeldError: a source column has the name of one of ours.
+    :raises TableHeldError: a source column has the name of a changelog column.
     """
     fields = [pa.field(item.name, delta_type(item.type)) for item in arrow]
     if not is_changelog:
@@ -61,7 +61,7 @@ def delta_schema(arrow: pa.Schema, *, is_changelog: bool = False) -> pa.Schema:
 
 
 def refuse_alike(names: Sequence[str], *, table: str) -> None:
-    """:raises TableHeldError: two names differ in case alone; for Delta, and for its readers, they are the same."""
+    """:raises TableHeldError: two names differ only in case, which Delta and its readers ignore."""
     seen: dict[str, str] = {}
     for name in names:
         other = seen.setdefault(name.lower(), name)
@@ -73,7 +73,7 @@ def refuse_alike(names: Sequence[str], *, table: str) -> None:
 
 
 def delta_column(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The values of a source column as they are written."""
+    """Convert a source column to its stored type."""
     wanted = delta_type(column.type)
     if wanted == column.type:
         return column
@@ -83,7 +83,7 @@ def delta_column(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArr
 
 
 def delta_table(data: pa.Table | pa.RecordBatch) -> pa.Table:
-    """``data`` with every column as it is written."""
+    """Convert every column of ``data`` to its stored type."""
     columns = [delta_column(column) for column in data.columns]
     return pa.table(
         columns, schema=pa.schema([pa.field(n, c.type) for n, c in zip(data.schema.names, columns, strict=True)])
@@ -91,20 +91,20 @@ def delta_table(data: pa.Table | pa.RecordBatch) -> pa.Table:
 
 
 def source_keys(stored: pa.RecordBatch, keys: pa.Schema) -> pa.RecordBatch:
-    """The key columns of stored rows as the source has them (types of ``keys``), which is how they are hashed."""
+    """Convert key columns of stored rows to the source's types (``keys``), for hashing."""
     columns = [_source_column(stored.column(item.name), item.type) for item in keys]
     return pa.RecordBatch.from_arrays(columns, schema=keys)
 
 
 def _source_column(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The inverse of ``delta_column``."""
+    """Inverse of ``delta_column``."""
     if pa.types.is_time(wanted):
         column = pc.binary_join_element_wise(pa.scalar("1970-01-01 "), column, "").cast(pa.timestamp("us"))
     return column.cast(wanted)
 
 
 def missing_fields(stored: pa.Schema, wanted: pa.Schema, *, table: str) -> Sequence[pa.Field]:
-    """The columns of ``wanted`` that the table does not have yet.
+    """Return the columns of ``wanted`` that the table lacks.
 
     :raises TableHeldError: a column is stored with another type.
     """
@@ -116,13 +116,13 @@ def missing_fields(stored: pa.Schema, wanted: pa.Schema, *, table: str) -> Seque
         elif plain_type(stored.field(at).type) != plain_type(item.type):
             raise TableHeldError(
                 f"column {item.name} of {table} is {stored.field(at).type} in the sink and {item.type} in the source; "
-                f"{NEW_SNAPSHOT}"
+                f"{RESYNC}"
             )
     return missing
 
 
 def plain_type(arrow: pa.DataType) -> pa.DataType:
-    """Types that differ in layout only are the same."""
+    """Return one type for types that differ only in layout."""
     if pa.types.is_large_string(arrow) or pa.types.is_string_view(arrow):
         return pa.string()
     if pa.types.is_large_binary(arrow) or pa.types.is_binary_view(arrow):

@@ -1,1 +1,1 @@
-"""Upkeep of Delta tables: compaction and removal of old files."""
+"""Upkeep of Delta tables: compaction, and removal of old files."""

@@ -1,9 +1,8 @@
-"""Compaction: puts small files of a local Delta table together, one batch of rows in memory at a time.
+"""Compaction: joins small files of a local Delta table, with one batch of rows in memory at a time.
 
-The rows stay as they are, and so does every record: the commit says to readers of the table's changes that none is in
-it. Appends continue beside it; where a merge has taken one of the files meanwhile, that merge counts. delta-rs's own
-way took 125 MB where this took 70 (260 MB of small files), and its statistics are not ours
-(``table.place.writer_properties``).
+Rows and records do not change: the commit declares no data change. Appends continue meanwhile; if a merge has taken one
+of the files, the merge wins. delta-rs's compaction took 125 MB where this took 70 (260 MB of small files), and its
+statistics differ from ours (``table.place.writer_properties``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,10 +22,10 @@ from agent.sinks.delta.table.place import TablePlace
 
 
 def compact(place: TablePlace, *, small_bytes: int, files_max: int, target_bytes: int) -> int | None:
-    """Put the files below ``small_bytes`` together where there are more than ``files_max``; how many there were. None
-    where the table's log is delta-rs's to read.
+    """Join the files below ``small_bytes`` if there are more than ``files_max``; return their number, or None if the
+    table's log is left to delta-rs.
 
-    :raises SinkConflictError: something else has changed one of them.
+    :raises SinkConflictError: another writer has changed one of them.
     """
     with delta_log.borrowed(place) as log:
         if log is None:
@@ -40,7 +39,7 @@ def compact(place: TablePlace, *, small_bytes: int, files_max: int, target_bytes
 
 
 def _groups(files: Sequence[LiveFile], target_bytes: int) -> Iterator[list[LiveFile]]:
-    """In the order of the log, each of about ``target_bytes``."""
+    """Yield groups in log order, each of about ``target_bytes``."""
     group: list[LiveFile] = []
     for file in files:
         group.append(file)
@@ -56,7 +55,7 @@ def _replace(place: TablePlace, group: Sequence[LiveFile], schema: pa.Schema) ->
     file = delta_files.write_file(place, f"compact-{uuid4().hex}.parquet", rows, schema)
     with delta_log.borrowed(place) as log:
         if log is None:
-            raise SinkConflictError(f"{place} has become another table meanwhile")
+            raise SinkConflictError(f"{place} was replaced by another table meanwhile")
         commit.on_newest(place, log.refreshed, lambda newest: _commit(newest, place, group, file))
 
 

@@ -1,12 +1,11 @@
-"""Upkeep of Delta tables, off the hot path: compacts small files, removes replaced ones, keeps the log short.
+"""Upkeep: maintains Delta tables off the hot path: compacts small files, removes replaced ones, keeps the log short.
 
-Log checkpoints and log cleanup are table properties that delta-rs acts on by itself after commits. The rest is done by
-the capture that commits, in a thread of its own, at most one table at a time; what fails here is tried again later and
-never holds up a flush. Compaction changes no row and touches no record; where it meets a merge, the slower of the two
-gives way.
+Log checkpoints and log cleanup are table properties that delta-rs applies by itself after commits. The rest is done by
+the capture that commits, in a separate thread, one table at a time; failures are retried later and never delay a flush.
+Compaction changes no rows and records; if it conflicts with a merge, the slower of the two fails.
 
-Removing looks at everything in the table's directory that the log does not name and that is older than the retention:
-so also files whose commit never came. Readers that hold an older version need its files: the retention is theirs.
+Removal considers everything in the table's directory that the log does not name and that is older than the retention,
+including files that were never committed. The retention exists for readers of older versions, which need their files.
 """
 
 import os
@@ -30,7 +29,7 @@ _SMALL_FILE_BYTES = 8 << 20
 _SMALL_FILES_MAX = 100
 _COMPACT_EVERY_S = 60.0
 _VACUUM_EVERY_S = 600.0
-#: of data files, also those whose writer has died
+#: names of data files, including those whose writer has died
 _OWN_NAME = re.compile(
     r"(?:(?:changes|rows|rest|compact|snapshot|schema)-[0-9A-Za-z_-]+\.parquet(?:\.[0-9a-f]{8}\.tmp)?"
     r"|part-\d+-[0-9a-f-]{36}-c\d+(?:\.\w+)?\.parquet)",
@@ -41,7 +40,7 @@ _log = structlog.get_logger()
 
 
 def table_properties(retention_s: int, *, takes_vectors: bool = False) -> dict[str, str]:
-    """What a new table tells delta-rs (and every other writer) about its upkeep."""
+    """Return the maintenance properties of a new table, for delta-rs and every other writer."""
     return {
         **({"delta.enableDeletionVectors": "true"} if takes_vectors else {}),
         "delta.checkpointInterval": "50",
@@ -53,7 +52,7 @@ def table_properties(retention_s: int, *, takes_vectors: bool = False) -> dict[s
 
 @dataclass(slots=True)
 class _Turn:
-    """When a table was last looked after (monotonic seconds)."""
+    """When a table was last maintained (monotonic seconds)."""
 
     compacted_s: float
     vacuumed_s: float
@@ -64,7 +63,7 @@ _busy = threading.Lock()
 
 
 def begin_if_due(place: TablePlace, *, retention_s: int) -> threading.Thread | None:
-    """Start looking after a table, if it is its turn and nobody is at it. A table not seen before has to wait."""
+    """Start maintaining a table if it is due and not being maintained. A newly seen table has to wait."""
     now = time.monotonic()
     turn = _turns.setdefault(place.location, _Turn(now, now))
     compact = now - turn.compacted_s > _COMPACT_EVERY_S
@@ -87,13 +86,13 @@ def _run(place: TablePlace, *, compact: bool, vacuum: bool) -> None:
         if vacuum:
             remove_replaced_files(place)
     except (DeltaError, SinkError, OSError) as error:
-        _log.info("table upkeep gave way", table=str(place), reason=str(error).splitlines()[0])
+        _log.info("table upkeep gave way to another commit", table=str(place), reason=str(error).splitlines()[0])
     finally:
         _busy.release()
 
 
 def compact_small_files(place: TablePlace) -> int:
-    """Put small files together when there are many; how many there were."""
+    """Join small files if there are many; return their number."""
     small = delta_compact.compact(
         place, small_bytes=_SMALL_FILE_BYTES, files_max=_SMALL_FILES_MAX, target_bytes=_TARGET_FILE_BYTES
     )
@@ -117,13 +116,13 @@ def _compact_by_delta_rs(place: TablePlace) -> int:
 
 
 def remove_replaced_files(place: TablePlace) -> list[str]:
-    """Remove what no version within the table's retention names.
+    """Remove files that no version within the table's retention names.
 
-    delta-rs says which files those are, whatever lies below the table's directory. Removed are data files that lie in
-    it and are named as ours, or delta-rs's, are: no directory, no link, nothing of a table that lies deeper.
+    delta-rs lists them, whatever is below the table's directory. Only data files directly in it with names of ours or
+    delta-rs's are removed: no directory, no link, nothing of a table deeper in the tree.
     """
     table = place.opened()
-    history.check(place, table)  # what a RESTORE may need stays
+    history.check(place, table)  # a RESTORE may need them
     found = table.vacuum(retention_hours=None, dry_run=True, enforce_retention_duration=False, full=True)
     removed = [name for name in map(_own_name, found) if name and _remove(place, name)]
     if removed:
@@ -132,14 +131,14 @@ def remove_replaced_files(place: TablePlace) -> list[str]:
 
 
 def _own_name(path: str) -> str:
-    """The name of a file of the table's own, empty where it is none; ``path``: as delta-rs has it."""
+    """Return the name of one of the table's own files, otherwise empty; ``path``: as delta-rs returns it."""
     name = unquote(path)
     return name if _OWN_NAME.fullmatch(name) else ""
 
 
 def _remove(place: TablePlace, name: str) -> bool:
     if not place.is_local:
-        place.filesystem().delete_file(name)
+        place.store.remove(name)
         return True
     path = os.path.join(place.location, name)
     if not os.path.isfile(path) or os.path.islink(path):

@@ -1,1 +1,1 @@
-"""Upserts: the ways of writing net changes into a Delta table."""
+"""Upserts: the methods of writing net changes into a Delta table."""

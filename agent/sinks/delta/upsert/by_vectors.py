@@ -1,13 +1,13 @@
-"""Upsert by vectors: writes net changes into a Delta table at a cost that follows the changes, not the table.
+"""Upsert by vectors: writes net changes into a Delta table at a cost proportional to the changes, not the table.
 
-Tables of less than a mebibyte are written in the same way, but without vectors.
+Tables below a mebibyte are written in the same way, but without vectors.
 
-The rows of the changed keys are looked for in the key columns of the table's files, which are kept in memory (a data
-file never changes). Their places go into the files' vectors and the new rows into a file of their own, in one commit
-with the record. What that leaves behind is cleared up on the way, in the same commit: many small files become one, and
-a file that has lost much is rewritten.
+The rows of the changed keys are searched in the key columns of the table's files, which are cached in memory (data
+files never change). Their positions are added to the files' deletion vectors, and the new rows to a new file, in one
+commit with the record. The same commit also compacts: many small files become one, and files with many deleted rows are
+rewritten.
 
-Other columns than the table's are for the MERGE of ``merge``, which knows vectors too.
+If the columns differ from the table's, the MERGE of ``merge`` is used, which supports vectors too.
 """
 
 import json
@@ -36,27 +36,28 @@ from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table import schema as delta_schema
+from agent.sinks.delta.table.commits import Action
 from agent.sinks.delta.table.deletion_vectors import Positions
 from agent.sinks.delta.table.files import DataFile
-from agent.sinks.delta.table.log import Action, LiveFile, TableLog
+from agent.sinks.delta.table.log import LiveFile, TableLog
 from agent.sinks.delta.table.place import TablePlace
 from agent.sinks.delta.upsert import stored as delta_stored
 from agent.sinks.delta.upsert.stored import ReplacedRows
 
 _SMALL_BYTES = 1 << 20
-#: more small files than these become one
+#: more small files than this are joined
 _SMALL_MAX = 24
-#: a file is rewritten when more of its rows are gone: this share of them, or this many, as its vector grows
+#: a file is rewritten if this share of its rows, or this many, are deleted, since its vector grows
 _GONE_SHARE = 0.25
 _GONE_MAX = 1 << 16
 _KEYS_BYTES_MAX = 48 << 20
-#: of rows in memory, in one of several files
+#: bytes of rows in memory per file, if there are several
 _FILE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Thinned:
-    """A live file: which of its rows are gone already, and which go now."""
+    """A live file with its rows deleted so far, and those to delete now."""
 
     file: LiveFile
     before: Positions
@@ -81,14 +82,14 @@ class _Thinned:
 
     @property
     def is_worn(self) -> bool:
-        """Small ones stay until there are many."""
+        """Small files stay until there are many."""
         gone = len(self.before) + len(self.taken)
         return not self.is_small and gone > min(self.rows * _GONE_SHARE, _GONE_MAX)
 
 
 def can_apply(log: TableLog, net: NetChanges, task: FlushTask) -> bool:
-    """Whether the table's columns and files are as we write them, and its files can be left as they are, or are as soon
-    rewritten."""
+    """Return whether the table's columns and files are as we write them, and its files can stay or are cheap to
+    rewrite."""
     is_small = sum(file.size for file in log.files.values()) < _SMALL_BYTES
     if not (log.takes_vectors or is_small or is_new(net, task)) or net.is_truncated:
         return False
@@ -96,7 +97,8 @@ def can_apply(log: TableLog, net: NetChanges, task: FlushTask) -> bool:
 
 
 def fits(log: TableLog, upserts: pa.Table) -> bool:
-    """Whether the table has just the columns of ``upserts`` (where these are any rows), and files as we write them."""
+    """Return whether the table has exactly the columns of ``upserts`` (if there are rows), and files as we write
+    them."""
     stored = delta_table.plain_schema(log.schema())
     is_same = set(upserts.schema.names) == set(stored.names) and all(
         stored.field(item.name).type == item.type for item in upserts.schema
@@ -105,8 +107,8 @@ def fits(log: TableLog, upserts: pa.Table) -> bool:
 
 
 def is_new(net: NetChanges, task: FlushTask) -> bool:
-    """The source itself says that the table has none of these keys (see ``merge``), and no filter has left it
-    some."""
+    """Return whether the source guarantees that the table has none of these keys (see ``merge``), and no filter has
+    kept any."""
     if not net.is_insert_only or task.from_ts < task.table.consistent_ts or task.feed.was_filtered:
         return False
     return not events.rules_for(task.feed.filter, task.table.schema_name, task.table.name).leaves_rows
@@ -118,7 +120,8 @@ def _is_ours(file: LiveFile) -> bool:
 
 
 def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges) -> bool:
-    """Whether the table now records ``task.to_ts``; it does not if there was nothing to change after all.
+    """Write the changes. Return whether the table now records ``task.to_ts``; it does not if there was nothing to
+    change.
 
     :raises CommitFailedError: another commit was faster.
     """
@@ -149,18 +152,18 @@ def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges) ->
 
 
 class Replacement(Protocol):
-    """Rows that come in the place of others."""
+    """Rows that replace others."""
 
     def places(self, stored: pa.Table) -> Positions:
-        """Where among the key columns of a file rows go."""
+        """Return the positions, among a file's key columns, of the rows to replace."""
         ...
 
     def take(self, replaced: ReplacedRows) -> None:
-        """They go: last occasion to read them."""
+        """Called before rows are removed: the last chance to read them."""
         ...
 
     def filled(self) -> Iterator[pa.Table]:
-        """After the last of them: rows that needed their values."""
+        """Yield, after the last of them, the rows that needed their values."""
         ...
 
 
@@ -172,8 +175,8 @@ def replace(
     keys: pa.Schema,
     replacement: Replacement,
 ) -> bool:
-    """``files`` and the rest of ``replacement`` in the place of what that finds by the columns ``keys``: as ``apply``,
-    but one file of the table at a time, and all of its files may be touched.
+    """Like ``apply``: replace the rows found by the columns ``keys`` with ``files`` and the rest of ``replacement``,
+    but process one file of the table at a time, since all of them may be affected.
 
     :raises CommitFailedError: another commit was faster.
     """
@@ -195,13 +198,13 @@ def replace(
 
 @dataclass(frozen=True, slots=True)
 class _Changed:
-    """What one commit will say; a file that is None had no row."""
+    """The content of one commit; a file that is None had no rows."""
 
     files: list[DataFile | None]
     actions: list[Action]
 
     def leave_rest(self, log: TableLog, place: TablePlace, task: FlushTask, item: _Thinned) -> None:
-        """A touched file goes, or stays with fewer rows, or is rewritten."""
+        """Keep, shrink, rewrite or remove a file that is affected."""
         self.actions.append(item.file.remove())
         if item.is_empty:
             return
@@ -216,7 +219,7 @@ class _Changed:
 
 
 def changed_keys(task: FlushTask, net: NetChanges, upserts: pa.Table) -> pa.Table:
-    """Keys that may be stored."""
+    """Return the keys that may be stored."""
     key = list(task.table.key)
     deletes = delta_schema.delta_table(net.deletes)
     parts = [upserts.select(key)] if upserts.num_rows else []
@@ -243,7 +246,7 @@ def _replaced(place: TablePlace, item: _Thinned, stored: pa.Table) -> ReplacedRo
 
 
 def places(stored: pa.Table, wanted: pa.Table) -> Positions:
-    """Where among the key columns of a file the wanted keys are."""
+    """Return the positions of the wanted keys among a file's key columns."""
     found = np.ones(stored.num_rows, np.bool_)
     for name in wanted.schema.names:
         ours, theirs = comparable(stored.column(name)), comparable(wanted.column(name))
@@ -251,25 +254,25 @@ def places(stored: pa.Table, wanted: pa.Table) -> Positions:
     at = np.flatnonzero(found)
     if len(wanted.schema) == 1 or not len(at):
         return at
-    # each part of these keys is wanted; whether they are as a whole
+    # each part of these keys is wanted; check whole keys
     codes = key_codes(pa.concat_tables([wanted, stored.take(pa.array(at))]))
     return at[np.isin(codes[wanted.num_rows :], codes[: wanted.num_rows])]
 
 
 def _thinner(item: _Thinned) -> Action:
-    """The same file, with fewer rows."""
+    """Return the action for the same file with fewer rows."""
     stats = json.loads(item.file.add.get("stats") or "{}") | {"numRecords": item.rows, "tightBounds": False}
     fields = {"stats": json.dumps(stats), "deletionVector": deletion_vectors.encode(item.gone)}
     return {"add": item.file.add | fields | {"modificationTime": delta_log.now_ms(), "dataChange": True}}
 
 
 def write_rows(place: TablePlace, task: FlushTask, schema: pa.Schema, tables: Iterable[pa.Table]) -> DataFile | None:
-    """A file of rows as they are at ``task.to_ts``; None where there are none."""
+    """Write a file of rows at ``task.to_ts``; return None if there are none."""
     return delta_files.write_file(place, _name(task), tables, schema)
 
 
 def write_files(place: TablePlace, task: FlushTask, tables: Iterable[pa.Table]) -> Iterator[DataFile]:
-    """As ``write_rows``, where they are many."""
+    """Write many rows, in several files."""
     return delta_files.write_files(place, lambda: _name(task), tables, bytes_max=_FILE_BYTES)
 
 
@@ -278,12 +281,13 @@ def _name(task: FlushTask) -> str:
 
 
 def _rest(place: TablePlace, item: _Thinned, schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of a file that are not gone."""
+    """Yield a file's rows that are not deleted."""
     return delta_files.read_file(place, item.file.path, schema, without=item.gone)
 
 
 class _KeyColumns:
-    """Key columns by file, the latest used ones. A file of another table at the same place is another one."""
+    """Key columns by file, least recently used ones evicted. A file of another table at the same location has another
+    key."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -310,7 +314,7 @@ class _KeyColumns:
 
     @staticmethod
     def read(path: str, schema: pa.Schema) -> pa.Table:
-        """Not kept: for who goes through all files, once."""
+        """Read without caching, for a single pass over all files."""
         with pq.ParquetFile(path) as parquet:
             stored = parquet.read(columns=schema.names, use_threads=False)
         return pa.table([stored.column(item.name).cast(item.type) for item in schema], schema=schema)

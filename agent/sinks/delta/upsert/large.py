@@ -1,15 +1,15 @@
-"""Large transactions: write one that is too large to be folded at once, a part of the key space at a time.
+"""Large transactions: writes a transaction that is too large to be folded at once, one part of the key space at a time.
 
-What is merged is in memory at once, decoded; and a transaction is never cut, so one of ten million rows would be too.
-Instead its changes are laid down in scratch files, one for each part of the table's keys. Each part is folded alone:
-its rows go to new files of the table, its keys are kept aside. Then every file of the table is gone through once for
-rows of these keys, and one commit makes all of it visible, with the record. In memory are one part, or the keys of one
-file of the table, however large the transaction is, and whatever it does.
+A merge is in memory as a whole, decoded, and a transaction is never split, so one of ten million rows would be too.
+Instead its changes are written to scratch files, one per part of the table's key space. Each part is folded by itself:
+its rows go to new files of the table, and its keys are stored. Then every file of the table is scanned once for rows
+with these keys, and one commit makes everything visible, together with the record. At any time only one part, or the
+keys of one file of the table, are in memory.
 
-What its updates left out is laid down by part too, when the files are gone through, and then the rows go to files.
+Rows with values that updates left out are also stored by part, completed while the files are scanned, and then written.
 
-Left to be merged as a whole are rows whose key changes while a value is left out, which may be in another part; and
-anything but new rows (also behind a TRUNCATE) where the table's log is delta-rs's to read (``table.log``).
+Two cases are still merged as a whole: rows whose key changes while a value is left out, which may be in another part;
+and anything but new rows (also after a TRUNCATE) if the table's log is left to delta-rs (``table.log``).
 """
 
 import os
@@ -44,11 +44,11 @@ from agent.sinks.delta.upsert.stored import IncompleteRows, ReplacedRows
 from reactor.ids import TableSpan
 from reactor.records.changefeed import TableRecord
 
-#: what is not more is folded at once: decoded, with what folding takes for each row
+#: up to this size changes are folded at once: decoded, with the overhead of folding
 _WHOLE_BYTES = 64 << 20
 _ROW_BYTES = 128
-#: of the segments, compressed. A part is about a mebibyte, which takes least memory; but many parts take time, so it
-#: grows to another size before there are more of them. Narrow rows may be many in few bytes
+#: compressed bytes of segments per part. Parts of about a mebibyte take the least memory; but many parts take time, so
+#: parts grow before there are more. Narrow rows may be many in few bytes
 _PART_BYTES = 1 << 20
 _PART_BYTES_MAX = 4 << 20
 _PARTS_MIN, _PARTS = 16, 256
@@ -58,10 +58,10 @@ _UNIQUE = b"unique"
 def write(
     place: TablePlace, log: TableLog | None, task: FlushTask, changes: Iterable[Changes]
 ) -> FlushResult | list[Changes]:
-    """The changes themselves where they are not for us: they are no more than usual, or have to be merged as a whole.
+    """Write the changes, or return them if they are small enough, or have to be merged as a whole.
 
     :raises SinkFencedError: the table is not at ``task.from_ts``.
-    :raises SinkConflictError: others committed first, again and again.
+    :raises SinkConflictError: other commits were faster, repeatedly.
     """
     rest = iter(changes)
     first, is_large = _first(rest)
@@ -73,7 +73,7 @@ def write(
         for part in _all(first, rest):
             rows, commit_time = rows + len(part), max(commit_time, part.commit_time)
             scratch.lay_down(part)
-            del part  # it is large, and the next one is to come
+            del part  # free it before the next ones are read
         files = list(by_vectors.write_files(place, task, _folded(log, task, scratch)))
         committed = scratch.fits and _commit(place, log, task, scratch, files)
     if not scratch.fits:
@@ -90,7 +90,7 @@ def write(
 
 
 def _first(changes: Iterator[Changes]) -> tuple[list[Changes], bool]:
-    """All, or as many as show that they are too many."""
+    """Return all changes, or enough to show that there are too many."""
     first, size = [], 0
     for part in changes:
         first.append(part)
@@ -115,20 +115,20 @@ def _parts(task: FlushTask) -> list[TableSpan]:
 
 
 def _scratch() -> str | None:
-    """Where Spark has room for what is in the way."""
+    """Return Spark's directory for scratch files."""
     return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Hashed:
-    """Keys with their hashes, which rise."""
+    """Keys with their hashes, in increasing order."""
 
     keys: pa.Table
     hashes: Hashes
     is_unique: bool = True
 
     def table(self) -> pa.Table:
-        """The keys, then the hashes, and whether each of these is there once."""
+        """The keys, then the hashes, and whether each hash is unique."""
         is_unique = bool((self.hashes[1:] != self.hashes[:-1]).all())
         column = pa.field("", pa.uint64(), metadata={_UNIQUE: str(int(is_unique))})
         return self.keys.append_column(column, pa.array(self.hashes))
@@ -141,7 +141,7 @@ class _Hashed:
 
 
 def _equal(left: pa.Table, right: pa.Table) -> Mask:
-    """Row by row."""
+    """Compare row by row."""
     equal = np.ones(left.num_rows, np.bool_)
     for ours, theirs in zip(left.columns, right.columns, strict=True):
         same = pc.fill_null(pc.equal(ours, theirs), pc.and_(ours.is_null(), theirs.is_null()))
@@ -152,8 +152,8 @@ def _equal(left: pa.Table, right: pa.Table) -> Mask:
 
 
 class _Scratch:
-    """What is laid down by part: the changes; then the keys that the table may hold, and rows that leave values out;
-    then the values."""
+    """Scratch files by part: the changes; then the keys that the table may hold, and rows that leave values out; then
+    the values."""
 
     def __init__(self, directory: str, spans: Sequence[TableSpan], table: TableRecord) -> None:
         self._directory = directory
@@ -166,11 +166,11 @@ class _Scratch:
         self.keys: pa.Schema | None = None
         self._left_out: dict[str, pa.Field] = {}
         self.is_truncated = False
-        #: it need not be merged as a whole
+        #: whether it need not be merged as a whole
         self.fits = True
 
     def lay_down(self, part: Changes) -> None:
-        """In log order; a TRUNCATE makes void what was laid down before it."""
+        """Store changes in log order; a TRUNCATE voids what was stored before."""
         self.schema = part.after.schema
         rest, is_truncated = after_truncate([part])
         if is_truncated:
@@ -183,13 +183,13 @@ class _Scratch:
                 self._lay_down("changes", number, rows)
 
     def laid_down(self) -> Iterator[tuple[int, list[Changes]]]:
-        """Each part that has any."""
+        """Yield each part that has changes."""
         for number in range(len(self._spans)):
             rows = list(self._laid_down("changes", number))
             self._forget("changes", number)
             if rows:
                 yield number, rows
-            del rows  # the next ones are to come
+            del rows  # free them before the next ones are read
 
     def keep_keys(self, number: int, keys: pa.Table) -> None:
         self.keys = keys.schema
@@ -205,7 +205,7 @@ class _Scratch:
         return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
 
     def take(self, replaced: ReplacedRows) -> None:
-        """Lay down the values of one file of the table that rows wait for."""
+        """Store the values of one file of the table that rows need."""
         if not self._left_out:
             return
         row, part = np.full((2, len(replaced.places)), -1, np.int64)
@@ -217,7 +217,7 @@ class _Scratch:
                 self._lay_down("values", number, (row[at][mine], values.take(pa.array(mine))))
 
     def filled(self) -> Iterator[pa.Table]:
-        """Each part's rows that left values out, with the values that were laid down."""
+        """Yield each part's rows that left values out, completed with the stored values."""
         for number in range(len(self._spans)):
             for rows in self._laid_down("incomplete", number):
                 values = self._laid_down("values", number)
@@ -226,7 +226,7 @@ class _Scratch:
             self._forget("values", number)  # another attempt finds others
 
     def _by_part(self, stored: pa.Table) -> Iterator[tuple[int, Positions, _Hashed]]:
-        """These keys of the table, by the part that they belong to."""
+        """Divide these keys of the table by part."""
         hashes = self._hashes(stored)
         order = np.argsort(hashes)
         hashes = hashes[order]
@@ -243,9 +243,9 @@ class _Scratch:
         return key_hash(schema.source_keys(batch, source), self._key)
 
     def _match(self, kind: str, number: int, keys: _Hashed) -> Positions:
-        """For each key its place among the keys kept for a part, or -1.
+        """Return, for each key, its position among the keys stored for a part, or -1.
 
-        The cost follows the keys asked for, not those kept, as every file of the table asks.
+        The cost is proportional to the keys asked for, not those stored, since every file of the table asks.
         """
         match = np.full(len(keys.hashes), -1, np.int64)
         path = self._path(kind, number)
@@ -262,7 +262,7 @@ class _Scratch:
         return match
 
     def _keep(self, kind: str, number: int, keys: pa.Table) -> Positions:
-        """Their order as they are kept."""
+        """Store keys; return their order."""
         hashes = self._hashes(keys)
         order = np.argsort(hashes)
         table = _Hashed(keys.take(pa.array(order)), hashes[order]).table()
@@ -289,19 +289,19 @@ class _Scratch:
 
 
 def _folded(log: TableLog | None, task: FlushTask, scratch: _Scratch) -> Iterator[pa.Table]:
-    """The rows as they are in the end, part by part, but for those that leave values out; it ends early where the parts
-    have to be merged as a whole."""
+    """Yield the final rows part by part, except those that leave values out; ends early if the parts have to be merged
+    as a whole."""
     has_columns = True
     for number, rows in scratch.laid_down() if scratch.fits else ():
         net = net_changes(rows, key=task.table.key)
         delta_stored.refuse_lost(replace(net, lost=net.needed) if scratch.is_truncated else net, task)
-        rows.clear()  # what is folded is a copy
+        rows.clear()  # folded rows are copies
         upserts = schema.delta_table(net.upserts)
         has_columns = has_columns and log is not None and by_vectors.fits(log, upserts)
         is_new = scratch.is_truncated or by_vectors.is_new(net, task)
         if not is_new:
             scratch.keep_keys(number, by_vectors.changed_keys(task, net, upserts))
-        if scratch.keys is not None and not has_columns:  # what only appends may bring other columns
+        if scratch.keys is not None and not has_columns:  # an append may bring other columns
             scratch.fits = False
             return
         if net.kept and not is_new:
@@ -314,7 +314,7 @@ def _folded(log: TableLog | None, task: FlushTask, scratch: _Scratch) -> Iterato
 def _commit(
     place: TablePlace, log: TableLog | None, task: FlushTask, scratch: _Scratch, files: Sequence[DataFile]
 ) -> bool:
-    """Whether the table now records ``task.to_ts``; it does not if there was nothing to change after all."""
+    """Commit. Return whether the table now records ``task.to_ts``; it does not if there was nothing to change."""
     keys = scratch.keys
     if log is not None and keys is not None:
         return commit.on_newest(

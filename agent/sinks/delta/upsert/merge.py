@@ -1,14 +1,14 @@
 """Merge: writes net changes into a Delta table that equals its source, data and record in one commit.
 
-How the rows of the changed keys are found and replaced is ``_replace`` alone: a MERGE, which rewrites the files it
-touches; or ``by_vectors``, where the table is small or takes deletion vectors. ``write`` above them knows only that a
-set of net changes goes in under one record.
+Only ``_replace`` decides how the rows of the changed keys are found and replaced: by a MERGE, which rewrites the files
+it touches; or by ``by_vectors``, if the table is small or uses deletion vectors. ``write`` above it is independent of
+that.
 
-Two cases need no search. After a TRUNCATE nothing of the span is there to be found (what of the table is other spans'
-is kept: ``truncate``). And where every key of the range begins with an INSERT, the source itself vouches (its key
-is unique, and the sink is exactly where the range begins) that the table has none of them: they are appended. This
-holds from ``TableRecord.consistent_ts`` on; before it, and whenever a changefeed is rewound, the range may replay what
-the sink has, so it is merged. So it is where a filter has left rows that the source has no longer.
+Two cases need no search. After a TRUNCATE the span has no rows (those of other spans are kept: ``truncate``). And if
+every key of the range begins with an INSERT, the source guarantees (its key is unique, and the sink is exactly at the
+begin of the range) that the table has none of them: they are appended. This holds from ``TableRecord.consistent_ts``
+on; before it, and after a rewind, the range may repeat changes that the sink has, so it is merged. So it is if a filter
+has kept rows that the source has deleted.
 """
 
 from collections.abc import Iterable, Sequence
@@ -36,9 +36,9 @@ _GONE = "gone"
 def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
     """Bring the table from ``task.from_ts`` to ``task.to_ts``.
 
-    :raises SinkFencedError: it is not at ``from_ts``.
-    :raises SinkConflictError: others committed first, again and again.
-    :raises LeftOutValueError: an update left out what the table does not have.
+    :raises SinkFencedError: the table is not at ``from_ts``.
+    :raises SinkConflictError: other commits were faster, repeatedly.
+    :raises LeftOutValueError: an update left out values that the table does not have.
     """
     with delta_log.borrowed(place) as log:
         if delta_table.is_written(log or place.opened(), task):
@@ -50,7 +50,7 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> Flu
         delta_stored.refuse_lost(net, task)
         rows, commit_time = sum(len(part) for part in parts), max((part.commit_time for part in parts), default=0.0)
         source = parts[-1].after.schema if parts else None
-        parts.clear()  # what is written is a copy
+        parts.clear()  # written rows are copies
         committed = False
         if log is not None and len(net) and by_vectors.can_apply(log, net, task):
             committed = commit.on_newest(
@@ -70,7 +70,7 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> Flu
 
 
 def _apply(table: DeltaTable, place: TablePlace, task: FlushTask, net: NetChanges, source: pa.Schema) -> bool:
-    """Whether the table now records ``to_ts``; it does not if there was nothing to change after all."""
+    """Write the changes. Return whether the table now records ``to_ts``; it does not if there was nothing to change."""
     if delta_table.is_written(table, task):
         return True
     name = f"{task.table.schema_name}.{task.table.name}"
@@ -86,8 +86,16 @@ def _apply(table: DeltaTable, place: TablePlace, task: FlushTask, net: NetChange
     return delta_table.committed_ts(table, task.feed.changefeed, task.span) == task.to_ts
 
 
+def replace_rows(table: DeltaTable, task: FlushTask, net: NetChanges) -> None:
+    """Make the rows of some keys what ``net`` says, on top of ``table``, with the record of ``task``'s end.
+
+    :raises CommitFailedError: another commit was faster.
+    """
+    _replace(table, task, net, delta_schema.delta_table(net.upserts))
+
+
 def _replace(table: DeltaTable, task: FlushTask, net: NetChanges, upserts: pa.Table) -> None:
-    """Find the rows of the changed keys and put the new ones in their place."""
+    """Find the rows of the changed keys, and replace them by the new ones."""
     key = task.table.key
     if net.origin is not None:
         net, upserts = _fetch_moved(table, net, upserts, task.table)
@@ -107,7 +115,7 @@ def _replace(table: DeltaTable, task: FlushTask, net: NetChanges, upserts: pa.Ta
         " AND ".join(f"t.{_quoted(name)} = {column[name]}" for name in key),
         source_alias="s",
         target_alias="t",
-        streamed_exec=False,  # so that the range of the source's keys tells which files to leave alone
+        streamed_exec=False,  # so that the range of the source's keys prunes files
         writer_properties=delta_table.writer_properties(table),
         commit_properties=delta_table.commit_properties(table, delta_table.new_records([task])),
     )
@@ -117,7 +125,8 @@ def _replace(table: DeltaTable, task: FlushTask, net: NetChanges, upserts: pa.Ta
 
 
 def _merge_source(net: NetChanges, upserts: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Upserts, then deletes with nothing but their key. Columns are named by place: a source may use any name."""
+    """Return upserts, then deletes with only their key. Columns are named by position, since a source may use any
+    name."""
     deletes = delta_schema.delta_table(net.deletes)
     count = deletes.num_rows
     columns, names = [], []
@@ -138,7 +147,7 @@ def _merge_source(net: NetChanges, upserts: pa.Table, key: Sequence[str]) -> pa.
 def _fetch_moved(
     table: DeltaTable, net: NetChanges, upserts: pa.Table, record: TableRecord
 ) -> tuple[NetChanges, pa.Table]:
-    """Rows that changed their key while a value of theirs is known to the sink alone: read it under the old key."""
+    """Read values that only the sink has, of rows that changed their key, under the old key."""
     assert net.origin is not None
     key = record.key
     origin = delta_schema.delta_table(net.origin)
@@ -162,9 +171,9 @@ def _fetch_moved(
 
 
 def _refuse_missing(table: DeltaTable, net: NetChanges, upserts: pa.Table, record: TableRecord) -> None:
-    """Where a MERGE finds no row it inserts one, with NULL for what an update left out: so it is known before.
+    """Check for missing rows beforehand: a MERGE would insert them, with NULL for values that an update left out.
 
-    :raises LeftOutValueError: there is no such row.
+    :raises LeftOutValueError: a row is missing.
     """
     assert net.needed is not None
     (at,) = np.nonzero(net.needed)
@@ -176,7 +185,8 @@ def _refuse_missing(table: DeltaTable, net: NetChanges, upserts: pa.Table, recor
 
 
 def _stored_rows(table: DeltaTable, keys: pa.Table, columns: list[str], key: Sequence[str]) -> pa.Table:
-    """The stored rows whose first key column is among ``keys``; a rare path, so the table is simply read through."""
+    """Return the stored rows whose first key column is among ``keys``; rarely needed, so the table is simply
+    scanned."""
     wanted = keys.column(key[0]).combine_chunks()
     plain = delta_table.plain_schema(table.schema())
     schema = pa.schema([keys.schema.field(name) if name in key else plain.field(name) for name in columns])

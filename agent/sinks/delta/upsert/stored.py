@@ -82,7 +82,7 @@ class IncompleteRows:
     def filled(self, found: Iterable[tuple[Positions, pa.Table]], table: TableRecord) -> pa.Table:
         """Whole rows. ``found``: which of ``rows``, and the table's values of ``columns``.
 
-        :raises LeftOutValueError: the table has no such row.
+        :raises LeftOutValueError: the table lacks a row.
         """
         rows, pieces = [np.empty(0, np.int64)], [self.columns.empty_table()]
         for at, values in found:
@@ -104,7 +104,7 @@ class IncompleteRows:
 def fill(upserts: pa.Table, net: NetChanges, replaced: Iterable[ReplacedRows], table: TableRecord) -> pa.Table:
     """``upserts`` (those of ``net``, as they are written) with what the table holds of what they leave out.
 
-    :raises LeftOutValueError: it has no such row.
+    :raises LeftOutValueError: the table lacks a row.
     """
     incomplete = IncompleteRows.of(upserts, net)
     wanted = incomplete.stored_keys(net, table.key)

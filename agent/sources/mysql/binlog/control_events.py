@@ -1,18 +1,19 @@
-"""Control events: handles what the kernels leave to Python (statements, table maps, rotations, XA, refusals).
+"""Control events: handles what the kernels leave to Python (statements, table maps, rotations, XA, errors).
 
-Between two calls the state is as the kernels left it: here transactions are opened, closed or dropped in it, and table
-maps declared. Where other events are to be read next (those of a compressed transaction) the stream is notified.
+Between two kernel calls the state is as the kernels left it: this module opens, closes or drops transactions in it, and
+declares table maps. If other events have to be read next (those of a compressed transaction), the stream is notified.
 
-*Distributed transactions* (XA) have their rows where they are prepared, and these count where they are committed, if
-they ever are (``prepared``). So they are dropped at first, and come back with the XA COMMIT: from memory, or by reading
-that transaction again (``reread``) inside of the one that commits it, where its XA PREPARE then is the end of both. Of
-one that filled an arena nothing was kept, and MySQL says at its end only that it commits at once (ONE PHASE).
+The rows of *distributed transactions* (XA) are logged where they are prepared, and take effect where they are
+committed, if ever (``prepared``). So they are dropped at first, and return with the XA COMMIT: from memory, or by
+reading the transaction again (``reread``) inside of the one that commits it, where its XA PREPARE ends both. Rows of a
+transaction that filled an arena were dropped, though it may end with a commit in ONE PHASE, which MySQL logs only at
+its end.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from agent.errors import NEW_SNAPSHOT, PositionLostError, SourceConfigError, SourceError, SourceUnreachableError
+from agent.errors import NEW_POSITION, PositionLostError, SourceConfigError, SourceError, SourceUnreachableError
 from agent.kernels.jit import Ints
 from agent.rows.arena import Arena
 from agent.rows.schema import TableSchema
@@ -39,26 +40,27 @@ from reactor.ids import Ts
 from reactor.records.changefeed import DdlRecord
 
 _ERROR, _END = 256 + 0xFF, 256 + 0xFE
-#: parts of statements that are looked at, or refused, as a whole
+#: events with parts of statements, which are handled or refused as a whole
 _PARTS = frozenset(
     {wire.CREATE_FILE, wire.APPEND_BLOCK, wire.EXEC_LOAD, wire.DELETE_FILE, wire.NEW_LOAD, wire.BEGIN_LOAD}
 )
+_CHANGING_VERBS = ("ALTER", "TRUNCATE", "RENAME")
 _ROWS_V0 = frozenset({wire.WRITE_V0, wire.UPDATE_V0, wire.DELETE_V0})
 
 
 #: see ``agent.sources.mysql.binlog.reread.Reread.rows_of``
 Reread = Callable[[str, BinlogPosition | None, BinlogPosition], Reader]
-#: tables that cannot be followed from a Ts on, and why
+#: makes a record of tables that cannot be followed from a Ts on, with the reason
 Hold = Callable[[Sequence[tuple[str, str]], str, Ts], DdlRecord | None]
-#: the tables of ours that a statement names, by its default database
-Mentioned = Callable[[str, str], Sequence[tuple[str, str]]]
+#: returns the replicated tables whose rows a statement may have changed, given its default database
+Written = Callable[[str, str], Sequence[tuple[str, str]]]
 
 
 class RareEvents:
-    """``known`` gives the schema of a table that the binlog has not declared yet, if anybody knows it. ``interpret``
-    says what a definition does to the tables, or None where it does nothing to ours. ``reread`` brings the rows of a
-    prepared transaction, by its name, its place if that is known, and the place where it is committed. ``hold`` makes a
-    record of tables that cannot be followed; ``mentioned``: tables of ours that a statement names."""
+    """``known`` returns the schema of a table that the binlog has not declared yet, if it is known. ``interpret``
+    returns the effect of a DDL statement on replicated tables, or None. ``reread`` reads the rows of a prepared
+    transaction, by its name, its place if known, and the place of its commit. ``hold`` makes a record of tables that
+    cannot be followed; ``written`` returns replicated tables that a statement may have changed."""
 
     def __init__(
         self,
@@ -72,7 +74,7 @@ class RareEvents:
         interpret: Callable[[DdlEvent], DdlRecord | None],
         reread: Reread,
         hold: Hold,
-        mentioned: Mentioned,
+        written: Written,
         folds_names: bool = False,
     ) -> None:
         self._target = target
@@ -84,17 +86,17 @@ class RareEvents:
         self._folds_names = folds_names
         self._reread = reread
         self._hold = hold
-        self._mentioned = mentioned
+        self._written = written
         self.dropping = Dropping(state, rolled_back, lambda: f"{target} ({self._place()})")
-        #: the name of what is read again, to be committed
+        #: name of the transaction that is read again to be committed
         self._committing = ""
-        #: what definitions have changed, for the next chunk to carry
+        #: schema changes for the next chunk
         self.ddl: list[DdlRecord] = []
 
     def handle(self, arena: Arena) -> Reader | None:
-        """Deal with the event that ``split`` stopped at. Returned is what has to be read before what comes behind it.
+        """Handle the event at which ``split`` stopped. Return a reader of events that precede the next ones, if any.
 
-        :raises SourceError: it means that reading cannot continue.
+        :raises SourceError: reading cannot continue.
         """
         state = self._state
         at, end, kind = (int(state[cell]) for cell in (txn.RARE_POS, txn.RARE_END, txn.RARE_TYPE))
@@ -108,7 +110,7 @@ class RareEvents:
                 self._declare(body)
             case wire.QUERY | wire.QUERY_COMPRESSED:
                 query = events.parse_query(body, is_compressed=kind == wire.QUERY_COMPRESSED)
-                return self._handle_query(query, arena, at)
+                return self._handle_query(query, arena, at, wire.read_u16(arena.data, at + wire.FLAGS_AT))
             case wire.EXECUTE_LOAD:
                 self._hold_written(events.parse_load(body))
             case wire.XA_PREPARE:
@@ -127,13 +129,13 @@ class RareEvents:
         return None
 
     def take_ddl(self, until: Ts) -> tuple[DdlRecord, ...]:
-        """What has changed up to ``until``; a table that is being filled as it is created waits for its commit."""
+        """Return schema changes up to ``until``; a table created together with rows waits for its commit."""
         taken = tuple(record for record in self.ddl if record.ts <= until)
         self.ddl = [record for record in self.ddl if record.ts > until]
         return taken
 
     def finish(self) -> None:
-        """The open transaction is over."""
+        """Finish the open transaction."""
         if txn.finish(self._state, self._progress.gtids) == txn.GTIDS_FULL:
             self._progress.drain()
             txn.finish(self._state, self._progress.gtids)
@@ -142,7 +144,7 @@ class RareEvents:
         return end + int(self._state[txn.CHECKSUM])
 
     def _body(self, arena: Arena, at: int, end: int, kind: int) -> bytes:
-        """Behind the header, and verified; rotations and format descriptions look after themselves."""
+        """Return the verified event after its header; rotations and format descriptions are verified separately."""
         is_checked = self._state[txn.CHECKSUM] and not self._state[txn.BARE]
         if is_checked and kind not in (wire.ROTATE, wire.FORMAT_DESCRIPTION):
             event = arena.data[at : self._whole(end)].tobytes()
@@ -151,9 +153,9 @@ class RareEvents:
             return event[wire.HEADER_BYTES : -events.CHECKSUM_BYTES]
         return arena.data[at + wire.HEADER_BYTES : end].tobytes()
 
-    def _handle_query(self, query: Query, arena: Arena, at: int) -> Reader | None:
+    def _handle_query(self, query: Query, arena: Arena, at: int, flags: int) -> Reader | None:
         state = self._state
-        if state[txn.IN_TXN] == txn.CLOSED:  # a server that writes no GTIDs
+        if state[txn.IN_TXN] == txn.CLOSED:  # the server writes no GTIDs
             self._begin(arena, at, wire.read_u32(arena.data, at) * 1_000_000)
         statement = sql_text.plain(query.statement)
         match statements.kind(statement):
@@ -174,6 +176,8 @@ class RareEvents:
                 self._finish_prepared(statements.xa_name(statement))
             case StatementKind.WRITE:
                 self._hold_written(query)
+            case StatementKind.TRUNCATE | StatementKind.DDL if _is_of_temporary_table(statement, flags):
+                pass
             case StatementKind.TRUNCATE | StatementKind.DDL as kind if not (state[txn.SKIPPING] or state[txn.IS_VOID]):
                 if kind is StatementKind.DDL or not self._record_truncate(statement, query.database, arena, at):
                     self._record_ddl(query, second=wire.read_u32(arena.data, at))
@@ -190,7 +194,7 @@ class RareEvents:
         self._progress.open_tagged(gtid)
 
     def _declare(self, body: bytes) -> None:
-        """A table whose columns are not known any more is held, and its rows are left out."""
+        """Declare a table map; a table whose columns are no longer known is held, and its rows are skipped."""
         opened = int(self._state[txn.TXNS])
         try:
             self._declarations.declare(body, txn=opened)
@@ -207,15 +211,15 @@ class RareEvents:
         event = DdlEvent(Ts(int(self._state[txn.COMMIT_TS])), query.database, query.statement, session)
         if record := self._interpret(event):
             self.ddl.append(record)
-        # where names come from elsewhere the same table map may mean another table now
+        # with column names from elsewhere, the same table map may now mean other columns
         self._declarations.reconsider()
 
     def _record_truncate(self, statement: str, database: str, arena: Arena, at: int) -> bool:
-        """A line of one byte; False where the table's columns are not known."""
+        """Record a TRUNCATE as a line of one byte; return False if the table's columns are unknown."""
         name = self._folded(statements.truncated_table(statement, database))
         if name is None or not self._declarations.is_wanted(*name):
             return name is not None
-        # a table that was renamed continues under the id of its first name, which only they know who know the table
+        # a renamed table keeps the id of its first name, which only ``known`` returns
         schema = self._known(*name)
         slot = self._declarations.newest_slot(schema.table_id if schema else table_id(*name))
         if slot == ABSENT:
@@ -242,9 +246,9 @@ class RareEvents:
         return (name[0].lower(), name[1].lower()) if name and self._folds_names else name
 
     def _hold_written(self, query: Query) -> None:
-        """A change of rows as a statement: what became of the tables that it names is not known."""
-        if not self._state[txn.SKIPPING] and (names := self._mentioned(query.statement, query.database)):
-            reason = f"a change of it was logged as a statement ({self._place()}), which holds no rows"
+        """Hold tables whose rows a statement changed: the result is unknown."""
+        if not self._state[txn.SKIPPING] and (names := self._written(query.statement, query.database)):
+            reason = f"a change that may be of it was logged as a statement ({self._place()}), which holds no rows"
             self._hold_tables(names, f"{reason}; set binlog_format=ROW for all sessions")
 
     def _handle_prepare(self, commits: bool, name: str, arena: Arena) -> Reader | None:
@@ -256,7 +260,7 @@ class RareEvents:
         if commits and has_overflown:
             return self._read_again(name, self._progress.position().place(ts))
         if not commits and not state[txn.SKIPPING]:
-            # rows that have been left out are not at hand either
+            # skipped rows are not in the arena either
             is_whole = not has_overflown and state[txn.DROP_TS] != ts
             rows = prepared.take_rows(arena, state) if is_whole else None
             self.dropping.drop(0, arena)
@@ -266,7 +270,7 @@ class RareEvents:
         return None
 
     def _commit_prepared(self, name: str, arena: Arena) -> Reader | None:
-        """With its rows, which may be at hand."""
+        """Commit a prepared transaction with its rows, which may be in memory."""
         state, known = self._state, self._progress.prepared
         place, rows = known.place(name), known.rows(name)
         if rows is not None:
@@ -278,14 +282,14 @@ class RareEvents:
         return None
 
     def _read_again(self, name: str, begin: BinlogPosition | None) -> Reader:
-        """Inside of the open transaction."""
+        """Return a reader of the transaction, to be read inside of the open one."""
         state = self._state
         self._committing = name
         state[txn.IN_TXN], state[txn.PREPARES] = txn.BEGUN, 0
         return self._reread(name, begin, self._progress.position().place(Ts(int(state[txn.COMMIT_TS]))))
 
     def _finish_prepared(self, name: str) -> None:
-        """It is decided: the list and the position change together."""
+        """Remove a decided transaction from the list, together with the change of the position."""
         if not self._state[txn.SKIPPING]:
             self._progress.prepared.remove(name)
         self._committing = ""
@@ -293,7 +297,7 @@ class RareEvents:
 
     def _handle_format(self, event: bytes, arena: Arena) -> None:
         form = events.parse_format(event[wire.HEADER_BYTES :])
-        # a server without checksums changes the event as it sends it, and not the checksum that it has all the same
+        # a server without checksums modifies the event while sending it, but not its checksum, which is always there
         if form.checksum_bytes and not events.is_sound(event):
             raise self.damaged()
         if not form.is_readable:
@@ -301,7 +305,7 @@ class RareEvents:
                 f"the binlog of {self._target} ({form.server_version}) has row events of an unknown form; "
                 "Weir reads MySQL from 5.6 and MariaDB from 10.2 on"
             )
-        if self._state[txn.IN_TXN] != txn.CLOSED:  # the server fell before it was committed
+        if self._state[txn.IN_TXN] != txn.CLOSED:  # the server crashed before the commit
             self.dropping.end_overflow()
             self.dropping.drop(0, arena)
             self._state[txn.IN_TXN] = txn.CLOSED
@@ -312,7 +316,7 @@ class RareEvents:
         if kind == wire.INCIDENT:
             raise PositionLostError(
                 f"the binlog of {self._target} has a gap, says the server ({events.parse_incident(body) or 'no reason'}"
-                f", {self._place()}); {NEW_SNAPSHOT}"
+                f", {self._place()}); {NEW_POSITION}"
             )
         if kind in _PARTS or (flags & wire.FLAG_IGNORABLE and kind not in _ROWS_V0):
             return
@@ -346,3 +350,11 @@ class RareEvents:
         return SourceUnreachableError(
             f"{self._target} began a transaction behind its own position ({self._place()}); the binlog is opened again"
         )
+
+
+def _is_of_temporary_table(statement: str, flags: int) -> bool:
+    """Return whether a definition changes a temporary table, which may have a replicated table's name.
+
+    Servers set the flag for other statements too, and log DROP as DROP TEMPORARY.
+    """
+    return bool(flags & wire.FLAG_THREAD_SPECIFIC) and statement.upper().startswith(_CHANGING_VERBS)

@@ -1,7 +1,7 @@
 """CRC-32 (zlib's) for the kernels, sixteen bytes a step.
 
-zlib itself is faster but would leave the kernel for every event; this stays inside and reads 1.5 GB a second and more.
-The tables are handed in by the caller: numba would freeze a global of this size into every kernel that uses it.
+zlib itself is faster, but each call would leave the kernel; this one reads 1.5 GB a second and more. The caller passes
+the tables: numba would compile a global of this size into every kernel that uses it.
 """
 
 from typing import Any, Final
@@ -18,7 +18,8 @@ _STEP: Final = 16
 
 
 def make_tables() -> npt.NDArray[np.uint32]:
-    """``tables[k, b]``: what byte ``b`` does to the remainder when ``k`` more bytes follow it in a step."""
+    """Return the tables: ``tables[k, b]`` is the effect of byte ``b`` on the remainder if ``k`` more bytes of the step
+    follow."""
     tables = np.zeros((_STEP, 256), np.uint32)
     value = np.arange(256, dtype=np.uint32)
     for _ in range(8):
@@ -41,7 +42,7 @@ def _word(data: Any, p: Any) -> Any:
 
 @kernel(types.uint32(TABLES, types.uint32, types.int64))
 def _fold(tables: Any, word: Any, after: int) -> Any:
-    """What the four bytes of ``word`` do when ``after`` bytes follow them in the step."""
+    """Return the effect of the four bytes of ``word`` if ``after`` bytes of the step follow."""
     k = np.uint64(after)
     return (
         tables[k + np.uint64(3), np.uint64(word & np.uint32(0xFF))]
@@ -53,7 +54,7 @@ def _fold(tables: Any, word: Any, after: int) -> Any:
 
 @kernel(types.int64(TABLES, DATA, types.int64, types.int64))
 def crc32(tables: Any, data: Any, start: int, end: int) -> int:
-    """The checksum of ``data[start:end]``."""
+    """Return the checksum of ``data[start:end]``."""
     crc = np.uint32(0xFFFFFFFF)
     p, stop = np.uint64(start), np.uint64(end)
     while p + np.uint64(16) <= stop:

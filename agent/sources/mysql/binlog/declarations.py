@@ -1,11 +1,11 @@
-"""Table declarations: the tables that the binlog has declared so far, in the form in which the kernels find them.
+"""Table declarations: the tables that the binlog has declared so far, in the kernels' form.
 
-Pure. A table map declares one version of one table under a number that lasts until the server closes the table. Every
-version gets a *slot*, a small number that the kernels group by. A slot's schema never changes, and a table that gets a
-new version gets a new slot, so that all its events of one slot are one batch.
+Pure. A table map declares one version of a table under a number that is valid until the server closes the table. Every
+version gets a *slot*, a small number by which the kernels group. The schema of a slot never changes, and a new version
+of a table gets a new slot, so all events of a slot can be one batch.
 
-A server that opens and closes tables all the time gives out ever new numbers for the same versions: they are recognised
-by their bytes, and numbers that no open transaction uses are forgotten when there are too many.
+A server that keeps opening and closing tables assigns new numbers to the same versions: versions are recognised by
+their bytes, and numbers that no open transaction uses are dropped when there are too many.
 """
 
 from collections.abc import Callable
@@ -18,19 +18,19 @@ from agent.sources.mysql.binlog import split
 from agent.sources.mysql.binlog.split import ABSENT, UNWANTED
 from agent.sources.mysql.decode.table_name import parse_table_name
 
-#: more table maps than this are kept for an open transaction only
+#: above this number, table maps are kept only for an open transaction
 MAPS_MAX = 1 << 16
 _MAP_ID_BYTES = 6
 
 
 class Declarations:
-    """``is_wanted`` says by schema and name which tables are replicated; events of the others are dropped where they
+    """``is_wanted`` returns, by schema and name, whether a table is replicated; events of others are dropped when they
     are split. ``describe`` makes a schema of a table map's body."""
 
     def __init__(self, is_wanted: Callable[[str, str], bool], describe: Callable[[bytes], TableSchema]) -> None:
         self._is_wanted = is_wanted
         self._describe = describe
-        #: schema of each slot; only ever appended to
+        #: schema of each slot; append-only
         self.schemas: list[TableSchema] = []
         #: the kernels' tables: see ``split.find``
         self.maps: Ints = np.zeros((256, split.MAP_CELLS), np.int64)
@@ -45,16 +45,16 @@ class Declarations:
         return self._is_wanted(schema_name, name)
 
     def slot(self, map_id: int) -> int:
-        """The slot of a table map, ``UNWANTED`` or ``ABSENT``."""
+        """Return the slot of a table map, ``UNWANTED`` or ``ABSENT``."""
         line = self.maps[split.find(self.maps, map_id)]
         return int(line[1]) if line[0] else ABSENT
 
     def newest_slot(self, table_id: int) -> int:
-        """The slot of a table's newest version, or ``ABSENT``."""
+        """Return the slot of a table's newest version, or ``ABSENT``."""
         return self._newest.get(table_id, ABSENT)
 
     def declare(self, body: bytes, *, txn: int) -> int:
-        """Take in a table map that the kernels do not know; ``txn`` is the transaction it belongs to."""
+        """Add a table map that the kernels do not know; ``txn`` is the transaction it belongs to."""
         meaning = body[_MAP_ID_BYTES:]
         slot = self._slots.get(meaning, ABSENT)
         if slot == ABSENT or (slot != UNWANTED and slot != self.newest_slot(self.schemas[slot].table_id)):
@@ -63,7 +63,7 @@ class Declarations:
         return slot
 
     def add(self, schema: TableSchema) -> int:
-        """The slot of a version; the same one again changes nothing."""
+        """Return the slot of a version, and add it unless it is known."""
         slot = self.newest_slot(schema.table_id)
         if slot == ABSENT or self.schemas[slot] != schema:
             self.schemas.append(schema)
@@ -71,12 +71,12 @@ class Declarations:
         return slot
 
     def forget(self) -> None:
-        """The server has restarted: it gives the same numbers to other tables now."""
+        """Drop all table maps: the server has restarted, and reuses their numbers."""
         self.maps[:] = 0
         self._used_maps = self._used_bytes = 0
 
     def reconsider(self) -> None:
-        """What makes a schema of bytes has learnt something: look at every table map again."""
+        """Describe every table map again, since ``describe`` may return other schemas."""
         self._slots.clear()
         self.forget()
 
@@ -106,7 +106,7 @@ class Declarations:
             self.bodies = bodies
 
     def _compact(self, txn: int) -> None:
-        """Keep what the open transaction has declared: its rows are still to come."""
+        """Keep only the open transaction's table maps: its rows are still to come."""
         kept = self.maps[(self.maps[:, 0] != 0) & (self.maps[:, 4] == txn)]
         pieces = [self.bodies[line[2] : line[2] + line[3]] for line in kept]
         self._used_bytes = sum(len(piece) for piece in pieces)

@@ -1,10 +1,11 @@
 """Binlog events: parses control events (rotations, format descriptions, statements) and the server's errors.
 
-Pure. Rows, GTIDs and whatever else comes with every transaction never come here: ``split`` knows them. Bodies are what
-lies behind the 19 bytes of header, without checksum.
+Pure. Rows, GTIDs and other events of every transaction are not parsed here, but in ``split``. A body is the event after
+its header of 19 bytes, without checksum.
 """
 
 import contextlib
+import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -21,16 +22,18 @@ from agent.sources.mysql.values.session import UNKNOWN, Session, parse_session
 
 CHECKSUM_BYTES: Final = 4
 _QUERY: Final = struct.Struct("<IIBHH")
-_TAIL_BYTES: Final = 5  # of a format description: the kind of checksum, and its own
+_TAIL_BYTES: Final = 5  # of a format description: the checksum algorithm, and its own checksum
 _TABLE_MAP_HEAD, _ROWS_HEAD = 8, (8, 10)
-#: fields of a payload event's header
+#: fields in the header of a payload event
 _PAYLOAD_END, _PAYLOAD_COMPRESSION = 0, 2
 ZSTD, UNCOMPRESSED = 0, 255
+_ALTER: Final = re.compile(rb"(?:/\*.*?\*/|\s|set\s+statement\s.*?\sfor\s)*alter\s", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """``checksum_bytes`` behind every event of the file; ``is_readable``: its rows events look as we expect."""
+    """``checksum_bytes``: size of the checksum after every event of the file; ``is_readable``: its rows events have a
+    supported format."""
 
     server_version: str
     checksum_bytes: int
@@ -46,7 +49,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class TaggedGtid:
-    """MySQL 8.4's: ``source`` is ``uuid:tag``. ``time_us``: commit, Unix microseconds."""
+    """GTID with a tag (MySQL 8.4): ``source`` is ``uuid:tag``. ``time_us``: commit time, Unix microseconds."""
 
     source: str
     number: int
@@ -54,18 +57,18 @@ class TaggedGtid:
 
 
 def is_sound(event: bytes) -> bool:
-    """Does the event, header and all, end with its own CRC-32?"""
+    """Return whether the event, including its header, ends with a correct CRC-32."""
     return zlib.crc32(event[:-CHECKSUM_BYTES]) == int.from_bytes(event[-CHECKSUM_BYTES:], "little")
 
 
 @reading("a format description")
 def parse_format(body: bytes) -> Format:
-    """``body`` with the checksum, which this event always has."""
+    """Parse a format description; ``body`` includes the checksum, which this event always has."""
     version = body[2:52].rstrip(b"\0").decode("latin-1")
-    # bytes of fixed head by event type, from type 1 on
+    # bytes of the fixed header by event type, from type 1 on
     heads = body[57:-_TAIL_BYTES]
     readable = len(heads) >= wire.DELETE_V1 and heads[wire.TABLE_MAP - 1] == _TABLE_MAP_HEAD
-    # MySQL 9 no longer has the first version of rows events, MariaDB writes nothing else
+    # MySQL 9 has dropped the first version of rows events, MariaDB only writes that one
     rows_heads = {heads[kind - 1] for kind in (wire.WRITE_V1, wire.WRITE_V2) if kind <= len(heads)} - {0}
     readable = readable and bool(rows_heads) and rows_heads.issubset(_ROWS_HEAD)
     return Format(version, CHECKSUM_BYTES if body[-_TAIL_BYTES] == 1 else 0, readable)
@@ -73,7 +76,7 @@ def parse_format(body: bytes) -> Format:
 
 @reading("a rotation")
 def parse_rotate(event: bytes) -> BinlogPosition:
-    """``event`` with its header: the one before the first format description may have a checksum or not."""
+    """Parse a rotation, given with its header. Before the first format description, the checksum is optional."""
     body = event[wire.HEADER_BYTES :]
     if is_sound(event):
         body = body[:-CHECKSUM_BYTES]
@@ -82,12 +85,15 @@ def parse_rotate(event: bytes) -> BinlogPosition:
 
 
 def parse_load(body: bytes) -> Query:
-    """A LOAD DATA that was logged as a statement: a query with 13 bytes more of head."""
+    """Parse a LOAD DATA that was logged as a statement: a query with a header of 13 more bytes."""
     return parse_query(body[: _QUERY.size] + body[_QUERY.size + 13 :])
 
 
 def parse_query(body: bytes, *, is_compressed: bool = False) -> Query:
-    """:raises DecodeError: it is none."""
+    """Parse a statement.
+
+    :raises DecodeError: the event is malformed.
+    """
     try:
         _, _, name_bytes, _, status_bytes = _QUERY.unpack_from(body)
         at = _QUERY.size + status_bytes
@@ -108,15 +114,19 @@ def parse_query(body: bytes, *, is_compressed: bool = False) -> Query:
 
 
 def _text(statement: bytes, collation: int) -> str:
-    """As the client wrote it; what the server writes itself is UTF-8, whatever the session's character set."""
-    for charset in ("utf8mb4", charsets.charset_of(collation)):
+    """Decode a statement as the client wrote it; the server's own are UTF-8, whatever the session's character set.
+
+    Some texts are valid in both: no server makes an ALTER of its own.
+    """
+    candidates = ("utf8mb4", charsets.charset_of(collation))
+    for charset in reversed(candidates) if _ALTER.match(statement) else candidates:
         with contextlib.suppress(UnicodeDecodeError):
             return charsets.to_text(charset, statement)
     return statement.decode(errors="replace")
 
 
 def inflate(data: bytes) -> bytes:
-    """What MariaDB compressed: a byte that says how many bytes the length has, the length, zlib's stream.
+    """Decompress MariaDB's format: a byte with the size of the length, the length, and zlib's stream.
 
     :raises zlib.error: it is damaged.
     """
@@ -126,7 +136,7 @@ def inflate(data: bytes) -> bytes:
 
 @reading("a heartbeat")
 def parse_heartbeat_v2(body: bytes) -> int:
-    """The position, which has 64 bits here; 0 when it tells none."""
+    """Return the position, which has 64 bits here; 0 if it is missing."""
     for number, field in _fields(body):
         if number == 2:
             return _lenenc(field, 0)[0]
@@ -134,9 +144,9 @@ def parse_heartbeat_v2(body: bytes) -> int:
 
 
 def parse_payload(body: bytes) -> tuple[int, int]:
-    """How the events of a compressed transaction are compressed, and where in ``body`` they begin.
+    """Return the compression algorithm of a compressed transaction, and the offset of its events in ``body``.
 
-    :raises DecodeError: it is none.
+    :raises DecodeError: the event is malformed.
     """
     compression, at = ZSTD, 0
     try:
@@ -152,28 +162,28 @@ def parse_payload(body: bytes) -> tuple[int, int]:
 
 @reading("an XA PREPARE")
 def parse_xa_prepare(body: bytes) -> tuple[bool, str]:
-    """Whether it commits at once, and its name as XA COMMIT and XA ROLLBACK spell it in the binlog."""
+    """Return whether it commits in one phase, and its name as XA COMMIT and XA ROLLBACK have it in the binlog."""
     kind, first_bytes, second_bytes = struct.unpack_from("<III", body, 1)
     first, second = body[13 : 13 + first_bytes], body[13 + first_bytes : 13 + first_bytes + second_bytes]
     return body[0] != 0, f"X'{first.hex()}',X'{second.hex()}',{kind}".upper()
 
 
 def parse_incident(body: bytes) -> str:
-    """What the server says of the gap that it left."""
+    """Return the server's description of a gap in its binlog."""
     return body[3 : 3 + body[2]].decode(errors="replace") if len(body) > 2 else ""
 
 
 def parse_error(packet: bytes) -> tuple[int, str]:
-    """Number and text of an error packet, from behind its marker."""
+    """Return number and text of an error packet; ``packet`` begins after its marker."""
     text = packet[2:]
     return int.from_bytes(packet[:2], "little"), (text[6:] if text[:1] == b"#" else text).decode(errors="replace")
 
 
 @reading("a GTID")
 def parse_tagged_gtid(body: bytes) -> TaggedGtid:
-    """MySQL's newer serialization: numbers of one to nine bytes, fields by number, unknown ones at the end."""
+    """Parse MySQL's newer serialization: numbers of one to nine bytes, fields by number, unknown ones at the end."""
     reader = _Numbers(body)
-    for _ in range(3):  # version, size, last field that must be understood
+    for _ in range(3):  # version, size, last field that must be supported
         reader.number()
     source, tag, number, time_us = "", "", 0, 0
     while reader:
@@ -183,7 +193,7 @@ def parse_tagged_gtid(body: bytes) -> TaggedGtid:
             case 1:
                 source = str(UUID(bytes=bytes(reader.number() for _ in range(16))))
             case 2:
-                number = reader.number() >> 1  # its lowest bit is the sign
+                number = reader.number() >> 1  # the lowest bit is the sign
             case 3:
                 tag = reader.text(reader.number())
             case 6:
@@ -194,7 +204,7 @@ def parse_tagged_gtid(body: bytes) -> TaggedGtid:
 
 
 class _Numbers:
-    """The ones that the first byte ends with count the bytes that follow it."""
+    """Reads variable-length numbers: the low bits of the first byte count the bytes that follow."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

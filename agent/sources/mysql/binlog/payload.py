@@ -1,6 +1,6 @@
-"""Compressed payload: inflates a transaction of MySQL piece by piece into events as if the server had sent them bare.
+"""Compressed payload: decompresses a MySQL transaction piece by piece into events without packet headers.
 
-However far it inflates, only what fits into the arena is in memory at once, beside the compressed bytes themselves.
+However large it is decompressed, only what fits into the arena is in memory at a time, besides the compressed bytes.
 """
 
 import io
@@ -17,17 +17,17 @@ class _Reader(Protocol):
 
 
 class Payload:
-    """``body`` of the payload event."""
+    """Reader of the payload event with this ``body``."""
 
     def __init__(self, body: bytes) -> None:
-        """:raises SourceConfigError: compressed in a way that is not known."""
+        """:raises SourceConfigError: an unknown compression algorithm."""
         compression, at = events.parse_payload(body)
         self._reader = _open(compression, body[at:])
 
     def read_into(self, view: memoryview) -> int:
-        """Bytes put into ``view``; 0 at the end.
+        """Read bytes into ``view``; return their number, 0 at the end.
 
-        :raises DecodeError: they are damaged.
+        :raises DecodeError: the data is damaged.
         """
         try:
             return self._reader.readinto(view)

@@ -1,12 +1,12 @@
-"""Prepared transactions (XA) that are not decided yet: where their rows are, and the rows where they are few.
+"""Prepared transactions (XA): tracks undecided ones: where their rows are, and the rows themselves if they are few.
 
-Pure. Rows lie in the binlog where a transaction is prepared; whether they count is said later, by an XA COMMIT or XA
-ROLLBACK of its name. Until then the list says where they lie. It travels with the stream's position, so whoever goes
-on knows it. A transaction without rows of ours is in it too, with no place: so a name that is not in it was prepared
-before the changefeed began.
+Pure. Rows are in the binlog where a transaction is prepared; an XA COMMIT or XA ROLLBACK of its name decides later
+whether they count. Until then the list has their place. It is part of the stream's position, so that a later stream
+knows it. Transactions without replicated rows are listed too, without a place: a name that is not in the list was
+prepared before the changefeed began.
 
-Most transactions are small, and decided in a moment: rows of those are kept here, ``KEPT_BYTES`` at most. Others are
-read again.
+Most transactions are small and decided soon: their rows are kept in memory, up to ``KEPT_BYTES``. Others are read from
+the binlog again.
 """
 
 import hashlib
@@ -24,21 +24,21 @@ from reactor.ids import Ts
 
 KEPT_BYTES: Final = 8 << 20
 NO_ROWS: Final = Ts(0)
-#: names have up to 140 bytes; a list of many is written with every move of the log's head
+#: names have up to 140 bytes, and the whole list is written with every update of the log's head
 _DIGEST_BYTES = 10
 
-#: digest of the name, and where it begins
+#: digest of the name, and the place where the transaction begins
 Entry = tuple[str, int]
 
 
 def digest(name: str) -> str:
-    """The digest of a name as the binlog spells it."""
+    """Return the digest of a name as written in the binlog."""
     return hashlib.blake2b(name.encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRows:
-    """Rows events outside their arena; offsets of ``lines`` count from the start of ``data``."""
+    """Rows events outside of their arena; offsets in ``lines`` are relative to the start of ``data``."""
 
     data: Bytes
     lines: Ints
@@ -48,8 +48,8 @@ class KeptRows:
         return self.data.nbytes + self.lines.nbytes
 
     def put_into(self, arena: Arena, state: Ints) -> None:
-        """As the rows of the open transaction, whose last event ends at ``POS``. Behind the last row all bytes that
-        have been read are free; what was not read yet moves on where that is too little."""
+        """Put them into the arena as rows of the open transaction, whose last event ends at ``POS``. All read bytes
+        after the last row are free; if that is too little, unread bytes are moved."""
         first = int(state[txn.ROWS])
         at = int(arena.rows[first - 1, OFFSET] + arena.rows[first - 1, LENGTH]) if first else 0
         if (missing := at + len(self.data) - int(state[txn.POS])) > 0:
@@ -66,7 +66,7 @@ class KeptRows:
 
 
 def take_rows(arena: Arena, state: Ints) -> KeptRows | None:
-    """A copy of the open transaction's rows; None where they are too many."""
+    """Return a copy of the open transaction's rows; None if they are too many."""
     lines = arena.rows[int(state[txn.DONE_ROWS]) : int(state[txn.ROWS])].copy()
     if lines.nbytes + lines[:, LENGTH].sum() > KEPT_BYTES:
         return None
@@ -76,7 +76,7 @@ def take_rows(arena: Arena, state: Ints) -> KeptRows | None:
 
 
 class Prepared:
-    """In the order in which they were prepared."""
+    """The list, in the order in which transactions were prepared."""
 
     def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self._places: dict[str, Ts] = {name: Ts(ts) for name, ts in entries}
@@ -90,7 +90,7 @@ class Prepared:
         return tuple(self._places.items())
 
     def add(self, name: str, place: Ts, rows: KeptRows | None = None) -> None:
-        """A name may come again once it has been decided, or when the server has lost it in a crash."""
+        """Add a transaction. A name may be reused after its decision, or after a crash in which the server lost it."""
         key = digest(name)
         self._remove(key)
         self._doubted -= {key}
@@ -102,19 +102,19 @@ class Prepared:
             self._forget_rows(next(iter(self._kept)))
 
     def doubt(self, keys: Iterable[str], until: Ts) -> None:
-        """The server does not hold these: what is not decided at ``until`` never will be. Should it be all the same,
-        its rows are found by its name."""
+        """Doubt transactions that the server no longer holds: if they are undecided at ``until``, they never will be
+        decided. If one is decided after all, its rows are found by its name."""
         self._doubted, self._doubted_until = frozenset(keys), until
 
     def settle(self, resolved: Ts) -> None:
-        """Everything up to ``resolved`` has been read."""
+        """Note that everything up to ``resolved`` has been read."""
         if self._doubted and resolved >= self._doubted_until:
             for key in self._doubted & self._places.keys():
                 self._remove(key)
             self._doubted = frozenset()
 
     def place(self, name: str) -> Ts | None:
-        """``NO_ROWS`` where it has none of ours; None where it is not known."""
+        """Return its place: ``NO_ROWS`` if it has no replicated rows; None if the name is unknown."""
         return self._places.get(digest(name))
 
     def rows(self, name: str) -> KeptRows | None:

@@ -1,9 +1,9 @@
-"""Prepared before: the XA transactions that a server holds when a changefeed begins, which it has to know of.
+"""Prepared before: finds the XA transactions that a server holds prepared when a changefeed begins.
 
-They are in no snapshot, and their XA PREPARE lies before the changefeed's position; so the position says where, as it
-does of those that come later, and the binlog is kept for them until they are decided. The newest part of the binlog is
-searched for the places. What is not found there may lie anywhere before: then the oldest file counts, unless all of
-the binlog was searched. What is in none of it has no rows (MariaDB does not write such), or its file was purged.
+They are in no snapshot, and their XA PREPARE is before the changefeed's position; so the position has their places, as
+for later ones, and the binlog is kept until they are decided. The newest part of the binlog is searched for the places.
+A transaction that is not found there may be anywhere before: then the start of the oldest file is its place, unless the
+whole binlog was searched. One that is not in the binlog has no rows (MariaDB does not log it), or its file was purged.
 """
 
 from collections.abc import Callable, Collection
@@ -22,12 +22,12 @@ from reactor.ids import Ts
 
 _log = structlog.get_logger()
 
-#: of the binlog that are searched
+#: number of bytes of the binlog that are searched
 _SEARCHED_BYTES: Final = 256 << 20
 
 
 def names_before(connection: Connection) -> frozenset[str]:
-    """To be asked for before the position is. Where the server does not say, the log does."""
+    """Return the prepared names, to be called before the position is read. The log shows if the server does not say."""
     names = held_names(connection)
     if names is None:
         _log.warning(
@@ -40,7 +40,7 @@ def names_before(connection: Connection) -> frozenset[str]:
 def with_prepared(
     connection: Connection, position: SourcePosition, before: Collection[str], connect: Callable[[], Connection]
 ) -> SourcePosition:
-    """``position`` with those that are held ``before`` it was read, or now."""
+    """Return ``position`` with the transactions held ``before`` it was read, or now."""
     names = frozenset(before) | (held_names(connection) or frozenset())
     if not names:
         return position
@@ -58,7 +58,7 @@ def with_prepared(
 def _find(
     names: Collection[str], files: list[tuple[str, int]], position: SourcePosition, connect: Callable[[], Connection]
 ) -> dict[str, Ts]:
-    """The last place of each that has one."""
+    """Return the last place of each name that has one."""
     found: dict[str, Ts] = {}
     epoch, left = position.epoch.number, _SEARCHED_BYTES
     end = position.binlog

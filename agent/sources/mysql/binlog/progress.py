@@ -1,7 +1,7 @@
 """Binlog progress: how far a binlog has been read, as the file, position and GTID set that the server understands.
 
-The kernels count GTIDs in a small table; here they become a set, when somebody asks or the table is full. Tagged ones
-(MySQL 8.4), which the kernels do not read, are added when their transaction is over.
+The kernels count GTIDs in a small table; it is converted to a set on request or when it is full. Tagged GTIDs (MySQL
+8.4), which the kernels do not read, are added when their transaction ends.
 """
 
 from dataclasses import replace
@@ -22,7 +22,7 @@ _HALF = (1 << 64) - 1
 
 
 class Progress:
-    """Continues from ``begun``; ``state`` is the kernels' own."""
+    """Continues from ``begun``; ``state`` is the kernels' state array."""
 
     def __init__(self, begun: SourcePosition, state: Ints, *, is_mariadb: bool) -> None:
         self._position = begun
@@ -35,7 +35,7 @@ class Progress:
         self._set_file(begun.file_number)
 
     def position(self) -> SourcePosition:
-        """Right behind the last transaction that has been read."""
+        """Return the position after the last transaction that has been read."""
         self.drain()
         self._settle_tagged()
         self.prepared.settle(Ts(int(self._state[txn.RESOLVED])))
@@ -49,7 +49,8 @@ class Progress:
         )
 
     def rotate(self, to: BinlogPosition) -> None:
-        """The next event is at ``to``. A file of another name, or with a smaller number, begins an epoch."""
+        """Continue at ``to``, where the next event is. A file of another name or with a smaller number begins an
+        epoch."""
         base, number = split_file_name(to.file)
         epoch = self._position.epoch
         if base != epoch.base or number < self._position.file_number:
@@ -63,7 +64,7 @@ class Progress:
             txn.resolve(to.position, int(self._state[txn.COMMIT_TIME]), self._state)
 
     def open_tagged(self, gtid: TaggedGtid) -> None:
-        """The transaction that has just begun has this one."""
+        """Note the tagged GTID of the transaction that has just begun."""
         self._settle_tagged()
         self._open = gtid, int(self._state[txn.TXNS])
 

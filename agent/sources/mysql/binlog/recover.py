@@ -1,7 +1,7 @@
-"""XA RECOVER: asks a server which transactions it holds prepared now, by the names that its binlog gives them.
+"""XA RECOVER: asks a server which transactions it holds prepared, and returns their names as in its binlog.
 
-A server that falls may forget one that is in its binlog. Nobody will ever decide it, and the binlog would have to be
-kept for it for good; so a stream that begins asks which of those that it knows are still there.
+A server may lose a prepared transaction in a crash, though it is in the binlog. It would never be decided, and the
+binlog would have to be kept forever; so a starting stream asks which of the transactions in its list still exist.
 """
 
 import re
@@ -12,20 +12,20 @@ from agent.errors import SourceAuthError
 from agent.sources.mysql.binlog.prepared import Entry, digest
 from agent.sources.mysql.server.connection import Connection
 
-#: MariaDB's FORMAT='SQL': a part in hex, or as text where that is plain
+#: MariaDB's FORMAT='SQL': parts in hex, or as text if they are printable
 _PART: Final = re.compile(r"X'([0-9a-f]*)'|'([^']*)'", re.IGNORECASE)
 
 
 def forgotten(connection: Connection, entries: Iterable[Entry]) -> frozenset[str]:
-    """Those of ``entries`` that the server does not hold: they are decided by now, or never will be. Empty where it
-    does not say."""
+    """Return those of ``entries`` that the server does not hold: they are decided, or never will be. Empty if the
+    server does not say."""
     known = frozenset(name for name, _ in entries)
     held = held_names(connection) if known else None
     return frozenset() if held is None else known - {digest(name) for name in held}
 
 
 def held_names(connection: Connection) -> frozenset[str] | None:
-    """The names that the server holds prepared; None where it does not say (MySQL without XA_RECOVER_ADMIN)."""
+    """Return the names that the server holds prepared; None if it does not say (MySQL without XA_RECOVER_ADMIN)."""
     try:
         rows = connection.query("XA RECOVER FORMAT = 'SQL'" if connection.is_mariadb else "XA RECOVER CONVERT XID")
     except SourceAuthError:
@@ -34,7 +34,7 @@ def held_names(connection: Connection) -> frozenset[str] | None:
 
 
 def xid_name(form: int, first_bytes: int, data: str) -> str:
-    """``data``: both parts as one number in hex (MySQL), or each as SQL has it (MariaDB)."""
+    """Return the name. ``data``: both parts as one hex number (MySQL), or each as SQL literal (MariaDB)."""
     if data.startswith("0x"):
         parts = [data[2 : 2 + 2 * first_bytes], data[2 + 2 * first_bytes :]]
     else:

@@ -1,7 +1,7 @@
-"""Binlog request: asks the server for its binlog as a replica would, by file and position or by GTID.
+"""Binlog request: requests the binlog from the server like a replica, by file and position or by GTID.
 
-MariaDB takes its GTID position from a session variable and MySQL has a command for it. The session must say that it
-knows checksums and (MariaDB) GTID events, or the server would hide or rewrite them.
+MariaDB reads the GTID position from a session variable, MySQL has a command for it. The session must declare that it
+supports checksums and (MariaDB) GTID events, otherwise the server hides or rewrites them.
 """
 
 import struct
@@ -16,7 +16,7 @@ from agent.sources.mysql.server.sql import literal
 
 _COM_BINLOG_DUMP, _COM_REGISTER_SLAVE, _COM_BINLOG_DUMP_GTID = 0x12, 0x15, 0x1E
 _NON_BLOCKING, _THROUGH_GTID = 0x01, 0x04
-#: MariaDB: understands GTID events
+#: MariaDB: supports GTID events
 _CAPABILITY_GTID: Final = 4
 _WRITE_TIMEOUT_S: Final = 600
 _REPLICAS: Final = UUID("a4b5d6b8-3d7a-4a8e-9d39-6d6c1f5d1f0e")
@@ -25,9 +25,9 @@ _REPLICAS: Final = UUID("a4b5d6b8-3d7a-4a8e-9d39-6d6c1f5d1f0e")
 def request_binlog(
     connection: Connection, position: SourcePosition, *, server_id: int, by_gtid: bool, heartbeat_s: float
 ) -> None:
-    """On return the socket is at the first packet of the binlog, or of a refusal.
+    """Send the request; on return the socket is at the first packet of the binlog, or of an error.
 
-    :raises SourceError: the server refused what comes before.
+    :raises SourceError: the server refused the preceding commands.
     """
     _introduce(connection, server_id=server_id, heartbeat_s=heartbeat_s)
     if not by_gtid:
@@ -47,20 +47,20 @@ def request_binlog(
 
 
 def request_events(connection: Connection, begin: BinlogPosition) -> None:
-    """The same from a place to the end of the binlog, for once: as nobody's replica, beside one that we are."""
+    """Request the events from a place to the end of the binlog once, without registering as a replica."""
     connection.execute("SET " + ", ".join(_abilities(connection)))
     head = struct.pack("<IHI", begin.position, _NON_BLOCKING, 0)
     connection.send_command(_COM_BINLOG_DUMP, head + begin.file.encode())
 
 
 def _abilities(connection: Connection) -> list[str]:
-    """What the session understands, as settings."""
+    """Return the session settings that declare supported features."""
     settings = ["@master_binlog_checksum = @@global.binlog_checksum"]
     if connection.is_mariadb:
         settings.append(f"@mariadb_slave_capability = {_CAPABILITY_GTID}")
-    else:  # newer servers know the new names only
+    else:  # newer servers only know the new names
         settings.append("@source_binlog_checksum = @@global.binlog_checksum")
-    # a reader that waits for a slow log is not dead
+    # waiting for a slow log must not end the connection
     return [*settings, f"SESSION net_write_timeout = {_WRITE_TIMEOUT_S}"]
 
 
@@ -68,13 +68,13 @@ def _introduce(connection: Connection, *, server_id: int, heartbeat_s: float) ->
     period_ns = int(heartbeat_s * 1e9)
     settings = [*_abilities(connection), f"@master_heartbeat_period = {period_ns}"]
     if not connection.is_mariadb:
-        # a UUID that is ours alone lets the server end our dead predecessor
+        # a UUID of our own makes the server end the dump of our dead predecessor
         replica = literal(str(uuid5(_REPLICAS, str(server_id))))
         settings += [f"@source_heartbeat_period = {period_ns}"]
         settings += [f"@slave_uuid = {replica}", f"@replica_uuid = {replica}"]
     connection.execute("SET " + ", ".join(settings))
     try:
-        # no host name, user, password or port: they are for SHOW REPLICAS only
+        # no host name, user, password or port: only SHOW REPLICAS uses them
         connection.command(_COM_REGISTER_SLAVE, struct.pack("<IBBBHII", server_id, 0, 0, 0, 0, 0, 0))
     except SourceAuthError as error:
         user = connection.target.user

@@ -1,12 +1,12 @@
-"""Rereading: reads the rows of a transaction that was prepared earlier from the binlog, beside the stream.
+"""Rereading: reads the rows of an earlier prepared transaction from the binlog, over another connection.
 
-A second dump, as mysqlbinlog asks for one: by file and offset, without a number among the replicas, and with an end. So
-it neither waits for what is not written yet nor ends anybody else's dump. Events come one by one: this is not the way
-of the stream, but that of the few transactions that were too large to be kept, or prepared before the stream began.
+It is a second dump like mysqlbinlog's: by file and offset, without registering as a replica, and with an end. So it
+neither waits for future events nor ends another replica's dump. Events are read one by one: this is only for the few
+transactions that were too large to be kept in memory, or that were prepared before the stream began.
 
-Where a transaction lies is known, as a rule. A name that nobody knows was prepared before the changefeed began; and at
-another server (fail-over) it lies elsewhere. Then it is looked for: from its XA COMMIT backwards, file by file, the
-last one that was prepared under that name. That is the one, since a name is free only after its decision.
+Usually a transaction's place is known. An unknown name was prepared before the changefeed began; and on another server
+(fail-over) the place is another. Then the transaction is searched backwards from its XA COMMIT, file by file: it is the
+last one that was prepared under that name, since a name can be reused only after its decision.
 """
 
 import struct
@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from agent.errors import NEW_SNAPSHOT, SnapshotLostByGCError, SourceUnreachableError
+from agent.errors import NEW_POSITION, SnapshotLostByGCError, SourceUnreachableError
 from agent.sources.mysql.binlog import events
 from agent.sources.mysql.binlog.payload import Payload
 from agent.sources.mysql.binlog.request import request_events
@@ -34,23 +34,23 @@ _BUFFER_BYTES: Final = 1 << 18
 _LONGEST: Final = 0xFFFFFF
 _ERROR, _END = 0xFF, 0xFE
 _GTIDS: Final = frozenset({wire.MARIADB_GTID, wire.GTID, wire.ANONYMOUS_GTID, wire.TAGGED_GTID})
-#: of another transaction
+#: events that belong to another transaction
 _ENDS: Final = frozenset({*_GTIDS, wire.XID, wire.XA_PREPARE, wire.TRANSACTION_PAYLOAD})
-#: of a compressed transaction: its XA START comes first
+#: start of a compressed transaction: its XA START comes first
 _PEEK_BYTES: Final = 1 << 12
 
 
 class Reader(Protocol):
-    """Events without packets and checksums, for the stream to read instead of what the server sends."""
+    """A source of events without packet headers and checksums, which the stream reads instead of the server's."""
 
     def read_into(self, view: memoryview) -> int:
-        """Bytes put into ``view``; 0 at the end."""
+        """Read bytes into ``view``; return their number, 0 at the end."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """``at``: where it begins in its file. ``data``: with its header, without its checksum."""
+    """``at``: its offset in the file. ``data``: the event with header, without checksum."""
 
     kind: int
     at: int
@@ -62,13 +62,13 @@ class Event:
 
     @property
     def bare(self) -> bytes:
-        """As it is where there are no checksums."""
+        """Return the event in the form without checksums."""
         length = struct.pack("<I", len(self.data))
         return self.data[: wire.LENGTH_AT] + length + self.data[wire.LENGTH_AT + len(length) :]
 
 
 class Dump:
-    """The events from ``begin`` to the end of its file."""
+    """Iterates over the events from ``begin`` to the end of its file."""
 
     def __init__(self, connection: Connection, begin: BinlogPosition) -> None:
         self._connection = connection
@@ -78,7 +78,10 @@ class Dump:
         self._stream = connection.socket.makefile("rb", _BUFFER_BYTES)
 
     def __iter__(self) -> Iterator[Event]:
-        """:raises SourceError: the server refuses, or the connection is lost."""
+        """Yield the events.
+
+        :raises SourceError: the server refuses, or the connection is lost.
+        """
         checksum = 0
         while packet := self._packet():
             if packet[0] == _ERROR:
@@ -101,13 +104,13 @@ class Dump:
                     yield Event(kind, at, event[: len(event) - checksum])
 
     def close(self) -> None:
-        """At once: a dump that continues sending keeps its file from being purged."""
+        """Close at once: a dump that keeps sending prevents its file from being purged."""
         self._stream.close()
         self._connection.abort()
         self._connection.close()
 
     def _packet(self) -> bytes:
-        """From behind its head; an event of 16 MiB and more comes in several."""
+        """Return a packet without its header; an event of 16 MiB or more is joined from several packets."""
         pieces: list[bytes] = []
         while not pieces or len(pieces[-1]) == _LONGEST:
             length = int.from_bytes(self._take(4)[:3], "little")
@@ -128,7 +131,7 @@ class Dump:
 
 
 class PreparedRows:
-    """``Reader`` of the transaction that ``dump`` begins with: what is behind its GTID, up to its XA PREPARE."""
+    """``Reader`` of the transaction at the start of ``dump``: the events after its GTID, up to its XA PREPARE."""
 
     def __init__(self, dump: Dump, name: str) -> None:
         self._name = name
@@ -137,7 +140,10 @@ class PreparedRows:
         self._rest = memoryview(b"")
 
     def read_into(self, view: memoryview) -> int:
-        """:raises SourceError: another transaction lies there, or reading is not possible just now."""
+        """Read bytes into ``view``; return their number, 0 at the end.
+
+        :raises SourceError: another transaction is at this place, or reading fails temporarily.
+        """
         while True:
             if self._inside is not None and (count := self._inside.read_into(view)):
                 return count
@@ -169,12 +175,12 @@ class PreparedRows:
                 elif has_begun:
                     yield event.bare
         raise SnapshotLostByGCError(
-            f"the XA transaction {self._name} is not where it was prepared in the binlog; {NEW_SNAPSHOT}"
+            f"the XA transaction {self._name} is not where it was prepared in the binlog; {NEW_POSITION}"
         )
 
 
 class Reread:
-    """Opens such dumps one at a time; ``abort`` ends the one that is open, from any thread, and there is no other."""
+    """Opens such dumps, one at a time; ``abort`` ends an open dump from any thread, and prevents others."""
 
     def __init__(self, connect: Callable[[], Connection]) -> None:
         self._connect = connect
@@ -183,9 +189,10 @@ class Reread:
         self._is_aborted = False
 
     def rows_of(self, name: str, at: BinlogPosition | None, before: BinlogPosition) -> Reader:
-        """The rows of the transaction that was prepared as ``name``: ``at`` a place that is known, or else before one.
+        """Return the rows of the transaction prepared as ``name``: at the known place ``at``, else somewhere before
+        ``before``.
 
-        :raises SnapshotLostByGCError: they are in the binlog no more.
+        :raises SnapshotLostByGCError: they are no longer in the binlog.
         """
         at = at or self._find(name, before)
         _log.info("reading a prepared XA transaction again", name=name, at=str(at))
@@ -224,17 +231,17 @@ class Reread:
             if at is not None:
                 return BinlogPosition(file, at)
         raise SnapshotLostByGCError(
-            f"the XA transaction {name} was committed, and its XA PREPARE is in the binlog no more; {NEW_SNAPSHOT}"
+            f"the XA transaction {name} was committed, and its XA PREPARE is in the binlog no more; {NEW_POSITION}"
         )
 
 
 def _last_prepared(dump: Dump, name: str, until: int | None) -> int | None:
-    """Where the last transaction begins that is prepared as ``name``."""
+    """Return the offset of the last transaction that is prepared as ``name``."""
     return dict(prepared_in(dump, until)).get(name)
 
 
 def prepared_in(dump: Dump, until: int | None) -> Iterator[tuple[str, int]]:
-    """What is prepared before ``until``: its name, and where it begins."""
+    """Yield the transactions prepared before ``until``: name, and offset of the start."""
     begun = FIRST_POSITION
     for event in dump:
         if until is not None and event.at >= until:
@@ -246,7 +253,7 @@ def prepared_in(dump: Dump, until: int | None) -> Iterator[tuple[str, int]]:
 
 
 def _prepares(event: Event) -> str:
-    """The name of the transaction that is prepared here, or inside of this."""
+    """Return the name of the transaction that is prepared by this event, or by one inside of it."""
     if event.kind == wire.XA_PREPARE:
         return events.parse_xa_prepare(event.body)[1]
     if event.kind != wire.TRANSACTION_PAYLOAD:

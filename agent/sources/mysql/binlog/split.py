@@ -1,19 +1,19 @@
-"""The kernels that take a binlog apart: where each rows event lies, and to which table it belongs.
+"""Binlog splitter: kernels that find each rows event of a binlog, and the table it belongs to.
 
-``split`` walks one arena of raw bytes (packets as they came off the socket) and records for every rows event its place,
-table, commit Ts and ordinal. GTIDs, BEGIN, COMMIT, XID, heartbeats and table maps that it has seen before it
-understands itself, so a million one-row transactions cost no Python object either. At any control event (a table map it
-does not know, a DDL, a rotation, an error of the server) it stops and lets its caller look.
+``split`` walks one arena of raw bytes (packets as received from the socket) and records place, table, commit Ts and
+ordinal of every rows event. It handles GTIDs, BEGIN, COMMIT, XID, heartbeats and repeated table maps itself, so a
+million one-row transactions cost no Python object. It stops at every other control event (an unknown table map, a DDL,
+a rotation, an error of the server), which its caller handles.
 
 *Checksums* are verified for what is used: events that open and close transactions, and the rows events of wanted
-tables. Those of other tables are skipped by their header alone, whatever they hold; a table map that is byte for byte
-the one that was verified before needs no checksum either.
+tables. Events of other tables are skipped by their header alone. A table map that equals the verified one byte for byte
+needs no checksum either.
 
-What a control event says is ``agent.sources.mysql.binlog.events``, what follows from it ``...control_events``; who
-reads and who cuts is ``...stream``.
+``agent.sources.mysql.binlog.events`` parses control events, ``...control_events`` handles them, and ``...stream`` reads
+the socket and cuts chunks.
 
-Packet framing: ``length (3 bytes) number (1) marker (1: 0 = an event follows)`` + event + checksum. With ``BARE``
-events follow each other without packet and checksum: so they come out of a compressed transaction.
+Packet framing: ``length (3 bytes) number (1) marker (1: 0 = an event follows)`` + event + checksum. With ``BARE``,
+events follow each other without packet and checksum, as in a compressed transaction.
 """
 
 from typing import Any, Final
@@ -47,7 +47,7 @@ _MAP_HEAD, _QUERY_HEAD, _ROWS_HEAD = 8, 13, 8
 
 @kernel(types.int64(LINES, types.int64))
 def find(maps: Ints, map_id: int) -> int:
-    """The line of a table map, or of the free place where it belongs."""
+    """Return the line of a table map, or the free line where it belongs."""
     mask = len(maps) - 1
     at = (map_id * 2654435761) & mask
     while maps[at, 0] != 0 and maps[at, 0] != map_id + 1:
@@ -66,14 +66,14 @@ def _equal(data: Bytes, at: int, known: Bytes, known_at: int, length: int) -> bo
 
 @kernel(types.boolean(TABLES, DATA, types.int64, types.int64, INTS))
 def _is_sound(tables: Any, data: Bytes, start: int, end: int, state: Ints) -> bool:
-    """Does the checksum behind ``end`` fit? Without checksums everything does."""
+    """Return whether the checksum behind ``end`` is correct; always true without checksums."""
     is_unchecked = state[txn.CHECKSUM] == 0 or state[txn.BARE] != 0
     return is_unchecked or crc32(tables, data, start, end) == read_u32(data, end)  # type: ignore[no-any-return]
 
 
 @kernel(types.void(DATA, types.int64, types.int64, INTS))
 def _advance(data: Bytes, start: int, event: int, state: Ints) -> None:
-    """Keep the end of the event in its file: the header has 32 bits of it, or none."""
+    """Store the position of the event's end in its file; the header has only its low 32 bits, or none."""
     low = read_u32(data, start + wire.POSITION_AT)
     if low == 0 or read_u16(data, start + wire.FLAGS_AT) & wire.FLAG_ARTIFICIAL != 0 or event == wire.HEARTBEAT:
         return
@@ -87,7 +87,7 @@ def _advance(data: Bytes, start: int, event: int, state: Ints) -> None:
 
 @kernel(types.int64(DATA, types.int64, types.int64))
 def _keyword(data: Bytes, start: int, end: int) -> int:
-    """1 where the statement of a query event is BEGIN, 2 where it is COMMIT, else 0."""
+    """Return 1 if the statement of a query event is BEGIN, 2 if it is COMMIT, else 0."""
     body = start + wire.HEADER_BYTES
     if end - body < _QUERY_HEAD:
         return 0
@@ -130,7 +130,7 @@ def _table_map(data: Bytes, start: int, end: int, state: Ints, maps: Ints, bodie
 
 @kernel(types.int64(types.int64, types.int64))
 def _ordinals(length: int, event: int) -> int:
-    """How many ordinals an event takes, so that its rows have numbers of their own: a row has a byte or more."""
+    """Return the number of ordinals that an event takes, so that each row has its own: a row has at least one byte."""
     is_compressed = wire.WRITE_COMPRESSED_V1 <= event <= wire.DELETE_COMPRESSED
     return 1 + (length >> (SEQ_SHIFT - _INFLATION_SHIFT if is_compressed else SEQ_SHIFT))
 
@@ -175,7 +175,8 @@ def _is_rows(event: int) -> bool:
 
 @kernel(types.boolean(types.int64))
 def _is_idle(event: int) -> bool:
-    """Says nothing to us: comments, bookkeeping of the server, parts of statements that are looked at as a whole."""
+    """Return whether the event can be ignored: comments, the server's bookkeeping, parts of statements that are handled
+    as a whole."""
     return (
         event == wire.ANNOTATE
         or event == wire.ROWS_QUERY
@@ -195,7 +196,7 @@ def _is_idle(event: int) -> bool:
 
 @kernel(types.int64(TABLES, DATA, types.int64, types.int64, types.int64, INTS, LINES))
 def _control(tables: Any, data: Bytes, start: int, end: int, event: int, state: Ints, gtids: Ints) -> int:
-    """Whatever opens and closes transactions; the rest are control events."""
+    """Handle an event that opens or closes a transaction; the others are control events."""
     if event == wire.HEARTBEAT:
         low = read_u32(data, start + wire.POSITION_AT)
         if state[txn.IN_TXN] == txn.CLOSED and low != 0:
@@ -217,8 +218,8 @@ def _control(tables: Any, data: Bytes, start: int, end: int, event: int, state: 
 
 @kernel(types.int64(DATA, types.int64, INTS))
 def _packet_bytes(data: Bytes, filled: int, state: Ints) -> int:
-    """How many bytes from ``POS`` on the next event takes with its frame; 0 when they are not all there, and -1 when it
-    is spread over several packets."""
+    """Return the bytes of the next event at ``POS`` with its frame; 0 if they are not complete, -1 if it is spread over
+    several packets."""
     at = state[txn.POS]
     if state[txn.BARE] != 0:
         head, size = at + wire.HEADER_BYTES, 0

@@ -1,16 +1,15 @@
-"""Binlog stream: moves raw blocks from the socket into arenas, has them split in place, and gives them away as chunks.
+"""Binlog stream: reads raw blocks from the socket into arenas, splits them in place, and returns them as chunks.
 
-Blocking, and driven by one thread: ``read`` until something is due, ``cut`` when the driver wants it, or must: because
-the arena is full, or because a definition of a table came, behind which nothing is read until the chunk that carries it
-has been taken. Nothing here decides when a segment ends or what is durable: that is ``agent.units.sync``. Nothing
-here looks into rows either.
+Blocking, driven by one thread: ``read`` until something is due, then ``take_chunk`` when the driver decides or has to:
+because the arena is full, or because a table definition arrived, after which nothing is read until the chunk that
+carries it is taken. ``agent.units.sync`` decides when a segment ends and what is durable. Rows are not parsed here.
 
-Why it sleeps: a reader that waits in the socket is woken for every commit. One that sleeps 5 ms before it reads again,
-while little comes, took half of the CPU time at 2,000 commits a second and cost the server no more; with 15 ms little
-more was saved. A block of 64 KiB says that the server has much to send, and then nobody sleeps.
+Why it sleeps: a reader that waits on the socket is woken for every commit. Sleeping 5 ms between reads while little
+arrives halved the CPU time at 2,000 commits/s, without more load for the server; 15 ms saved little more. A block of
+64 KiB means that the server has much to send, and then there is no sleep.
 
-Three layers: this one moves bytes (off the socket, out of a compressed transaction, from one arena into the next),
-``split`` walks over events, ``control_events`` deals with what is not rows.
+Three layers: this one moves bytes (from the socket, from a compressed transaction, from one arena to the next),
+``split`` walks over events, ``control_events`` handles everything but rows.
 """
 
 import time
@@ -23,7 +22,7 @@ from agent.rows.arena import Arena, LogChunk
 from agent.rows.schema import TableSchema
 from agent.sources.common.blocks import receive_all
 from agent.sources.mysql.binlog import crc, split, txn
-from agent.sources.mysql.binlog.control_events import Hold, Mentioned, RareEvents, Reread
+from agent.sources.mysql.binlog.control_events import Hold, RareEvents, Reread, Written
 from agent.sources.mysql.binlog.declarations import Declarations
 from agent.sources.mysql.binlog.progress import Progress
 from agent.sources.mysql.binlog.request import request_binlog
@@ -36,7 +35,7 @@ from reactor.ids import Ts
 from reactor.records.changefeed import DdlRecord
 
 _BLOCK_BYTES = 1 << 20
-#: a read this large was not the last one: the next need not wait
+#: after a read of at least this size, more is expected: do not sleep
 _BUSY_BYTES = 1 << 16
 _PAUSE_S = 0.005
 _HEARTBEAT_S = 1.0
@@ -55,7 +54,7 @@ def _nobody_is_held(names: Sequence[tuple[str, str]], reason: str, ts: Ts) -> No
     return None
 
 
-def _nobody_is_mentioned(statement: str, database: str) -> Sequence[tuple[str, str]]:
+def _nothing_is_written(statement: str, database: str) -> Sequence[tuple[str, str]]:
     return ()
 
 
@@ -64,13 +63,14 @@ def _nothing_is_prepared(name: str, at: BinlogPosition | None, before: BinlogPos
 
 
 class BinlogStream:
-    """One run of a binlog dump from ``position`` on.
+    """One run of a binlog dump from ``position``.
 
-    ``is_wanted`` says by schema and name which tables are replicated; ``describe`` makes a schema of a table map's body
-    (and may raise, to end this run); ``known`` gives the schema of a table that the binlog has not declared yet;
-    ``interpret`` says what a definition (CREATE, ALTER, …) does to the tables, None where it does nothing to ours.
-    ``hold`` and ``mentioned``: see ``control_events``. ``rolled_back`` goes from one run to the next. ``reread`` brings
-    what was prepared a while ago: see ``control_events``. ``folds_names``: tables are in lower case at the server.
+    ``is_wanted`` returns, by schema and name, whether a table is replicated; ``describe`` makes a schema of a table
+    map's body (and may raise, to end this run); ``known`` returns the schema of a table that the binlog has not
+    declared yet; ``interpret`` returns the effect of a DDL statement on replicated tables, None if there is none.
+    ``hold`` and ``written``: see ``control_events``. ``rolled_back`` is passed from one run to the next. ``reread``
+    reads transactions that were prepared earlier: see ``control_events``. ``folds_names``: the server has table names
+    in lower case.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class BinlogStream:
         known: Callable[[str, str], TableSchema | None] = _nobody_knows,
         interpret: Callable[[DdlEvent], DdlRecord | None] = _nothing_changes,
         hold: Hold = _nobody_is_held,
-        mentioned: Mentioned = _nobody_is_mentioned,
+        written: Written = _nothing_is_written,
         rolled_back: RolledBack | None = None,
         reread: Reread = _nothing_is_prepared,
         folds_names: bool = False,
@@ -108,10 +108,10 @@ class BinlogStream:
             interpret=interpret,
             reread=reread,
             hold=hold,
-            mentioned=mentioned,
+            written=written,
             folds_names=folds_names,
         )
-        #: what is read before the rest of what the server has sent
+        #: inner readers, read before the rest of the server's bytes
         self._inside: Reader | None = None
         self._waiting = b""
         self._clock_ahead_s = 0.0
@@ -120,9 +120,9 @@ class BinlogStream:
         self.bytes_read = 0
 
     def start(self, *, server_id: int, by_gtid: bool = False, heartbeat_s: float = _HEARTBEAT_S) -> None:
-        """Ask for everything behind the position, as replica ``server_id``: by file and offset, or by the GTID set.
+        """Request everything after the position, as replica ``server_id``: by file and offset, or by the GTID set.
 
-        :raises SourceError: the server refuses; what it thinks of the position comes with the first ``read``.
+        :raises SourceError: the server refuses; an invalid position is reported by the first ``read``.
         """
         ((clock,),) = self._connection.query("SELECT UNIX_TIMESTAMP(NOW(6))")
         self._clock_ahead_s = float(clock or 0) - time.time()
@@ -138,35 +138,35 @@ class BinlogStream:
 
     @property
     def complete_rows(self) -> int:
-        """Row events at hand that belong to finished transactions."""
+        """Number of rows events in the arena that belong to finished transactions."""
         return int(self._state[txn.DONE_ROWS])
 
     @property
     def wants_reply(self) -> bool:
-        """A binlog dump asks for nothing."""
+        """False: a binlog dump requests no replies."""
         return False
 
     @property
     def is_full(self) -> bool:
-        """Nothing more can be read before a chunk is taken."""
+        """Whether a chunk has to be taken before more can be read."""
         return self._has_ddl or self._arena.free_bytes == 0 or int(self._state[txn.ROWS]) == len(self._arena.rows)
 
     @property
     def transactions(self) -> int:
-        """How many have begun so far."""
+        """Number of transactions begun so far."""
         return int(self._state[txn.TXNS])
 
     def position(self) -> SourcePosition:
-        """Where to continue behind what has been resolved."""
+        """Return where to resume after the resolved transactions."""
         return self._progress.position()
 
     def read(self, *, timeout_s: float) -> bool:
-        """Wait for bytes and split them; False when none came in time.
+        """Wait for bytes and split them; return False if none arrived in time.
 
         :raises SourceError: the connection is lost, or the server ended the stream.
-        :raises StreamRestart: what was cut of a transaction has been rolled back.
+        :raises StreamRestart: rows of a transaction that were cut have been rolled back.
         """
-        assert not self.is_full, "there is no room: cut first"
+        assert not self.is_full, "the arena is full: take a chunk first"
         if not self._take_waiting():
             pause_s = min(self._paused_until - time.monotonic(), timeout_s)
             if pause_s > 0:
@@ -179,11 +179,11 @@ class BinlogStream:
         self._split()
         return True
 
-    def cut(self, successor: Arena) -> LogChunk:
-        """Give away everything up to the last finished transaction and continue in ``successor``.
+    def take_chunk(self, successor: Arena) -> LogChunk:
+        """Return everything up to the last finished transaction, and continue in ``successor``.
 
-        When the arena is full of one open transaction, a part of that is given away. A chunk for a definition's sake
-        may have no rows.
+        If the arena is full of one open transaction, return a part of it. A chunk for a table definition may have no
+        rows.
         """
         state, arena = self._state, self._arena
         is_complete = bool(state[txn.DONE_ROWS] > 0) or self._has_ddl
@@ -197,22 +197,22 @@ class BinlogStream:
         if not is_complete:
             self._rare.dropping.on_part(last=int(arena.rows[rows - 1, SEQ]) >> split.SEQ_SHIFT)
         self._rebase(end)
-        # behind a definition, or where the lines ran out, whole events may wait in the bytes that moved on
+        # after a definition, or when the lines were full, moved bytes may contain whole events
         self._split()
         return cut
 
     def progress(self) -> LogChunk:
-        """A chunk without events: how far the stream is. Only while no finished transaction is at hand."""
+        """Return a chunk without events that reports progress; only if no finished transaction is in the arena."""
         assert self.complete_rows == 0, "events must be cut before their position is passed on"
         ts, position = self.resolved_ts, self.position().to_json()
         return LogChunk(None, 0, [], ts, ts, ts, self._resolved_time, is_complete=True, position=position)
 
     def report(self, durable: Ts, *, ask_reply: bool) -> None:
-        """Nothing: the server keeps its binlog for as long as its settings say, and not for us."""
+        """Do nothing: the server keeps its binlog by its own settings."""
 
     @property
     def _has_ddl(self) -> bool:
-        """A definition waits for its chunk, and nothing is open."""
+        """Return whether a definition waits for its chunk, and no transaction is open."""
         return bool(self._rare.ddl) and self._state[txn.IN_TXN] == txn.CLOSED
 
     @property
@@ -238,8 +238,8 @@ class BinlogStream:
         )
 
     def _take_waiting(self) -> bool:
-        """Bytes that need not be waited for: of a compressed transaction, or one that is read again, and then what had
-        come behind it."""
+        """Read bytes that are available at once: of a compressed or reread transaction, then those that had arrived
+        after it."""
         arena = self._arena
         view = arena.room(_BLOCK_BYTES)
         if self._inside is not None:
@@ -255,7 +255,7 @@ class BinlogStream:
         return count > 0
 
     def _receive(self, *, timeout_s: float) -> int:
-        """Bytes put into the arena: what is there, up to a block."""
+        """Receive available bytes into the arena, up to a block; return their number."""
         try:
             with self._arena.room(_BLOCK_BYTES) as view:
                 count = receive_all(self._socket, view, timeout_s=timeout_s)
@@ -265,7 +265,7 @@ class BinlogStream:
         return count
 
     def _split(self) -> None:
-        """Split as far as it goes; events that are not needed leave a full arena again."""
+        """Split all complete events; remove those that are not needed from a full arena."""
         self._split_events()
         while self._make_room():
             self._split_events()
@@ -306,9 +306,9 @@ class BinlogStream:
         return self._rare.out_of_order() if outcome == txn.OUT_OF_ORDER else self._rare.malformed()
 
     def _go_inside(self, inside: Reader) -> None:
-        """Take the event that contains others out of the arena, with what lies behind it, and read on in those."""
+        """Replace the event that contains others, and everything after it, by a reader of the inner events."""
         arena, state = self._arena, self._state
-        assert self._inside is None or state[txn.POS] == arena.filled, "only the last event inside leads elsewhere"
+        assert self._inside is None or state[txn.POS] == arena.filled, "only the last inner event can contain others"
         self._inside = inside
         self._waiting = arena.data[int(state[txn.POS]) : arena.filled].tobytes() + self._waiting
         arena.filled = int(state[txn.RARE_POS]) - (0 if state[txn.BARE] else _FRAME)
@@ -322,7 +322,7 @@ class BinlogStream:
         self._inside = None
 
     def _join_packets(self) -> bool:
-        """An event of 16 MiB and more comes in several packets: move their contents together, where all are here."""
+        """Join the packets of an event of 16 MiB or more in place, if all have arrived."""
         arena = self._arena
         data, at = arena.data, int(self._state[txn.POS])
         pieces: list[tuple[int, int]] = []
@@ -342,8 +342,8 @@ class BinlogStream:
         return True
 
     def _make_room(self) -> bool:
-        """A full arena without a single row to give away: forget what was skipped, or grow for a giant event. Whether
-        there is room for lines again, as whole events may have waited for that."""
+        """Make room in a full arena that has no row to cut: drop skipped bytes, or grow for a giant event. Return
+        whether there is room for lines again, as whole events may have waited for it."""
         if not self.is_full or self._has_ddl:
             return False
         is_dropped = self._rare.dropping.on_full()

@@ -1,8 +1,8 @@
-"""The state that the kernels carry through a binlog, and how transactions open and close in it.
+"""Transaction state: the cells that the kernels carry through a binlog, and how transactions open and close.
 
-One array of numbers: where the reader is in its arena and in the server's file, which transaction is open, how far
-everything is resolved. The kernels that walk over events are ``split``; Python looks into the same cells between two
-walks (``stream``, ``control_events``, ``progress``) and uses the same functions.
+One array of integers: the reader's place in its arena and in the server's file, the open transaction, and the resolved
+position. The kernel ``split`` walks over events; between two walks, Python uses the same cells through the same
+functions (``stream``, ``control_events``, ``progress``).
 """
 
 from typing import Any, Final
@@ -75,7 +75,7 @@ _START_ALTER, _ROLLBACK_ALTER = 2, 8
 
 @kernel(types.int64(types.int64, types.int64, INTS))
 def begin(length: int, time_us: int, state: Ints) -> int:
-    """A transaction opens with the event that ends at ``POSITION`` and has ``length`` bytes."""
+    """Open a transaction with the event that ends at ``POSITION`` and has ``length`` bytes."""
     commit_ts = (state[FILE] << 32) + state[POSITION] - length
     skipping = commit_ts <= state[SKIP_UNTIL]
     if state[IN_TXN] != CLOSED or (not skipping and commit_ts <= state[RESOLVED]):
@@ -96,7 +96,7 @@ def begin(length: int, time_us: int, state: Ints) -> int:
 
 @kernel(types.void(types.int64, types.int64, INTS))
 def resolve(position: int, time_us: int, state: Ints) -> None:
-    """No transaction that comes later begins before ``position``."""
+    """Note that no later transaction begins before ``position``."""
     resolved = (state[FILE] << 32) + min(position, OVERLONG) - 1
     if resolved >= state[RESOLVED]:
         state[RESOLVED] = resolved
@@ -105,7 +105,7 @@ def resolve(position: int, time_us: int, state: Ints) -> None:
 
 @kernel(types.boolean(INTS, LINES))
 def _keep_gtid(state: Ints, gtids: Ints) -> bool:
-    """Note the open transaction's GTID; False when there is no room."""
+    """Store the open transaction's GTID; return False if there is no room."""
     kind, a, b, c = state[GTID_KIND], state[GTID_A], state[GTID_B], state[GTID_C]
     if kind == NO_GTID:
         return True
@@ -127,7 +127,7 @@ def _keep_gtid(state: Ints, gtids: Ints) -> bool:
 
 @kernel(types.int64(INTS, LINES))
 def finish(state: Ints, gtids: Ints) -> int:
-    """The open transaction is over, and so is everything up to ``POSITION``."""
+    """Close the open transaction; everything up to ``POSITION`` is complete."""
     if not _keep_gtid(state, gtids):
         return GTIDS_FULL
     state[IN_TXN] = CLOSED
@@ -196,7 +196,7 @@ def begin_mysql(data: Bytes, start: int, end: int, state: Ints) -> int:
 
 
 def new_state(*, resolved: int) -> Any:
-    """A state that has seen everything up to ``resolved``."""
+    """Return the state of a reader that has everything up to ``resolved``."""
     state = np.zeros(STATE_CELLS, np.int64)
     state[RESOLVED] = state[SKIP_UNTIL] = resolved
     state[DROP_TS] = -1

@@ -1,1 +1,1 @@
-"""DDL: statements to schema changes."""
+"""DDL: converts statements in the binlog to schema changes."""

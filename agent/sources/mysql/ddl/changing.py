@@ -1,4 +1,4 @@
-"""Changes of one statement: the tables that it touches as they were before, and what has become of each. Pure."""
+"""Changes of one statement: the tables that it affects, before and after. Pure."""
 
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +14,7 @@ from reactor.records.changefeed import SchemaChangeKind, TableChange
 
 @dataclass(slots=True)
 class ChangingTables:
-    """``before``: tables by id, None where they were none of ours. ``columns``: how theirs have moved since."""
+    """``before``: tables by id, None if they were not replicated. ``columns``: how their columns correspond."""
 
     known: KnownTables
     before: dict[int, KnownTable | None] = field(default_factory=dict)
@@ -22,23 +22,23 @@ class ChangingTables:
     terms: dict[int, RetypeTerms] = field(default_factory=dict)
 
     def touch(self, table: KnownTable) -> None:
-        """Before it is changed."""
+        """Note a table before it is changed."""
         self.before.setdefault(table.record.table_id, table)
 
     def begin(self, table: KnownTable) -> None:
-        """It is ours from here on."""
+        """Note a table that is replicated from now on."""
         self.before.setdefault(table.record.table_id, None)
         self.known.put(table)
 
     def put(self, table: KnownTable, columns: Columns, terms: RetypeTerms) -> None:
-        """It is another than it was; ``terms``: on which its values became those of other types."""
+        """Note a changed table; ``terms``: the conditions under which its values were converted to other types."""
         number = table.record.table_id
         self.terms[number] = terms
         self.columns[number] = shadows.composed(self.columns.get(number, NOTHING), columns)
         self.known.put(table)
 
     def taken(self) -> tuple[TableChange, ...]:
-        """What a sink, or the owner, has to know."""
+        """Return the changes for the sink and the owner."""
         return tuple(change for number in self.before if (change := self._change(number)) is not None)
 
     def _change(self, number: int) -> TableChange | None:
@@ -46,6 +46,7 @@ class ChangingTables:
         after = next((table for table in self.known.by_name.values() if table.record.table_id == number), None)
         if after is None:
             return None if before is None or not _is_declared(before) else schema_diff.dropped(before)
+        after = self._settled(before, after)
         if after.is_held:
             return None if before is not None and before == after else _hold(before, after)
         if before is None or before.schema is None:
@@ -56,13 +57,25 @@ class ChangingTables:
         context = replace(terms, required=columns.required).to_context() if terms else {}
         return schema_diff.compare(before, after, columns, context, keeps_definition=True)
 
+    def _settled(self, before: KnownTable | None, after: KnownTable) -> KnownTable:
+        """Restore the location of a table that was moved away for its copy and has its name again."""
+        if before is None or before.record.path == after.record.path or _name(before) != _name(after):
+            return after
+        settled = replace(after, record=after.record.with_(location=before.record.location))
+        self.known.put(settled)
+        return settled
+
+
+def _name(table: KnownTable) -> tuple[str, str]:
+    return table.record.schema_name, table.record.name
+
 
 def _is_declared(table: KnownTable) -> bool:
     return table.schema is not None or table.is_held
 
 
 def _hold(before: KnownTable | None, after: KnownTable) -> TableChange:
-    """As it was, or under its new name where it was held before."""
+    """Return a hold of the table as it was, under its new name if it was held before."""
     is_new = before is None or before.is_held
     record = after.record if before is None or is_new else before.record
     return TableChange(kind=SchemaChangeKind.HOLD, table_id=after.record.table_id, table=record, reason=after.held)

@@ -1,7 +1,7 @@
-"""Constant expressions of a default: their value, where it is the same for every row and every server. Pure.
+"""Constant expressions of a default: evaluates those with the same value for every row and every server. Pure.
 
-Whole numbers and exact decimals are added, subtracted and multiplied; texts are put together. Everything else, a
-division say, whose digits depend on settings, is not known.
+Supported are addition, subtraction and multiplication of integers and exact decimals, and concatenation of texts. All
+else is unknown, e.g. division, whose number of digits depends on settings.
 """
 
 import re
@@ -20,7 +20,7 @@ Value = str | bytes | int | Decimal | float | None
 
 _UTF8MB4: Final = 45
 _TEXT_BYTES: Final = 65_532
-#: results with more digits are computed in ways of their own
+#: servers compute results with more digits in different ways
 _DIGITS_MAX: Final = 30
 _INT64: Final = 1 << 63
 _OPERATIONS: Final[Mapping[type[exp.Expr], Callable[[Decimal, Decimal], Decimal]]] = {
@@ -43,13 +43,13 @@ _SAME_PLACE: Final = {
 
 
 class NotConstantError(ValueError):
-    """Its value depends on more than the statement, or is not known here."""
+    """The value depends on more than the statement, or is unknown."""
 
 
 def value_of(node: exp.Expr, column: Column) -> Value:
-    """``column``: for which it is the default.
+    """Return the value of a default of ``column``.
 
-    :raises NotConstantError: it is not known.
+    :raises NotConstantError: it is unknown.
     """
     match node:
         case exp.Paren():
@@ -85,7 +85,7 @@ def value_of(node: exp.Expr, column: Column) -> Value:
 
 
 def source_of(value: Value) -> Column:
-    """A column that holds such a value."""
+    """Return a column whose type fits the value."""
     match value:
         case bool() | int():
             return Column("", int(FieldType.LONGLONG), 0, is_unsigned=value >= _INT64)
@@ -101,7 +101,7 @@ def source_of(value: Value) -> Column:
 
 
 def number_of_bytes(data: bytes) -> int:
-    """``x'41'`` or ``b'1000001'`` where a number is wanted."""
+    """Return the number that ``x'41'`` or ``b'1000001'`` is in numeric context."""
     if len(data) > 8:
         raise NotConstantError
     return int.from_bytes(data)
@@ -123,19 +123,19 @@ def _even(digits: str) -> str:
 
 
 def _introduced(node: exp.Introducer, column: Column) -> Value:
-    """A text, or the bytes of one, in a character set."""
+    """Return a text, or its bytes, with a character set introducer."""
     charset = node.name.lower().removeprefix("_")
     value = value_of(node.expression, column)
     if charset == "binary":
         if column.type_id not in types.CHARACTER_TYPES:
-            raise NotConstantError  # a number is read out of it in one way or another
+            raise NotConstantError  # servers differ in how they convert it to a number
         return value.encode() if isinstance(value, str) else value
     if isinstance(value, str):
         if not value.isascii():
-            raise NotConstantError  # its bytes are those of the statement's character set
+            raise NotConstantError  # its bytes depend on the statement's character set
         return value
     if not isinstance(value, bytes) or not value.isascii() or charset not in charsets.UTF8 | {"latin1"}:
-        raise NotConstantError  # some servers keep the spelling of others
+        raise NotConstantError  # some servers keep the notation of other types
     return value.decode("ascii")
 
 

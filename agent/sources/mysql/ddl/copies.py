@@ -1,7 +1,8 @@
-"""Copies of tables by tools for online schema changes: those that are being made, and tables that make room. Pure.
+"""Copies of tables by online schema change tools: tracks copies in progress, and tables that make room for them. Pure.
 
-A tool moves the table out of the way (or drops it) and its copy into its place, in one statement or in two. While a
-copy is there, its table that leaves its name is only *left*: it continues as it is until the copy comes, or is gone.
+A tool renames the table away (or drops it) and renames its copy to the table's name, in one statement or in two. While
+the copy exists, a table that loses its name is only *left*: it continues unchanged until the copy replaces it or is
+gone.
 """
 
 from collections.abc import Collection, Iterator
@@ -19,8 +20,8 @@ from agent.sources.mysql.decode.table_ids import table_id
 
 @dataclass(slots=True)
 class Copies:
-    """``by_name``: copies as they have become. ``left``: names of our tables that are gone while their copy is there.
-    ``vacated``: tables that the statement at hand has moved out of the way, under their new names."""
+    """``by_name``: current copies. ``left``: names of replicated tables that are gone while their copy exists.
+    ``vacated``: tables that the current statement has renamed away, under their new names."""
 
     known: KnownTables
     by_name: dict[Name, Shadow] = field(default_factory=dict)
@@ -28,11 +29,11 @@ class Copies:
     vacated: dict[Name, KnownTable] = field(default_factory=dict)
 
     def bases_there(self, name: Name) -> bool:
-        """It is called like a copy, a log or a remnant of a table of ours."""
+        """Return whether the name is that of a copy, log or remnant of a replicated table."""
         return any(base in self.known.by_name or base in self.vacated for base in shadows.bases_of(name))
 
     def begin(self, name: Name, schema: TableSchema | None) -> None:
-        self.known.begin_stranger(name)
+        self.known.note_unreplicated(name)
         if schema is not None:
             self.by_name[name] = Shadow(replace(schema, schema_name=name[0], name=name[1]))
 
@@ -40,14 +41,14 @@ class Copies:
         return self.by_name.pop(name, None)
 
     def drop(self, name: Name) -> bool:
-        """Whether it was one."""
+        """Drop a copy; return whether it was one."""
         return self.by_name.pop(name, None) is not None
 
     def drop_database(self, name: str) -> None:
         self.by_name = {table: copy for table, copy in self.by_name.items() if table[0] != name}
 
     def rename(self, old: Name, new: Name) -> bool:
-        """Whether it is a copy still."""
+        """Rename a table; return whether it is still a copy."""
         shadow = self.by_name.pop(old, None)
         if shadow is None or not self.bases_there(new):
             return False
@@ -55,7 +56,7 @@ class Copies:
         return True
 
     def alter(self, name: Name, schema: TableSchema, columns: Columns, unknown_fills: Collection[str]) -> bool:
-        """Whether it is one."""
+        """Alter a table; return whether it is a copy."""
         shadow = self.by_name.get(name)
         if shadow is not None:
             moved = {old: new for new, old in columns.renames.items()}
@@ -73,38 +74,38 @@ class Copies:
         self.vacated[name] = table
 
     def end_statement(self) -> Iterator[KnownTable]:
-        """Tables that were moved out of the way, as they are known from here on."""
+        """Yield the tables that were renamed away, in their new state."""
         for name, table in self.vacated.items():
             if self._is_awaited(name):
                 self.left.add(name)
                 schema = table.schema and replace(table.schema, schema_name=name[0], name=name[1])
-                record = table.record.with_(schema_name=name[0], name=name[1])
+                record = table.record.named(*name)
                 yield replace(table, record=record, schema=schema)
             else:
                 yield table
         self.vacated = {}
 
     def leave(self, name: Name) -> bool:
-        """The table is dropped; whether it continues for the sake of its copy."""
+        """Drop a table; return whether it continues because its copy exists."""
         if self._is_awaited(name):
             self.left.add(name)
             return True
         return False
 
     def take_left(self, name: Name) -> bool:
-        """Whether the table of this name had left it; not so any more."""
+        """Return whether the table of this name was left, and forget it."""
         had = name in self.left
         self.left.discard(name)
         return had
 
     def take_all_left(self, copy: Name) -> list[Name]:
-        """Tables that had left for the sake of this copy, which does not come any more."""
+        """Return, and forget, the tables that were left for this copy, which will not replace them any more."""
         found = [base for base in shadows.bases_of(copy) if base in self.left and not self._is_awaited(base)]
         self.left -= {*found}
         return found
 
     def place_for(self, copy: Name, name: Name) -> KnownTable | None:
-        """The table whose place a copy takes by this name."""
+        """Return the table that a copy replaces by taking this name."""
         if name not in shadows.bases_of(copy) or not shadows.is_copy(copy):
             return None
         if name in self.vacated:
@@ -113,7 +114,7 @@ class Copies:
         return self.known.by_name.get(name) or self._moved_away(name)
 
     def comes_back(self, remnant: Name, name: Name) -> bool:
-        """A table that had left its name has it again."""
+        """Rename a remnant back; return whether it is a table that had left this name."""
         is_back = name in self.left and name in shadows.bases_of(remnant)
         self.left.discard(name)
         return is_back
@@ -122,7 +123,7 @@ class Copies:
         return any(name in shadows.bases_of(copy) for copy in self.by_name if shadows.is_copy(copy))
 
     def _moved_away(self, name: Name) -> KnownTable | None:
-        """The table that had this name first, if it is called like its remnant now."""
+        """Return the table that first had this name, if it now has the name of its remnant."""
         for other, table in self.known.by_name.items():
             if name in shadows.bases_of(other) and table.record.table_id == table_id(*name):
                 return table
@@ -130,7 +131,7 @@ class Copies:
 
 
 def by_name(before: TableSchema, after: TableSchema, stated: Columns = NOTHING) -> Columns:
-    """Columns of one name are the same, unless set otherwise."""
+    """Match columns by name, except for those in ``stated``."""
     columns, names = shadows.limited(stated, after), {column.name for column in before.columns}
     known = names - set(columns.renames.values()) | set(columns.renames)
     added = [column.name for column in after.columns if column.name not in known or column.name in columns.added]

@@ -1,7 +1,6 @@
-"""Column defaults: what existing rows hold in a new column, where that is one value for all of them. Pure.
+"""Column defaults: determines the value of a new column in existing rows, if it is the same for all. Pure.
 
-Values are given in text as SQL spells them, bytes in hex, moments of a ``timestamp`` in UTC; ``fills`` makes values
-of them.
+Values are SQL text, bytes in hex, ``timestamp`` values in UTC; ``fills`` converts them.
 """
 
 from dataclasses import replace
@@ -17,7 +16,7 @@ from agent.errors import DecodeError
 from agent.rows.schema import Column, ZeroDates
 from agent.rows.schema_change import Refused
 from agent.sources.mysql.ddl import constants
-from agent.sources.mysql.decode import types
+from agent.sources.mysql.decode import charsets, types
 from agent.sources.mysql.decode.types import FieldType
 from agent.sources.mysql.retyping import texts as retyping_texts
 from agent.sources.mysql.retyping.numbers import UnfitError
@@ -32,7 +31,7 @@ class _UnknownFill(Enum):
     UNKNOWN_FILL = "unknown"
 
 
-#: it is in no statement
+#: the statement does not contain it
 UNKNOWN_FILL: Final = _UnknownFill.UNKNOWN_FILL
 
 _GENERATED: Final = (
@@ -49,7 +48,7 @@ _NUMBERS: Final = types.NUMERIC_TYPES | {FieldType.BIT}
 def of_new_column(
     definition: exp.ColumnDef, column: Column, session: Session, *, is_mariadb: bool
 ) -> str | _UnknownFill | None:
-    """In text as ``fills`` reads it; None is NULL. ``session``: of the statement."""
+    """Return the text that ``fills`` reads; None is NULL. ``session``: of the statement."""
     kind = definition.args.get("kind")
     default, is_generated = None, isinstance(kind, exp.DataType) and kind.this is exp.DataType.Type.SERIAL
     for constraint in definition.constraints:
@@ -71,13 +70,22 @@ def of_new_column(
         value = constants.value_of(default, column)
         if value is None:
             return UNKNOWN_FILL if is_required(definition) else None
+        if isinstance(value, str) and not _is_sure(value, column, session):
+            return UNKNOWN_FILL
         return _stored(value, column, RetypeTerms(is_mariadb, session.sql_mode, session.time_zone))
     except (constants.NotConstantError, UnfitError, DecodeError, ArithmeticError):
         return UNKNOWN_FILL
 
 
+def _is_sure(text: str, column: Column, session: Session) -> bool:
+    """Return whether the bytes of a text are known, if the column stores bytes: they are those of the session."""
+    is_of_bytes = column.type_id in BYTES and types.is_binary(column)
+    charset = charsets.charset_of(session.connection) if session.connection else "utf8mb4"
+    return text.isascii() or not is_of_bytes or charset in charsets.UTF8
+
+
 def is_required(definition: exp.ColumnDef) -> bool:
-    """NOT NULL, by its own words."""
+    """Return whether the column is explicitly NOT NULL."""
     kinds = [constraint.kind for constraint in definition.constraints]
     wanted = (exp.NotNullColumnConstraint, exp.PrimaryKeyColumnConstraint)
     return any(isinstance(kind, wanted) and not kind.args.get("allow_null") for kind in kinds)
@@ -108,7 +116,7 @@ def _today(column: Column, session: Session) -> str | _UnknownFill:
 
 
 def _stored(value: constants.Value, column: Column, terms: RetypeTerms) -> str | _UnknownFill:
-    """A constant as the column takes it in."""
+    """Return a constant as the column stores it."""
     if isinstance(value, bytes) and column.type_id in _NUMBERS:
         value = constants.number_of_bytes(value)
     if column.type_id in _MOMENTS:
@@ -127,7 +135,7 @@ def _stored(value: constants.Value, column: Column, terms: RetypeTerms) -> str |
 
 
 def _converted(value: constants.Value, column: Column, terms: RetypeTerms) -> str | _UnknownFill:
-    """As a column of the constant's own type would be converted."""
+    """Return a constant as converted from a column of its own type."""
     source = constants.source_of(value)
     found = conversion(source, column, replace(terms, zero_dates=ZeroDates.STRING))
     if isinstance(found, Refused):
@@ -146,7 +154,7 @@ def _converted(value: constants.Value, column: Column, terms: RetypeTerms) -> st
 
 
 def _moment(value: constants.Value, column: Column, terms: RetypeTerms) -> str | _UnknownFill:
-    """Numbers are read like texts, but for 0."""
+    """Return a date or time; numbers other than 0 are parsed like texts."""
     if value == 0 and column.type_id != FieldType.TIME2:
         return ZERO[FieldType(column.type_id)]
     if isinstance(value, (bytes, float)):
@@ -160,7 +168,7 @@ def _moment(value: constants.Value, column: Column, terms: RetypeTerms) -> str |
 
 
 def _in_utc(text: str, terms: RetypeTerms) -> str | _UnknownFill:
-    """A text of a ``timestamp`` is a moment of the session's time zone."""
+    """Convert the text of a ``timestamp`` from the session's time zone to UTC."""
     parts = moments.parse(text)
     moment = moments.moment_of(parts) if parts else None
     if moment is None:

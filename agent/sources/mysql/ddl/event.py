@@ -1,4 +1,4 @@
-"""DDL event: one statement of the binlog that may change a table's definition."""
+"""DDL event: a statement of the binlog that may change a table's definition."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from reactor.ids import Ts
 
 @dataclass(frozen=True, slots=True)
 class DdlEvent:
-    """A statement that defines, changes or removes tables or databases, and where in the log it took effect."""
+    """A statement that defines, changes or drops tables or databases, with its position in the log."""
 
     ts: Ts
     database: str

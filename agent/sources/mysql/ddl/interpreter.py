@@ -1,13 +1,14 @@
-"""Statement interpreter: turns a statement of the binlog into a record of what became of our tables, for its Ts.
+"""Statement interpreter: turns a statement of the binlog into a record of its effects on replicated tables, for its Ts.
 
-The statement says what is done, the server what the columns then are: a definition read from the server counts where
-it has the columns that the statement leaves, and the statement's own otherwise, as the server may be further on. What
-cannot be read is looked up at the server; where that does not show what became of each column, the table is held.
+The statement defines the operation, the server the resulting columns: a definition read from the server is used if it
+has the columns that the statement leads to, else the statement's own, as the server may be ahead. For a statement that
+cannot be parsed, the server's definition is read; if it does not show what became of each column, the table is held.
 
-- A table that is created and wanted starts empty. One of ours continues whatever its new name. One that was none of
-  ours and gets a wanted name has rows that are not in the log: it is held at once, unless it shall be left out.
-- What the log does not say of a table's rows (partitions, tablespaces, values of a new column) holds it.
-- Ids last: a table keeps its id under every name, and a new one of an old name gets another, if that is still in use.
+- A new table that the filter selects starts empty. A replicated table continues under any new name. A table that gets a
+  selected name by a rename has rows that are not in the log: it is copied, unless it is configured to be ignored.
+- Changes of rows that are not logged (partitions, tablespaces, unknown values of a new column) hold the table.
+- Ids are permanent: a table keeps its id under every name, and a new table with an old name gets another id while the
+  old one is in use.
 """
 
 from collections.abc import Iterable
@@ -19,9 +20,10 @@ import structlog
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common.schema_diff import Columns
-from agent.sources.mysql.ddl import shadows
+from agent.sources.mysql.ddl import shadows, written
 from agent.sources.mysql.ddl.changing import ChangingTables
 from agent.sources.mysql.ddl.copies import Copies, by_name
+from agent.sources.mysql.ddl.environment import Server
 from agent.sources.mysql.ddl.event import DdlEvent
 from agent.sources.mysql.ddl.likeness import is_like, is_open, key_of
 from agent.sources.mysql.ddl.parser import parse
@@ -39,7 +41,6 @@ from agent.sources.mysql.ddl.parser.parse import (
 )
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
 from agent.sources.mysql.ddl.shadows import Shadow
-from agent.sources.mysql.ddl.surroundings import Server
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.dialect import DIALECT
 from agent.sources.mysql.retyping.terms import RetypeTerms
@@ -49,30 +50,26 @@ from reactor.records.changefeed import DdlRecord, TableRecord
 
 _log = structlog.get_logger()
 
-#: what cures a table that is held: until it can be copied again by itself
+#: remedy for a held table that cannot be copied again automatically
 CURE: Final = "leave it out by a filter rule and create a changefeed for it alone, or create the changefeed again"
-_CAME: Final = (
-    "it was renamed into the filter, and its rows are not in the log; rename it back, or leave it out by "
-    'ignore-event = ["rename table"], or create the changefeed again'
-)
 
 
 class Interpreter:
-    """``known`` is kept up to date."""
+    """Keeps ``known`` up to date."""
 
     def __init__(self, known: KnownTables, server: Server) -> None:
         self._known = known
         self._server = server
         self._copies = Copies(known)
-        #: of the statement at hand
+        #: state of the current statement
         self._changes = ChangingTables(known)
-        #: ids of tables that were held when they went
+        #: ids of tables that were held when they were dropped
         self._burnt: set[int] = set()
 
     def interpret(self, event: DdlEvent) -> DdlRecord | None:
-        """What the statement changes of our tables; None when nothing.
+        """Return the statement's changes of replicated tables; None if there are none.
 
-        :raises SourceError: the server cannot be asked.
+        :raises SourceError: a query to the server fails.
         """
         self._changes = ChangingTables(self._known)
         self._ask_collations(event)
@@ -88,26 +85,31 @@ class Interpreter:
         ):
             self._take(edit, event)
         for table in self._copies.end_statement():
-            self._known.put(table)  # its copy did not come: it has only got another name
+            self._known.put(table)  # no copy replaced it: it was only renamed
         return self._record(event.ts, event.statement)
 
     def hold(self, names: Iterable[Name], reason: str, ts: Ts) -> DdlRecord | None:
-        """Tables that cannot be followed from ``ts`` on, for what the log says itself."""
+        """Hold tables that cannot be followed from ``ts`` on, for a reason found in the log itself."""
         self._changes = ChangingTables(self._known)
         for name in names:
             self._hold(name, reason)
         return self._record(ts, "")
 
-    def mentioned(self, statement: str, database: str) -> list[Name]:
-        """The tables of ours that a statement names anywhere."""
+    def written(self, statement: str, database: str) -> list[Name]:
+        """Return the replicated tables whose rows a statement may have changed."""
+        fold, reaches = parse.folding(self._server.folds_names), self._server.reaches
+        return written.written(statement, database, self._known.by_name, reaches=reaches, fold=fold)
+
+    def _mentioned(self, statement: str, database: str) -> list[Name]:
+        """Return the replicated tables that a statement names anywhere."""
         return parse.mentioned(statement, database, self._known.by_name, folds_names=self._server.folds_names)
 
     def _ask_collations(self, event: DdlEvent) -> None:
-        """Ask for collations of tables that a statement names, where their records lack them (those of v0.1.0).
+        """Query collations of tables that a statement names, if their records lack them (records of v0.1.0).
 
-        New texts of such a table have that collation, unless the statement says another.
+        New texts of such a table have that collation, unless the statement has another.
         """
-        for name in self.mentioned(event.statement, event.database):
+        for name in self._mentioned(event.statement, event.database):
             table = self._known.by_name[name]
             if table.schema is not None and not table.schema.collation and (found := self._server.look(name)):
                 record = table.record.with_(collation=found.collation)
@@ -143,14 +145,14 @@ class Interpreter:
             case Unfollowed():
                 self._unfollow(edit)
             case Unparsed():
-                self._look_again(edit, event)
+                self._reread_definition(edit, event)
 
     def _create(self, edit: Created, event: DdlEvent) -> None:
         name = edit.table
         if name in self._known.by_name:
             if not self._copies.take_left(name):
                 return
-            self._forget(name)  # it went a while ago
+            self._forget(name)  # it was dropped earlier
         schema = self._schemas().get(edit.like) if edit.like else edit.schema
         if self._copies.bases_there(name):
             self._copies.begin(name, schema)
@@ -174,10 +176,9 @@ class Interpreter:
             self._known.put_new(table)
 
     def _new_record(self, name: Name, schema: TableSchema | None, ts: Ts) -> TableRecord:
-        return TableRecord(
-            table_id=self._free_id(name, ts),
-            schema_name=name[0],
-            name=name[1],
+        return TableRecord.new(
+            self._free_id(name, ts),
+            *name,
             key=schema.key if schema else (),
             start_ts=Ts(ts - 1),
             consistent_ts=Ts(ts - 1),
@@ -210,15 +211,15 @@ class Interpreter:
         elif self._copies.comes_back(old, new):
             return
         elif not self._copies.rename(old, new):
-            self._forget(new)  # it went a while ago
+            self._forget(new)  # it was dropped earlier
             if self._server.wants(*new) and not self._copies.bases_there(new):
                 self._meet(new, event)
 
     def _move(self, table: KnownTable, old: Name, new: Name, event: DdlEvent) -> None:
-        """One of ours gets another name."""
+        """Rename a replicated table."""
         self._changes.touch(table)
-        is_stranger = table.is_held and table.schema is None
-        if is_stranger and not self._server.wants(*new):
+        is_unreplicated = table.is_held and table.schema is None
+        if is_unreplicated and not self._server.wants(*new):
             self._forget(old)
             return
         self._known.drop(*old)
@@ -229,7 +230,7 @@ class Interpreter:
             self._known.put(moved(table, new))
 
     def _meet(self, name: Name, event: DdlEvent) -> None:
-        """A table from outside gets a wanted name; whether it has rows is not known here."""
+        """Handle a table that gets a selected name; it is unknown whether it has rows."""
         table, schema = ".".join(name), self._server.look(name)
         if schema is None:
             _log.warning("a table that was renamed is gone again and is left out", table=table)
@@ -238,10 +239,11 @@ class Interpreter:
         if self._server.ignores_rename(name, event.statement) or not self._server.takes(record):
             _log.warning("a table that was renamed is left out", table=table)
         else:
-            self._changes.begin(KnownTable(record, None, f"{table}: {_CAME}"))
+            record = record.with_(to_copy=True)
+            self._changes.begin(KnownTable(record, self._ours(schema, record)))
 
     def _replace(self, copy: Name, name: Name, base: KnownTable, ts: Ts) -> None:
-        """A copy takes its table's place: one alter of the table."""
+        """Replace a table by its copy: a single alteration of the table."""
         self._changes.touch(base)
         self._known.drop(base.record.schema_name, base.record.name)
         table = moved(base, name)
@@ -268,7 +270,7 @@ class Interpreter:
     def _doubt(
         self, schema: TableSchema, shadow: Shadow | None, unknown_fills: Iterable[str], before: TableSchema
     ) -> str:
-        """Why rows of a copy may be others than those of its table."""
+        """Return why rows of a copy may differ from those of its table."""
         if shadow is not None and shadow.doubt:
             return shadow.doubt
         names = {column.name for column in schema.columns}
@@ -286,7 +288,7 @@ class Interpreter:
         if table.is_held:
             return
         schema = self._exact(edit.table, edit.schema, asks_key=edit.asks_key)
-        assert schema is not None, "the statement has one"
+        assert schema is not None, "the statement has a schema"
         self._put(table, schema, columns, self._terms(event))
         if edit.unknown_fills and not self._known.is_empty(table.record.table_id):
             self._hold(edit.table, _unknown_fills_reason(edit.unknown_fills))
@@ -310,8 +312,8 @@ class Interpreter:
             self._known.put(replace(table, held=_line(name, reason)))
             _log.warning("a table cannot be followed any more and is held", table=".".join(name), reason=reason)
 
-    def _look_again(self, edit: Unparsed, event: DdlEvent) -> None:
-        """A statement that cannot be read: the server's definitions count, where they leave nothing open."""
+    def _reread_definition(self, edit: Unparsed, event: DdlEvent) -> None:
+        """Handle an unparsable statement: use the server's definitions if they are unambiguous."""
         _log.info("a statement that cannot be read: the table is looked at", statement=event.statement[:200])
         name = edit.table
         known, copy = self._known.by_name.get(name), self._copies.by_name.get(name)
@@ -333,7 +335,7 @@ class Interpreter:
                 self._hold(name, _unreadable(event))
 
     def _terms(self, event: DdlEvent) -> RetypeTerms:
-        """On which the statement gives columns other types."""
+        """Return the conditions under which the statement converts values."""
         session = self._session(event)
         return RetypeTerms(self._server.is_mariadb, session.sql_mode, session.time_zone)
 
@@ -343,7 +345,7 @@ class Interpreter:
         self._changes.put(KnownTable(record, self._ours(schema, record)), columns, terms)
 
     def _exact(self, name: Name, stated: TableSchema | None, *, asks_key: bool = False) -> TableSchema | None:
-        """The server's definition, if it is what the statement leaves; or the statement's."""
+        """Return the server's definition if it matches the statement's result; else the statement's."""
         found = self._server.look(name)
         if stated is None:
             return found
@@ -363,7 +365,7 @@ class Interpreter:
 
 def moved(table: KnownTable, name: Name) -> KnownTable:
     schema = None if table.schema is None else replace(table.schema, schema_name=name[0], name=name[1])
-    return replace(table, record=table.record.with_(schema_name=name[0], name=name[1]), schema=schema)
+    return replace(table, record=table.record.named(*name), schema=schema)
 
 
 def _line(name: Name, reason: str) -> str:

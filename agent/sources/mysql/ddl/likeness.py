@@ -1,4 +1,4 @@
-"""Likeness: compares two definitions of a table: are they the same, and may values have changed? Pure."""
+"""Likeness: compares two definitions of a table: are they equal, and may values have changed? Pure."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,7 +11,7 @@ from agent.sources.mysql.retyping import texts
 
 
 def is_open(before: TableSchema, after: TableSchema, columns: Columns, declared: Iterable[str]) -> bool:
-    """Whether what became of the values is not plain to see: a column is new, or of another definition."""
+    """Return whether values may have changed unpredictably: a column is new, or has another definition."""
     old = {column.name: column for column in before.columns}
     for column in after.columns:
         origin = old.get(columns.renames.get(column.name, column.name))
@@ -28,7 +28,7 @@ def key_of(before: tuple[str, ...], after: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def is_like(found: TableSchema, declared: TableSchema, *, asks_key: bool) -> bool:
-    """The same columns, as far as the statement tells them, and the same key."""
+    """Return whether the columns, as far as the statement defines them, and the key are equal."""
     shapes = [
         [_shape(column, is_sure=declared.collation != 0) for column in schema.columns] for schema in (found, declared)
     ]
@@ -37,7 +37,7 @@ def is_like(found: TableSchema, declared: TableSchema, *, asks_key: bool) -> boo
 
 
 def _shape(column: Column, *, is_sure: bool) -> tuple[object, ...]:
-    """What a statement says of a column for sure: its character set only where that of the table is known."""
+    """Return what a statement certainly defines of a column: the character set only if that of the table is known."""
     is_short = column.type_id in (FieldType.STRING, FieldType.VARCHAR)
     length = texts.length_max(column) if is_short else column.modifier
     is_bytes = types.is_binary(column) and column.type_id in types.CHARACTER_TYPES

@@ -1,8 +1,8 @@
-"""Replicated tables: which tables are ours at one place of the binlog, and what the binlog does not say of them.
+"""Replicated tables: the tables replicated at one place of the binlog, and what the binlog does not say about them.
 
-A table map with full metadata describes its table but for two things: under which id the table goes here (a renamed one
-keeps its first), and that a string of bytes is a uuid or an IP address. One with less is completed from what is known
-of the table at this place; where that does not fit, nobody knows the names of its columns, and reading ends.
+A table map with full metadata describes its table except for two things: its id in Weir (a renamed table keeps the id
+of its first name), and that a binary string is a uuid or an IP address. A table map with less metadata is completed
+from the known definition; if that does not fit, the column names are unknown, and reading ends.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,12 +15,12 @@ from agent.rows.schema_change import KnownTable
 from agent.sources.mysql.decode.table_map import TableMap, parse_table_map
 from agent.sources.mysql.decode.table_name import parse_table_name
 
-#: MariaDB's columns for unique keys that are too long for an index
+#: MariaDB's hidden columns for unique keys that are too long for an index
 _HIDDEN: Final = "DB_ROW_HASH_"
 
 
 class TableUnknownError(Exception):
-    """The columns of a table at this place are not known."""
+    """The columns of a table at this place are unknown."""
 
     def __init__(self, table: tuple[str, str], reason: str) -> None:
         super().__init__(f"{'.'.join(table)}: {reason}")
@@ -29,23 +29,23 @@ class TableUnknownError(Exception):
 
 
 class KnownTables:
-    """By schema and name. The stream asks; whoever reads definitions tells."""
+    """Tables by schema and name; the stream reads them, the interpreter of definitions writes them."""
 
     def __init__(self, tables: Iterable[KnownTable], *, zero_dates: ZeroDates, is_mariadb: bool) -> None:
         self._zero_dates = zero_dates
         self._is_mariadb = is_mariadb
         self._tables = {_name(table): _with_collation(table) for table in tables}
-        #: tables by id that are sure to have no rows
+        #: ids of tables that certainly have no rows
         self._empty: set[int] = set()
-        #: tables that are none of ours, and had rows in the log
-        self._strangers: set[tuple[str, str]] = set()
+        #: tables that are not replicated, and had rows in the log
+        self._unreplicated: set[tuple[str, str]] = set()
 
     @property
     def by_name(self) -> Mapping[tuple[str, str], KnownTable]:
         return self._tables
 
     def put(self, table: KnownTable) -> None:
-        """It is there from now on, or is another than it was."""
+        """Add a table, or replace its definition."""
         self._tables = {name: other for name, other in self._tables.items() if not _is_same(other, table)}
         self._tables[_name(table)] = table
 
@@ -53,26 +53,26 @@ class KnownTables:
         self._tables.pop((schema_name, name), None)
 
     def put_new(self, table: KnownTable) -> None:
-        """It begins without rows."""
+        """Add a table without rows."""
         self.put(table)
         self._empty.add(table.record.table_id)
 
     def is_empty(self, table_id: int) -> bool:
-        """It was made a while ago, and no event of its rows has come yet."""
+        """Return whether the log has the table's creation, and no event of its rows yet."""
         return table_id in self._empty
 
-    def begin_stranger(self, name: tuple[str, str]) -> None:
-        """A table that is none of ours is new."""
-        self._strangers.discard(name)
+    def note_unreplicated(self, name: tuple[str, str]) -> None:
+        """Note that a table was created that is not replicated."""
+        self._unreplicated.discard(name)
 
     def had_rows(self, name: tuple[str, str]) -> bool:
-        """Whether the log has had rows of this table, which is none of ours."""
-        return name in self._strangers
+        """Return whether the log has had rows of this table, which is not replicated."""
+        return name in self._unreplicated
 
     def is_wanted(self, schema_name: str, name: str) -> bool:
         table = self._tables.get((schema_name, name))
         if table is None:
-            self._strangers.add((schema_name, name))
+            self._unreplicated.add((schema_name, name))
         return table is not None and not table.is_held
 
     def schema_of(self, schema_name: str, name: str) -> TableSchema | None:
@@ -80,9 +80,9 @@ class KnownTables:
         return table.schema if table and not table.is_held else None
 
     def describe(self, body: bytes) -> TableSchema:
-        """The schema that a table map of one of our tables declares.
+        """Return the schema that a table map of a replicated table declares.
 
-        :raises TableUnknownError: it leaves out what nobody else knows for sure, or cannot be read.
+        :raises TableUnknownError: it lacks what is not otherwise known for certain, or cannot be parsed.
         """
         try:
             declared = parse_table_map(body, is_mariadb=self._is_mariadb)
@@ -99,7 +99,7 @@ def _name(table: KnownTable) -> tuple[str, str]:
 
 
 def _with_collation(table: KnownTable) -> KnownTable:
-    """What schemas are stored without is in the table's record."""
+    """Add the collation, which is missing in stored schemas, from the table's record."""
     if table.schema is None or table.schema.collation:
         return table
     return replace(table, schema=replace(table.schema, collation=table.record.collation))
@@ -128,7 +128,7 @@ def _completed(declared: TableMap, known: TableSchema | None) -> TableSchema:
 
 
 def _fits(declared: tuple[Column, ...], known: tuple[Column, ...]) -> bool:
-    """As many columns, of the same types."""
+    """Return whether there are as many columns, of the same types."""
     return [(column.type_id, column.modifier) for column in declared] == [
         (column.type_id, column.modifier) for column in known
     ]
@@ -145,7 +145,7 @@ def _difference(declared: TableSchema, known: TableSchema | None) -> str:
 
 
 def _named(declared: Column, known: Column | None) -> Column:
-    """With the type's name where the same column had one."""
+    """Take over the type's name if the same column had one."""
     if known is None or (declared.type_id, declared.modifier) != (known.type_id, known.modifier):
         return declared
     return replace(declared, type_name=known.type_name)

@@ -1,9 +1,9 @@
-"""Shadow tables: copies that tools for online schema changes make beside a table, to put in its place. Pure.
+"""Shadow tables: tracks copies that online schema change tools make of a table in order to replace it. Pure.
 
 gh-ost copies ``t`` into ``_t_gho``, alters that, and then renames ``t`` to ``_t_del`` and ``_t_gho`` to ``t``, in one
-statement; pt-online-schema-change does the same with ``_t_new`` and ``_t_old``. To a sink all of it is one alter of
-``t``. What happens to the copy is remembered here; who comes too late for that has the copy's definition from the
-server, and knows columns by their names alone.
+statement; pt-online-schema-change does the same with ``_t_new`` and ``_t_old``. To a sink this is one alteration of
+``t``. This module remembers the changes of the copy; a stream that starts later has the copy's definition from the
+server, and matches columns by name.
 """
 
 import re
@@ -17,13 +17,13 @@ Name = tuple[str, str]
 
 _SHADOW: Final = re.compile(r"^_(.+)_(?:gho|ghc|del|new|old)$")
 _COPY: Final = re.compile(r"_(?:gho|new)$")
-#: when gh-ost put the table away, if it is set to say so
+#: suffix with the time at which gh-ost put the table away, if configured so
 _MOMENT: Final = re.compile(r"_\d{14}$")
 
 
 def bases_of(table: Name) -> tuple[Name, ...]:
-    """The tables that this one can be a copy, a log or a remnant of, to judge by its name: pt-online-schema-change puts
-    more underscores in front where a name is taken."""
+    """Return the tables that this one may be a copy, log or remnant of, by its name: pt-online-schema-change
+    adds underscores in front if a name is taken."""
     found = _SHADOW.match(table[1])
     if found is None:
         return ()
@@ -33,19 +33,19 @@ def bases_of(table: Name) -> tuple[Name, ...]:
 
 
 def is_copy(table: Name) -> bool:
-    """By its name it is to take its table's place, and is no log or remnant."""
+    """Return whether the name is that of a copy that will replace its table, not of a log or remnant."""
     return bool(_COPY.search(table[1])) and bool(bases_of(table))
 
 
-#: the columns are what they were
+#: unchanged columns
 NOTHING: Final = Columns()
 
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """A copy as it has become. ``columns``: how they belong to those of the table that it was made like.
-    ``unknown_fills``: new columns whose values in old rows are not known. ``doubt``: why its rows may differ from those
-    of the table."""
+    """The current state of a copy. ``columns``: how they correspond to those of the table that it was created like.
+    ``unknown_fills``: new columns whose values in existing rows are unknown. ``doubt``: why its rows may differ from
+    those of the table."""
 
     schema: TableSchema
     columns: Columns = NOTHING
@@ -54,7 +54,7 @@ class Shadow:
 
 
 def composed(first: Columns, second: Columns) -> Columns:
-    """One change after the other as one."""
+    """Compose two consecutive changes."""
     renames = {}
     for new, old in second.renames.items():
         if old not in first.added:
@@ -72,7 +72,7 @@ def composed(first: Columns, second: Columns) -> Columns:
 
 
 def limited(columns: Columns, schema: TableSchema) -> Columns:
-    """Without what is not in ``schema`` any more."""
+    """Drop columns that are no longer in ``schema``."""
     names = {column.name for column in schema.columns}
     return replace(
         columns,

@@ -1,8 +1,8 @@
-"""Statement kinds: tell by its first words what a statement in the binlog means to us.
+"""Statement kinds: classifies a statement in the binlog by its first words.
 
-Pure. With row format only definitions of tables should come as statements. A change of rows that comes as a statement
-is a change that nobody can read: it is recognised here and refused by the stream. What a definition *does* is
-``agent.sources.mysql.ddl.parser.parse``'s business.
+Pure. With row format, only definitions of tables should be logged as statements. A change of rows that is logged as a
+statement cannot be interpreted: it is detected here and refused by the stream. ``agent.sources.mysql.ddl.parser.parse``
+interprets definitions.
 """
 
 from enum import Enum, auto
@@ -12,20 +12,21 @@ from typing import Final
 from agent.sources.mysql.ddl.parser.cursor import Cursor, Name, UnreadableError
 from agent.sources.mysql.ddl.parser.tokens import tokens
 
-#: so many first words say what a statement is
+#: number of first words that classify a statement
 _WORDS_MAX: Final = 6
 
 _DEFINING: Final = frozenset({"CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE"})
-_WRITING: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH"})
-#: words that may come between CREATE and what is created
+#: SELECT, DO and CALL are logged where they call a function that changes rows
+_WRITING: Final = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "SELECT", "DO", "CALL"})
+#: words that may come between CREATE and the kind of object
 _FILLING: Final = frozenset({"OR", "REPLACE", "UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "ONLINE", "OFFLINE", "IGNORE"})
-#: only these have to do with rows; views, routines, users and the like do not
+#: the objects that concern rows, unlike views, routines, users and the like
 _CONCERNED: Final = frozenset({"TABLE", "TABLES", "INDEX", "DATABASE", "SCHEMA"})
 
 
 class StatementKind(Enum):
     OTHER = auto()
-    #: defines, changes or removes tables, their indexes, or databases
+    #: creates, changes or drops tables, their indexes, or databases
     DDL = auto()
     TRUNCATE = auto()
     #: changes rows
@@ -41,7 +42,7 @@ class StatementKind(Enum):
 
 
 def kind(statement: str) -> StatementKind:
-    """``statement`` without comments: see ``sql_text.plain``."""
+    """Classify ``statement``, given without comments: see ``sql_text.plain``."""
     words = [token.word for token in islice(tokens(statement), _WORDS_MAX)]
     match words:
         case ["SAVEPOINT", *_]:
@@ -64,7 +65,7 @@ def kind(statement: str) -> StatementKind:
 
 
 def truncated_table(statement: str, database: str) -> Name | None:
-    """Schema and name of the table that a TRUNCATE empties."""
+    """Return schema and name of the table that a TRUNCATE empties."""
     cursor = Cursor(list(tokens(statement)))
     if not cursor.take("TRUNCATE"):
         return None
@@ -73,7 +74,7 @@ def truncated_table(statement: str, database: str) -> Name | None:
 
 
 def savepoint(statement: str) -> str:
-    """The name of the savepoint that is set or gone back to; names differ in more than case."""
+    """Return the name of the savepoint that is set or rolled back to, case-folded."""
     cursor = Cursor(list(tokens(statement)))
     cursor.take("ROLLBACK", "TO")
     cursor.take("SAVEPOINT")
@@ -81,7 +82,7 @@ def savepoint(statement: str) -> str:
 
 
 def xa_name(statement: str) -> str:
-    """Everything behind the two words: what tells distributed transactions apart."""
+    """Return everything after the two words: the identifier of a distributed transaction."""
     return "".join(statement.split()[2:]).upper()
 
 

@@ -1,7 +1,7 @@
-"""Table editor: applies the parts of one ALTER TABLE or CREATE TABLE, and gives the columns that result. Pure.
+"""Table editor: applies the parts of an ALTER TABLE or CREATE TABLE, and returns the resulting columns. Pure.
 
-What existing rows hold in a new column is its constant default, the implicit one of a NOT NULL column, or NULL;
-a default that is not one value for all rows is not known (``unknown_fills``).
+In existing rows, a new column has its constant default, the implicit default of a NOT NULL column, or NULL; if the
+default is not the same value for all rows, it is unknown (``unknown_fills``).
 """
 
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ from agent.sources.mysql.decode import charsets, type_names
 from agent.sources.mysql.decode.types import FieldType, is_binary
 
 _BLOBS: Final = frozenset({FieldType.BLOB, FieldType.BLOB_COMPRESSED, FieldType.GEOMETRY})
-#: bytes of an index of InnoDB
+#: maximum bytes of an InnoDB index
 _KEY_BYTES_MAX: Final = 3072
 _SHORT_TEXTS: Final = frozenset({FieldType.STRING, FieldType.VARCHAR})
 _TEXTS: Final = _SHORT_TEXTS | {FieldType.BLOB, FieldType.VARCHAR_COMPRESSED, FieldType.BLOB_COMPRESSED}
@@ -41,18 +41,18 @@ _TEXTS: Final = _SHORT_TEXTS | {FieldType.BLOB, FieldType.VARCHAR_COMPRESSED, Fi
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """``origin``: the column that it was before the statement; None where it is new."""
+    """``origin``: the column before the statement; None if it is new."""
 
     column: Column
     origin: str | None = None
 
 
 class TableEditor:
-    """Starts from ``schema``. ``unknown_fills``: new columns whose values in existing rows are not known;
-    ``asks_key``: the statement does not say which key is left.
+    """Starts from ``schema``. ``unknown_fills``: new columns whose values in existing rows are unknown; ``asks_key``:
+    the statement does not determine the remaining key.
 
-    All parts of one statement speak of the columns as they were before it, so that two may swap their names; only
-    places (``AFTER``) and keys go by new names.
+    All parts of a statement refer to the columns before it, so that two columns may swap names; only positions
+    (``AFTER``) and keys use new names.
     """
 
     def __init__(self, schema: TableSchema, around: DefinitionContext) -> None:
@@ -60,16 +60,16 @@ class TableEditor:
         self._around = around
         self._items = [_Item(column, column.name) for column in schema.columns]
         self._key: tuple[str, ...] | None = None
-        #: names of columns that IF NOT EXISTS finds there: those of before, and of parts that have been carried out
+        #: column names that IF NOT EXISTS finds: of the original table, and of parts that have been applied
         self._taken = [column.name for column in schema.columns]
         self._is_defined_anew = False
-        #: all texts go to one character set, whatever they say themselves
+        #: all texts are converted to one character set, whatever their own definition
         self._converts = False
         self._fills: dict[str, str] = {}
         self._required: set[str] = set()
         self.unknown_fills: tuple[str, ...] = ()
         self.asks_key = False
-        #: it has a unique key with a hidden column from here on
+        #: it gets a unique key with a hidden column
         self.has_hash = False
 
     @property
@@ -81,7 +81,7 @@ class TableEditor:
         return replace(self._before, columns=tuple(columns), collation=self._around.known_collation)
 
     def keyed(self, key: tuple[str, ...]) -> TableSchema:
-        """The table as it is, by this key."""
+        """Return the current table with this key."""
         self._key = key
         return self.schema
 
@@ -92,7 +92,7 @@ class TableEditor:
         return not is_same or self._is_defined_anew or self._key is not None or self.asks_key
 
     def columns(self) -> Columns:
-        """How the columns belong to those before."""
+        """Return how the columns correspond to those before."""
         added = tuple(item.column.name for item in self._items if item.origin is None)
         renames = {
             item.column.name: item.origin
@@ -105,20 +105,20 @@ class TableEditor:
         return Columns(renames, added, fills, required)
 
     def alter(self, parts: Sequence[Part]) -> bool:
-        """Whether all parts are understood. Columns go and change their names first, as at the server, then they come
-        to their places, one after the other."""
+        """Apply the parts; return whether all are understood. As on the server, columns are first dropped and renamed,
+        then placed one after another."""
         steps = [*((step, part) for step in (self._set, self._leave, self._come) for part in parts)]
         done = [_is_done(step, part) for step, part in steps]
         return all(done)
 
     def _set(self, part: Part) -> bool:
-        """The character set, which counts for all parts."""
+        """Apply the character set, which affects all parts."""
         if not isinstance(part, Convert):
             return True
         return self._set_default(part.charset) and (part.is_default or self._convert())
 
     def _leave(self, part: Part) -> bool:
-        """The columns that go, or are another then, at the places where they are."""
+        """Drop or redefine columns in place."""
         match part:
             case DropColumn():
                 return self._drop(part)
@@ -140,7 +140,7 @@ class TableEditor:
         return not isinstance(part, Unread)
 
     def _rename(self, old: str, new: str) -> bool:
-        """Whether there is such a column."""
+        """Rename a column; return whether it exists."""
         at = self._original(old)
         if at is None:
             return False
@@ -148,7 +148,7 @@ class TableEditor:
         return True
 
     def _is_hashed(self, key: AddKey) -> bool:
-        """Whether MariaDB keeps a hash of its columns, as they are too long for an index."""
+        """Return whether MariaDB hashes the key's columns, as they are too long for an index."""
         names = {name.lower() for name in key.columns}
         columns = [item.column for item in self._items if item.column.name.lower() in names]
         has_blob = any(column.type_id in _BLOBS for column in columns)
@@ -158,7 +158,9 @@ class TableEditor:
     def _set_key(self, part: AddKey | DropKey) -> None:
         if isinstance(part, AddKey) and not part.is_primary:
             self.has_hash = self.has_hash or self._is_hashed(part)
-        if isinstance(part, AddKey) and part.is_primary:
+        if isinstance(part, AddKey) and part.is_primary and part.if_absent and self.schema.key:
+            self.asks_key = True  # it may be the primary one
+        elif isinstance(part, AddKey) and part.is_primary:
             self._key = part.columns
         elif isinstance(part, DropKey) and part.name.upper() == PRIMARY:
             self._key = self._key or ()
@@ -166,7 +168,7 @@ class TableEditor:
             self.asks_key = True
 
     def _set_default(self, charset: str) -> bool:
-        """The character set of texts that this statement or a later one adds."""
+        """Set the character set of texts that this statement or a later one adds."""
         collation = charsets.collation_of(charset) if charset else self._around.database_collation
         is_of_set = charset.lower().startswith("uca1400")
         if collation:
@@ -174,7 +176,7 @@ class TableEditor:
         return bool(collation) or is_of_set
 
     def _convert(self) -> bool:
-        """All texts to the character set that is the default now. Whether it is known what they are then."""
+        """Convert all texts to the current default character set; return whether the result is known."""
         collation = self._around.collation
         if collation == charsets.BINARY_COLLATION:
             return False
@@ -207,9 +209,9 @@ class TableEditor:
         at = self._original(part.old)
         if at is None:
             return part.if_exists
-        self._is_defined_anew = True  # its character set, maybe, which only the server's definition shows
+        self._is_defined_anew = True  # possibly its character set, which only the server's definition shows
         item = self._items[at]
-        self._rename(part.old, definition.name)  # to whatever type
+        self._rename(part.old, definition.name)  # of any type
         column = self._column(definition)
         if definition.is_required:
             self._required.add(definition.name)
@@ -234,9 +236,13 @@ class TableEditor:
         return True
 
     def _column(self, definition: Definition) -> Column:
-        """:raises UnreadableError: its type or its character set is not known."""
+        """Return the column.
+
+        :raises UnreadableError: its type or character set is unknown.
+        """
         around = self._around
-        if definition.charset and definition.charset.lower() != "binary" and not self._converts:
+        is_of_bytes = definition.charset.lower() == "binary" and definition.type.name not in ("ENUM", "SET")
+        if definition.charset and not is_of_bytes and not self._converts:
             collation = charsets.collation_of(definition.charset)
             if not collation:
                 raise UnreadableError(f"{definition.charset} is no known character set")
@@ -250,7 +256,7 @@ class TableEditor:
         return _compressed(column) if definition.is_compressed else column
 
     def _place(self, item: _Item, place: str | None, *, at: int | None = None) -> bool:
-        """Whether it is where it should be."""
+        """Place the column; return whether the position exists."""
         is_placed = True
         if place == FIRST:
             at = 0
@@ -262,16 +268,16 @@ class TableEditor:
         return is_placed
 
     def _at(self, name: str) -> int | None:
-        """Where the column of this name is now; names of columns differ in more than case."""
+        """Return the current index of the column of this name; names of columns are compared without case."""
         return _index(name, [item.column.name for item in self._items])
 
     def _original(self, name: str) -> int | None:
-        """Where the column is that had this name before the statement."""
+        """Return the index of the column that had this name before the statement."""
         return _index(name, [item.origin or "" for item in self._items])
 
 
 def _compressed(column: Column) -> Column:
-    """MariaDB's: a byte more says how a value is compressed."""
+    """Add the byte in which MariaDB stores how a value is compressed."""
     if column.type_id == FieldType.VARCHAR:
         return _named(replace(column, type_id=int(FieldType.VARCHAR_COMPRESSED)), column.modifier + 1)
     return _named(replace(column, type_id=int(FieldType.BLOB_COMPRESSED)), column.modifier)
@@ -285,7 +291,7 @@ def _is_done(step: Callable[[Part], bool], part: Part) -> bool:
 
 
 def sized(column: Column, words: TypeWords) -> Column:
-    """With what its type alone does not say: the sign of a FLOAT, the bytes of a TEXT's length, how it is printed."""
+    """Add what the type alone lacks: the sign of a FLOAT, the length bytes of a TEXT, the display width."""
     if words.is_unsigned and column.type_id in (FieldType.FLOAT, FieldType.DOUBLE):
         column = replace(column, is_unsigned=True)
     if words.size:
@@ -297,7 +303,7 @@ def sized(column: Column, words: TypeWords) -> Column:
 
 
 def _converted(column: Column, collation: int) -> Column:
-    """In another character set: of as many characters, or, in a type by the bytes of its length, at least as many."""
+    """Convert to another character set: with as many characters, or at least as many if the type limits bytes."""
     if column.members:
         return replace(column, collation=collation)
     old, new = (charsets.bytes_per_character(charsets.charset_of(number)) for number in (column.collation, collation))
@@ -311,7 +317,7 @@ def _converted(column: Column, collation: int) -> Column:
 
 
 def _length_bytes(longest: int) -> int:
-    """The length's bytes of the smallest type of text that holds so many bytes."""
+    """Return the length bytes of the smallest text type that holds this number of bytes."""
     return next((width for width in (1, 2, 3) if longest < 1 << 8 * width), 4)
 
 

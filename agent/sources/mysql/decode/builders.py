@@ -1,7 +1,7 @@
-"""Columns in the making: values come in block by block (``fill``), and ``finish`` gives the Arrow array.
+"""Column builders: ``fill`` adds values block by block, ``finish`` returns the Arrow array.
 
-A builder is made for a known number of rows and, where values have lengths of their own, of bytes. Its memory comes
-from Arrow's pool, which keeps pages from one batch to the next. A bitmap of what is NULL is made with the first NULL.
+A builder is created for a known number of rows and, for values of variable length, of bytes. Its memory comes from
+Arrow's pool, which reuses pages between batches. A validity bitmap is created with the first NULL.
 """
 
 from collections.abc import Callable
@@ -21,19 +21,22 @@ _OFFSET_MAX: Final = 2**31 - 1
 
 class Builder(Protocol):
     def fill(self, data: Bytes, positions: Ints, first: int, nulls: int) -> None:
-        """Rows ``first`` (a multiple of 8) and on, ``nulls`` of which are NULL. ``positions`` may be changed.
+        """Fill rows from ``first`` (a multiple of 8) on, ``nulls`` of which are NULL. ``positions`` may be modified.
 
-        :raises BadValueError: a value that is not of the column's type.
+        :raises BadValueError: a value is not of the column's type.
         """
         ...
 
     def finish(self) -> pa.Array:
-        """:raises BadValueError: a value that is not of the column's type."""
+        """Return the array.
+
+        :raises BadValueError: a value is not of the column's type.
+        """
         ...
 
 
 class _Validity:
-    """Which rows have a value."""
+    """The validity bitmap: which rows have a value."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -52,7 +55,7 @@ class _Validity:
 
 
 class Fixed:
-    """Values of one width. ``arguments`` go to the kernel behind the row; a decimal has two words a value."""
+    """Values of fixed width. ``arguments`` are passed to the kernel after the row; a decimal takes two words."""
 
     def __init__(
         self,
@@ -97,9 +100,9 @@ class Bits:
 
 
 class Values:
-    """Bytes of any length, at most ``size`` in all, without the first ``skip`` of each.
+    """Values of variable length, at most ``size`` bytes in all, without the first ``skip`` of each.
 
-    With ``width`` all values have that many, and zeros are added where the log left them out.
+    With ``width``, all values have this length, and zeros are appended where the log omits them.
     """
 
     def __init__(
@@ -126,7 +129,7 @@ class Values:
 
 
 class Text:
-    """What ``inner`` has made, written out as text by ``write(values, …, offsets, out)``."""
+    """Formats the values of ``inner`` as text by ``write(values, …, offsets, out)``."""
 
     def __init__(self, inner: Fixed, rows: int, write: Kernel, longest_bytes: int, *arguments: Any) -> None:
         self._inner, self._rows, self._write = inner, rows, write
@@ -143,7 +146,7 @@ class Text:
 
 
 class Converted:
-    """What ``inner`` has made, as ``convert`` turns it into something else."""
+    """Converts the array of ``inner`` by ``convert``."""
 
     def __init__(self, inner: Builder, convert: Callable[[pa.Array], pa.Array]) -> None:
         self._inner, self._convert = inner, convert
@@ -153,3 +156,21 @@ class Converted:
 
     def finish(self) -> pa.Array:
         return self._convert(self._inner.finish())
+
+
+class KeyDates:
+    """Dates of a key: those that no calendar has become NULL, which can stand for one value only, ``zero``."""
+
+    def __init__(self, inner: Fixed, zero: bytes, reason: str) -> None:
+        self._inner, self._zero, self._reason = inner, zero, reason
+
+    def fill(self, data: Bytes, positions: Ints, first: int, nulls: int) -> None:
+        before = positions.copy()
+        self._inner.fill(data, positions, first, nulls)
+        for row in np.flatnonzero((before >= 0) & (positions < 0)):
+            at = before[row]
+            if data[at : at + len(self._zero)].tobytes() != self._zero:
+                raise BadValueError(first + int(row), self._reason)
+
+    def finish(self) -> pa.Array:
+        return self._inner.finish()

@@ -1,9 +1,9 @@
-"""Character sets of MySQL and MariaDB: which one a collation number means, and how its text is read.
+"""Character sets of MySQL and MariaDB: finds the character set of a collation number, and decodes its text.
 
-Text becomes what the server itself would make of it in utf8mb4, so that a row of the stream equals the same row of a
-dump. Python's codecs do most of that; ``_PATCHES`` holds the bytes where the server's tables differ from them, found by
-asking a server for every byte. What the server cannot translate (it shows ``?``) becomes ``?`` in the sets of one
-byte per character; in the larger ones it is refused, because there it may be a gap of ours.
+Text is decoded as the server converts it to utf8mb4, so that a row of the stream equals the row of a dump. Python's
+codecs do most of this; ``_PATCHES`` contains the bytes for which the server's tables differ, found by querying a server
+for every byte. Bytes that the server cannot convert (it shows ``?``) become ``?`` in single-byte character sets; in
+multi-byte ones they are refused, since the codec may be incomplete there.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from typing import Final
 
 BINARY: Final = "binary"
 BINARY_COLLATION: Final = 63
-#: what needs no translation
+#: character sets that are UTF-8 already
 UTF8: Final = frozenset({"ascii", "utf8mb3", "utf8mb4"})
 
 _COLLATIONS: Final[Mapping[str, tuple[int, ...]]] = {
@@ -60,7 +60,7 @@ _COLLATIONS: Final[Mapping[str, tuple[int, ...]]] = {
     "utf8mb4": (45, 46, *range(224, 248), *range(255, 512)),
 }
 _CHARSETS: Final = {number: name for name, numbers in _COLLATIONS.items() for number in numbers}
-#: MariaDB's later collations come in blocks: first number, end, character set
+#: MariaDB's newer collations are numbered in blocks: first number, end, character set
 _BLOCKS: Final = (
     (576, 608, "utf8mb3"),
     (608, 640, "utf8mb4"),
@@ -73,10 +73,10 @@ _BLOCKS: Final = (
     (2816, 3072, "utf16"),
     (3072, 3328, "utf32"),
 )
-#: MariaDB's "nopad" collations are the others' numbers plus this
+#: offset of MariaDB's "nopad" collations
 _NOPAD, _NOPAD_END = 1024, 2048
 
-#: bytes of the longest character, where that is not one
+#: bytes of the longest character, if not one
 _WIDTHS: Final = {
     "big5": 2,
     "cp932": 2,
@@ -180,12 +180,12 @@ _PATCHES: Final[Mapping[str, Mapping[int, str]]] = {
 }
 
 
-#: characters that Python's codec has for a sequence of bytes, and what the server has instead
+#: characters for which Python's codec differs, with the server's character
 _REPLACED: Final[Mapping[str, tuple[str, str]]] = {"sjis": ("＼", "\\"), "ujis": ("＼", "\\")}
 
 
 def charset_of(collation: int) -> str:
-    """The character set's name; empty for an unknown number."""
+    """Return the character set's name; empty for an unknown number."""
     if name := _CHARSETS.get(collation):
         return name
     for start, end, name in _BLOCKS:
@@ -195,39 +195,39 @@ def charset_of(collation: int) -> str:
 
 
 def collation_of(name: str) -> int:
-    """The number of one of a character set's collations, by the set's name or a collation's; 0 if unknown."""
+    """Return the number of a collation, by its name or that of its character set; 0 if unknown."""
     words = name.lower().split("_")
     charset = {"utf8": "utf8mb3"}.get(words[0], words[0])
     return _COLLATIONS[charset][0] if charset in _COLLATIONS else 0
 
 
 def bytes_per_character(charset: str) -> int:
-    """The bytes of the longest character, by which a column's length in characters is multiplied."""
+    """Return the bytes of the longest character, by which the server multiplies a column's length in characters."""
     return _WIDTHS.get(charset, 1)
 
 
 def is_readable(charset: str) -> bool:
-    """Whether ``to_text`` reads it as the server does."""
+    """Return whether ``to_text`` decodes it like the server."""
     return charset in _CODECS
 
 
 def is_single_byte(charset: str) -> bool:
-    """One byte is one character, and ``table`` says which."""
+    """Return whether every character is one byte, to be looked up in ``table``."""
     return charset in _CODECS and charset not in _WIDTHS
 
 
 @lru_cache(maxsize=64)
 def table(charset: str) -> tuple[str, ...]:
-    """The character of each byte, for the sets of one byte."""
+    """Return the character of each byte, for single-byte character sets."""
     codec, patches = _CODECS[charset], _PATCHES.get(charset, MappingProxyType({}))
     decoded = (bytes([number]).decode(codec, "replace").replace("\ufffd", "?") for number in range(256))
     return tuple(patches.get(number, character) for number, character in enumerate(decoded))
 
 
 def to_text(charset: str, data: bytes) -> str:
-    """One value. (Columns of one byte per character have a kernel.)
+    """Decode one value. (Columns of single-byte character sets have a kernel.)
 
-    :raises UnicodeDecodeError: bytes that are no text of the character set.
+    :raises UnicodeDecodeError: the bytes are not valid in the character set.
     """
     if is_single_byte(charset):
         return "".join(table(charset)[number] for number in data)

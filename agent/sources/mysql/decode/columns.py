@@ -1,6 +1,6 @@
-"""Column builders: choose the builder of a column by the kind of its type.
+"""Column builders by type: chooses the builder of a column.
 
-Leaves to ``locate`` where values lie, and to ``decode`` the naming of the row that is bad.
+``locate`` finds the values, and ``decode`` adds the row to an error.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,19 +15,25 @@ from agent.kernels.columns import BadValueError
 from agent.kernels.fixed import Kernel
 from agent.rows.schema import Column, ZeroDates
 from agent.sources.mysql.decode import charsets, conversions, decimals, kernels_numbers, kernels_time, types
-from agent.sources.mysql.decode.builders import Bits, Builder, Converted, Fixed, Text, Values
+from agent.sources.mysql.decode.builders import Bits, Builder, Converted, Fixed, KeyDates, Text, Values
 from agent.sources.mysql.decode.types import FieldType, Kind
 
-#: SRID before the well-known binary form
+#: size of the SRID before the well-known binary form
 _SRID_BYTES = 4
 _UUID_BYTES, _INET4_BYTES, _INET6_BYTES = 16, 4, 16
 _NO_MEMBERS = "the members of an enum or set are not known; set binlog_row_metadata=FULL on the server"
 _BAD_DATE = "a date that no calendar has; repair it, or set zero-dates below [source] to null or string"
+_BAD_KEY = (
+    "a date of the key that no calendar has, and that is not the zero date; repair it, or create a changefeed with "
+    "zero-dates = string"
+)
+#: the date and time of day 0 in the newer format
+_ZERO_DATETIME = (0x80_0000_0000).to_bytes(5)
 
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """How much a column has to hold: rows, and bytes of values with a length of their own."""
+    """Capacity for a column: rows, and bytes of values of variable length."""
 
     rows: int
     size: int
@@ -38,9 +44,9 @@ _Maker = Callable[[Column, pa.DataType, _Room], Builder]
 
 
 def builder(column: Column, rows: int, size: int, *, zero_dates: ZeroDates) -> Builder:
-    """For ``rows`` values of ``column``, of ``size`` bytes in all where they have lengths of their own.
+    """Return a builder for ``rows`` values of ``column``, of ``size`` bytes in all if they have variable length.
 
-    :raises BadValueError: it cannot be built.
+    :raises BadValueError: the column is not supported.
     """
     try:
         kind, arrow = types.kind_of(column), types.arrow_type(column, zero_dates=zero_dates)
@@ -74,14 +80,22 @@ def _decimal(column: Column, arrow: pa.DataType, room: _Room) -> Builder:
 
 
 def _fraction_bytes(column: Column) -> int:
-    """-1 for the layouts of before MySQL 5.6."""
+    """Return the bytes of the fraction; -1 for formats of before MySQL 5.6."""
     is_old = column.type_id in (FieldType.TIME, FieldType.DATETIME, FieldType.TIMESTAMP)
     return -1 if is_old else (column.modifier + 1) // 2
 
 
-def _date(_: Column, arrow: pa.DataType, room: _Room) -> Builder:
+def _date(column: Column, arrow: pa.DataType, room: _Room) -> Builder:
     is_strict = room.zero_dates is ZeroDates.STRICT
-    return Fixed(arrow, room.rows, kernels_time.decode_date, np.int32, is_strict, 0, reason=_BAD_DATE)
+    dates = Fixed(arrow, room.rows, kernels_time.decode_date, np.int32, is_strict, 0, reason=_BAD_DATE)
+    return KeyDates(dates, bytes(3), _BAD_KEY) if column.is_key else dates
+
+
+def _datetime(column: Column, arrow: pa.DataType, room: _Room) -> Builder:
+    moments, fraction_bytes = _moment(kernels_time.decode_datetime)(column, arrow, room), _fraction_bytes(column)
+    assert isinstance(moments, Fixed)
+    zero = bytes(8) if fraction_bytes < 0 else _ZERO_DATETIME + bytes(fraction_bytes)
+    return KeyDates(moments, zero, _BAD_KEY) if column.is_key else moments
 
 
 def _moment(kernel: Kernel) -> _Maker:
@@ -189,8 +203,8 @@ _MAKERS: Final[Mapping[Kind, _Maker]] = {
     Kind.DATE: _date,
     Kind.TIME: _time,
     Kind.TIME_OLD: _time,
-    Kind.DATETIME: _moment(kernels_time.decode_datetime),
-    Kind.DATETIME_OLD: _moment(kernels_time.decode_datetime),
+    Kind.DATETIME: _datetime,
+    Kind.DATETIME_OLD: _datetime,
     Kind.TIMESTAMP: _moment(kernels_time.decode_timestamp),
     Kind.TIMESTAMP_OLD: _moment(kernels_time.decode_timestamp),
     Kind.TEXT: _any_text,

@@ -1,7 +1,7 @@
-"""Text conversions: make text of a column's bytes where that is not a copy (character sets, members, addresses, JSON).
+"""Text conversions: converts a column's bytes to text if they are not text yet (character sets, members, JSON, …).
 
-Each takes a finished array of raw values and gives the array that the sink gets. All of it is outside the hot path; a
-column of plain ASCII is passed on as it is whatever its character set.
+Each converts a finished array of raw values. None of it is on the hot path: a column of pure ASCII is passed through
+whatever its character set.
 """
 
 import socket
@@ -23,11 +23,11 @@ from agent.sources.mysql.decode.json import binary, kernels
 
 _OFFSET_MAX = 2**31 - 1
 _NO_DOCUMENT = "its bytes are not a JSON document"
-#: character sets in which a byte below 128 is not what ASCII says
+#: character sets in which a byte below 128 is not the ASCII character
 _NOT_ASCII: Final = frozenset({"swe7", "ucs2", "utf16", "utf16le", "utf32"})
 
-# A compressed value begins with a byte: the method in the upper four bits, whether zlib's header is missing in one, and
-# in the lowest three how many bytes give the length.
+# A compressed value begins with a byte: the method in the upper four bits, then a bit for a missing zlib header, and in
+# the lowest three bits the number of length bytes.
 _METHOD_BITS, _DEFLATE, _RAW, _LENGTH_BYTES = 4, 8, 0x08, 0x07
 
 
@@ -37,13 +37,13 @@ def _buffers(values: pa.Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.ui
 
 
 def _with_text(values: pa.Array, offsets: npt.NDArray[Any], out: npt.NDArray[Any]) -> pa.Array:
-    """The rows of ``values``, NULL where they are."""
+    """Return a text array, NULL where ``values`` are."""
     buffers = [values.buffers()[0], pa.py_buffer(offsets), pa.py_buffer(out)]
     return pa.Array.from_buffers(pa.string(), len(values), buffers, values.null_count)
 
 
 def utf8(values: pa.Array) -> pa.Array:
-    """Bytes that should be UTF-8."""
+    """Check that bytes are UTF-8."""
     texts = values.view(pa.string())
     if not is_ascii(_buffers(values)[1]):
         check_utf8(texts, "text that is not UTF-8, whatever its column says; repair it at the source")
@@ -52,7 +52,7 @@ def utf8(values: pa.Array) -> pa.Array:
 
 @lru_cache(maxsize=64)
 def _characters(charset: str) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
-    """The UTF-8 bytes of each byte's character, and where each begins."""
+    """Return the UTF-8 bytes of all 256 characters, and the offset of each."""
     encoded = [character.encode() for character in charsets.table(charset)]
     starts = np.zeros(len(encoded) + 1, np.int32)
     np.cumsum([len(character) for character in encoded], out=starts[1:])
@@ -88,7 +88,7 @@ def from_codec(charset: str) -> Callable[[pa.Array], pa.Array]:
 
 
 def _each(values: pa.Array, read: Callable[[bytes], Any], reason: str, arrow: pa.DataType | None = None) -> pa.Array:
-    """One value after the other."""
+    """Convert value by value."""
     result: list[Any] = []
     for row, value in enumerate(values.to_pylist()):
         try:
@@ -99,13 +99,13 @@ def _each(values: pa.Array, read: Callable[[bytes], Any], reason: str, arrow: pa
 
 
 def from_members(members: tuple[str, ...]) -> Callable[[pa.Array], pa.Array]:
-    """Enum numbers; 0 is the empty text."""
+    """Return the conversion of enum numbers; 0 is the empty text."""
     dictionary = pa.array(["", *members], pa.string())
     return lambda numbers: pa.DictionaryArray.from_arrays(numbers, dictionary).dictionary_decode()
 
 
 def from_member_bits(members: tuple[str, ...]) -> Callable[[pa.Array], pa.Array]:
-    """Sets; few of the possible combinations occur."""
+    """Return the conversion of set bits; only few of the possible combinations occur."""
 
     def convert(bits: pa.Array) -> pa.Array:
         masks, numbers = np.unique(np.frombuffer(bits.buffers()[1], np.uint64)[: len(bits)], return_inverse=True)
@@ -164,7 +164,7 @@ def json(values: pa.Array) -> pa.Array:
 
 
 def decompressed(values: pa.Array) -> pa.Array:
-    """Values of MariaDB's compressed columns."""
+    """Decompress values of MariaDB's compressed columns."""
     return _each(values, _decompress, "a compressed value that is damaged", pa.binary())
 
 

@@ -45,13 +45,13 @@ class Groups:
 
     @property
     def text_bytes(self) -> int:
-        """The longest text: sign, a zero before the point, the point."""
+        """Return the length of the longest text: sign, a zero before the point, the point."""
         return self.precision + 3
 
 
 @kernel(types.int64(DATA, types.int64, types.int64, types.boolean, types.int64))
 def _group(data: Any, at: int, count: int, is_negative: bool, is_first: int) -> int:
-    """One group's number; whether the value is negative is known from its first bit."""
+    """Return one group's number; the first bit tells whether the value is negative."""
     word = np.int64(read_big_endian(data, at, count))
     if is_negative:
         word ^= (1 << 8 * count) - 1
@@ -62,7 +62,7 @@ def _group(data: Any, at: int, count: int, is_negative: bool, is_first: int) -> 
 
 @kernel(types.int64(DATA, POSITIONS, WORDS, types.int64, _INTS, _INTS, types.int64))
 def decode_decimal(data: Any, positions: Any, words: Any, first: int, digits: Any, sizes: Any, precision: int) -> int:
-    """Fill 128-bit integers from row ``first`` on. Bad is a value of more than ``precision`` digits."""
+    """Fill 128-bit integers from row ``first`` on. A value of more than ``precision`` digits is bad."""
     limbs = np.zeros(4, np.uint64)
     for row in range(positions.size):
         at = positions[row]
@@ -96,7 +96,7 @@ def decode_decimal(data: Any, positions: Any, words: Any, first: int, digits: An
 
 @kernel(types.int64(DATA, READ_OFFSETS, _INTS, _INTS, types.int64, OFFSETS, OUT))
 def write_decimals(data: Any, offsets: Any, digits: Any, sizes: Any, scale: int, out_offsets: Any, out: Any) -> int:
-    """Whole values (or nothing, for NULL) as text, with all digits of the fraction. Returns the bytes written."""
+    """Write whole values (nothing for NULL) as text, with all digits of the fraction. Return the bytes written."""
     total = 0
     scratch = np.empty(128, np.uint8)
     for row in range(offsets.size - 1):

@@ -1,13 +1,14 @@
-"""Row decoder: turns row events of one table, as the server wrote them, into Arrow columns.
+"""Row decoder: decodes row events of one table in the server's format into Arrow columns.
 
-``decode`` takes a record batch of the change log (``commit_ts, seq, event``) and gives ``agent.rows.changes.Changes``:
-two passes over the bytes, no Python object per row. The first pass (``locate``) finds every value, the second fills the
-columns' builders, block after block. Compressed events and partial JSON are made plain before (``rewrite``).
+``decode`` takes a record batch of the change log (``commit_ts, seq, event``) and returns
+``agent.rows.changes.Changes``: two passes over the bytes, without Python objects per row. The first pass (``locate``)
+finds every value, the second fills the columns' builders, block by block. Compressed events and partial JSON updates
+are converted before (``rewrite``).
 
-What it promises to sinks: the after image of an insert is complete, that of an update except where ``unchanged`` says
-that the log holds a column's value neither after nor before (``binlog_row_image`` MINIMAL, NOBLOB); a before image
-holds what the log has of the old row; TRUNCATE is one row whose columns are all NULL. Rows keep the order of the log;
-the rows of one event have its ``seq`` and the numbers after it.
+Guarantees to sinks: the after image of an insert is complete, that of an update too, except where ``unchanged`` marks
+a column whose value the log lacks both after and before (``binlog_row_image`` MINIMAL, NOBLOB); a before image has what
+the log has of the old row; a TRUNCATE is one row whose columns are all NULL. Rows keep the order of the log; the rows
+of one event have its ``seq`` and the following numbers.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from agent.rows.schema import TableSchema
 from agent.sources.mysql.decode import columns, locate, rewrite, types
 from agent.sources.mysql.decode.builders import Builder
 
-#: positions of a block: so many that its rows are still in the cache when the columns are filled
+#: positions per block: few enough that its rows are still in the cache when the columns are filled
 _BLOCK_CELLS: Final = 16_384
 _BLOCK_ROWS_MAX: Final = 4_096
 _BLOCK_ROWS_MIN: Final = 64
@@ -38,7 +39,7 @@ _GAP_IN_INSERT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Events:
-    """A batch's events and what is true of all their rows. ``widths``: of the columns, as ``wire_width`` has them."""
+    """A batch's events and properties of all their rows. ``widths``: of the columns, by ``wire_width``."""
 
     data: Bytes
     offsets: Ints
@@ -54,7 +55,7 @@ class _Events:
 
 
 class _Image:
-    """One image (before or after) of every row: its columns in the making, and the positions of the block at hand."""
+    """One image (before or after) of every row: its builders, and the positions of the current block."""
 
     def __init__(self, schema: TableSchema, rows: int, sizes: Ints, block_rows: int) -> None:
         self._schema = schema
@@ -93,9 +94,9 @@ def _named(name: str, call: Any, *arguments: Any, **options: Any) -> Any:
 
 
 def decode(schema: TableSchema, batch: pa.RecordBatch) -> Changes:
-    """Decode a batch of ``schema``'s row events; they stay in their order.
+    """Decode a batch of ``schema``'s row events, in order.
 
-    :raises DecodeError: an event that is not what the schema says, named by table, column and position in the log.
+    :raises DecodeError: an event does not match the schema; the text has table, column and position in the log.
     """
     try:
         for column in schema.columns:
@@ -117,14 +118,14 @@ def decode(schema: TableSchema, batch: pa.RecordBatch) -> Changes:
     try:
         return _build(schema, events, rows, sizes, has_before=bool(flags[locate.HAS_BEFORE]))
     except _BadColumnError as error:
-        # Some columns cannot be built even for no row at all.
+        # some columns cannot be built even for zero rows
         commit_ts = int(rows.commit_ts[error.row]) if error.row < rows.located else 0
         raise DecodeError(_damaged(schema, commit_ts, error.what)) from None
 
 
 class _Rows:
-    """What is known of every row beside its columns. ``located``: how many rows it is known of yet. ``unchanged``: by
-    column, empty where no row has gaps."""
+    """Properties of every row besides its columns. ``located``: number of rows processed so far. ``unchanged``: by
+    column, empty if no row has gaps."""
 
     def __init__(self, rows: int, gap_columns: int) -> None:
         self.rows, self.located = rows, 0
@@ -134,7 +135,7 @@ class _Rows:
 
 
 def _build(schema: TableSchema, events: _Events, rows: _Rows, sizes: Ints, *, has_before: bool) -> Changes:
-    # What an after image leaves out is taken from before.
+    # columns that an after image omits are taken from the before image
     after_sizes = sizes[0] + sizes[1] if len(rows.unchanged) else sizes[0]
     block = _block_rows(len(schema.columns) * (2 if has_before else 1))
     after = _Image(schema, rows.rows, after_sizes, block)
@@ -154,7 +155,7 @@ def _build(schema: TableSchema, events: _Events, rows: _Rows, sizes: Ints, *, ha
 
 def _fill(events: _Events, rows: _Rows, after: _Image, before: _Image | None, block: int) -> None:
     no_positions, no_nulls = np.empty((0, 0), np.int64), np.empty(0, np.int64)
-    # The sizes are summed up once more, for nobody.
+    # the sizes are computed again, and ignored
     cursor, sizes = np.zeros(locate.CURSOR_CELLS, np.int64), np.zeros(len(events.widths), np.int64)
     while rows.located < rows.rows:
         first = rows.located
@@ -171,7 +172,7 @@ def _fill(events: _Events, rows: _Rows, after: _Image, before: _Image | None, bl
 
 
 def _block_rows(columns_in_block: int) -> int:
-    """A multiple of 8: every block begins with a byte of a bitmap."""
+    """Return the rows per block, a multiple of 8: every block begins at a byte of a bitmap."""
     rows = _BLOCK_CELLS // max(columns_in_block, 1) // _BYTE_BITS * _BYTE_BITS
     return max(_BLOCK_ROWS_MIN, min(_BLOCK_ROWS_MAX, rows))
 
@@ -190,6 +191,6 @@ def _buffers(events: pa.LargeBinaryArray) -> tuple[Bytes, Ints]:
 
 
 def _damaged(schema: TableSchema, commit_ts: int, what: str) -> str:
-    # Most causes come with their cure.
+    # most causes include a remedy
     cure = "" if ";" in what else "; create the changefeed again, and report this with the table's definition"
     return f"{schema.qualified_name}: {what}, at commit {commit_ts}{cure}"

@@ -1,12 +1,12 @@
-"""Inflating of zlib data from a server, without room for more than the server says it is. Pure."""
+"""Decompression of zlib data from a server, limited to the announced length. Pure."""
 
 import zlib
 
 
 def inflate(data: bytes, length: int, *, is_raw: bool = False) -> bytes:
-    """``length`` bytes; ``is_raw``: zlib's header is missing.
+    """Return ``length`` decompressed bytes; ``is_raw``: without zlib header.
 
-    :raises zlib.error: they are damaged, or not as many.
+    :raises zlib.error: the data is damaged, or of another length.
     """
     inflater = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else zlib.MAX_WBITS)
     plain = inflater.decompress(data, length + 1)

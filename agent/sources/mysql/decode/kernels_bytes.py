@@ -16,7 +16,7 @@ _HYPHEN = 45
 
 @kernel(types.int64(DATA, types.int64, types.int64, types.int64))
 def value_length(data: Any, at: int, prefix: int, fixed: int) -> int:
-    """Of the value at ``at``, whose length is in the ``prefix`` bytes before it; ``fixed`` without a prefix."""
+    """Return the length of the value at ``at``: ``fixed``, or what the ``prefix`` bytes before it say."""
     if prefix == 1:
         return data[at - 1]  # type: ignore[no-any-return]
     if prefix == 2:
@@ -28,9 +28,9 @@ def value_length(data: Any, at: int, prefix: int, fixed: int) -> int:
 
 @kernel(types.int64(DATA, POSITIONS, types.int64, types.int64, OFFSETS, types.int64, OUT))
 def copy_values(data: Any, positions: Any, prefix: int, skip: int, offsets: Any, first: int, out: Any) -> int:
-    """Values whose first ``skip`` bytes are left out. ``offsets[first]`` is where ``out`` continues.
+    """Copy values without their first ``skip`` bytes. ``offsets[first]`` is where ``out`` continues.
 
-    Bad is a value shorter than ``skip``.
+    A value shorter than ``skip`` is bad.
     """
     total = np.int64(offsets[first])
     for row in range(positions.size):
@@ -49,7 +49,7 @@ def copy_values(data: Any, positions: Any, prefix: int, skip: int, offsets: Any,
 
 @kernel(types.int64(DATA, POSITIONS, types.int64, types.int64, OFFSETS, types.int64, OUT))
 def copy_padded(data: Any, positions: Any, prefix: int, width: int, offsets: Any, first: int, out: Any) -> int:
-    """Values of ``width`` bytes, of which the log may leave trailing zeros out. Bad is a longer one."""
+    """Copy values of ``width`` bytes; the log may leave out trailing zeros. A longer value is bad."""
     total = np.int64(offsets[first])
     for row in range(positions.size):
         at = positions[row]
@@ -66,9 +66,9 @@ def copy_padded(data: Any, positions: Any, prefix: int, width: int, offsets: Any
 
 @kernel(types.int64(DATA, READ_OFFSETS, DATA, READ_OFFSETS, OFFSETS, OUT))
 def translate(data: Any, offsets: Any, characters: Any, starts: Any, out_offsets: Any, out: Any) -> int:
-    """Text of one byte per character into UTF-8; byte ``b`` becomes ``characters[starts[b]:starts[b + 1]]``.
+    """Translate text of one byte per character into UTF-8; byte ``b`` becomes ``characters[starts[b]:starts[b + 1]]``.
 
-    Returns the bytes written.
+    Return the bytes written.
     """
     total = 0
     for row in range(offsets.size - 1):
@@ -84,7 +84,7 @@ def translate(data: Any, offsets: Any, characters: Any, starts: Any, out_offsets
 
 @kernel(types.int64(DATA, READ_OFFSETS, OFFSETS, OUT))
 def write_uuids(data: Any, offsets: Any, out_offsets: Any, out: Any) -> int:
-    """16 bytes each, or none, as lower-case text. Returns the bytes written."""
+    """Write values of 16 bytes, or NULLs, as lower-case text. Return the bytes written."""
     total = 0
     for row in range(offsets.size - 1):
         out_offsets[row] = total

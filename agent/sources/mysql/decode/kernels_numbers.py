@@ -1,6 +1,6 @@
 """Second pass, numbers: one kernel per width and sign, each a loop of ``agent.kernels.fixed`` over a reading function.
 
-Widths need no check here: ``locate`` has made sure that a value's bytes are there.
+Widths need no check here: ``locate`` has checked that a value's bytes are complete.
 """
 
 from typing import Any
@@ -47,7 +47,7 @@ def _u64(data: Any, at: int) -> Any:
 
 @inlined
 def _year(data: Any, at: int) -> Any:
-    """The year 0000 is stored as 0, and no other comes before 1901."""
+    """Return the year; the year 0000 is stored as 0, and all others are after 1900."""
     year = np.int64(data[at])
     return year + _YEAR_ZERO if year else year
 
@@ -92,7 +92,7 @@ decode_bits64 = word_loop(_bits64)
 
 @kernel(types.int64(DATA, POSITIONS, types.int64[::1], types.int64, types.int64))
 def decode_bits(data: Any, positions: Any, values: Any, first: int, width: int) -> int:
-    """bit(2) to bit(63)."""
+    """Decode bit(2) to bit(63)."""
     for row in range(positions.size):
         at = positions[row]
         values[first + row] = np.int64(read_big_endian(data, at, width)) if at >= 0 else 0
@@ -101,7 +101,7 @@ def decode_bits(data: Any, positions: Any, values: Any, first: int, width: int) 
 
 @kernel(types.int64(DATA, POSITIONS, types.int32[::1], types.int64, types.int64, types.int64))
 def decode_member(data: Any, positions: Any, values: Any, first: int, width: int, members: int) -> int:
-    """An enum's number, 1 to ``members``; 0 is the empty text of a value that was refused. Bad is any other."""
+    """Decode an enum's number, 1 to ``members``; 0 is the empty text of a rejected value. Any other number is bad."""
     for row in range(positions.size):
         at = positions[row]
         number = np.int64(data[at]) if at >= 0 else np.int64(0)
@@ -115,7 +115,7 @@ def decode_member(data: Any, positions: Any, values: Any, first: int, width: int
 
 @kernel(types.int64(DATA, POSITIONS, types.uint64[::1], types.int64, types.int64, types.int64))
 def decode_member_set(data: Any, positions: Any, values: Any, first: int, width: int, members: int) -> int:
-    """A set's bits. Bad is a bit that no member has."""
+    """Decode a set's bits. A bit without a member is bad."""
     for row in range(positions.size):
         at = positions[row]
         bits = np.uint64(0)

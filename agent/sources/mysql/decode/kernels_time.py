@@ -1,8 +1,8 @@
 """Second pass, dates and times.
 
-What becomes of a date that no calendar has (a zero in it, or the 31st of February): see ``fixed.calendar_loop``. Under
-the rule *string* the columns are built from *packed* values, which keep such dates: year * 13 + month, day (5 bits),
-hour (5), minute (6), second (6), as both servers store a datetime, times 10^6 plus microseconds.
+``fixed.calendar_loop`` describes the treatment of dates that no calendar has (a zero in it, or the 31st of February).
+Under the rule *string* the columns are built from *packed* values, which keep such dates: year * 13 + month, day (5
+bits), hour (5), minute (6), second (6), as both servers store a datetime, times 10^6 plus microseconds.
 """
 
 from typing import Any, Final
@@ -41,7 +41,7 @@ def _fraction(data: Any, at: int, count: int) -> int:
 
 @kernel(PAIR(types.int64))
 def _to_unix(packed: int) -> tuple[int, int]:
-    """Unix seconds of a packed datetime (without its microseconds), and whether that date exists."""
+    """Return the Unix seconds of a packed datetime without its microseconds, and whether that date exists."""
     months, day = packed >> 22, (packed >> 17) & 31
     year, month = months // 13, months % 13
     if not date_exists(year, month, day):
@@ -58,7 +58,7 @@ def _packed_date(data: Any, at: int) -> int:
 
 @kernel(types.int64(DATA, types.int64))
 def _packed_old(data: Any, at: int) -> int:
-    """YYYYMMDDhhmmss as a decimal number."""
+    """Return the packed value of the decimal number YYYYMMDDhhmmss."""
     number = np.int64(read_u64(data, at))
     day, time = number // _MICROS, number % _MICROS
     months = day // 10_000 * 13 + day // 100 % 100
@@ -66,10 +66,10 @@ def _packed_old(data: Any, at: int) -> int:
     return months << 22 | day % 100 << 17 | seconds  # type: ignore[return-value]
 
 
-@kernel(types.int64(types.int64))
-def _packed_unix(seconds: int) -> int:
-    """Second 0 is the zero date of a timestamp."""
-    if seconds == 0:
+@kernel(types.int64(types.int64, types.int64))
+def _packed_unix(seconds: int, micros: int) -> int:
+    """Return the packed value of Unix seconds; second 0 without a fraction is the zero date of a timestamp."""
+    if seconds == 0 and micros == 0:
         return 0
     days, time = seconds // _DAY_S, seconds % _DAY_S
     # Years begin in March here, so that a leap day is a year's last.
@@ -97,7 +97,7 @@ def _date(data: Any, at: int, _: int) -> tuple[int, int]:
 
 @inlined
 def _datetime(data: Any, at: int, fraction_bytes: int) -> tuple[int, int]:
-    """Microseconds; ``fraction_bytes`` is -1 for the old form."""
+    """Return microseconds; ``fraction_bytes`` is -1 for the old form."""
     if fraction_bytes < 0:
         seconds, exists = _to_unix(_packed_old(data, at))
         return seconds * _MICROS, exists
@@ -111,7 +111,8 @@ decode_datetime = calendar_loop(_datetime, types.int64)
 
 @kernel(types.int64(DATA, POSITIONS, _VALUES, types.int64, types.boolean, types.int64))
 def decode_timestamp(data: Any, positions: Any, values: Any, first: int, is_strict: bool, fraction_bytes: int) -> int:
-    """As ``calendar_loop``, but faster. ``fraction_bytes`` is -1 for the old form. Second 0 is the zero date."""
+    """Decode as ``calendar_loop``, but faster. ``fraction_bytes`` is -1 for the old form. Only second 0 is the zero
+    date."""
     result = GOOD
     for row in range(positions.size):
         at, micros = positions[row], 0
@@ -121,10 +122,9 @@ def decode_timestamp(data: Any, positions: Any, values: Any, first: int, is_stri
             else:
                 seconds = np.int64(read_big_endian(data, at, 4))
                 micros = seconds * _MICROS + _fraction(data, at + 4, fraction_bytes)
-            if micros < _MICROS:
+            if micros == 0:
                 if is_strict:
                     return row
-                micros = 0
                 positions[row] = NULL
                 result -= 1
         values[first + row] = micros
@@ -133,7 +133,7 @@ def decode_timestamp(data: Any, positions: Any, values: Any, first: int, is_stri
 
 @kernel(types.int64(DATA, POSITIONS, _VALUES, types.int64, types.int64, types.int64))
 def decode_packed(data: Any, positions: Any, values: Any, first: int, kind: int, fraction_bytes: int) -> int:
-    """Any of the kinds above, with dates that no calendar has."""
+    """Decode any of the kinds above, with dates that no calendar has."""
     for row in range(positions.size):
         at = positions[row]
         if at < 0:
@@ -145,20 +145,20 @@ def decode_packed(data: Any, positions: Any, values: Any, first: int, kind: int,
         elif kind == DATETIME_OLD:
             packed = _packed_old(data, at)
         elif kind == TIMESTAMP_OLD:
-            packed = _packed_unix(read_u32(data, at))
+            packed = _packed_unix(read_u32(data, at), 0)
         elif kind == DATETIME:
             packed = np.int64(read_big_endian(data, at, _DATETIME_BYTES)) - _DATETIME_OFFSET
             micros = _fraction(data, at + _DATETIME_BYTES, fraction_bytes)
         else:
-            packed = _packed_unix(np.int64(read_big_endian(data, at, 4)))
             micros = _fraction(data, at + 4, fraction_bytes)
+            packed = _packed_unix(np.int64(read_big_endian(data, at, 4)), micros)
         values[first + row] = packed * _MICROS + micros
     return GOOD
 
 
 @kernel(types.int64(DATA, POSITIONS, _VALUES, types.int64, types.int64))
 def decode_time(data: Any, positions: Any, values: Any, first: int, fraction_bytes: int) -> int:
-    """Microseconds, with a sign; ``fraction_bytes`` is -1 for the old form, hhmmss as a decimal number."""
+    """Decode signed microseconds; ``fraction_bytes`` is -1 for the old form, hhmmss as a decimal number."""
     for row in range(positions.size):
         at = positions[row]
         if at < 0:
@@ -182,7 +182,7 @@ def decode_time(data: Any, positions: Any, values: Any, first: int, fraction_byt
 
 @kernel(types.int64(OUT, types.int64, types.int64, types.int64))
 def _write(out: Any, at: int, number: int, digits: int) -> int:
-    """``number`` with leading zeros; the offset behind it."""
+    """Write ``number`` with leading zeros; return the offset behind it."""
     for i in range(digits - 1, -1, -1):
         out[at + i] = _ZERO + number % 10
         number //= 10
@@ -199,7 +199,7 @@ def _write_fraction(out: Any, at: int, micros: int, digits: int) -> int:
 
 @kernel(types.int64(_VALUES, types.boolean, types.int64, OFFSETS, OUT))
 def write_dates(values: Any, has_time: bool, digits: int, offsets: Any, out: Any) -> int:
-    """Packed values as text, with ``digits`` of the fraction. Returns the bytes written."""
+    """Write packed values as text, with ``digits`` of the fraction. Return the bytes written."""
     at = 0
     for row in range(values.size):
         offsets[row] = at
@@ -223,7 +223,7 @@ def write_dates(values: Any, has_time: bool, digits: int, offsets: Any, out: Any
 
 @kernel(types.int64(_VALUES, types.int64, OFFSETS, OUT))
 def write_times(values: Any, digits: int, offsets: Any, out: Any) -> int:
-    """Times as text, ``[-]hh:mm:ss[.ffffff]`` with up to three digits of hours. Returns the bytes written."""
+    """Write times as text, ``[-]hh:mm:ss[.ffffff]`` with up to three digits of hours. Return the bytes written."""
     at = 0
     for row in range(values.size):
         offsets[row] = at

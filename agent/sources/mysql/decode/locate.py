@@ -1,14 +1,14 @@
-"""First pass of decoding: where every value of every row lies.
+"""First pass of decoding: finds every value of every row.
 
-An event of the change log is a type byte and a rows event's body; it may hold many rows, each of one image or two
-(before, after). ``measure`` walks over all of them once, so that the columns can be made at their full size;
-``locate_rows`` then gives positions block by block, small enough that a block's rows are still in the processor's cache
-when the columns are filled from them. Both check every length against the bytes at hand, so that the kernels of the
+An event of the change log is a type byte and the body of a rows event, which may hold many rows, each of one image or
+two (before, after). ``measure`` walks over all of them once, so that the columns can be allocated at their full size;
+``locate_rows`` then returns positions block by block, small enough that a block's rows are still in the processor's
+cache when the columns are filled from them. Both check every length against the available bytes, so the kernels of the
 second pass may trust positions and lengths.
 
 A column that an after image leaves out (``binlog_row_image`` MINIMAL or NOBLOB) has the value of the before image, or
-is *unchanged* where that lacks it too. An insert that leaves one out cannot be decoded: the column's default is not in
-the log.
+is *unchanged* if that lacks it too. An insert that leaves one out cannot be decoded: the column's default is not in the
+log.
 """
 
 from typing import Any, Final
@@ -66,7 +66,7 @@ def _all_set(data: Any, at: int, bits: int) -> bool:
 
 @kernel(types.int64(DATA, types.int64, types.int64, types.int64, INTS))
 def _open_event(data: Any, at: int, end: int, columns: int, head: Any) -> int:
-    """Fill ``head``; the offset of the first row, or -1 for an event that is none of this table's."""
+    """Fill ``head``; return the offset of the first row, or -1 if the event is not one of this table."""
     kind = data[at]
     if kind == WRITE_V1 or kind == WRITE_V2:  # noqa: SIM109 - numba compiles it to two compares
         head[_OP] = INSERT
@@ -98,7 +98,7 @@ def _open_event(data: Any, at: int, end: int, columns: int, head: Any) -> int:
 
 @kernel(types.int64(DATA, types.int64, types.int64))
 def _length_at(data: Any, at: int, width: int) -> int:
-    """The length of ``-width`` bytes that is at ``at``."""
+    """Return the length stored in ``-width`` bytes at ``at``."""
     if width == -1:
         return data[at]  # type: ignore[no-any-return]
     if width == -2:
@@ -110,7 +110,7 @@ def _length_at(data: Any, at: int, width: int) -> int:
 def _locate_image(
     data: Any, at: int, end: int, present: int, row: int, widths: Any, positions: Any, nulls: Any, sizes: Any
 ) -> int:
-    """The offset behind the image, or -1 where it is malformed."""
+    """Return the offset behind the image, or -1 if it is malformed."""
     columns = widths.size
     bits = columns
     if present != _ALL_THERE:
@@ -148,9 +148,10 @@ def _locate_image(
 
 @kernel(PAIR(DATA, _READ, INTS, INTS, INTS, INTS))
 def measure(data: Any, offsets: Any, widths: Any, after_sizes: Any, before_sizes: Any, flags: Any) -> tuple[int, int]:
-    """How many rows there are, and -1 or the first event that is malformed.
+    """Return the number of rows, and -1 or the first malformed event.
 
-    The sizes come as zeros and become, by column, the bytes of all values that have a length of their own.
+    ``sizes`` starts with zeros and gets, for each column, the total bytes of the values that have a length of their
+    own.
     """
     head = np.empty(_HEAD_CELLS, np.int64)
     scratch, nulls = np.empty((widths.size, 1), np.int64), np.zeros(widths.size, np.int64)
@@ -192,7 +193,7 @@ def _fill_null(row: int, columns: int, positions: Any, nulls: Any) -> None:
 
 @kernel(types.void(types.int64, types.int64, MATRIX, MATRIX, INTS, types.uint8[:, ::1]))
 def _fill_gaps(row: int, out_row: int, after: Any, before: Any, nulls: Any, unchanged: Any) -> None:
-    """What the after image left out is what it was before."""
+    """Take values that the after image leaves out from the before image."""
     for column in range(after.shape[0]):
         if after[column, row] == _ABSENT:
             after[column, row] = before[column, row]
@@ -213,10 +214,11 @@ def locate_rows(
     op: Any, before_kind: Any, row_ts: Any, row_seq: Any,
     after: Any, before: Any, after_nulls: Any, before_nulls: Any, sizes: Any, unchanged: Any,
 ) -> int:  # fmt: skip
-    """Locate up to ``limit`` rows from ``cursor`` on, which moves; returns how many. ``measure`` found no fault.
+    """Locate up to ``limit`` rows from ``cursor`` on, and advance it; return their number. ``measure`` has found no
+    fault.
 
     ``op``, ``before_kind``, ``row_ts``, ``row_seq`` and ``unchanged`` are of the whole batch and filled from row
-    ``first`` on; the position matrices are the block's. ``before`` has no cells where no event has a before image.
+    ``first`` on; the position matrices are the block's. ``before`` has no cells if no event has a before image.
     """
     head = np.empty(_HEAD_CELLS, np.int64)
     row, columns = 0, widths.size

@@ -1,9 +1,8 @@
-"""Event rewriting: makes compressed events and partial JSON updates plain before they are decoded.
+"""Event rewriting: converts compressed events and partial JSON updates to plain events before they are decoded.
 
-MariaDB compresses the rows of an event (``log_bin_compress``); they are inflated here, event by event. MySQL may log
-what an update changed inside a JSON document (``binlog_row_value_options=PARTIAL_JSON``); the document after it is
-computed from the one before, and the event becomes an ordinary update. Batches that have neither are passed on as they
-are.
+MariaDB compresses the rows of an event (``log_bin_compress``); they are decompressed here, event by event. MySQL may
+log only an update's changes inside of a JSON document (``binlog_row_value_options=PARTIAL_JSON``); the new document is
+computed from the old one, and the event becomes an ordinary update. Batches without either are passed through.
 """
 
 import zlib
@@ -28,12 +27,12 @@ _COMPRESSED: Final = {
 }
 _RARE: Final = np.array([*_COMPRESSED, wire.PARTIAL_UPDATE], np.uint8)
 _UPDATES: Final = frozenset({wire.UPDATE_COMPRESSED_V1, wire.UPDATE_COMPRESSED})
-#: the low bits of a compressed part's first byte: how many bytes its length takes
+#: low bits of the first byte of compressed data: the number of length bytes
 _LENGTH_BITS = 0x07
 
 
 class BadEventError(Exception):
-    """An event that cannot be decoded; ``event`` is in the batch at hand."""
+    """An event that cannot be decoded; ``event``: its index in the batch."""
 
     def __init__(self, event: int, what: str) -> None:
         super().__init__(what)
@@ -42,9 +41,9 @@ class BadEventError(Exception):
 
 
 def plain_events(schema: TableSchema, data: Bytes, offsets: Ints) -> tuple[Bytes, Ints]:
-    """The same events, every one in a form that ``locate`` knows.
+    """Return the same events, all in a form that ``locate`` supports.
 
-    :raises BadEventError: one cannot be brought into it.
+    :raises BadEventError: an event cannot be converted.
     """
     starts, ends = offsets[:-1], offsets[1:]
     if not len(starts) or bool((ends <= starts).any()):
@@ -70,9 +69,9 @@ def _plain(schema: TableSchema, event: bytes, number: int) -> bytes:
 
 
 def inflated(event: bytes) -> bytes:
-    """A compressed event as an ordinary one.
+    """Return a compressed event as an ordinary one.
 
-    :raises ValueError: it is damaged. (IndexError, zlib.error too.)
+    :raises ValueError: it is damaged. (Also IndexError, zlib.error.)
     """
     kind = event[0]
     columns, at = bitmaps_at(event, _COMPRESSED[kind])

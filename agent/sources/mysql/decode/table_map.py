@@ -1,12 +1,11 @@
-"""Table map parser: turns a table map event into a ``TableSchema``, as far as the log describes the table.
+"""Table map parser: converts a table map event to a ``TableSchema``, as far as the log describes the table.
 
-Every version of a table comes with one, and pure Python reads it once per version. How much it says is the server's
-``binlog_row_metadata``: FULL names columns, keys and the members of enums and sets; MINIMAL gives types, signs and
-character sets only; MariaDB's NO_LOG types alone. ``TableMap`` says what was there, and whoever keeps the schemas adds
-the rest or refuses.
+There is one for every version of a table, parsed in Python once per version. Its content depends on the server's
+``binlog_row_metadata``: FULL has names of columns, keys and members of enums and sets; MINIMAL only types, signs and
+character sets; MariaDB's NO_LOG only types. ``TableMap`` has what the event contains; its users complete it or refuse.
 
-The optional metadata is a list of fields that each speak of one class of columns (the numeric ones, the character
-ones, …) in their order; a column that is counted to the wrong class would shift all that follow.
+The optional metadata is a list of fields that each describe one class of columns (the numeric ones, the character ones,
+…) in order; a column that is assigned to the wrong class would shift all following ones.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ T = TypeVar("T")
 _SIGNS, _DEFAULT_CHARSET, _CHARSETS, _NAMES, _SET_MEMBERS, _ENUM_MEMBERS = 1, 2, 3, 4, 5, 6
 _KEY, _KEY_WITH_PREFIXES, _MEMBERS_DEFAULT_CHARSET, _MEMBERS_CHARSETS = 8, 9, 10, 11
 
-#: bytes of metadata that a table map has for a type
+#: number of metadata bytes per type
 _METADATA_BYTES: Final[Mapping[int, int]] = {
     **dict.fromkeys((FieldType.FLOAT, FieldType.DOUBLE, FieldType.BLOB, FieldType.BLOB_COMPRESSED), 1),
     **dict.fromkeys((FieldType.TIMESTAMP2, FieldType.DATETIME2, FieldType.TIME2), 1),
@@ -33,7 +32,7 @@ _METADATA_BYTES: Final[Mapping[int, int]] = {
     **dict.fromkeys((FieldType.VARCHAR, FieldType.VARCHAR_COMPRESSED, FieldType.VAR_STRING), 2),
     **dict.fromkeys((FieldType.BIT, FieldType.DECIMAL, FieldType.STRING, FieldType.ENUM, FieldType.SET), 2),
 }
-#: what these are called today
+#: today's names of these types
 _RENAMED: Final[Mapping[int, int]] = {
     FieldType.VAR_STRING: FieldType.VARCHAR,
     FieldType.NEWDATE: FieldType.DATE,
@@ -44,9 +43,9 @@ _ENUM_OR_SET: Final = frozenset({FieldType.ENUM, FieldType.SET})
 
 @dataclass(frozen=True, slots=True)
 class TableMap:
-    """``map_id``: the number that row events call the table by, until the server closes it.
+    """``map_id``: the table's number in row events, until the server closes the table.
 
-    Where names are missing, columns are called ``@1``, ``@2``, … Where members are, enums and sets have none.
+    If names are missing, columns are called ``@1``, ``@2``, …; if members are missing, enums and sets have none.
     """
 
     map_id: int
@@ -56,7 +55,7 @@ class TableMap:
 
 
 class _Reader:
-    """Bytes from front to back."""
+    """Reads bytes sequentially."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -75,12 +74,12 @@ class _Reader:
         return int.from_bytes(self.take(count), "little")
 
     def length(self) -> int:
-        """A length-encoded integer."""
+        """Read a length-encoded integer."""
         first = self.number(1)
         return self.number({0xFC: 2, 0xFD: 3, 0xFE: 8}[first]) if first > 0xFB else first
 
     def lengths(self) -> list[int]:
-        """The rest, as length-encoded integers."""
+        """Read the remaining bytes as length-encoded integers."""
         numbers = []
         while self:
             numbers.append(self.length())
@@ -91,9 +90,9 @@ class _Reader:
 
 
 def parse_table_map(body: bytes, *, is_mariadb: bool) -> TableMap:
-    """``body``: the event behind its header, without checksum.
+    """Parse a table map. ``body``: the event after its header, without checksum.
 
-    :raises DecodeError: it is none, or has a type that is not known.
+    :raises DecodeError: it is malformed, or has an unknown type.
     """
     try:
         return _parse(_Reader(body), is_mariadb=is_mariadb)
@@ -153,7 +152,7 @@ def _column(name: str, number: int, metadata: _Reader) -> Column:
 
 
 def _string(real_type: int, length: int) -> tuple[int, int]:
-    """char, enum and set share a type. Two bits of a char's length over 255 are hidden, inverted, in the real type."""
+    """Decode a type that char, enum and set share: two bits of a char's length over 255 are stored inverted in it."""
     if real_type & 0x30 == 0x30 and real_type not in _STRINGS:
         raise ValueError(f"a column of type {FieldType.STRING} says that it is of type {real_type}")
     if real_type & 0x30 != 0x30:
@@ -162,7 +161,7 @@ def _string(real_type: int, length: int) -> tuple[int, int]:
 
 
 def _complete(columns: list[Column], optional: Mapping[int, bytes], *, is_mariadb: bool) -> list[Column]:
-    """Put what the optional fields say about each class of columns into its columns."""
+    """Add the optional fields to the columns of their classes."""
     columns = _each(columns, NUMERIC_TYPES, _signs(optional.get(_SIGNS, b"")), _with_sign)
     character_types = CHARACTER_TYPES | {FieldType.GEOMETRY} if is_mariadb else CHARACTER_TYPES
     columns = _with_collations(columns, character_types, optional, _DEFAULT_CHARSET, _CHARSETS)
@@ -179,14 +178,14 @@ def _complete(columns: list[Column], optional: Mapping[int, bytes], *, is_mariad
 def _each(
     columns: list[Column], kinds: frozenset[int], values: Sequence[T], put: Callable[[Column, T], Column]
 ) -> list[Column]:
-    """Give the columns of ``kinds`` one value each, in order; without values nothing changes."""
+    """Assign one value to each column of ``kinds``, in order; without values nothing changes."""
     remaining = iter(values)
     missing = not values
     return [column if missing or column.type_id not in kinds else put(column, next(remaining)) for column in columns]
 
 
 def _with_sign(column: Column, is_unsigned: bool) -> Column:
-    # A year has no sign, but MariaDB says that it is unsigned.
+    # a year has no sign, but MariaDB logs it as unsigned
     return replace(column, is_unsigned=is_unsigned and column.type_id != FieldType.YEAR)
 
 
@@ -195,7 +194,7 @@ def _signs(bitmap: bytes) -> list[bool]:
 
 
 def _with_collation(column: Column, collation: int) -> Column:
-    # Geometry is binary, a vector too: for them that is their type and not a collation.
+    # geometry and vector are binary by type, and have no collation
     has_one = column.type_id not in (FieldType.GEOMETRY, FieldType.VECTOR)
     return replace(column, collation=collation) if has_one else column
 
@@ -203,7 +202,7 @@ def _with_collation(column: Column, collation: int) -> Column:
 def _with_collations(
     columns: list[Column], kinds: frozenset[int], optional: Mapping[int, bytes], default: int, each: int
 ) -> list[Column]:
-    """From one collation per column, or a default and pairs of (which column of the class, its collation)."""
+    """Add collations: one per column, or a default and pairs of index in the class and collation."""
     if each in optional:
         return _each(columns, kinds, _Reader(optional[each]).lengths(), _with_collation)
     if default not in optional:
@@ -232,7 +231,7 @@ def _texts(reader: _Reader) -> Iterator[bytes]:
 
 
 def _key(optional: Mapping[int, bytes]) -> list[int]:
-    """Indexes of the primary key's columns; one of which only a prefix is in the key counts as a whole."""
+    """Return the indexes of the primary key's columns; a key on a column's prefix counts as one on the column."""
     if _KEY in optional:
         return _Reader(optional[_KEY]).lengths()
     return _Reader(optional.get(_KEY_WITH_PREFIXES, b"")).lengths()[::2]

@@ -1,4 +1,4 @@
-"""Table name: reads the database and table of a TABLE_MAP event."""
+"""Table name: parses the schema and table name of a table map event."""
 
 import contextlib
 import struct
@@ -6,13 +6,16 @@ from collections.abc import Iterator
 
 from agent.errors import DecodeError
 
-#: bytes of the event before the name
+#: size of the fields before the name
 _TABLE_MAP_HEAD = 8
 
 
 @contextlib.contextmanager
 def reading(what: str) -> Iterator[None]:
-    """:raises DecodeError: what is read within is no such event."""
+    """Convert parse errors in the block.
+
+    :raises DecodeError: the event is malformed.
+    """
     try:
         yield
     except (struct.error, IndexError, ValueError) as error:
@@ -21,7 +24,7 @@ def reading(what: str) -> Iterator[None]:
 
 @reading("a table map")
 def parse_table_name(body: bytes) -> tuple[str, str]:
-    """Schema and table of a table map."""
+    """Return schema and table of a table map."""
     at = _TABLE_MAP_HEAD
     schema_name = body[at + 1 : at + 1 + body[at]]
     at += body[at] + 2

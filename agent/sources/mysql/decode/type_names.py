@@ -1,6 +1,6 @@
-"""Type names: a column's type as people write it (``varchar(40)``, ``int unsigned``), made of what a table map says.
+"""Type names: formats a column's type as in SQL (``varchar(40)``, ``int unsigned``), from a table map's description.
 
-Both ways to a schema (the log and the catalog) name types here, so that they name them alike.
+Schemas of the log and of the catalog both get their type names here, so that they are equal.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ _FRACTIONAL: Final[Mapping[int, str]] = {
     FieldType.TIMESTAMP2: "timestamp",
 }
 _REALS: Final = (FieldType.FLOAT, FieldType.DOUBLE)
-#: digits of a whole number that is filled up with zeros, where nothing is said
+#: default display widths of integers with ZEROFILL
 _WIDTHS: Final[Mapping[int, int]] = {
     FieldType.TINY: 3,
     FieldType.SHORT: 5,
@@ -41,13 +41,13 @@ _WIDTHS: Final[Mapping[int, int]] = {
     FieldType.LONG: 10,
     FieldType.LONGLONG: 20,
 }
-#: by the bytes of a value's length
+#: names by the number of length bytes
 _BLOBS, _TEXTS = ("tinyblob", "blob", "mediumblob", "longblob"), ("tinytext", "text", "mediumtext", "longtext")
 
 
 def name_of(column: Column, display: str = "", *, is_zerofill: bool = False) -> str:
-    """``column.type_name`` is not looked at. ``display``: the width or the digits that a number is printed with, in
-    parentheses; nothing in the log says these."""
+    """Return the name; ``column.type_name`` is ignored. ``display``: display width or digits of a number, in
+    parentheses, which the log lacks."""
     if name := _PLAIN.get(column.type_id):
         return _number(name, column, display, is_zerofill=is_zerofill)
     if name := _FRACTIONAL.get(column.type_id):
@@ -67,7 +67,7 @@ def name_of(column: Column, display: str = "", *, is_zerofill: bool = False) -> 
         case FieldType.VARCHAR:
             return _with_length("varbinary" if types.is_binary(column) else "varchar", column, column.modifier)
         case FieldType.VARCHAR_COMPRESSED:
-            # One more byte says how a value is compressed.
+            # one more byte has the compression of a value
             name = "varbinary" if types.is_binary(column) else "varchar"
             return _with_length(name, column, column.modifier - 1) + _compressed(column)
         case _:

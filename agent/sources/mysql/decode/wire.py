@@ -47,7 +47,8 @@ DUMMY_MAP: Final = 0xFFFFFF
 TRUNCATED: Final = 0xFE
 
 # Flags of an event's header.
-FLAG_ARTIFICIAL, FLAG_IGNORABLE = 0x20, 0x80
+#: thread specific: the statement uses a temporary table of its session
+FLAG_THREAD_SPECIFIC, FLAG_ARTIFICIAL, FLAG_IGNORABLE = 0x4, 0x20, 0x80
 
 
 @kernel(types.int64(DATA, types.int64))
@@ -91,7 +92,7 @@ def read_u64(data: Any, at: int) -> Any:
 
 @kernel(PAIR(DATA, types.int64))
 def read_lenenc(data: Any, at: int) -> tuple[int, int]:
-    """A length-encoded integer and the offset behind it; the first is -1 where it is NULL (0xFB)."""
+    """Return a length-encoded integer and the offset behind it; the first is -1 for NULL (0xFB)."""
     first = np.int64(data[np.uint64(at)])
     if first < 0xFB:
         return first, at + 1  # type: ignore[return-value]

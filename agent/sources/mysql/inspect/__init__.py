@@ -1,1 +1,1 @@
-"""Inspection of binlog files, for people."""
+"""Inspection of binlog files for operators."""

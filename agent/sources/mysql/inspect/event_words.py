@@ -1,6 +1,6 @@
-"""Event descriptions: say in a line for people what an event of a binlog holds, all but rows and table maps. Pure.
+"""Event descriptions: describes the content of a binlog event in one line, except rows and table maps. Pure.
 
-Any of these may raise ``ValueError``, ``LookupError`` or ``struct.error`` where an event is damaged.
+Functions may raise ``ValueError``, ``LookupError`` or ``struct.error`` if an event is damaged.
 """
 
 import struct
@@ -16,17 +16,17 @@ from agent.sources.mysql.inspect.file import FileEvent, server_version
 _RELAY_LOG: Final = 0x40
 _TAGGED_SETS: Final = 1
 _INTVARS: Final = {1: "last_insert_id", 2: "insert_id"}
-#: of a user variable: kinds of values
+#: types of a user variable's value
 _REAL, _INTEGER, _DECIMAL = 1, 2, 4
 _UNSIGNED: Final = 1
 #: MariaDB's flags of a GTID event
 _STANDALONE, _GROUP_COMMIT, _PREPARED_XA, _COMPLETED_XA = 1, 2, 64, 128
-#: of its second byte of flags
+#: flags in its second byte
 _EXTRA: Final = {2: "start alter", 4: "commit alter", 8: "rollback alter"}
 
 
 def words(event: FileEvent) -> str:
-    """Empty where there is nothing to say."""
+    """Return the description; empty if there is nothing to describe."""
     if event.type == wire.FORMAT_DESCRIPTION:
         return server_version(event.body) + (" (relay log)" if event.flags & _RELAY_LOG else "")
     if event.type == wire.MARIADB_GTID:
@@ -137,7 +137,8 @@ def _gtid_list(body: bytes) -> str:
 
 
 def _previous_gtids(body: bytes) -> str:
-    """A set as MySQL writes it: plain ones count 8 bytes, those with tags say so in the first and the last of them."""
+    """Format a set like MySQL: plain sets have a count of 8 bytes, those with tags are marked in its first and last
+    byte."""
     (count,) = struct.unpack_from("<Q", body)
     at, is_tagged, said = 8, body[7] == _TAGGED_SETS, []
     for _ in range(count >> 8 & 0xFFFFFFFFFFFF if is_tagged else count):

@@ -1,8 +1,8 @@
-"""Binlog file: reads one event by event, for ``log inspect`` and for tests.
+"""Binlog file: reads a file event by event, for ``log inspect`` and for tests.
 
-Not the way of the replication stream, which takes blocks apart with a kernel. Checksums are verified and cut off.
-Events of a compressed transaction come behind the one that holds them, at its place. One event is in memory at a time.
-A relay log is a binlog too: in the midst of it another server's format description says how its events look.
+Unlike the replication stream it uses no kernels. Checksums are verified and removed. The events of a compressed
+transaction follow the event that contains them, with its offset. One event is in memory at a time. A relay log is a
+binlog too: in the middle of it, another server's format description defines the format of the following events.
 """
 
 import os
@@ -22,24 +22,24 @@ MAGIC: Final = b"\xfebin"
 #: time, type, server id, length, position of the next event, flags
 _HEADER: Final = struct.Struct("<IBIIIH")
 _TYPE_AT, _FLAGS_AT = 4, 17
-#: of a format description whose file is written to: no part of its checksum
+#: flag of a format description in a file that is being written, excluded from its checksum
 _IN_USE: Final = 0x01
 _CHECKSUM_BYTES: Final = 4
-#: no server lets a row, and with it an event, be larger by more than its head
+#: an event cannot be larger: servers limit rows, and the headers are small
 _EVENT_MAX: Final = (1 << 30) + (1 << 20)
 _PIECE_BYTES: Final = 1 << 20
 
-#: where a format description holds the server's version, and the least that it has
+#: offset of the server's version in a format description, and its minimum size
 _VERSION: Final = slice(2, 52)
 _DESCRIPTION_MIN: Final = 57
-#: servers from these on write which checksum events have; MariaDB's number has no prefix in a binlog
+#: versions from which servers log the checksum algorithm of events; MariaDB's version has no prefix in a binlog
 _CHECKSUMS_SINCE, _MARIADB_CHECKSUMS_SINCE = (5, 6, 1), (5, 3)
 
 
 @dataclass(frozen=True, slots=True)
 class FileEvent:
-    """``body`` is what follows the header, without the checksum. ``at``: where the event begins in its file.
-    ``damage``: why what follows inside of the event at this place cannot be read; then there is no body."""
+    """``body``: the event after its header, without the checksum. ``at``: its offset in the file. ``damage``: why the
+    events inside of this one cannot be read; then there is no body."""
 
     at: int
     time: int
@@ -52,9 +52,9 @@ class FileEvent:
 
 @dataclass(frozen=True, slots=True)
 class BinlogFile:
-    """An opened file. Iterating reads it from the start.
+    """An opened file. Iteration reads it from the start.
 
-    :raises DecodeError: the file is cut off or damaged: the text names the byte where what can be read ends.
+    :raises DecodeError: the file is truncated or damaged: the text has the offset up to which it can be read.
     """
 
     path: Path
@@ -90,7 +90,7 @@ class BinlogFile:
                     )
 
     def _read(self, file: BinaryIO, at: int, size: int) -> tuple[bytes, bytes]:
-        """The event at ``at``: its header, and the rest."""
+        """Return header and remaining bytes of the event at ``at``."""
         header = file.read(HEADER_BYTES)
         if len(header) < HEADER_BYTES:
             raise self._ended(at, f"{HEADER_BYTES - len(header)} bytes of an event's header are missing")
@@ -115,7 +115,7 @@ def is_mariadb(version: str) -> bool:
 
 
 def server_version(description: bytes) -> str:
-    """The server's version, from the body of a format description."""
+    """Return the server's version from the body of a format description."""
     return description[_VERSION].rstrip(b"\0").decode("ascii", "replace")
 
 
@@ -126,7 +126,7 @@ def _knows_checksums(description: bytes) -> bool:
 
 
 def _says_checksums(description: bytes) -> bool:
-    """The last five bytes: which checksum events have (0 none, 1 CRC32), and this event's own."""
+    """Parse the last five bytes: the checksum algorithm of events (0 none, 1 CRC32), and this event's own checksum."""
     return _knows_checksums(description) and description[-_CHECKSUM_BYTES - 1 :][:1] == b"\1"
 
 
@@ -143,7 +143,7 @@ def _event(header: bytes, at: int, body: bytes) -> FileEvent:
 
 
 def _inside(event: FileEvent) -> Iterator[FileEvent]:
-    """What a compressed transaction holds: events without checksums."""
+    """Yield the events of a compressed transaction, which have no checksums."""
     try:
         payload = Payload(event.body)
         while header := _take(payload, HEADER_BYTES):
@@ -159,7 +159,7 @@ def _inside(event: FileEvent) -> Iterator[FileEvent]:
 
 
 def _take(payload: Payload, count: int) -> bytes:
-    """At most ``count`` bytes; memory for what there is, not for what a damaged length asks for."""
+    """Read up to ``count`` bytes; allocate memory for existing bytes only, as a damaged length may be huge."""
     pieces: list[bytes] = []
     while count > 0:
         piece = bytearray(min(count, _PIECE_BYTES))
@@ -172,7 +172,10 @@ def _take(payload: Payload, count: int) -> bytes:
 
 
 def open_binlog(path: Path) -> BinlogFile:
-    """:raises SourceConfigError: it is no binlog file, or an encrypted one."""
+    """Open a binlog file.
+
+    :raises SourceConfigError: it is not a binlog file, or an encrypted one.
+    """
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             raise SourceConfigError(f"{path} is not a binlog file (or an encrypted one); give the path of a plain one")

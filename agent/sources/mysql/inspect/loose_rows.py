@@ -1,9 +1,9 @@
-"""Row events for people: brought into a form that ``decode`` takes where a sink would have to refuse them. Pure.
+"""Loose rows: converts row events that a sink has to refuse into a form that ``decode`` accepts, for inspection. Pure.
 
-- An enum or set whose members nobody names is its number.
-- Text in a character set that nobody names is its bytes.
-- An insert that leaves columns out has those that are there.
-- What an update changed inside a document that is not in the log is shown as a list of changes.
+- An enum or set with unknown members is shown as its number.
+- Text in an unknown character set is shown as bytes.
+- An insert without all columns is shown with the logged ones.
+- A partial update of a JSON document that is not in the log is shown as a list of changes.
 """
 
 from dataclasses import replace
@@ -21,9 +21,9 @@ _COMPRESSED = frozenset(range(wire.WRITE_COMPRESSED_V1, wire.DELETE_COMPRESSED +
 
 
 def readable(schema: TableSchema, event: bytes) -> tuple[TableSchema, bytes]:
-    """The event and its table's schema, as ``decode`` can take them; ``event`` begins with its type.
+    """Return the table's schema and the event in a form that ``decode`` accepts; ``event`` begins with its type.
 
-    :raises ValueError: it is damaged. (LookupError, zlib.error too.)
+    :raises ValueError: it is damaged. (Also LookupError, zlib.error.)
     """
     if event[0] in _COMPRESSED:
         event = inflated(event)
@@ -46,7 +46,7 @@ def _column(column: Column) -> Column:
 
 
 def _as_bytes(column: Column) -> int:
-    """The type of bytes with the same layout; one of fixed length is not filled up with zeros."""
+    """Return the binary type with the same layout; one of fixed length is not padded with zeros."""
     return FieldType.VARCHAR if column.type_id == FieldType.STRING else column.type_id
 
 

@@ -1,8 +1,8 @@
-"""Binlog report: describes a binlog file event by event, with row changes decoded, for ``log inspect``.
+"""Binlog report: describes a binlog file event by event, with decoded row changes, for ``log inspect``.
 
-An event that cannot be read is shown with its ``problem``, and the next one follows. Values that a sink must refuse are
-shown all the same: an enum's number where its members have no names, text in an unknown character set, and inserts that
-the log has only in part.
+An unreadable event is shown with its ``problem``, and the next one follows. Values that a sink has to refuse are shown
+too: the number of an enum with unknown members, text in an unknown character set, and inserts that are only partially
+logged.
 """
 
 import struct
@@ -30,15 +30,15 @@ _NAMES: Final[Mapping[int, str]] = {
     if name not in ("HEADER_BYTES", "TRUNCATED", "DUMMY_MAP") and not name.startswith("FLAG_")
 }
 _MAP_ID_BYTES: Final = 6
-#: what reading bytes may raise that are not what their event says
+#: errors that parsing malformed bytes may raise
 _UNREADABLE: Final = (DecodeError, SourceError, ValueError, LookupError, struct.error, zlib.error)
 
 
 def read_events(path: Path, *, skip: int = 0) -> Iterator[LoggedEvent]:
-    """From the file's begin, without the first ``skip``.
+    """Yield the file's events, without the first ``skip``.
 
-    :raises SourceConfigError: it is no binlog file.
-    :raises DecodeError: it is cut off or damaged, behind the events that came.
+    :raises SourceConfigError: it is not a binlog file.
+    :raises DecodeError: it is truncated or damaged, after the yielded events.
     """
     file = open_binlog(path)
     describer = _Describer(is_mariadb=file.is_mariadb)
@@ -49,12 +49,12 @@ def read_events(path: Path, *, skip: int = 0) -> Iterator[LoggedEvent]:
 
 
 class _Describer:
-    """``note`` sees every event, ``describe`` those that are shown."""
+    """``note`` is called with every event, ``describe`` with those that are shown."""
 
     def __init__(self, *, is_mariadb: bool) -> None:
         self._is_mariadb = is_mariadb
         self._bodies: dict[bytes, bytes] = {}
-        #: as they are read when somebody asks
+        #: table maps, parsed on demand
         self._maps: dict[bytes, TableMap] = {}
 
     def note(self, event: FileEvent) -> None:

@@ -1,28 +1,26 @@
-"""Consistent points: find the moment at which rows are read, and the place of that moment in the binlog.
+"""Consistent points: finds the moment at which rows are read, and its place in the binlog.
 
-What is asked of a moment depends on how the rows are used (``dump``):
+The requirement depends on how the rows are used (``dump``):
 
 - *A lower bound*, ``settled_place``: every change before it is visible to every snapshot that is opened later. Replay
   may start there.
-- *An upper bound*, ``current_place``: whatever anybody could read by now was committed before it.
-- *The moment itself*, ``open_readers``: several sessions that see the same state, which is the one at their place: all
-  changes before it, and none after. ``diff`` needs that too, with one session.
+- *An upper bound*, ``current_place``: everything readable so far was committed before it.
+- *The exact moment*, ``open_readers``: several sessions that see the same state, namely that of their place: all
+  changes before it, and none after. ``diff`` needs this too, with one session.
 
-Why the end of the binlog is an upper bound only: a transaction is written to the binlog first and made visible by its
-engine afterwards, and between the two a replica may be waited for. Who takes the end of the binlog for a lower bound
-loses a transaction that is just in between: it is before the place, so it is not replayed, and a snapshot opened now
-does not show it.
+The end of the binlog is only an upper bound: a transaction is first written to the binlog, then made visible by its
+engine, and in between the server may wait for a replica. Using the end of the binlog as a lower bound would lose such a
+transaction: it is before the place, so it is not replayed, and a snapshot opened now does not show it.
 
-MariaDB knows the right place by itself: a transaction begun WITH CONSISTENT SNAPSHOT is given exactly which commits it
-sees, without a lock and without a privilege. Two sessions that open one after the other see different states if there
-was a commit between them; so they are opened again until they agree, and on a busy server under ``BACKUP STAGE
-BLOCK_COMMIT``, which holds up commits and nothing else, for as long as opening takes. Without the privilege for that
-(RELOAD) there is one reader.
+MariaDB knows the exact place: a transaction begun WITH CONSISTENT SNAPSHOT has status variables with the place that it
+sees, without locks or privileges. Two sessions opened one after another see different states if a commit happens
+between them; so they are reopened until they agree, and on a busy server under ``BACKUP STAGE BLOCK_COMMIT``, which
+only delays commits, for as long as opening takes. Without the privilege for it (RELOAD) there is one reader.
 
-MySQL has only locks: ``FLUSH TABLES WITH READ LOCK`` (RELOAD), or ``LOCK TABLES … READ`` over the tables at hand where
-that is not granted (LOCK TABLES). Both are given only when no transaction that has changed the tables is under way, be
-it between binlog and engine; so while one is held, what the binlog has about the tables is visible. A lock is waited
-for ``LOCK_WAIT_S`` at most, because others queue behind whoever waits for one.
+MySQL only has locks: ``FLUSH TABLES WITH READ LOCK`` (RELOAD), or ``LOCK TABLES … READ`` over the tables concerned if
+that is not granted (LOCK TABLES). Both wait for all transactions that have changed the tables, also between binlog and
+engine; so under a lock, everything that the binlog has about the tables is visible. The wait for a lock is limited to
+``LOCK_WAIT_S``, because other sessions queue behind it.
 """
 
 import re
@@ -44,19 +42,19 @@ from agent.sources.mysql.server.uri import Target
 from reactor.ids import Ts
 
 LOCK_WAIT_S: Final = 10
-#: times that sessions are opened in the hope that nobody commits between them
+#: number of attempts to open the sessions without a commit in between
 _OPENINGS: Final = 10
 _BACKUP_STAGES_SINCE: Final = (10, 4)
 _RENAMED_STATUS_SINCE: Final = (8, 2)
-#: as events are shown: SET @@SESSION.GTID_NEXT= 'uuid:7'
+#: as shown in events: SET @@SESSION.GTID_NEXT= 'uuid:7'
 _GTID_NEXT: Final = re.compile(r"^SET\b.*'(.*)'.*$", re.DOTALL)
 
-#: A snapshot is read to its end, and a reader may wait for its sink; each server knows its own of these.
+#: A snapshot is read to its end, and its reader may wait for the sink; each server has its own of these settings.
 _PATIENCE_SQL: Final = "SET SESSION net_write_timeout = 3600, wait_timeout = 86400, innodb_lock_wait_timeout = 50"
 _PATIENCE_MARIADB_SQL: Final = "SET SESSION max_statement_time = 0, idle_transaction_timeout = 0"
 _PATIENCE_MARIADB_READ_SQL: Final = "SET SESSION idle_readonly_transaction_timeout = 0"
 _PATIENCE_MYSQL_SQL: Final = "SET SESSION max_execution_time = 0"
-#: sizes of tables as they are, not as they were a day ago
+#: current sizes of tables, not cached ones
 _FRESH_STATISTICS_SQL: Final = "SET SESSION information_schema_stats_expiry = 0"
 _FRESH_STATISTICS_SINCE: Final = (8, 0)
 
@@ -68,8 +66,7 @@ Table = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in the server's binlog between two transactions, and the GTIDs before it where the server reported
-    them."""
+    """A place in the server's binlog between two transactions, and the GTIDs before it if the server reported them."""
 
     binlog: BinlogPosition
     gtid: str = ""
@@ -80,7 +77,7 @@ class Place:
 
 
 def open_reader(target: Target) -> Connection:
-    """A session that may take its time.
+    """Open a session with long timeouts.
 
     :raises SourceError: the server refuses.
     """
@@ -101,15 +98,15 @@ def open_reader(target: Target) -> Connection:
 
 
 def begin_snapshot(connection: Connection) -> None:
-    """From here on the session sees one state of all transactional tables."""
+    """Begin a transaction that sees one state of all transactional tables."""
     connection.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     connection.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
 
 
 def hold_definitions(connection: Connection, tables: Sequence[Table]) -> None:
-    """Keep the tables from being altered, truncated, renamed or dropped for as long as the transaction lasts.
+    """Prevent the tables from being altered, truncated, renamed or dropped for the duration of the transaction.
 
-    Nothing is read, so the server need not keep old rows for it.
+    Nothing is read, so the server need not keep old row versions for it.
 
     :raises SourceError: a table is gone, or is being altered.
     """
@@ -121,9 +118,9 @@ def hold_definitions(connection: Connection, tables: Sequence[Table]) -> None:
 
 
 def current_place(connection: Connection) -> Place:
-    """The end of the binlog: an upper bound of what is visible.
+    """Return the end of the binlog: an upper bound of what is visible.
 
-    :raises SourceConfigError: the server writes none.
+    :raises SourceConfigError: the server writes no binlog.
     """
     is_renamed = not connection.is_mariadb and connection.server_version >= _RENAMED_STATUS_SINCE
     rows = connection.query("SHOW BINARY LOG STATUS" if is_renamed else "SHOW MASTER STATUS")
@@ -135,9 +132,9 @@ def current_place(connection: Connection) -> Place:
 
 
 def settled_place(target: Target, tables: Sequence[Table]) -> Place:
-    """A place so that every change of ``tables`` before it is visible to whoever looks from now on.
+    """Return a place so that every change of ``tables`` before it is visible to snapshots opened from now on.
 
-    :raises SourceError: the server refuses, or a privilege is missing that it cannot be known without.
+    :raises SourceError: the server refuses, or a required privilege is missing.
     """
     with open_reader(target) as connection:
         if connection.is_mariadb:
@@ -148,12 +145,12 @@ def settled_place(target: Target, tables: Sequence[Table]) -> Place:
 
 
 def with_gtid(connection: Connection, place: Place) -> Place:
-    """As MySQL tells a place; a MariaDB is asked."""
+    """Add the GTIDs before the place: MySQL has reported them, MariaDB is queried."""
     return Place(place.binlog, gtid_at(connection, place.binlog) or "") if connection.is_mariadb else place
 
 
 def gtid_at(connection: Connection, binlog: BinlogPosition) -> str | None:
-    """The server reads the file up to there, which may take a second. None where there is no such place."""
+    """Query the GTIDs at a place, which may take a second, since the server reads the file. None if it is invalid."""
     if not connection.is_mariadb:
         return _gtid_from_events(connection, binlog)
     [(gtid,)] = connection.query(f"SELECT BINLOG_GTID_POS({literal(binlog.file)}, {binlog.position})")
@@ -161,7 +158,8 @@ def gtid_at(connection: Connection, binlog: BinlogPosition) -> str | None:
 
 
 def _gtid_from_events(connection: Connection, binlog: BinlogPosition) -> str | None:
-    """MySQL has no word for it: what the file begins with, and the GTIDs of all that began before the place."""
+    """Compute the GTIDs on MySQL, which has no query for it: the file's initial set, and the GTIDs of all transactions
+    that begin before the place."""
     if binlog.file not in {row[0] for row in connection.query("SHOW BINARY LOGS")}:
         return None
     found = []
@@ -175,7 +173,7 @@ def _gtid_from_events(connection: Connection, binlog: BinlogPosition) -> str | N
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """Sessions that all see the state at ``place``, and continue doing so until they are closed."""
+    """Sessions that all see the state at ``place`` until they are closed."""
 
     place: Place
     connections: tuple[Connection, ...]
@@ -183,9 +181,9 @@ class Readers:
 
 @contextmanager
 def open_readers(target: Target, count: int, tables: Sequence[Table]) -> Iterator[Readers]:
-    """At least one session, ``count`` if they can be brought to one state.
+    """Open at least one session, and ``count`` if they can be brought to one state.
 
-    :raises SourceError: the server refuses, or a privilege is missing without which there is no exact state.
+    :raises SourceError: the server refuses, or a privilege is missing that an exact state requires.
     """
     with ExitStack() as stack:
         connections = [stack.enter_context(open_reader(target)) for _ in range(count)]
@@ -206,11 +204,11 @@ def _agreeing(target: Target, connections: Sequence[Connection], tables: Sequenc
             return Readers(with_gtid(connections[0], places[0]), tuple(connections))
     try:
         with connect(target) as locker, _locked(locker, tables):
-            # Where only the tables are locked, others commit, and places differ: any of them is right for the tables.
+            # If only the tables are locked, other commits make the places differ: any of them is right for the tables.
             places = _open_all(connections)
         return Readers(with_gtid(connections[0], places[0]), tuple(connections))
     except (SourceAuthError, SourceUnreachableError) as error:
-        # Exact all the same, and slower.
+        # One reader is exact as well, only slower.
         _log.warning("one reader only: no moment without commits, and no lock", cause=str(error))
         alone = connections[0]
         [place] = _open_all([alone])
@@ -224,7 +222,7 @@ def _open_all(connections: Sequence[Connection]) -> list[Place]:
 
 
 def _snapshot_place(connection: Connection) -> Place:
-    """MariaDB: what the session's snapshot shows ends here."""
+    """MariaDB: return the place up to which the session's snapshot sees commits."""
     rows = {row[0]: row[1] for row in connection.query("SHOW STATUS LIKE 'Binlog\\_snapshot\\_%'")}
     file, position = rows.get("Binlog_snapshot_file"), rows.get("Binlog_snapshot_position")
     if not file or not position:
@@ -238,7 +236,7 @@ def _no_binlog(connection: Connection) -> SourceConfigError:
 
 @contextmanager
 def _locked(connection: Connection, tables: Sequence[Table]) -> Iterator[None]:
-    """While this lasts nobody commits a change of the tables, and every commit before it is visible."""
+    """Lock so that no change of the tables is committed, and every commit before is visible."""
     connection.execute(f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}")
     release = _lock_first_of(connection, [_lock_server, lambda at: _lock_tables(at, tables)])
     try:
@@ -248,7 +246,7 @@ def _locked(connection: Connection, tables: Sequence[Table]) -> Iterator[None]:
 
 
 def _lock_first_of(connection: Connection, ways: Sequence[Callable[[Connection], str]]) -> str:
-    """Lock in the first way that is granted; returns the statement that releases it."""
+    """Acquire the first lock that is granted; return the statement that releases it."""
     for way in ways:
         try:
             return way(connection)

@@ -1,4 +1,4 @@
-"""Event list: what a server shows of one of its binlog files (SHOW BINLOG EVENTS), page by page."""
+"""Event list: the events of a binlog file as the server lists them (SHOW BINLOG EVENTS), page by page."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _USE: Final = re.compile(r"use `((?:[^`]|``)*)`; (.*)", re.DOTALL | re.IGNORECAS
 
 @dataclass(frozen=True, slots=True)
 class ListedEvent:
-    """From ``begin`` to ``end`` in its file; ``kind`` and ``info`` in the server's words."""
+    """An event from offset ``begin`` to ``end``; ``kind`` and ``info`` as the server shows them."""
 
     begin: int
     end: int
@@ -30,7 +30,7 @@ class ListedEvent:
 
     @property
     def statement(self) -> tuple[str, str]:
-        """A statement's database and text; both empty where it is another event."""
+        """Return a statement's database and text; both empty for other events."""
         if self.kind not in _QUERIES:
             return "", ""
         found = _USE.fullmatch(self.info)
@@ -38,7 +38,7 @@ class ListedEvent:
 
 
 def list_events(connection: Connection, file: str, begin: int = FIRST_POSITION) -> Iterator[ListedEvent]:
-    """From ``begin``, where an event must begin, to the file's end.
+    """Yield the events from ``begin``, which must be the start of an event, to the file's end.
 
     :raises SourceError: the server has no such file, or refuses.
     """

@@ -1,7 +1,7 @@
-"""GTID sets of both dialects: which transactions have been read, in the servers' own spelling.
+"""GTID sets of both dialects: which transactions have been read, in the servers' own notation.
 
 MySQL's is a set of intervals by source (``uuid[:tag]:1-5:7``), since transactions of one source may arrive with gaps.
-MariaDB's is a position: the last ``domain-server-sequence`` of every domain. Both are values; ``GtidSet`` is either.
+MariaDB's is a position: the last ``domain-server-sequence`` of every domain. Both are immutable; ``GtidSet`` is either.
 """
 
 import struct
@@ -13,7 +13,7 @@ from uuid import UUID
 from agent.errors import SourceError
 
 _U64: Final = struct.Struct("<Q")
-#: first and last, both included
+#: first and last number, inclusive
 Interval = tuple[int, int]
 
 
@@ -25,7 +25,10 @@ class MariaGtidSet:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """:raises SourceError: malformed."""
+        """Parse the server's notation.
+
+        :raises SourceError: malformed.
+        """
         domains = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
             numbers = part.split("-")
@@ -47,13 +50,16 @@ class MariaGtidSet:
 
 @dataclass(frozen=True, slots=True)
 class MysqlGtidSet:
-    """``sources``: intervals by source (``uuid`` or ``uuid:tag``), in order, apart from each other."""
+    """``sources``: intervals by source (``uuid`` or ``uuid:tag``), sorted and disjoint."""
 
     sources: Mapping[str, tuple[Interval, ...]] = field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """:raises SourceError: malformed."""
+        """Parse the server's notation.
+
+        :raises SourceError: malformed.
+        """
         found: dict[str, list[Interval]] = {}
         for part in filter(None, ("".join(part.split()).lower() for part in text.split(","))):
             uuid, *rest = part.split(":")
@@ -78,7 +84,7 @@ class MysqlGtidSet:
         return MysqlGtidSet({**self.sources, source: _merged([*self.sources.get(source, ()), (first, last)])})
 
     def encode(self) -> bytes:
-        """As COM_BINLOG_DUMP_GTID wants it. With tags the count is written in another way, and every source has one."""
+        """Encode for COM_BINLOG_DUMP_GTID. With tags, the count is encoded differently, and every source has a tag."""
         is_tagged = any(":" in source for source in self.sources)
         count = len(self.sources)
         parts = [_U64.pack(1 << 56 | count << 8 | 1 if is_tagged else count)]
@@ -96,7 +102,10 @@ GtidSet = MariaGtidSet | MysqlGtidSet
 
 
 def parse_gtid_set(text: str, *, is_mariadb: bool) -> GtidSet:
-    """:raises SourceError: malformed."""
+    """Parse the server's notation.
+
+    :raises SourceError: malformed.
+    """
     return MariaGtidSet.parse(text) if is_mariadb else MysqlGtidSet.parse(text)
 
 

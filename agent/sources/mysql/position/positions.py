@@ -2,11 +2,11 @@
 
     server epoch (7 bits) | file number (24) | position of the GTID event (32)
 
-A Ts orders commits as the server did, is known from a transaction's first event, and grows over any number of files.
-The *epoch* grows when the source continues at another server by GTID: positions of two servers cannot be compared.
+A Ts orders commits like the server, is known from a transaction's first event, and increases over any number of files.
+The *epoch* increases when the source continues on another server by GTID: positions of two servers are not comparable.
 ``ts - 1`` of the place where the next transaction may begin is resolved: everything at or below it has been read.
 
-``SourcePosition`` is the same place with all that is needed to continue there: it travels beside the Ts as opaque text.
+``SourcePosition`` is the same place with everything needed to resume there: it is stored with the Ts as opaque text.
 """
 
 import json
@@ -17,21 +17,24 @@ from typing import Final
 from agent.errors import SourceConfigError, SourceError
 from reactor.ids import Ts
 
-#: the first event of every file lies behind four bytes of magic
+#: the first event of every file follows four magic bytes
 FIRST_POSITION: Final = 4
 _FILE_BITS, _POSITION_BITS = 24, 32
 _EPOCHS_MAX: Final = 127
 
 
 def pack(epoch: int, file_number: int, position: int) -> Ts:
-    """:raises SourceError: a number that a Ts has no room for."""
+    """Return the Ts.
+
+    :raises SourceError: a number exceeds its bits.
+    """
     if not (0 <= epoch <= _EPOCHS_MAX and 0 <= file_number < 1 << _FILE_BITS and 0 <= position <= 1 << _POSITION_BITS):
         raise SourceError(f"server epoch {epoch}, binlog file {file_number}, position {position} do not fit into a Ts")
     return Ts((epoch << (_FILE_BITS + _POSITION_BITS)) + (file_number << _POSITION_BITS) + position)
 
 
 def unpack(ts: Ts) -> tuple[int, int, int]:
-    """Epoch, file number, position."""
+    """Return epoch, file number and position."""
     file = ts >> _POSITION_BITS
     return file >> _FILE_BITS, file & ((1 << _FILE_BITS) - 1), ts & ((1 << _POSITION_BITS) - 1)
 
@@ -48,9 +51,9 @@ class BinlogPosition:
 
 
 def split_file_name(name: str) -> tuple[str, int]:
-    """``mysql-bin.000012``: the name all files share, and this one's number.
+    """Split ``mysql-bin.000012`` into the base name of all files, and this one's number.
 
-    :raises SourceConfigError: not a binlog's name.
+    :raises SourceConfigError: not the name of a binlog file.
     """
     found = re.fullmatch(r"(.+)\.(\d+)", name, re.DOTALL)
     if found is None:
@@ -60,8 +63,8 @@ def split_file_name(name: str) -> tuple[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One server's reign: ``server`` distinguishes it from others, ``base`` its binlog's name without the number, and
-    ``gtid`` the set that had been read when it began."""
+    """Period of reading from one server: ``server`` identifies it, ``base`` is its binlog's name without the number,
+    and ``gtid`` the set that had been read at the start."""
 
     number: int
     server: str
@@ -71,15 +74,15 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class SourcePosition:
-    """Everything before it has been read, ``gtid`` among it; the newest of ``epochs`` says in whose binlog it lies."""
+    """A place before which everything has been read, including ``gtid``; the newest of ``epochs`` has its binlog."""
 
     epochs: tuple[Epoch, ...]
     file_number: int
-    #: how many digits the number has in the file's name
+    #: number of digits in the file's name
     digits: int
     position: int
     gtid: str = ""
-    #: distributed transactions that wait here for their decision: see ``prepared``
+    #: distributed transactions waiting for their decision: see ``prepared``
     prepared: tuple[tuple[str, int], ...] = ()
 
     @property
@@ -97,17 +100,17 @@ class SourcePosition:
 
     @property
     def binlog(self) -> BinlogPosition:
-        """Where to continue. A position that fills its 32 bits is the end of an overlong file: the next one follows."""
+        """Where to resume. A position with all 32 bits set is the end of an overlong file: the next one follows."""
         return self.place(self.ts)
 
     def place(self, ts: Ts) -> BinlogPosition:
-        """Where the transaction of ``ts`` begins, in the binlog of its epoch."""
+        """Return where the transaction of ``ts`` begins, in the binlog of its epoch."""
         epoch, number, position = unpack(ts)
         return BinlogPosition(f"{self.epochs[epoch].base}.{number:0{self.digits}d}", max(position, FIRST_POSITION))
 
     @property
     def needed(self) -> BinlogPosition:
-        """The oldest place that may have to be read again: that of the oldest transaction that is only prepared."""
+        """The oldest place that may be read again: that of the oldest transaction that is only prepared."""
         return self.place(Ts(min([self.ts, *(ts for _, ts in self.prepared if ts)])))
 
     def to_json(self) -> str:
@@ -115,7 +118,10 @@ class SourcePosition:
 
     @classmethod
     def from_json(cls, text: str) -> "SourcePosition":
-        """:raises SourceError: not what ``to_json`` wrote."""
+        """Parse the result of ``to_json``.
+
+        :raises SourceError: malformed.
+        """
         try:
             fields = json.loads(text)
             epochs = tuple(Epoch(**epoch) for epoch in fields.pop("epochs"))
@@ -126,20 +132,34 @@ class SourcePosition:
 
 
 def first_epoch(server: str, binlog: BinlogPosition, gtid: str = "") -> SourcePosition:
-    """The position at which a changefeed begins."""
+    """Return the position at which a changefeed begins."""
     return _at(binlog, (), Epoch(0, server, split_file_name(binlog.file)[0], gtid), gtid)
 
 
 def next_epoch(before: SourcePosition, server: str, binlog: BinlogPosition) -> SourcePosition:
-    """The same set of transactions in the binlog of another server.
+    """Return the position of the same set of transactions in the binlog of another server.
 
     :raises SourceError: no epoch is left.
     """
     epoch = Epoch(before.epoch.number + 1, server, split_file_name(binlog.file)[0], before.gtid)
     begun = _at(binlog, before.epochs, epoch, before.gtid)
-    # where the other server has them is looked up when they are committed: no transaction begins at a file's begin
+    # their places on the other server are searched when they are committed: no transaction begins at a file's start
     prepared = tuple((name, ts and int(begun.ts)) for name, ts in before.prepared)
     return replace(begun, prepared=prepared)
+
+
+def behind(lost: SourcePosition, now: SourcePosition) -> SourcePosition:
+    """``now``, to which no log leads from ``lost``, as a later position: in the same epoch where its file and offset
+    say so, else in the next one.
+
+    :raises SourceError: no epoch is left.
+    """
+    is_same = (now.epoch.server, now.epoch.base) == (lost.epoch.server, lost.epoch.base)
+    if is_same and (now.file_number, now.position) > (lost.file_number, lost.position):
+        return replace(now, epochs=lost.epochs)
+    epoch = replace(now.epoch, number=lost.epoch.number + 1)
+    pack(epoch.number, 0, 0)
+    return replace(now, epochs=(*lost.epochs, epoch))
 
 
 def _at(binlog: BinlogPosition, earlier: tuple[Epoch, ...], epoch: Epoch, gtid: str) -> SourcePosition:

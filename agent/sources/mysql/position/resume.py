@@ -1,14 +1,14 @@
-"""Resume: decides whether a server can continue exactly where the log is, asks it to, and finds its binlog's end.
+"""Resume: checks whether a server can continue exactly at the log's position, and finds the end of its binlog.
 
-At the server that the position is from it is a matter of file and offset: the file must still be there. Another server
-(fail-over, a restored copy) has other files, so the GTID set decides, and a new epoch of positions begins there. MySQL
-tells servers apart by UUID; a MariaDB is the same if, at that offset of that file, it had seen the same GTIDs.
+On the position's own server, file and offset decide: the file must still exist. Another server (fail-over, a restored
+copy) has other files, so the GTID set decides, and a new epoch of positions begins. MySQL servers are identified by
+UUID; a MariaDB server is the same if, at that offset of that file, it had the same GTIDs.
 """
 
 from dataclasses import dataclass
 
 from agent.errors import (
-    NEW_SNAPSHOT,
+    NEW_POSITION,
     PositionLostError,
     SnapshotLostByGCError,
     SourceConfigError,
@@ -33,24 +33,24 @@ from reactor.ids import Ts
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """How to continue: where, and whether the server has to find the place by GTID."""
+    """Where to continue, and whether the server has to find the place by GTID."""
 
     position: SourcePosition
     by_gtid: bool
 
 
 def current_position(connection: Connection) -> SourcePosition:
-    """The end of the binlog: every transaction that commits from now on lies behind it.
+    """Return the end of the binlog: every later commit is after it.
 
-    :raises SourceConfigError: the server writes none.
+    :raises SourceConfigError: the server writes no binlog.
     """
     place = with_gtid(connection, current_place(connection))
     return first_epoch(read_identity(connection).system_id, place.binlog, _normal(connection, place.gtid))
 
 
 def position_at(connection: Connection, ts: Ts) -> SourcePosition:
-    """A place in this server's own binlog that somebody names by Ts, with the GTID set before it: without that nothing
-    could tell another server later which transactions are old."""
+    """Return the place of ``ts`` in this server's own binlog, with the GTID set before it, without which another server
+    could not tell later which transactions have been read."""
     now = current_position(connection)
     _, number, offset = unpack(ts)
     file = BinlogPosition(f"{now.epoch.base}.{number:0{now.digits}d}", max(offset, FIRST_POSITION))
@@ -60,9 +60,9 @@ def position_at(connection: Connection, ts: Ts) -> SourcePosition:
 
 
 def epoch_of(connection: Connection, log: str) -> int:
-    """The epoch of positions in this server's binlog, for a changefeed that is at ``log``; the first one without a log.
+    """Return the epoch of positions in this server's binlog, for a changefeed at ``log``; the first one without a log.
 
-    :raises SourceUnreachableError: the log has not continued at this server yet.
+    :raises SourceUnreachableError: the log has not continued on this server yet.
     """
     if not log:
         return 0
@@ -75,10 +75,10 @@ def epoch_of(connection: Connection, log: str) -> int:
 
 
 def resume(connection: Connection, position: SourcePosition) -> Resumption:
-    """How to continue at ``position``.
+    """Return how to continue at ``position``.
 
-    :raises PositionLostError: this server cannot; ``SnapshotLostByGCError`` where it could have.
-    :raises SourceUnreachableError: not yet.
+    :raises PositionLostError: this server cannot; ``SnapshotLostByGCError`` if it once could.
+    :raises SourceUnreachableError: it cannot yet.
     """
     server = read_identity(connection).system_id
     files = _files(connection)
@@ -88,9 +88,9 @@ def resume(connection: Connection, position: SourcePosition) -> Resumption:
     if not position.gtid:
         raise PositionLostError(
             f"{connection.target} is not the server the changefeed began on, and no GTIDs say where to continue there "
-            f"(turn gtid_mode on before the next fail-over); {NEW_SNAPSHOT}"
+            f"(turn gtid_mode on before the next fail-over); {NEW_POSITION}"
         )
-    if not connection.is_mariadb:  # a MariaDB says so itself when it is asked
+    if not connection.is_mariadb:  # a MariaDB checks it when the stream starts
         _check_gtids(connection, position.gtid)
     oldest = BinlogPosition(min(files, key=_number))
     return Resumption(next_epoch(position, server, oldest), by_gtid=True)
@@ -112,14 +112,14 @@ def _check_file(connection: Connection, binlog: BinlogPosition, files: dict[str,
     if number < _number(oldest):
         raise SnapshotLostByGCError(
             f"{connection.target} has purged {binlog.file}, which comes next ({oldest} is its oldest); have it keep "
-            f"binlogs longer (binlog_expire_logs_seconds); {NEW_SNAPSHOT}"
+            f"binlogs longer (binlog_expire_logs_seconds); {NEW_POSITION}"
         )
     if number == _number(newest) + 1 and binlog.position == FIRST_POSITION:
         raise SourceUnreachableError(f"{connection.target} has not begun {binlog.file} yet; it is tried again")
     if files.get(binlog.file, 0) < binlog.position:
         raise PositionLostError(
             f"the binlog of {connection.target} ends at {newest}:{files[newest]}, before {binlog}, where the log "
-            f"is: it was reset, or lost its end in a crash; {NEW_SNAPSHOT}"
+            f"is: it was reset, or lost its end in a crash; {NEW_POSITION}"
         )
 
 
@@ -130,19 +130,19 @@ def _check_gtids(connection: Connection, gtid: str) -> None:
         f"GTID_SUBSET(@@global.gtid_purged, {ours})"
     )
     if mode != "ON":
-        raise PositionLostError(f"{connection.target} is another server and has gtid_mode={mode}; {NEW_SNAPSHOT}")
+        raise PositionLostError(f"{connection.target} is another server and has gtid_mode={mode}; {NEW_POSITION}")
     if executed != "1":
         raise PositionLostError(
-            f"{connection.target} is another server and lacks transactions that have been read; {NEW_SNAPSHOT}"
+            f"{connection.target} is another server and lacks transactions that have been read; {NEW_POSITION}"
         )
     if purged != "1":
         raise SnapshotLostByGCError(
-            f"{connection.target} is another server and has purged transactions that come next; {NEW_SNAPSHOT}"
+            f"{connection.target} is another server and has purged transactions that come next; {NEW_POSITION}"
         )
 
 
 def _files(connection: Connection) -> dict[str, int]:
-    """Binlog files and their sizes."""
+    """Return binlog files and their sizes."""
     files = {name or "": int(size or 0) for name, size, *_ in connection.query("SHOW BINARY LOGS")}
     if not files:
         raise SourceConfigError(f"{connection.target} writes no binlog; set log_bin and restart it")

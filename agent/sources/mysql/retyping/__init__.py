@@ -1,1 +1,1 @@
-"""Retyping: what values become when their column gets another type, as the server converts them."""
+"""Retyping: converts values of a column whose type changes, like the server."""

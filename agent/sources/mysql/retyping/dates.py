@@ -1,8 +1,7 @@
-"""Date conversions: columns of dates and times that get another type, and others that become dates, as whole arrays.
+"""Date conversions: converts date and time columns to other types, and other columns to dates, as whole arrays.
 
-What a sink has of a date that no calendar has is its text (``zero_dates = string``), NULL, or nothing. Where it is NULL
-it cannot be distinguished from a NULL of the source: only where the server makes the same of both is the conversion
-known.
+For a date that no calendar has, the sink has its text (``zero_dates = string``), NULL, or no row. If it is NULL, it
+cannot be told from a NULL of the source: the conversion is only known if the server treats both alike.
 """
 
 import re
@@ -34,17 +33,20 @@ _NO_DATE: Final = re.compile(r"[^\W\d_]|$")
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """``values``: moments as the session's clocks show them. ``is_zero``: the date ``0000-00-00``."""
+    """``values``: moments in the session's local time. ``is_zero``: True for the date ``0000-00-00``."""
 
     values: pa.Array
     is_zero: npt.NDArray[np.bool_]
 
 
 def between(before: Column, after: Column, terms: RetypeTerms) -> Convert:
-    """:raises UnfitError: it depends on what is not known."""
+    """Return the conversion between date and time types.
+
+    :raises UnfitError: it depends on something unknown.
+    """
     digits, is_rounded = clocks.digits_of(after), terms.is_rounded
     if clocks.digits_of(before) <= digits or (terms.is_mariadb and after.type_id == FieldType.DATE):
-        is_rounded = False  # nothing is lost, or the clock is
+        is_rounded = False  # no fractional digits are lost, or the whole time of day is
     if is_rounded is None:
         raise UnfitError("whether digits are rounded or truncated, the log does not say")
     if after.type_id == FieldType.TIME2:
@@ -79,7 +81,7 @@ def _into_time(before: Column, after: Column, terms: RetypeTerms, *, is_rounded:
 
 
 def printed(before: Column, rest: Callable[[pa.Array], pa.Array], terms: RetypeTerms) -> Convert:
-    """As text, and what ``rest`` makes of that."""
+    """Return the conversion via text, which ``rest`` converts further."""
     if before.type_id == FieldType.TIME2:
         return rest
     zone = _zone(terms) if _is_stamp(before) else None
@@ -96,10 +98,10 @@ def printed(before: Column, rest: Callable[[pa.Array], pa.Array], terms: RetypeT
 
 
 def numbered(before: Column, rest: Callable[[pa.Array], pa.Array], terms: RetypeTerms, *, is_whole: bool) -> Convert:
-    """As the number of its digits; ``is_whole``: without those behind the second."""
+    """Return the conversion via the number of its digits; ``is_whole``: without fractional seconds."""
     zone = _zone(terms) if _is_stamp(before) else None
     is_rounded = not terms.is_mariadb
-    #: in the other mode servers do the one in some types and the other in others
+    #: in the other mode, servers round some types and truncate others
     is_unsure = is_whole and clocks.digits_of(before) and terms.is_rounded is not is_rounded
 
     def convert(values: pa.Array) -> pa.Array:
@@ -139,7 +141,7 @@ def _numbers(whole: Any, rest_us: Any, like: pa.Array, sign: Any) -> pa.Array:
 
 
 def from_numbers(after: Column, terms: RetypeTerms) -> Convert:
-    """Whole numbers that are written like dates. What is none becomes the zero date."""
+    """Return the conversion of integers that are written like dates. Invalid ones become the zero date."""
     zone = _zone(terms) if _is_stamp(after) else None
 
     def convert(values: pa.Array) -> pa.Array:
@@ -151,7 +153,7 @@ def from_numbers(after: Column, terms: RetypeTerms) -> Convert:
 
 
 def from_texts(after: Column, terms: RetypeTerms) -> Convert:
-    """Texts that are dates in their usual spelling, or begin with a letter."""
+    """Return the conversion of texts in the usual date format, or that begin with a letter."""
     zone = _zone(terms) if _is_stamp(after) else None
     is_rounded = terms.is_rounded
 
@@ -165,7 +167,7 @@ def from_texts(after: Column, terms: RetypeTerms) -> Convert:
 
 
 def times_from_texts(after: Column, terms: RetypeTerms) -> Convert:
-    """Texts that are written as a column of times shows them."""
+    """Return the conversion of texts in the format of a TIME column."""
 
     def convert(values: pa.Array) -> pa.Array:
         is_plain = pc.match_substring_regex(values, r"^-?\d{2,3}:[0-5]\d:[0-5]\d(\.\d{1,6})?$")
@@ -183,7 +185,7 @@ def times_from_texts(after: Column, terms: RetypeTerms) -> Convert:
 def _from_moments(
     found: list[datetime | None], like: pa.Array, after: Column, terms: RetypeTerms, zone: tzinfo | None
 ) -> pa.Array:
-    """None is the zero date."""
+    """Return an array of moments; None is the zero date."""
     read = pa.array(found, clocks.MOMENT)
     is_zero = np.asarray(pc.and_(read.is_null(), like.is_valid()))
     micros = clocks.fewer_digits_of_moments(
@@ -193,7 +195,7 @@ def _from_moments(
 
 
 def _moment_of_number(number: int) -> datetime | None:
-    """YYMMDD or YYYYMMDD, and hhmmss behind it."""
+    """Parse YYMMDD or YYYYMMDD, optionally followed by hhmmss."""
     size = len(str(number))
     if number == 0:
         return None
@@ -244,7 +246,7 @@ def _refuse_nulls(values: pa.Array, terms: RetypeTerms) -> None:
 
 
 def _read(values: pa.Array, before: Column, terms: RetypeTerms, zone: tzinfo | None) -> _Read:
-    """``zone``: the session's, where its clocks count."""
+    """Read a column's values; ``zone``: the session's, if the conversion depends on local time."""
     is_zero = np.zeros(len(values), np.bool_)
     if terms.zero_dates is ZeroDates.STRING:
         zeros = pc.fill_null(pc.starts_with(values, "0000-00-00"), False)
@@ -261,7 +263,7 @@ def _utc(values: pa.Array) -> pa.Array:
 
 
 def _written(micros: Any, read: _Read, after: Column, terms: RetypeTerms, zone: tzinfo | None) -> pa.Array:
-    """``zone``: the session's, where its clocks count."""
+    """Write moments to a column; ``zone``: the session's, if the conversion depends on local time."""
     is_late = (micros >= _END_US) & np.asarray(read.values.is_valid())
     if terms.is_mariadb and is_late.any():
         raise UnfitError("a moment after the year 9999")

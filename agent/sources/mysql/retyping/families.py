@@ -1,4 +1,4 @@
-"""Type families: column types that convert alike, and pairs of types under which values stay the same. Pure."""
+"""Type families: groups column types that convert alike, and finds type changes that keep all values. Pure."""
 
 from enum import Enum, auto
 from typing import Final
@@ -10,7 +10,7 @@ from agent.sources.mysql.retyping import numbers, texts
 
 
 class Family(Enum):
-    """Types that convert alike."""
+    """Group of types that convert alike."""
 
     WHOLE = auto()
     BIT = auto()
@@ -24,7 +24,7 @@ class Family(Enum):
     BYTES = auto()
     MEMBERS = auto()
     JSON = auto()
-    #: values of their own, which nothing else becomes or comes from: geometry, vector, uuid, inet4, inet6
+    #: types without conversions: geometry, vector, uuid, inet4, inet6
     OPAQUE = auto()
 
 
@@ -54,7 +54,10 @@ TEMPORAL: Final = frozenset({*CALENDAR, Family.TIME})
 
 
 def family_of(column: Column) -> Family:
-    """:raises ValueError: a type that Weir does not read."""
+    """Return the type's family.
+
+    :raises ValueError: an unsupported type.
+    """
     kind = types.kind_of(column)
     if kind is Kind.COMPRESSED:
         return Family.BYTES if types.is_binary(column) else Family.TEXT
@@ -66,7 +69,7 @@ def family_of(column: Column) -> Family:
 
 
 def is_same(before: Column, after: Column) -> bool:
-    """Every value stays what it is."""
+    """Return whether every value stays the same."""
     old, new = family_of(before), family_of(after)
     if old is not new:
         return False
@@ -110,7 +113,7 @@ def _is_wider_text(before: Column, after: Column) -> bool:
         is_complete = texts.is_ascii_alike(after)
     shorts = [texts.is_short(column) for column in (before, after)]
     sizes = [texts.length_max(column) for column in (before, after)]
-    if shorts == [True, False]:  # characters, and bytes
+    if shorts == [True, False]:  # a length in characters, and one in bytes
         sizes[0] *= texts.width(after)
     is_larger = sizes[0] <= sizes[1] and (shorts != [False, True])
     if shorts == [False, False] and _charset(before) != _charset(after):

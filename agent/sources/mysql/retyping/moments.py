@@ -1,7 +1,7 @@
-"""Dates and times as a server takes them into another column: rounding, time zones, what they print. Vectorised. Pure.
+"""Dates and times: rounding, time zones and text form, as the server converts them. Vectorised. Pure.
 
-A moment is a naive Arrow timestamp, of the session's time zone where the column is a ``timestamp``; a length of time
-is microseconds. A date that no calendar has is not in them: ``retyping`` sets it aside.
+A moment is a naive Arrow timestamp, in the session's time zone if the column is a ``timestamp``; a TIME value is a
+number of microseconds. Dates that no calendar has are handled separately, in ``retyping``.
 """
 
 from datetime import tzinfo
@@ -20,7 +20,7 @@ MICROS: Final = 1_000_000
 MOMENT: Final = pa.timestamp("us")
 _DAY_US: Final = 86_400 * MICROS
 _LONGEST_US: Final = (838 * 3600 + 59 * 60 + 59) * MICROS
-#: a ``timestamp`` holds what is after 0 and before this; newer servers hold more
+#: a ``timestamp`` is after 0 and before this; newer servers support more
 _STAMP_END_US: Final = (1 << 31) * MICROS
 Micros = npt.NDArray[np.int64]
 
@@ -30,17 +30,17 @@ def digits_of(column: Column) -> int:
 
 
 def micros(values: pa.Array) -> Micros:
-    """0 where there is none."""
+    """Return microseconds, 0 for NULL."""
     return np.asarray(pc.fill_null(values.cast(pa.int64()), 0).to_numpy(zero_copy_only=False), np.int64)
 
 
 def array(values: Micros, like: pa.Array, arrow: pa.DataType = MOMENT) -> pa.Array:
-    """NULL where ``like`` is."""
+    """Return an Arrow array, NULL where ``like`` is."""
     return pa.array(values, pa.int64(), mask=~np.asarray(like.is_valid())).cast(arrow)
 
 
 def fewer_digits(values: Micros, digits: int, *, is_rounded: bool) -> Micros:
-    """With so many digits behind the second. Both ways go by the size of the number, not by its sign."""
+    """Reduce to this number of fractional digits. Rounding and truncation both apply to the absolute value."""
     unit = 10 ** (6 - digits)
     size = np.abs(values)
     cut = size // unit * unit
@@ -50,7 +50,7 @@ def fewer_digits(values: Micros, digits: int, *, is_rounded: bool) -> Micros:
 
 
 def fewer_digits_of_moments(values: Micros, digits: int, *, is_rounded: bool) -> Micros:
-    """The same of moments, whose fraction counts upwards also before 1970."""
+    """The same for moments, whose fraction increases with time also before 1970."""
     unit = 10 ** (6 - digits)
     cut = values // unit * unit
     if is_rounded and unit > 1:
@@ -59,12 +59,15 @@ def fewer_digits_of_moments(values: Micros, digits: int, *, is_rounded: bool) ->
 
 
 def local(values: pa.Array, zone: tzinfo) -> pa.Array:
-    """Moments in UTC as the clocks of a time zone show them."""
+    """Convert moments in UTC to local time in a time zone."""
     return pc.local_timestamp(values.cast(pa.timestamp("us", "UTC")).cast(pa.timestamp("us", zone_name(zone))))
 
 
 def in_utc(values: pa.Array, zone: tzinfo) -> pa.Array:
-    """What clocks show as moments. :raises UnfitError: they showed that twice, or never."""
+    """Convert local times to moments in UTC.
+
+    :raises UnfitError: a local time is ambiguous or does not exist.
+    """
     name = zone_name(zone)
     early, late = (
         pc.assume_timezone(values, name, ambiguous=which, nonexistent=which).cast(pa.timestamp("us", "UTC"))
@@ -76,18 +79,18 @@ def in_utc(values: pa.Array, zone: tzinfo) -> pa.Array:
 
 
 def zone_name(zone: tzinfo) -> str:
-    """As Arrow takes it."""
+    """Return the time zone's name for Arrow."""
     key = getattr(zone, "key", None)
     if key is not None:
         return str(key)
     offset = zone.utcoffset(None)
-    assert offset is not None, "a fixed zone has one"
+    assert offset is not None, "a fixed time zone has an offset"
     minutes = round(offset.total_seconds() / 60)
     return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
 
 
 def is_stamp(values: Micros) -> npt.NDArray[np.bool_]:
-    """Whether a ``timestamp`` holds them."""
+    """Return whether a ``timestamp`` can hold the values."""
     return (values >= MICROS) & (values < _STAMP_END_US)
 
 
@@ -96,7 +99,7 @@ def is_beyond_stamps(values: Micros) -> bool:
 
 
 def print_moments(values: pa.Array, column: Column) -> pa.Array:
-    """As the server shows them in the column."""
+    """Format moments as the server does for the column."""
     if column.type_id == FieldType.DATE:
         return pc.strftime(values, "%Y-%m-%d")
     whole = pc.strftime(values.cast(pa.timestamp("s"), safe=False), "%Y-%m-%d %H:%M:%S")
@@ -121,7 +124,7 @@ def print_times(values: Micros, digits: int, like: pa.Array) -> pa.Array:
 
 
 def parse_times(values: pa.Array) -> Micros:
-    """Texts as ``print_times`` writes them."""
+    """Parse texts in the format of ``print_times``."""
     parts = pc.extract_regex(values, r"^(?P<sign>-?)(?P<h>\d+):(?P<m>\d+):(?P<s>\d+)(?:\.(?P<f>\d*))?$")
     hours, minutes, seconds = (_number(parts, name) for name in "hms")
     fraction = pc.utf8_rpad(pc.fill_null(pc.struct_field(parts, "f"), ""), 6, "0")
@@ -138,7 +141,10 @@ def _whole(values: Any) -> Micros:
 
 
 def within(values: Micros, *, is_rounded: bool) -> Micros:
-    """:raises UnfitError: one is longer than every server lets it be."""
+    """Check the range of TIME values.
+
+    :raises UnfitError: a value exceeds the range of some servers.
+    """
     longest = _LONGEST_US if is_rounded else _LONGEST_US + MICROS - 1
     if (np.abs(values) > longest).any():
         raise UnfitError("a time beyond 838:59:59")
@@ -146,7 +152,7 @@ def within(values: Micros, *, is_rounded: bool) -> Micros:
 
 
 def number_of_moments(values: pa.Array, column: Column) -> tuple[Micros, Micros]:
-    """YYYYMMDD or YYYYMMDDhhmmss, and microseconds behind them."""
+    """Return YYYYMMDD or YYYYMMDDhhmmss, and the microseconds."""
     date = micros(pc.year(values)) * 10_000 + micros(pc.month(values)) * 100 + micros(pc.day(values))
     if column.type_id == FieldType.DATE:
         return date, np.zeros(len(date), np.int64)
@@ -155,12 +161,12 @@ def number_of_moments(values: pa.Array, column: Column) -> tuple[Micros, Micros]
 
 
 def number_of_times(values: Micros) -> tuple[Micros, Micros]:
-    """hhmmss and microseconds, without their sign."""
+    """Return hhmmss and microseconds, without sign."""
     size = np.abs(values)
     seconds = size // MICROS
     return seconds // 3600 * 10_000 + seconds // 60 % 60 * 100 + seconds % 60, size % MICROS
 
 
 def clock_of(values: pa.Array) -> Micros:
-    """How far the day is."""
+    """Return the time of day in microseconds."""
     return np.mod(micros(values), _DAY_US)

@@ -1,7 +1,7 @@
-"""Numbers as a server takes them into another column: rounding, bounds, what it reads out of a text. By value. Pure.
+"""Numbers: rounding, bounds and parsing, as the server converts numbers to another column. By value. Pure.
 
-A lax server never refuses a number: what is too large becomes the bound, and a text the number that it begins with. A
-strict server refuses the statement instead, so that only values without loss come here.
+A non-strict server never refuses a number: one out of range becomes the bound, and a text the number that it begins
+with. A strict server refuses the statement instead, so that only lossless values reach this module.
 """
 
 import math
@@ -18,7 +18,7 @@ from agent.sources.mysql.decode.types import FieldType
 from agent.sources.mysql.values import moments
 
 Number = int | float | Decimal
-#: what a value becomes; raises ``UnfitError``
+#: converts a value; raises ``UnfitError``
 Store = Callable[[Any], Any]
 
 _WIDTHS: Final = {
@@ -28,31 +28,31 @@ _WIDTHS: Final = {
     FieldType.LONG: 32,
     FieldType.LONGLONG: 64,
 }
-#: every decimal of a server, with room for products
+#: precision for any decimal of a server, including products
 EXACT: Final = Context(prec=400, Emax=99_999, Emin=-99_999)
 _NUMBER: Final = re.compile(r"[ \t\n\v\f\r]*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)")
 _WHOLE: Final = re.compile(r"[ \t\n\v\f\r]*([+-]?\d+)")
 _YEAR: Final = re.compile(r"(\d{4}|\d{1,2})$")
-#: beyond these powers of ten all is the same
+#: beyond these exponents the result does not change
 _EXPONENT_MAX: Final = 5_000
-#: more than any column holds
+#: more digits than any column holds
 _DIGITS_MAX: Final = 100
 _HUGE: Final[int] = 10**_DIGITS_MAX
 _INT64_BOUND: Final = 1 << 63
-#: read as a signed number by some servers
+#: types that some servers read as a signed number
 _BY_SIGNED: Final = (FieldType.DECIMAL, FieldType.FLOAT, FieldType.DOUBLE)
 _FIRST_YEAR, _LAST_YEAR = 1901, 2155
-#: FLOATs within these are printed without an exponent by all servers
+#: all servers print FLOATs within these limits without an exponent
 _FLOAT_FROM, _FLOAT_TO = 1e-14, 9e13
 _FLOAT_DIGITS, _DOUBLE_DIGITS = 6, 15
 
 
 class UnfitError(ValueError):
-    """What the server makes of this value is not known for sure. The text says why."""
+    """The server's conversion of this value is not known for certain. The text has the reason."""
 
 
 def bounds(column: Column) -> tuple[int, int]:
-    """The least and the largest value of a column of whole numbers."""
+    """Return the minimum and maximum of an integer column."""
     if column.type_id == FieldType.BIT:
         return 0, (1 << column.modifier) - 1
     width = _WIDTHS[FieldType(column.type_id)]
@@ -60,7 +60,7 @@ def bounds(column: Column) -> tuple[int, int]:
 
 
 def parsed(text: str) -> Decimal:
-    """The number that a text begins with; 0 where it begins with none."""
+    """Return the number that a text begins with; 0 if there is none."""
     found = _NUMBER.match(text)
     if found is None:
         return Decimal(0)
@@ -71,7 +71,7 @@ def parsed(text: str) -> Decimal:
 
 
 def parsed_decimal(value: Decimal | str) -> Decimal:
-    """One with more than 38 digits is a text."""
+    """Return a decimal, which is a text if it has more than 38 digits."""
     return EXACT.create_decimal(value) if isinstance(value, str) else value
 
 
@@ -82,7 +82,7 @@ def whole_text(column: Column) -> Store:
 
 
 def rounded(number: Number, *, source: Column) -> int:
-    """A whole number: decimals go away from zero at a half, floats to the even one."""
+    """Round to an integer: decimals half away from zero, floats half to even."""
     if isinstance(number, int):
         return number
     if isinstance(number, Decimal):
@@ -95,7 +95,7 @@ def rounded(number: Number, *, source: Column) -> int:
 
 
 def whole(column: Column, source: Column) -> Store:
-    """Into an integer."""
+    """Return the conversion to an integer."""
     low, high = bounds(column)
 
     def store(number: Number) -> int:
@@ -108,7 +108,7 @@ def whole(column: Column, source: Column) -> Store:
 
 
 def bit(column: Column, source: Column) -> Store:
-    """Into bits: those of 64 that a negative number has."""
+    """Return the conversion to BIT: a negative number has the bits of its 64-bit form."""
     _, high = bounds(column)
 
     def store(number: Number) -> int:
@@ -123,7 +123,7 @@ def bit(column: Column, source: Column) -> Store:
 
 
 def whole_prefix(text: str) -> int:
-    """What bits take from a text: no fraction, no exponent."""
+    """Return the integer that a text begins with, as BIT reads it: no fraction, no exponent."""
     found = _WHOLE.match(text)
     if found is None:
         return 0
@@ -134,7 +134,7 @@ def whole_prefix(text: str) -> int:
 
 
 def signed_bits(value: int | Decimal) -> int:
-    """Bits as a number that some servers read as a signed one."""
+    """Return BIT as a number if servers that read it as signed agree."""
     number = int(value)
     if number >= _INT64_BOUND:
         raise UnfitError("a number beyond 63 bits")
@@ -181,7 +181,7 @@ def decimal(column: Column) -> Store:
 
 
 def real(column: Column) -> Store:
-    """Into a FLOAT or DOUBLE; one of (m,d) is rounded to its digits, which is left to servers."""
+    """Return the conversion to FLOAT or DOUBLE; those with (m,d), which are rounded, are not supported."""
     is_float = column.type_id == FieldType.FLOAT
     largest = float(np.finfo(np.float32 if is_float else np.float64).max)
 
@@ -199,7 +199,7 @@ def real(column: Column) -> Store:
 
 
 def real_text(value: float, column: Column) -> str:
-    """As the server prints it: six digits of a FLOAT, of a DOUBLE as many as distinguish it from its neighbours."""
+    """Format like the server: a FLOAT with six digits, a DOUBLE with the shortest digits that identify it."""
     if places := printed_places(column):
         return f"{value:.{places}f}"
     if column.type_id == FieldType.FLOAT:
@@ -214,7 +214,7 @@ def real_text(value: float, column: Column) -> str:
 
 
 def printed_places(column: Column) -> int:
-    """Digits behind the point that a FLOAT(m,d) is always printed with; 0 where it has none."""
+    """Return the number of decimals that a FLOAT(m,d) is always printed with; 0 if it has none."""
     found = re.search(r"\(\d+,(\d+)\)", column.type_name) if column.type_id != FieldType.DECIMAL else None
     return int(found[1]) if found else 0
 
@@ -223,13 +223,13 @@ def _scientific(value: float) -> tuple[str, str, str]:
     shortest = Decimal(repr(value))
     sign, digits, exponent = shortest.as_tuple()
     text = "".join(map(str, digits)) or "0"
-    assert isinstance(exponent, int), "no infinity is stored"
+    assert isinstance(exponent, int), "infinities cannot be stored"
     mantissa = ("-" if sign else "") + text
     return mantissa, "e", str(exponent + len(text) - 1 if any(digits) else 0)
 
 
 def _laid_out(digits: str, point: int, value: float) -> str:
-    """``point``: how many digits are before it."""
+    """Lay out the digits; ``point``: number of digits before the decimal point."""
     if value == 0:
         return "0"
     if -_DOUBLE_DIGITS < point <= _DOUBLE_DIGITS:

@@ -1,11 +1,11 @@
-"""Retyping: what existing values become when a statement gives their column another type, as the server converts them.
+"""Retyping: converts existing values when a statement changes their column's type, like the server.
 
-``conversion`` answers for every pair of columns: they stay as they are (None), there is a function (``Exact``), or
-only the server knows (``Refused``), and the table is held. A function may refuse single values in the same
-way (``DecodeError``). Most work is done on whole arrays; what is rare, on the distinct values of one.
+``conversion`` returns, for every pair of columns: None if values stay the same, a function (``Exact``), or ``Refused``
+if only the server knows the result, so that the table is held. A function may refuse single values in the same way
+(``DecodeError``). Most conversions work on whole arrays, rare ones on the distinct values of an array.
 
-A strict server ends a statement that would lose something, so that its values are those that any server keeps: one
-function serves both modes.
+A strict server refuses a statement that would lose data, so the remaining values convert as on any server: one function
+is correct for both modes.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.errors import DecodeError
+from agent.errors import RESYNC, DecodeError
 from agent.rows.schema import Column, TableSchema
 from agent.rows.schema_change import Conversion, Convert, Exact, Refused
 from agent.sources.mysql.decode import types
@@ -37,8 +37,8 @@ _NOT_KNOWN: Final = "Weir does not know what the server makes of {} as {}"
 def conversions(
     before: TableSchema, after: TableSchema, origins: Mapping[str, str], context: Mapping[str, str]
 ) -> dict[str, Conversion]:
-    """See ``agent.sources.registry.conversions``; nothing where the record has no context, as it was before there was
-    one."""
+    """See ``agent.sources.registry.conversions``; empty if the record has no context because an older version wrote
+    it."""
     terms = RetypeTerms.from_context(context, after.zero_dates)
     if terms is None:
         return {}
@@ -48,7 +48,7 @@ def conversions(
 
 
 def conversion(before: Column, after: Column, terms: RetypeTerms) -> Conversion:
-    """``terms``: of the statement that made the one of the other."""
+    """Return the conversion. ``terms``: of the statement that changed the type."""
     found = _conversion(before, after, terms)
     if isinstance(found, Refused) or not (after.name in terms.required and not terms.is_strict):
         return found
@@ -79,7 +79,7 @@ def _arrow(column: Column, terms: RetypeTerms) -> pa.DataType:
 
 
 def _named(convert: Convert, before: Column, after: Column) -> Convert:
-    """With an error that says what it is about."""
+    """Add columns and types to errors of ``convert``."""
 
     def named(values: pa.Array) -> pa.Array:
         try:
@@ -88,17 +88,17 @@ def _named(convert: Convert, before: Column, after: Column) -> Convert:
             reason = str(error).splitlines()[0][:160]
             raise DecodeError(
                 f"column {after.name} has become {after.type_name} and was {before.type_name}, and what the server "
-                f"makes of a value is not known ({reason}); create the changefeed again for a new snapshot"
+                f"makes of a value is not known ({reason}); {RESYNC}"
             ) from error
 
     return named
 
 
 def _mapped(values: pa.Array, scalar: Scalar, arrow: pa.DataType) -> pa.Array:
-    """Each distinct value once."""
+    """Convert each distinct value once."""
     encoded = values.dictionary_encode()
     found = [scalar(value) for value in encoded.dictionary.to_pylist()]
-    if pa.types.is_string(arrow):  # a decimal that is too long for one
+    if pa.types.is_string(arrow):  # decimals that exceed decimal128
         found = [f"{item:f}" if isinstance(item, Decimal) else item for item in found]
     if pa.types.is_boolean(arrow):
         found = [None if item is None else bool(item) for item in found]
@@ -106,7 +106,7 @@ def _mapped(values: pa.Array, scalar: Scalar, arrow: pa.DataType) -> pa.Array:
 
 
 def _without_nulls(after: Column, convert: Convert | None, terms: RetypeTerms) -> Conversion:
-    """NOT NULL for the first time: a lax server writes the type's zero."""
+    """Handle a column that becomes NOT NULL: a non-strict server replaces NULL by the type's zero."""
     schema = TableSchema(0, "", "", (after,), zero_dates=terms.zero_dates)
     text = "" if after.type_id == FieldType.ENUM else implicit_text(after)
     is_known = isinstance(text, str) and after.type_id not in (FieldType.TIMESTAMP2, FieldType.JSON)
@@ -117,8 +117,7 @@ def _without_nulls(after: Column, convert: Convert | None, terms: RetypeTerms) -
             return found
         if not is_known:
             raise DecodeError(
-                f"column {after.name} has become NOT NULL, and what the server put for NULL is not known; create the "
-                "changefeed again for a new snapshot"
+                f"column {after.name} has become NOT NULL, and what the server put for NULL is not known; {RESYNC}"
             )
         value = fills.fill_value(schema, after.name, str(text))
         return pc.if_else(values.is_valid(), found, value)
@@ -127,9 +126,9 @@ def _without_nulls(after: Column, convert: Convert | None, terms: RetypeTerms) -
 
 
 def _by_array(before: Column, after: Column, families: tuple[Family, Family], terms: RetypeTerms) -> Convert | None:
-    """The ways that whole arrays have; None where values are converted one by one.
+    """Return the conversion of whole arrays; None if values are converted one by one.
 
-    :raises UnfitError: there is no way.
+    :raises UnfitError: there is no conversion.
     """
     old, new = families
     arrow = _arrow(after, terms)
@@ -171,7 +170,7 @@ def _by_array(before: Column, after: Column, families: tuple[Family, Family], te
 
 
 def _texts(before: Column, after: Column) -> Convert:
-    """Texts that are short and plain stay; the others are looked at."""
+    """Keep short plain texts, and convert the others."""
     store, limit = retyping_texts.text(after), retyping_texts.length_max(after)
     is_char = after.type_id == FieldType.STRING
     size = (

@@ -1,7 +1,7 @@
-"""Retyping terms: the server, SQL mode, time zone and NOT NULL columns of a statement that changed columns' types.
+"""Retyping terms: the server, SQL mode, time zone and NOT NULL columns of a statement that changed column types.
 
-They travel in the record of the change (``reactor.records.changefeed.TableChange.context``). A record without them
-was written before there were any.
+They are stored in the record of the change (``reactor.records.changefeed.TableChange.context``); records of older
+versions have none.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from agent.rows.schema import ZeroDates
 from agent.sources.mysql.values.session import Session
 
 _STRICT: Final = 1 << 21 | 1 << 22
-#: MySQL cuts instead of rounding; MariaDB rounds instead of cutting
+#: with this SQL mode MySQL truncates instead of rounding; with the other one MariaDB rounds instead of truncating
 _TRUNCATES, _ROUNDS = 1 << 32, 1 << 34
 _PADS_CHARS: Final = 1 << 31
 _MARIADB, _MYSQL = "mariadb", "mysql"
@@ -21,8 +21,8 @@ _MARIADB, _MYSQL = "mariadb", "mysql"
 
 @dataclass(frozen=True, slots=True)
 class RetypeTerms:
-    """``sql_mode``: None where it is not known, as for a copy that a tool has filled. ``required``: columns that the
-    statement says NOT NULL of."""
+    """``sql_mode``: None if unknown, as for a copy that a tool has filled. ``required``: columns that the statement
+    declares NOT NULL."""
 
     is_mariadb: bool
     sql_mode: int | None = None
@@ -36,14 +36,14 @@ class RetypeTerms:
 
     @property
     def is_rounded(self) -> bool | None:
-        """What becomes of digits behind the second that have no place; None where it is not known."""
+        """Whether excess fractional digits of seconds are rounded; None if unknown."""
         if self.sql_mode is None:
             return None
         return bool(self.sql_mode & _ROUNDS) if self.is_mariadb else not self.sql_mode & _TRUNCATES
 
     @property
     def pads_chars(self) -> bool:
-        """Whether a ``char`` is read with all its blanks."""
+        """Whether a ``char`` is read with its trailing spaces."""
         return self.sql_mode is not None and bool(self.sql_mode & _PADS_CHARS)
 
     @property
@@ -60,7 +60,7 @@ class RetypeTerms:
 
     @classmethod
     def from_context(cls, fields: Mapping[str, str], zero_dates: ZeroDates) -> Self | None:
-        """None where there are none."""
+        """Return the terms; None if the record has none."""
         if "server" not in fields:
             return None
         required = fields.get("required", "")

@@ -1,7 +1,7 @@
-"""Texts, bytes and members as a server takes them into another column: character sets, lengths, zeros. By value. Pure.
+"""Texts, bytes and members: character sets, lengths and padding, as the server converts them. By value. Pure.
 
-A character that a set does not have becomes ``?``. What is too long is cut, by characters in ``char`` and ``varchar``,
-by bytes in all others. Where two texts are one to a collation and not to us, the value is refused.
+A character that a character set lacks becomes ``?``. Excess length is truncated, by characters in ``char`` and
+``varchar``, by bytes in all others. A value is refused if only its collation can decide whether two texts are equal.
 """
 
 import re
@@ -15,7 +15,7 @@ from agent.sources.mysql.decode import charsets, types
 from agent.sources.mysql.decode.types import FieldType, Kind
 from agent.sources.mysql.retyping.numbers import UnfitError
 
-#: every character has a place in them, and two of our texts are two of theirs
+#: character sets that have every character, with distinct encodings
 _COMPLETE: Final = {
     "utf8mb4": "utf-8",
     "utf16": "utf-16-be",
@@ -23,7 +23,7 @@ _COMPLETE: Final = {
     "utf32": "utf-32-be",
 }
 _BASIC: Final = {"utf8mb3": "utf-8", "ucs2": "utf-16-be"}
-#: collations for which A is a
+#: collations that ignore case
 _CASELESS: Final = frozenset({8, 11, 33, 45, 76, 192, 224, 246, 255, 2048, 2304})
 _DIGITS: Final = re.compile(r"\d+$")
 _SIGNED: Final = re.compile(r"[+-]\d+$")
@@ -31,12 +31,12 @@ _BASIC_MAX = "\uffff"
 
 
 def is_short(column: Column) -> bool:
-    """``char`` or ``varchar``: of a length in characters."""
+    """Return whether it is ``char`` or ``varchar``, whose length counts characters."""
     return column.type_id in (FieldType.STRING, FieldType.VARCHAR, FieldType.VARCHAR_COMPRESSED)
 
 
 def length_max(column: Column) -> int:
-    """Characters of a ``char`` or ``varchar``, bytes of all others."""
+    """Return the maximum characters of a ``char`` or ``varchar``, bytes of all others."""
     if not is_short(column):
         return (1 << 8 * column.modifier) - 1
     size = column.modifier - (column.type_id == FieldType.VARCHAR_COMPRESSED)
@@ -48,22 +48,22 @@ def charset(column: Column) -> str:
 
 
 def width(column: Column) -> int:
-    """Bytes of its longest character."""
+    """Return the bytes of the longest character."""
     return charsets.bytes_per_character(charset(column))
 
 
 def is_complete(column: Column) -> bool:
-    """Whether its character set has every character."""
+    """Return whether the character set has every character."""
     return charsets.charset_of(column.collation) in _COMPLETE
 
 
 def is_ascii_alike(column: Column) -> bool:
-    """Whether ASCII is one byte each in its character set."""
+    """Return whether the character set encodes ASCII as single bytes."""
     return charsets.charset_of(column.collation) not in {"swe7", "ucs2", "utf16", "utf16le", "utf32"}
 
 
 def text(column: Column) -> Callable[[str], str]:
-    """Into a column of text."""
+    """Return the conversion to a text column."""
     limit, is_char = length_max(column), column.type_id == FieldType.STRING
 
     def store(value: str) -> str:
@@ -77,7 +77,7 @@ def text(column: Column) -> Callable[[str], str]:
 
 
 def _cut(value: str, column: Column, limit: int) -> str:
-    """At most so many bytes of whole characters."""
+    """Truncate to this number of bytes, at a character boundary."""
     if len(value) * charsets.bytes_per_character(charsets.charset_of(column.collation)) <= limit:
         return value
     data = encoded(value, column)
@@ -92,7 +92,7 @@ def _cut(value: str, column: Column, limit: int) -> str:
 
 
 def translated(value: str, collation: int) -> str:
-    """In another character set, read back."""
+    """Encode in another character set and decode again."""
     charset = charsets.charset_of(collation)
     if charset in _COMPLETE or (value.isascii() and charset != "swe7"):
         return value
@@ -108,7 +108,7 @@ def translated(value: str, collation: int) -> str:
 
 @lru_cache(maxsize=64)
 def _bytes_of(charset: str) -> dict[str, int]:
-    """The byte of each character."""
+    """Return the byte of each character."""
     found: dict[str, int] = {}
     for number, letter in enumerate(charsets.table(charset)):
         found.setdefault(letter, number)
@@ -117,12 +117,12 @@ def _bytes_of(charset: str) -> dict[str, int]:
 
 @lru_cache(maxsize=64)
 def _has_gaps(charset: str) -> bool:
-    """Some bytes are shown as ``?`` and are others."""
+    """Return whether some bytes are displayed as ``?`` though they are not."""
     return charset != "ascii" and charsets.is_single_byte(charset) and charsets.table(charset).count("?") > 1
 
 
 def encoded(value: str, column: Column) -> bytes:
-    """The bytes that the column has."""
+    """Return the bytes that the column stores."""
     charset = charsets.charset_of(column.collation)
     if codec := {**_COMPLETE, **_BASIC}.get(charset):
         return value.encode(codec)
@@ -135,7 +135,7 @@ def encoded(value: str, column: Column) -> bytes:
 
 
 def decoded(data: bytes, column: Column) -> str:
-    """Bytes as the text that a column makes of them."""
+    """Decode bytes as the column's text."""
     charset = charsets.charset_of(column.collation)
     try:
         if codec := {**_COMPLETE, **_BASIC}.get(charset):
@@ -154,14 +154,17 @@ def decoded(data: bytes, column: Column) -> str:
 
 
 def plain(data: bytes) -> str:
-    """:raises UnfitError: it is not ASCII."""
+    """Return ASCII text.
+
+    :raises UnfitError: the bytes are not ASCII.
+    """
     if not data.isascii():
         raise UnfitError("bytes beyond ASCII")
     return data.decode("ascii")
 
 
 def binary(column: Column) -> Callable[[bytes], bytes]:
-    """Into a column of bytes; ``binary(n)`` is filled up with zeros."""
+    """Return the conversion to a binary column; ``binary(n)`` is padded with zeros."""
     limit, is_padded = length_max(column), types.kind_of(column) is Kind.BINARY
 
     def store(data: bytes) -> bytes:
@@ -172,7 +175,7 @@ def binary(column: Column) -> Callable[[bytes], bytes]:
 
 
 def number_of(value: str, column: Column) -> int:
-    """The number of an enum's member, or the bits of a set's."""
+    """Return the number of an enum's member, or a set's bits."""
     if "" in column.members and not value:
         raise UnfitError("the empty member, which may be none")
     if column.type_id == FieldType.ENUM:
@@ -182,7 +185,7 @@ def number_of(value: str, column: Column) -> int:
 
 
 def member(column: Column, source: Column) -> Callable[[str], str]:
-    """Into an enum or set. A text that is no member may be the number of one."""
+    """Return the conversion to an enum or set. A text that is not a member may be the number of one."""
     of_number = member_of_number(column)
 
     def of_digits(value: str) -> str:
@@ -229,7 +232,7 @@ def _into_set(column: Column, of_digits: Callable[[str], str]) -> Callable[[str]
 
 
 def _found(value: str, column: Column) -> str | None:
-    """The member that the column takes the text for; None where it is none."""
+    """Return the member that the column recognises in the text, or None."""
     if value in column.members:
         return value
     if value[:1].isspace() or not value.isprintable() or _SIGNED.match(value):

@@ -1,6 +1,6 @@
-"""Single values: one value of a column as another column takes it: as a number, a text, or bytes. Pure.
+"""Single values: converts a value of a column to a number, a text or bytes for another column. Pure.
 
-For whole arrays see ``retyping``; dates and times are its business too.
+``retyping`` converts whole arrays, including dates and times.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def by_value(before: Column, after: Column, families: tuple[Family, Family], ter
 
 
 def _number_of(before: Column, old: Family, new: Family, terms: RetypeTerms) -> Scalar | None:
-    """A value as a number."""
+    """Return the conversion via a number."""
     match old:
         case Family.BIT if new is Family.REAL:
             return numbers.signed_bits
@@ -69,7 +69,7 @@ def number_store(before: Column, after: Column, new: Family) -> Scalar | None:
 
 
 def _text_of(before: Column, old: Family) -> Scalar | None:
-    """A value as the server prints it."""
+    """Return the conversion to the text that the server prints."""
     if old in (Family.DECIMAL, Family.REAL) and "zerofill" in before.type_name:
         return None
     match old:
@@ -98,7 +98,7 @@ def _into_text(before: Column, after: Column, families: tuple[Family, Family], t
     if old is Family.BYTES and new is Family.BYTES:
         return texts.binary(after)
     if FieldType.STRING == before.type_id == after.type_id and before.modifier == after.modifier:
-        return None  # copied as it lies in the row, by some servers
+        return None  # some servers copy the stored bytes
     if new is Family.MEMBERS and old is Family.BYTES:
         found = texts.member(after, before)
         return lambda value: found(texts.plain(value))
@@ -117,7 +117,7 @@ def _into_text(before: Column, after: Column, families: tuple[Family, Family], t
 
 
 def _bits_of(before: Column, after: Column, new: Family) -> Scalar:
-    """The bytes in which bits lie."""
+    """Return the conversion via the stored bytes of BIT."""
     size = (before.modifier + 7) // 8
     if new is Family.BYTES:
         return lambda value: int(value).to_bytes(size)
@@ -126,7 +126,7 @@ def _bits_of(before: Column, after: Column, new: Family) -> Scalar:
 
 
 def from_text(before: Column, after: Column, new: Family) -> Scalar | None:
-    """From a text to what the column holds."""
+    """Return the conversion from a text."""
     if new is Family.TEXT:
         return texts.text(after)
     if new is Family.MEMBERS:

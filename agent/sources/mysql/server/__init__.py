@@ -1,1 +1,1 @@
-"""Server: connection, catalog, grants; everything that is asked in SQL."""
+"""Server access: connection, catalog and grants; all SQL queries."""

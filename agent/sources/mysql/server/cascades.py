@@ -1,7 +1,7 @@
-"""Cascades: find the tables that a server changes through foreign keys without an event in its binlog.
+"""Cascades: finds the tables that a server changes through foreign keys without logging it in the binlog.
 
-InnoDB carries out ON DELETE CASCADE and its like below the log, on MariaDB and on MySQL before 9.6; a replica has the
-same foreign keys and does the same, and a sink has not. Newer MySQLs carry them out above it, unless set otherwise.
+InnoDB executes ON DELETE CASCADE and similar actions below the log, on MariaDB and on MySQL before 9.6; a replica has
+the same foreign keys and repeats them, a sink does not. Newer MySQLs execute them above it, unless set otherwise.
 """
 
 import re
@@ -18,20 +18,20 @@ _ACTION: Final = re.compile(
 
 
 def logs_cascades(connection: Connection) -> bool:
-    """Whether the server logs what foreign keys do to rows."""
+    """Return whether the server logs row changes by foreign keys."""
     if connection.is_mariadb:
         return False
     rows = connection.query("SHOW GLOBAL VARIABLES LIKE 'innodb_native_foreign_keys'")
     return bool(rows) and rows[0][1] == "OFF"
 
 
-def unlogged_cascades(connection: Connection, tables: Sequence[tuple[str, str]]) -> list[str]:
-    """Those of ``tables`` whose rows change with their parents' and not in the binlog."""
+def unlogged_cascades(connection: Connection, tables: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return those of ``tables`` whose rows a change of the parent changes without logging."""
     if logs_cascades(connection):
         return []
     found = []
     for table in tables:
         [(_, definition, *_)] = connection.query(f"SHOW CREATE TABLE {qualified(*table)}")
         if _ACTION.search(str(definition)):
-            found.append(".".join(table))
+            found.append(table)
     return found

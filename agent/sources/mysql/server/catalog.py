@@ -1,10 +1,10 @@
-"""Catalog: reads table definitions from ``information_schema``, in the shape that table maps with full metadata have.
+"""Catalog: reads table definitions from ``information_schema``, in the form of table maps with full metadata.
 
-All columns, in their order: row events have generated columns too, also virtual ones, and invisible ones. A column is
-a key column when the server itself takes it for the primary key: without a declared one, that is the first unique key
-over NOT NULL columns. What the binlog does not say and the catalog does: that a column is a uuid or an IP address.
+All columns in their order: row events also have generated columns, even virtual ones, and invisible ones. A column is a
+key column if the server itself uses it as the primary key: without a declared one, this is the first unique key over
+NOT NULL columns. The catalog also has what the binlog lacks: that a column is a uuid or an IP address.
 
-A definition read here is that of the moment, unless a transaction that has touched the table holds off changes.
+A definition read here is the current one, unless a transaction that has accessed the table blocks changes.
 """
 
 import re
@@ -44,7 +44,7 @@ _PLAIN: Final = {
     "date": (FieldType.DATE, 0),
     "json": (FieldType.JSON, 4),
     "vector": (FieldType.VECTOR, 4),
-    # MariaDB's, which are fixed strings of bytes to the log
+    # MariaDB types that are logged as fixed-length binary strings
     "uuid": (FieldType.STRING, 16),
     "inet6": (FieldType.STRING, 16),
     "inet4": (FieldType.STRING, 4),
@@ -60,7 +60,7 @@ _STRINGS: Final = {
     "varchar": FieldType.VARCHAR,
     "varbinary": FieldType.VARCHAR,
 }
-#: by the bytes of a value's length
+#: by the number of bytes of a value's length
 _BLOBS: Final = {
     f"{size}{kind}": width for kind in ("text", "blob") for width, size in enumerate(("tiny", "", "medium", "long"), 1)
 }
@@ -80,13 +80,13 @@ _GEOMETRIES: Final = frozenset(
 _NAMED: Final = frozenset({"uuid", "inet4", "inet6"})
 _BINARY_COLLATION: Final = 63
 _MEMBER: Final = re.compile(r"'((?:[^']|'')*)'")
-#: as the server spells a member's letters, whatever the SQL mode
+#: escapes in ENUM and SET members as the server writes them, regardless of the SQL mode
 _ESCAPE: Final = re.compile(r"''|\\(.)", re.DOTALL)
 _ESCAPED: Final = {"0": "\0", "n": "\n", "r": "\r"}
 
 
 class Queries(Protocol):
-    """The part of ``connection.Connection`` that is needed here."""
+    """The part of ``connection.Connection`` that this module uses."""
 
     @property
     def is_mariadb(self) -> bool: ...
@@ -97,9 +97,9 @@ class Queries(Protocol):
 def read_schemas(
     connection: Queries, tables: Iterable[tuple[str, str]], *, zero_dates: ZeroDates = ZeroDates.NULL
 ) -> dict[int, TableSchema]:
-    """The definitions of the tables (schema, name), by id.
+    """Return the definitions of the tables (schema, name), by id.
 
-    :raises SourceConfigError: a table is gone, or has a column of a type that Weir does not know.
+    :raises SourceConfigError: a table is gone, or has a column of an unknown type.
     """
     wanted = sorted(set(tables))
     collations = read_collations(connection) if wanted else {}
@@ -127,13 +127,13 @@ def read_schemas(
 
 
 def database_collation(connection: Queries, name: str) -> int:
-    """The collation that texts of new tables get; 0 where there is no such database."""
+    """Return the default collation of a database; 0 if there is no such database."""
     rows = connection.query(_DATABASE_SQL.format(name=literal(name)))
     return read_collations(connection).get(str(rows[0][0]), 0) if rows else 0
 
 
 def names_of(connection: Queries, table_ids: Collection[int]) -> dict[int, tuple[str, str]]:
-    """Schema and name of the tables with these ids; what is gone is not in it."""
+    """Return schema and name of the tables with these ids; dropped tables are missing from the result."""
     rows = [(str(schema_name), str(name)) for schema_name, name in connection.query(_NAMES_SQL)]
     return {number: table for table in rows if (number := table_id(*table)) in table_ids}
 
@@ -143,7 +143,7 @@ def _column_rows(connection: Queries, schema_name: str, names: Collection[str]) 
 
 
 def _asking(sql: str, schema_name: str, names: Collection[str]) -> str:
-    # One name by =: the server then opens that table only.
+    # compare a single name by =: the server then opens only that table
     listed = ", ".join(literal(name) for name in sorted(names))
     which = f"table_name = {listed}" if len(names) == 1 else f"table_name IN ({listed})"
     return sql.format(tables=f"table_schema = {literal(schema_name)} AND {which}")
@@ -154,7 +154,7 @@ def _table_of(row: Sequence[Any]) -> tuple[str, str]:
 
 
 def read_collations(connection: Queries) -> dict[str, int]:
-    """Numbers by name. Some of MariaDB's have one for each character set, which only this table tells."""
+    """Return collation numbers by name. Some MariaDB collations have one per character set, only in this table."""
     if connection.is_mariadb:
         table = "information_schema.collation_character_set_applicability"
         columns = connection.query(
@@ -170,7 +170,7 @@ def read_collations(connection: Queries) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """A line of ``information_schema.columns``, behind the table's name."""
+    """A row of ``information_schema.columns``, without the table's name."""
 
     name: str
     data_type: str
@@ -200,7 +200,7 @@ class _Described:
 
     @property
     def is_old(self) -> bool:
-        """A date with the layout of before MySQL 5.6, which a server keeps until the table is rebuilt."""
+        """Whether it is a date in the format of before MySQL 5.6, which a server keeps until the table is rebuilt."""
         return "mariadb-5.3" in self.column_type
 
     @property
@@ -208,7 +208,7 @@ class _Described:
         return "COMPRESSED" in self.column_type
 
     def name_of(self, column: Column) -> str:
-        """The type's name, with what the log does not say of it."""
+        """Return the type's name, with attributes that the log lacks."""
         display = self.column_type.partition("(")[2].partition(")")[0]
         is_zerofill = "zerofill" in self.column_type.split()
         return type_names.name_of(column, f"({display})" if display else "", is_zerofill=is_zerofill)
@@ -252,7 +252,7 @@ def _collation(line: _Described, type_id: int, collations: dict[str, int]) -> in
 
 
 def _layout(line: _Described) -> tuple[int, int] | None:
-    """Field type and modifier, as ``types`` has them."""
+    """Return field type and modifier, as ``types`` has them."""
     kind = line.data_type
     if kind in _PLAIN:
         return _PLAIN[kind]

@@ -1,11 +1,12 @@
 """Connection: one connection to MySQL or MariaDB, from a URI to a raw socket after the handshake.
 
-PyMySQL does the handshake (native, caching_sha2 and ed25519 passwords, TLS) and carries commands and small result sets.
-It reads no byte further than the answer it waits for, so whoever asks for a binlog or a large result with
+PyMySQL performs the handshake (native, caching_sha2 and ed25519 passwords, TLS) and carries commands and small result
+sets. It never reads beyond the answer it waits for, so code that requests a binlog or a large result with
 ``send_command`` finds the socket exactly at the first packet of the answer.
 
-Every failure leaves as one line of ``agent.errors``: cause, then cure, and never with a password.
-``agent.sources.mysql.server.uri`` reads the URI; ``agent.sources.mysql.server.refusals`` finds the words for a refusal.
+Every failure is raised as one line of ``agent.errors``: cause, then cure, and never with a password.
+``agent.sources.mysql.server.uri`` parses the URI; ``agent.sources.mysql.server.refusals`` translates the server's
+errors.
 """
 
 import contextlib
@@ -16,9 +17,15 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import pymysql
-from pymysql.constants import COMMAND
+from pymysql.constants import COMMAND, SERVER_STATUS
 
-from agent.errors import SourceAuthError, SourceConfigError, SourceError, SourceUnreachableError
+from agent.errors import (
+    SourceAuthError,
+    SourceConfigError,
+    SourceError,
+    SourceUnreachableError,
+    StatementRefusedError,
+)
 from agent.sources.mysql.server.refusals import refusal
 from agent.sources.mysql.server.uri import SslMode, Target, parse_uri
 
@@ -34,7 +41,6 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 _TLS_FAILED = 2026
 _LOST = (2006, 2013)
 _ACCESS_DENIED, _LACKS_RIGHT = 1045, 1227
-_REFUSED_PLUGIN = 2061
 
 
 class Connection:
@@ -47,6 +53,7 @@ class Connection:
         self.socket: socket.socket = core._sock
         self.is_mariadb = "mariadb" in core.server_version.lower()
         self.server_version = _version(core.server_version)
+        self.is_aborted = False
 
     @property
     def is_tls(self) -> bool:
@@ -69,8 +76,18 @@ class Connection:
             return [_text_row(row) for row in self._core._result.rows or ()]
 
     def execute(self, sql: str, *, timeout_s: float = _QUERY_TIMEOUT_S) -> None:
-        """Run one statement whose rows nobody wants."""
+        """Run one statement and discard its rows."""
         self.query(sql, timeout_s=timeout_s)
+
+    def is_in_transaction(self) -> bool:
+        """Return whether the session is alive, and in the transaction that it began."""
+        try:
+            with contextlib.suppress(StatementRefusedError):  # a KILL QUERY that came late
+                self.execute("DO 0")
+            self.execute("DO 0")
+        except SourceError:
+            return False
+        return bool(self._core.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
 
     def command(self, code: int, payload: bytes) -> None:
         """Send a command that answers with OK."""
@@ -85,6 +102,7 @@ class Connection:
 
     def abort(self) -> None:
         """Make every call that waits on this connection fail now; may be called from another thread."""
+        self.is_aborted = True
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
@@ -122,10 +140,30 @@ class _Translation:
             code, message = _code(error), str(error.args[-1])
             if code in _LOST:
                 raise _lost(self._target) from error
-            # whoever is in already lacks a right and not the password
+            # a connected user lacks a privilege, not the password
             raise refusal(_LACKS_RIGHT if code == _ACCESS_DENIED else code, message, self._target) from error
         if isinstance(error, OSError):
             raise _lost(self._target) from error
+
+
+class _Core(pymysql.connections.Connection):  # type: ignore[misc]
+    """PyMySQL's connection, which never sends the password in clear without TLS. A Unix socket counts as TLS."""
+
+    #: ``ssl-mode=disabled``: the user trusts the network
+    trusts_line = False
+    _key: object = None
+
+    @property
+    def server_public_key(self) -> Any:
+        """The key with which ``sha2`` encrypts the password without TLS: an impostor could send its own, and read the
+        password."""
+        if not self.trusts_line:
+            raise _ClearPasswordRefused
+        return self._key
+
+    @server_public_key.setter
+    def server_public_key(self, key: object) -> None:
+        self._key = key
 
 
 class _OnlyEncrypted:
@@ -134,19 +172,33 @@ class _OnlyEncrypted:
     def __init__(self, core: pymysql.connections.Connection) -> None:
         self._core = core
 
-    def authenticate(self, packet: object) -> Any:
+    def authenticate(self, packet: Any) -> Any:
         if not self._core._secure:
-            raise pymysql.err.OperationalError(_REFUSED_PLUGIN, "a password in clear needs ssl-mode=required")
+            raise _ClearPasswordRefused
+        return self._answer(packet)
+
+    def _answer(self, packet: Any) -> Any:
         self._core.write_packet(self._core.password + b"\0")
         return self._core._read_packet()
+
+
+class _DialogOnlyEncrypted(_OnlyEncrypted):
+    """The same for MariaDB's PAM, which asks."""
+
+    def _answer(self, packet: Any) -> Any:
+        return self._core._process_auth(b"dialog", packet)
+
+
+class _ClearPasswordRefused(pymysql.err.OperationalError):  # type: ignore[misc]
+    """The server requests a clear-text password over an unencrypted connection."""
 
 
 def connect(source: str | Target) -> Connection:
     """Open a session.
 
-    :raises SourceUnreachableError: nobody answers there, or not in time.
+    :raises SourceUnreachableError: there is no answer in time.
     :raises SourceAuthError: user, password or certificate refused.
-    :raises SourceConfigError: malformed URI, unknown database, TLS that cannot be agreed.
+    :raises SourceConfigError: malformed URI, unknown database, TLS negotiation failed.
     """
     target = parse_uri(source) if isinstance(source, str) else source
     tls = _tls_options(target)
@@ -167,7 +219,7 @@ def connect(source: str | Target) -> Connection:
 
 
 def _shake_hands(raw: socket.socket, target: Target, tls: dict[str, Any]) -> pymysql.connections.Connection:
-    core = pymysql.connections.Connection(
+    core = _Core(
         host=target.host,
         port=target.port,
         user=target.user,
@@ -180,11 +232,12 @@ def _shake_hands(raw: socket.socket, target: Target, tls: dict[str, Any]) -> pym
         program_name="weir",
         read_timeout=target.connect_timeout_s,
         write_timeout=target.connect_timeout_s,
-        auth_plugin_map={"mysql_clear_password": _OnlyEncrypted},
+        auth_plugin_map={"mysql_clear_password": _OnlyEncrypted, "dialog": _DialogOnlyEncrypted},
         defer_connect=True,
         **tls,
     )
     core._secure = bool(target.socket)
+    core.trusts_line = target.ssl_mode is SslMode.DISABLED
     try:
         core.connect(raw)
     except pymysql.err.Error as error:
@@ -193,6 +246,11 @@ def _shake_hands(raw: socket.socket, target: Target, tls: dict[str, Any]) -> pym
 
 
 def _handshake_failure(error: pymysql.err.Error, target: Target) -> SourceError:
+    if isinstance(error, _ClearPasswordRefused):
+        return SourceAuthError(
+            f"{target} asks for the password in clear, without TLS; use ssl-mode=required, or an account with "
+            "mysql_native_password or ed25519"
+        )
     cause = getattr(error, "original_exception", None)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return SourceAuthError(
@@ -241,7 +299,7 @@ def _open_unix_socket(target: Target) -> socket.socket:
 
 
 def _tls_options(target: Target) -> dict[str, Any]:
-    """In PyMySQL's terms: without settings it encrypts where the server can."""
+    """Return PyMySQL's settings: by default it encrypts if the server can."""
     if target.ssl_mode is SslMode.DISABLED or target.socket:
         return {"ssl_disabled": True}
     if target.ssl_mode is SslMode.PREFERRED:

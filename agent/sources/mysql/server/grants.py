@@ -1,6 +1,6 @@
-"""Grants: find out by trying what our user may do at the server, since roles make grants hard to read.
+"""Grants: checks the user's privileges by trying statements, since roles make grants hard to interpret.
 
-MariaDB and MySQL call some privileges by different names; both take the statements that are named here.
+MariaDB and MySQL have different names for some privileges; both accept the statements used here.
 """
 
 import struct
@@ -13,19 +13,22 @@ from agent.sources.mysql.server.connection import Connection
 from agent.sources.mysql.server.sql import literal, qualified
 
 _COM_REGISTER_SLAVE: Final = 0x15
-#: nobody's: it is forgotten with the session
+#: id of no existing prepared statement: it ends with the session
 _PROBE_ID: Final = 0xFFFFFFFE
 
 
 def account_of(connection: Connection) -> str:
-    """The account that the server took us for, as GRANT wants it."""
+    """Return the account that the server authenticated, in the form that GRANT takes."""
     [(account,)] = connection.query("SELECT CURRENT_USER()")
     user, _, host = str(account).rpartition("@")
     return f"'{user}'@'{host}'"
 
 
 def check_may_monitor(connection: Connection) -> None:
-    """:raises SourceAuthError: it may not ask where the binlog is."""
+    """Check that the user may query the binlog's position.
+
+    :raises SourceAuthError: it may not.
+    """
     _try(
         connection,
         partial(connection.query, "SHOW BINARY LOGS"),
@@ -35,7 +38,10 @@ def check_may_monitor(connection: Connection) -> None:
 
 
 def check_may_replicate(connection: Connection) -> None:
-    """:raises SourceAuthError: it gets no binlog."""
+    """Check that the user may read the binlog.
+
+    :raises SourceAuthError: it may not.
+    """
     _try(
         connection,
         partial(connection.command, _COM_REGISTER_SLAVE, struct.pack("<IBBBHII", _PROBE_ID, 0, 0, 0, 0, 0, 0)),
@@ -45,7 +51,10 @@ def check_may_replicate(connection: Connection) -> None:
 
 
 def check_may_read(connection: Connection, tables: Sequence[tuple[str, str]]) -> None:
-    """:raises SourceAuthError: it may not read a table, or not all of its columns."""
+    """Check that the user may read the tables.
+
+    :raises SourceAuthError: it may not read a table, or not all of its columns.
+    """
     for table in tables:
         name = qualified(*table)
         read = partial(connection.query, f"SELECT * FROM {name} LIMIT 0")
@@ -53,20 +62,20 @@ def check_may_read(connection: Connection, tables: Sequence[tuple[str, str]]) ->
 
 
 def check_may_lock(connection: Connection, tables: Sequence[tuple[str, str]]) -> None:
-    """MySQL: without a lock nobody knows where in the binlog a snapshot is (see ``consistency``).
+    """Check the lock privileges that MySQL needs to find a snapshot's binlog position (see ``consistency``).
 
-    :raises SourceAuthError: it may lock neither the server nor the tables.
+    :raises SourceAuthError: the user may lock neither the server nor the tables.
     """
     [(roles,)] = connection.query("SELECT CURRENT_ROLE()") if connection.server_version >= (8, 0) else [("NONE",)]
     if roles not in ("NONE", None, ""):
-        return  # what roles grant is not listed below
-    # who may read the schema mysql sees the privileges of others too
+        return  # privileges granted by roles are not listed below
+    # a user who may read the schema mysql sees the privileges of others too
     ours = f"WHERE grantee = {literal(account_of(connection))}"
     rows = connection.query(f"SELECT privilege_type FROM information_schema.user_privileges {ours}")
     if {row[0] for row in rows} & {"RELOAD", "FLUSH_TABLES", "LOCK TABLES"}:
         return
     granted = f"SELECT 1 FROM information_schema.schema_privileges {ours} AND privilege_type = 'LOCK TABLES'"
-    # of a grant the schema's name is a pattern
+    # the schema name of a grant is a pattern
     if not all(connection.query(f"{granted} AND {literal(name)} LIKE table_schema") for name in {t[0] for t in tables}):
         raise no_lock(connection)
 

@@ -1,6 +1,6 @@
-"""Server identity: tells servers apart, since places in the binlogs of two servers are never compared.
+"""Server identity: distinguishes servers, since binlog positions of two servers must never be compared.
 
-MySQL has a UUID. MariaDB has none that lasts, so it is known by what tells the servers of one topology apart there:
+MySQL has a UUID. MariaDB has no permanent one, so it is identified by what distinguishes the servers of a topology:
 replication domain and server id.
 """
 
@@ -17,7 +17,10 @@ class IdentityQueries(Protocol):
 
 
 def read_identity(connection: IdentityQueries) -> Identity:
-    """:raises SourceError: the server refuses."""
+    """Read the server's identity.
+
+    :raises SourceError: the server refuses.
+    """
     if connection.is_mariadb:
         [(domain, server)] = connection.query("SELECT @@global.gtid_domain_id, @@global.server_id")
         return Identity(f"mariadb-{domain}-{server}")

@@ -7,7 +7,7 @@ is whatever can go wrong while a binlog is sent.
 from typing import Final
 
 from agent.errors import (
-    NEW_SNAPSHOT,
+    NEW_POSITION,
     PositionLostError,
     SlotInUseError,
     SnapshotLostByGCError,
@@ -15,15 +15,19 @@ from agent.errors import (
     SourceConfigError,
     SourceError,
     SourceUnreachableError,
+    StatementRefusedError,
 )
 from agent.sources.mysql.server.uri import Target
 
 BINLOG_FAILED: Final = 1236
-#: the server goes, or the way to it does: it is tried again
-_PASSING = frozenset({1040, 1053, 1077, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1317, 1927, 2003, 2006, 2013})
+#: the server or the connection fails, or memory, disk or time is short at the moment: retried
+_PASSING = frozenset(
+    {1020, 1021, 1037, 1038, 1040, 1041, 1053, 1077, 1135, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1206, 1213, 1317}
+    | {1412, 1927, 1969, 2003, 2006, 2013, 3024, 4031}
+)
 _PRIVILEGE = frozenset({1044, 1142, 1143, 1227, 1370, 3118, 4151})
 
-#: what the texts of 1236 have in common, in small letters: purged, never there, or another server's
+#: common parts of the texts of 1236, in lower case: purged, never existed, or another server's
 _PURGED = ("purged", "could not find first log file", "missing the gtid", "could not find gtid state")
 _FOREIGN = (
     "impossible position",
@@ -54,27 +58,27 @@ def refusal(code: int, message: str, target: Target) -> SourceError:
         case 1049:
             return SourceConfigError(f"{target}: there is no such database; check the name after the port")
         case 1373 | 1789:
-            return SnapshotLostByGCError(f"{target} has purged what comes next ({message}); {NEW_SNAPSHOT}")
+            return SnapshotLostByGCError(f"{target} has purged what comes next ({message}); {NEW_POSITION}")
         case _ if code == BINLOG_FAILED:
             return binlog_refusal(message, target)
         case _ if code in _PRIVILEGE:
             return SourceAuthError(f"user {target.user} lacks a privilege on {target} ({message}); have it granted")
         case _ if code in _PASSING:
             return SourceUnreachableError(f"{target} is not taking part just now ({message}); it is tried again")
-    return SourceError(f"{target} answered {code}: {message}")
+    return StatementRefusedError(f"{target} answered {code}: {message}")
 
 
 def binlog_refusal(message: str, target: Target) -> SourceError:
-    """What stopped the sending of a binlog."""
+    """Return the error for a binlog dump that the server ended."""
     lowered = message.lower()
     if "same server_uuid" in lowered or "same server_id" in lowered or "same server-id" in lowered:
         return SlotInUseError(f"{target}: another replica came with our server id ({message}); a new one is taken")
     if any(text in lowered for text in _PURGED):
-        return SnapshotLostByGCError(f"{target} has purged the binlog that comes next ({message}); {NEW_SNAPSHOT}")
+        return SnapshotLostByGCError(f"{target} has purged the binlog that comes next ({message}); {NEW_POSITION}")
     if any(text in lowered for text in _FOREIGN):
-        return PositionLostError(f"{target} does not have Weir's position ({message}); {NEW_SNAPSHOT}")
+        return PositionLostError(f"{target} does not have Weir's position ({message}); {NEW_POSITION}")
     if any(text in lowered for text in _DAMAGED):
-        return PositionLostError(f"the binlog of {target} is damaged ({message}); {NEW_SNAPSHOT}")
+        return PositionLostError(f"the binlog of {target} is damaged ({message}); {NEW_POSITION}")
     if "max_allowed_packet" in lowered:
         return SourceConfigError(f"{target}: {message}; raise max_allowed_packet there to 1G")
     if "binary log is not open" in lowered or "not enabled" in lowered:

@@ -1,4 +1,4 @@
-"""SQL quoting: writes names and values into SQL text, for sessions whose SQL mode is empty (see ``connection``)."""
+"""SQL quoting: quotes names and values for sessions with an empty SQL mode (see ``connection``)."""
 
 
 def identifier(name: str) -> str:

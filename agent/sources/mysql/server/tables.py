@@ -1,7 +1,7 @@
-"""Tables of a server: which of them can be replicated, and by which key.
+"""Tables of a server: finds the tables that can be replicated, and their keys.
 
-Views, sequences and temporary tables never. The key is the one that the server itself goes by, and that its table maps
-declare: the primary key, else the first unique key over NOT NULL columns.
+Views, sequences and temporary tables are left out. The key is the one that the server uses for row events and that
+table maps declare: the primary key, else the first unique key over NOT NULL columns.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,8 +33,8 @@ SELECT table_schema, table_name, index_name, column_name, index_type FROM inform
 
 @dataclass(frozen=True, slots=True)
 class FoundTable:
-    """``is_versioned``: MariaDB keeps its history. ``is_transactional``: snapshots show it as it was.
-    ``has_hidden_column``: the log has a column of it (the hash of a long unique key) that nobody can select."""
+    """A table on the server. ``is_versioned``: MariaDB keeps its history. ``is_transactional``: snapshots are
+    consistent. ``has_hidden_column``: the log has a column (the hash of a long unique key) that cannot be selected."""
 
     record: TableRecord
     engine: str
@@ -51,7 +51,7 @@ class _Index:
 
 
 def find_tables(connection: Connection, wanted: TableFilter) -> list[FoundTable]:
-    """The tables that the rules want; there may be none yet."""
+    """Return the tables that the rules select; there may be none yet."""
     rows = [row for row in connection.query(_TABLES_SQL) if row[0] not in SYSTEM_SCHEMAS]
     matching = [row for row in rows if wanted.wants(str(row[0]), str(row[1]))]
     if not matching:
@@ -89,10 +89,10 @@ def _found(
     schema_name, name, kind, engine, rows, transactions, collation = (value or "" for value in row)
     table = schema_name, name
     mine = indexes.get(table, [])
-    record = TableRecord(
-        table_id=table_id(*table),
-        schema_name=schema_name,
-        name=name,
+    record = TableRecord.new(
+        table_id(*table),
+        schema_name,
+        name,
         key=_key(keys.get(table, set()), mine),
         rows_estimated=int(rows),
         collation=collations.get(collation, 0),
@@ -107,7 +107,7 @@ def _found(
 
 
 def _key(columns: set[str], indexes: Sequence[_Index]) -> tuple[str, ...]:
-    """The columns that the server goes by, in the order of their index."""
+    """Return the key columns that the server uses, in index order."""
     same = [index for index in indexes if set(index.columns) == columns]
     best = min(same, key=lambda index: index.name != "PRIMARY", default=None)
     return best.columns if best else ()

@@ -1,9 +1,9 @@
 """Source URI of MySQL and MariaDB: ``mysql://user:pw@host:port/db?ssl-mode=...`` (or ``mariadb://``).
 
-Parameters are spelt as the ``mysql`` client spells its options. The database is where unqualified names would be looked
-up; replication covers the whole server, so it may be left out. A password can also be named instead of written:
-``?password=env:NAME`` or ``?password=file:/path``; such a reference is resolved here, at the last moment, and never
-stored resolved. ``str(target)`` is what errors show: host, port and database, no user, no secret.
+Parameters have the names of the ``mysql`` client's options. The database is the default for unqualified names;
+replication covers the whole server, so it may be omitted. A password can be referenced instead of written:
+``?password=env:NAME`` or ``?password=file:/path``; references are resolved here, as late as possible, and never stored
+resolved. ``str(target)`` is for errors: host, port and database, no user, no secret.
 """
 
 from dataclasses import dataclass, field
@@ -19,21 +19,21 @@ _PORT = 3306
 
 
 class SslMode(StrEnum):
-    """What TLS must give; the words are those of ``mysql --ssl-mode``, in small letters."""
+    """TLS requirement; the values are those of ``mysql --ssl-mode``, in lower case."""
 
     DISABLED = "disabled"
-    #: encrypted where the server can
+    #: encrypted if the server supports it
     PREFERRED = "preferred"
     REQUIRED = "required"
-    #: and the certificate is signed by an authority that is trusted
+    #: encrypted, with a certificate signed by a trusted authority
     VERIFY_CA = "verify_ca"
-    #: and it is the host's
+    #: ... that is issued for the host
     VERIFY_IDENTITY = "verify_identity"
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to connect and as whom."""
+    """Address and credentials of a server."""
 
     host: str
     port: int
@@ -55,7 +55,10 @@ class Target:
 
 
 def parse_uri(uri: str) -> Target:
-    """:raises SourceConfigError: malformed; the text never repeats the URI, since it may hold a password."""
+    """Parse a source URI.
+
+    :raises SourceConfigError: malformed; the text never repeats the URI, since it may contain a password.
+    """
     try:
         parts = urlsplit(uri)
         port = parts.port
@@ -65,25 +68,26 @@ def parse_uri(uri: str) -> Target:
         raise SourceConfigError(
             f"{parts.scheme or 'no'} scheme in the source URI; MySQL's and MariaDB's are mysql:// and mariadb://"
         )
+    uri_options.refuse_unescaped(parts)
     options = _options(parts.query)
     user = options.get("user") or unquote(parts.username or "")
     if not user:
         raise SourceConfigError("the source URI names no user; write mysql://user:password@host:port/db")
     return Target(
         host=options.get("host") or unquote(parts.hostname or "") or "localhost",
-        port=uri_options.number(options, "port", port or _PORT),
+        port=uri_options.number(options, "port", port or _PORT, most=uri_options.PORT_MAX),
         user=user,
         database=unquote(parts.path.lstrip("/")),
         password=uri_options.password(options.get("password"), unquote(parts.password or "")),
         ssl_mode=_ssl_mode(options),
         ssl_ca=options.get("ssl-ca", ""),
         socket=options.get("socket", ""),
-        connect_timeout_s=uri_options.number(options, "connect-timeout", 10),
+        connect_timeout_s=uri_options.number(options, "connect-timeout", 10, most=uri_options.TIMEOUT_MAX_S),
     )
 
 
 def _options(query: str) -> dict[str, str]:
-    """``ssl_mode`` and ``ssl-mode`` are the same option, as the server's own programs have it."""
+    """Parse the parameters; ``ssl_mode`` and ``ssl-mode`` are the same option, as in the server's own programs."""
     options = {name.replace("_", "-"): value for name, value in parse_qsl(query, keep_blank_values=True)}
     uri_options.refuse_unknown(options, _PARAMETERS)
     return options

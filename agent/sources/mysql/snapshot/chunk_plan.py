@@ -1,8 +1,8 @@
-"""Chunk plan: how many rows a table has, and where to divide it (see ``chunks`` for the kinds of plans).
+"""Chunk plan: estimates a table's rows and determines where to divide it (see ``chunks`` for the kinds of plans).
 
-Bounds are found by walking along the key's index, a step of rows at a time: about as long as counting the rows. A key
-counts as far as its columns are compared in the order in which their index has them: up to the first float, enum, set,
-bit, or column of which the index has a prefix only.
+Bounds are found by walking along the key's index in steps of rows, which takes about as long as counting the rows. A
+key can be used up to the first column that is not compared in index order: a float, enum, set or bit, or a column with a
+prefix index.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from agent.sources.mysql.server.sql import identifier, literal, qualified
 from agent.sources.mysql.snapshot.chunks import ChunkPlan, PlanKind, above
 
 _CHUNKS_MAX: Final = 100_000
-#: bounds are written down one by one
+#: maximum number of bounds, which are stored individually
 _BOUNDS_MAX: Final = 10_000
-#: a key range this many times wider than its rows has gaps: divided by bounds
+#: a key range wider than its rows by this factor has gaps, and is divided by bounds
 _SPARSE_FACTOR: Final = 10
-#: statistics lie, above all about small tables: one no larger than this is counted
+#: statistics are inaccurate, above all for small tables: tables up to this size are counted
 _COUNTED_BYTES_MAX: Final = 64 << 20
 _GUESSED_ROW_BYTES: Final = 100
 _WALK_TIMEOUT_S: Final = 600.0
@@ -33,19 +33,19 @@ _TIMES: Final = frozenset(
     | {FieldType.TIMESTAMP, FieldType.TIMESTAMP2}
 )
 _STRINGS: Final = frozenset({FieldType.STRING, FieldType.VARCHAR})
-#: MariaDB compares them with their text
+#: types that MariaDB compares by their text
 _NAMED: Final = frozenset({"uuid", "inet4", "inet6"})
 
 
 class Queries(Protocol):
-    """The part of ``connection.Connection`` that is needed here."""
+    """The part of ``connection.Connection`` that this module uses."""
 
     def query(self, sql: str, *, timeout_s: float = ...) -> Sequence[Sequence[str | None]]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """A unique index, and the columns of the key that a walk along it can go by."""
+    """A unique index, and the leading key columns that a walk along it can use."""
 
     name: str = ""
     columns: tuple[Column, ...] = ()
@@ -85,7 +85,7 @@ def _ends(connection: Queries, schema: TableSchema, column: str) -> tuple[int, i
 
 
 def _usable_index(connection: Queries, schema: TableSchema, key: Sequence[Column]) -> _Index:
-    """The unique index that begins with the most columns of the key."""
+    """Return the unique index that begins with the most columns of the key."""
     rows = connection.query(
         "SELECT index_name, column_name, sub_part, index_type FROM information_schema.statistics "
         f"WHERE table_schema = {literal(schema.schema_name)} AND table_name = {literal(schema.name)} "
@@ -93,7 +93,7 @@ def _usable_index(connection: Queries, schema: TableSchema, key: Sequence[Column
     )
     indexes: dict[str, list[str]] = {}
     for name, column, prefix, index_type in rows:
-        # An empty name fits no column, so the index counts up to here.
+        # an empty name matches no column, so the index is used up to here
         is_whole = prefix is None and index_type == "BTREE"
         indexes.setdefault(str(name), []).append(str(column) if is_whole else "")
     found = [_Index(name, _common(key, columns)) for name, columns in indexes.items()]
@@ -110,7 +110,7 @@ def _common(key: Sequence[Column], names: Sequence[str]) -> tuple[Column, ...]:
 
 
 def _is_ordered(column: Column) -> bool:
-    """Whether comparing with a constant goes by the order of the index."""
+    """Return whether comparison with a constant follows the order of the index."""
     return column.type_id in _INTEGERS | _TIMES | _STRINGS | {FieldType.DECIMAL}
 
 
@@ -140,7 +140,7 @@ class _Walk:
     def _bound_behind(
         self, bounds: Sequence[tuple[str, ...]], offset: int, *, is_last: bool = False
     ) -> tuple[str, ...] | None:
-        """The key of a row behind the last bound, counted from there, or of the very last row; None: there is none."""
+        """Return the key of a row after the last bound, by offset, or of the very last row; None if there is none."""
         columns, names = self.index.columns, self._names
         where = f" WHERE {above(names, bounds[-1])}" if bounds else ""
         order = ", ".join(f"{identifier(name)}{' DESC' if is_last else ''}" for name in names)
@@ -159,7 +159,7 @@ def _value(column: Column) -> str:
 
 
 def _constant(column: Column, value: str | None) -> str:
-    """A value of the column as a constant of its own type and character set, so that its index is used."""
+    """Return a value as a constant of the column's type and character set, so that its index is used."""
     assert value is not None, "columns of a key are NOT NULL"
     if column.type_id in _INTEGERS or column.type_id == FieldType.DECIMAL:
         return value

@@ -1,12 +1,12 @@
-"""Chunks of MySQL: divide a table by key into ranges read side by side, so that a plan outlives its snapshot.
+"""Chunks of MySQL: divides a table by key into ranges that are read in parallel; a plan outlives its snapshot.
 
-- ``KEYS``: ranges of a single integer key, from its smallest to its largest value at planning; arithmetic, small
-  however many chunks there are.
-- ``BOUNDS``: for every other key, and for integers with wide gaps: the key of every n-th row, as SQL constants.
-- ``WHOLE``: one chunk, for tables no larger than one and for those without a usable key.
+- ``KEYS``: ranges of a single integer key, from its smallest to its largest value at planning time; computed, so small
+  for any number of chunks.
+- ``BOUNDS``: for all other keys, and for integers with large gaps: the key of every n-th row, as SQL constants.
+- ``WHOLE``: one chunk, for small tables and for those without a usable key.
 
-The upper end is fixed: what is inserted above it is in the log. A row never changes its chunk without changing its key,
-which the log has too (see ``dump``). So a plan is made after the position at which replay starts, by ``chunk_plan``.
+The upper end is fixed: rows inserted above it are in the log. A row can only move to another chunk by a change of its
+key, which is in the log too (see ``dump``). So ``chunk_plan`` makes a plan after the position at which replay starts.
 """
 
 from collections.abc import Sequence
@@ -25,21 +25,21 @@ class PlanKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """``predicate``: what follows WHERE."""
+    """``predicate``: the WHERE condition."""
 
     number: int
     predicate: str
 
 
-#: everything, for readers that do not divide
+#: the whole table as one chunk
 WHOLE_TABLE: Final = Chunk(0, "true")
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkPlan:
-    """``agent.ports.snapshot.Chunks``: ``count`` chunks of about ``rows`` rows together.
+    """Implements ``agent.ports.snapshot.Chunks``: ``count`` chunks of about ``rows`` rows together.
 
-    KEYS: they cover ``[low, high)`` of the only column in steps. BOUNDS: the last key of each, in order.
+    KEYS: they divide ``[low, high)`` of the only column evenly. BOUNDS: the last key of each chunk, sorted.
     """
 
     kind: PlanKind
@@ -79,12 +79,12 @@ class ChunkPlan:
 
 
 def above(columns: Sequence[str], bound: Sequence[str]) -> str:
-    """Rows behind the bound. Spelt out: servers find no range in an index by comparing rows of values."""
+    """Return a condition for rows after the bound, without row comparison, for which servers use no index range."""
     return _compared(columns, bound, ">", ">")
 
 
 def _up_to(columns: Sequence[str], bound: Sequence[str]) -> str:
-    """Exactly the rows that are not behind it."""
+    """Return a condition for exactly the rows that are not after the bound."""
     return _compared(columns, bound, "<", "<=")
 
 
@@ -96,6 +96,6 @@ def _compared(columns: Sequence[str], bound: Sequence[str], operator: str, last_
         ways.append(" AND ".join([*same, f"{name} {last_operator if i == len(names) - 1 else operator} {bound[i]}"]))
     if len(ways) == 1:
         return ways[0]
-    # The first column alone, once more: what every server knows to be a range.
+    # repeat the first column alone, which every server recognises as an index range
     either = " OR ".join(f"({way})" for way in ways)
     return f"{names[0]} {operator}= {bound[0]} AND ({either})"

@@ -1,40 +1,39 @@
-"""Dumping MySQL and MariaDB: chunks by key, consistent with the place in the binlog where sync will start.
+"""Dumps of MySQL and MariaDB: chunks by key, consistent with the binlog position at which sync will start.
 
-While a dump runs, a session holds the definitions of its tables (``consistency.hold_definitions``): they cannot be
-altered or truncated until it ends, as with mysqldump. Rows are read in one of two ways, for all tables alike.
+During a dump, a session holds the definitions of its tables (``consistency.hold_definitions``): they cannot be altered
+or truncated until it ends, as with mysqldump. Rows are read in one of two ways, for all tables alike.
 
-**Without locks**, where every table is upserted by a key and row events carry full images. ``start_ts`` is a settled
-place, L1, and every chunk is read at a moment of its own after it, by a Spark task. So the rows are of many moments.
-Replay from L1 mends that: every change carries its key and its whole new row, so for each key the last change in
-(L1, L2] leaves it as it was at L2, where L2 is the end of the binlog after the last chunk was read: whatever a chunk
-has seen was committed before. Keys without a change in between are the same at every moment. This holds once a flush
-reaches L2, not before: hence ``consistent_ts``. A chunk boundary is a key, and no update moves a row over it without
-being a delete and an insert in the log; a row that moved from a chunk read later to one read earlier is in neither, and
-the log alone brings it.
+**Without locks**, if every table is upserted by a key and row events have full images. ``start_ts`` is a settled place,
+L1, and a Spark task reads each chunk at some later moment. So the rows are of many moments. Replay from L1 makes them
+consistent: every change has its key and its whole new row, so for each key the last change in (L1, L2] gives its state
+at L2, where L2 is the end of the binlog after the last chunk was read: everything visible in a chunk was committed
+before. Keys without a change in between are the same at every moment. This holds once a flush reaches L2, not before:
+hence ``consistent_ts``. A chunk boundary is a key, and an update that moves a row across it is a delete and an insert
+in the log; a row that moved from a chunk read later to one read earlier is in neither, and comes from the log alone.
 
 **Exactly**, for anything else. A changelog or a table without key would show the changes of (L1, L2] twice. With
-``binlog_row_image`` MINIMAL or NOBLOB an update leaves columns out, so the log does not have all of a row that moved.
-All rows are then read at one place, by sessions that were opened there (``consistency.open_readers``); they are this
-capture's and cannot be shared, so its own threads read.
+``binlog_row_image`` MINIMAL or NOBLOB an update omits columns, so the log lacks parts of a row that moved. All rows are
+then read at one place, by sessions that were opened there (``consistency.open_readers``). Sessions belong to this
+capture and cannot be shared, so its own threads read.
 
-A run that is lost continues at the place of a new view, L2, as long as the server still has the binlog from L1 on:
+A dump that is interrupted continues at the place of a new view, L2, if the server still has the binlog from L1 on:
 
-- a table that is complete stays as it is;
-- a table that is upserted by a key, with full images, keeps its finished chunks: the same argument holds, also if it
-  was truncated in between, since replay empties it there and fills it again from the log;
-- any other table is read again from the start, at L2, and so is one whose definition has changed.
+- a complete table stays as it is;
+- a table that is upserted by a key, with full images, keeps its finished chunks: the same argument holds, even if it
+  was truncated in between, since replay empties it and fills it again from the log;
+- any other table, and any whose definition has changed, is read again from the start, at L2.
 """
 
 import queue
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
 import structlog
 
-from agent.errors import SourceError, SourceUnreachableError
+from agent.errors import SourceError, SourceUnreachableError, TableHeldError
 from agent.filter.events import filter_snapshot
 from agent.ports.executor import Executor
 from agent.ports.sink import Sink, StagedFile
@@ -44,6 +43,8 @@ from agent.sources.mysql.binlog.prepared_before import names_before, with_prepar
 from agent.sources.mysql.position import consistency
 from agent.sources.mysql.position.consistency import Place, Readers, Table
 from agent.sources.mysql.position.positions import SourcePosition, first_epoch, split_file_name, unpack
+from agent.sources.mysql.position.resume import epoch_of
+from agent.sources.mysql.server.cascades import unlogged_cascades
 from agent.sources.mysql.server.catalog import read_schemas
 from agent.sources.mysql.server.connection import Connection, connect
 from agent.sources.mysql.server.identity import read_identity
@@ -61,9 +62,10 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ChunkTask:
-    """What one Spark task is given. ``ts`` goes into rows that carry their commit's position (changelog)."""
+    """Task for one Spark task. ``ts``: stored in rows that have their commit's position (changelog)."""
 
     source: Target
+    table: TableRecord
     schema: TableSchema
     chunk: Chunk
     chunk_id: str
@@ -73,18 +75,22 @@ class ChunkTask:
 
 
 def stage_chunk(task: ChunkTask) -> tuple[StagedFile, ...]:
-    """Runs on an executor. :raises WeirError: source or sink failed; nothing of the chunk counts."""
+    """Stage a chunk, on an executor.
+
+    :raises WeirError: source or sink failed; no part of the chunk counts.
+    """
     batches = snapshot.read_chunk(task.source, task.schema, task.chunk)
-    schema, rows = filter_snapshot(task.filter, task.schema, batches)
-    return tuple(task.open_sink().writer().stage(schema, task.chunk_id, rows, task.ts))
+    rows = filter_snapshot(task.filter, task.schema, batches)
+    return tuple(task.open_sink().writer().stage(task.table, task.chunk_id, rows, task.ts))
 
 
 class MysqlDumper:
     """``agent.ports.source.Dumper``."""
 
-    def __init__(self, uri: str, *, zero_dates: ZeroDates = ZeroDates.NULL) -> None:
+    def __init__(self, uri: str, *, zero_dates: ZeroDates = ZeroDates.NULL, accepts_cascades: bool = False) -> None:
         self._target = parse_uri(uri)
         self._zero_dates = zero_dates
+        self._accepts_cascades = accepts_cascades
 
     @contextmanager
     def open(
@@ -100,13 +106,13 @@ class MysqlDumper:
             is_exact = any(
                 needs_exact_rows(record, order.sink_mode, has_full_images=has_full_images) for record in records
             )
-            prepared = names_before(guard) if known is None else frozenset()
+            prepared = names_before(guard) if known is None and order.log is None else frozenset()
             place, readers = self._view(stack, order, names, is_exact=is_exact)
             planner = Planner(
                 order,
-                # Now that they are held: before, they were anybody's to alter.
+                # now that they are held: before, they could be altered
                 read_schemas(guard, names, zero_dates=self._zero_dates),
-                self._position(guard, known, place, prepared),
+                self._position(guard, order, known, place, prepared),
                 known,
                 done,
                 is_exact=is_exact,
@@ -114,10 +120,15 @@ class MysqlDumper:
             )
             plan = planner.plan(readers.connections[0] if readers else guard)
             _log.info("dump starts", at=str(place.binlog), is_exact=is_exact, is_resumed=known is not None)
-            yield MysqlDump(order, plan, guard, executor, readers)
+            yield MysqlDump(order, plan, guard, executor, readers, self._cascading(guard, names))
+
+    def _cascading(self, guard: Connection, names: Sequence[Table]) -> frozenset[Table]:
+        """Tables that got foreign keys with unlogged actions since the changefeed was created. Later ones are in the
+        binlog: the definitions are held."""
+        return frozenset() if self._accepts_cascades else frozenset(unlogged_cascades(guard, names))
 
     def settle(self, tables: Sequence[TableRecord]) -> tuple[TableRecord, ...]:
-        """Now that all is read: the place by which the rows of several moments are mended."""
+        """Set the place up to which replay makes rows of several moments consistent, after all are read."""
         if not any(table.consistent_ts for table in tables):
             return tuple(tables)
         with connect(self._target) as connection:
@@ -128,7 +139,7 @@ class MysqlDumper:
         )
 
     def _known(self, previous: Plan | None) -> Plan | None:
-        """The earlier plan, if this is its server, and it still has its binlog from the plan's start on."""
+        """Return the earlier plan if it is of this server, which still has its binlog from the plan's start on."""
         if previous is None:
             return None
         at = SourcePosition.from_json(previous.position)
@@ -150,12 +161,18 @@ class MysqlDumper:
         return readers.place, readers
 
     def _position(
-        self, connection: Connection, known: Plan | None, place: Place, prepared: Collection[str]
+        self, connection: Connection, order: DumpOrder, known: Plan | None, place: Place, prepared: Collection[str]
     ) -> SourcePosition:
-        """The place in the epoch of the plan that continues, else in the first one."""
+        """Return the place in an epoch: that of the continued plan, else that of the existing log, else the first.
+
+        :raises SourceUnreachableError: the log has not continued on this server yet.
+        """
         first = first_epoch(read_identity(connection).system_id, place.binlog, place.gtid)
         if known is not None:
             return replace(first, epochs=SourcePosition.from_json(known.position).epochs)
+        if order.log is not None:
+            epoch_of(connection, order.log)
+            return replace(first, epochs=SourcePosition.from_json(order.log).epochs)
         return with_prepared(connection, first, prepared, lambda: connect(self._target))
 
 
@@ -170,34 +187,47 @@ def _row_image(connection: Connection) -> str:
 
 
 class MysqlDump:
-    """``agent.ports.snapshot.DumpSession``. ``guard`` holds the tables' definitions; without ``readers`` every chunk
-    is read by a Spark task of its own."""
+    """Implements ``agent.ports.snapshot.DumpSession``. ``guard`` holds the tables' definitions; without ``readers``, a
+    Spark task reads each chunk."""
 
     def __init__(
-        self, order: DumpOrder, plan: Plan, guard: Connection, executor: Executor, readers: Readers | None
+        self,
+        order: DumpOrder,
+        plan: Plan,
+        guard: Connection,
+        executor: Executor,
+        readers: Readers | None,
+        cascading: Collection[Table] = (),
     ) -> None:
         self._order = order
         self._guard = guard
         self._executor = executor
         self._pool = _ReaderPool(guard.target, readers.connections) if readers else None
+        self._cascading = cascading
         self.plan = plan
 
     def stage(self, table: TablePlan, number: int, chunk_id: str) -> tuple[StagedFile, ...]:
         assert isinstance(table.chunks, ChunkPlan), "planned here"
+        if (table.record.schema_name, table.record.name) in self._cascading:
+            raise TableHeldError(
+                f"foreign keys change its rows by themselves (CASCADE, SET NULL), which {self._guard.target} does "
+                "not log; give them no action, or leave the table out"
+            )
         chunk, ts = table.chunks.chunk(number), table.record.start_ts
         if self._pool is not None:
-            with self._pool.reader() as reader:
-                batches = snapshot.select_rows(reader, table.schema, chunk)
-                schema, rows = filter_snapshot(self._order.filter, table.schema, batches)
-                return tuple(self._order.open_sink().writer().stage(schema, chunk_id, rows, ts))
+            with self._pool.reader() as reader, closing(snapshot.select_rows(reader, table.schema, chunk)) as batches:
+                rows = filter_snapshot(self._order.filter, table.schema, batches)
+                return tuple(self._order.open_sink().writer().stage(table.record, chunk_id, rows, ts))
         order = self._order
-        task = ChunkTask(self._guard.target, table.schema, chunk, chunk_id, ts, order.filter, order.open_sink)
+        task = ChunkTask(
+            self._guard.target, table.record, table.schema, chunk, chunk_id, ts, order.filter, order.open_sink
+        )
         name = f"dump {table.schema.qualified_name} {number + 1}/{table.chunks.count}"
         [files] = self._executor.map(stage_chunk, [task], description=name)
         return files
 
     def verify(self) -> None:
-        """The definitions were held for as long as chunks were read."""
+        """Check that the definitions were held while chunks were read."""
         self._guard.query("SELECT 1")
 
     def is_alive(self) -> bool:
@@ -209,7 +239,8 @@ class MysqlDump:
 
 
 class _ReaderPool:
-    """Sessions for whoever reads next. One that failed is lost, and with the last one the state they all saw."""
+    """Sessions for concurrent readers. A session whose transaction ended is lost, and the common state with the last
+    one; failures of the sink or of a value do not lose sessions."""
 
     def __init__(self, target: Target, connections: Sequence[Connection]) -> None:
         self._target = target
@@ -225,22 +256,28 @@ class _ReaderPool:
 
     @contextmanager
     def reader(self) -> Iterator[Connection]:
-        """:raises SourceUnreachableError: no session is left."""
+        """Borrow a session.
+
+        :raises SourceUnreachableError: no session is left.
+        """
         connection = self._free.get()
         if connection is None:
-            self._free.put(None)  # for who waits behind us
+            self._free.put(None)  # wake the next waiting thread
             raise SourceUnreachableError(
                 f"the dump's sessions with {self._target} were lost; it continues with new ones by itself"
             )
         try:
             yield connection
         except BaseException:
-            self._lose(connection)
+            if not connection.is_in_transaction():
+                self._lose(connection)
+                raise
+            self._free.put(connection)
             raise
         self._free.put(connection)
 
     def _lose(self, connection: Connection) -> None:
-        """In the middle of a result it is of no use any more."""
+        """Drop a session: it would read another state from now on."""
         connection.close()
         with self._counting:
             self._alive -= 1

@@ -1,6 +1,6 @@
-"""Dump plan of MySQL: every table's chunks under one view of the source, and what of an earlier plan continues.
+"""Dump plan of MySQL: the chunks of every table under one view of the source, reusing chunks of an earlier plan.
 
-The rules for continuing, and why they are right, are in ``dump``.
+The rules for reuse, and the reasons, are in ``dump``.
 """
 
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ from reactor.records.changefeed import SinkMode, TableRecord
 
 
 def needs_exact_rows(record: TableRecord, sink_mode: SinkMode, *, has_full_images: bool) -> bool:
-    """Whether replay cannot mend rows that were read at several moments."""
+    """Return whether all rows must be of one moment, because replay cannot make them consistent."""
     return sink_mode is not SinkMode.UPSERT or not record.key or not has_full_images
 
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """``at``: the place of the view that is read under, or before it. ``previous`` is given if its place can still be
-    replayed from; ``done`` are its finished chunks. ``is_exact``: all rows are those at ``at``."""
+    """``at``: the place of the view, or a place before it. ``previous``: the earlier plan, if replay from its place is
+    possible; ``done``: its finished chunks. ``is_exact``: all rows are those at ``at``."""
 
     order: DumpOrder
     schemas: Mapping[int, TableSchema]
@@ -34,7 +34,7 @@ class Planner:
     has_full_images: bool
 
     def plan(self, connection: Queries) -> Plan:
-        """In the connection's transaction, whose view is not older than ``at``."""
+        """Plan in the connection's transaction, whose view is not older than ``at``."""
         known = {table.record.table_id: table for table in self.previous.tables} if self.previous else {}
         tables = tuple(self._plan_table(connection, record, known.get(record.table_id)) for record in self.order.tables)
         start_ts, position = Ts(self.at.ts - 1), self.at.to_json()
@@ -46,23 +46,23 @@ class Planner:
         if known is not None and is_complete(known, self.done):
             return known
         schema = self.schemas[record.table_id]
-        if known is not None and self._goes_on(known, schema):
-            return replace(known, record=known.record.with_(consistent_ts=self._mended_later))
+        if known is not None and self._is_reusable(known, schema):
+            return replace(known, record=known.record.with_(consistent_ts=self._placeholder_ts))
         chunks = plan_chunks(connection, schema, key=record.key, chunk_rows=self.order.chunk_rows)
         fresh = record.with_(
             start_ts=Ts(self.at.ts - 1),
-            consistent_ts=Ts(0) if self.is_exact else self._mended_later,
+            consistent_ts=Ts(0) if self.is_exact else self._placeholder_ts,
             rows_estimated=chunks.rows,
         )
         return TablePlan(fresh, schema, chunks, generation=self.order.epoch)
 
     @property
-    def _mended_later(self) -> Ts:
-        """Not zero: ``Dumper.settle`` puts a later one when all is read."""
+    def _placeholder_ts(self) -> Ts:
+        """Return a placeholder that is not zero: ``Dumper.settle`` sets the final Ts after all rows are read."""
         return Ts(self.at.ts - 1)
 
-    def _goes_on(self, known: TablePlan, schema: TableSchema) -> bool:
-        """Whether finished chunks of an older view are of use beside chunks of this one."""
+    def _is_reusable(self, known: TablePlan, schema: TableSchema) -> bool:
+        """Return whether finished chunks of an older view can be combined with chunks of this one."""
         is_started = any((known.record.table_id, number) in self.done for number in range(known.chunks.count))
         exact = needs_exact_rows(known.record, self.order.sink_mode, has_full_images=self.has_full_images)
         is_cut = isinstance(known.chunks, ChunkPlan) and known.chunks.kind is not PlanKind.WHOLE

@@ -1,11 +1,11 @@
-"""Result sets in the text protocol: where the values of each row lie, and their text turned into Arrow's own values.
+"""Text result sets: kernels that find the values of each row, and parse their text into Arrow's values.
 
-The session fixes the spelling (time zone UTC, no SQL mode, text in utf8mb4) and the ``SELECT`` does the rest
+The session fixes the spelling (time zone UTC, no SQL mode, text in utf8mb4), and the ``SELECT`` does the rest
 (``rows_text``): numbers, dates and times come as ASCII in one form only.
 
 The first pass, ``locate_rows``, fills ``starts`` and ``lengths``, a line for each column, as ``agent.kernels.text``
-wants them. The kernels of the second pass that are here read dates and times; what becomes of a date that no calendar
-has (a zero month or day, the 30th of February): see ``fixed.calendar_loop``.
+expects them. The kernels of the second pass here parse dates and times; ``fixed.calendar_loop`` describes the treatment
+of dates that no calendar has (a zero month or day, the 30th of February).
 """
 
 from typing import Any, Final
@@ -38,7 +38,7 @@ _POWERS = np.array([10**k for k in range(7)], np.int64)
 
 @kernel(types.int64(DATA, types.int64, types.int64))
 def read_uint(data: Any, at: int, size: int) -> int:
-    """A little-endian integer of ``size`` bytes."""
+    """Return a little-endian integer of ``size`` bytes."""
     value = np.uint64(0)
     for i in range(size):
         value |= np.uint64(data[np.uint64(at + i)]) << np.uint64(8 * i)
@@ -47,9 +47,9 @@ def read_uint(data: Any, at: int, size: int) -> int:
 
 @kernel(PAIR(OUT, types.int64, types.int64))
 def join_packets(data: Any, start: int, end: int) -> tuple[int, int]:
-    """The end of the packet at ``start``, and where the next one begins; (-1, -1) when it is not all there.
+    """Return the end of the packet at ``start``, and the start of the next one; (-1, -1) if it is not complete.
 
-    What is sent in several packets, because it is larger than one may be, is moved together in place.
+    A message that is larger than one packet is moved together in place.
     """
     at, target = start, start + _HEADER_BYTES
     is_whole = False
@@ -77,8 +77,8 @@ def join_packets(data: Any, start: int, end: int) -> tuple[int, int]:
 def locate_rows(data: Any, start: int, end: int, row: int, starts: Any, lengths: Any) -> tuple[int, int, int]:
     """Walk the packets in ``data[start:end]``, filling the matrices from ``row`` on.
 
-    Returns the next free row, the offset of the first packet that was not taken, and why the walk ended there:
-    ``MORE`` bytes are needed, the matrices are ``FULL``, it is no row (``OTHER_PACKET``), or it is ``MALFORMED``.
+    Return the next free row, the offset of the first packet that was not taken, and why the walk ended there: ``MORE``
+    bytes are needed, the matrices are ``FULL``, the packet is no row (``OTHER_PACKET``), or it is ``MALFORMED``.
     """
     columns, capacity = starts.shape
     while end - start >= _HEADER_BYTES:
@@ -127,7 +127,7 @@ def locate_rows(data: Any, start: int, end: int, row: int, starts: Any, lengths:
 
 @kernel(types.int64(DATA, types.int64, types.int64))
 def _digits(data: Any, at: int, count: int) -> int:
-    """A number of exactly ``count`` digits; -1 when that is not what is there."""
+    """Return a number of exactly ``count`` digits; -1 if the bytes are something else."""
     total: Any = 0
     for i in range(count):
         digit = data[np.uint64(at + i)] - np.uint8(48)
@@ -139,7 +139,7 @@ def _digits(data: Any, at: int, count: int) -> int:
 
 @kernel(PAIR(DATA, types.int64))
 def _date(data: Any, at: int) -> tuple[int, int]:
-    """``YYYY-MM-DD``: days since 1970, and 1; or 0 for a day that there is not, -1 for what is no date."""
+    """Parse ``YYYY-MM-DD``; return days since 1970 and 1; 0 for a day that does not exist, -1 for other text."""
     year, month, day = _digits(data, at, 4), _digits(data, at + 5, 2), _digits(data, at + 8, 2)
     if year < 0 or month < 0 or day < 0 or data[at + 4] != _MINUS or data[at + 7] != _MINUS or month > 12:
         return 0, -1
@@ -150,7 +150,7 @@ def _date(data: Any, at: int) -> tuple[int, int]:
 
 @kernel(types.int64(DATA, types.int64, types.int64))
 def _time_of_day(data: Any, at: int, end: int) -> int:
-    """``HH:MM:SS[.ffffff]`` in microseconds; -1 when it is none."""
+    """Parse ``HH:MM:SS[.ffffff]`` into microseconds; return -1 for other text."""
     hours, minutes, seconds = _digits(data, at, 2), _digits(data, at + 3, 2), _digits(data, at + 6, 2)
     if hours < 0 or minutes < 0 or seconds < 0 or data[at + 2] != _COLON or data[at + 5] != _COLON:
         return -1
@@ -169,7 +169,7 @@ def _time_of_day(data: Any, at: int, end: int) -> int:
 
 @kernel(types.int64(DATA, POSITIONS, _LINE, types.boolean, types.int32[::1]))
 def parse_dates(data: Any, starts: Any, lengths: Any, is_strict: bool, values: Any) -> int:
-    """Days since 1970."""
+    """Parse dates into days since 1970."""
     result = GOOD
     for row in range(starts.size):
         at, days = starts[row], 0
@@ -186,7 +186,7 @@ def parse_dates(data: Any, starts: Any, lengths: Any, is_strict: bool, values: A
 
 @kernel(types.int64(DATA, POSITIONS, _LINE, types.boolean, types.int64[::1]))
 def parse_timestamps(data: Any, starts: Any, lengths: Any, is_strict: bool, values: Any) -> int:
-    """Microseconds since 1970 of ``YYYY-MM-DD HH:MM:SS[.ffffff]``."""
+    """Parse ``YYYY-MM-DD HH:MM:SS[.ffffff]`` into microseconds since 1970."""
     result = GOOD
     for row in range(starts.size):
         at, length, micros = starts[row], lengths[row], 0

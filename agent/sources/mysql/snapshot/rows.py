@@ -4,21 +4,23 @@ A chunk read by ``read_chunk`` is of the moment at which it is opened. Whoever n
 under ``consistency.open_readers``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Self
 
 import pyarrow as pa
 
+from agent.ports.checksums import ALL_KEYS, KeyRange, NoChecksums, SourceChecksums
 from agent.ports.source import BEGIN, Position
 from agent.rows.schema import TableSchema, ZeroDates
 from agent.sources.mysql.position.consistency import Place, Table, open_reader, open_readers
 from agent.sources.mysql.position.resume import epoch_of
 from agent.sources.mysql.server.catalog import read_schemas
 from agent.sources.mysql.server.connection import Connection
-from agent.sources.mysql.server.sql import qualified
+from agent.sources.mysql.server.sql import identifier, qualified
 from agent.sources.mysql.server.uri import Target, parse_uri
+from agent.sources.mysql.snapshot.checksums import checksums
 from agent.sources.mysql.snapshot.chunks import WHOLE_TABLE, Chunk
 from agent.sources.mysql.snapshot.rows_text import read_rows, select_list
 from reactor.ids import Ts
@@ -35,8 +37,9 @@ def read_chunk(target: Target, schema: TableSchema, chunk: Chunk) -> Iterator[pa
         yield from select_rows(connection, schema, chunk)
 
 
-def select_rows(connection: Connection, schema: TableSchema, chunk: Chunk) -> Iterator[pa.RecordBatch]:
-    """As ``read_chunk``, in the connection's transaction. The connection is of use again only after the last batch."""
+def select_rows(connection: Connection, schema: TableSchema, chunk: Chunk) -> Generator[pa.RecordBatch, None, None]:
+    """As ``read_chunk``, in the connection's transaction. The connection is of use again only after the last batch, or
+    when this is closed."""
     table = qualified(schema.schema_name, schema.name)
     return read_rows(connection, schema, f"SELECT {select_list(schema.columns)} FROM {table} WHERE {chunk.predicate}")
 
@@ -78,7 +81,14 @@ class MysqlSnapshot:
         return replace(found, table_id=table.table_id)
 
     def read(self, schema: TableSchema) -> Iterator[pa.RecordBatch]:
-        return select_rows(self._connection, schema, WHOLE_TABLE)
+        return self.read_range(schema, ALL_KEYS)
+
+    def read_range(self, schema: TableSchema, keys: KeyRange) -> Iterator[pa.RecordBatch]:
+        chunk = Chunk(0, " AND ".join(keys.conditions(identifier(keys.column))) or WHOLE_TABLE.predicate)
+        return select_rows(self._connection, schema, chunk)
+
+    def checksums(self, schema: TableSchema) -> SourceChecksums | NoChecksums:
+        return checksums(self._connection, schema)
 
     def close(self) -> None:
         self._stack.close()

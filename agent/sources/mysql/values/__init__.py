@@ -1,1 +1,1 @@
-"""Values that statements name: defaults, constants and moments, as the session of the statement means them."""
+"""Values in statements: defaults, constants and dates, evaluated as in the statement's session."""

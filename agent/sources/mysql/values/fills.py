@@ -1,8 +1,7 @@
-"""Fill values: turn a default that a statement names into the Arrow value that existing rows hold.
+"""Fill values: converts a default in a statement to the Arrow value that existing rows get.
 
-The text is what ``agent.sources.mysql.ddl.defaults`` writes. A column takes it in as the server does: numbers are
-rounded, members found by any case, dates read in all their spellings; for those that no calendar has the changefeed has
-a rule.
+The text comes from ``agent.sources.mysql.ddl.defaults``. It is converted as by the server: numbers are rounded, members
+match in any case, dates are accepted in all notations; the ``zero-dates`` setting applies to invalid dates.
 """
 
 import socket
@@ -13,19 +12,19 @@ from uuid import UUID
 
 import pyarrow as pa
 
-from agent.errors import NEW_SNAPSHOT, DecodeError
+from agent.errors import RESYNC, DecodeError
 from agent.rows.schema import Column, TableSchema, ZeroDates
 from agent.sources.mysql.decode.types import FieldType, arrow_schema
 from agent.sources.mysql.values import moments
 
-#: every decimal of a server
+#: precision for any decimal of a server
 _EXACT: Final = Context(prec=100)
 
 
 def fill_value(schema: TableSchema, name: str, text: str) -> pa.Scalar:
-    """What ``text`` is in the column ``name``.
+    """Return the value of ``text`` in the column ``name``.
 
-    :raises DecodeError: it is no value of it.
+    :raises DecodeError: it is not valid for the column.
     """
     arrow = arrow_schema(schema).field(name).type
     column = next(column for column in schema.columns if column.name == name)
@@ -42,7 +41,7 @@ def fill_value(schema: TableSchema, name: str, text: str) -> pa.Scalar:
         InvalidOperation,
     ) as error:
         raise DecodeError(
-            f"default {text[:60]!r} of column {name} of {schema.qualified_name} is no {arrow}; {NEW_SNAPSHOT}"
+            f"default {text[:60]!r} of column {name} of {schema.qualified_name} is no {arrow}; {RESYNC}"
         ) from error
 
 
@@ -102,7 +101,7 @@ def _clock(hours: int, minutes: int, seconds: int, micros: int, *, digits: int) 
 
 
 def _members(column: Column, text: str) -> str:
-    """As the column spells them, and a set's in its order."""
+    """Return the members spelled as in the column, those of a set in its order."""
     wanted = (
         {part.strip().casefold() for part in text.split(",")} if column.type_id == FieldType.SET else {text.casefold()}
     )

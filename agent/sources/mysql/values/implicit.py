@@ -1,4 +1,4 @@
-"""Implicit default: what a NOT NULL column without a default holds in existing rows. Pure."""
+"""Implicit default: the value of a NOT NULL column without a default in existing rows. Pure."""
 
 from typing import Final
 
@@ -18,7 +18,7 @@ BYTES: Final = types.CHARACTER_TYPES - {FieldType.VECTOR}
 
 
 def implicit_text(column: Column) -> str | None:
-    """Zero, the empty text, the first member; in text as ``fills`` reads it. None where it is not known."""
+    """Return zero, the empty text or the first member, as text that ``fills`` reads; None if unknown."""
     if column.type_id in ZERO:
         return ZERO[FieldType(column.type_id)]
     if column.members:

@@ -1,4 +1,4 @@
-"""Date literals: read dates and times in SQL as the server reads them. Pure."""
+"""Date literals: parses dates and times in SQL like the server. Pure."""
 
 import re
 from datetime import datetime, timedelta
@@ -17,7 +17,7 @@ _TIME_DIGITS: Final = re.compile(r"(-?)()(\d{0,3}?)(\d{0,2}?)(\d{1,2})(?:\.(\d*)
 
 
 def parse(text: str) -> Moment | None:
-    """A date, or a date and a time; dates that no calendar has too."""
+    """Parse a date with or without time, including dates that no calendar has."""
     found = _PARTS.match(text.strip()) or _DIGITS.match(text.strip())
     if found is None:
         return None
@@ -28,7 +28,7 @@ def parse(text: str) -> Moment | None:
 
 
 def moment_of(parts: Moment) -> datetime | None:
-    """None for a date that no calendar has."""
+    """Return the datetime; None for a date that no calendar has."""
     try:
         return datetime(*parts)
     except ValueError:
@@ -36,12 +36,12 @@ def moment_of(parts: Moment) -> datetime | None:
 
 
 def year_of(number: int) -> int:
-    """Two digits are a year of this century, or of the one before."""
+    """Expand a two-digit year to 1970 … 2069."""
     return number + (2000 if number < 70 else 1900) if number < 100 else number
 
 
 def parse_time(text: str) -> timedelta | None:
-    """A length of time."""
+    """Parse a TIME value, which is a duration."""
     found = _TIME.match(text.strip()) or _TIME_DIGITS.match(text.strip())
     if found is None:
         return None
@@ -51,7 +51,7 @@ def parse_time(text: str) -> timedelta | None:
 
 
 def is_finer(text: str, digits: int) -> bool:
-    """It has more digits behind the second; one server rounds them, the other leaves them out."""
+    """Return whether there are more fractional digits than ``digits``; MySQL rounds them, MariaDB truncates them."""
     return len(text.rpartition(".")[2].rstrip("0")) > digits if "." in text else False
 
 

@@ -1,7 +1,7 @@
-"""Session values: what the binlog says of a statement's session (time, time zone, SQL mode). Pure.
+"""Session values: the session of a statement as logged in the binlog (time, time zone, SQL mode). Pure.
 
-Rows that existed when a column is added hold what its default was to that session: the moment of the statement for
-``CURRENT_TIMESTAMP``, a moment of its time zone for a text. The server notes only what mattered to the statement.
+When a column is added, existing rows get the value of its default in that session: the statement's time for
+``CURRENT_TIMESTAMP``, a time in its time zone for a text. The server only logs what is relevant to the statement.
 """
 
 from dataclasses import dataclass
@@ -10,29 +10,31 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 _SQL_MODE, _CATALOG, _CHARSET, _TIME_ZONE, _CATALOG_ALONE, _INVOKER, _DATABASES = 1, 2, 4, 5, 6, 11, 12
-#: MySQL's and MariaDB's
+#: of MySQL and of MariaDB
 _MICROSECONDS, _HIGH_RESOLUTION = 13, 128
-#: bytes of the fields that have always as many
+#: sizes of the fixed-length fields, in bytes
 _WIDTHS: Final = {
     **{0: 4, _SQL_MODE: 8, 3: 4, _CHARSET: 6, 7: 2, 8: 2, 9: 8, 10: 4, _MICROSECONDS: 3},
     **{16: 1, 17: 8, 18: 2, 19: 1, 20: 1, _HIGH_RESOLUTION: 3, 129: 8},
 }
 _TOO_MANY = 254
 _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
-#: the server's own, whichever that is
+#: names of the server's own time zone
 SYSTEM: Final = "SYSTEM"
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """``charset``: of the statement's text, a collation's number. ``time_zone``: its name, empty where nobody says.
-    ``micros``: of the second in which the statement began, None where nobody says. ``second``: that one, Unix."""
+    """``charset``: collation number of the statement's text, ``connection``: of the texts in it. ``time_zone``: its
+    name, empty if unknown. ``micros``: microseconds of the statement's start, None if unknown. ``second``: the start as
+    Unix time."""
 
     sql_mode: int = 0
     charset: int = 0
     time_zone: str = ""
     micros: int | None = None
     second: int | None = None
+    connection: int = 0
 
     @property
     def has_quoted_names(self) -> bool:
@@ -43,7 +45,7 @@ class Session:
         return bool(self.sql_mode & _NO_BACKSLASH_ESCAPES)
 
     def now(self, digits: int) -> datetime | None:
-        """CURRENT_TIMESTAMP with so many digits behind the second, in UTC; None where the binlog does not say it."""
+        """Return CURRENT_TIMESTAMP with this number of fractional digits, in UTC; None if the binlog lacks it."""
         if self.second is None or (digits and self.micros is None):
             return None
         unit = 10 ** (6 - digits)
@@ -51,7 +53,7 @@ class Session:
 
     @property
     def zone(self) -> tzinfo | None:
-        """None where nobody says which that is."""
+        """Return the time zone; None if it is unknown."""
         name = self.time_zone
         if name[:1] in ("+", "-"):
             hours, minutes = (int(part) for part in name[1:].split(":"))
@@ -63,12 +65,12 @@ class Session:
             return None
 
 
-#: nobody has said
+#: a session without logged values
 UNKNOWN: Final = Session()
 
 
 def parse_session(status: bytes) -> Session:
-    """Up to the first unknown field."""
+    """Parse status variables up to the first unknown field."""
     found: dict[int, bytes] = {}
     at = 0
     while at < len(status) and (end := _end(status, at)) is not None:
@@ -80,11 +82,12 @@ def parse_session(status: bytes) -> Session:
         charset=int.from_bytes(found.get(_CHARSET, b"")[:2], "little"),
         time_zone=found.get(_TIME_ZONE, b"")[1:].decode(errors="replace"),
         micros=None if micros is None else int.from_bytes(micros, "little"),
+        connection=int.from_bytes(found.get(_CHARSET, b"")[2:4], "little"),
     )
 
 
 def _end(status: bytes, at: int) -> int | None:
-    """Behind the field at ``at``."""
+    """Return the end of the field at ``at``."""
     kind = status[at]
     if kind in _WIDTHS:
         return at + 1 + _WIDTHS[kind]

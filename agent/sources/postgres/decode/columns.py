@@ -1,10 +1,9 @@
-"""Column builders: turn the positions of a column's values into an Arrow array, in binary or in text form.
+"""Column builders: convert the positions of a column's values to an Arrow array, in binary or in text form.
 
-``BINARY`` and ``TEXT`` say which builder each kind of type has. Text and binary are the same bytes for strings. A
-stream that was reopened in the other mode may leave both forms in one batch; such a column is built once for each form
-and put together.
+``BINARY`` and ``TEXT`` list the builder of each kind of type. Text and binary are the same bytes for strings. A stream
+that was reopened in the other mode may have both forms in one batch; such a column is built once per form and merged.
 
-Where values lie, and which row is bad, is for ``decode`` and ``snapshot`` to say.
+``decode`` and ``snapshot`` determine where values are, and which row is bad.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,16 +24,16 @@ from agent.sources.postgres.decode.types import Kind
 Builder = Callable[[Bytes, Ints, pa.DataType], pa.Array]
 
 _TEXT_FORM = ord("t")
-#: each value has its own before it
+#: no lengths: each value is preceded by its own
 _NO_LENGTHS: Final = np.empty(0, np.int64)
 
 
 class BentKeyError(BadValueError):
-    """A value is one of its column's type, but as a part of a key it could be taken for another one."""
+    """A value is valid for its column's type, but as part of a key it could be confused with another one."""
 
 
 def bent_key(schema: TableSchema, column: Column, error: BentKeyError, where: str) -> str:
-    """The line that says so, and what helps."""
+    """Return the error line with its cure."""
     return (
         f"{schema.qualified_name}: key column {column.name} cannot be read: {error.reason} (infinity, 24:00, NaN, the "
         f"name of an object), {where}; change it at the source and create the changefeed again, or leave the table out "
@@ -43,9 +42,9 @@ def bent_key(schema: TableSchema, column: Column, error: BentKeyError, where: st
 
 
 def build(column: Column, data: Bytes, positions: Ints, *, texts: int, binaries: int, is_key: bool = False) -> pa.Array:
-    """The column's Arrow array. ``positions`` may be changed: it is this call's to use up.
+    """Return the column's Arrow array. ``positions`` may be modified.
 
-    ``texts`` and ``binaries`` say how many values came in which form. ``is_key``: rows are distinguished by them.
+    ``texts`` and ``binaries``: number of values in each form. ``is_key``: the column identifies rows.
 
     :raises BadValueError: a value that is not of the column's type, or one in a binary form that Weir does not read.
     :raises BentKeyError: a key value that the column's Arrow type cannot tell from another one.
@@ -85,12 +84,12 @@ def _fixed(kernel: Kernel, dtype: npt.DTypeLike, *arguments: Any) -> Builder:
 
 
 def _calendar(kernel: Kernel, dtype: npt.DTypeLike) -> Builder:
-    """Dates and times: one that is none is bad."""
+    """Return a builder for dates and times; invalid ones are errors."""
     return _fixed(kernel, dtype, True, 0)
 
 
 def _floats(kernel: Kernel, bits: npt.DTypeLike, dtype: npt.DTypeLike) -> Builder:
-    """All NaNs become one, which is what their text says of them: a server compares them as equal."""
+    """Return a builder for floats; all NaNs become one, like their text: a server compares them as equal."""
 
     def build_floats(data: Bytes, positions: Ints, arrow: pa.DataType) -> pa.Array:
         words = allocate(len(positions), bits)
@@ -109,7 +108,7 @@ def _build_bits(data: Bytes, positions: Ints, arrow: pa.DataType) -> pa.Array:
 
 
 def _texts(build: Callable[[Texts, pa.DataType], pa.Array]) -> Builder:
-    """What is read by the kernels that the sources share."""
+    """Return a builder over the text kernels that the sources share."""
 
     def build_texts(data: Bytes, positions: Ints, arrow: pa.DataType) -> pa.Array:
         return build(Texts(kernels_bytes.TEXT, data, positions, _NO_LENGTHS), arrow)
@@ -142,7 +141,7 @@ def _build_jsonb(data: Bytes, positions: Ints, arrow: pa.DataType) -> pa.Array:
 
 
 def _converted(measure: Kernel, write: Kernel) -> Builder:
-    """What is written out in other bytes than it came in."""
+    """Return a builder for values whose bytes are converted."""
 
     def build_converted(data: Bytes, positions: Ints, arrow: pa.DataType) -> pa.Array:
         offsets = allocate(len(positions) + 1, np.int32)

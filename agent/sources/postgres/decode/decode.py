@@ -1,13 +1,13 @@
-"""Row decoder: turns row events of one table, as the server sent them, into Arrow columns.
+"""Row decoder: decodes row events of one table in the server's format into Arrow columns.
 
-``decode`` takes a record batch of the change log (``commit_ts, seq, event``) and gives ``agent.rows.changes.Changes``:
-two passes over the bytes, no Python object per row. The first pass (``locate``) finds every value, the second
-(``columns``) fills one column after the other.
+``decode`` takes a record batch of the change log (``commit_ts, seq, event``) and returns
+``agent.rows.changes.Changes``: two passes over the bytes, without Python objects per row. The first pass (``locate``)
+finds every value, the second (``columns``) fills the columns one by one.
 
-What it promises to sinks: the after image of an insert or update is complete except where ``unchanged`` says that the
-source left a large value out and did not send it with the old row either; a before image holds what the replica
-identity sent; TRUNCATE is one row whose columns are all NULL. Which span a row belongs to, and whether an update moved
-its key, is the business of ``agent.rows.spans``.
+Guarantees to sinks: the after image of an insert or update is complete, except where ``unchanged`` marks a large value
+that the source omitted and did not send with the old row either; a before image has what the replica identity sent; a
+TRUNCATE is one row whose columns are all NULL. ``agent.rows.spans`` determines the span of a row, and whether an update
+moved its key.
 """
 
 from collections.abc import Collection
@@ -30,7 +30,7 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class _Image:
-    """Where one image (before or after) of every row lies: positions and counts, both by column."""
+    """One image (before or after) of every row: positions and counts, both by column."""
 
     positions: Int64s
     counts: Int64s
@@ -41,7 +41,7 @@ class _Image:
 
 
 def decode(schema: TableSchema, batch: pa.RecordBatch, key: Collection[str] = ()) -> Changes:
-    """Decode a batch of ``schema``'s row events; they stay in their order. ``key``: columns that tell rows apart.
+    """Decode a batch of ``schema``'s row events, in order. ``key``: columns that identify rows.
 
     :raises DecodeError: an event that is not what the schema says, named by table, column and position in the log; or
         a key value that its column's Arrow type cannot tell from another one.

@@ -9,9 +9,9 @@ from agent.sources.postgres.decode.decode import decode
 
 
 def fill_value(schema: TableSchema, name: str, text: str) -> pa.Scalar:
-    """What ``text`` is in the column ``name``.
+    """Return the value of ``text`` in the column ``name``.
 
-    :raises DecodeError: it is no value of it.
+    :raises DecodeError: it is not a value of the column.
     """
     value = text.encode()
     values = [

@@ -31,7 +31,7 @@ TEXT: Final = kernels_for(_length_before)
 
 @kernel(types.int64(DATA, POSITIONS))
 def check_jsonb_version(data: Any, positions: Any) -> int:
-    """Returns ``GOOD``, or the first row that is not jsonb's version 1."""
+    """Return ``GOOD``, or the first row that is not version 1 of jsonb."""
     for row in range(positions.size):
         at = positions[row]
         if at >= 0 and (value_length(data, at) < 1 or data[at] != 1):
@@ -73,7 +73,7 @@ def copy_uuids(data: Any, positions: Any, offsets: Any, out: Any) -> int:
 
 @kernel(types.int64(DATA, POSITIONS, OFFSETS))
 def hex_offsets(data: Any, positions: Any, offsets: Any) -> int:
-    r"""For bytea's text form ``\xdeadbeef``."""
+    """Fill ``offsets`` for bytea's text form ``\\xdeadbeef``."""
     total = 0
     offsets[0] = 0
     for row in range(positions.size):

@@ -84,7 +84,7 @@ def _time(data: Any, at: int, _: int) -> tuple[int, int]:
 
 @inlined
 def _timestamp(data: Any, at: int) -> Any:
-    """What lies past Arrow's last microsecond (year 294247) counts as infinity."""
+    """Return microseconds; a timestamp past Arrow's last one (year 294247) counts as infinity."""
     micros = read_i64(data, at)
     if micros > _I64_MAX - EPOCH_US:
         return TIMESTAMP_MAX_US

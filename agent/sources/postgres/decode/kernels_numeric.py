@@ -1,9 +1,9 @@
-"""Second pass, numeric: exact into decimal128, or into PostgreSQL's own text where no decimal128 holds it.
+"""Second pass, numeric: exact into decimal128, or into PostgreSQL's own text if no decimal128 holds it.
 
-The binary form is a count of base-10000 digits, the weight of the first one, a sign, the display scale, the digits.
-A decimal column holds the value times 10^scale as a 128-bit integer: values of up to 18 digits are summed in 64 bits,
-wider ones in four 32-bit limbs. ``NaN`` (and the infinities) have no decimal: the row becomes NULL in a decimal
-column, and keeps its name in a text column.
+The binary form is a count of base-10000 digits, the weight of the first one, a sign, the display scale, the digits. A
+decimal column holds the value times 10^scale as a 128-bit integer: values of up to 18 digits are summed in 64 bits,
+wider ones in four 32-bit limbs. ``NaN`` and the infinities have no decimal: the row becomes NULL in a decimal column,
+and keeps its name in a text column.
 """
 
 from typing import Any
@@ -27,7 +27,8 @@ _NAMES = np.frombuffer(b"NaN-Infinity", np.uint8)
 
 @kernel(types.boolean(DATA, types.int64, types.int64, types.int64, types.uint64[::1]))
 def _sum_digits(data: Any, at: int, digits: int, exponent: int, limbs: Any) -> bool:
-    """Sum the digits into the limbs, scaled so that the last one counts 10^exponent; False when that is not exact."""
+    """Sum the digits into the limbs, scaled so that the last one counts 10^exponent; return False if that is not
+    exact."""
     limbs[:] = np.uint64(0)
     fits = True
     for i in range(digits):
@@ -50,7 +51,7 @@ def _sum_digits(data: Any, at: int, digits: int, exponent: int, limbs: Any) -> b
 
 @kernel(types.int64(DATA, types.int64, types.int64, types.int64))
 def _sum_small(data: Any, at: int, digits: int, exponent: int) -> int:
-    """``_sum_digits`` for values known to stay below 10^18; -1 when not exact."""
+    """As ``_sum_digits``, for values below 10^18; return -1 if not exact."""
     total = 0
     for i in range(digits):
         digit = read_i16(data, at + 2 * i)
@@ -65,7 +66,7 @@ def _sum_small(data: Any, at: int, digits: int, exponent: int) -> int:
 
 @kernel(types.int64(DATA, POSITIONS, types.int64, types.int64, WORDS))
 def decode_decimal(data: Any, positions: Any, precision: int, scale: int, words: Any) -> int:
-    """Fill 128-bit integers; NaN and infinities turn their row NULL. Returns -1 or the first row that does not fit."""
+    """Fill 128-bit integers; NaN and infinities become NULL. Return -1, or the first row that does not fit."""
     limbs = np.zeros(4, np.uint64)
     for row in range(positions.size):
         at = positions[row]
@@ -105,7 +106,7 @@ def _is_sign(sign: int) -> bool:
 
 @kernel(types.int64(types.int64))
 def _width(digit: int) -> int:
-    """Decimal digits of a number in 0..9999; 0 has one."""
+    """Return the number of decimal digits of a number in 0..9999; 0 has one."""
     if digit >= 100:
         return 4 if digit >= 1000 else 3
     return 2 if digit >= 10 else 1
@@ -145,7 +146,7 @@ def numeric_text_offsets(data: Any, positions: Any, offsets: Any) -> int:
 
 @kernel(types.int64(DATA, types.int64, types.int64, types.int64, types.int64))
 def _digit(data: Any, at: int, digits: int, weight: int, group: int) -> int:
-    """The base-10000 digit that counts 10000^group; 0 outside what was sent."""
+    """Return the base-10000 digit that counts 10000^group; 0 outside the digits that were sent."""
     index = weight - group
     return read_i16(data, at + _HEADER_BYTES + 2 * index) if 0 <= index < digits else 0
 

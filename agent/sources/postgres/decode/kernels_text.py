@@ -1,7 +1,7 @@
-"""Second pass, text form of dates and times: what a stream in text mode sends (see ``types.is_known``).
+"""Second pass, text form of dates and times, which a stream in text mode sends (see ``types.is_known``).
 
-The session's settings fix the spelling: DateStyle ISO, time zone UTC, extra_float_digits 3. Numbers are read by the
-kernels of ``agent.kernels.text``. Special values become what they become in the binary form.
+The session's settings fix the spelling: DateStyle ISO, time zone UTC, extra_float_digits 3. The kernels of
+``agent.kernels.text`` parse numbers. Special values become the same as in the binary form.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ _LAST_DAY, _LAST_DAY_US = divmod(2**63 - 1, _DAY_US)
 
 @kernel(PAIR(DATA, types.int64, types.int64))
 def _number(data: Any, at: int, end: int) -> tuple[int, int]:
-    """The digits at ``at``: their value and the offset behind them; the offset is -1 when there are none."""
+    """Return the value of the digits at ``at``, and the offset behind them; the offset is -1 if there are none."""
     total, start = 0, at
     while at < end and 48 <= data[at] <= 57 and at - start < 9:
         total = total * 10 + (data[at] - 48)
@@ -39,7 +39,7 @@ def _number(data: Any, at: int, end: int) -> tuple[int, int]:
 
 @kernel(PAIR(DATA, types.int64, types.int64, types.int64))
 def _date(data: Any, at: int, end: int, is_bc: int) -> tuple[int, int]:
-    """``YYYY-MM-DD``: days, and the offset behind them (-1 when malformed)."""
+    """Parse ``YYYY-MM-DD``; return days, and the offset behind them (-1 if malformed)."""
     year, at = _number(data, at, end)
     if at < 0 or at >= end or data[at] != _MINUS:
         return 0, -1
@@ -54,7 +54,7 @@ def _date(data: Any, at: int, end: int, is_bc: int) -> tuple[int, int]:
 
 @kernel(PAIR(DATA, types.int64, types.int64))
 def _time(data: Any, at: int, end: int) -> tuple[int, int]:
-    """``HH:MM:SS[.ffffff]``: microseconds, and the offset behind them (-1 when malformed)."""
+    """Parse ``HH:MM:SS[.ffffff]``; return microseconds, and the offset behind them (-1 if malformed)."""
     hours, at = _number(data, at, end)
     if at < 0 or at >= end or data[at] != _COLON or hours > 24:
         return 0, -1
@@ -77,7 +77,7 @@ def _time(data: Any, at: int, end: int) -> tuple[int, int]:
 
 @kernel(PAIR(DATA, types.int64, types.int64))
 def _zone(data: Any, at: int, end: int) -> tuple[int, int]:
-    """``+HH[:MM[:SS]]`` or nothing: microseconds east of UTC, and the offset behind them."""
+    """Parse ``+HH[:MM[:SS]]`` or nothing; return microseconds east of UTC, and the offset behind them."""
     if at >= end or (data[at] != _PLUS and data[at] != _MINUS):
         return 0, at
     sign = 1 if data[at] == _PLUS else -1

@@ -1,11 +1,11 @@
-"""First pass of decoding: where every value of every row lies.
+"""First pass of decoding: finds every value of every row.
 
 ``locate_events`` walks pgoutput messages (I, U, D, T of protocol version 1), ``locate_copy_rows`` walks COPY BINARY
-messages. Both check every length against the bytes at hand, so the kernels of the second pass may trust positions and
+messages. Both check every length against the available bytes, so the kernels of the second pass may trust positions and
 lengths. Positions are column-major: the second pass reads one column at a time.
 
-A large value that an update left out (TOAST) is taken from the old row where the source sent it; only what is known
-nowhere stays ``UNCHANGED``.
+A large value that an update left out (TOAST) is taken from the old row if the source sent it; otherwise it stays
+``UNCHANGED``.
 """
 
 from typing import Any, Final
@@ -38,7 +38,7 @@ _OFFSETS: Final = types.Array(types.int64, 1, "C", readonly=True)
 
 @kernel(types.int64(DATA, types.int64, types.int64, types.int64, _MATRIX, _MATRIX))
 def _locate_tuple(data: Any, at: int, end: int, row: int, positions: Any, counts: Any) -> int:
-    """Returns the offset behind the tuple, or -1 where it is malformed."""
+    """Return the offset behind the tuple, or -1 if it is malformed."""
     columns = positions.shape[0]
     if at + 2 > end or read_i16(data, at) != columns:
         return -1
@@ -82,9 +82,9 @@ def _fill_unchanged(row: int, new: Any, old: Any, new_counts: Any, old_counts: A
 def locate_events(
     data: Any, offsets: Any, op: Any, before_kind: Any, new: Any, old: Any, new_counts: Any, old_counts: Any
 ) -> int:
-    """Fill ``op``, ``before_kind`` and the position matrices (which come filled with NULL).
+    """Fill ``op``, ``before_kind`` and the position matrices, which start filled with NULL.
 
-    Returns -1, or the row of the first message that is malformed.
+    Return -1, or the row of the first malformed message.
     """
     for row in range(offsets.size - 1):
         at, end = offsets[row], offsets[row + 1]
@@ -123,9 +123,9 @@ def locate_events(
 def locate_copy_rows(data: Any, start: int, end: int, row: int, positions: Any) -> tuple[int, int]:
     """Walk whole CopyData messages in ``data[start:end]``, filling ``positions`` from ``row`` on.
 
-    Returns the next free row and the offset of the first message that was not taken: one that is not all there, is no
-    CopyData, or found the matrix full. The offset is ``COPY_MALFORMED`` when a row does not end where its message does
-    (the server sends each row in one message).
+    Return the next free row and the offset of the first message that was not taken: an incomplete one, another kind
+    than CopyData, or the first one behind a full matrix. The offset is ``COPY_MALFORMED`` if a row does not end where
+    its message does (the server sends each row in one message).
     """
     columns, capacity = positions.shape
     while end - start >= 5 and data[start] == _COPY_DATA and row < capacity:

@@ -20,7 +20,7 @@ from agent.rows.schema import Column, TableSchema, with_source_type
 
 
 class Kind(Enum):
-    """How a value is laid out on the wire; one kernel each, for the binary and for the text form."""
+    """The wire format of a value; one kernel each, for the binary and for the text form."""
 
     BOOL = auto()
     INT2 = auto()
@@ -99,7 +99,7 @@ def kind_of(column: Column) -> Kind:
 
 
 def is_known(column: Column) -> bool:
-    """Whether the column's binary form can be read; ``column`` is resolved (see ``resolve_column``)."""
+    """Return whether the column's binary form can be read; ``column`` is resolved (see ``resolve_column``)."""
     return column.type_id in KNOWN_OIDS
 
 
@@ -113,7 +113,7 @@ def numeric_precision(modifier: int) -> tuple[int, int] | None:
 
 
 def arrow_type(column: Column) -> pa.DataType:
-    """What the column becomes. A numeric that no decimal128 holds exactly becomes its text."""
+    """Return the column's Arrow type. A numeric that no decimal128 holds exactly becomes its text."""
     kind = kind_of(column)
     return _decimal_type(column.modifier) if kind is Kind.NUMERIC else _ARROW[kind]
 
@@ -153,7 +153,7 @@ class UserType:
 
 
 def read_user_types(rows: Iterable[Sequence[Any]]) -> dict[int, UserType]:
-    """From the rows of ``USER_TYPES_SQL``, by oid; fields may be numbers or their text."""
+    """Parse the rows of ``USER_TYPES_SQL``, by oid; fields may be numbers or their text."""
     return {
         int(oid): UserType(is_enum=kind == "e", base=int(base), modifier=int(modifier))
         for oid, kind, base, modifier in rows
@@ -166,7 +166,7 @@ def resolve_column(column: Column, user_types: Mapping[int, UserType]) -> Column
     while (user_type := user_types.get(type_id)) is not None:
         if user_type.is_enum:  # which one it is, the modifier says
             return replace(column, type_id=ENUM_OID, modifier=type_id)
-        # A domain over a domain: only the innermost that has a modifier says something about the values.
+        # of domains over domains, the innermost one with a modifier restricts the values
         modifier = user_type.modifier if user_type.modifier >= 0 else modifier
         type_id = user_type.base
     return replace(column, type_id=type_id, modifier=modifier)

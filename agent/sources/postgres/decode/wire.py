@@ -1,4 +1,4 @@
-"""Big-endian reads for the kernels, and the types their signatures are made of.
+"""Big-endian reads for the kernels, and the types of their signatures.
 
 Offsets are unsigned inside the reads: numba then leaves out its negative-index handling and LLVM turns four byte loads
 into one swapped word.
@@ -51,5 +51,5 @@ def read_i64(data: Any, at: int) -> int:
 
 @kernel(types.int64(DATA, types.int64))
 def value_length(data: Any, at: int) -> int:
-    """The length of the value at position ``at``."""
+    """Return the length of the value at position ``at``."""
     return read_i32(data, at - 4)  # type: ignore[no-any-return]

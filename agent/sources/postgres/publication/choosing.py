@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from agent.errors import SourceConfigError
 from agent.sources.postgres.publication.published import Catalog
 
-#: whether the rules want a table, by its number
+#: whether the rules match a table, by its number
 Wants = Callable[[int], bool]
 
 
@@ -51,7 +51,7 @@ def _missing(table: int, sent: Collection[int], catalog: Catalog, name: str) -> 
 
 
 def _above(table: int, parents: Mapping[int, int]) -> list[int]:
-    """What it is a partition of, up to the root."""
+    """Return its parents in the tree of partitions, up to the root."""
     found: list[int] = []
     while table in parents:
         table = parents[table]

@@ -16,7 +16,7 @@ from agent.sources.postgres.server.sql import literal
 _NAMESPACES_VERSION: Final = 15
 #: a table that changes its schema has another row in pg_class
 _CATALOGS: Final = (
-    *("pg_attribute", "pg_class", "pg_index", "pg_inherits", "pg_type", "pg_enum"),
+    *("pg_attribute", "pg_class", "pg_index", "pg_inherits", "pg_namespace", "pg_type", "pg_enum"),
     *("pg_publication", "pg_publication_rel"),
 )
 #: rows of the server's own transactions, whose age never changes; that of others grows with each transaction
@@ -46,7 +46,8 @@ _SCHEMAS: Final = (
 )
 _TABLES: Final = (
     "SELECT string_agg(concat_ws(':', c.oid, c.relpersistence, c.relkind, c.relispartition, c.relreplident, "
-    "c.relfilenode), ',' ORDER BY c.oid) FROM pg_catalog.pg_class c WHERE c.oid = ANY ({ids})"
+    "c.relfilenode, quote_ident(n.nspname), quote_ident(c.relname)), ',' ORDER BY c.oid) FROM pg_catalog.pg_class c "
+    "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY ({ids})"
 )
 #: a column that is altered has another row, by a later transaction
 _COLUMNS: Final = (
@@ -70,7 +71,7 @@ _KEYS: Final = (
 
 
 def prepare(connection: Connection, publications: Iterable[str], table_ids: Sequence[int]) -> None:
-    """For the session; again when the tables have changed."""
+    """Prepare the session; call again when the tables have changed."""
     parts = [_PUBLICATIONS, _MEMBERS, _TABLES, _COLUMNS, _PARTITIONS, _KEYS]
     if connection.server_version >= _NAMESPACES_VERSION:
         parts += [_NAMESPACES, _SCHEMAS]
@@ -91,7 +92,7 @@ def prepare(connection: Connection, publications: Iterable[str], table_ids: Sequ
 
 
 def read(connection: Connection) -> str:
-    """As the catalog is now."""
+    """Return the digest of the current catalog."""
     [[digest]] = connection.query("EXECUTE weir_digest")
     return str(digest)
 

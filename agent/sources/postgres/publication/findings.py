@@ -1,7 +1,7 @@
 """Findings: what has become of a stream's tables up to a position, from the stream and from the catalog. Pure.
 
 The stream's own changes are taken in their order. What the catalog adds - a table that is lost from somewhere on, one
-that is gone - is put at its place between them; a table that is held has no changes from there on.
+that is gone - is put at its place between them; a table that is held has no changes from there on but other names.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,11 +20,15 @@ class Findings:
         self.held = set(held)
         #: new tables, and where they begin
         self.created: dict[int, Ts] = {}
+        #: new tables that the stream does not take in, and where it named them
+        self.refused: list[tuple[TableRecord, Ts]] = []
         self._changes: dict[Ts, list[TableChange]] = {}
         for record in ddl:
             for change in record.changes:
                 if self._counts(change):
                     self._take(change, record.ts)
+                elif change.is_hold and change.table is not None and change.table_id not in self.held:
+                    self.refused.append((change.table, record.ts))
         self.old = {table: record for table, record in known.items() if table in self.known}
 
     def records(self) -> tuple[DdlRecord, ...]:
@@ -33,7 +37,7 @@ class Findings:
         )
 
     def hold(self, record: TableRecord, ts: Ts, reason: str) -> None:
-        """Nothing of it counts from ``ts`` on."""
+        """Hold the table: its changes from ``ts`` on are dropped."""
         table_id = record.table_id
         self.forget(table_id, since=ts)
         self.held.add(table_id)
@@ -42,8 +46,29 @@ class Findings:
         change = TableChange(kind=SchemaChangeKind.HOLD, table_id=table_id, table=record, reason=reason)
         self._changes.setdefault(ts, []).append(change)
 
+    def name_held(self, table_id: int, schema_name: str, name: str, ts: Ts) -> None:
+        """Record at ``ts`` the name that a held table has at the source, if it is another one."""
+        known = self.known[table_id]
+        renamed = known.named(schema_name, name)
+        if renamed == known:
+            return
+        self.known[table_id] = renamed
+        change = TableChange(
+            kind=SchemaChangeKind.HOLD,
+            table_id=table_id,
+            table=renamed,
+            reason=f"table {schema_name}.{name} was held already, as {known.schema_name}.{known.name}",
+        )
+        self._changes.setdefault(ts, []).append(change)
+
+    def join(self, table: KnownTable, ts: Ts) -> None:
+        """A table is replicated from here on, and copied."""
+        self.known[table.record.table_id] = table.record
+        self.held.discard(table.record.table_id)
+        self._changes.setdefault(ts, []).append(schema_diff.created(table))
+
     def drop(self, table_id: int, ts: Ts) -> None:
-        """It is gone from the source."""
+        """Drop the table: it is gone from the source."""
         self.held.discard(table_id)
         change = schema_diff.dropped(KnownTable(self.known.pop(table_id), None))
         self._changes.setdefault(ts, []).append(change)
@@ -55,7 +80,7 @@ class Findings:
                 self._changes[ts] = [change for change in changes if change.table_id != table_id]
 
     def _counts(self, change: TableChange) -> bool:
-        """Not of a table that is held already, or was never taken in."""
+        """Return whether the change counts: not if its table is already held, or was never replicated."""
         if change.table_id in self.held:
             return change.table is None and change.table_id in self.known
         return change.kind is SchemaChangeKind.CREATE or change.table_id in self.known

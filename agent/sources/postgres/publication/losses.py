@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.published import Catalog
+from agent.sources.postgres.publication.sightings import PartitionSighting
 from reactor.records.changefeed import TableRecord
 
 #: the cure of a table that has lost changes
@@ -25,12 +26,12 @@ def lost(before: Proof, now: Catalog, known: Mapping[int, TableRecord]) -> dict[
 
 
 def is_of_publications(before: Proof, now: Catalog, names: Collection[str]) -> bool:
-    """None of the publications is there as it was: no table can have been sent without a gap."""
+    """Return whether no publication is unchanged, so that every table may have a gap."""
     return not any(name in now.publications and _is_old(before, now, (now.publications[name].row,)) for name in names)
 
 
 def first(now: Catalog, digest: str, known: Collection[int]) -> Proof:
-    """Where nothing is known from before."""
+    """Return the first proof, without an earlier one."""
     return following(Proof(horizon=now.horizon), now, digest, known=known)
 
 
@@ -42,6 +43,7 @@ def following(
     known: Collection[int],
     held: Collection[int] = (),
     clean: Collection[int] = (),
+    unseen: Collection[PartitionSighting] = (),
 ) -> Proof:
     """The proof that this reading makes. ``known``: the tables that are replicated from here on."""
     return Proof(
@@ -50,11 +52,12 @@ def following(
         recent={row: xid for row, xid in now.xids.items() if xid >= now.horizon},
         since={row: _since(before, now, row) for row in _opening(now, known)},
         terms={table: terms for table in now.tables if (terms := now.terms(table))},
-        leaves={table: now.leaves(table) for table in _roots(now)},
+        leaves={table: now.leaves(table) for table in roots(now)},
         files={table: now.tables[table].file for table in known if table in now.tables},
         columns={table: dict(now.tables[table].columns) for table in known if table in now.tables},
         held=frozenset(held),
         clean=frozenset(clean),
+        unseen=tuple(unseen),
     )
 
 
@@ -113,5 +116,6 @@ def _since(before: Proof, now: Catalog, row: str) -> int:
     return now.ahead
 
 
-def _roots(now: Catalog) -> list[int]:
+def roots(now: Catalog) -> list[int]:
+    """Return the partitioned tables that are sent as one."""
     return [table for table in now.tables if now.is_partitioned(table) and now.ways(table)]

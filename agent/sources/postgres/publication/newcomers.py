@@ -1,10 +1,11 @@
-"""Newcomers: tables that the stream names for the first time, and whether all their rows are in it.
+"""Newcomers: tables that the stream names for the first time, and whether it has all their rows.
 
-The catalog keeps who created a table (the row of its ``ctid`` column, which nothing ever writes again) and who
-published it. Where one transaction did both, what it inserted in between is in the table, under an older command.
-Where two did, the table must have been seen without rows when all had ended that began before it was published.
+The catalog has the transaction that created a table (in the row of its ``ctid`` column, which is never rewritten) and
+the one that published it. If one transaction did both, rows that it inserted in between have an older command id. If
+there were two, the table must have been empty when all transactions had ended that began before it was published.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,88 +15,132 @@ from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.published import Catalog, Relation
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.sql import qualified
+from reactor.records.changefeed import TableRecord
 
 _LOCK_MS: Final = 2_000
 _CREATED_SQL: Final = (
     "SELECT xmin::text FROM pg_catalog.pg_attribute WHERE attrelid = {table} AND attname = 'ctid' AND attnum < 0"
 )
-#: what published the table last in the transaction that created it
+_AGES_SQL: Final = (
+    "SELECT attrelid::int8, xmin::text FROM pg_catalog.pg_attribute "
+    "WHERE attrelid IN ({tables}) AND attname = 'ctid' AND attnum < 0"
+)
+#: the last row that published the table in the transaction that created it
 _PUBLISHED_SQL: Final = (
     "SELECT coalesce(max(cmin::text::int8), -1) FROM "
     "(SELECT xmin, cmin FROM pg_catalog.pg_publication_rel WHERE prrelid IN ({lineage}) "
     "UNION ALL SELECT xmin, cmin FROM pg_catalog.pg_inherits WHERE inhrelid IN ({lineage})) rows "
     "WHERE xmin::text = '{xmin}'"
 )
+#: whether a transaction altered a column of the table, or left an index of it as it was
+_ALTERED_SQL: Final = (
+    "SELECT EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid = {table} AND xmin::text = '{xid}') "
+    "OR EXISTS (SELECT FROM pg_catalog.pg_index i JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid "
+    "WHERE i.indrelid = {table} AND pg_catalog.age(c.xmin) > pg_catalog.age('{xid}'::pg_catalog.xid))"
+)
+#: the oldest row of its columns
+_COLUMNS_SQL: Final = (
+    "SELECT xmin::text FROM pg_catalog.pg_attribute WHERE attrelid = {table} AND attnum > 0 AND NOT attisdropped "
+    "ORDER BY pg_catalog.age(xmin) DESC LIMIT 1"
+)
 _REWRITTEN: Final = (
     "xmin::text IN (SELECT c.xmin::text FROM pg_catalog.pg_class c WHERE c.oid = {table} AND c.relam = 2 OR c.oid IN "
     "(SELECT i.indexrelid FROM pg_catalog.pg_index i WHERE i.indrelid = {table}))"
 )
-#: a partition is made by one command, which counts so far
+#: a partition is created by one command, which counts up to here
 _OWN_COMMANDS: Final = 2
+
+
+def keyless(record: TableRecord) -> str:
+    """Return why a new table without a key is held."""
+    return (
+        f"table {record.schema_name}.{record.name} has no key to upsert by, so it is not taken in; give it one and "
+        "create the changefeed again, leave it out by a filter rule, or set force-replicate = true"
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Newcomers:
-    """HeartbeatBudget to the server as of one moment, that of ``now``; ``before``: the last proof."""
+    """Queries the server as of one moment, that of ``now``; ``before``: the last proof."""
 
     connection: Connection
     before: Proof
     now: Catalog
 
     def is_whole(self, table_id: int) -> bool:
-        """Every row that the table ever had is in the stream."""
+        """Return whether the stream has every row that the table ever had."""
         if table_id in self.before.clean:
             return True
         relation = self.now.tables.get(table_id)
         rows = self.connection.query(_CREATED_SQL.format(table=int(table_id)))
         if relation is None or not rows:
-            return False  # it is gone again, and nobody can say any more
+            return False  # it was dropped, so it cannot be determined any more
         xmin = int(rows[0][0] or 0)
         created_by = xids.full(xmin, self.now.ahead)
-        return losses.is_whole(self.before, self.now, table_id, created_by) and not self._has_unsent(relation, xmin)
+        if not losses.is_whole(self.before, self.now, table_id, created_by) or self._has_unsent(relation, xmin):
+            return False
+        return not self._has_rows_of_root(relation, created_by)
 
     def is_whole_partition(self, table_id: int) -> bool:
-        """A new partition is whole if it has no rows from before it was one."""
+        """Return whether a new partition is complete: it has no rows from before it was attached."""
         relation = self.now.tables[table_id]
         [[xmin]] = self.connection.query(_CREATED_SQL.format(table=int(table_id)))
         created_by = xids.full(int(xmin or 0), self.now.ahead)
         if self.now.xids[f"i{table_id}"] == created_by:
             return not self._has_unsent(relation, int(xmin or 0))
-        return not self._has_rows(relation, "true")  # nobody could write it while it was attached
+        return not self._has_rows(relation, "true")  # it cannot be written while it is being attached
 
     def has_old_rows(self, relation: Relation) -> bool:
-        """Rows that existed at the last proof, as they were."""
+        """Return whether there are rows from before the last proof."""
         return self._has_rows(relation, self._older_than(self.before.horizon), otherwise=False)
 
     def has_rows_of_rewrite(self, relation: Relation) -> bool:
-        """Rows of the very transaction that gave the table its file, or its indexes theirs. What keeps rows as they
-        were (``VACUUM FULL``) leaves none; another access method than the usual one is left out."""
+        """Return whether the transaction that created the table's file, or its indexes', wrote rows. Rewrites that keep
+        rows (``VACUUM FULL``) leave none; tables with another access method are excluded."""
         return self._has_rows(relation, _REWRITTEN.format(table=relation.table_id), otherwise=False)
 
     def has_rows(self, relation: Relation) -> bool:
-        """Whether the table has any rows. A concurrent rewrite of the table hides them."""
+        """Return whether the table has any rows. A concurrent rewrite of the table hides them."""
         if self._has_rows(relation, "true"):
             return True
         [[file]] = self.connection.query(f"SELECT pg_catalog.pg_relation_filenode({relation.table_id})::int8")
         return file is not None and int(file) != relation.file
 
+    def younger(self, tables: Collection[int]) -> set[int]:
+        """Return those of the tables that are there, and were created since the first proof: ``is_whole`` tells the
+        others."""
+        if not tables:
+            return set()
+        since = min(self.before.since.values(), default=xids.ANCIENT)
+        rows = self.connection.query(_AGES_SQL.format(tables=", ".join(map(str, sorted(tables)))))
+        return {int(table or 0) for table, xmin in rows if xids.full(int(xmin or 0), self.now.ahead) >= since}
+
+    def was_unlogged(self, relation: Relation) -> bool:
+        """Return whether the last transaction that wrote a new table's row in the catalog has rewritten the table with
+        rows, though it altered no column, as SET LOGGED does. It is not known of the one that created the table."""
+        xid = xids.short(relation.written_by)
+        if relation.is_partitioned or relation.file == relation.table_id or relation.written_by == xids.ANCIENT:
+            return False
+        [[is_altered]] = self.connection.query(_ALTERED_SQL.format(table=relation.table_id, xid=xid))
+        return is_altered != "t" and self._has_rows(relation, f"xmin::text = '{xid}'", otherwise=False)
+
     def is_settled(self, table_id: int) -> bool:
-        """All have ended that began before it was published."""
+        """Return whether all transactions have ended that began before it was published."""
         return self._published_at(table_id) <= self.now.horizon
 
     def is_clean(self, table_id: int) -> bool:
-        """A settled table is clean if all its rows are of transactions that began after it was published."""
+        """Return whether all rows of a settled table are of transactions that began after it was published."""
         since = self._published_at(table_id)
         relation = self.now.tables.get(table_id)
         return relation is not None and not self._has_rows(relation, self._older_than(since))
 
     def _older_than(self, xid: int) -> str:
-        """SQL condition of rows that an older transaction wrote."""
+        """Return an SQL condition for rows that an older transaction wrote."""
         assert xid <= self.now.ahead
         return xids.older_sql(xid) if xids.is_comparable(xid, self.now.ahead) else "false"
 
     def _published_at(self, table_id: int) -> int:
-        """By what every row was seen that publishes it."""
+        """Return the transaction id at which all catalog rows that publish the table had been seen."""
         ways = (
             max((self.before.since.get(row, xids.NEVER) for row in way if row[0] not in "di"), default=0)
             for way in self.now.ways(table_id)
@@ -103,15 +148,26 @@ class Newcomers:
         return min(ways, default=xids.NEVER)
 
     def _has_unsent(self, relation: Relation, xmin: int) -> bool:
-        """The transaction that created it wrote rows before it published it."""
+        """Return whether the creating transaction wrote rows before it published the table."""
         lineage = ", ".join(str(table) for table in self.now.lineage(relation.table_id))
         [[command]] = self.connection.query(_PUBLISHED_SQL.format(lineage=lineage, xmin=xmin))
         if int(command or 0) <= _OWN_COMMANDS:
             return False
         return self._has_rows(relation, f"xmin::text = '{xmin}' AND cmin::text::int8 < {command}")
 
+    def _has_rows_of_root(self, relation: Relation, created_by: int) -> bool:
+        """Return whether it was a partition before, and has rows of that time, which were sent under its root's name.
+        Detaching a partition writes the catalog rows of all its columns, and the table's own."""
+        if relation.table_id in self.now.parents or not any(one.via_root for one in self.now.publications.values()):
+            return False
+        rows = self.connection.query(_COLUMNS_SQL.format(table=relation.table_id))
+        detached_by = xids.full(int(rows[0][0] or 0), self.now.ahead) if rows else created_by
+        if detached_by == created_by or relation.written_by < detached_by:
+            return False
+        return self._has_rows(relation, self._older_than(detached_by))
+
     def _has_rows(self, relation: Relation, condition: str, *, otherwise: bool = True) -> bool:
-        """``otherwise``: where that cannot be seen, as somebody holds the table locked."""
+        """Return ``otherwise`` if the query fails because the table is locked."""
         name = qualified(relation.schema_name, relation.name)
         try:
             self.connection.query(f"SAVEPOINT weir; SET LOCAL lock_timeout = {_LOCK_MS}")

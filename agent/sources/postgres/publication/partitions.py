@@ -2,42 +2,90 @@
 
 What is attached may bring rows, what is detached or dropped takes some away, and a TRUNCATE of one partition alone is
 not sent at all. A partition with another file was emptied or rewritten; if it still has a row of before, or the
-stream has a TRUNCATE of the whole table, it is complete.
+stream has a TRUNCATE of the whole table, it is complete. The file of a new table has the table's own number, so one
+that was emptied since it was created has another; what was attached may have had another file before.
+
+Of a partition that came and went between two readings the catalog shows nothing. But the stream names it in front of
+its first row (``sightings``). It names it again behind a TRUNCATE that leaves no other file, which is one in the
+transaction that made the partition, or emptied its root.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.newcomers import Newcomers
 from agent.sources.postgres.publication.published import Relation
+from agent.sources.postgres.publication.sightings import PartitionSighting
 from reactor.ids import Ts
 
 
 @dataclass(frozen=True, slots=True)
 class Partitions:
-    """``was_truncated``: whether the stream has a TRUNCATE of the table behind the last proof; it is asked to have come
-    as far as the log was when the catalog was read."""
+    """``was_truncated``: whether the stream has a TRUNCATE of the table behind the last proof, by this transaction; it
+    is asked to have come as far as the log was when the catalog was read. ``sightings``: of transactions that the
+    catalog shows."""
 
     asked: Newcomers
-    was_truncated: Callable[[int, Ts], bool]
+    was_truncated: Callable[[int, Ts, int | None], bool]
+    sightings: Collection[PartitionSighting] = ()
 
     def trouble(self, root: int) -> str:
         """Why rows of the table may be in no stream; empty where none is."""
-        before, now = self.asked.before.leaves.get(root), self.asked.now.leaves(root)
-        if before is None:
-            return ""
-        tables = self.asked.now.tables
+        before = self.asked.before.leaves.get(root)
+        return "" if before is None else self._trouble(root, before)
+
+    def trouble_of_new(self, root: int) -> str:
+        """Like ``trouble``, for a table that the stream has named since the last proof."""
+        return self._trouble(root, self.asked.before.leaves.get(root, {}))
+
+    def _trouble(self, root: int, before: Mapping[int, int]) -> str:
+        now, tables = self.asked.now.leaves(root), self.asked.now.tables
         if before.keys() - now.keys():
             return "has lost a partition (detached or dropped): no event of the stream names the rows that went"
         if self._came_again(root, set(before)):
             return "has had a partition detached and attached again: what became of its rows meanwhile is in no stream"
-        for leaf in now.keys() - before.keys():
+        new = now.keys() - before.keys()
+        for leaf in new:
             if not self.asked.is_whole_partition(leaf):
                 return f"has got partition {tables[leaf].name} with rows, which are in no stream"
-        for leaf in [leaf for leaf, file in before.items() if now[leaf] != file]:
-            if not self._is_complete(root, tables[leaf]):
-                return f"has had partition {tables[leaf].name} emptied or rewritten, which is in no stream"
+        emptied = [tables[leaf] for leaf in new if self._has_new_file(leaf)]
+        emptied += [tables[leaf] for leaf, file in before.items() if now[leaf] != file]
+        for relation in emptied:
+            has_old_rows = relation.table_id in before and self.asked.has_old_rows(relation)
+            if not has_old_rows and not self._was_truncated(root, emptied):
+                return f"has had partition {relation.name} emptied or rewritten, which is in no stream"
+        for sighting in self.sightings:
+            if sighting.root == root and (trouble := self._trouble_of(sighting, before)):
+                return trouble
         return ""
+
+    def _trouble_of(self, sighting: PartitionSighting, before: Mapping[int, int]) -> str:
+        """Return the trouble of a partition whose rows are in the stream."""
+        leaf, now = sighting.leaf, self.asked.now
+        if leaf not in now.leaves(sighting.root):
+            # one of before is lost, which is found above
+            return "" if leaf in before else "has had a partition with rows that came and went (detached or dropped)"
+        xid, relation = xids.near(sighting.xid, now.ahead), now.tables[leaf]
+        made_by = now.xids[f"i{leaf}"]
+        if xid <= made_by:  # a savepoint's number is above that of its transaction
+            has_its_file = relation.file == leaf or relation.written_by <= made_by
+        else:
+            has_its_file = sighting.follows_truncate and relation.written_by == xid
+        if has_its_file and (sighting.times > 1 or not self.asked.has_rows(relation)):
+            return f"has had partition {relation.name} emptied in the transaction that filled it, which is in no stream"
+        return ""
+
+    def _has_new_file(self, leaf: int) -> bool:
+        """A partition that is new since the last proof was emptied or rewritten after it had become one."""
+        relation = self.asked.now.tables[leaf]
+        return relation.file != leaf and relation.written_by != self.asked.now.xids[f"i{leaf}"]
+
+    def _was_truncated(self, root: int, emptied: Collection[Relation]) -> bool:
+        """Return whether all were emptied at once, with the whole table: one whose file is newer than the others' was
+        emptied by itself."""
+        xid, *others = {leaf.written_by for leaf in emptied}
+        return not others and self.was_truncated(root, self.asked.now.end_ts, xid)
 
     def _came_again(self, root: int, old: set[int]) -> bool:
         now = self.asked.now
@@ -47,6 +95,3 @@ class Partitions:
             for at in now.lineage(leaf)
             if at != root and at in now.parents
         )
-
-    def _is_complete(self, root: int, leaf: Relation) -> bool:
-        return self.asked.has_old_rows(leaf) or self.was_truncated(root, self.asked.now.end_ts)

@@ -1,21 +1,23 @@
-"""Proof of a position: what the catalog said of the publications when the head last moved.
+"""Proof of a position: the catalog's rows about the publications when the head last moved.
 
-A row of the catalog that is there now, and was there at the last proof, has been there all the time: what takes it away
-or changes it writes a new row, with another number or by another transaction. So a proof need not hold the catalog, but
-only tell which rows it has seen: those of transactions below its ``horizon``, and the few others by name.
+A catalog row that exists now, and existed at the last proof, has existed all the time: removing or changing it writes a
+new row, with another number or by another transaction. So a proof need not contain the catalog, but only identify the
+rows it has seen: those of transactions below its ``horizon``, and the few others by name.
 """
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from json import dumps, loads
 from typing import Self
 from zlib import compress, decompress
 
+from agent.sources.postgres.publication.sightings import PartitionSighting
+
 #: a row of the catalog: its letter (see ``published``) and number
 RowKey = str
-#: characters of files and columns in a changefeed's first proof, which lies in etcd; with more, rewrites are judged
-#: from the next proof on
+#: maximum characters of files and columns in a changefeed's first proof, which is stored in etcd; beyond it, rewrites
+#: are only checked from the next proof on
 FIRST_MAX = 262_144
 
 #: a column's type, its modifier, and a hash of what else is said of it
@@ -30,7 +32,9 @@ class Proof:
     columns of the tables that have such. ``leaves``: of each partitioned table that is sent as one its partitions and
     their files. ``held``: tables that are lost already. ``clean``: tables without rows that are published from here on.
     ``types``: facts of the user-made types in the tables (see ``type_facts``). ``files``: of each table, its file;
-    ``columns``: facts of its columns, by number (see ``rewrites``).
+    ``columns``: facts of its columns, by number (see ``rewrites``). ``unseen``: partitions that the stream named in
+    transactions that the catalog did not show yet. ``passed_over``: tables whose rows the stream had under names that
+    no rule wants, of those that may look as if the stream had all their rows.
     """
 
     digest: str = ""
@@ -44,6 +48,8 @@ class Proof:
     types: dict[str, str] = field(default_factory=dict)
     files: dict[int, int] = field(default_factory=dict)
     columns: dict[int, dict[int, ColumnFacts]] = field(default_factory=dict)
+    unseen: tuple[PartitionSighting, ...] = ()
+    passed_over: frozenset[int] = frozenset()
 
     def has_seen(self, row: RowKey, xid: int) -> bool:
         """The row as this transaction wrote it was there."""
@@ -52,9 +58,11 @@ class Proof:
     def to_text(self, packed_max: int | None = None) -> str:
         """``packed_max``: see ``FIRST_MAX``."""
         fields = {name: value for name, value in asdict(self).items() if value}
-        for name in ("held", "clean"):
+        for name in ("held", "clean", "passed_over"):
             if name in fields:
                 fields[name] = sorted(fields[name])
+        if self.unseen:
+            fields["unseen"] = [astuple(sighting) for sighting in self.unseen]
         for name in ("files", "columns"):
             fields.pop(name, None)
         files, columns = _packed(_file_lines(self.files)), _packed(_column_lines(self.columns))
@@ -77,9 +85,11 @@ class Proof:
             },
             held=frozenset(fields.get("held", ())),
             clean=frozenset(fields.get("clean", ())),
+            passed_over=frozenset(fields.get("passed_over", ())),
             types=fields.get("types", {}),
             files=_files(_unpacked(fields.get("files", ""))),
             columns=_columns(_unpacked(fields.get("columns", ""))),
+            unseen=tuple(PartitionSighting(*sighting) for sighting in fields.get("unseen", ())),
         )
 
 
@@ -93,7 +103,7 @@ def _unpacked(text: str) -> list[list[str]]:
 
 
 def _file_lines(files: Mapping[int, int]) -> Iterator[str]:
-    """One line for each table: its number less the number before it, and its file's number less its own. A table that
+    """Yield one line per table: its number minus the previous one, and its file's number minus its own. A table that
     was never rewritten has a file of its own number."""
     before = 0
     for table, file in sorted(files.items()):

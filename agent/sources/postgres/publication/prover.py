@@ -1,44 +1,48 @@
-"""Publication proof: reads the catalog before the head passes, so that nothing is passed that was not sent.
+"""Publication proof: reads the catalog before the head passes, so that it passes no change that was not sent.
 
-That the tables are published now says nothing of the log that was read. So the head moves to a position only after a
-reading of the catalog that began when the server's log had reached it: it has to find every row that publishes a
-table as the last reading found it (``losses``). What a table lost in between it has lost somewhere behind the last
-position, and is held from there on; everybody else continues. The proof is attached to the head, so a gap in which
-nobody read, however long, is judged in the same way.
+Tables that are published now may not have been when the log was written. So the head moves to a position only after a
+reading of the catalog that began when the server's log had reached it. Every row that publishes a table must be the
+same as in the previous reading (``losses``). A table with a difference has lost changes somewhere after the last
+position, and is held from there on; all others continue. The proof is attached to the head, so gaps in reading, however
+long, are covered in the same way.
 
-The question is asked over a connection that is kept (``digest``); the rows themselves are read only where something has
-changed.
+The check uses a persistent connection (``digest``); the rows themselves are read only if something has changed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from agent.errors import NEW_SNAPSHOT, PositionLostError
+from agent.errors import NEW_POSITION, PositionLostError
 from agent.rows.arena import LogChunk
 from agent.rows.schema import TableSchema
-from agent.sources.postgres.publication import digest, losses, published, type_facts
+from agent.rows.schema_change import KnownTable
+from agent.sources.common.joining import Joining, Name, Reading
+from agent.sources.postgres.publication import digest, losses, published, type_facts, xids
 from agent.sources.postgres.publication.findings import Findings
-from agent.sources.postgres.publication.newcomers import Newcomers
+from agent.sources.postgres.publication.newcomers import Newcomers, keyless
 from agent.sources.postgres.publication.partitions import Partitions
 from agent.sources.postgres.publication.proof import FIRST_MAX, Proof
 from agent.sources.postgres.publication.published import Catalog, one_moment
 from agent.sources.postgres.publication.readded import readded
 from agent.sources.postgres.publication.rewrites import Rewrites
-from agent.sources.postgres.publication.truncations import Truncations
+from agent.sources.postgres.publication.sightings import Sightings
+from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.keys import key_of
 from agent.sources.postgres.server.lsn import format_lsn
 from agent.sources.postgres.server.sql import literal
+from agent.sources.postgres.server.terms import read_terms
 from reactor.ids import Ts
 from reactor.records.changefeed import DdlRecord, TableRecord
 
 
 def first_proof(connection: Connection, publications: Sequence[str], table_ids: Sequence[int]) -> str:
-    """What a changefeed begins with: in the transaction whose snapshot is its start, or before its slot is made."""
+    """Return a changefeed's initial proof: read in the transaction whose snapshot is its start, or before its slot is
+    created."""
     digest.prepare(connection, publications, table_ids)
     seen = digest.read(connection)
     proof = losses.first(published.read(connection, publications, table_ids), seen, table_ids)
-    return replace(proof, types=dict(type_facts.read(connection, table_ids).told)).to_text(FIRST_MAX)
+    return replace(proof, types=dict(type_facts.read(connection, table_ids).values)).to_text(FIRST_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,8 @@ class Wants:
 
 
 class Prover:
-    """For one stream. ``known``: the tables at ``at``, where ``proof`` is of; it is empty where the log is of a version
-    that had none: then what is found first counts."""
+    """The prover of one stream. ``known``: the tables at ``at``, the position of ``proof``, which is empty if the log
+    is of a version without proofs: then the first reading is trusted."""
 
     def __init__(
         self,
@@ -62,7 +66,8 @@ class Prover:
         at: Ts,
         proof: str,
         wants: Wants,
-        truncations: Truncations,
+        sightings: Sightings,
+        joining: Collection[Name] = (),
         schemas: Mapping[int, TableSchema] | None = None,
     ) -> None:
         self._connect = connect
@@ -72,12 +77,13 @@ class Prover:
         self._proof = Proof.from_text(proof) if proof else None
         self._text = proof
         self._wants = wants
-        self._truncations = truncations
+        self._sightings = sightings
+        self._joining = Joining(set(joining))
         self._connection: Connection | None = None
         self._is_prepared = False
         #: before it has looked once itself, the digest says too little
         self._must_read = True
-        #: of all catalogs, when the digest was the proof's
+        #: the change counter of all catalogs when the digest was the proof's
         self._changes = ""
         #: tables that are gone, and where the log ended when that was seen
         self._gone: dict[int, Ts] = {}
@@ -97,24 +103,34 @@ class Prover:
             self._connection.abort()
 
     def prove(self, cut: LogChunk) -> LogChunk:
-        """The chunk ``cut`` with what is found to be lost, and the proof that the head may pass it.
+        """Return ``cut`` with the losses found, and the proof with which the head may pass it.
 
-        :raises PositionLostError: the publications are not those that they were.
+        :raises PositionLostError: the publications have been replaced.
         :raises SourceError: the catalog cannot be read.
+        :raises StreamRestart: tables have joined that the stream does not know.
         """
+        self._joining.restart()
         if not cut.is_complete or cut.resolved_ts <= self._at:
             return replace(cut, attachment=self._text)
         connection = self._session()
-        is_quiet = not (self._must_read or cut.ddl or self._unsettled or self._gone or self._readded)
-        if is_quiet and self._proof and self._is_unchanged(connection, self._proof):
-            self._at = cut.resolved_ts
+        is_quiet = not (
+            self._must_read or self._joining.is_due() or cut.ddl or self._unsettled or self._gone or self._readded
+        )
+        is_quiet = is_quiet and not self._sightings.has_partitions(cut.resolved_ts)
+        is_quiet = is_quiet and not self._sightings.has_passed_over(cut.resolved_ts)
+        if is_quiet and self._proof and not self._proof.unseen and self._is_unchanged(connection, self._proof):
+            self._pass(cut.resolved_ts)
             return replace(cut, attachment=self._text)
         ddl = self._judge(connection, cut)
-        self._at = cut.resolved_ts
+        self._pass(cut.resolved_ts)
         return replace(cut, attachment=self._text, ddl=ddl)
 
+    def _pass(self, ts: Ts) -> None:
+        self._at = ts
+        self._sightings.forget(ts)
+
     def _is_unchanged(self, connection: Connection, proof: Proof) -> bool:
-        """What counts for the tables is in the catalog as at the last proof."""
+        """Return whether everything relevant to the tables is in the catalog as at the last proof."""
         changes = digest.changes(connection)
         if changes != self._changes:
             if digest.read(connection) != proof.digest:
@@ -138,35 +154,48 @@ class Prover:
         asked_for = set(found.known)
         digest.prepare(connection, self._publications, list(asked_for))
         with one_moment(connection):
+            joining = self._joining_ids(connection)
+            watched = {*found.known, *joining.values()}
             seen = digest.read(connection)
-            now = published.read(connection, self._publications, found.known)
-            told = type_facts.read(connection, found.known)
-            before = self._proof or replace(losses.first(now, seen, found.known), types=dict(told.told))
+            refused = (record.table_id for record, _ in found.refused)
+            now = published.read(connection, self._publications, {*watched, *refused})
+            facts = type_facts.read(connection, watched)
+            before = self._proof or replace(losses.first(now, seen, found.known), types=dict(facts.values))
             self._refuse_other_publications(before, now)
             for table, reason in losses.lost(before, now, found.old).items():
                 found.hold(found.old[table], Ts(self._at + 1), reason)
-            self._judge_types(connection, type_facts.altered(before.types, told), found)
+            self._judge_types(connection, type_facts.altered(before.types, facts), found)
             asked = Newcomers(connection, before, now)
-            self._judge_roots(Partitions(asked, self._was_truncated), found)
+            sightings = [*before.unseen, *self._sightings.take_partitions(upto)]
+            unseen = [one for one in sightings if not now.shows(xids.near(one.xid, now.ahead))]
+            shown = [one for one in sightings if one not in unseen]
+            partitions = Partitions(asked, self._was_truncated, shown)
+            self._judge_roots(partitions, found)
             self._judge_rewrites(Rewrites(asked, self._was_truncated), found)
             self._judge_readded(now, found, cut)
-            clean = self._judge_newcomers(asked, found, upto)
+            passed_over = asked.younger(before.passed_over | self._sightings.take_passed_over(upto))
+            clean = self._judge_newcomers(asked, partitions, found, passed_over, upto)
             self._judge_gone(connection, now, found, upto)
+            _name_held(now, found, upto)
+            self._join(connection, now, joining, found, upto)
+            leaves = {table: self._recorded_leaves(asked, table, found) for table in losses.roots(now)}
         self._is_prepared = found.known.keys() == asked_for
         self._known = found.known
-        proof = losses.following(before, now, seen, known=found.known, held=found.held, clean=clean)
-        self._proof = replace(proof, types=dict(told.told))
+        proof = losses.following(before, now, seen, known=found.known, held=found.held, clean=clean, unseen=unseen)
+        self._proof = replace(
+            proof, types=dict(facts.values), leaves=leaves, passed_over=frozenset(passed_over - found.known.keys())
+        )
         self._text = self._proof.to_text()
         self._must_read = False
         self._changes = ""
         return found.records()
 
     def _refuse_other_publications(self, before: Proof, now: Catalog) -> None:
-        """:raises PositionLostError: none is there as it was, so there may be a gap in every table."""
+        """:raises PositionLostError: no publication is unchanged, so every table may have a gap."""
         if losses.is_of_publications(before, now, self._publications):
             raise PositionLostError(
                 f"publication {' and '.join(self._publications)} was dropped or altered behind "
-                f"{format_lsn(self._at)}, so changes may be in no stream; {NEW_SNAPSHOT}"
+                f"{format_lsn(self._at)}, so changes may be in no stream; {NEW_POSITION}"
             )
 
     def _judge_types(self, connection: Connection, altered: Mapping[int, int], found: Findings) -> None:
@@ -212,24 +241,46 @@ class Prover:
                     del seen[table]
         self._readded = seen
 
-    def _was_truncated(self, table_id: int, upto: Ts) -> bool:
-        return self._truncations.has(table_id, since=self._at, upto=upto)
+    def _was_truncated(self, table_id: int, upto: Ts, xid: int | None) -> bool:
+        xid = None if xid is None else xids.short(xid)
+        return self._sightings.has_truncate(table_id, since=self._at, upto=upto, xid=xid)
 
-    def _judge_newcomers(self, asked: Newcomers, found: Findings, upto: Ts) -> frozenset[int]:
+    def _recorded_leaves(self, asked: Newcomers, root: int, found: Findings) -> dict[int, int]:
+        """Return the partitions that the proof has: of a table that the stream has not named yet without those that
+        came with rows, so that it is judged by them when it is named."""
+        leaves, before = asked.now.leaves(root), asked.before.leaves.get(root, {})
+        relation = asked.now.tables[root]
+        if root in found.known or root in found.held or not self._wants.named(relation.schema_name, relation.name):
+            return leaves
+        return {leaf: file for leaf, file in leaves.items() if leaf in before or asked.is_whole_partition(leaf)}
+
+    def _judge_newcomers(
+        self, asked: Newcomers, partitions: Partitions, found: Findings, passed_over: Collection[int], upto: Ts
+    ) -> frozenset[int]:
         """Hold those that are not in the stream as a whole; returns those that will be, once they have rows."""
         now, before = asked.now, asked.before
+        for record, ts in found.refused:
+            # what was there before was left out when the changefeed was created
+            if record.table_id not in found.held and asked.is_whole(record.table_id):
+                found.hold(record, ts, keyless(record))
         for table, ts in list(found.created.items()):
             if table not in now.tables:
                 found.forget(table, since=ts)  # it is gone again, and nothing of it is left to be shown
                 del found.known[table], found.created[table]
             elif not asked.is_whole(table):
                 found.hold(found.known[table], ts, _late(now, table))
+            elif table in passed_over:
+                found.hold(found.known[table], ts, _renamed(now, table))
+            elif asked.was_unlogged(now.tables[table]) and not self._was_truncated(table, now.end_ts, None):
+                found.hold(found.known[table], ts, _unlogged(now, table))
+            elif trouble := partitions.trouble_of_new(table):
+                found.hold(found.known[table], ts, f"table {now.tables[table].qualified_name} {trouble}; {losses.CURE}")
         clean = {table for table in before.clean if table in now.tables and table not in found.known}
         self._unsettled.clear()
         for table in self._candidates(now, found) - clean:
             record = _record(asked, table)
             if not self._wants.takes(record):
-                found.hold(record, upto, _keyless(record))
+                found.hold(record, upto, keyless(record))
             elif not asked.is_settled(table):
                 self._unsettled.add(table)
             elif asked.is_clean(table):
@@ -237,6 +288,41 @@ class Prover:
             else:
                 found.hold(record, upto, _late(now, table))
         return frozenset(clean)
+
+    def _joining_ids(self, connection: Connection) -> dict[Name, int]:
+        """Return the numbers of the joining tables that exist."""
+        wanted = ", ".join(f"({literal(schema)}, {literal(name)})" for schema, name in sorted(self._joining.names))
+        if not wanted:
+            return {}
+        rows = connection.query(
+            "SELECT n.nspname, c.relname, c.oid::int8 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
+            f"ON n.oid = c.relnamespace WHERE (n.nspname, c.relname) IN ({wanted}) AND c.relkind IN ('r', 'p')"
+        )
+        return {(str(schema), str(name)): int(number or 0) for schema, name, number in rows}
+
+    def _join(
+        self, connection: Connection, now: Catalog, joining: Mapping[Name, int], found: Findings, upto: Ts
+    ) -> None:
+        """Take in tables that are published, once all transactions have ended that began before that was seen: what
+        those have not sent is in the copies of the tables."""
+        there = [number for number in joining.values() if now.ways(number)]
+        if not there:
+            return
+        schemas = read_schemas(connection, there, read_terms(connection, self._publications))
+        by_name = {(schema.schema_name, schema.name): schema for schema in schemas.values()}
+        reading = Reading(by_name, now.end_ts, now.horizon, now.ahead)
+        for (schema_name, name), schema in self._joining.ready(reading, upto).items():
+            start_ts = Ts(upto - 1)
+            record = TableRecord.new(
+                schema.table_id,
+                schema_name,
+                name,
+                key=key_of(connection, schema.table_id),
+                start_ts=start_ts,
+                consistent_ts=start_ts,
+                to_copy=True,
+            )
+            found.join(KnownTable(record, schema), upto)
 
     def _candidates(self, now: Catalog, found: Findings) -> set[int]:
         """Tables that are published by name, and that the stream has not named yet."""
@@ -266,21 +352,35 @@ class Prover:
 
 def _record(asked: Newcomers, table_id: int) -> TableRecord:
     relation, key = asked.now.tables[table_id], key_of(asked.connection, table_id)
-    return TableRecord(table_id=table_id, schema_name=relation.schema_name, name=relation.name, key=key)
+    return TableRecord.new(table_id, relation.schema_name, relation.name, key=key)
+
+
+def _name_held(now: Catalog, found: Findings, upto: Ts) -> None:
+    """Give held tables the names that they have at the source. The stream names a table only where it declares it
+    again; a partitioned one not even then, if the row's partition is declared already."""
+    for table in found.held.intersection(found.known, now.tables):
+        found.name_held(table, now.tables[table].schema_name, now.tables[table].name, upto)
 
 
 def _late(now: Catalog, table_id: int) -> str:
     return (
         f"table {now.tables[table_id].qualified_name} was there before it was published, so rows of it may be in no "
-        "stream; publish a table in the transaction that creates it, or before it has rows, or create the changefeed "
-        "again"
+        "stream; `weir table add` copies it; or publish a table in the transaction that creates it, or before it has "
+        "rows"
     )
 
 
-def _keyless(record: TableRecord) -> str:
+def _renamed(now: Catalog, table_id: int) -> str:
     return (
-        f"table {record.schema_name}.{record.name} has no key to upsert by, so it is not taken in; give it one and "
-        "create the changefeed again, leave it out by a filter rule, or set force-replicate = true"
+        f"table {now.tables[table_id].qualified_name} had rows under another name, which no filter rule matches, so "
+        f"they are in no log; {losses.CURE}"
+    )
+
+
+def _unlogged(now: Catalog, table_id: int) -> str:
+    return (
+        f"table {now.tables[table_id].qualified_name} was rewritten with rows though no column was altered, as by SET "
+        f"LOGGED: what was written while it was UNLOGGED is in no log; {losses.CURE}"
     )
 
 

@@ -41,7 +41,7 @@ _PARTITIONS_SQL: Final = (
 )
 _TABLES_SQL: Final = (
     "SELECT c.oid::int8, n.nspname, c.relname, c.relnamespace::int8, c.relkind, c.relpersistence, c.relreplident, "
-    "c.relfilenode::int8, d.xmin::text FROM pg_catalog.pg_class c "
+    "c.relfilenode::int8, c.xmin::text, d.xmin::text FROM pg_catalog.pg_class c "
     "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_catalog.pg_depend d ON d.classid = 1259 "
     "AND d.objid = c.oid AND d.objsubid = 0 AND d.refclassid = 2615 WHERE c.oid IN ({ids})"
 )
@@ -75,8 +75,9 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table as it is. ``keys``: of one that sends whole rows, the columns of each of its keys, and the rows that make
-    it. ``columns``: by number, of one that is replicated: see ``ColumnFacts``; ``numbers``: by name."""
+    """A table as it is. ``written_by``: the transaction that wrote its row last: a new file or name, another number of
+    columns, a place as a partition. ``keys``: of one that sends whole rows, the columns of each of its keys, and the
+    rows that make it. ``columns``: by number, of one that is replicated: see ``ColumnFacts``; ``numbers``: by name."""
 
     table_id: int
     schema_name: str
@@ -86,6 +87,7 @@ class Relation:
     is_logged: bool
     sends_whole_rows: bool
     file: int
+    written_by: int = xids.ANCIENT
     keys: tuple[tuple[frozenset[str], tuple[RowKey, ...]], ...] = ()
     columns: Mapping[int, ColumnFacts] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
@@ -107,9 +109,14 @@ class Catalog:
     tables: Mapping[int, Relation]
     parents: Mapping[int, int]
     xids: Mapping[RowKey, int]
+    running: frozenset[int] = frozenset()
+
+    def shows(self, xid: int) -> bool:
+        """Return whether the transaction's effects are visible; a commit is sent slightly before."""
+        return xid < self.ahead and xid not in self.running
 
     def ways(self, table_id: int) -> list[tuple[RowKey, ...]]:
-        """Each way in which the table's changes are sent under its name: the rows that make it, together."""
+        """Return each way in which the table's changes are sent under its name, as the rows that make it up."""
         found: list[tuple[RowKey, ...]] = []
         for publication in self.publications.values():
             found += self._ways(publication, table_id)
@@ -178,7 +185,7 @@ class Catalog:
 
 @contextmanager
 def one_moment(connection: Connection) -> Iterator[None]:
-    """Everything that is asked in it is answered as of the first question."""
+    """All queries in this context see the catalog as of the first one."""
     connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     try:
         yield
@@ -189,13 +196,13 @@ def one_moment(connection: Connection) -> Iterator[None]:
 def read(connection: Connection, names: Iterable[str], table_ids: Collection[int]) -> Catalog:
     """The publications of these names, and what concerns these tables; inside ``one_moment``."""
     [[snapshot, end]] = connection.query(_NOW_SQL)
-    horizon, ahead = xids.parse_snapshot(str(snapshot))
+    horizon, ahead, running = xids.parse_snapshot(str(snapshot))
     reader = _Reader(connection, ahead, {})
     publications = reader.publications(names)
     parents = reader.parents()
     members = [table for publication in publications.values() for table in publication.members]
     tables = reader.tables({*table_ids, *members, *parents, *parents.values()}, table_ids)
-    return Catalog(horizon, ahead, Ts(int(end or 0)), publications, tables, parents, reader.xids)
+    return Catalog(horizon, ahead, Ts(int(end or 0)), publications, tables, parents, reader.xids, running)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,12 +241,12 @@ class _Reader:
     def tables(self, table_ids: Collection[int], known: Collection[int]) -> dict[int, Relation]:
         rows = self.connection.query(_TABLES_SQL.format(ids=_list(table_ids)))
         for row in rows:
-            if row[8] is not None:
-                self._seen("d", row[0], row[8])
+            if row[9] is not None:
+                self._seen("d", row[0], row[9])
         whole = {_number(row[0]) for row in rows if row[6] == "f"}
         keys = self._keys(whole.intersection(known))
         columns, numbers = self._columns(known)
-        found = {_number(row[0]): _relation(row, keys.get(_number(row[0]), [])) for row in rows}
+        found = {_number(row[0]): _relation(row, keys.get(_number(row[0]), []), self.ahead) for row in rows}
         return {
             table: replace(one, columns=columns.get(table, {}), numbers=numbers.get(table, {}))
             for table, one in found.items()
@@ -277,8 +284,8 @@ class _Reader:
         return key
 
 
-def _relation(row: Row, keys: Sequence[tuple[frozenset[str], tuple[RowKey, ...]]]) -> Relation:
-    table_id, schema_name, name, schema_id, kind, persistence, identity, file, _ = row
+def _relation(row: Row, keys: Sequence[tuple[frozenset[str], tuple[RowKey, ...]]], ahead: int) -> Relation:
+    table_id, schema_name, name, schema_id, kind, persistence, identity, file, xmin, _ = row
     return Relation(
         table_id=_number(table_id),
         schema_name=str(schema_name),
@@ -288,6 +295,7 @@ def _relation(row: Row, keys: Sequence[tuple[frozenset[str], tuple[RowKey, ...]]
         is_logged=persistence == "p",
         sends_whole_rows=identity == "f",
         file=_number(file),
+        written_by=xids.full(_number(xmin), ahead),
         keys=tuple(keys),
     )
 

@@ -4,7 +4,8 @@
 new file, every row as one of its transaction. What else makes a new file keeps the rows as they were (``VACUUM FULL``,
 ``CLUSTER``, another tablespace), writes no column's row (see below), or is in the stream (``TRUNCATE``). So
 a table with a new file, none of its old rows, and a new row for a column whose types the server would have converted
-without touching a value, has been given values that are in no log.
+without touching a value, has been given values that are in no log. A domain with constraints makes the server rewrite
+a table without an expression too, and the catalog does not show which it was: such a table is suspect in both cases.
 
 Where another column of the table got a type that does touch values, or the table was emptied, the new file says
 nothing; then a column is suspect only if nothing else is seen to have changed in its row. What the server rewrites by
@@ -32,17 +33,14 @@ _MOMENTS: Final = frozenset((1083, 1114, 1184, 1266))
 _MOMENT_DIGITS: Final = 6
 _HEADER: Final = 4
 _NAME_SQL: Final = "SELECT attname FROM pg_catalog.pg_attribute WHERE attrelid = {table} AND attnum = {number}"
-#: the types that a type is made of as a domain; whether values have to be checked; whether one's values are the other's
+#: the types that a type is made of as a domain; whether one's values are the other's
 _RELATION_SQL: Final = """
-WITH RECURSIVE chain(start, type, base, modifier, is_checked) AS (
-  SELECT oid, oid, typbasetype, typtypmod, typnotnull OR EXISTS
-         (SELECT FROM pg_catalog.pg_constraint WHERE contypid = t.oid)
-    FROM pg_catalog.pg_type t WHERE oid IN ({before}, {after})
+WITH RECURSIVE chain(start, type, base, modifier) AS (
+  SELECT oid, oid, typbasetype, typtypmod FROM pg_catalog.pg_type t WHERE oid IN ({before}, {after})
   UNION ALL
-  SELECT c.start, t.oid, t.typbasetype, CASE WHEN c.modifier >= 0 THEN c.modifier ELSE t.typtypmod END,
-         c.is_checked OR t.typnotnull OR EXISTS (SELECT FROM pg_catalog.pg_constraint WHERE contypid = t.oid)
+  SELECT c.start, t.oid, t.typbasetype, CASE WHEN c.modifier >= 0 THEN c.modifier ELSE t.typtypmod END
     FROM chain c JOIN pg_catalog.pg_type t ON t.oid = c.base)
-SELECT b.type::int8, a.type::int8, a.modifier, a.is_checked, EXISTS
+SELECT b.type::int8, a.type::int8, a.modifier, EXISTS
        (SELECT FROM pg_catalog.pg_cast WHERE castsource = b.type AND casttarget = a.type AND castmethod = 'b')
   FROM chain b, chain a WHERE b.start = {before} AND a.start = {after} AND b.base = 0 AND a.base = 0
 """
@@ -56,7 +54,7 @@ class Rewrites:
     """``was_truncated``: as for ``Partitions``."""
 
     asked: Newcomers
-    was_truncated: Callable[[int, Ts], bool]
+    was_truncated: Callable[[int, Ts, int | None], bool]
 
     def trouble(self, table_id: int) -> str:
         """Why the table's rows may have values that are in no stream; empty where they have none."""
@@ -74,7 +72,7 @@ class Rewrites:
         are_explained = all(self._is_explained(relation, number) for number in suspects)
         if are_explained and not self.asked.has_rows_of_rewrite(relation):
             return ""
-        if is_extended or len(suspects) < len(altered) or self.was_truncated(table_id, self.asked.now.end_ts):
+        if is_extended or len(suspects) < len(altered) or self.was_truncated(table_id, self.asked.now.end_ts, None):
             # the table has a new file anyway, so it counts what else can have been done to a column
             suspects = [number for number in suspects if not self._is_explained(relation, number)]
         if not suspects:
@@ -86,10 +84,10 @@ class Rewrites:
         )
 
     def _trouble_alone(self, relation: Relation) -> str:
-        """Of a table with another file whose columns are as they were."""
+        """Return the trouble of a table with another file and unchanged columns."""
         if self.asked.has_old_rows(relation) or not self.asked.has_rows_of_rewrite(relation):
             return ""
-        if self.was_truncated(relation.table_id, self.asked.now.end_ts):
+        if self.was_truncated(relation.table_id, self.asked.now.end_ts, None):
             return ""
         return (
             "was rewritten though no column was altered, as by SET UNLOGGED and SET LOGGED: what was changed "
@@ -110,7 +108,7 @@ class Rewrites:
         return self.asked.now.xids[f"c{table_id}.{number}"]
 
     def _is_explained(self, relation: Relation, number: int) -> bool:
-        """The column's row says something else than a type: another name, NOT NULL, a default."""
+        """Return whether the column's row differs in something else than the type: the name, NOT NULL, a default."""
         return self.asked.before.columns[relation.table_id][number][2] != relation.columns[number][2]
 
     def _keeps(self, relation: Relation, number: int) -> bool:
@@ -119,22 +117,23 @@ class Rewrites:
 
 
 def keeps(connection: Connection, before: Kind, after: Kind) -> bool:
-    """The server itself touches no value where the one type becomes the other."""
+    """Return whether converting the one type to the other without an expression changes no value.
+
+    True also for a domain with constraints, for which the server rewrites the table to check its rows.
+    """
     if before == after:
         return True
     rows = connection.query(_RELATION_SQL.format(before=before[0], after=after[0]))
     if not rows:
         return False  # a type is gone
-    old_base, new_base, new_modifier, is_checked, is_binary = rows[0]
-    if is_checked == "t" and before[0] != after[0]:
-        return False
+    old_base, new_base, new_modifier, is_binary = rows[0]
     old = int(old_base or 0), before[1]  # the server forgets how long a domain's values are
     new = int(new_base or 0), int(new_modifier or -1) if after[1] < 0 else after[1]
     return fits(old, new) if old[0] == new[0] else is_binary == "t" and new[1] < 0
 
 
 def fits(old: Kind, new: Kind) -> bool:
-    """Whether every value of the old kind is one of the new, for two kinds of one type."""
+    """Return whether every value of the old kind is one of the new, for two kinds of one type."""
     (kind, before), (_, after) = old, new
     if after in (-1, before):
         return True

@@ -1,4 +1,4 @@
-"""Slots and publications: makes, checks and drops what Weir keeps at the server.
+"""Slots and publications: creates, checks and drops Weir's objects at the server.
 
 Names come from the cluster and the changefeed unless the user gave some. Tables without a replica identity go into a
 publication of their own that publishes inserts and truncates only: with updates published, PostgreSQL would refuse
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import structlog
 
 from agent.errors import (
-    NEW_SNAPSHOT,
+    NEW_POSITION,
     PositionLostError,
     SlotInUseError,
     SnapshotLostByGCError,
@@ -30,10 +30,10 @@ from reactor.ids import Ts
 from reactor.records.changefeed import TableRecord
 
 _NAME_LENGTH_MAX = 63
-#: also of a changefeed that has none yet, so that what is checked before it is created holds
+#: reserved also for a changefeed that has none yet, so that checks before its creation hold
 _INCARNATION_LENGTH = 8
 _APPEND_SUFFIX = "_append"
-#: making a slot waits for every transaction that is open at the moment
+#: seconds; creating a slot waits for all open transactions
 _CREATE_TIMEOUT_S = 600.0
 _FAILOVER_VERSION = 17
 _EVICTION_MS = 500
@@ -44,7 +44,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What Weir owns it makes and drops; what a user named is only used."""
+    """Names at the server. Objects that Weir owns are created and dropped; those that a user named are only used."""
 
     slot: str
     publication: str
@@ -82,7 +82,7 @@ def names_for(cluster: str, changefeed: str, *, slot: str = "", publication: str
 
 
 def _slot_name(text: str) -> str:
-    """Slot names know no capitals: ids that differ only in those get a digest each."""
+    """Return a slot name; these are lower case, so ids with capitals get a digest."""
     digest = f"_{hashlib.sha256(text.encode()).hexdigest()[:6]}" if text != text.lower() else ""
     return f"weir_{text.lower().replace('-', '_')}{digest}"
 
@@ -112,20 +112,37 @@ def ensure_publications(connection: Connection, names: Names, tables: Sequence[T
     return tuple(made)
 
 
+def publish(connection: Connection, names: Names, tables: Sequence[TableRecord]) -> None:
+    """Add tables with a key to our publication; one that the user named is as it is.
+
+    :raises SourceError: the server refuses.
+    """
+    if not names.owns_publication:
+        return
+    there = _members(connection, names.publication)
+    for table in tables:
+        if (table.schema_name, table.name) not in there:
+            name = qualified(table.schema_name, table.name)
+            connection.query(f"ALTER PUBLICATION {identifier(names.publication)} ADD TABLE {name}")
+
+
 def publications(connection: Connection, names: Names) -> tuple[str, ...]:
-    """Those of our publications that exist. :raises PositionLostError: none does."""
+    """Return our publications that exist.
+
+    :raises PositionLostError: none does.
+    """
     wanted = ", ".join(literal(name) for name in all_publications(names))
     rows = connection.query(f"SELECT pubname FROM pg_catalog.pg_publication WHERE pubname IN ({wanted}) ORDER BY 1")
     if not rows:
         raise PositionLostError(
             f"publication {names.publication} is gone from {connection.target}, and with it what it would have sent; "
-            f"{NEW_SNAPSHOT}"
+            f"{NEW_POSITION}"
         )
     return tuple(str(row[0]) for row in rows)
 
 
 def create_slot(connection: Connection, slot: str) -> Ts:
-    """Make a logical slot over a replication connection; every commit above the returned Ts will be in its stream.
+    """Create a logical slot over a replication connection; its stream has every commit above the returned Ts.
 
     A dump makes its slot together with a snapshot: see ``export``.
 
@@ -141,7 +158,7 @@ def create_slot(connection: Connection, slot: str) -> Ts:
 
 
 def slot_status(connection: Connection, slot: str) -> SlotStatus | None:
-    """None when there is no such slot."""
+    """Return the slot's status; None if there is no such slot."""
     reason = "invalidation_reason" if connection.server_version >= _FAILOVER_VERSION else "NULL"
     rows = connection.query(
         "SELECT plugin, database, coalesce(active_pid, 0), confirmed_flush_lsn, wal_status, "
@@ -155,13 +172,13 @@ def slot_status(connection: Connection, slot: str) -> SlotStatus | None:
 
 
 def check_position(connection: Connection, slot: str, resolved_ts: Ts) -> None:
-    """Whether the slot can continue exactly where the log is.
+    """Check that the slot can resume exactly at the log's position.
 
     :raises SnapshotLostByGCError: the server has invalidated it.
-    :raises PositionLostError: it is gone, or past that place.
+    :raises PositionLostError: it is gone, or past that position.
     """
     status = slot_status(connection, slot)
-    cure = NEW_SNAPSHOT
+    cure = NEW_POSITION
     if status is None:
         raise PositionLostError(f"replication slot {slot} is gone from {connection.target}; {cure}")
     if status.lost:
@@ -178,7 +195,7 @@ def check_position(connection: Connection, slot: str, resolved_ts: Ts) -> None:
 
 
 def open_upstream(source: str, names: Names, tables: Sequence[TableRecord]) -> Position:
-    """Publications and slot for a changefeed that starts without a dump; returns where its stream starts.
+    """Create publications and slot for a changefeed that starts without a dump; return where its stream starts.
 
     May be called again: the slot is then a new one.
 
@@ -186,14 +203,14 @@ def open_upstream(source: str, names: Names, tables: Sequence[TableRecord]) -> P
     """
     with connect(source) as session:
         ensure_publications(session, names, tables)
-        drop_slot(session, names.slot)  # of a try that has left no record: nobody knows what was published since
+        drop_slot(session, names.slot)  # of an attempt without a record: what was published since is unknown
         proof = first_proof(session, all_publications(names), [table.table_id for table in tables])
     with connect(source, replication=True) as connection:
         return Position(create_slot(connection, names.slot), proof)
 
 
 def drop_upstream(source: str, names: Names) -> None:
-    """Remove slot and publications, ending whoever reads the slot. What is gone already is fine.
+    """Remove slot and publications, terminating the slot's reader; idempotent.
 
     :raises SourceError: the server refuses or cannot be reached; call again.
     """
@@ -205,12 +222,11 @@ def drop_upstream(source: str, names: Names) -> None:
 
 
 def evict_reader(connection: Connection, slot: str) -> None:
-    """End whoever streams from the slot, and wait until it has ended.
+    """Terminate the slot's reader, and wait until it has ended.
 
-    For the one who has taken the log over: a reader that sleeps or was cut off holds the slot until the server notices,
-    which takes ``wal_sender_timeout`` (60 s), and could not add to the log any more. The server's process is asked
-    again and again, since one whose client takes nothing any more hangs in telling it why it ends, until the second
-    time.
+    Called after taking the log over: a reader that is suspended or cut off holds the slot until the server notices,
+    which takes ``wal_sender_timeout`` (60 s), and could not append to the log any more. The server process is signalled
+    repeatedly: if its client no longer reads, it hangs when reporting why it ends, until the second signal.
     """
     for _ in range(_EVICTIONS_MAX):
         status = slot_status(connection, slot)
@@ -228,7 +244,7 @@ def drop_slot(connection: Connection, slot: str) -> None:
     try:
         connection.query(f"SELECT pg_drop_replication_slot({literal(slot)})")
     except PositionLostError:
-        _log.info("replication slot was gone already", slot=slot)
+        _log.info("replication slot does not exist", slot=slot)
     except SlotInUseError:
         raise
     except SourceError as error:
@@ -236,7 +252,7 @@ def drop_slot(connection: Connection, slot: str) -> None:
 
 
 def all_publications(names: Names) -> tuple[str, ...]:
-    """All that may be there."""
+    """Return all names that may exist."""
     if not names.owns_publication:
         return (names.publication,)
     return names.publication, names.publication + _APPEND_SUFFIX

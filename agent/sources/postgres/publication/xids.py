@@ -10,7 +10,7 @@ _ROUND: Final = 1 << 32
 _COMPARABLE: Final = _ROUND // 2
 #: below it are PostgreSQL's own: bootstrap, frozen
 _FIRST_NORMAL: Final = 3
-#: of a row that is older than all that counts
+#: of a row that is older than all that matter
 ANCIENT: Final = 0
 #: later than every transaction
 NEVER: Final = 1 << 64
@@ -40,7 +40,18 @@ def older_sql(xid: int, comparison: str = ">") -> str:
     return f"pg_catalog.age(xmin) {comparison} pg_catalog.age('{number}'::pg_catalog.xid)"
 
 
-def parse_snapshot(text: str) -> tuple[int, int]:
-    """A ``pg_snapshot``'s bounds: below the first all transactions have ended, from the second on none has begun."""
-    horizon, ahead, _ = text.split(":")
-    return int(horizon), int(ahead)
+def short(xid: int) -> int:
+    """Return it as the server shows it."""
+    return xid % _ROUND
+
+
+def near(xid: int, ahead: int) -> int:
+    """The full number of ``xid``, 32 bits of one that is still to be seen, or was not long ago."""
+    distance = (xid - ahead) % _ROUND
+    return ahead + (distance - _ROUND if distance >= _COMPARABLE else distance)
+
+
+def parse_snapshot(text: str) -> tuple[int, int, frozenset[int]]:
+    """A ``pg_snapshot``'s bounds, and what is under way: below the first all have ended, from the second on none."""
+    horizon, ahead, running = text.split(":")
+    return int(horizon), int(ahead), frozenset(map(int, running.split(","))) if running else frozenset()

@@ -1,8 +1,9 @@
-"""Date conversions: PostgreSQL's dates and times under another type of their column, by the server's own rules.
+"""Date conversions: converts dates and times to other types, by the server's rules.
 
-Fewer digits behind the second are rounded half away from the year 2000. The ends of the types mean infinity and
-other values that they cannot hold (``docs/types.md``), and also themselves: where that makes a difference, it cannot be
-known which is meant. Between a moment with a zone and one without is the session's time zone, which is not known.
+Fewer fractional digits are rounded half away from the year 2000. The limits of the types stand for infinity and other
+values that they cannot represent (``docs/types.md``), and also for themselves: if that makes a difference, the result
+is unknown. Conversions between timestamps with and without a time zone depend on the session's time zone, which is
+unknown too.
 """
 
 from typing import Any, Final
@@ -32,7 +33,7 @@ Numbers = npt.NDArray[np.int64]
 
 
 def digits_of(column: Column) -> int:
-    """How many digits behind the second a column keeps."""
+    """Return the number of fractional second digits of a column."""
     return column.modifier if 0 <= column.modifier < _DIGITS_MAX else _DIGITS_MAX
 
 
@@ -45,7 +46,7 @@ def date_to_timestamp(values: pa.Array, after: Column) -> pa.Array:
 
 
 def timestamp_to_timestamp(values: pa.Array, after: Column) -> pa.Array:
-    """With or without a zone, but the same."""
+    """Convert between two timestamps with, or two without, a time zone."""
     moments = _numbers(values)
     _refuse_ends(values, moments, TIMESTAMP_MIN_US, TIMESTAMP_MAX_US)
     return _array(_rounded(moments - EPOCH_US, digits_of(after)) + EPOCH_US, values, after)
@@ -73,7 +74,7 @@ def time_to_time(values: pa.Array, after: Column) -> pa.Array:
 
 
 def time_text(values: pa.Array) -> pa.Array:
-    """As the server writes it."""
+    """Format like the server."""
     values = as_time(values)
     _refuse_ends(values, _numbers(values), -1, TIME_MAX_US)
     texts = values.cast(pa.string())
@@ -81,7 +82,7 @@ def time_text(values: pa.Array) -> pa.Array:
 
 
 def as_time(values: pa.Array) -> pa.Array:
-    """A sink may hold times as text."""
+    """Return times as a time array, since a sink may store them as text."""
     if pa.types.is_time(values.type):
         return values
     moments = pc.binary_join_element_wise(pa.scalar("1970-01-01 "), values.cast(pa.string()), "")
@@ -89,7 +90,7 @@ def as_time(values: pa.Array) -> pa.Array:
 
 
 def _time(times: Numbers, values: pa.Array) -> pa.Array:
-    """Rounded to 24:00, a time is what 24:00 is."""
+    """Build the array; a time that is rounded to 24:00 is stored like 24:00."""
     return pa.array(np.minimum(times, TIME_MAX_US), pa.int64(), mask=_nulls(values)).cast(pa.time64("us"))
 
 
@@ -98,7 +99,7 @@ def _array(moments: Numbers, values: pa.Array, after: Column) -> pa.Array:
 
 
 def _rounded(moments: Numbers, digits: int) -> Numbers:
-    """Half away from 0."""
+    """Round half away from 0."""
     unit = 10 ** (_DIGITS_MAX - digits)
     found: Numbers = np.sign(moments) * ((np.abs(moments) + unit // 2) // unit * unit)
     return found

@@ -1,8 +1,8 @@
-"""Number conversions: PostgreSQL's numbers under another type of their column, by the server's own rules.
+"""Number conversions: converts numbers to other types, by the server's rules.
 
-A whole number becomes any number; one with digits behind the point is rounded half away from zero, a float to the
-nearest even. A float becomes a ``numeric`` by its first 15 digits (``real``: 6). ``NaN`` has no decimal
-(``docs/types.md``), so a NULL in a decimal column may be either, and only a decimal may follow.
+Integers convert to any number; decimals are rounded half away from zero, floats half to even. A float converts to a
+``numeric`` by its first 15 digits (``real``: 6). ``NaN`` is not a decimal (``docs/types.md``), so a NULL in a decimal
+column may be either, and can only be converted to a decimal.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from agent.errors import DecodeError
 from agent.rows.schema import Column
 from agent.sources.postgres.decode.types import arrow_type, numeric_precision
 
-#: wider than any numeric
+#: precision that exceeds any numeric
 _EXACT = Context(prec=200_000, rounding=ROUND_HALF_UP)
 _DIGITS = {"float": 6, "double": 15}
 
 
 def mapped(values: pa.Array, function: Callable[[object], object], arrow: pa.DataType) -> pa.Array:
-    """``function`` of each distinct value that is not NULL."""
+    """Apply ``function`` to each distinct value that is not NULL."""
     encoded = values.dictionary_encode()
     found = pa.array([function(value) for value in encoded.dictionary.to_pylist()], arrow)
     return found.take(encoded.indices)
@@ -71,7 +71,7 @@ def float_to_numeric(values: pa.Array, after: Column) -> pa.Array:
 
 
 def numeric_text(values: pa.Array) -> pa.Array:
-    """A ``numeric`` column's values as the server writes them."""
+    """Format the values of a ``numeric`` column like the server."""
     refuse_nan(values)
     if pa.types.is_string(values.type):
         return values
@@ -85,7 +85,7 @@ def refuse_nan(values: pa.Array) -> None:
 
 
 def _rounded(value: Decimal, after: Column) -> Decimal | None:
-    """What a decimal column holds: nothing where it is NaN."""
+    """Round to the values of a decimal column; NULL for NaN."""
     bounds = numeric_precision(after.modifier)
     assert bounds is not None, "a decimal has a scale"
     return _to_scale(value, bounds[1]) if value.is_finite() else None

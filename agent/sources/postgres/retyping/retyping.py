@@ -1,9 +1,9 @@
-"""Retyping: what existing values become when their column gets another type, as the server converts them.
+"""Retyping: converts existing values when their column's type changes, like the server does.
 
-``conversion`` answers for every pair of columns: the values stay, or a sink's own cast of them is right (None); there
-is a function (``Exact``); or the log does not tell (``Refused``), and the table is held. A function may refuse single
-values in the same way (``DecodeError``). Refused is what depends on the session that made the change (its time zone,
-date style, digits of floats), and every pair that the server converts only by an expression.
+``conversion`` returns for every pair of columns: None, if the values stay or a sink's own cast gives the same result; a
+function (``Exact``); or ``Refused`` if the log does not determine the result, which holds the table. A function may
+also refuse single values (``DecodeError``). Refused is what depends on the session that made the change (its time zone,
+date style, digits of floats), and every pair that the server converts only with an expression.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,10 +41,10 @@ class Family(Enum):
     JSON = auto()
     JSONB = auto()
     INET = auto()
-    #: lists of whole numbers, and of texts, whose own text is the same
+    #: lists of integers, and of texts, with the same text form
     WHOLES = auto()
     TEXTS = auto()
-    #: values whose text is that of a text column, whatever the session's settings
+    #: types whose text form is that of a text column, whatever the session's settings
     PLAIN = auto()
     OTHER = auto()
 
@@ -70,7 +70,7 @@ _FAMILIES: Final = {
         (2950, types.ENUM_OID, 829, 774, 1560, 1562, 26, 28, 27, 3220, 3904, 3926, 3906, 3614), Family.PLAIN
     ),
 }
-#: whose modifier is how much they have room for: varbit, timetz
+#: types whose modifier is a maximum length or precision: varbit, timetz
 _ROOM: Final = frozenset((1562, 1266))
 #: text, varchar
 _ALIKE: Final = frozenset((25, 1043))
@@ -85,11 +85,11 @@ def conversions(
     old = {column.name: column for column in before.columns}
     new = {column.name: column for column in after.columns}
     pairs = {name: (old[origin], new[name]) for name, origin in origins.items() if origin in old}
-    return {name: conversion(*pair) or (Kept() if _is_written_anew(*pair) else None) for name, pair in pairs.items()}
+    return {name: conversion(*pair) or (Kept() if _is_rewritten(*pair) else None) for name, pair in pairs.items()}
 
 
-def _is_written_anew(before: Column, after: Column) -> bool:
-    """The server itself may keep the one's values as the other's only where both are texts."""
+def _is_rewritten(before: Column, after: Column) -> bool:
+    """Return whether the server rewrites the values: it may only keep them if both types are texts."""
     types_of = {before.type_id, after.type_id}
     return len(types_of) > 1 and not types_of <= _ALIKE
 
@@ -113,7 +113,7 @@ def _of_one_type(before: Column, after: Column) -> Conversion:
     if before.modifier == after.modifier:
         return None
     family = _FAMILIES.get(before.type_id, Family.OTHER)
-    if before.type_id == types.ENUM_OID:  # the modifier says which enum, where that was noted
+    if before.type_id == types.ENUM_OID:  # the modifier identifies the enum, if it was recorded
         return None if -1 in (before.modifier, after.modifier) else _unknown(before, after)
     if family is Family.TEXT:
         return _text_to_text(before, after)
@@ -174,13 +174,13 @@ def _unknown(before: Column, after: Column) -> Refused:
 
 
 def _with_mask(values: pa.Array) -> pa.Array:
-    """An address as the cast to text has it: that of a host too says how long its network's is."""
+    """Format addresses like the cast to text, which adds the netmask to hosts too."""
     is_whole = pc.match_substring(values, "/")
     mask = pc.if_else(pc.match_substring(values, ":"), "/128", "/32")
     return pc.if_else(is_whole, values, pc.binary_join_element_wise(values, mask, ""))
 
 
-#: pairs whose values are written alike
+#: pairs of types with the same text form
 _STAYS: Final = {
     (Family.JSONB, Family.JSON),
     (Family.WHOLES, Family.WHOLES),
@@ -201,7 +201,7 @@ _FUNCTIONS: Final[dict[tuple[Family, Family], Convert]] = {
     (Family.TIME, Family.INTERVAL): lambda values, _: moments.time_text(values),
     (Family.JSON, Family.JSONB): lambda values, _: json.as_jsonb(values),
 }
-#: the text that a cast to a type of text makes of a value
+#: conversions to text by a cast
 _WRITTEN: Final[dict[Family, Callable[[pa.Array], pa.Array]]] = {
     Family.WHOLE: lambda values: values.cast(pa.string()),
     Family.NUMERIC: numbers.numeric_text,

@@ -20,17 +20,17 @@ _NAME_BYTES_MAX: Final = 63
 
 
 def length_of(column: Column) -> int | None:
-    """How many characters a ``char`` or ``varchar`` has room for; None where there is no limit."""
+    """Return the maximum length of a ``char`` or ``varchar`` in characters; None if unlimited."""
     return column.modifier - _HEADER if column.modifier >= _HEADER else None
 
 
 def without_blanks(values: pa.Array) -> pa.Array:
-    """What a ``char`` is as any other text."""
+    """Convert ``char`` values to another text type."""
     return pc.utf8_rtrim(values, characters=" ")
 
 
 def fitted(values: pa.Array, after: Column) -> pa.Array:
-    """As a column of text takes them."""
+    """Convert texts to a text column's values."""
     if after.type_id == NAME:
         if pc.any(pc.greater(pc.binary_length(values), _NAME_BYTES_MAX)).as_py():
             raise DecodeError(f"a name is truncated to {_NAME_BYTES_MAX} bytes of the database's encoding")

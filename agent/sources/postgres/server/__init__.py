@@ -1,1 +1,1 @@
-"""Server: connection, catalog, slots; everything that is asked in SQL."""
+"""Server access: connection, catalog and slots; all SQL queries."""

@@ -1,7 +1,7 @@
-"""Catalog: reads table definitions, in the shape in which the stream's Relation messages declare them.
+"""Catalog: reads table definitions, in the form of the stream's Relation messages.
 
-Columns that the publications do not send are left out (``terms``); enums and domains are resolved; a column is a key
-column when the table's replica identity says so. Under an exported snapshot it is the definition of that very moment.
+Columns that the publications do not send are omitted (``terms``); enums and domains are resolved; a column is a key
+column if the table's replica identity includes it. Under an exported snapshot, the definition is that of its moment.
 """
 
 from collections.abc import Sequence
@@ -27,18 +27,18 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, a.attname, a.atttypid:
        END, a.attnum::int4, a.attgenerated
   FROM pg_catalog.pg_class c
   JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-  JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+  LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
  WHERE c.oid IN ({ids})
  ORDER BY c.oid, a.attnum
 """
 
 
-#: where nobody has made a publication
+#: if no publication has been created yet
 ALL_COLUMNS: Final = AllTerms()
 
 
 class Queries(Protocol):
-    """The part of ``connection.Connection`` that is needed here; every value is in text form."""
+    """The part of ``connection.Connection`` that this module uses; all values are in text form."""
 
     def query(self, sql: str) -> Sequence[Sequence[Any]]: ...
 
@@ -46,7 +46,7 @@ class Queries(Protocol):
 def read_schemas(
     connection: Queries, table_ids: Sequence[int], terms: AllTerms = ALL_COLUMNS
 ) -> dict[int, TableSchema]:
-    """The tables' definitions by id, as the publications of these ``terms`` send them.
+    """Return the tables' definitions by id, as the publications of these ``terms`` send them.
 
     :raises SourceConfigError: a table is gone.
     """
@@ -59,7 +59,8 @@ def read_schemas(
         columns = list(group)
         own = terms.of(table_id)
         _, schema_name, name, identity = columns[0][:4]
-        columns = [row for row in columns if own.sends(row[4], row[10])]
+        # for a table without columns, the outer join returns a row without a name
+        columns = [row for row in columns if row[4] is not None and own.sends(row[4], row[10])]
         resolved = tuple(types.resolve_column(_column(row), user_types) for row in columns)
         schemas[table_id] = TableSchema(table_id, schema_name, name, resolved, identity)
     if missing := [table for table in table_ids if table not in schemas]:
@@ -73,16 +74,16 @@ def _column(row: Sequence[Any]) -> Column:
 
 
 def leaves_sql(table_id: int) -> str:
-    """A subquery of the oids that hold a table's rows: its own, or those of all its partitions."""
+    """Return a subquery of the oids that store a table's rows: its own, or those of all its partitions."""
     tree = f"SELECT relid FROM pg_catalog.pg_partition_tree({table_id}) WHERE isleaf"
     return f"(SELECT {table_id}::oid UNION {tree})"
 
 
 def rows_of(connection: Queries, schema: TableSchema) -> str:
-    """What to select a table's own rows from.
+    """Return the FROM item that selects a table's own rows.
 
-    A partitioned table's rows are its partitions'. The rows of tables that merely inherit from it are replicated as
-    theirs, so any other table is read alone.
+    A partitioned table's rows are its partitions'. Rows of tables that merely inherit from it are replicated with those
+    tables, so any other table is read with ONLY.
 
     :raises SourceConfigError: the table is gone.
     """

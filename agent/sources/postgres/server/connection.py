@@ -1,12 +1,12 @@
 """Connection: one connection to PostgreSQL, from a URI to a raw socket after the handshake.
 
-pg8000 does the handshake (TLS, md5, SCRAM); from then on this module speaks the simple query protocol itself and never
-reads a byte further than the message it is in. So whoever starts a COPY (the block reader of the replication stream,
-the snapshot reader) finds the socket exactly at the first message of the copy, and nothing in between holds data back.
+pg8000 performs the handshake (TLS, md5, SCRAM); from then on this module speaks the simple query protocol itself and
+never reads beyond the current message. So code that starts a COPY (the block reader of the replication stream, the
+snapshot reader) finds the socket exactly at the first message of the copy, with no data buffered in between.
 
-Every failure leaves as one line of ``agent.errors``: cause, then cure, and never with a password.
-``agent.sources.postgres.server.uri`` reads the URI; ``agent.sources.postgres.server.refusals`` finds the words for a
-refusal.
+Every failure is raised as one line of ``agent.errors``: cause, then cure, and never with a password.
+``agent.sources.postgres.server.uri`` parses the URI; ``agent.sources.postgres.server.refusals`` translates the server's
+errors.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from agent.sources.postgres.server.uri import Target, parse_uri
 
 Row = tuple[str | None, ...]
 
-#: What every session is set to, so that values in text form have one spelling only.
+#: session settings that make the text form of values unique
 _SESSION = {
     "client_encoding": "UTF8",
     "datestyle": "ISO",
@@ -36,28 +36,29 @@ _SESSION = {
     "bytea_output": "hex",
     "quote_all_identifiers": "off",
 }
-#: Values of ``regclass`` and its like have a schema's name in them unless the search path leads there. The streams have
-#: it empty from the start; sessions that read values set it so.
+#: Values of ``regclass`` and similar types include the schema unless it is in the search path. Streams have an empty
+#: search path from the start; sessions that read values set it.
 _STREAM_SESSION = _SESSION | {"search_path": ""}
 QUALIFIED_NAMES_SQL = "SET search_path = ''"
 
 _QUERY_TIMEOUT_S = 60.0
 _KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT = 20, 5, 3
+_CLEAR_PASSWORD = 3
 _HEADER = struct.Struct("!ci")
 
 
 class Connection:
-    """A session. Not for use by two threads at once, except ``abort``."""
+    """A session. Only ``abort`` may be called from another thread."""
 
     def __init__(self, core: CoreConnection, target: Target) -> None:
         self._core = core
         self.target = target
-        #: the socket itself (an ``ssl.SSLSocket`` where TLS was agreed): for COPY readers
+        #: the socket itself (an ``ssl.SSLSocket`` with TLS), for COPY readers
         self.socket: socket.socket = core._usock
         self.server_version = _major_version(core.parameter_statuses.get("server_version", "0"))
 
     def query(self, sql: str, *, timeout_s: float = _QUERY_TIMEOUT_S) -> list[Row]:
-        """Run SQL (or a replication command) and return the rows of its last result, every value in text form.
+        """Run SQL (or a replication command) and return the rows of its last result, with all values in text form.
 
         :raises SourceError: the server refused it, or the connection is gone.
         """
@@ -79,7 +80,7 @@ class Connection:
         return rows
 
     def start_copy(self, sql: str, *, timeout_s: float = _QUERY_TIMEOUT_S) -> None:
-        """Send a command that answers with COPY data; on return the socket is at its first message.
+        """Send a command that returns COPY data; afterwards the socket is at its first message.
 
         :raises SourceError: the server refused it; the session remains usable.
         """
@@ -95,7 +96,7 @@ class Connection:
                 raise refusal(failure, self.target) if failure else SourceError(f"no data was copied by: {sql[:80]}")
 
     def read_message(self) -> tuple[bytes, bytes]:
-        """The next whole message of the server: its type letter and body."""
+        """Read the server's next message: its type letter and body."""
         kind, length = _HEADER.unpack(self._read_exactly(5))
         return kind, self._read_exactly(length - 4)
 
@@ -107,12 +108,12 @@ class Connection:
             raise self._lost(error) from error
 
     def abort(self) -> None:
-        """Make every call that waits on this connection fail now; may be called from another thread."""
+        """Make all calls that wait on this connection fail; may be called from another thread."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Say goodbye if the server still listens, and close. May be called twice."""
+        """Terminate the session if the server still reads, and close. Idempotent."""
         if self.socket.fileno() < 0:
             return
         with contextlib.suppress(OSError, ValueError):
@@ -155,12 +156,27 @@ class Connection:
         return SourceUnreachableError(f"connection to {self.target} was lost: {reason}; it is tried again by itself")
 
 
-def connect(source: str | Target, *, replication: bool = False) -> Connection:
-    """Open a session; with ``replication`` one that also understands replication commands.
+class _ClearPasswordRefused(Exception):
+    """The server requests a clear-text password over an unencrypted connection."""
 
-    :raises SourceUnreachableError: nobody answers there, or not in time.
+
+class _Core(CoreConnection):  # type: ignore[misc]
+    """pg8000's connection, which never sends the password in clear without TLS. A Unix socket counts as secure."""
+
+    def handle_AUTHENTICATION_REQUEST(self, data: bytes, context: object) -> None:
+        (asked,) = struct.unpack_from("!i", data)
+        is_private = isinstance(self._usock, ssl.SSLSocket) or self._usock.family == socket.AF_UNIX
+        if asked == _CLEAR_PASSWORD and not is_private:
+            raise _ClearPasswordRefused
+        super().handle_AUTHENTICATION_REQUEST(data, context)
+
+
+def connect(source: str | Target, *, replication: bool = False) -> Connection:
+    """Open a session; with ``replication`` one that also accepts replication commands.
+
+    :raises SourceUnreachableError: there is no answer in time.
     :raises SourceAuthError: user, password or privilege refused.
-    :raises SourceConfigError: malformed URI, unknown database, TLS that cannot be agreed, no free connection.
+    :raises SourceConfigError: malformed URI, unknown database, TLS negotiation failed, no free connection.
     """
     target = parse_uri(source) if isinstance(source, str) else source
     context = _tls_context(target)
@@ -178,7 +194,7 @@ def _shake_hands(
     raw: socket.socket, target: Target, context: ssl.SSLContext | bool | None, *, replication: bool
 ) -> CoreConnection:
     try:
-        return CoreConnection(
+        return _Core(
             target.user,
             host=target.host,
             database=target.database,
@@ -189,12 +205,17 @@ def _shake_hands(
             startup_params=dict(_STREAM_SESSION if replication else _SESSION),
             sock=raw,
         )
+    except _ClearPasswordRefused as error:
+        raise SourceAuthError(
+            f"{target} asks for the password in clear, without TLS; use sslmode=require, or scram-sha-256 in its "
+            "pg_hba.conf"
+        ) from error
     except (DatabaseError, InterfaceError, OSError, scramp.ScramException) as error:
         raise _handshake_failure(error, target) from error
 
 
 def _handshake_failure(error: BaseException, target: Target) -> SourceError:
-    # pg8000 says goodbye after a refusal; when that fails too, the refusal is the context of what arrives here
+    # pg8000 sends Terminate after a refusal; if that fails too, the refusal is the context of the error
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, DatabaseError) and isinstance(link.args[0], dict):
@@ -250,12 +271,12 @@ def _keep_alive(raw: socket.socket) -> None:
         ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_S),
         ("TCP_KEEPCNT", _KEEPALIVE_COUNT),
     ):
-        if hasattr(socket, name):  # not on every platform
+        if hasattr(socket, name):  # not available on every platform
             raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _tls_context(target: Target) -> ssl.SSLContext | bool | None:
-    """In pg8000's terms: False is never, None is if the server can, a context is always."""
+    """Return pg8000's setting: False is never, None is if the server can, a context is always."""
     if target.sslmode == "disable" or target.socket_directory:
         return False
     if target.sslmode == "prefer":

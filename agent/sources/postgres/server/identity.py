@@ -1,4 +1,4 @@
-"""Server identity: tells servers apart, since positions of different systems or timelines are never compared."""
+"""Server identity: distinguishes servers, since positions of different systems or timelines are never compared."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from reactor.ids import Ts
 
 @dataclass(frozen=True, slots=True)
 class SystemIdentity:
-    """``flushed_ts``: the end of the server's log as it is."""
+    """``flushed_ts``: the current end of the server's log."""
 
     system_id: str
     timeline: int
@@ -22,7 +22,7 @@ class SystemIdentity:
 
 
 def read_identity(connection: Connection) -> SystemIdentity:
-    """Over a replication connection.
+    """Read the identity over a replication connection.
 
     :raises SourceError: the server refuses.
     """

@@ -24,7 +24,7 @@ SELECT i.indrelid::int8, i.indexrelid::int8, i.indisprimary, i.indisreplident, a
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One index that tells rows apart."""
+    """One index that identifies rows."""
 
     columns: tuple[str, ...]
     is_primary: bool
@@ -41,14 +41,15 @@ def read_keys(connection: Connection, table_ids: Sequence[str]) -> dict[int, lis
 
 
 def key_of(connection: Connection, table_id: int) -> tuple[str, ...]:
-    """What updates and deletes of a table carry; empty where they carry nothing to upsert by, or the table is gone."""
+    """Return the key columns that updates and deletes of a table carry; empty if there are none to upsert by, or the
+    table is gone."""
     rows = connection.query(f"SELECT relreplident FROM pg_catalog.pg_class WHERE oid = {int(table_id)}")
     keys = read_keys(connection, [str(int(table_id))]).get(table_id, [])
     return key_columns(str(rows[0][0]), keys) if rows else ()
 
 
 def key_columns(identity: str, keys: Sequence[Key]) -> tuple[str, ...]:
-    """The key that updates and deletes will carry; with a full identity every key is carried."""
+    """Return the key columns that updates and deletes carry; with a full identity, those of the best key."""
     match identity:
         case "i":
             usable = [key for key in keys if key.is_identity]

@@ -1,4 +1,4 @@
-"""Log sequence numbers: PostgreSQL writes them as two hexadecimal halves, Weir counts with them as a Ts."""
+"""Log sequence numbers: PostgreSQL writes them as two hexadecimal halves, Weir uses them as a Ts."""
 
 from reactor.ids import Ts
 

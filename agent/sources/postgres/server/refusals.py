@@ -1,10 +1,12 @@
-"""Refusals of PostgreSQL: turn an ErrorResponse into one of ``agent.errors``, cause and cure in one line.
+"""Refusals of PostgreSQL: convert an ErrorResponse to one of ``agent.errors``, cause and cure in one line.
 
-Pure. The SQLSTATE decides; the server's own message is looked at only where one state means several causes.
+Pure. The SQLSTATE decides; the server's message is used only if one state means several causes.
 """
 
+from typing import Final
+
 from agent.errors import (
-    NEW_SNAPSHOT,
+    NEW_POSITION,
     PositionLostError,
     SlotInUseError,
     SnapshotLostByGCError,
@@ -12,15 +14,23 @@ from agent.errors import (
     SourceConfigError,
     SourceError,
     SourceUnreachableError,
+    StatementRefusedError,
 )
 from agent.sources.postgres.server.uri import Target
 
 #: Fields of an ErrorResponse by their letter; C is the SQLSTATE, M the message.
 ErrorFields = dict[str, str]
 
+#: classes of SQLSTATE: connection, rollback (a deadlock), too few resources, intervention (shutdown, time-out)
+_PASSING_CLASSES: Final = frozenset({"08", "40", "53", "57"})
+#: a lock or a transaction timed out, a file could not be read or written
+_PASSING: Final = frozenset({"25P03", "25P04", "55P03", "58030"})
+
 
 def parse_error(body: bytes) -> ErrorFields:
-    return {part[:1].decode(): part[1:].decode(errors="replace") for part in body.split(b"\x00") if part}
+    return {
+        part[:1].decode(errors="replace"): part[1:].decode(errors="replace") for part in body.split(b"\x00") if part
+    }
 
 
 def refusal(fields: ErrorFields, target: Target) -> SourceError:
@@ -46,16 +56,16 @@ def refusal(fields: ErrorFields, target: Target) -> SourceError:
         case "55000" if "wal_level" in message:
             return SourceConfigError(f"{target} has not wal_level = logical; set it and restart PostgreSQL")
         case "55000" if "can no longer" in message or "invalidated" in message:
-            return SnapshotLostByGCError(f"{message}; {NEW_SNAPSHOT}")
+            return SnapshotLostByGCError(f"{message}; {NEW_POSITION}")
         case "55000" if "slot" in message:
-            return PositionLostError(f"{message}; {NEW_SNAPSHOT}")
+            return PositionLostError(f"{message}; {NEW_POSITION}")
         case "42704" if "replication slot" in message:
-            return PositionLostError(f"{message}; what it held back is gone: {NEW_SNAPSHOT}")
+            return PositionLostError(f"{message}; what it held back is gone: {NEW_POSITION}")
         case "58P01" if "WAL segment" in message:
-            return SnapshotLostByGCError(f"{message}; {NEW_SNAPSHOT}")
-    if state[:3] == "57P" or state[:2] == "08":
+            return SnapshotLostByGCError(f"{message}; {NEW_POSITION}")
+    if state[:2] in _PASSING_CLASSES or state in _PASSING:
         return SourceUnreachableError(f"{target} is not taking part just now ({message}); it is tried again by itself")
-    return SourceError(f"{target} answered {state}: {message}")
+    return StatementRefusedError(f"{target} answered {state}: {message}")
 
 
 def _privilege(message: str, target: Target) -> SourceAuthError:

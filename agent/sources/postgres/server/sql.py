@@ -1,4 +1,4 @@
-"""SQL quoting: writes names and values into SQL text, as the simple query protocol knows no parameters."""
+"""SQL quoting: quotes names and values in SQL text, since the simple query protocol has no parameters."""
 
 
 def identifier(name: str) -> str:
@@ -6,7 +6,7 @@ def identifier(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """A string constant. The ``E`` form is used only where a backslash asks for it."""
+    """Return a string constant, in the ``E`` form only if it contains a backslash."""
     quoted = text.replace("'", "''")
     return f" E'{quoted.replace(chr(92), chr(92) * 2)}'" if "\\" in text else f"'{quoted}'"
 
@@ -16,9 +16,9 @@ def qualified(schema_name: str, name: str) -> str:
 
 
 def output_text(expression: str) -> str:
-    """The value as its type's output function writes it, which the stream and COPY use; NULL where it is NULL.
+    """Return an expression for the value's text by its type's output function, as in the stream and COPY; keeps NULL.
 
-    ``format`` alone of what every server has calls that function for any type. It makes an empty string of NULL; and
-    ``IS NULL`` is true of a composite value of nothing but NULLs, which this test is not.
+    ``format`` is the only function of all server versions that calls the output function of any type. It converts NULL
+    to an empty string; and ``IS NULL`` is true for a composite value of only NULLs, unlike this condition.
     """
     return f"CASE WHEN {expression} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', {expression}) END"

@@ -1,7 +1,7 @@
-"""Publication terms: which columns and rows of a table a publication sends, for those who read the table itself.
+"""Publication terms: the columns and rows of a table that a publication sends, for code that reads the table itself.
 
-A snapshot, a comparison and the stream have to agree. Without a column list all columns are sent but generated ones;
-stored ones are too where the publication says so (PostgreSQL 18), virtual ones never are: their values are in no log.
+Snapshot, comparison and stream have to agree. Without a column list all columns are sent except generated ones; stored
+ones are too if the publication says so (PostgreSQL 18), virtual ones never are: their values are not in the log.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -38,14 +38,14 @@ _GENERATED_SQL: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PublishedTerms:
-    """``columns``: None where there is no list. ``rows``: a condition of the source's."""
+    """``columns``: None if there is no column list. ``rows``: a condition in the source's SQL."""
 
     columns: frozenset[str] | None = None
     rows: str = ALL_ROWS
     sends_stored: bool = False
 
     def sends(self, column: str, generated: str) -> bool:
-        """``generated``: PostgreSQL's letter, empty for a plain column."""
+        """Return whether a column is sent. ``generated``: PostgreSQL's letter, empty for a plain column."""
         if self.columns is not None:
             return column in self.columns
         return not generated or (generated == "s" and self.sends_stored)
@@ -63,7 +63,7 @@ class AllTerms:
 
 
 def read_terms(connection: Connection, publications: Iterable[str]) -> AllTerms:
-    """Where none of the publications is there yet they will be made by us, and send all they can."""
+    """Return the terms. Publications that do not exist yet will be created by us, and send all they can."""
     names = ", ".join(literal(name) for name in publications) or "NULL"
     version = connection.server_version
     if version < TERMS_VERSION:
@@ -86,7 +86,7 @@ def read_terms(connection: Connection, publications: Iterable[str]) -> AllTerms:
 def refuse_unsent(
     connection: Connection, publications: Sequence[str], tables: Collection[TableRecord], filter: FilterConfig
 ) -> None:
-    """Generated columns do not vanish: they are sent, or left out by somebody who says so.
+    """Check that generated columns are either sent, or excluded explicitly.
 
     :raises SourceConfigError: a column is neither.
     """

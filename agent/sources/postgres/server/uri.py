@@ -1,8 +1,8 @@
 """Source URI of PostgreSQL: ``postgresql://user:pw@host:port/db?sslmode=...``.
 
-The spelling is libpq's as far as it goes. A password can also be named instead of written: ``?password=env:NAME``
-or ``?password=file:/path``; such a reference is resolved here, at the last moment, and never stored resolved.
-``str(target)`` is what errors show: host, port and database, no user, no secret.
+Parameters have libpq's names. A password can be referenced instead of written: ``?password=env:NAME`` or
+``?password=file:/path``; references are resolved here, as late as possible, and never stored resolved. ``str(target)``
+is for errors: host, port and database, no user, no secret.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ _PARAMETERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to connect and as whom."""
+    """Address and user of a connection."""
 
     host: str
     port: int
@@ -48,6 +48,7 @@ def parse_uri(uri: str) -> Target:
         raise SourceConfigError("the source URI is malformed; write postgresql://user:password@host:port/db") from None
     if parts.scheme not in _SCHEMES:
         raise SourceConfigError(f"{parts.scheme or 'no'} scheme in the source URI; PostgreSQL's is postgresql://")
+    uri_options.refuse_unescaped(parts)
     options = _options(parts.query)
     host = options.get("host") or unquote(parts.hostname or "") or "localhost"
     user = options.get("user") or unquote(parts.username or "")
@@ -56,7 +57,7 @@ def parse_uri(uri: str) -> Target:
         raise SourceConfigError("the source URI names no user; write postgresql://user:password@host:port/db")
     return Target(
         host="localhost" if host.startswith("/") else host,
-        port=uri_options.number(options, "port", port or 5432),
+        port=uri_options.number(options, "port", port or 5432, most=uri_options.PORT_MAX),
         database=database,
         user=user,
         password=uri_options.password(options.get("password"), unquote(parts.password or "")),
@@ -64,7 +65,7 @@ def parse_uri(uri: str) -> Target:
         sslrootcert=options.get("sslrootcert", ""),
         socket_directory=host if host.startswith("/") else "",
         application_name=options.get("application_name", "weir"),
-        connect_timeout_s=uri_options.number(options, "connect_timeout", 10),
+        connect_timeout_s=uri_options.number(options, "connect_timeout", 10, most=uri_options.TIMEOUT_MAX_S),
     )
 
 

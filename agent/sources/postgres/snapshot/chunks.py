@@ -1,13 +1,13 @@
-"""Chunks of PostgreSQL: divide a table by arithmetic into ranges that are read side by side.
+"""Chunks of PostgreSQL: divides a table by arithmetic into ranges that are read in parallel.
 
-- ``KEYS``: ranges of a single integer primary key, from its smallest to its largest value at planning. The upper end
-  is fixed: what is inserted above it is in the log. A later snapshot can continue with the chunks that are missing,
-  because a row never changes its chunk without changing its key (see ``agent.units.dump``).
-- ``BLOCKS``: ranges of physical blocks (``ctid``), for every other table and for keys that leave wide gaps, whose
-  ranges would be uneven. Every row lies in exactly one block under *one* snapshot; an update moves it, so such a plan
-  is worth nothing under another one.
-- ``WHOLE``: one chunk, for tables no larger than one, and for what can be divided in neither way: a partitioned table
-  (or any table of a server before version 14) whose key is no integer.
+- ``KEYS``: ranges of a single integer primary key, from its smallest to its largest value at planning time. The upper
+  end is fixed: rows inserted above it are in the log. A later snapshot can continue with the missing chunks, because a
+  row can only move to another chunk by a change of its key (see ``agent.units.dump``).
+- ``BLOCKS``: ranges of physical blocks (``ctid``), for all other tables and for keys with large gaps, whose ranges
+  would be uneven. Under *one* snapshot every row is in exactly one block; an update moves it, so such a plan is invalid
+  under another snapshot.
+- ``WHOLE``: one chunk, for small tables, and for tables that cannot be divided: a partitioned table (or any table of a
+  server before version 14) whose key is not an integer.
 """
 
 from collections.abc import Sequence
@@ -22,12 +22,12 @@ from agent.sources.postgres.server.catalog import Queries, leaves_sql, rows_of
 from agent.sources.postgres.server.sql import identifier
 
 _CHUNKS_MAX: Final = 100_000
-#: a key range this many times wider than its rows has gaps: divided by blocks
+#: a key range wider than its rows by this factor has gaps, and is divided by blocks
 _SPARSE_FACTOR: Final = 10
-#: a table without statistics is counted when it is no larger than this many blocks, else guessed
+#: a table without statistics is counted up to this number of blocks, else estimated
 _COUNTED_BLOCKS_MAX: Final = 8_192
 _GUESSED_ROWS_PER_BLOCK: Final = 50
-#: scans of a ctid range read only that range from this version on
+#: from this version on, scans of a ctid range read only its pages
 _TID_RANGE_VERSION: Final = 14
 
 
@@ -39,7 +39,7 @@ class PlanKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One range ``[low, high)`` of ``column`` (or of blocks, or everything)."""
+    """One range ``[low, high)`` of ``column``, or of blocks, or the whole table."""
 
     number: int
     kind: PlanKind
@@ -49,25 +49,25 @@ class Chunk:
 
     @property
     def predicate(self) -> str:
-        """What follows WHERE."""
+        """Return the condition after WHERE."""
         match self.kind:
             case PlanKind.WHOLE:
                 return "true"
             case PlanKind.BLOCKS:
                 return f"ctid >= '({self.low},0)'::tid AND ctid < '({self.high},0)'::tid"
             case PlanKind.KEYS:
-                # The largest value of a bigint has no successor to be smaller than.
+                # no bigint is greater than the largest one
                 column = identifier(self.column)
                 return f"{column} >= {self.low} AND {column} <= {self.high - 1}"
 
 
-#: everything, for readers that do not divide
+#: the whole table as one chunk
 WHOLE_TABLE: Final = Chunk(0, PlanKind.WHOLE)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkPlan:
-    """``count`` chunks that cover ``[low, high)`` in steps; ``rows`` is an estimate for progress."""
+    """``count`` chunks that divide ``[low, high)`` evenly; ``rows`` is an estimate for progress."""
 
     kind: PlanKind
     count: int
@@ -93,7 +93,7 @@ class ChunkPlan:
 def plan_chunks(
     connection: Queries, schema: TableSchema, *, key: Sequence[str], chunk_rows: int, server_version: int
 ) -> ChunkPlan:
-    """Plan one table in the connection's transaction, whose snapshot is the one that will be read."""
+    """Plan one table in the connection's transaction, under whose snapshot it will be read."""
     table = rows_of(connection, schema)
     blocks, rows = _estimate(connection, schema.table_id, table)
     count = min(-(-rows // chunk_rows), _CHUNKS_MAX)
@@ -110,7 +110,7 @@ def plan_chunks(
 
 
 def _integer_key(schema: TableSchema, key: Sequence[str]) -> str:
-    """The key's only column if it is of an integer type, else nothing."""
+    """Return the key's only column if its type is an integer, else an empty string."""
     if len(key) != 1:
         return ""
     column = next(column for column in schema.columns if column.name == key[0])
@@ -124,7 +124,7 @@ def _key_bounds(connection: Queries, table: str, column: str) -> tuple[int, int]
 
 
 def _estimate(connection: Queries, table_id: int, table: str) -> tuple[int, int]:
-    """Blocks and rows: the planner's density times today's size; counted where there are no statistics."""
+    """Return blocks and rows: the planner's density times the current size; counted if there are no statistics."""
     [(blocks_now, pages, tuples, is_analyzed)] = connection.query(
         "SELECT coalesce(sum(pg_catalog.pg_relation_size(oid)), 0) / current_setting('block_size')::int8, "
         "coalesce(sum(relpages), 0), coalesce(sum(reltuples), 0)::int8, coalesce(bool_and(reltuples >= 0), true) "

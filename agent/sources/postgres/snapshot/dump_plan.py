@@ -66,7 +66,7 @@ class _Planner:
 
     def _plan_table(self, record: TableRecord, schema: TableSchema) -> TablePlan:
         table = self.known.get(record.table_id)
-        if table is not None and self._goes_on(table, schema):
+        if table is not None and self._can_continue(table, schema):
             return replace(table, record=table.record.with_(consistent_ts=self.start_ts))
         chunks = plan_chunks(
             self.connection,
@@ -78,8 +78,8 @@ class _Planner:
         fresh = record.with_(start_ts=self.start_ts, consistent_ts=Ts(0), rows_estimated=chunks.rows)
         return TablePlan(fresh, schema, chunks, generation=self.order.epoch)
 
-    def _goes_on(self, table: TablePlan, schema: TableSchema) -> bool:
-        """Whether finished chunks of an older snapshot are of use beside chunks of this one."""
+    def _can_continue(self, table: TablePlan, schema: TableSchema) -> bool:
+        """Return whether finished chunks of an older snapshot can be combined with chunks of this one."""
         is_started = any((table.record.table_id, number) in self.done for number in range(table.chunks.count))
         is_by_key = isinstance(table.chunks, ChunkPlan) and table.chunks.kind is PlanKind.KEYS
         is_mended_by_replay = self.order.sink_mode is SinkMode.UPSERT and is_by_key
@@ -88,7 +88,8 @@ class _Planner:
         return schema.replica_identity == "f" or not self._has_large_values(schema)
 
     def _has_large_values(self, schema: TableSchema) -> bool:
-        """Whether an update of the table may leave a value out. What our snapshot sees, no vacuum has removed."""
+        """Return whether an update of the table may leave a value out. Rows visible to our snapshot are not
+        vacuumed."""
         [(size,)] = self.connection.query(
             "SELECT coalesce(sum(pg_catalog.pg_relation_size(nullif(reltoastrelid, 0))), 0) "
             f"FROM pg_catalog.pg_class WHERE oid IN {leaves_sql(schema.table_id)}"

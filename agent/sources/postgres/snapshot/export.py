@@ -1,11 +1,11 @@
-"""Snapshot export: makes a slot together with a snapshot of exactly the moment at which it starts.
+"""Snapshot export: creates a slot together with a snapshot of exactly the moment at which it starts.
 
-What a slot streams are the transactions whose commit record lies at or behind its consistent point; what its snapshot
-shows are all the others. So ``start_ts`` is one below the consistent point: every change at or below it is in the
-snapshot, every change above it in the stream.
+A slot streams the transactions whose commit record is at or after its consistent point; its snapshot shows all the
+others. So ``start_ts`` is one below the consistent point: every change at or below it is in the snapshot, every change
+above it in the stream.
 
 The snapshot lives only as long as the connection that exported it, and only until that connection runs its next
-command; so this module holds the connection and never speaks on it again.
+command; so this module holds the connection and never uses it again.
 """
 
 from types import TracebackType
@@ -41,7 +41,7 @@ class ExportedSnapshot:
         self._connection.close()
 
     def is_alive(self) -> bool:
-        """Whether other sessions can still take the snapshot; False also while the source cannot be reached."""
+        """Return whether other sessions can still use the snapshot; False also while the source cannot be reached."""
         try:
             with session(self._connection.target, self.snapshot):
                 return True
@@ -73,9 +73,9 @@ def create_slot(source: str | Target, slot: str, *, is_temporary: bool = False) 
 
 
 def slot_position(connection: Connection, slot: str) -> Ts | None:
-    """The first position that the slot still sends; a slot that nobody has read from is at its consistent point.
+    """Return the first position that the slot still sends; an unused slot is at its consistent point.
 
-    None when there is no such slot (or it was invalidated, and has no position any more).
+    None if there is no such slot (or it was invalidated, and has no position any more).
     """
     rows = connection.query(
         "SELECT confirmed_flush_lsn FROM pg_catalog.pg_replication_slots "

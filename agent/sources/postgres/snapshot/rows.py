@@ -1,8 +1,8 @@
 """Current rows: COPY in its binary form from a raw socket, through the stream's own kernels, into Arrow batches.
 
-Columns of types that have no binary form for us come as their type's output function writes them, which is how the
-stream has them: a cast to text may be another function, PostgreSQL's own (``inet``) or a user's. Whoever reads decides
-under which snapshot (``begin``); with the same one, all chunks together are the table at one moment.
+Columns of types without a supported binary form are read as their type's output function writes them, like in the
+stream: a cast to text may be another function, PostgreSQL's own (``inet``) or a user's. The caller chooses the snapshot
+(``begin``); with the same one, all chunks together are the table at one moment.
 """
 
 from collections.abc import Collection, Iterator
@@ -28,10 +28,10 @@ from agent.sources.postgres.snapshot.chunks import WHOLE_TABLE, Chunk
 
 BATCH_ROWS: Final = 65_536
 _BLOCK_BYTES: Final = 8 << 20
-#: positions of one batch: 32 MiB at most, which a table of very many columns would pass
+#: positions per batch: at most 32 MiB, which tables with very many columns would exceed
 _POSITIONS_MAX: Final = 4 << 20
 _READ_TIMEOUT_S: Final = 600.0
-#: A source may limit its sessions; a snapshot is read to its end. ``row_security`` off: refuse rather than read less.
+#: servers may limit sessions, but a snapshot is read to its end; ``row_security`` off: an error instead of fewer rows
 _SESSION_SQL: Final = (
     "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0; "
     f"SET row_security = off; {QUALIFIED_NAMES_SQL}"
@@ -74,7 +74,7 @@ def read_chunk(
 def read_table(
     source: str | Target, schema: TableSchema, snapshot: str | None = None, *, rows: str = ALL_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """All rows of a table, for comparisons."""
+    """Yield all rows of a table, for comparisons."""
     return read_chunk(source, snapshot, schema, WHOLE_TABLE, rows=rows)
 
 
@@ -88,20 +88,32 @@ def copy_rows(
     sample: str = "",
     limit: int = 0,
 ) -> Iterator[pa.RecordBatch]:
-    """As ``read_chunk``, in the connection's transaction. The connection is of use again only after the last batch.
-    ``sample``: a TABLESAMPLE clause. ``limit``: so many rows at most, 0 for all."""
+    """Like ``read_chunk``, in the connection's transaction. The connection is usable again only after the last batch.
+    ``sample``: a TABLESAMPLE clause. ``limit``: maximum number of rows, 0 for all."""
+    table = rows_of(connection, schema) + sample
     if not schema.columns:
+        yield _without_columns(connection, _selection(schema, chunk, table, rows, limit))
         return
-    statement = copy_statement(schema, chunk, rows_of(connection, schema) + sample, rows, limit)
-    connection.start_copy(statement, timeout_s=_READ_TIMEOUT_S)
+    connection.start_copy(copy_statement(schema, chunk, table, rows, limit), timeout_s=_READ_TIMEOUT_S)
     yield from _CopyRows(connection, schema, key).batches()
 
 
+def _without_columns(connection: Connection, selection: str) -> pa.RecordBatch:
+    """Yield the rows of a table without columns: as many empty structs as it has rows."""
+    [[count]] = connection.query(f"SELECT count(*) FROM ({selection}) AS selected")
+    empty = pa.struct([])
+    return pa.RecordBatch.from_struct_array(pa.array([{}], empty).take(pa.repeat(0, int(count or 0))))
+
+
 def copy_statement(schema: TableSchema, chunk: Chunk, table: str, rows: str = ALL_ROWS, limit: int = 0) -> str:
-    """``table``: what to select from (see ``catalog.rows_of``)."""
+    """Return the COPY statement. ``table``: the FROM item (see ``catalog.rows_of``)."""
+    return f"COPY ({_selection(schema, chunk, table, rows, limit)}) TO STDOUT (FORMAT binary)"
+
+
+def _selection(schema: TableSchema, chunk: Chunk, table: str, rows: str, limit: int) -> str:
     names = ", ".join(_expression(column) for column in schema.columns)
     end = f" LIMIT {limit}" if limit else ""
-    return f"COPY (SELECT {names} FROM {table} WHERE {chunk.predicate} AND ({rows}){end}) TO STDOUT (FORMAT binary)"
+    return f"SELECT {names} FROM {table} WHERE {chunk.predicate} AND ({rows}){end}"
 
 
 def _expression(column: Column) -> str:
@@ -110,7 +122,7 @@ def _expression(column: Column) -> str:
 
 
 class _CopyRows(RowsReader):
-    """Where the values of the located rows lie in the block."""
+    """Positions of the located rows' values in the block."""
 
     def __init__(self, connection: Connection, schema: TableSchema, key: Collection[str] = ()) -> None:
         width = len(schema.columns)
@@ -136,7 +148,7 @@ class _CopyRows(RowsReader):
             ) from None
 
     def _locate(self) -> None:
-        """Go through all whole messages that are there."""
+        """Process all complete messages."""
         while not self._is_done:
             self._rows, at = locate.locate_copy_rows(
                 self._block, self._located, self._filled, self._rows, self._positions
@@ -151,7 +163,7 @@ class _CopyRows(RowsReader):
                 return
 
     def _take_other_message(self) -> bool:
-        """Handle the message at hand if it is whole and no row; False when more bytes are needed first."""
+        """Handle the current message if it is complete and not a row; return False if more bytes are needed."""
         at = self._located
         if self._filled - at < 5 or self._block[at] == ord("d"):
             return False

@@ -1,12 +1,12 @@
-"""Survivors of a retyping: reads rows that nobody has changed since PostgreSQL gave their columns another type.
+"""Survivors of a retyping: reads rows that have not changed since PostgreSQL gave their columns another type.
 
-Every rewrite of a table gives the table and its indexes new rows in ``pg_class``, in the transaction that
-gives the table's rows their ``xmin``. So a row whose ``xmin`` is later than the older of these two has been changed
-since, and its new values are in the stream; every other row is what the rewrite has made of it.
+Every rewrite of a table gives the table and its indexes new rows in ``pg_class``, in the transaction that is the
+``xmin`` of the table's rows. So a row whose ``xmin`` is later than the older of these two has been changed since, and
+its new values are in the stream; every other row is the result of the rewrite.
 
-A table of up to 16 MiB is read as a whole. Of a larger one are read its first and last pages, and pages spread over it
-(the same ones each time), a few MiB in all: an expression that differs from the plain conversion in none of these rows
-is not noticed.
+A table of up to 16 MiB is read as a whole. Of a larger one only its first and last pages, and pages spread over it (the
+same ones each time), are read, a few MiB in total: an expression that differs from the plain conversion in none of
+these rows goes undetected.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from agent.errors import SourceError, TableHeldError
+from agent.errors import RESYNC, SourceError, TableHeldError
 from agent.rows.schema import Column, TableSchema
 from agent.rows.survivors import Survivors
 from agent.sources.postgres.decode import types
@@ -28,32 +28,31 @@ from agent.sources.postgres.snapshot.chunks import WHOLE_TABLE, Chunk, PlanKind
 from agent.sources.postgres.snapshot.rows import copy_rows, session
 
 _WHOLE_BYTES: Final = 16 << 20
-#: of a larger table: how many pages at its begin and end (where up to 64 may be empty yet), and how many between them
+#: number of pages at the start and end of a larger table (up to 64 of them may still be empty), and in between
 _EDGE_PAGES: Final = 128
 _SPREAD_PAGES: Final = 512
-#: values longer than this are read only where there are no others
+#: values longer than this are read only if there are no others
 _SHORT_BYTES: Final = 8_192
 _FEW_ROWS: Final = 200
-#: an update may leave values out that are stored apart
+#: updates may omit values that are stored out of line
 _APART_BYTES: Final = 1_000
-#: until a row is found, or it is known that there is none
+#: timeout to find a row, or that there is none
 _SEARCH_MS: Final = 60_000
-#: scans of a range of pages read only these from this version on
+#: from this version on, scans of a ctid range read only its pages
 _TID_RANGE_VERSION: Final = 14
-_CURE: Final = "create the changefeed again for a new snapshot, or leave the table out by a filter rule"
 
 _SIZE_SQL: Final = (
     "SELECT count(*), coalesce(sum(pg_catalog.pg_table_size(relid)), 0)::int8, "
     "coalesce(sum(pg_catalog.pg_relation_size(relid)), 0)::int8 / current_setting('block_size')::int8 "
     "FROM {leaves} leaves(relid)"
 )
-#: of each leaf what its last rewrite cannot be younger than; of all leaves the youngest
+#: per leaf, a lower bound of the age of its last rewrite; of all leaves the youngest
 _AGE_SQL: Final = (
     "SELECT min(oldest) FROM (SELECT max(pg_catalog.age(c.xmin)) AS oldest FROM {leaves} leaves(relid) "
     "JOIN pg_catalog.pg_class c ON c.oid = relid "
     "OR c.oid IN (SELECT indexrelid FROM pg_catalog.pg_index WHERE indrelid = relid) GROUP BY relid) ages"
 )
-#: by which command the rewrite wrote its rows: the first of its transaction; a row that was locked does not say it
+#: the command by which the rewrite wrote its rows: its transaction's first; a locked row does not show it
 _COMMAND_SQL: Final = "SELECT min(cmin::text::int8) FROM {rows} WHERE pg_catalog.age(xmin) = {age} AND xmax::text = '0'"
 
 
@@ -65,11 +64,12 @@ def read(
     key: Sequence[str],
     rows: str,
 ) -> Survivors | None:
-    """Rows of the table as it became ``after``; None where the server itself touches no value, or there is no row.
+    """Return rows of the table as it became ``after``; None if the server itself changes no value, or there are no
+    rows.
 
     ``origins``: new column name → old one. ``rows``: the condition under which the table's rows are published.
 
-    :raises TableHeldError: nobody can say what the values are.
+    :raises TableHeldError: the values cannot be determined.
     """
     old, new = _by_name(before), _by_name(after)
     retyped = [name for name, origin in origins.items() if _kind(old[origin]) != _kind(new[name])]
@@ -78,7 +78,7 @@ def read(
         if not retyped or not connection.query(f"SELECT FROM pg_catalog.pg_class WHERE oid = {after.table_id}"):
             return None
         now = _as_now(read_schemas(connection, [after.table_id])[after.table_id], after)
-        # what has got yet another type, or is gone, is judged with the change that says so
+        # a column retyped again, or dropped, is judged with that later change
         retyped = [name for name in retyped if name in now and _kind(now[name]) == _kind(new[name])]
         names = list(key) or [name for name in new if name in now]
         if any(name not in now or _kind(now[name]) != _kind(new[name]) for name in names):
@@ -93,7 +93,7 @@ def read(
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """One table in one transaction. ``columns``: as they are now, by the names that they have in ``after``."""
+    """A table in one transaction. ``columns``: current names of the columns, by their names in ``after``."""
 
     connection: Connection
     after: TableSchema
@@ -108,7 +108,7 @@ class _Table:
         rows = rows_of(self.connection, self.after) + sample
         [[command]] = self.connection.query(_COMMAND_SQL.format(rows=rows, age=int(age or 0)))
         is_old = f"({condition}) AND pg_catalog.age(xmin) >= {int(age or 0)}"
-        if command is not None:  # what the same transaction wrote later is in the stream
+        if command is not None:  # later writes of the same transaction are in the stream
             is_old += f" AND NOT (pg_catalog.age(xmin) = {int(age or 0)} AND cmin::text::int8 > {int(command)})"
         if int(size or 0) <= _WHOLE_BYTES:
             found = self._read(is_old)
@@ -119,7 +119,7 @@ class _Table:
         return found if found.num_rows else None
 
     def _spread(self, condition: str, pages: int, *, is_single: bool) -> pa.Table:
-        """Rows of some pages; if these have none, of any."""
+        """Return rows of some pages; if these have none, of any page."""
         short = "".join(f" AND pg_catalog.pg_column_size({name}) <= {_SHORT_BYTES}" for name in self._long())
         parts = [self._read(condition + short, _sample(pages))]
         if is_single and self.connection.server_version >= _TID_RANGE_VERSION:
@@ -154,7 +154,7 @@ class _Table:
             raise _unknown(self.after, "rows were updated since, without their long values")
 
     def _long(self) -> list[str]:
-        """Retyped columns whose values can be long."""
+        """Return retyped columns whose values can be long."""
         columns = [self.columns[name] for name in self.retyped]
         arrow = {column.name: types.arrow_type(column) for column in columns}
         return [identifier(name) for name, kind in arrow.items() if _is_long(kind)]
@@ -170,7 +170,7 @@ def _is_long(kind: pa.DataType) -> bool:
 
 
 def _as_now(now: TableSchema, after: TableSchema) -> dict[str, Column]:
-    """The columns as they are now, by the names that they have in ``after``."""
+    """Return the current columns, by their names in ``after``."""
     by_place = {column.place: column for column in now.columns}
     by_name = _by_name(now)
     found = {
@@ -191,5 +191,5 @@ def _kind(column: Column) -> tuple[int, int]:
 def _unknown(after: TableSchema, reason: str) -> TableHeldError:
     return TableHeldError(
         f"table {after.qualified_name} has columns of another type, and whether their values are what the type alone "
-        f"makes of them cannot be seen: {reason}; {_CURE}"
+        f"makes of them cannot be seen: {reason}; {RESYNC}"
     )

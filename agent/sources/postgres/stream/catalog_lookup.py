@@ -1,27 +1,26 @@
 """Catalog lookup: finds what the stream does not say of a changed table (column numbers, key, new columns' values).
 
 ``ADD COLUMN … DEFAULT`` writes no row: what the existing rows now hold is in the catalog alone, until something
-rewrites the table. From then on it is known only from the default, if that is a constant (and was not set to another
-one since) and the column is NOT NULL: a nullable one may have got its default later than its rows. Where the default is
-not one value for all rows (``random()``, a sequence), what they hold is written nowhere: ``unknown_fills`` has those
-columns, and nullable ones, which hold their default or NULL.
+rewrites the table. From then on the default, or that of the column's domain, is a guess: it may not be one value for
+all rows (``random()``, a sequence), it may have been set to another one since, and a column that may be NULL may have
+got it later than its rows. So the rows themselves are asked, those that are as old as the column (``verified``).
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import structlog
 
-from agent.errors import SourceError
+from agent.errors import SourceError, StatementRefusedError
 from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.decode import types
 from agent.sources.postgres.publication.xids import older_sql
 from agent.sources.postgres.server.catalog import rows_of
 from agent.sources.postgres.server.connection import QUALIFIED_NAMES_SQL, Connection
 from agent.sources.postgres.server.keys import key_of
-from agent.sources.postgres.server.sql import identifier, output_text
+from agent.sources.postgres.server.sql import identifier, literal, output_text
 
 #: from a commit's place in the log until others see it are microseconds
 _LOCK_MS: Final = 2_000
@@ -30,6 +29,8 @@ _SCAN_MS: Final = 10_000
 
 _log = structlog.get_logger()
 
+#: the command by which a rewrite wrote the rows: the first of its transaction; a locked row does not show it
+_COMMAND_SQL: Final = "SELECT min(cmin::text::int8) FROM {rows} WHERE xmin::text = '{xmin}' AND xmax::text = '0'"
 _XMINS_SQL: Final = (
     "SELECT attname, xmin::text FROM pg_catalog.pg_attribute "
     "WHERE attrelid = {table} AND attnum > 0 AND NOT attisdropped"
@@ -41,8 +42,9 @@ _NAME_SQL: Final = (
 _COLUMNS_SQL: Final = """
 SELECT a.attname, a.attnum::int4, a.atthasmissing, (a.attmissingval::text::text[])[1],
        a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid), pg_catalog.format_type(a.atttypid, a.atttypmod),
-       a.atttypid::int8
+       a.atttypid::int8, t.typnotnull, pg_catalog.pg_get_expr(t.typdefaultbin, 0)
   FROM pg_catalog.pg_attribute a
+  JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
   LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
  WHERE a.attrelid = {table} AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated IN ('', 's')
 """
@@ -55,11 +57,19 @@ _CONSTANT: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
+class Guess:
+    """What rows from before a column may hold in it: ``value``, if its default is one for all rows."""
+
+    value: str | None
+    is_required: bool
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogTable:
     """A table in the catalog of today, and its name; ``is_there`` False when it is gone.
 
-    ``fills``: column → what rows without a value of it hold, in text. ``unknown_fills``: perhaps not NULL in them, but
-    not known. ``key``: what upserts go by. ``types``: as ``types.resolve_column`` has them.
+    ``fills``: column → what rows without a value of it hold, in text. ``guesses``: of columns that perhaps are not NULL
+    in them. ``key``: what upserts go by. ``types``: as ``types.resolve_column`` has them.
     """
 
     is_there: bool = False
@@ -67,7 +77,7 @@ class CatalogTable:
     name: str = ""
     places: dict[str, int] = field(default_factory=dict)
     fills: dict[str, str] = field(default_factory=dict)
-    unknown_fills: frozenset[str] = frozenset()
+    guesses: dict[str, Guess] = field(default_factory=dict)
     key: tuple[str, ...] = ()
     types: dict[str, int] = field(default_factory=dict)
 
@@ -78,7 +88,7 @@ class CatalogTable:
             self,
             places={name: place for name, place in self.places.items() if name in alike},
             fills={name: value for name, value in self.fills.items() if name in alike},
-            unknown_fills=self.unknown_fills & alike,
+            guesses={name: guess for name, guess in self.guesses.items() if name in alike},
         )
 
 
@@ -92,49 +102,105 @@ def look_up(connection: Connection, table_id: int) -> CatalogTable:
         return CatalogTable()
     [(schema_name, name)] = names
     fills = {str(row[0]): row[3] for row in rows if row[2] == "t" and row[3] is not None}
-    rewritten = {str(row[0]): (row[5] or "", str(row[6])) for row in rows if row[2] != "t" and row[4] == "t"}
-    fills |= _constants(connection, rewritten)
+    defaults = {str(row[0]): (row[5] or row[9] or "", str(row[6])) for row in rows if str(row[0]) not in fills}
+    required = {str(row[0]) for row in rows if "t" in (row[4], row[8])}
+    constants = _constants(connection, defaults)
+    guesses = {
+        column: Guess(constants.get(column), column in required)
+        for column, (default, _) in defaults.items()
+        if default or column in required
+    }
     return CatalogTable(
         is_there=True,
         schema_name=str(schema_name),
         name=str(name),
         places={str(row[0]): int(row[1] or 0) for row in rows},
         fills=fills,
-        unknown_fills=frozenset(str(row[0]) for row in rows if (row[4] == "t" or row[5]) and str(row[0]) not in fills),
+        guesses=guesses,
         key=key_of(connection, table_id),
         types=_types(connection, {str(row[0]): int(row[7] or 0) for row in rows}),
     )
 
 
-def has_unknown_fills(connection: Connection, table_id: int, columns: Collection[str]) -> bool:
-    """Whether rows that are in the stream without these columns may hold something in them: rows that are as old as the
-    columns, or not younger than what has last changed those. Also where that cannot be seen in time."""
-    connection.query(f"SET lock_timeout = {_LOCK_MS}; SET statement_timeout = {_SCAN_MS}")
+def verified(connection: Connection, table_id: int, guesses: Mapping[str, Guess]) -> tuple[dict[str, str], list[str]]:
+    """Return the values of these columns in older rows, which the stream sent without them (a column that is not named
+    is NULL), and the columns whose values are unknown.
+
+    Rows that are as old as a column, or not newer than its last change, are queried. If that takes too long, only the
+    default of a NOT NULL column is trusted.
+    """
+    trusted = {name: guess.value for name, guess in guesses.items() if guess.value is not None and guess.is_required}
     try:
+        connection.query(f"SET lock_timeout = {_LOCK_MS}; SET statement_timeout = {_SCAN_MS}")
+        connection.query(QUALIFIED_NAMES_SQL)
         names = connection.query(_NAME_SQL.format(table=int(table_id)))
         if not names:
-            return False
-        table = TableSchema(table_id, str(names[0][0]), str(names[0][1]), ())
+            return {}, []
+        rows = rows_of(connection, TableSchema(table_id, str(names[0][0]), str(names[0][1]), ()))
         xmins = {str(name): int(xmin or 0) for name, xmin in connection.query(_XMINS_SQL.format(table=int(table_id)))}
-        old = (
-            f"({identifier(name)} IS NOT NULL AND {older_sql(xmins[name], '>=')})" for name in columns if name in xmins
-        )
-        condition = " OR ".join(old) or "false"
-        return bool(connection.query(f"SELECT 1 FROM {rows_of(connection, table)} WHERE {condition} LIMIT 1"))
     except SourceError as error:
-        _log.info("older rows could not be looked at", table_id=table_id, reason=str(error))
-        return True
+        _log.info("older rows could not be read", table_id=table_id, reason=str(error))
+        return trusted, sorted(guesses.keys() - trusted.keys())
+    fills: dict[str, str] = {}
+    unknown: list[str] = []
+    for name, guess in sorted(guesses.items()):
+        if name not in xmins:
+            continue
+        try:
+            value = _verified(connection, rows, name, guess, xmins[name])
+        except _NotOneValue:
+            unknown.append(name)
+        except SourceError as error:
+            _log.info("older rows could not be read", table_id=table_id, column=name, reason=str(error))
+            if name in trusted:
+                fills[name] = trusted[name]
+            else:
+                unknown.append(name)
+        else:
+            if value is not None:
+                fills[name] = value
+    return fills, unknown
+
+
+class _NotOneValue(Exception):
+    """Rows from before a column hold different values in it."""
+
+
+def _verified(connection: Connection, rows: str, name: str, guess: Guess, xmin: int) -> str | None:
+    """Return what all older rows hold in the column.
+
+    :raises _NotOneValue: they hold something else than NULL or the guess.
+    :raises SourceError: they cannot be read in time.
+    """
+    column = identifier(name)
+    is_old = older_sql(xmin, ">=")
+
+    def has_rows(condition: str) -> bool:
+        return bool(connection.query(f"SELECT 1 FROM {rows} WHERE {is_old} AND ({condition}) LIMIT 1"))
+
+    if not has_rows("true"):
+        return guess.value
+    if not guess.is_required and not has_rows(f"{column} IS DISTINCT FROM NULL"):
+        return None
+    if guess.value is None:
+        raise _NotOneValue
+    [[command]] = connection.query(_COMMAND_SQL.format(rows=rows, xmin=xmin))
+    if command is not None:  # later writes of the same transaction are in the stream
+        is_old += f" AND NOT (xmin::text = '{xmin}' AND cmin::text::int8 > {int(command)})"
+    if has_rows(f"{output_text(column)} IS DISTINCT FROM {literal(guess.value)}"):
+        raise _NotOneValue
+    return guess.value
 
 
 def _wait_until_visible(connection: Connection, table_id: int) -> None:
-    """A commit is sent as soon as it is in the log, which is before other sessions see it. What changes a table holds
-    its lock until they do, and asking for its size waits for that lock. Somebody else's later change may hold it for
-    longer, and is not waited for."""
+    """Wait until other sessions see the commit: it is sent as soon as it is in the log. The transaction holds its lock
+    on a changed table until it is visible, and reading the table's size waits for that lock. A later change of another
+    session may hold the lock for longer, and is not waited for."""
     connection.query(f"SET lock_timeout = {_LOCK_MS}")
     try:
         connection.query(f"SELECT pg_catalog.pg_relation_size({int(table_id)}::pg_catalog.oid::pg_catalog.regclass)")
     except SourceError as error:
-        _log.info("a table is looked at while it is locked", table_id=table_id, reason=str(error))
+        _log.info("table is read while it is locked", table_id=table_id, reason=str(error))
 
 
 def _types(connection: Connection, found: Mapping[str, int]) -> dict[str, int]:
@@ -143,10 +209,21 @@ def _types(connection: Connection, found: Mapping[str, int]) -> dict[str, int]:
 
 
 def _constants(connection: Connection, defaults: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """The values of those that are constants, as a row would have them. ``defaults``: expression and column's type."""
+    """Return the values of constant defaults, in a row's form. ``defaults``: expression and column's type."""
     constants = {name: default for name, default in defaults.items() if _CONSTANT.fullmatch(default[0])}
     if not constants:
         return {}
-    sent = (output_text(f"({text})::{type_name}") for text, type_name in constants.values())
-    [values] = connection.query("SELECT " + ", ".join(sent))
+    sent = {name: output_text(f"({text})::{type_name}") for name, (text, type_name) in constants.items()}
+    try:
+        [values] = connection.query("SELECT " + ", ".join(sent.values()))
+    except StatementRefusedError as error:
+        if len(constants) > 1:
+            return {
+                key: value
+                for name in constants
+                for key, value in _constants(connection, {name: defaults[name]}).items()
+            }
+        # no row has a default that does not fit its column's type, which is possible after ALTER TYPE
+        _log.info("a default does not fit its column", column=next(iter(constants)), reason=str(error))
+        return {}
     return {name: value for name, value in zip(constants, values, strict=True) if value is not None}

@@ -1,13 +1,13 @@
-"""Column numbers: a column keeps its number for life, so a new name under an old number is a rename. Pure.
+"""Column numbers: a column keeps its number for life, so a new name with an old number is a rename. Pure.
 
-A Relation message has no numbers, but columns come in their order. The numbers come from the catalog as it is when the
-message is read, which may be long after the change. So what is known from before counts first: a column that keeps its
-name keeps its number, unless the catalog says that a newer one has the name, or names have changed places. What the
-catalog cannot say any more (the column was renamed again, or dropped) is inferred from its place: PostgreSQL appends
-new columns, so one in the middle is an old one under a new name.
+A Relation message has no numbers, but its columns are in order. The numbers come from the catalog at the time of
+reading, which may be long after the change. So earlier knowledge has priority: a column that keeps its name keeps its
+number, unless the catalog shows that a newer column has the name, or that names were swapped. If the catalog no longer
+has the column (it was renamed again, or dropped), its position decides: PostgreSQL appends new columns, so one in the
+middle is an old one with a new name.
 
-What remains: a column that is dropped and added again, and looks as before when its next row comes, is taken for the
-old one.
+One case remains: a column that is dropped and added again, with the same definition when its next row comes, is taken
+for the old one.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from agent.sources.common.schema_diff import Columns
 
 
 def placed(known: TableSchema, declared: TableSchema, catalog: Mapping[str, int]) -> TableSchema:
-    """``declared`` with its columns' numbers. ``catalog``: those of today, by name."""
+    """Return ``declared`` with column numbers. ``catalog``: the current numbers by name."""
     today = [catalog.get(column.name, 0) for column in declared.columns]
     numbers = _by_name(known, declared, today)
     if not _is_in_order(numbers) and _is_in_order(inferred := _completed(known, today)):
@@ -41,7 +41,7 @@ def _by_name(known: TableSchema, declared: TableSchema, today: Sequence[int]) ->
 
 
 def _completed(known: TableSchema, today: Sequence[int]) -> list[int]:
-    """What the catalog does not know is the next column that was there, as the order has it."""
+    """Match a column that the catalog does not have with the next earlier column, by order."""
     numbers = sorted({column.place for column in known.columns} - set(today))
     found: list[int] = []
     for number in today:
@@ -55,14 +55,14 @@ def _is_in_order(numbers: Sequence[int]) -> bool:
 
 
 def _by_place(known: TableSchema, declared: TableSchema, at: int) -> int:
-    """The number of the column that was there, if its name is gone."""
+    """Return the number of the column at this position, if its name is gone."""
     if at >= len(known.columns) or known.columns[at].name in {column.name for column in declared.columns}:
         return 0
     return known.columns[at].place
 
 
 def matched(known: TableSchema, declared: TableSchema, fills: Mapping[str, str]) -> Columns:
-    """How the columns of two versions with numbers belong together. ``fills``: of any columns, by name."""
+    """Return how the columns of two versions with numbers correspond. ``fills``: of any columns, by name."""
     names = {column.place: column.name for column in known.columns}
     renames, added = {}, []
     for column in declared.columns:

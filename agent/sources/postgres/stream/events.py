@@ -1,8 +1,8 @@
-"""Control messages: parses those of the replication stream, and keeps which tables it has declared so far.
+"""Control messages: parses those of the replication stream, and tracks the tables that it has declared.
 
-Pure. Row events, Begin, Commit and keepalives never come here: ``split`` knows them. A Relation message declares one
-version of one table; every version gets a *slot*, a small number that the kernels group by. A slot's schema never
-changes, and a table that gets a new version gets a new slot, so that all its events of one slot are one batch.
+Pure. ``split`` handles row events, Begin, Commit and keepalives. A Relation message declares a table's version; every
+version gets a *slot*, a small number by which the kernels group. A slot's schema never changes, and a new version of a
+table gets a new slot, so all events of a slot can be one batch.
 """
 
 import struct
@@ -19,12 +19,12 @@ _KEY_FLAG = 1
 
 
 def server_microseconds(seconds: float) -> int:
-    """A Unix time as the server counts."""
+    """Return Unix seconds in the server's time unit and epoch."""
     return int(seconds * 1e6) - CLOCK_EPOCH
 
 
 def parse_relation(body: bytes) -> TableSchema:
-    """A Relation message, from its letter on. Types are as the server names them: not resolved yet."""
+    """Parse a Relation message, including its letter. Types are the server's, not resolved yet."""
     (table_id,) = struct.unpack_from("!I", body, 1)
     schema_name, at = _text(body, 5)
     name, at = _text(body, at)
@@ -34,7 +34,7 @@ def parse_relation(body: bytes) -> TableSchema:
     for _ in range(count):
         column, at = _column(body, at)
         columns.append(column)
-    # an empty name space means pg_catalog
+    # an empty namespace means pg_catalog
     return TableSchema(table_id, schema_name or "pg_catalog", name, tuple(columns), identity.decode())
 
 
@@ -46,7 +46,7 @@ def _column(body: bytes, at: int) -> tuple[Column, int]:
 
 
 def parse_truncate(body: bytes) -> tuple[int, ...]:
-    """Oids of the tables that one TRUNCATE emptied."""
+    """Return the oids of the tables that a TRUNCATE emptied."""
     (count,) = struct.unpack_from("!i", body, 1)
     return struct.unpack_from(f"!{count}I", body, 6)
 
@@ -57,14 +57,14 @@ def _text(body: bytes, at: int) -> tuple[str, int]:
 
 
 class Declarations:
-    """What the stream has declared: from relation oid to slot, and each slot's schema.
+    """The stream's declarations: from relation oid to slot, and each slot's schema.
 
-    ``is_wanted`` says which tables are replicated; events of the others are dropped where they are split.
+    ``is_wanted`` selects the replicated tables; events of the others are dropped when they are split.
     """
 
     def __init__(self, is_wanted: Callable[[int], bool]) -> None:
         self._is_wanted = is_wanted
-        #: schema of each slot; only ever appended to
+        #: schema of each slot; append-only
         self.schemas: list[TableSchema] = []
         #: the kernels' table: see ``split.find``
         self.keys: Ints = np.zeros(64, np.int64)
@@ -75,15 +75,15 @@ class Declarations:
         return self._is_wanted(relation)
 
     def slot(self, relation: int) -> int:
-        """The slot of its newest version, ``UNWANTED`` or ``ABSENT``."""
+        """Return the slot of the table's newest version, ``UNWANTED`` or ``ABSENT``."""
         return int(find(self.keys, self.slots, relation))
 
     def withdraw(self, relation: int) -> None:
-        """Its next row is one of a table that is not described."""
+        """Drop a table's declaration: its next row needs a new one."""
         self._set(relation, ABSENT)
 
     def declare(self, schema: TableSchema) -> int:
-        """Take in a Relation; the same version again changes nothing."""
+        """Add a Relation's version unless it is known."""
         if not self._is_wanted(schema.table_id):
             return self._set(schema.table_id, UNWANTED)
         slot = self.slot(schema.table_id)

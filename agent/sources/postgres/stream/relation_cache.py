@@ -1,14 +1,14 @@
-"""Relation cache: compares each Relation message with what is known of its table, and records what changed.
+"""Relation cache: compares each Relation message with the known table, and records what changed.
 
-What differs is a change at the Ts of the transaction that it came in: rows of the table may lie on both sides of it
-there. A transaction that changes a table twice makes one change of it. Relations of transactions that are in the log
-already are ignored: what they changed is known.
+A difference is a change at the Ts of its transaction: rows of the table may be on both sides of it there. If a
+transaction changes a table twice, that is one change. Relations of transactions that are already in the log are
+ignored: their changes are known.
 
-A table that is not known but wanted is new from the moment at which the stream names it. Rows that it had before it was
-published are not in the stream; published in the transaction that creates it, it has none.
+An unknown table that the rules match is new from the moment at which the stream names it. Rows from before it was
+published are not in the stream; if it is published in the transaction that creates it, there are none.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import structlog
@@ -16,8 +16,9 @@ import structlog
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common import schema_diff
+from agent.sources.postgres.publication.newcomers import keyless
 from agent.sources.postgres.stream import column_numbers
-from agent.sources.postgres.stream.catalog_lookup import CatalogTable
+from agent.sources.postgres.stream.catalog_lookup import CatalogTable, Guess
 from reactor.ids import Ts
 from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
 
@@ -25,9 +26,9 @@ _log = structlog.get_logger()
 
 
 class SchemaTracker:
-    """``known`` is taken over and kept up to date. ``wants``: whether a new table is, by schema and name; ``takes``:
-    whether it can be replicated. ``look_up`` asks the catalog, ``has_unknown_fills`` the table, what older rows hold in
-    new columns."""
+    """Keeps ``known`` up to date. ``wants``: whether a new table is selected, by schema and name; ``takes``: whether it
+    can be replicated. ``look_up`` queries the catalog; ``verified`` queries the table for the values of new columns
+    in older rows, see there."""
 
     def __init__(
         self,
@@ -36,15 +37,15 @@ class SchemaTracker:
         wants: Callable[[str, str], bool],
         takes: Callable[[TableRecord], bool],
         look_up: Callable[[int], CatalogTable],
-        has_unknown_fills: Callable[[int, Collection[str]], bool],
+        verified: Callable[[int, Mapping[str, Guess]], tuple[dict[str, str], list[str]]],
     ) -> None:
         self.known = known
         self._wants = wants
         self._takes = takes
         self._look_up = look_up
-        self._has_unknown_fills = has_unknown_fills
+        self._verified = verified
         self._refused: set[int] = set()
-        #: tables as they were before the transaction that changes them, and what it has made of them
+        #: tables before the transaction that changes them, and its changes so far
         self._before: dict[tuple[Ts, int], KnownTable | None] = {}
         self._changes: dict[Ts, dict[int, TableChange | None]] = {}
 
@@ -52,19 +53,19 @@ class SchemaTracker:
         return table_id in self.known
 
     def awaits(self, declared: TableSchema) -> bool:
-        """The stream names a table that is taken in with its first row. Of a partition whose rows are sent as another
-        table's there is none."""
+        """Return whether the stream names a new table, which is added with its first row. A partition whose rows are
+        sent as its root's has none."""
         is_new = declared.table_id not in self.known and declared.table_id not in self._refused
         return is_new and self._wants(declared.schema_name, declared.name)
 
     def meet(self, declared: TableSchema, ts: Ts) -> None:
-        """The first row of a table that nobody has heard of comes at ``ts``."""
+        """Handle the first row of an unknown table, at ``ts``."""
         table_id = declared.table_id
-        assert self.awaits(declared), "it is met once"
-        record = TableRecord(
-            table_id=table_id,
-            schema_name=declared.schema_name,
-            name=declared.name,
+        assert self.awaits(declared), "the table is already known"
+        record = TableRecord.new(
+            table_id,
+            declared.schema_name,
+            declared.name,
             key=_key((), declared, self._look_up(table_id)),
             start_ts=Ts(ts - 1),
             consistent_ts=Ts(ts - 1),
@@ -75,12 +76,14 @@ class SchemaTracker:
             self._before[ts, table_id] = None
         else:
             self._refused.add(table_id)
-            _log.warning(
-                "a new table has no key and is left out; set force-replicate = true", table=declared.qualified_name
+            self._changes.setdefault(ts, {})[table_id] = TableChange(
+                kind=SchemaChangeKind.HOLD, table_id=table_id, table=record, reason=keyless(record)
             )
+            _log.warning("a new table has no key to upsert by", table=declared.qualified_name)
 
     def _displace(self, declared: TableSchema, ts: Ts) -> None:
-        """The table that had a new one's name up to now is gone, or has another name, also if no row of it says so."""
+        """Remove a new table's name from the table that had it: that is dropped or renamed, even if none of its rows
+        shows it."""
         name = (declared.schema_name, declared.name)
         for table_id, known in list(self.known.items()):
             record = known.record
@@ -93,12 +96,12 @@ class SchemaTracker:
                 self._changes.setdefault(ts, {})[table_id] = schema_diff.dropped(known)
             elif (found.schema_name, found.name) != name and known.schema is not None:
                 renamed = replace(known.schema, schema_name=found.schema_name, name=found.name)
-                after = KnownTable(record.with_(schema_name=found.schema_name, name=found.name), renamed)
+                after = KnownTable(record.named(found.schema_name, found.name), renamed)
                 self.known[table_id] = after
                 self._settle(after, CatalogTable(), ts)
 
     def note(self, declared: TableSchema, ts: Ts) -> TableSchema:
-        """A known table as the stream declares it at ``ts``, its types resolved; also with its columns' numbers."""
+        """Note a known table as the stream declares it at ``ts``; return it with resolved types and column numbers."""
         table_id = declared.table_id
         known = self.known[table_id]
         if known.schema is None:
@@ -116,7 +119,7 @@ class SchemaTracker:
         return after.schema
 
     def take(self, upto: Ts) -> tuple[DdlRecord, ...]:
-        """The changes of the transactions that end at or below ``upto``, once."""
+        """Return, and forget, the changes of transactions that end at or below ``upto``."""
         done = [ts for ts in sorted(self._changes) if ts <= upto]
         taken = [(ts, self._changes.pop(ts)) for ts in done]
         self._before = {key: before for key, before in self._before.items() if key[0] > upto}
@@ -126,9 +129,8 @@ class SchemaTracker:
     def _change(self, known: KnownTable, schema: TableSchema, declared: TableSchema, ts: Ts) -> TableSchema:
         found = self._look_up(declared.table_id).at(declared)
         after_schema = column_numbers.placed(schema, declared, found.places)
-        record = known.record.with_(
-            schema_name=declared.schema_name, name=declared.name, key=_key(known.record.key, declared, found)
-        )
+        named = known.record.named(declared.schema_name, declared.name)
+        record = named.with_(key=_key(known.record.key, declared, found))
         after = KnownTable(record, after_schema)
         self._before.setdefault((ts, declared.table_id), known)
         self.known[declared.table_id] = after
@@ -136,14 +138,16 @@ class SchemaTracker:
         return after_schema
 
     def _settle(self, after: KnownTable, found: CatalogTable, ts: Ts) -> None:
-        """What the transaction at ``ts`` has made of the table up to now."""
+        """Record what the transaction at ``ts`` has changed of the table so far."""
         table_id = after.record.table_id
         before = self._before[ts, table_id]
         change = _change(before, after, found)
-        if before is not None and change is not None:
-            unknown_fills = sorted(found.unknown_fills & set(change.added))
-            if unknown_fills and self._has_unknown_fills(table_id, unknown_fills):
-                change = _hold(before.record, unknown_fills[0])
+        added = () if before is None or change is None else change.added
+        guesses = {name: guess for name, guess in found.guesses.items() if name in added}
+        if before is not None and change is not None and guesses:
+            fills, unknown = self._verified(table_id, guesses)
+            change = change.with_(fills={**change.fills, **fills})
+            change = _hold(before.record, unknown[0]) if unknown else change
         self._changes.setdefault(ts, {})[table_id] = change
 
 
@@ -169,7 +173,7 @@ def _hold(record: TableRecord, column: str) -> TableChange:
 
 
 def _key(before: tuple[str, ...], declared: TableSchema, found: CatalogTable) -> tuple[str, ...]:
-    """What the stream sends as the key; where it sends whole rows, the catalog's, if that is of the same time."""
+    """Return the key that the stream sends; if it sends whole rows, the catalog's, if that is of the same time."""
     key = found.key if declared.replica_identity == "f" else declared.key
     if not set(key) <= {column.name for column in declared.columns}:
         key = ()
@@ -177,7 +181,7 @@ def _key(before: tuple[str, ...], declared: TableSchema, found: CatalogTable) ->
 
 
 def _is_same(known: TableSchema, declared: TableSchema) -> bool:
-    """But for how types are spelled."""
+    """Compare two definitions, ignoring the spelling of types."""
     plain = [
         replace(schema, columns=tuple(replace(c, type_name="") for c in schema.columns)) for schema in (known, declared)
     ]

@@ -1,8 +1,8 @@
-"""Type resolver: makes a declared table's types Weir's own, by the catalog's enums, domains and names.
+"""Type resolver: resolves a declared table's types by the catalog's enums, domains and names.
 
-A Relation message has oids only. The catalog is read when a stream is opened, and once more when the stream declares
-a type that was made since. What is still unknown then can be sent as text only: that is for the stream as a whole,
-so ``TextFormNeeded`` ends a stream that was opened in binary form.
+A Relation message has only oids. The catalog is read when a stream is opened, and again when the stream declares a type
+that was created since. A type that is still unknown can only be sent as text, which applies to the stream as a whole:
+``TextFormNeeded`` ends a stream that was opened in binary form.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +18,11 @@ _NAMES_SQL = "SELECT oid::int8, typname FROM pg_catalog.pg_type"
 
 
 class TextFormNeeded(Exception):
-    """A column has a type without a binary form that Weir reads. Not a failure: the stream is opened again as text."""
+    """A column's type has no supported binary form. Not a failure: the stream is opened again in text form."""
 
 
 class TypeResolver:
-    """``connect`` opens a session for catalog queries; the stream's own connection cannot answer them."""
+    """``connect`` opens a session for catalog queries, which the stream's own connection cannot run."""
 
     def __init__(
         self, connect: Callable[[], Connection], table_ids: Sequence[int], publications: Sequence[str] = ()
@@ -37,7 +37,7 @@ class TypeResolver:
 
     @property
     def needs_text(self) -> bool:
-        """As the catalog is now, some column has no binary form that Weir reads."""
+        """Return whether, in the current catalog, some column has no binary form that Weir reads."""
         return any(not types.is_known(column) for schema in self._schemas.values() for column in schema.columns)
 
     def refresh(self) -> None:
@@ -50,7 +50,7 @@ class TypeResolver:
             )
 
     def resolve(self, declared: TableSchema, *, binary: bool) -> TableSchema:
-        """The table with resolved types.
+        """Return the table with resolved types.
 
         :raises TextFormNeeded: it has a type that cannot be read from a stream in ``binary`` form.
         """
@@ -69,7 +69,7 @@ class TypeResolver:
         return replace(resolved, type_name=known.type_name, place=known.place)
 
     def _known(self, table_id: int, column: Column) -> Column | None:
-        """The catalog's column where it is still the same, so that both ways of learning a table agree."""
+        """Return the catalog's column if it is still the same, so that both ways to read a table agree."""
         schema = self._schemas.get(table_id)
         for known in schema.columns if schema else ():
             if (known.name, known.type_id, known.modifier) == (column.name, column.type_id, column.modifier):
@@ -78,7 +78,7 @@ class TypeResolver:
 
 
 def _existing(connection: Connection, table_ids: Sequence[int]) -> list[int]:
-    """Without the tables that were dropped meanwhile: their past changes are still to be read."""
+    """Omit tables that have been dropped: their earlier changes are still to be read."""
     ids = ", ".join(str(table) for table in table_ids) or "0"
     rows = connection.query(f"SELECT oid::int8 FROM pg_catalog.pg_class WHERE oid IN ({ids})")
     return [int(row[0] or 0) for row in rows]

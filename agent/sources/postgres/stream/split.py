@@ -1,11 +1,11 @@
-"""The kernels that take the replication stream apart: where each row event lies, and to which table it belongs.
+"""Stream splitter: kernels that find each row event of the replication stream, and the table it belongs to.
 
-``split`` walks one arena of raw bytes (backend messages as they came off the socket) and records for every row event
-its place, table, commit Ts and ordinal; Begin, Commit and keepalives it understands itself, so a million one-row
-transactions cost no Python object either. At any control message (a Relation, a Truncate, an error of the server) it
-stops and lets its caller look.
+``split`` walks one arena of raw bytes (backend messages as received from the socket) and records place, table, commit
+Ts and ordinal of every row event. It handles Begin, Commit and keepalives itself, so a million one-row transactions
+cost no Python object. It stops at every control message (a Relation, a Truncate, an error of the server), which its
+caller handles.
 
-What a message *means* beyond that is ``agent.sources.postgres.stream.events``; who reads and who cuts is ``...stream``.
+``agent.sources.postgres.stream.events`` interprets messages; ``...stream`` reads the socket and cuts chunks.
 
 Message framing: ``'d' int32 length`` + ``'w' start end clock`` + a pgoutput message, or ``'k' end clock reply``.
 """
@@ -38,7 +38,8 @@ REPLY = 12  # the server wants an answer
 RARE_POS = 13  # body of the message it stopped at, and its end
 RARE_END = 14
 RARE_KIND = 15
-STATE_CELLS = 16
+XID = 16  # of the open transaction, 32 bits
+STATE_CELLS = 17
 
 # What ``split`` stopped for.
 NEED_MORE, RARE, ROWS_FULL, UNKNOWN_TABLE, MALFORMED, OUT_OF_ORDER = 0, 1, 2, 3, 4, 5
@@ -55,7 +56,7 @@ _ROW_BYTES, _BEGIN_BYTES, _COMMIT_BYTES = 5, 21, 26
 
 @kernel(types.int64(_INTS, _INTS, types.int64))
 def find(keys: Ints, slots: Ints, relation: int) -> int:
-    """The slot of a relation, ``UNWANTED``, or ``ABSENT`` when no Relation message named it yet."""
+    """Return the slot of a relation, ``UNWANTED``, or ``ABSENT`` if no Relation message has named it yet."""
     mask = len(keys) - 1
     at = (relation * 2654435761) & mask
     while keys[at] != 0:
@@ -76,6 +77,7 @@ def _begin(data: Bytes, body: int, state: Ints) -> int:
     state[IN_TXN] = 1
     state[COMMIT_TS] = commit_ts
     state[COMMIT_TIME] = read_i64(data, body + 9) + CLOCK_EPOCH
+    state[XID] = read_i32(data, body + 17) & 0xFFFFFFFF
     state[SEQ] = 0
     state[SKIPPING] = 1 if skipping else 0
     return 0
@@ -124,8 +126,8 @@ def _row(data: Bytes, body: int, end: int, state: Ints, keys: Ints, slots: Ints,
 def split(data: Bytes, filled: int, state: Ints, keys: Ints, slots: Ints, rows: Ints) -> int:
     """Continue at ``state[POS]`` until the bytes end or a control message comes.
 
-    ``rows`` has one line per event: offset, length, slot, commit Ts, ordinal, commit time. Returns what it stopped for;
-    after ``RARE`` the caller deals with the message and calls again.
+    ``rows`` has one line per event: offset, length, slot, commit Ts, ordinal, commit time. Return why it stopped; after
+    ``RARE`` the caller handles the message and calls again.
     """
     while True:
         at = state[POS]
@@ -175,18 +177,18 @@ def split(data: Bytes, filled: int, state: Ints, keys: Ints, slots: Ints, rows: 
 
 
 def new_state(*, resolved: int) -> Any:
-    """A state that has seen everything up to ``resolved``."""
+    """Return the state of a reader that has everything up to ``resolved``."""
     state = np.zeros(STATE_CELLS, np.int64)
     state[RESOLVED] = state[SKIP_UNTIL] = resolved
     return state
 
 
 def relation_at(data: Bytes, state: Ints) -> int:
-    """Of the row event that ``split`` stopped at with ``UNKNOWN_TABLE``: its table."""
+    """Return the table of the row event at which ``split`` stopped with ``UNKNOWN_TABLE``."""
     return int(read_i32(data, int(state[POS]) + _FRAME + _XLOG_HEADER + 1)) & 0xFFFFFFFF
 
 
 def pass_over(data: Bytes, state: Ints) -> None:
-    """Leave the row event that ``split`` stopped at as it is."""
+    """Skip the row event at which ``split`` stopped."""
     state[SEQ] += 1
     state[POS] += 1 + read_i32(data, int(state[POS]) + 1)

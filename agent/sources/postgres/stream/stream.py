@@ -1,20 +1,21 @@
 """Replication stream: moves raw blocks from the socket into arenas, has them split in place, gives them away as chunks.
 
-Blocking, and driven by one thread: ``read`` until something is due, ``cut`` when the driver wants it (or must, because
-the arena is full), ``report`` how far the log is durable. Nothing here decides when a segment ends or what is durable:
-that is ``agent.units.sync``. Nothing here looks into rows either.
+Blocking, and driven by one thread: ``read`` until something is due, ``take_chunk`` when the driver wants it (or must,
+because the arena is full), ``report`` how far the log is durable. Nothing here decides when a segment ends or what is
+durable: that is ``agent.units.sync``. Nothing here looks into rows either.
 
-Why it sleeps: PostgreSQL sends every change by itself. A reader that waits in the socket is woken for each, which costs
-the server as much as the reader; one that sleeps a little and then takes all there is lets the walsender run. On
+Why it sleeps: PostgreSQL sends every change by itself. A reader that waits in the socket is woken for each, which
+costs the server as much as the reader; one that sleeps a little and then takes all there is lets the walsender run. On
 two cores with 170-byte rows, sending was 1.5 to 2 times as fast with 15 ms as with 3 ms, for a third of the CPU time.
 """
 
 import struct
 import time
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from agent.errors import (
-    NEW_SNAPSHOT,
+    NEW_POSITION,
     PositionLostError,
     SnapshotLostByGCError,
     SourceError,
@@ -24,7 +25,7 @@ from agent.kernels.row_cells import COMMIT_TS
 from agent.rows.arena import Arena, LogChunk
 from agent.rows.schema import TableSchema
 from agent.sources.common.blocks import receive_all
-from agent.sources.postgres.publication.truncations import Truncations
+from agent.sources.postgres.publication.sightings import Sightings
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.lsn import format_lsn
 from agent.sources.postgres.server.refusals import parse_error, refusal
@@ -35,6 +36,8 @@ from agent.sources.postgres.stream.relation_cache import SchemaTracker
 from reactor.ids import Ts
 from reactor.records.changefeed import DdlRecord
 
+T = TypeVar("T")
+
 #: a read this large left more behind: the next one need not wait
 _BLOCK_BYTES = 1 << 20
 _PAUSE_S = 0.015
@@ -43,10 +46,10 @@ _RELATION, _TRUNCATE, _ERROR = ord("R"), ord("T"), 256 + ord("E")
 
 
 class ReplicationStream:
-    """One run of START_REPLICATION. ``resolved`` is where the log is: what is at or below it is not read again.
+    """One run of START_REPLICATION. ``resolved``: the log's position; what is at or below it is not read again.
 
-    ``resolve`` makes a declared table's types Weir's own (and may raise, to end this run). ``tracker`` is given the
-    tables that the stream declares, and of new ones; without it, tables are as they are.
+    ``resolve`` converts a declared table's types to Weir's own (and may raise, to end this run). ``tracker`` receives
+    the tables that the stream declares, and new ones; without it, tables are used as declared.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class ReplicationStream:
         is_wanted: Callable[[int], bool],
         resolve: Callable[[TableSchema], TableSchema],
         tracker: SchemaTracker | None = None,
-        truncations: Truncations | None = None,
+        sightings: Sightings | None = None,
         pause_s: float = _PAUSE_S,
     ) -> None:
         self._connection = connection
@@ -66,7 +69,9 @@ class ReplicationStream:
         self._arena = arena
         self._resolve = resolve
         self._tracker = tracker
-        self._truncations = truncations or Truncations()
+        self._sightings = sightings or Sightings()
+        #: the table that was declared last, and in front of which row
+        self._declared: tuple[int, Ts, int] = (0, Ts(0), 0)
         self._declarations = Declarations(is_wanted)
         self._state = split.new_state(resolved=resolved)
         self._pause_s = pause_s
@@ -100,7 +105,7 @@ class ReplicationStream:
 
     @property
     def is_full(self) -> bool:
-        """Nothing more can be read before a chunk is taken."""
+        """Whether nothing more can be read before a chunk is taken."""
         return self._arena.free_bytes == 0 or int(self._state[split.ROWS]) == len(self._arena.rows)
 
     def read(self, *, timeout_s: float) -> bool:
@@ -108,7 +113,7 @@ class ReplicationStream:
 
         :raises SourceError: the connection is lost, or the server ended the stream.
         """
-        assert not self.is_full, "there is no room: cut first"
+        assert not self.is_full, "there is no room: take a chunk first"
         pause_s = min(self._paused_until - time.monotonic(), timeout_s)
         if pause_s > 0:
             time.sleep(pause_s)
@@ -118,11 +123,11 @@ class ReplicationStream:
         self._paused_until = 0.0 if count >= _BLOCK_BYTES else time.monotonic() + self._pause_s
         self.bytes_read += count
         self._split()
-        self._truncations.reach(self.resolved_ts)
+        self._sightings.reach(self.resolved_ts)
         self._make_room()
         return True
 
-    def cut(self, successor: Arena) -> LogChunk:
+    def take_chunk(self, successor: Arena) -> LogChunk:
         """Give away everything up to the last finished transaction and continue in ``successor``.
 
         When the arena is full of one open transaction, a part of that is given away.
@@ -177,7 +182,7 @@ class ReplicationStream:
         return int(self._state[split.RESOLVED_TIME]) / 1e6
 
     def _receive(self, *, timeout_s: float) -> int:
-        """Bytes put into the arena: what is there, up to a block."""
+        """Receive available bytes into the arena, up to a block; return their number."""
         try:
             with self._arena.room(_BLOCK_BYTES) as view:
                 count = receive_all(self._socket, view, timeout_s=timeout_s)
@@ -214,18 +219,27 @@ class ReplicationStream:
         at, end, kind = (int(self._state[cell]) for cell in (split.RARE_POS, split.RARE_END, split.RARE_KIND))
         body = self._arena.data[at:end].tobytes()
         if kind == _RELATION:
-            self._declare(events.parse_relation(body))
+            self._declare(self._parsed(events.parse_relation, body))
         elif kind == _TRUNCATE:
-            self._record_truncate(events.parse_truncate(body), at, end)
+            self._record_truncate(self._parsed(events.parse_truncate, body), at, end)
         elif kind == _ERROR:
             raise _stream_refusal(refusal(parse_error(body), self._connection.target))
         else:
             raise self._ended()
 
+    def _parsed(self, parse: Callable[[bytes], T], body: bytes) -> T:
+        """:raises SourceUnreachableError: the message is truncated, or malformed."""
+        try:
+            return parse(body)
+        except (struct.error, ValueError, IndexError):
+            text = f"{self._connection.target} {_FAULTS[split.MALFORMED]}; the stream is opened again"
+            raise SourceUnreachableError(text) from None
+
     def _declare(self, schema: TableSchema) -> None:
-        """What a transaction that is in the log already declares may be older than what is known."""
+        """A declaration in a transaction that is already in the log may be older than what is known."""
         state, tracker = self._state, self._tracker
         ts = Ts(int(state[split.COMMIT_TS]))
+        self._sight(schema.table_id, ts)
         is_news = tracker is not None and not state[split.SKIPPING]
         if tracker is not None and is_news and tracker.awaits(schema):
             self._awaited[schema.table_id] = schema
@@ -235,10 +249,19 @@ class ReplicationStream:
             schema = self._resolve(schema)
             if tracker is not None and is_news:
                 schema = tracker.note(schema, ts)
+        elif is_news:
+            self._sightings.note_passed_over(schema.table_id, ts)
         self._declarations.declare(schema)
 
+    def _sight(self, table_id: int, ts: Ts) -> None:
+        """A partition whose rows are sent as its root's is declared right behind that."""
+        state, (root, *before) = self._state, self._declared
+        self._declared = table_id, ts, int(state[split.SEQ])
+        if before == [*self._declared[1:]] and root != table_id and not state[split.SKIPPING]:
+            self._sightings.note_partition(root, table_id, ts, int(state[split.XID]))
+
     def _take_in(self, relation: int) -> bool:
-        """The first row of a table has come; False where nobody has described it."""
+        """Handle the first row of a table; return False if the table has not been described."""
         if relation not in self._awaited or self._tracker is None:
             return False
         if self._state[split.SKIPPING]:
@@ -253,11 +276,10 @@ class ReplicationStream:
         return self._tracker.take(self.resolved_ts) if self._tracker is not None else ()
 
     def _record_truncate(self, relations: tuple[int, ...], at: int, end: int) -> None:
-        """One event for each of its tables; they share the bytes."""
+        """Record one event for each of its tables; they share the bytes."""
         state = self._state
         slots = [self._declarations.slot(relation) for relation in relations]
-        for relation in relations:
-            self._truncations.note(relation, Ts(int(state[split.COMMIT_TS])))
+        self._sightings.note_truncate(relations, Ts(int(state[split.COMMIT_TS])), int(state[split.XID]))
         for slot in slots:
             seq = int(state[split.SEQ])
             state[split.SEQ] += 1
@@ -280,7 +302,7 @@ _FAULTS = {
 
 
 def _stream_refusal(error: SourceError) -> SourceError:
-    """A slot that is invalidated while we read says so by ending us."""
+    """Return the error for a slot that was invalidated while it was read, which ends the stream."""
     if "invalidated" in str(error) and not isinstance(error, PositionLostError):
-        return SnapshotLostByGCError(f"{error}; {NEW_SNAPSHOT}")
+        return SnapshotLostByGCError(f"{error}; {NEW_POSITION}")
     return error

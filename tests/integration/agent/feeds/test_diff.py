@@ -58,7 +58,7 @@ def test_equal_in_any_order_and_any_batches() -> None:
     assert compare("public.t", list, list, key=KEY).equal
 
 
-def test_differences_are_told_by_key() -> None:
+def test_differences_are_reported_by_key() -> None:
     ours = rows((1, "a", "x"), (2, "b", "y"), (3, "c", "z"), (4, "d", "w"))
     theirs = rows((1, "a", "x"), (3, "cc", None), (4, "d", "w"), (4, "d", "w"), (5, "e", "v"))
     diff = compare("public.t", lambda: ours, lambda: theirs, key=KEY)
@@ -78,7 +78,7 @@ def test_without_a_key_rows_count() -> None:
     assert compare("public.t", list, lambda: theirs, key=[]).differences == ("big=x, id=1, name=a: only in the sink",)
 
 
-def test_at_most_ten_differences_are_told() -> None:
+def test_at_most_ten_differences_are_reported() -> None:
     ours = rows(*((at, "a", "x") for at in range(50)))
     diff = compare("public.t", lambda: ours, list, key=KEY)
     assert len(diff.differences) == 10
@@ -116,7 +116,7 @@ def test_equal_iff_the_same_multiset(ours: list[tuple[Any, ...]], theirs: list[t
 def changelog(directory: Path, record: TableRecord, *parts: Changes) -> DeltaSink:
     sink = open_sink(f"delta+file://{directory}", changefeed="feed", mode=SinkMode.CHANGELOG)
     assert isinstance(sink, DeltaSink)
-    staged = sink.writer().stage(table_schema(), "0", iter(rows((1, "a", "x"), (2, "b", "y"))), Ts(100))
+    staged = sink.writer().stage(record, "0", iter(rows((1, "a", "x"), (2, "b", "y"))), Ts(100))
     sink.load(record, table_schema(), ARROW, staged)
     at = 100
     for part in parts:
@@ -149,7 +149,7 @@ def test_a_changelog_is_folded_to_its_rows(tmp_path: Path) -> None:
     sink = changelog(tmp_path, RECORD, first, second)
 
     def read() -> list[pa.RecordBatch]:
-        return list(read_rows(sink.place("public", "t"), table_schema(), ARROW, key=KEY))
+        return list(read_rows(sink.place(RECORD), table_schema(), ARROW, key=KEY))
 
     expected = rows((3, "e", "z"), (7, "m", "y"))
     assert compare("public.t", lambda: expected, read, key=KEY).differences == ()
@@ -164,12 +164,12 @@ def test_a_changelog_is_folded_to_its_rows(tmp_path: Path) -> None:
 def test_a_changelog_without_a_key(tmp_path: Path) -> None:
     record = RECORD.with_(key=())
     sink = changelog(tmp_path / "a", record, changes([insert(1, "a", "x", ts=110)]))
-    read = list(read_rows(sink.place("public", "t"), table_schema(), ARROW, key=()))
+    read = list(read_rows(sink.place(RECORD), table_schema(), ARROW, key=()))
     expected = rows((1, "a", "x"), (1, "a", "x"), (2, "b", "y"))
     assert compare("public.t", lambda: expected, lambda: read, key=[]).equal
     sink = changelog(tmp_path / "b", record, changes([delete(1, "a", "x", before_kind=BEFORE_FULL, ts=110)]))
     with pytest.raises(TableHeldError, match="cannot be compared"):
-        list(read_rows(sink.place("public", "t"), table_schema(), ARROW, key=()))
+        list(read_rows(sink.place(RECORD), table_schema(), ARROW, key=()))
 
 
 def test_postgres_against_delta(tmp_path: Path, postgres: EmbeddedPostgres) -> None:
@@ -185,7 +185,7 @@ def test_postgres_against_delta(tmp_path: Path, postgres: EmbeddedPostgres) -> N
         schema = read_schemas(connection, [table_id])[table_id]
     record = TableRecord(table_id=table_id, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
     sink = open_sink(f"delta+file://{tmp_path}", changefeed="feed", mode=SinkMode.UPSERT)
-    staged = sink.writer().stage(schema, "0", iter(read_table(uri, schema)), Ts(100))
+    staged = sink.writer().stage(record, "0", iter(read_table(uri, schema)), Ts(100))
     sink.load(record, schema, arrow_schema(schema), staged)
     source = open_source(uri, Scope("c", "feed", SinkMode.UPSERT, ChangefeedConfig()))
     [diff] = compared(source, f"delta+file://{tmp_path}", record)

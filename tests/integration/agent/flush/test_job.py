@@ -1,5 +1,7 @@
 """From segments of raw events to Delta tables, through real Spark jobs."""
 
+import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,6 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from agent.control.runtime import Flushed, FlushLimits, SpanPosition
+from agent.errors import JobError, JobTimeoutError
 from agent.flush.job import FlushContext, flush
 from agent.flush.plan import Weights
 from agent.flush.task import read_changes, run_flush
@@ -22,9 +25,11 @@ from agent.sinks.delta.changelog import changelog_rows
 from agent.sinks.delta.upsert import by_vectors
 from agent.sources.postgres.decode.types import arrow_schema
 from agent.spark.executor import SparkExecutor
+from reactor.errors import Scope, WeirError
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records.changefeed import ColumnSelector, Era, EventFilter, FilterConfig, LogHead, SinkMode, TableRecord
+from reactor.records.changefeed import ColumnSelector, EventFilter, FilterConfig, SinkMode, TableRecord
+from reactor.records.log_head import Era, LogHead
 from tests.integration.agent.flush.pgoutput_build import (
     TABLE,
     Event,
@@ -112,6 +117,72 @@ def test_upserts_and_changelog_through_spark(tmp_path: Path, spark_executor: Spa
             assert [row[0] for row in rig.rows("_commit_version", "_change_type")] == [110, 110, 130, 135]
 
 
+class Failing(Inline):
+    """Flushes fail with ``error``; so does everything else if ``is_down``."""
+
+    def __init__(self, error: WeirError, *, is_down: bool = False) -> None:
+        self.error, self.is_down = error, is_down
+
+    def map(
+        self, function: Callable[[Any], Any], descriptors: Sequence[Any], *, description: str, **_: object
+    ) -> list[Any]:
+        if self.is_down or description.startswith("flush"):
+            raise self.error
+        return super().map(function, descriptors, description=description)
+
+
+@pytest.mark.parametrize(
+    ("executor", "scope"),
+    [
+        (Failing(JobError("a task has ended its executor")), Scope.TABLE),
+        (Failing(JobError("no executor"), is_down=True), Scope.CHANGEFEED),
+        (Failing(JobTimeoutError("cancelled")), Scope.CHANGEFEED),
+    ],
+    ids=["alone", "nothing works", "a hang may be of all"],
+)
+def test_a_job_of_one_table_that_fails_while_others_work_is_its_own(
+    tmp_path: Path, executor: Failing, scope: Scope
+) -> None:
+    rig = Rig(tmp_path, SinkMode.UPSERT, executor)
+    rig.append(120, inserted(110, 1, "a", "x"))
+    with pytest.raises(JobError) as failed:
+        rig.flush()
+    assert failed.value.scope is scope
+    assert failed.value.table_id == (TABLE.table_id if scope is Scope.TABLE else None)
+
+
+@pytest.mark.spark
+def test_a_table_whose_task_is_killed_is_to_blame(tmp_path: Path, spark_executor: SparkExecutor) -> None:
+    class Killing(Inline):
+        def map(
+            self, function: Callable[[Any], Any], descriptors: Sequence[Any], *, description: str, **more: Any
+        ) -> list[Any]:
+            def die(_: object) -> None:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            wanted = die if description.startswith("flush") else function
+            return spark_executor.map(wanted, descriptors, description=description, **more)
+
+    rig = Rig(tmp_path, SinkMode.UPSERT, Killing())
+    rig.append(120, inserted(110, 1, "a", "x"))
+    with pytest.raises(JobError) as failed:
+        rig.flush()
+    assert (failed.value.scope, failed.value.table_id) == (Scope.TABLE, TABLE.table_id)
+
+
+def test_what_is_about_to_be_written_is_said_before_it_is(tmp_path: Path) -> None:
+    said: list[tuple[frozenset[int], bool]] = []
+    rig = Rig(tmp_path, SinkMode.UPSERT, Failing(JobError("a task has ended its executor")))
+    rig.context = replace(rig.context, begin=lambda tables, is_trial: said.append((tables, is_trial)))
+    flush(rig.context, [rig.position], rig.limits(100))
+    rig.append(140, inserted(130, 1, "a", "x"))
+    for suspects in (frozenset[int](), frozenset({TABLE.table_id})):
+        with pytest.raises(JobError):
+            flush(rig.context, [rig.position], replace(rig.limits(), suspects=suspects))
+    id = frozenset({TABLE.table_id})
+    assert said == [(frozenset(), False), (id, False), (id, True)]
+
+
 @pytest.mark.parametrize("mode", SinkMode)
 def test_what_a_changefeed_leaves_out_never_arrives(tmp_path: Path, mode: SinkMode) -> None:
     """By kind and by condition, and columns by name: what streams in too, not the snapshot alone."""
@@ -189,7 +260,7 @@ def test_a_range_without_events_moves_the_checkpoint_alone(tmp_path: Path) -> No
     assert (span.position.committed_ts, span.position.checkpoint_ts, span.error) == (170, 170, None)
 
 
-def test_a_late_writer_is_told_and_stays_where_it_was(tmp_path: Path) -> None:
+def test_a_late_writer_is_reported_and_stays_where_it_was(tmp_path: Path) -> None:
     rig = Rig(tmp_path, SinkMode.UPSERT, Inline())
     rig.append(120, inserted(110, 1, "a", "x"))
     late = rig.position

@@ -1,5 +1,7 @@
 """Spans of one table from the change log to the sink: rows that move between them, and what none of them can pass."""
 
+import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from shutil import copytree, rmtree
@@ -8,6 +10,7 @@ import pytest
 
 from agent.control.runtime import Flushed, SpanFlushed, SpanPosition
 from agent.errors import SinkFencedError, TableForeignError
+from agent.feeds import furthest
 from agent.feeds.runtime import ChangefeedRuntime, Feed
 from agent.flush.job import flush
 from agent.kernels.key_hash import key_hash
@@ -16,11 +19,12 @@ from agent.sources.postgres.decode.types import arrow_schema
 from owner.scheduler.spans import even_spans
 from owner.tables.repartition import ROW_MOVED
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
-from reactor.records.changefeed import ChangefeedConfig, RunningError, SinkMode
+from reactor.records.changefeed import ChangefeedConfig, FeedState, RunningError, SinkMode
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from tests.integration.agent.flush.pgoutput_build import TABLE, inserted, updated
 from tests.integration.agent.flush.test_job import RECORD, Inline, Rig
 from tests.unit.agent.changes_build import changes, insert
+from tests.unit.owner.owner_build import info
 
 SPANS = even_spans(TABLE.table_id, 4)
 
@@ -155,6 +159,120 @@ async def test_a_table_that_was_set_back_between_two_runs_is_noticed(tmp_path: P
     assert (done.error, done.position.committed_ts) == (None, 200)
 
 
+class SpanRig:
+    """A process of one capture after the other, and a table that each writes further."""
+
+    def __init__(self, root: Path) -> None:
+        self.rig, self.lake = Rig(root, SinkMode.UPSERT, Inline()), root / "own"
+        self.feed, self.span = feed_at(root, self.lake), TableSpan(TABLE.table_id)
+        self.feed.open_sink().load(RECORD, TABLE, arrow_schema(TABLE), [])
+        self.log = Path(str(self.feed.log_directory("main")))
+        self.client = MemoryClient(MemoryEtcd())
+        self.runtime = self.start("a")
+
+    def files(self) -> list[str]:
+        return [path.name for path in self.log.glob("records-*")]
+
+    async def put(self, state: FeedState) -> None:
+        await self.client.put(self.feed.guard.key, info(state=state).encode())
+
+    def start(self, capture: str) -> ChangefeedRuntime:
+        """Another process: what the one before had in memory is gone."""
+        furthest._furthest.clear()
+        self.runtime = ChangefeedRuntime(
+            self.feed, capture=CaptureId(capture), client=self.client, executor=Inline(), checkpoint=lambda: Ts(0)
+        )
+        return self.runtime
+
+    async def write(self, ts: int) -> None:
+        at = await self.runtime.open_span(RECORD, self.span, Ts(100))
+        self.rig.append(ts, inserted(ts - 10, ts, "name", "big"))
+        [done] = (await self.runtime.flush([at], self.rig.limits())).spans
+        assert (done.error, done.position.committed_ts) == (None, ts)
+
+    async def reopen(self) -> Ts:
+        return (await self.runtime.open_span(RECORD, self.span, Ts(230))).committed_ts
+
+    def put_back(self, other: Path) -> None:
+        rmtree(self.lake)
+        copytree(other, self.lake)
+
+
+@pytest.mark.parametrize("next_capture", ["a", "b"])
+async def test_a_table_that_was_set_back_while_no_process_ran_is_noticed(tmp_path: Path, next_capture: str) -> None:
+    rig, old, newest = SpanRig(tmp_path), tmp_path / "old", tmp_path / "newest"
+    await rig.put(FeedState.NORMAL)
+    await rig.write(150)
+    copytree(rig.lake, old)
+    await rig.write(200)
+    await rig.runtime.close()
+    rig.start(next_capture)
+    assert await rig.reopen() == 200, "as it was left"
+    copytree(rig.lake, newest)
+    await rig.runtime.close()
+    rig.put_back(old)
+    rig.start("c")
+    with pytest.raises(TableForeignError, match=r"public\.t was set back: it records 150, and 200 was written"):
+        await rig.reopen()
+    rig.put_back(newest)
+    assert await rig.reopen() == 200
+
+
+async def test_a_process_that_is_killed_leaves_what_it_has_seen_a_while_ago(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(furthest, "_SAVE_S", 0.0)
+    rig, old = SpanRig(tmp_path), tmp_path / "old"
+    await rig.write(150)
+    copytree(rig.lake, old)
+    await rig.write(200)
+    rig.put_back(old)
+    rig.start("b")
+    with pytest.raises(TableForeignError, match="it records 150, and 200 was written"):
+        await rig.reopen()
+
+
+async def test_a_changefeed_that_is_removed_leaves_no_file(tmp_path: Path) -> None:
+    rig = SpanRig(tmp_path)
+    await rig.put(FeedState.REMOVED)
+    await rig.write(150)
+    await rig.runtime.close()
+    assert rig.files() == []
+
+
+async def test_files_of_captures_that_are_long_gone_are_taken_over(tmp_path: Path) -> None:
+    rig, old = SpanRig(tmp_path), tmp_path / "old"
+    await rig.put(FeedState.NORMAL)
+    await rig.write(150)
+    copytree(rig.lake, old)
+    await rig.write(200)
+    await rig.runtime.close()
+    assert rig.files() == ["records-a.json"]
+    os.utime(rig.log / "records-a.json", (0, 0))
+    rig.start("b")
+    assert await rig.reopen() == 200
+    await rig.runtime.close()
+    assert rig.files() == ["records-b.json"]
+    rig.put_back(old)
+    rig.start("c")
+    with pytest.raises(TableForeignError):
+        await rig.reopen()
+
+
+async def test_a_file_of_another_sink_or_a_damaged_one_says_nothing(tmp_path: Path) -> None:
+    rig = SpanRig(tmp_path)
+    await rig.write(150)
+    span = rig.span
+    for name, text in (
+        ("records-x.json", json.dumps({"of": "0", "records": [[span.table_id, span.start, span.end, 900]]})),
+        ("records-y.json", "{"),
+        ("records-z.json", json.dumps({"of": "0", "records": [[1]]})),
+    ):
+        (rig.log / name).write_text(text)
+    rig.start("b")
+    assert await rig.reopen() == 150
+
+
 async def test_a_late_capture_s_span_fails_alone(tmp_path: Path) -> None:
     """Where the sink stands now is no position for it, and the other spans of its flush keep theirs."""
     feed = feed_at(tmp_path, tmp_path / "lake")
@@ -168,7 +286,7 @@ async def test_a_late_capture_s_span_fails_alone(tmp_path: Path) -> None:
     late = SpanFlushed(
         SpanPosition(whole, RECORD, Ts(100), Ts(100)), error=RunningError(code=SinkFencedError.code, message="late")
     )
-    assert await parts._look_again(late) is late
+    assert await parts._reread_position(late) is late
     with pytest.raises(SinkFencedError, match="has other spans than"):
         await parts.open_span(RECORD, whole, Ts(0))
     assert (await parts.open_span(RECORD, SPANS[2], Ts(0))).committed_ts == 150

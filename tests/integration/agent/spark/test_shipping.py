@@ -8,7 +8,7 @@ import pytest
 
 from agent.ports import plugin as plugins
 from agent.ports.plugin import SINKS
-from agent.spark.shipping import write_archive
+from agent.spark.shipping import archive_in
 from tests import plugin_package
 
 _ON_AN_EXECUTOR = """
@@ -25,14 +25,14 @@ print(type(dialect("mysql")).__name__)
 
 
 def test_plugins_are_found_in_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    site, archive = tmp_path / "site", tmp_path / "packages.zip"
+    site = tmp_path / "site"
     text = plugin_package.SINK.format(scheme="toy")
     plugin_package.install(site, "toy-sink", group=SINKS, name="toy", text=text)
     plugin_package.install(site, "toy-broken", group=SINKS, name="broken", text=None)
     monkeypatch.syspath_prepend(str(site))
     plugins.sinks.cache_clear()
     try:
-        write_archive(archive)
+        archive = archive_in(tmp_path / "work")
     finally:
         plugins.sinks.cache_clear()
         sys.modules.pop("toy_sink", None)

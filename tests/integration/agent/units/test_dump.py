@@ -1,5 +1,7 @@
 """The dump unit on a real PostgreSQL: what it stages and what the slot streams are the source, whatever interrupts."""
 
+import multiprocessing
+import os
 import pickle
 import threading
 import uuid
@@ -15,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from agent.errors import JobError, SourceUnreachableError
+from agent.errors import JobError, SourceAuthError, SourceUnreachableError, StatementRefusedError
 from agent.ports.executor import Executor
 from agent.ports.sink import Sink, StagedFile
 from agent.ports.snapshot import DumpOrder
@@ -52,7 +54,7 @@ class ParquetStage:
     def writer(self) -> "ParquetStage":
         return self
 
-    def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
+    def stage(self, table: TableRecord, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
         rows = list(batches)
         if not rows:
             return []
@@ -319,7 +321,39 @@ def test_a_failed_chunk_is_tried_again_under_the_same_snapshot(source: Source, m
     assert result.tables[0].consistent_ts == 0
 
 
-def test_a_lost_snapshot_ends_the_run_and_the_next_one_goes_on(source: Source, manifest: Manifest) -> None:
+def test_a_table_that_cannot_be_copied_is_left_out_alone(source: Source, manifest: Manifest) -> None:
+    """A key that no sink can carry; and rows that the server refuses to read, as of a damaged table."""
+    source.run("CREATE TABLE bent (d date PRIMARY KEY)", "INSERT INTO bent VALUES ('2000-01-01'), ('infinity')")
+
+    def refuse(description: str) -> None:
+        if description == "dump public.pair 3/4":
+            raise StatementRefusedError("s answered XX001: invalid page in block 7")
+
+    executor = InlineExecutor(refuse)
+    tables = [source.record("bent", ["d"]), source.record("pair", ["a", "b"]), source.record("keyed", ["id"])]
+    done = source.unit(manifest, tables, executor=executor).run_blocking()
+    refused = manifest.read_refused()
+    assert refused.keys() == {tables[0].table_id, tables[1].table_id}
+    assert "column d" in refused[tables[0].table_id]
+    assert "invalid page" in refused[tables[1].table_id]
+    assert [(record.name, len(files)) for record, _, files in read_manifest(done.manifest)] == [("keyed", 5)]
+    read = list(executor.descriptions)
+    source.unit(manifest, tables, executor=executor, epoch=2).run_blocking()
+    assert executor.descriptions == read, "what is refused is not read again"
+
+
+def test_a_refused_login_is_no_tables_fault(source: Source, manifest: Manifest) -> None:
+    """A password may change while tables are read; they are whole all the same."""
+
+    def refuse(_: str) -> None:
+        raise SourceAuthError("s refuses the password of user weir; check the source URI")
+
+    with pytest.raises(SourceAuthError):
+        source.unit(manifest, [source.record("keyed", ["id"])], executor=InlineExecutor(refuse)).run_blocking()
+    assert manifest.read_refused() == {}
+
+
+def test_a_lost_snapshot_ends_the_run_and_the_next_one_continues(source: Source, manifest: Manifest) -> None:
     def lose(description: str) -> None:
         if description == "dump public.keyed 3/5":
             source.run("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE backend_type = 'walsender'")
@@ -367,7 +401,7 @@ def test_chunks_read_after_the_locks_were_lost_do_not_count(source: Source, mani
     assert source.replayed(manifest, "keyed", ["id"]) == {}
 
 
-def test_a_slot_that_no_plan_knows_is_made_anew(source: Source, manifest: Manifest) -> None:
+def test_a_slot_that_no_plan_knows_is_made_again(source: Source, manifest: Manifest) -> None:
     pgoutput.create_slot(source.dsn, f"slot_{source.name}")
     source.run("INSERT INTO keyed VALUES (9000, 'before the dump', 0)")
     source.unit(manifest, [source.record("keyed", ["id"])]).run_blocking()
@@ -420,3 +454,43 @@ def test_spark_tasks_stage_chunks(source: Source, manifest: Manifest, spark_exec
     tables = [source.record("keyed", ["id"]), source.record("loose", [])]
     assert source.unit(manifest, tables, executor=spark_executor).run_blocking().rows_done == 4600
     assert source.replayed(manifest, "keyed", ["id"]) == source.rows("keyed", ["id"])
+
+
+class PoisonStage(ParquetStage):
+    """Its process ends with the table ``pair``."""
+
+    def stage(self, table: TableRecord, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
+        if table.name == "pair":
+            os._exit(9)
+        return super().stage(table, chunk_id, batches, ts)
+
+
+def _dump_in_process(uri: str, slot: str, order: DumpOrder, manifest: str) -> None:
+    DumpUnit(PostgresDumper(uri, slot), order, Manifest.open(manifest), InlineExecutor()).run_blocking()
+
+
+def test_a_table_that_ends_the_process_which_copies_it_is_left_out_behind_the_second(
+    source: Source, manifest: Manifest
+) -> None:
+    tables = [source.record("keyed", ["id"]), source.record("pair", ["a", "b"]), source.record("loose", [])]
+    codes = []
+    for epoch in range(1, 4):
+        order = DumpOrder(
+            tables=tuple(tables),
+            sink_mode=SinkMode.UPSERT,
+            open_sink=cast("Callable[[], Sink]", partial(PoisonStage, source.stage)),
+            epoch=epoch,
+            parallel=3,
+        )
+        process = multiprocessing.get_context("spawn").Process(
+            target=_dump_in_process,
+            args=(source.postgres.uri(source.name), f"slot_{source.name}", order, manifest.uri),
+        )
+        process.start()
+        process.join()
+        codes.append(process.exitcode)
+    assert codes == [9, 9, 0], "it ends two processes, and no more"
+    assert list(manifest.read_refused()) == [tables[1].table_id]
+    assert "two captures have ended" in manifest.read_refused()[tables[1].table_id]
+    assert sorted(record.name for record, _, _ in read_manifest(manifest.uri)) == ["keyed", "loose"]
+    assert len(manifest.read_attempts()) == 2, "a run that ends by itself leaves no note"

@@ -31,8 +31,8 @@ def dumped(root: Path, tables: Sequence[tuple[TableRecord, TableSchema]], *, don
     manifest.write_plan(Plan(1, Ts(100), plans))
     if done:
         batch = changes([insert(at, "a", "x") for at in range(3)], arrow=ARROW).after
-        for number, (record, schema) in enumerate(tables):
-            files = sink.writer().stage(schema, "0", iter([batch]), Ts(100)) if record.name == "t" else []
+        for number, (record, _) in enumerate(tables):
+            files = sink.writer().stage(record, "0", iter([batch]), Ts(100)) if record.name == "t" else []
             manifest.write_done(1, number, [DoneChunk(record.table_id, 1, 0, tuple(files))])
     return manifest.uri
 
@@ -62,7 +62,7 @@ async def test_an_unfinished_dump_is_not_loaded(tmp_path: Path) -> None:
     assert not (tmp_path / "lake" / "public" / "t" / "_delta_log").exists()
 
 
-async def test_a_foreign_table_stops_the_unit_and_a_later_run_goes_on(tmp_path: Path) -> None:
+async def test_a_foreign_table_stops_the_unit_and_a_later_run_continues(tmp_path: Path) -> None:
     uri = dumped(tmp_path, [(RECORD, TABLE), (OTHER, empty_schema())])
     foreign = open_sink(f"delta+file://{tmp_path}/lake", changefeed="other", mode=SinkMode.UPSERT)
     create_empty(foreign, [(OTHER, empty_schema())])

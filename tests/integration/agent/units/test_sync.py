@@ -15,7 +15,7 @@ from agent.sources.postgres.publication.slots import drop_slot, slot_status
 from agent.sources.postgres.server.connection import Connection, connect
 from capture.embedded import EmbeddedPostgres
 from reactor.ids import CaptureId, Ts
-from reactor.records.changefeed import LogHead
+from reactor.records.log_head import LogHead
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig, wait_until
 
 _SCHEMA = """
@@ -57,7 +57,7 @@ async def test_every_kind_of_change_arrives_as_the_server_sent_it(rig: SyncRig) 
 
 
 @pytest.mark.parametrize("is_running", [True, False])
-async def test_a_table_that_is_altered_goes_on_under_its_new_schema(rig: SyncRig, is_running: bool) -> None:
+async def test_a_table_that_is_altered_continues_under_its_new_schema(rig: SyncRig, is_running: bool) -> None:
     """Also when the unit starts long afterwards: older changes have the columns of their own time."""
 
     def alter() -> None:
@@ -208,10 +208,12 @@ async def test_an_application_may_update_a_table_without_identity(postgres: Embe
         drop_slots(rig)
 
 
-async def test_a_lost_slot_is_an_error_that_says_so(rig: SyncRig) -> None:
+async def test_a_lost_slot_is_an_error_of_its_own(rig: SyncRig) -> None:
     with connect(rig.uri) as connection:
         drop_slot(connection, rig.names.slot)
-    with pytest.raises(PositionLostError, match=rf"slot {rig.names.slot} is gone from .*; for a new snapshot"):
+    with pytest.raises(
+        PositionLostError, match=rf"slot {rig.names.slot} is gone from .*; `weir changefeed resume --resync`"
+    ):
         await rig.unit().run()
 
 

@@ -181,7 +181,7 @@ async def test_the_source_must_be_the_same_server(tmp_path: Path, postgres: Embe
 
 async def test_the_sink_shows_a_version_with_what_it_records(tmp_path: Path) -> None:
     data_plane = works_with_a_table(tmp_path)
-    life = data_plane.for_life(MemoryClient(MemoryEtcd()), CaptureId("a"), ClusterState("c"))
+    life = data_plane.for_member(MemoryClient(MemoryEtcd()), CaptureId("a"), ClusterState("c"))
     question = ReadPositions((RECORD,), (SPAN,), Ts(100))
 
     async def read(sink: str) -> tuple[TableRead, ...]:
@@ -193,13 +193,13 @@ async def test_the_sink_shows_a_version_with_what_it_records(tmp_path: Path) -> 
         await read(f"delta+file://{tmp_path}/none")
 
 
-async def test_a_cut_reaches_the_sink_and_is_told_to_the_owner(tmp_path: Path) -> None:
+async def test_a_cut_reaches_the_sink_and_is_reported_to_the_owner(tmp_path: Path) -> None:
     data_plane = works_with_a_table(tmp_path)
     known = feed(data_plane, sink=f"delta+file://{tmp_path}/lake")
     state = ClusterState("weir")
     client = MemoryClient(MemoryEtcd())
     await client.put(str(keys.InfoKey("weir", "default", known.id)), known.encode())
-    life = data_plane.for_life(client, CaptureId("a"), state)
+    life = data_plane.for_member(client, CaptureId("a"), state)
     question = RepartitionTable(RECORD, (SPAN,), even_spans(RECORD.table_id, 2), Ts(150), 1)
     assert await life.answer(Ask(known.id, known, question)) == 150
     assert await life.answer(Ask(known.id, known, question)) == 150, "asked again, it is done already"

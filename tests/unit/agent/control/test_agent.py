@@ -102,7 +102,7 @@ def test_liveness_is_one_way() -> None:
     assert response.liveness is Liveness.STOPPING
 
 
-def test_leaving_is_told_unasked() -> None:
+def test_leaving_is_reported_unasked() -> None:
     agent = new_agent()
     agent.stop_serving()
     (response,) = responses(agent.tick(0.0))
@@ -275,7 +275,7 @@ def test_stop_of_a_unit() -> None:
     assert orders(tell(agent, StartWorker("main", Unit.SYNC, 5))) == [effects.StartUnit("main", Unit.SYNC, 5)]
 
 
-def test_unit_error_is_told_with_its_text() -> None:
+def test_unit_error_is_reported_with_its_text() -> None:
     agent = new_agent()
     tell(agent, StartWorker("main", Unit.SYNC, 4))
     agent.handle_event(effects.UnitFailed("main", 4, ERROR), 0.0)

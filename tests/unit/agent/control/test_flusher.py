@@ -1,6 +1,6 @@
 """The flusher on virtual time: whom a failure concerns, who waits for it, and who hears of it."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -9,14 +9,24 @@ import pytest
 
 from agent.control.flusher import Flusher, Join, Leave, Limits
 from agent.control.runtime import Flushed, FlushLimits, SpanFlushed, SpanPosition
-from agent.errors import JobError, SinkConfigError, SinkError, SinkFencedError, TableHeldError, TablePassingError
+from agent.errors import (
+    JobError,
+    SinkConfigError,
+    SinkError,
+    SinkFencedError,
+    SinkPassingError,
+    SinkTimeoutError,
+    TableHeldError,
+    TablePassingError,
+)
 from agent.running_error import running_error
 from capture.actors.actor import ActorRef
 from capture.actors.system import ActorSystem
-from reactor.errors import WeirError
+from reactor.errors import Scope, WeirError
 from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records.changefeed import LogHead, RunningError, TableRecord
+from reactor.records.changefeed import RunningError, TableRecord
+from reactor.records.log_head import LogHead
 
 pytestmark = pytest.mark.looptime
 
@@ -32,6 +42,7 @@ class Sink:
     refuses: dict[int, WeirError] = field(default_factory=dict)
     fails: WeirError | None = None
     kills: int | None = None
+    kill_with: WeirError = field(default_factory=lambda: JobError("a task has ended the executor"))
     flushes: list[tuple[float, frozenset[int]]] = field(default_factory=list)
 
     async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
@@ -41,7 +52,7 @@ class Sink:
         if self.fails is not None:
             raise self.fails
         if self.kills in tables:
-            raise JobError("a task has ended the executor")
+            raise self.kill_with
         return Flushed(tuple(self._flushed(at, limits) for at in positions))
 
     def _flushed(self, at: SpanPosition, limits: FlushLimits) -> SpanFlushed:
@@ -70,9 +81,9 @@ class Rig:
             self.failed[id] = flushed.error
             self.flusher.tell_nowait(Leave(flushed.position.span))  # as its writer does
 
-    def move(self, resolved_ts: int, *, removed_ts: int = 0) -> None:
+    def move(self, resolved_ts: int, *, removed_ts: int = 0, suspects: Iterable[int] = ()) -> None:
         head = LogHead(resolved_ts=Ts(resolved_ts), removed_ts=Ts(removed_ts))
-        self.limits.now = FlushLimits(head, Barrier(MAX_TS))
+        self.limits.now = FlushLimits(head, Barrier(MAX_TS), suspects=frozenset(suspects))
         self.poke()  # type: ignore[operator]
 
 
@@ -104,7 +115,7 @@ async def test_a_table_that_is_refused_for_good_ends_alone() -> None:
         assert r.reached == {2: 100}
 
 
-async def test_a_table_whose_trouble_may_pass_delays_nobody_else() -> None:
+async def test_a_table_whose_trouble_may_pass_delays_no_other() -> None:
     async with rig(1, 2, sink=Sink({1: TablePassingError("busy; wait")})) as r:
         for at in range(100, 130):
             r.move(at)
@@ -144,7 +155,7 @@ async def test_a_writer_that_is_late_is_no_trouble_of_its_table() -> None:
         assert not r.failed[1].is_of_table
 
 
-async def test_what_the_sink_refuses_as_a_whole_is_tried_for_ever_and_told() -> None:
+async def test_what_the_sink_refuses_as_a_whole_is_retried_without_limit_and_reported() -> None:
     async with rig(1, 2, sink=Sink(fails=SinkConfigError("not writable; chmod it"))) as r:
         r.move(100)
         await anyio.sleep(3_600)
@@ -171,6 +182,46 @@ async def test_a_job_that_fails_whatever_is_in_it_is_nobodys_own() -> None:
         r.move(100)
         await anyio.sleep(120)
         assert not any(error.is_of_table for error in r.failed.values())
+
+
+async def test_a_fault_of_the_capture_is_no_tables_and_is_not_waited_for_without_end() -> None:
+    lacks = SinkPassingError("cannot write t1: this capture has no file descriptor left")
+    lacks.scope = Scope.CAPTURE
+    async with rig(1, 2, sink=Sink(refuses={1: lacks})) as r:
+        r.move(100)
+        await anyio.sleep(120)
+        assert r.reached == {2: 100}
+        assert (r.failed[1].scope, r.failed[1].is_of_table) == (Scope.CAPTURE, False)
+
+
+async def test_suspects_are_flushed_apart_after_all_others() -> None:
+    async with rig(*range(1, 7), sink=Sink()) as r:
+        r.move(100, suspects=(2, 5))
+        await anyio.sleep(2.0)
+        assert [tables for _, tables in r.sink.flushes] == [{1, 3, 4, 6}, {2}, {5}]
+        assert set(r.reached.values()) == {100}
+        r.move(110)
+        await anyio.sleep(1.0)
+        assert r.sink.flushes[-1][1] == set(range(1, 7)), "they are cleared"
+
+
+async def test_many_suspects_are_flushed_in_few_groups() -> None:
+    async with rig(*range(1, 101), sink=Sink()) as r:
+        r.move(100, suspects=range(1, 101))
+        await anyio.sleep(10.0)
+        flushed = [tables for _, tables in r.sink.flushes]
+        assert sorted(table for tables in flushed for table in tables) == list(range(1, 101))
+        assert max(map(len, flushed)) == 4
+        assert len(flushed) == 25
+
+
+async def test_a_sink_that_hangs_for_one_table_is_found_too() -> None:
+    async with rig(1, 2, sink=Sink(kills=2, kill_with=SinkTimeoutError("no answer; see what hangs"))) as r:
+        for at in range(100, 160):
+            r.move(at)
+            await anyio.sleep(1.0)
+        assert (r.failed[2].table_id, r.failed[2].is_of_table) == (2, True)
+        assert r.reached == {1: 159}
 
 
 async def test_a_table_whose_log_is_gone_fails_no_flush_of_others() -> None:

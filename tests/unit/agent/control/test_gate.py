@@ -64,7 +64,7 @@ def test_orders_of_the_owner_before_are_refused_after_a_change_of_owner() -> Non
     assert gate.admit(_message(order, sender=B, revision=6, epoch=gate.processor_epoch)) == ""
 
 
-def test_nobody_is_owner_because_he_says_so() -> None:
+def test_claiming_ownership_is_not_enough() -> None:
     gate = _gate(owner=Owner())
     assert gate.admit(_message(Heartbeat(), revision=1, epoch="")) == "from an owner that etcd does not show yet"
     assert gate.owner == Owner()

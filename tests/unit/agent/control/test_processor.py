@@ -36,7 +36,8 @@ from reactor.messages import (
     StopWorker,
     WorkerStage,
 )
-from reactor.records.changefeed import LogHead, RunningError, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import RunningError, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.log_head import LogHead
 from reactor.state import ClusterState
 
 pytestmark = pytest.mark.looptime
@@ -48,7 +49,7 @@ TABLE = TableRecord(table_id=7, schema_name="public", name="t", key=("id",), sta
 
 @dataclass
 class MemoryParts:
-    """SpanRuntime whose sink is a dictionary; ``errors`` are raised by the next flushes, one each."""
+    """A runtime whose sink is a dictionary; ``errors`` are raised by the next flushes, one each."""
 
     recorded: dict[TableSpan, Ts] = field(default_factory=lambda: {SPAN: Ts(10)})
     errors: list[Exception] = field(default_factory=list)
@@ -165,7 +166,7 @@ async def rig() -> AsyncIterator[Rig]:
     assert runtime.is_closed
 
 
-async def test_a_span_is_prepared_run_flushed_and_its_checkpoint_told() -> None:
+async def test_a_span_is_prepared_run_flushed_and_its_checkpoint_reported() -> None:
     async with rig() as r:
         await r.log_moves(20)
         await r.add_span()
@@ -239,7 +240,7 @@ async def test_a_lasting_error_ends_the_span_and_reaches_the_owner() -> None:
         assert r.span_state() is None
 
 
-async def test_a_flush_that_was_given_up_is_tried_again_and_people_are_told_at_once() -> None:
+async def test_a_flush_that_was_given_up_is_tried_again_and_people_are_notified_at_once() -> None:
     async with rig() as r:
         r.runtime.errors = [JobTimeoutError("it hangs; look there")]
         await r.log_moves(100)
@@ -268,7 +269,7 @@ async def test_a_unit_reports_progress_and_its_end() -> None:
         assert (status.rows_done, status.rows_total, status.bytes_done) == (5, 9, 70)
 
 
-async def test_a_unit_is_stopped_and_says_so_last() -> None:
+async def test_a_unit_is_stopped_and_reports_it_last() -> None:
     async with rig() as r:
         await r.order(StartWorker("main", Unit.SYNC, 1))
         await r.until(lambda: "main" in r.agent.slots and r.agent.slots["main"].is_running)
@@ -279,7 +280,7 @@ async def test_a_unit_is_stopped_and_says_so_last() -> None:
         assert status.stage is WorkerStage.STOPPED
 
 
-async def test_a_drained_capture_is_told_once() -> None:
+async def test_a_drained_capture_is_reported_once() -> None:
     async with rig() as r:
         for _ in range(3):
             await r.order(Heartbeat((), True, Barrier()))

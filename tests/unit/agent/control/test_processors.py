@@ -1,6 +1,7 @@
 """Which processors run: started, informed of moves, stopped before the next epoch, and not started after a failure."""
 
 from agent.control.processors import (
+    FaultOver,
     Observe,
     ProcessorEnded,
     ProcessorReported,
@@ -92,11 +93,30 @@ def test_an_error_is_committed_under_the_captures_lease_and_waits_for_another_ep
     assert kinds([*manager.tick(state, [], 0.3)]) == [StartProcessor, Observe]
 
 
-def test_a_warning_is_committed_and_the_processor_goes_on() -> None:
+def test_a_warning_is_committed_and_the_processor_continues() -> None:
     manager, state = processors(), state_of(feed())
     manager.tick(state, [], 0.0)
     effects = manager.tick(state, [ProcessorReported(FEED, 1, ERROR, is_warning=True)], 0.1)
     assert kinds([*effects]) == [Commit]
+
+
+def test_a_fault_of_the_capture_is_shown_as_its_own_and_another_run_follows() -> None:
+    manager, state = processors(), state_of(feed())
+    manager.tick(state, [], 0.0)
+    fault = ERROR.with_(scope=Scope.CAPTURE)
+    commit, stop = manager.tick(state, [ProcessorReported(FEED, 1, fault)], 0.1)
+    assert isinstance(commit, Commit)
+    assert isinstance(stop, StopProcessor)
+    value = commit.group.patches[0].function(None)
+    assert value is not None
+    position = TaskPosition.decode(value, key="k")
+    assert (position.error, position.fault) == (None, fault.with_(capture=HERE))
+    assert kinds([*manager.tick(state, [ProcessorEnded(FEED)], 0.2)]) == [StartProcessor, Observe]
+    [over] = manager.tick(state, [FaultOver(FEED)], 0.3)
+    assert isinstance(over, Commit)
+    value = over.group.patches[0].function(value)
+    assert value is not None
+    assert TaskPosition.decode(value, key="k").fault is None
 
 
 def test_reports_of_an_older_epoch_are_dropped() -> None:

@@ -3,7 +3,8 @@
 from agent.control.runtime import FlushLimits, changed_tables, held_tables
 from reactor.ids import Ts
 from reactor.messages import Barrier
-from reactor.records.changefeed import DdlRecord, LogHead, SchemaChangeKind, TableChange, TableRecord
+from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
+from reactor.records.log_head import LogHead
 
 
 def record(ts: int, *tables: int, done: bool = False, before: str = "{}") -> DdlRecord:

@@ -49,6 +49,7 @@ class Rig:
     flusher: Flushers
     events: list[effects.SpanEvent]
     warned: list[RunningError]
+    flusher_ref: ActorRef[Join | Leave]
 
     async def settle(self) -> list[effects.SpanEvent]:
         await anyio.sleep(100)
@@ -62,10 +63,10 @@ async def rig() -> AsyncIterator[Rig]:
     async with ActorSystem("test") as system:
         flusher_ref = system.spawn(flusher, "flusher")
         writer = SpanWriter(SPAN, TABLE, runtime=runtime, flusher=flusher_ref, emit=events.append, warn=warned.append)
-        yield Rig(system.spawn(writer, "writer"), runtime, flusher, events, warned)
+        yield Rig(system.spawn(writer, "writer"), runtime, flusher, events, warned, flusher_ref)
 
 
-async def test_it_is_prepared_without_writing_and_runs_from_where_the_sink_stands() -> None:
+async def test_it_is_prepared_without_writing_and_runs_from_where_the_sink_is() -> None:
     async with rig() as r:
         await r.writer.tell(effects.PrepareSpan(SPAN, AT_10))
         assert await r.settle() == [effects.SpanPrepared(SPAN)]
@@ -98,6 +99,19 @@ async def test_it_says_stopped_only_when_the_flush_under_way_is_over() -> None:
         assert (await r.settle())[-1] == effects.SpanStopped(SPAN, AT_10)
 
 
+async def test_it_does_not_crash_when_the_flusher_ends_before_it() -> None:
+    async with rig() as r:
+        r.flusher.leaving_takes_s = 50.0
+        await r.writer.tell(effects.PrepareSpan(SPAN, AT_10))
+        await r.writer.tell(effects.RunSpan(SPAN, Ts(10)))
+        await r.writer.tell(effects.StopSpan(SPAN))
+        await anyio.sleep(10)
+        r.flusher_ref.stop(drain=False)
+        await r.settle()
+        assert not any(isinstance(event, effects.SpanStopped | effects.SpanFailed) for event in r.events)
+        assert r.writer.statistics().is_dead is False, "it ends with its processor"
+
+
 async def test_a_lasting_error_of_a_flush_ends_it() -> None:
     error = RunningError(code="SinkConfig", message="the table is gone; create it again", retryable=False)
     async with rig() as r:
@@ -123,7 +137,7 @@ async def test_a_sink_that_refuses_the_span_fails_it_with_the_reason(monkeypatch
         assert failed.error.table_id == SPAN.table_id
 
 
-async def test_a_sink_that_is_away_is_asked_until_it_is_back_and_people_are_told(
+async def test_a_sink_that_is_away_is_asked_until_it_is_back_and_people_are_notified(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Neither the changefeed nor the table is to blame; and the span can still be stopped meanwhile."""

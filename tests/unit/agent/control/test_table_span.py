@@ -52,7 +52,7 @@ def test_life_of_a_span() -> None:
     assert span.checkpoint == SpanCheckpoint(Ts(12), Ts(12)), "resolved is raised to the checkpoint"
 
 
-def test_run_is_told_to_the_executor_once() -> None:
+def test_run_is_ordered_once() -> None:
     span = LocalSpan(SPAN)
     span.handle_order(Order.PREPARE, AT)
     span.handle_event(effects.SpanPrepared(SPAN))

@@ -10,7 +10,7 @@ from agent.filter import events
 from agent.filter.events import TableRules, rules_for
 from agent.rows.changes import BEFORE_FULL, BEFORE_KEY
 from reactor.records.changefeed import ColumnSelector, EventFilter, FilterConfig
-from tests.unit.agent.changes_build import UNCHANGED, changes, delete, insert, table_schema, truncate, update
+from tests.unit.agent.changes_build import ARROW, UNCHANGED, changes, delete, insert, table_schema, truncate, update
 
 ROWS = [
     insert(1, "a", "x"),
@@ -93,12 +93,21 @@ def test_statements_are_ignored_by_what_they_do_or_say() -> None:
         (FilterConfig(event_filters=(EventFilter(ignore_sql=("(",)),)), "no regular expression"),
         (FilterConfig(event_filters=(EventFilter(ignore_insert_value_expr="prize > 1"),)), "reads prize"),
         (FilterConfig(event_filters=(EventFilter(ignore_insert_value_expr="1 +"),)), "cannot be read"),
+        (FilterConfig(event_filters=(EventFilter(ignore_insert_value_expr="id = 'abc'"),)), "does not fit its columns"),
+        (FilterConfig(event_filters=(EventFilter(ignore_delete_value_expr="id IN (1, 'x')"),)), "does not fit its"),
+        (FilterConfig(event_filters=(EventFilter(ignore_update_old_value_expr="id LIKE 'a'"),)), "does not fit its"),
+        (FilterConfig(event_filters=(EventFilter(ignore_update_new_value_expr="lower(id)='x'"),)), "does not fit"),
         (FilterConfig(column_selectors=(ColumnSelector(matcher=("*.*",), columns=("name",)),)), "leaves out id"),
     ],
 )
 def test_a_config_that_does_not_fit_is_refused(config: FilterConfig, reason: str) -> None:
     with pytest.raises(FilterError, match=reason):
-        events.check(config, table_schema(), key=("id",))
+        events.check(config, table_schema(), ARROW, key=("id",))
+
+
+def test_a_config_that_fits_is_accepted() -> None:
+    item = EventFilter(ignore_insert_value_expr="id = '7' OR name LIKE 'a%'", ignore_delete_value_expr="big IS NULL")
+    events.check(FilterConfig(event_filters=(item,)), table_schema(), ARROW, key=("id",))
 
 
 def test_no_filter_costs_nothing() -> None:

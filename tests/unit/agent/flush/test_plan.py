@@ -12,7 +12,8 @@ from agent.ports.sink import FeedContext, FlushTask
 from agent.rows.batches import SegmentRef
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records.changefeed import LogHead, SchemaChangeKind, SinkMode, TableChange, TableRecord
+from reactor.records.changefeed import SchemaChangeKind, SinkMode, TableChange, TableRecord
+from reactor.records.log_head import LogHead
 
 UPSERT = FeedContext("feed", "delta+file:///lake", SinkMode.UPSERT)
 CHANGELOG = replace(UPSERT, sink_mode=SinkMode.CHANGELOG)
@@ -180,3 +181,10 @@ def test_light_tasks_of_many_tables_go_together() -> None:
     assert sorted(len(group) for group in groups) == [1, 9, 10, 10, 10]
     assert {task for group in groups for task in group} == set(plan.tasks)
     assert group_tasks(plan.tasks[1:4]) == [(task,) for task in plan.tasks[1:4]]
+
+
+def test_what_a_table_skips_is_not_read() -> None:
+    at = position(5)
+    skipping = replace(at, table=at.table.with_(skipped_ts=Ts(25)))
+    [task] = plan_flush([skipping], TEN, limits(40), feed=UPSERT).tasks
+    assert (task.from_ts, task.to_ts, task.segments) == (5, 40, TEN[2:4]), "of the first one the task leaves rows out"

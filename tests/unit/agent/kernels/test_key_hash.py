@@ -61,7 +61,7 @@ def test_the_hash_of_every_type_is_as_it_is_written_down(kind: pa.DataType, valu
     assert key_hash(rows.slice(1, 1), ["k"]).tolist() == [_hash(*words)]
 
 
-def test_columns_go_on_from_each_other_and_no_key_is_zero() -> None:
+def test_columns_continue_from_each_other_and_no_key_is_zero() -> None:
     rows = pa.record_batch([pa.array([1, 2]), pa.array(["a", "b"])], names=["a", "b"])
     assert key_hash(rows, ["a", "b"]).tolist() == [_hash(n, *_words(s)) for n, s in ((1, b"a"), (2, b"b"))]
     assert key_hash(rows, []).tolist() == [0, 0]

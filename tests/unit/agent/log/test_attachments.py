@@ -10,7 +10,7 @@ from agent.log.attachments import Attachment
 from agent.log.retention import Needs
 from agent.log.storage import LogDirectory
 from reactor.ids import Ts
-from reactor.records.changefeed import LogHead
+from reactor.records.log_head import LogHead
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from agent.rows.batches import SegmentRef
 from reactor.errors import EtcdUnreachableError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import InfoKey, LogKey
-from reactor.records.changefeed import Era, LogHead
+from reactor.records.log_head import Era, LogHead
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Delete, Put, Target
 from tests.unit.agent.log_build import name
@@ -77,7 +77,7 @@ async def test_segments_move_the_position_only_with_whole_transactions() -> None
     assert (head.last_seq, head.complete_seq, head.resolved_ts, head.resolved_time) == (3, 3, 30, 2.0)
 
 
-async def test_a_new_writer_goes_on_behind_the_last_finished_transaction() -> None:
+async def test_a_new_writer_continues_behind_the_last_finished_transaction() -> None:
     etcd = MemoryEtcd()
     old, new = writer(etcd, "old"), writer(etcd, "new")
     await old.take_over(Ts(0))
@@ -157,7 +157,7 @@ async def test_taking_over_survives_a_lost_answer() -> None:
     assert log.head.writer == "a"
 
 
-async def test_a_position_never_goes_back_but_its_time_goes_on() -> None:
+async def test_a_position_never_goes_back_but_its_time_continues() -> None:
     etcd = MemoryEtcd()
     log = writer(etcd)
     await log.take_over(Ts(50))
@@ -192,8 +192,8 @@ async def test_a_log_shares_no_epoch_with_an_earlier_one_of_the_same_name() -> N
 async def test_who_wrote_for_a_changefeed_that_is_gone_is_fenced_also_when_another_has_its_name() -> None:
     etcd = MemoryEtcd()
     created = etcd.txn([], [Put(_INFO, b"first")]).revision
-    life = Compare(_INFO, Target.CREATE_REVISION, created)
-    log = LogWriter(EtcdHeadStore(MemoryClient(etcd), _KEY, life=life), capture=CaptureId("a"))
+    guard = Compare(_INFO, Target.CREATE_REVISION, created)
+    log = LogWriter(EtcdHeadStore(MemoryClient(etcd), _KEY, guard=guard), capture=CaptureId("a"))
     await log.take_over(Ts(5))
     etcd.txn([], [Delete(_INFO), Delete(str(_KEY))])
     with pytest.raises(LogFencedError, match="removed"):

@@ -8,7 +8,7 @@ from agent.errors import LogError
 from agent.log.reader import LogReader
 from agent.log.storage import LogDirectory
 from reactor.ids import Ts
-from reactor.records.changefeed import Era
+from reactor.records.log_head import Era
 from tests.unit.agent.log_build import batch, directory, head, name, put
 
 

@@ -6,7 +6,7 @@ from agent.log.retention import Needs, Removal, plan
 from agent.log.segment import SegmentName
 from agent.ports.log_storage import Entry
 from reactor.ids import Ts
-from reactor.records.changefeed import Era, LogHead
+from reactor.records.log_head import Era, LogHead
 from tests.unit.agent.log_build import head, name
 
 

@@ -1,5 +1,7 @@
 """Segments: what is written is read back table by table, and damage is one line."""
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,13 @@ def test_the_marker_tells_one_storage_from_another(tmp_path: Path) -> None:
     storage.claim(second, cluster_id="c1", expected=None)
     with pytest.raises(LogStorageMismatchError):
         storage.claim(second, cluster_id="c1", expected=marker)
+
+
+def test_captures_that_begin_at_once_leave_one_marker(tmp_path: Path) -> None:
+    for number in range(20):
+        claim = partial(storage.claim, str(tmp_path / str(number)), cluster_id="c", expected=None)
+        with ThreadPoolExecutor(4) as threads:
+            assert len({one.result() for one in [threads.submit(claim) for _ in range(4)]}) == 1
 
 
 def test_a_segment_of_a_later_format_is_refused_by_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

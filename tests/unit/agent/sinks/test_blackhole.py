@@ -25,7 +25,7 @@ def test_changes_are_counted_and_dropped() -> None:
 
 def test_nothing_is_recorded() -> None:
     sink = open_sink("blackhole://", changefeed="feed", mode=SinkMode.UPSERT)
-    [staged] = sink.writer().stage(table_schema(), "0", iter([changes([insert(1, "a", "x")]).after]), Ts(100))
+    [staged] = sink.writer().stage(RECORD, "0", iter([changes([insert(1, "a", "x")]).after]), Ts(100))
     assert staged.rows == 1
     sink.load(RECORD, table_schema(), ARROW, [staged])
     assert sink.committed_ts(RECORD, TableSpan(16384)) is None

@@ -2,15 +2,19 @@
 
 import pytest
 
-from agent.errors import UnitFencedError
+from agent.errors import LogFencedError, UnitFencedError
+from agent.ports.source import Position
 from agent.units.records import UnitRecords
-from reactor.ids import ChangefeedId
-from reactor.keys import InfoKey, UnitKey
-from reactor.records.changefeed import Unit, UnitRecord, UnitStage
+from agent.units.renewal import begun_again, tables_now
+from reactor.ids import MAX_TS, ChangefeedId, Ts
+from reactor.keys import DdlKey, InfoKey, LogKey, UnitKey
+from reactor.records.changefeed import DdlRecord, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.log_head import LogHead
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Delete, Put, Target
 
 _KEY = UnitKey("c", "default", ChangefeedId("feed"), "main")
+_LOG = LogKey("c", "default", ChangefeedId("feed"), "main")
 _INFO = str(InfoKey("c", "default", ChangefeedId("feed")))
 
 
@@ -36,10 +40,73 @@ async def test_an_older_order_is_refused() -> None:
 async def test_a_unit_of_a_changefeed_that_is_gone_leaves_nothing(*, is_created_anew: bool) -> None:
     etcd = MemoryEtcd()
     created = etcd.txn([], [Put(_INFO, b"first")]).revision
-    records = UnitRecords(MemoryClient(etcd), _KEY, life=Compare(_INFO, Target.CREATE_REVISION, created))
+    records = UnitRecords(MemoryClient(etcd), _KEY, guard=Compare(_INFO, Target.CREATE_REVISION, created))
     etcd.txn([], [Delete(_INFO)])
     if is_created_anew:
         etcd.txn([], [Put(_INFO, b"second")])
     with pytest.raises(UnitFencedError, match="removed"):
         await records.write(record(3))
     assert etcd.get(str(_KEY)) is None
+
+
+async def test_what_the_owner_says_of_the_position_stays() -> None:
+    """Also under the hands of a worker that has not heard of it."""
+    etcd = MemoryEtcd()
+    records = UnitRecords(MemoryClient(etcd), _KEY)
+    await records.write(record(3))
+    etcd.txn([], [Put(str(_KEY), record(3).with_(lost_ts=MAX_TS).encode())])
+    await records.write(record(4))
+    assert await records.read() == record(4).with_(lost_ts=MAX_TS)
+
+
+async def test_a_new_position_comes_with_the_log_and_without_the_schema_changes_of_before() -> None:
+    etcd = MemoryEtcd()
+    records = UnitRecords(MemoryClient(etcd), _KEY)
+    await records.write(record(3))
+    changes = [DdlKey("c", "default", ChangefeedId("feed"), ts) for ts in range(1, 200)]
+    for key in changes:
+        etcd.txn([], [Put(str(key), DdlRecord(ts=Ts(key.ts)).encode())])
+    head = LogHead(
+        epoch=5, first_seq=2, last_seq=9, complete_seq=8, resolved_ts=Ts(300), attachment="position-5-x.json"
+    )
+    etcd.txn([], [Put(str(_LOG), head.encode())])
+    after = begun_again(record(3), Position(Ts(500), "there"))
+    for _ in range(2):  # its first answer may have been lost
+        await records.renew(after, _LOG, Position(Ts(500), "there"))
+    assert await records.read() == after
+    assert (after.lost_ts, after.start_position) == (500, "there")
+    assert not any(etcd.get(str(key)) for key in changes)
+    stored = etcd.get(str(_LOG))
+    assert stored is not None
+    new = LogHead.decode(stored.value, key=str(_LOG))
+    assert (new.epoch, new.first_seq, new.complete_seq, new.attachment) == (6, 10, 9, "")
+    assert (new.resolved_ts, new.removed_ts, new.position) == (500, 500, "there")
+
+
+async def test_an_older_order_takes_no_position_and_none_behind_the_log() -> None:
+    etcd = MemoryEtcd()
+    records = UnitRecords(MemoryClient(etcd), _KEY)
+    await records.write(record(3))
+    start = Position(Ts(500))
+    with pytest.raises(UnitFencedError, match="epoch 3"):
+        await records.renew(begun_again(record(2), start), _LOG, start)
+    etcd.txn([], [Put(str(_LOG), LogHead(resolved_ts=Ts(500)).encode())])
+    with pytest.raises(LogFencedError, match="past the new position"):
+        await records.renew(begun_again(record(3), start), _LOG, start)
+    assert await records.read() == record(3)
+
+
+def test_tables_lie_where_they_lay_unless_they_have_another_name() -> None:
+    known = [
+        TableRecord.new(1, "s", "a/b", start_ts=Ts(7)),
+        TableRecord.new(2, "s", "old", start_ts=Ts(8)),
+        TableRecord.new(3, "s", "gone"),
+    ]
+    known[0] = known[0].with_(location="elsewhere")
+    found = [TableRecord.new(id, "s", name, start_ts=Ts(99)) for id, name in ((1, "a/b"), (2, "n/w"), (4, "c"))]
+    tables = tables_now(known, found)
+    assert [(table.name, table.path, table.start_ts) for table in tables] == [
+        ("a/b", "elsewhere", 7),
+        ("n/w", "s/n!2Fw", 8),
+        ("c", "s/c", 0),
+    ]

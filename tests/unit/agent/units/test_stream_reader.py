@@ -111,7 +111,7 @@ def test_what_comes_while_a_cut_is_on_its_way_is_one_cut_afterwards() -> None:
         assert (bench.cuts[1].first_ts, bench.cuts[1].last_ts) == (200, 400)
 
 
-def test_when_no_arena_is_free_it_stops_reading_and_goes_on_reporting() -> None:
+def test_when_no_arena_is_free_it_stops_reading_and_continues_reporting() -> None:
     with running(settings(arenas=2)) as bench:
         bench.feed(transaction(100, b"x" * 3900), transaction(200, b"y" * 3900), transaction(300, b"z" * 3900))
         bench.wait(lambda: len(bench.cuts) == 1)

@@ -15,11 +15,11 @@ from structlog.testing import capture_logs
 from capture.api import http
 from capture.api.client import Client, RemoteError
 from capture.api.http import FORWARDED_FROM, create_app
-from capture.api.port import ChangefeedSpec, ChangefeedUpdate, TableDiff
+from capture.api.port import ChangefeedSpec, ChangefeedUpdate, KeyRepair, RepairAsked, TableDiff, TableRepair
 from capture.errors import ServerUnreachableError, StillRunningError
 from reactor.errors import EtcdUnreachableError, OwnerNotFoundError
 from reactor.records.changefeed import FeedState, SinkMode
-from tests.unit.capture.fakes import MemoryCluster
+from tests.unit.capture.fakes import MemoryAccess, MemoryCluster
 
 SPEC = ChangefeedSpec(changefeed_id="feed", source_uri="postgresql://u:geheim@h/d", sink_uri="delta+file:///lake")
 
@@ -28,7 +28,7 @@ class AppTransport(httpx.BaseTransport):
     """The application behind the blocking client, without a socket."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
-        self._app = create_app(cluster)
+        self._app = create_app(cluster, MemoryAccess(), names=("weir",))
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         async def call() -> httpx.Response:
@@ -45,12 +45,14 @@ class AppTransport(httpx.BaseTransport):
 
 @contextmanager
 def client_of(cluster: MemoryCluster) -> Iterator[Client]:
-    with Client("http://weir", transport=AppTransport(cluster)) as client:
+    with Client("http://weir", token="secret", transport=AppTransport(cluster)) as client:
         yield client
 
 
 async def call(cluster: MemoryCluster, method: str, path: str, **arguments: object) -> httpx.Response:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(create_app(cluster)), base_url="http://weir") as client:
+    app = create_app(cluster, MemoryAccess(), names=("weir",))
+    known = {"authorization": "Bearer secret"}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://weir", headers=known) as client:
         return await client.request(method, path, **arguments)  # type: ignore[arg-type]
 
 
@@ -64,6 +66,8 @@ def test_a_changefeed_lives_through_the_client() -> None:
         assert [feed.id for feed in client.list()] == ["feed"]
         assert client.pause("feed").state is FeedState.STOPPED
         assert client.resume("feed", overwrite_checkpoint_ts=7).checkpoint_ts == 7
+        client.pause("feed")
+        assert client.resume("feed", resync=True).state is FeedState.NORMAL
         assert client.tables("feed") == []
         client.remove("feed")
         assert client.list() == []
@@ -82,6 +86,19 @@ def test_operators_commands_go_through_the_client() -> None:
         assert client.move_table("feed", "public.t", "capture-1").spans == 1
         assert client.split("feed", "public.t", 4).wanted == 4
         assert client.split("feed", "public.t").wanted == 6
+        assert client.resync_table("feed", "public.t").resyncing
+        assert cluster.resynced == ["public.t"]
+        assert not client.cancel_resync("feed", "public.t").resyncing
+        assert cluster.resynced == []
+        assert client.pause_table("feed", "public.t").ts == 7
+        assert client.resume_table("feed", "public.t").notices == ()
+        assert client.skip_table("feed", "public.t", 9, confirmed=True).notices == ("changes are left out",)
+        assert cluster.steps == ["pause public.t", "resume public.t", "skip to 9 public.t"]
+        with pytest.raises(RemoteError, match="confirm that"):
+            client.skip_table("feed", "public.t", 9)
+        assert client.add_table("feed", "public.t").changefeed.id == "feed"
+        assert client.remove_table("feed", "public.t").changefeed.id == "feed"
+        assert cluster.steps[3:] == ["add public.t", "remove public.t"]
         client.rebalance("feed")
         assert client.drain("capture-1").remaining == 2
         assert client.resign_owner().owner == "capture-2"
@@ -91,6 +108,15 @@ def test_the_members_answer_for_themselves() -> None:
     with client_of(MemoryCluster(is_owner=False)) as client:
         assert client.status().cluster_id == "test"
         assert client.health().problem == "no owner"
+
+
+async def test_a_capture_that_waits_is_not_ready_and_says_for_what() -> None:
+    for is_owner, status, waits_for in ((True, 200, ""), (False, 503, "this capture waits for Spark")):
+        transport = httpx.ASGITransport(create_app(MemoryCluster(is_owner=is_owner), MemoryAccess(), names=("weir",)))
+        async with httpx.AsyncClient(transport=transport, base_url="http://weir") as client:
+            answer = await client.get("/ready")
+        expected = {"ready": is_owner, "waits_for": waits_for, "is_fit": True}
+        assert (answer.status_code, answer.json()) == (status, expected)
 
 
 def test_the_owner_knows_all_captures() -> None:
@@ -201,9 +227,9 @@ async def test_an_owner_that_does_not_answer_is_503() -> None:
     assert (answer.status_code, answer.json()["error_code"]) == (503, "OwnerUnreachable")
 
 
-async def test_an_owner_that_stands_still_is_asked_no_longer_than_it_is_owner(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_owner_that_hangs_is_asked_no_longer_than_it_is_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes the connection, as a stopped process does, and answers nothing."""
-    monkeypatch.setattr(http, "_OWNER_LOOK_S", 0.01)
+    monkeypatch.setattr(http, "_OWNER_POLL_S", 0.01)
     monkeypatch.setattr(http, "_LAST_WORDS_S", 0.01)
     answered = anyio.Event()
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listeners:
@@ -242,6 +268,16 @@ def test_differences_are_listed() -> None:
         assert client.diff("feed") == cluster.diffs
 
 
+def test_repairs_are_asked_for_by_table() -> None:
+    cluster = MemoryCluster()
+    keys = (KeyRepair(key={"id": "1"}, what="inserted"),)
+    cluster.repairs = [TableRepair(table="public.t", ts=9, keys=keys), TableRepair(table="public.u", ts=9)]
+    with client_of(cluster) as client:
+        client.create(SPEC)
+        [found] = client.repair("feed", RepairAsked(tables=("public.t",), dry_run=True))
+        assert (found.table, found.keys, found.dry_run) == ("public.t", keys, True)
+
+
 def test_nobody_at_the_url() -> None:
     with (
         Client("127.0.0.1:1") as client,
@@ -260,7 +296,7 @@ def test_somebody_else_at_the_url(content: bytes, status: int) -> None:
         client.query("feed")
 
 
-async def test_a_job_that_still_runs_is_accepted_and_says_so() -> None:
+async def test_a_job_that_still_runs_is_accepted_and_reports_it() -> None:
     cluster = MemoryCluster()
     cluster.breaks_with = StillRunningError("it is still running; query it")
     answer = await call(cluster, "GET", "/api/v2/changefeeds")

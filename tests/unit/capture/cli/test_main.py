@@ -1,25 +1,33 @@
 """The command line against a real HTTP server over a cluster in memory: what is printed, where, and the exit code."""
 
+import io
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.from_thread
+import pyarrow.parquet as pq
 import pytest
+from structlog.testing import capture_logs
 
-from capture.api.port import TableDiff
+from capture.api.port import KeyRepair, TableDiff, TableRepair, TableResyncView
+from capture.cli import secrets, tables
 from capture.cli.main import main
 from capture.config import ServerSettings, load_server_settings
 from capture.embedded.places import free_port
 from capture.errors import ConfigError, JobRefusedError
+from capture.security.key_file import make_file, read_keys
+from capture.security.secrets import Keeper
 from capture.server import running
 from capture.terminal import console
 from reactor import failpoints
 from reactor.errors import EtcdUnreachableError
+from reactor.views import ChangefeedView, HeldView, ResyncView
 from tests.unit.capture.fakes import MemoryCluster, MemoryMember
 
 URIS = ["--source-uri", "postgresql://u:geheim@h/d", "--sink-uri", "delta+file:///lake"]
@@ -42,6 +50,13 @@ def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemoryMember]:
 
 
 @pytest.fixture(autouse=True)
+def _quiet_server() -> Iterator[None]:
+    """It runs in this process, and must not log between what commands print."""
+    with capture_logs():
+        yield
+
+
+@pytest.fixture(autouse=True)
 def cluster(member: MemoryMember, monkeypatch: pytest.MonkeyPatch) -> MemoryCluster:
     monkeypatch.setenv("WEIR_SERVER", f"http://{member.settings.addr}")
     monkeypatch.delenv("WEIR_DEBUG", raising=False)
@@ -54,6 +69,8 @@ def test_a_changefeed_from_creation_to_removal(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == "changefeed feed is created: postgresql://u:***@h/d → delta+file:///lake\n"
     assert main(["changefeed", "pause", "-c", "feed"]) == 0
     assert main(["changefeed", "resume", "-c", "feed", "--overwrite-checkpoint-ts", "9"]) == 0
+    assert main(["changefeed", "pause", "-c", "feed"]) == 0
+    assert main(["changefeed", "resume", "-c", "feed", "--resync", "--wait"]) == 0
     assert main(["changefeed", "query", "-c", "feed"]) == 0
     assert "checkpoint_ts  9" in capsys.readouterr().out
     assert main(["changefeed", "list"]) == 0
@@ -74,6 +91,7 @@ def test_a_changefeed_from_creation_to_removal(capsys: pytest.CaptureFixture[str
         ["changefeed", "rewind", "-c", "stopped", "--ts", "7"],
         ["changefeed", "move-table", "-c", "feed", "--table", "public.t", "--capture", "capture-1"],
         ["changefeed", "split", "-c", "feed", "--table", "public.t"],
+        ["table", "resync", "-c", "feed", "--table", "public.t"],
         ["changefeed", "join", "-c", "feed", "--table", "public.t"],
         ["changefeed", "rebalance", "-c", "feed"],
         ["capture", "list"],
@@ -82,6 +100,7 @@ def test_a_changefeed_from_creation_to_removal(capsys: pytest.CaptureFixture[str
         ["owner", "resign"],
         ["tables", "-c", "feed"],
         ["diff", "-c", "feed"],
+        ["repair", "-c", "feed"],
         ["version"],
     ],
     ids=lambda command: "-".join(command[:2]),
@@ -98,7 +117,7 @@ def test_json_is_one_document_on_stdout(command: list[str], capsys: pytest.Captu
     assert "geheim" not in captured.out
 
 
-def test_a_changefeed_that_runs_is_paused_to_be_changed_and_goes_on(
+def test_a_changefeed_that_runs_is_paused_to_be_changed_and_continues(
     capsys: pytest.CaptureFixture[str], cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
@@ -120,6 +139,63 @@ async def refused(*_: object) -> None:
 
 def state_of(cluster: MemoryCluster) -> str:
     return cluster.feeds["feed"].state.value
+
+
+def test_a_table_that_is_copied_again_is_waited_for(
+    capsys: pytest.CaptureFixture[str], cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
+    resync = ["table", "resync", "-c", "feed", "--table", "public.t"]
+    copying = ResyncView(table="public.t", table_id=1, stage="copying", rows_done=5, rows_total=9, seconds_left=2.0)
+    held = HeldView(table="public.t", table_id=1, stage="held", code="TableHeld")
+    feed = cluster.feeds["feed"]
+    for last, code, said in ((), 0, "flows"), ((held,), 1, "is held; `weir tables` shows why"):
+        answers = iter([{"resyncs": (copying,)}, {"resyncs": (copying,), "held": (held,)}, {"held": last}])
+
+        async def query(_self: MemoryCluster, _id: str, answers: Any = answers) -> ChangefeedView:
+            return feed.model_copy(update=next(answers))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(MemoryCluster, "query", query)
+            patched.setattr(tables, "_POLL_S", 0.0)
+            patched.setattr(MemoryCluster, "resync_table", resynced)
+            capsys.readouterr()
+            assert main([*resync, "--wait"]) == code
+        assert capsys.readouterr().out == f"public.t {said}\n"
+    assert main(resync) == 0
+    assert "public.t is copied again; `weir changefeed query -c feed`" in capsys.readouterr().out
+    assert main([*resync, "--cancel"]) == 0
+    assert capsys.readouterr().out == "public.t is left as it is\n"
+
+
+def test_a_table_is_paused_resumed_and_skips_what_was_confirmed(
+    capsys: pytest.CaptureFixture[str], cluster: MemoryCluster
+) -> None:
+    assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
+    of_table = ["-c", "feed", "--table", "public.t"]
+    capsys.readouterr()
+    assert main(["table", "pause", *of_table]) == 0
+    assert capsys.readouterr().out == "public.t is paused at 7; `weir table resume` continues it\n"
+    assert main(["table", "resume", *of_table]) == 0
+    assert "public.t continues from 7" in capsys.readouterr().out
+    assert main(["table", "add", *of_table]) == 0
+    assert "public.t joins, and is copied" in capsys.readouterr().out
+    assert main(["table", "add", *of_table, "--wait"]) == 0
+    assert capsys.readouterr().out == "public.t flows\n"
+    assert main(["table", "remove", *of_table]) == 0
+    assert capsys.readouterr().out == "public.t is no longer replicated; the sink's table stays as it is\n"
+    assert main(["table", "skip", *of_table, "--ts", "9"]) == 1
+    assert capsys.readouterr().err == "error: confirm that\n"
+    assert main(["table", "skip", *of_table, "--ts", "9", "--yes"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "public.t continues behind 9\n"
+    assert "warning: changes are left out\n" in shown.err
+    assert main(["table", "skip", *of_table, "--ts", "9", "--yes", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["notices"] == ["changes are left out"]
+
+
+async def resynced(_: MemoryCluster, changefeed_id: str, table: str) -> TableResyncView:
+    return TableResyncView(changefeed_id=changefeed_id, table=table)
 
 
 def test_operators_commands_say_what_they_did(
@@ -158,6 +234,78 @@ def test_drain_waits_until_the_capture_is_empty(
     assert capsys.readouterr().err.startswith("error: capture capture-1 still has 9")
 
 
+def test_secrets_come_on_standard_input(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    create = ["changefeed", "create", "-c", "feed", "--sink-uri", "-", "--source-uri"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a b@/c\ndelta+file:///lake\n"))
+    assert main([*create, "postgresql://u@h/d", "--ask-password"]) == 0
+    spec = cluster.specs["feed"]
+    assert (spec.source_uri, spec.sink_uri) == ("postgresql://u:a%20b%40%2Fc@h/d", "delta+file:///lake")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("postgresql://u:p@h/d\ndelta+file:///lake\n"))
+    assert main(["changefeed", "update", "-c", "feed", "--source-uri", "-", "--dry-run"]) == 1  # it runs
+    cluster.feeds.clear()
+    monkeypatch.setattr(sys, "stdin", io.StringIO("postgresql://u:p@h/d\ndelta+file:///lake\n"))
+    assert main([*create, "-"]) == 0
+    assert cluster.specs["feed"].source_uri == "postgresql://u:p@h/d"
+
+
+@pytest.mark.parametrize(
+    ("given", "typed", "reason"),
+    [
+        (["--source-uri", "-"], "", "no source URI was given"),
+        (["--source-uri", "postgresql://u@h/d", "--ask-password"], "\n", "no password of the source's user was given"),
+        (["--source-uri", "postgresql://u:p@h/d", "--ask-password"], "x\n", "no password beside the one"),
+        (["--source-uri", "postgresql://h/d", "--ask-password"], "x\n", "must name a user"),
+    ],
+)
+def test_secrets_that_do_not_come(
+    given: list[str],
+    typed: str,
+    reason: str,
+    cluster: MemoryCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
+    assert main(["changefeed", "create", "-c", "feed", "--sink-uri", "delta+file:///lake", *given]) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: ")
+    assert reason in shown
+    assert shown.count("\n") == 1
+    assert cluster.specs == {}
+
+
+def test_a_key_is_added_and_the_change_waits_for_captures(
+    cluster: MemoryCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(secrets, "_POLL_S", 0.0)
+    file = tmp_path / "secret.key"
+    make_file(file)
+    assert main(["secret", "new-key", str(file)]) == 0
+    assert read_keys(file)[-1].decode() not in capsys.readouterr().out
+    assert len(Keeper.from_file(file).fingerprints) == 2
+    cluster.lacking = ("capture-1", "capture-2", "capture-3")
+    assert main(["secret", "rotate", "--timeout", "0"]) == 1
+    assert "is not at every capture; give it to: capture-2; capture-3" in capsys.readouterr().err
+    assert main(["secret", "rotate"]) == 0
+    assert "(2 changefeeds sealed again)" in capsys.readouterr().out
+    assert main(["secret", "new-key", str(tmp_path / "none")]) == 1
+    assert "cannot read the secret key file" in capsys.readouterr().err
+
+
+def test_a_check_creates_nothing(capsys: pytest.CaptureFixture[str], cluster: MemoryCluster) -> None:
+    cluster.notices = ("mind the gap",)
+    assert main(["changefeed", "create", "-c", "feed", *URIS, "--check"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == "changefeed feed can be created: postgresql://u:***@h/d → delta+file:///lake\n"
+    assert shown.err == "warning: mind the gap\n"
+    assert main(["changefeed", "create", "-c", "feed", *URIS, "--check", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["notices"] == ["mind the gap"]
+    assert cluster.feeds == {}
+    assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
+    assert main(["changefeed", "create", "-c", "feed", *URIS, "--check"]) == 1
+    assert "feed exists" in capsys.readouterr().err
+
+
 def test_what_create_has_found_out_is_a_warning(capsys: pytest.CaptureFixture[str], cluster: MemoryCluster) -> None:
     cluster.notices = ("this table will be held: table a... cannot be a directory",)
     assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
@@ -176,6 +324,30 @@ def test_differences_are_not_success(capsys: pytest.CaptureFixture[str], cluster
     assert main(["diff", "-c", "feed", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert (document["equal"], document["waiting"], document["tables"][1]["table"]) == (False, 0, "a.u")
+
+
+def test_rows_that_would_be_repaired_are_shown_and_written(
+    capsys: pytest.CaptureFixture[str], cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
+    keys = (KeyRepair(key={"id": "7"}, what="updated", columns=("note",)), KeyRepair(key={"id": "9"}, what="deleted"))
+    cluster.repairs = [TableRepair(table="a.t", ts=5, keys=keys), TableRepair(table="a.u", refused="it has no key")]
+    file = tmp_path / "rows.parquet"
+    capsys.readouterr()
+    assert main(["repair", "-c", "feed", "--table", "a.t", "--dry-run", "--parquet", str(file)]) == 1
+    shown = capsys.readouterr().out
+    assert "id=7" in shown
+    assert shown.splitlines()[-1] == "2 rows differ"
+    assert pq.read_table(file).to_pylist() == [
+        {"table": "a.t", "ts": 5, "key": [("id", "7")], "what": "updated", "columns": ["note"]},
+        {"table": "a.t", "ts": 5, "key": [("id", "9")], "what": "deleted", "columns": []},
+    ]
+    assert main(["repair", "-c", "feed", "--table", "a.t"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "2 rows repaired"
+    assert main(["repair", "-c", "feed"]) == 1
+    assert "a.u is left as it is: it has no key" in capsys.readouterr().out
+    assert main(["repair", "-c", "feed", "--parquet", str(tmp_path / "none" / "x")]) == 1
+    assert "cannot write" in capsys.readouterr().err
 
 
 def test_tables_that_wait_are_not_success(capsys: pytest.CaptureFixture[str], cluster: MemoryCluster) -> None:

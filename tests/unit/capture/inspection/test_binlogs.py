@@ -176,7 +176,7 @@ def test_an_event_that_cannot_be_read_does_not_hide_the_next(
     assert err.startswith("error: not all of ")
 
 
-def test_an_encrypted_binlog_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_encrypted_binlog_reports_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = BinlogFile("10.11.6-MariaDB-log").add(wire.START_ENCRYPTION, bytes(17))
     at = file.size
     file.data += b"\x12\x34" * 40

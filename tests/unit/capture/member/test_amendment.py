@@ -1,22 +1,33 @@
 """What source and sink have a say in before a changefeed is changed or set back; the owner is played."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import pytest
 
 from agent.errors import PositionLostError, SinkConfigError
+from agent.filter.tables import TableFilter
 from capture.api.port import ChangefeedUpdate, FieldChange
-from capture.errors import JobRefusedError
+from capture.errors import ConfigError, JobRefusedError
 from capture.member import amendment
 from capture.member.cluster_service import ClusterService
 from capture.member.services import DataPlane
-from capture.security.secrets import Keeper, new_key
+from capture.security.key_file import new_key
+from capture.security.secrets import Keeper
 from owner import jobs
 from owner.feed.amendment import Difference
 from reactor.errors import WeirError
 from reactor.ids import ChangefeedId, Ts
-from reactor.records.changefeed import ChangefeedInfo, FeedState, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import (
+    ChangefeedConfig,
+    ChangefeedInfo,
+    FeedState,
+    FilterConfig,
+    TableRecord,
+    Unit,
+    UnitRecord,
+    UnitStage,
+)
 from reactor.records.partitioning import TablePartitioning
 from reactor.views import ChangefeedView
 
@@ -50,7 +61,15 @@ class PlayedDataPlane:
         self.keeper = Keeper(new_key())
         self.refusal: WeirError | None = None
         self.checked: list[str] = []
+        self.asked: list[tuple[str | None, str | None]] = []
         self._recorded = recorded
+        self.there = (*TABLES, TableRecord(table_id=3, schema_name="aside", name="t3", key=("id",)))
+        self.published: list[str] = []
+
+    def check_reach(self, *, source: str | None = None, sink: str | None = None) -> None:
+        self.asked.append((source, sink))
+        if sink == "delta+file:///forbidden":
+            raise ConfigError("the sink delta+file:///forbidden is not allowed (setting sink-prefixes: x)")
 
     async def recorded(
         self, info: ChangefeedInfo, unit: UnitRecord, partitionings: Mapping[int, TablePartitioning]
@@ -59,6 +78,13 @@ class PlayedDataPlane:
         if self.refusal:
             raise self.refusal
         return tuple(Ts(ts) for ts in self._recorded)
+
+    async def discover(self, info: ChangefeedInfo) -> tuple[TableRecord, ...]:
+        rules = TableFilter(info.config.filter.rules)
+        return tuple(table for table in self.there if rules.wants(table.schema_name, table.name))
+
+    async def publish(self, info: ChangefeedInfo, tables: Sequence[TableRecord]) -> None:
+        self.published += [table.name for table in tables]
 
     async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
         self.checked.append(info.source.masked)
@@ -118,6 +144,16 @@ async def test_what_source_or_sink_refuse_never_reaches_the_owner(refusal: WeirE
     assert service.asked == []
 
 
+async def test_only_what_changes_must_be_allowed_and_it_is_asked_first() -> None:
+    service, data_plane = PlayedService(SYNC), PlayedDataPlane()
+    await update(service, data_plane, ChangefeedUpdate(source_uri=SOURCE, sink_uri="delta+file:///other"))
+    assert data_plane.asked == [(None, "delta+file:///other")]
+    service, data_plane = PlayedService(SYNC), PlayedDataPlane()
+    with pytest.raises(ConfigError, match="setting sink-prefixes"):
+        await update(service, data_plane, ChangefeedUpdate(sink_uri="delta+file:///forbidden"))
+    assert (data_plane.checked, service.asked) == ([], [])
+
+
 async def test_a_snapshot_on_its_way_does_not_change_its_destination() -> None:
     service, data_plane = PlayedService(LOAD), PlayedDataPlane()
     with pytest.raises(JobRefusedError, match="is on its way to delta"):
@@ -131,7 +167,7 @@ async def test_what_runs_is_left_for_the_owner_to_refuse() -> None:
     assert data_plane.checked == []
 
 
-async def test_rewind_says_from_where_each_table_goes_on() -> None:
+async def test_rewind_says_from_where_each_table_continues() -> None:
     assert await rewind(PlayedService(SYNC), PlayedDataPlane((150, 250)), 200) == {"public.t1": 150, "public.t2": 250}
     assert await rewind(PlayedService(SYNC), PlayedDataPlane(()), 200) == {"public.t1": 200, "public.t2": 200}
 
@@ -141,3 +177,48 @@ async def test_rewind_that_no_table_of_the_sink_would_notice_is_refused() -> Non
     with pytest.raises(JobRefusedError, match=r"the sink records 210 for public\.t2 .*going back to 200 would change"):
         await rewind(service, PlayedDataPlane((300, 210)), 200)
     assert service.asked == []
+
+
+def rules(*texts: str) -> ChangefeedConfig:
+    return ChangefeedConfig(filter=FilterConfig(rules=texts))
+
+
+async def moved(data_plane: PlayedDataPlane, *texts: str, unit: UnitRecord = SYNC, table: str = "") -> jobs.Update:
+    """From a filter of one schema."""
+    service = PlayedService(unit)
+    before = feed(data_plane, FeedState.NORMAL).with_(config=rules("public.*"))
+    asked = ChangefeedUpdate(config=rules(*texts))
+    await amendment.update(cast("ClusterService", service), cast("DataPlane", data_plane), before, asked, table=table)
+    (job,) = service.asked
+    assert isinstance(job, jobs.Update)
+    return job
+
+
+async def test_another_filter_says_which_tables_join_and_leave() -> None:
+    data_plane = PlayedDataPlane()
+    job = await moved(data_plane, "*.*", "!public.t1")
+    assert (job.joining, job.leaving, data_plane.published) == ((("aside", "t3"),), (1,), ["t3"])
+    job = await moved(data_plane, "public.*")
+    assert (job.joining, job.leaving) == (None, ()), "the rules are the same"
+    job = await moved(data_plane, "*.*", unit=LOAD)
+    assert job.joining is None, "the owner refuses it: no log is followed yet"
+
+
+async def test_what_was_wanted_before_joins_only_if_it_is_named() -> None:
+    """It was left out for a reason."""
+    data_plane = PlayedDataPlane()
+    data_plane.there = (*data_plane.there, TableRecord(table_id=4, schema_name="public", name="t4", key=("id",)))
+    assert (await moved(data_plane, "*.*")).joining == (("aside", "t3"),)
+    assert (await moved(data_plane, "public.*", table="public.t4")).joining == (("public", "t4"),)
+    waiting = SYNC.with_(joining=(("public", "t4"),))
+    assert (await moved(data_plane, "public.*", "a.*", unit=waiting)).joining == (("public", "t4"),)
+
+
+async def test_a_filter_that_cannot_be_followed_is_refused() -> None:
+    data_plane = PlayedDataPlane()
+    with pytest.raises(JobRefusedError, match="none of its tables"):
+        await moved(data_plane, "aside.*")
+    data_plane.there = (TableRecord(table_id=3, schema_name="aside", name="t3"),)
+    with pytest.raises(JobRefusedError, match=r"aside.t3 has no key"):
+        await moved(data_plane, "*.*")
+    assert data_plane.published == []

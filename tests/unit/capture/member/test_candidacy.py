@@ -17,7 +17,7 @@ from reactor.errors import NotOwnerError, SessionDoneError
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.membership.session import Session, open_session
 from reactor.messages import Header, Heartbeat, Message
-from reactor.records.changefeed import CaptureInfo
+from reactor.records.capture import CaptureInfo
 from reactor.settings import ReactorSettings
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.worker import EtcdWorker
@@ -79,7 +79,7 @@ async def test_who_is_not_elected_sends_askers_away() -> None:
                 await second.submit(jobs.List(""))
 
 
-async def test_a_seat_given_up_goes_to_the_next_and_its_askers_are_told() -> None:
+async def test_a_seat_given_up_goes_to_the_next_and_its_askers_are_answered() -> None:
     etcd = MemoryEtcd()
     async with member(etcd, "a") as (first, _):
         await until_owner(first)
@@ -120,7 +120,7 @@ async def test_who_asks_while_the_owner_ends_hears_so_at_once() -> None:
     assert heard == [ended_at]
 
 
-async def test_who_leaves_never_stands_again() -> None:
+async def test_who_leaves_never_campaigns_again() -> None:
     etcd = MemoryEtcd()
     async with member(etcd, "a") as (candidacy, _):
         await until_owner(candidacy)

@@ -13,7 +13,7 @@ from capture.errors import ActorDeadError, MailboxFullError, PortInUseError
 from capture.member import capture_actor
 from capture.member.capture_actor import CaptureActor, CaptureMemory, LeaveCluster
 from capture.member.membership import Base, Membership
-from reactor.errors import SessionDoneError
+from reactor.errors import EtcdUnreachableError, SessionDoneError
 from reactor.restarts import RestartPolicy
 from reactor.store.port import EtcdClient
 
@@ -99,7 +99,7 @@ async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
 async def test_it_is_a_member_until_it_is_asked_to_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(monkeypatch) as r:
         life = await r.settle()
-        assert r.memory.life is cast("Membership", life)
+        assert r.memory.membership is cast("Membership", life)
         assert r.open == 1
         life.leaving_takes_s = 30.0
         started = anyio.current_time()
@@ -108,7 +108,7 @@ async def test_it_is_a_member_until_it_is_asked_to_leave(monkeypatch: pytest.Mon
         await r.ref.wait_dead()
         assert (len(r.lives), life.leaves, r.open) == (1, 1, 0)
         assert r.memory.failure is None
-        assert not r.memory.life
+        assert not r.memory.membership
         with pytest.raises(ActorDeadError):
             r.ref.tell_nowait(LeaveCluster())
 
@@ -146,7 +146,7 @@ async def test_what_crashes_too_often_ends_the_capture(monkeypatch: pytest.Monke
                 await anyio.sleep(0.01)
         assert isinstance(r.crash, ZeroDivisionError)
         assert (len(r.lives), r.open) == (6, 0)
-        assert r.memory.life is None
+        assert r.memory.membership is None
 
 
 @pytest.mark.parametrize("error", [PortInUseError("it is taken; give another"), OSError("no such device")])
@@ -155,6 +155,23 @@ async def test_what_it_cannot_start_with_is_no_crash(monkeypatch: pytest.MonkeyP
         r.refuses = [error]
         await r.ref.wait_dead()
         assert (r.memory.failure, r.supervised.restarts, r.lives) == (error, 0, [])
+
+
+async def test_an_etcd_that_answers_in_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(monkeypatch) as r:
+        r.refuses = [EtcdUnreachableError("it elects a leader") for _ in range(5)]
+        await r.settle()
+        assert (r.memory.failure, len(r.lives)) == (None, 1)
+
+
+async def test_a_capture_that_cannot_join_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig(monkeypatch) as r:
+        r.refuses = [EtcdUnreachableError(f"attempt {number}") for number in range(100)]
+        started = anyio.current_time()
+        await r.ref.wait_dead()
+        assert isinstance(r.memory.failure, EtcdUnreachableError)
+        assert 60 <= anyio.current_time() - started <= 62
+        assert r.lives == []
 
 
 async def test_who_asks_while_it_waits_for_its_next_life_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,27 +3,75 @@
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 
-from capture.errors import ChangefeedExistsError
+from capture.api.port import ChangefeedSpec
+from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError
 from capture.member.cluster_service import ClusterService
+from capture.security.key_file import new_key
+from capture.security.secrets import Keeper
+from owner import jobs
 from reactor.ids import ChangefeedId
+from reactor.records.changefeed import FeedState
+from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Delete, Put
+from reactor.views import ChangefeedView
 
 _INFO = "/weir/c/default/changefeed/info/feed1"
 
 
 async def test_a_changefeed_begins_at_an_epoch_that_none_of_its_name_has_had() -> None:
     etcd = MemoryEtcd()
-    life: Any = SimpleNamespace(client=MemoryClient(etcd))
-    capture: Any = SimpleNamespace(life=life)
+    membership: Any = SimpleNamespace(client=MemoryClient(etcd))
+    capture: Any = SimpleNamespace(membership=membership)
     service = ClusterService(capture)
     etcd.txn([], [Put(f"{_INFO}0", b"its id only begins alike")])
-    first = await service._check_absent(life, _INFO, ChangefeedId("feed1"))
+    first = await service._check_absent(membership, _INFO, ChangefeedId("feed1"))
     etcd.txn([], [Put(_INFO, b"x")])
     with pytest.raises(ChangefeedExistsError):
-        await service._check_absent(life, _INFO, ChangefeedId("feed1"))
+        await service._check_absent(membership, _INFO, ChangefeedId("feed1"))
     etcd.txn([], [Put(_INFO, b"its epoch grows with it")])
     etcd.txn([], [Delete(_INFO)])
-    assert await service._check_absent(life, _INFO, ChangefeedId("feed1")) > first + 2
+    assert await service._check_absent(membership, _INFO, ChangefeedId("feed1")) > first + 2
+
+
+class ASlowOwner:
+    """Takes a changefeed up when ``sees`` is set."""
+
+    is_owner = True
+
+    def __init__(self) -> None:
+        self.sees, self.asked = anyio.Event(), anyio.Event()
+        self.removed: list[str] = []
+
+    async def submit(self, job: jobs.Job) -> object:
+        await anyio.lowlevel.checkpoint()
+        if isinstance(job, jobs.Remove):
+            self.removed.append(job.changefeed)
+            return None
+        self.asked.set()
+        if not self.sees.is_set():
+            raise ChangefeedNotFoundError("not seen yet")
+        return ChangefeedView(id="feed1", state=FeedState.NORMAL)
+
+
+async def test_a_changefeed_whose_creator_has_left_is_removed() -> None:
+    async def check(_: object) -> tuple[str, ...]:
+        return ()
+
+    owner = ASlowOwner()
+    membership: Any = SimpleNamespace(
+        client=MemoryClient(MemoryEtcd()), state=ClusterState("c"), candidacy=owner, copies={}
+    )
+    data_plane = SimpleNamespace(check=check, keeper=Keeper(new_key()))
+    capture: Any = SimpleNamespace(membership=membership, data_plane=data_plane)
+    spec = ChangefeedSpec(changefeed_id="feed1", source_uri="postgresql://u@h/d", sink_uri="delta+file:///x")
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ClusterService(capture).create, spec)
+        await owner.asked.wait()
+        assert await membership.client.get(_INFO) is not None
+        tasks.cancel_scope.cancel()
+        owner.sees.set()
+    assert owner.removed == ["feed1"]

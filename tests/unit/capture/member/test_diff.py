@@ -7,22 +7,16 @@ from typing import Any, cast
 import anyio
 import pytest
 
+from agent.errors import SinkFencedError
 from capture.api import port as views
 from capture.errors import JobRefusedError
-from capture.member.diff import compare
+from capture.member.diff import compare, repair
 from capture.member.services import DataPlane
 from owner import jobs
 from reactor.ids import ChangefeedId, Ts
-from reactor.records.changefeed import (
-    ChangefeedInfo,
-    FeedState,
-    LogHead,
-    SealedUri,
-    TableRecord,
-    Unit,
-    UnitRecord,
-    UnitStage,
-)
+from reactor.records.changefeed import ChangefeedInfo, FeedState, SealedUri, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.log_head import LogHead
+from reactor.records.partitioning import TablePartitioning
 from reactor.views import ChangefeedView, HeldView, SpanView, TableView
 
 pytestmark = pytest.mark.looptime
@@ -65,6 +59,9 @@ class Owner:
     def unit_of(self, changefeed_id: str) -> UnitRecord:
         return UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=self._tables)
 
+    def cuts_of(self, changefeed_id: str) -> dict[int, TablePartitioning]:
+        return {}
+
     def head_of(self, changefeed_id: str) -> LogHead:
         return LogHead(resolved_ts=Ts(100))
 
@@ -89,6 +86,14 @@ class Owner:
         if is_lost:
             self.held = None
         return [views.TableDiff(table="public.t", equal=not (is_lost or self._differs), ts=self.ts)]
+
+    async def repair(
+        self, ids: Collection[int], partitionings: dict[int, TablePartitioning], *, dry_run: bool
+    ) -> list[views.TableRepair]:
+        [*_] = await self.run(ids)
+        if self.held is None and not dry_run:
+            raise SinkFencedError("the sink is further")
+        return [views.TableRepair(table=f"public.{'tu'[id - 1]}", ts=self.ts, dry_run=dry_run) for id in sorted(ids)]
 
 
 async def compared(owner: Owner) -> list[bool]:
@@ -188,7 +193,7 @@ async def test_a_table_that_does_not_come_waits_and_the_others_are_compared(
     assert owner.held is None
 
 
-async def test_a_table_that_comes_forward_is_waited_for_but_not_for_ever() -> None:
+async def test_a_table_that_comes_forward_is_waited_for_but_not_without_limit() -> None:
     owner = Stuck(stops_at=0, moves=True)
     owner.head_of = lambda changefeed_id: LogHead(resolved_ts=Ts(10**6))  # type: ignore[method-assign]
     started = anyio.current_time()
@@ -217,7 +222,7 @@ async def test_a_table_without_spans_is_not_compared() -> None:
     assert owner.looks > 100
 
 
-async def test_a_changefeed_without_tables_is_equal_and_one_whose_snapshot_lasts_says_so() -> None:
+async def test_a_changefeed_without_tables_is_equal_and_one_whose_snapshot_lasts_reports_it() -> None:
     class Empty(Owner):
         start_ts = 50
 
@@ -232,3 +237,23 @@ async def test_a_changefeed_without_tables_is_equal_and_one_whose_snapshot_lasts
     owner.start_ts = 0
     with pytest.raises(JobRefusedError, match=r"feed does not follow its source yet \(unit dump: 1 of 2 rows\)"):
         await compared(owner)
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+async def test_rows_are_repaired_only_where_the_sink_did_not_move(dry_run: bool) -> None:
+    owner = Owner(losing=2)
+    info = ChangefeedInfo(id=FEED, source=URI, sink=URI)
+    found = await repair(owner, cast("DataPlane", owner), info, views.RepairAsked(dry_run=dry_run))
+    assert [(one.table, one.ts, one.dry_run) for one in found] == [("public.t", 110, dry_run)]
+    assert owner.comparisons == 3
+    assert owner.held is None
+
+
+async def test_only_the_tables_that_are_asked_for_are_repaired_and_a_waiting_one_says_so() -> None:
+    owner = Stuck(stops_at=90, why=WHY)
+    info = ChangefeedInfo(id=FEED, source=URI, sink=URI)
+    found = await repair(owner, cast("DataPlane", owner), info, views.RepairAsked(tables=("public.u",)))
+    assert [(one.table, one.waiting) for one in found] == [("public.u", f"at 90, not yet at 100: {WHY}")]
+    assert owner.read == [()]
+    with pytest.raises(JobRefusedError, match=r"feed has no table public\.x; see `weir tables -c feed`"):
+        await repair(owner, cast("DataPlane", owner), info, views.RepairAsked(tables=("public.x",)))

@@ -7,7 +7,7 @@ from reactor.errors import FormatError, InvalidRecordError
 from reactor.ids import CaptureId
 from reactor.keys import CaptureKey, FormatKey
 from reactor.records import formats
-from reactor.records.changefeed import CaptureInfo
+from reactor.records.capture import CaptureInfo
 from reactor.records.formats import ClusterFormat
 from reactor.records.log_mark import mark_of, marked
 from reactor.store.memory import MemoryClient, MemoryEtcd
@@ -41,7 +41,10 @@ async def test_a_member_says_what_it_knows_and_leaves_the_format_as_it_is() -> N
 async def test_an_unknown_format_is_refused_by_a_line() -> None:
     etcd = MemoryEtcd()
     raise_to(etcd, formats.NEWEST + 1)
-    with pytest.raises(FormatError, match=r"the cluster uses format 3, and this version of Weir knows formats up to 2"):
+    words = (
+        f"the cluster uses format {formats.NEWEST + 1}, and this version of Weir knows formats up to {formats.NEWEST}"
+    )
+    with pytest.raises(FormatError, match=words):
         await joining.join(MemoryClient(etcd), "c", INFO, lease=0)
     etcd.txn([], [Put(FORMAT, b"garbage")])
     with pytest.raises(InvalidRecordError, match=r"meta/format does not hold a ClusterFormat"):

@@ -33,14 +33,20 @@ def test_silence_beyond_a_lease_is_deafness() -> None:
 
 def test_every_word_of_the_owner_counts() -> None:
     one = liveness()
-    one.note(7, 111.0)
+    one.note(OTHER, 7, 111.0)
     assert not one.is_deaf(OWNER, [feed()], 123.0)
     assert one.is_deaf(OWNER, [feed()], 123.1)
 
 
 def test_what_an_earlier_owner_says_does_not_count() -> None:
     one = liveness()
-    one.note(6, 111.0)
+    one.note(OTHER, 6, 111.0)
+    assert one.is_deaf(OWNER, [feed()], 112.1)
+
+
+def test_what_others_say_in_the_owners_name_does_not_count() -> None:
+    one = liveness()
+    one.note(CaptureId("third"), 7, 111.0)
     assert one.is_deaf(OWNER, [feed()], 112.1)
 
 

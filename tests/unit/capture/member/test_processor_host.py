@@ -8,6 +8,7 @@ import pytest
 
 from agent.control.gate import Owner
 from agent.control.processors import (
+    FaultOver,
     MeetOwner,
     Observe,
     ProcessorCrashed,
@@ -17,11 +18,15 @@ from agent.control.processors import (
     StopProcessor,
 )
 from agent.control.runtime import SpanPosition, SpanRuntime
+from agent.health.health import Health
+from capture.errors import CaptureFaultError
+from capture.member.faulty_runtime import Rests
 from capture.member.processor_host import ProcessorHost
 from reactor import keys
+from reactor.errors import Scope
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import AddSpan, Header, Heartbeat, HeartbeatResponse, Liveness, Message, SpanCheckpoint
-from reactor.records.changefeed import ChangefeedInfo, SealedUri, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import ChangefeedInfo, RunningError, SealedUri, TableRecord, Unit, UnitRecord, UnitStage
 from reactor.restarts import RestartPolicy
 from reactor.state import ChangefeedState, ClusterState
 
@@ -43,7 +48,7 @@ class NoParts:
     async def close(self) -> None: ...
 
 
-class Surroundings:
+class ActorContext:
     """RuntimeFactory and peers at once: nothing to work with, and a note of what was sent."""
 
     def __init__(self) -> None:
@@ -80,7 +85,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 async def test_a_drained_capture_is_leaving_with_all_its_processors() -> None:
     one, two, late = ChangefeedId("one"), ChangefeedId("two"), ChangefeedId("late")
-    around = Surroundings()
+    around = ActorContext()
     async with anyio.create_task_group() as tasks:
         host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=lambda event: None)
         host.perform(MeetOwner(Owner(OWNER, 3)))
@@ -101,7 +106,7 @@ async def test_a_drained_capture_is_leaving_with_all_its_processors() -> None:
 
 async def test_what_an_owner_says_waits_until_etcd_shows_it() -> None:
     """Its orders come by another way than the news of its election, and nobody is owner because he says so."""
-    feed, around = ChangefeedId("one"), Surroundings()
+    feed, around = ChangefeedId("one"), ActorContext()
     async with anyio.create_task_group() as tasks:
         host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=lambda event: None)
         host.perform(start(feed))
@@ -124,12 +129,12 @@ async def test_what_an_owner_says_waits_until_etcd_shows_it() -> None:
             host.perform(StopProcessor(one))
 
 
-class NoPlant(Surroundings):
+class NoPlant(ActorContext):
     def open(self, info: ChangefeedInfo) -> SpanRuntime:
         raise OverflowError("a position that nobody can take")
 
 
-async def test_a_changefeed_whose_parts_cannot_be_built_hurts_nobody_else() -> None:
+async def test_a_changefeed_whose_parts_cannot_be_built_affects_no_other() -> None:
     posted: list[object] = []
     async with anyio.create_task_group() as tasks:
         host = ProcessorHost(HERE, peers=NoPlant(), plant=NoPlant(), tasks=tasks, post=posted.append)
@@ -140,7 +145,7 @@ async def test_a_changefeed_whose_parts_cannot_be_built_hurts_nobody_else() -> N
     assert ended == ProcessorEnded(ChangefeedId("one"))
 
 
-class Crashing(Surroundings):
+class Crashing(ActorContext):
     """An answer that cannot be given is a bug: as often as it is asked to, for one changefeed."""
 
     def __init__(self) -> None:
@@ -254,7 +259,7 @@ async def test_a_processor_is_stopped_while_it_waits_for_its_next_life() -> None
 async def test_what_finds_no_room_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heartbeats come again by themselves; the news of an election does so with what etcd shows next."""
     monkeypatch.setattr("capture.member.processor_host._MAILBOX_SIZE", 2)
-    one, around = ChangefeedId("one"), Surroundings()
+    one, around = ChangefeedId("one"), ActorContext()
     async with anyio.create_task_group() as tasks:
         host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=lambda event: None)
         host.perform(start(one))
@@ -269,3 +274,81 @@ async def test_what_finds_no_room_is_said_again(monkeypatch: pytest.MonkeyPatch)
         await host.on_message(heartbeat(one))
         await until(lambda: around.liveness(one) is Liveness.ALIVE)
         host.perform(StopProcessor(one))
+
+
+class LacksFile(ActorContext):
+    """A capture on which a file that others have is missing at first."""
+
+    lacks = True
+
+    def open(self, info: ChangefeedInfo) -> SpanRuntime:
+        if self.lacks:
+            raise CaptureFaultError("cannot read the secret file /x (no such file); it must exist on every capture")
+        return super().open(info)
+
+
+async def test_a_fault_of_the_capture_fails_nothing_and_it_serves_again_when_it_is_over() -> None:
+    feed, around, posted = ChangefeedId("one"), LacksFile(), list[object]()
+    async with anyio.create_task_group() as tasks:
+        host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=posted.append)
+        host.perform(MeetOwner(Owner(OWNER, 3)))
+        host.perform(start(feed))
+        await host.on_message(heartbeat(feed))
+        await until(lambda: around.liveness(feed) is Liveness.STOPPING)
+        assert not host.is_leaving, "for other changefeeds it works"
+        [reported] = posted
+        assert isinstance(reported, ProcessorReported)
+        assert (reported.is_warning, reported.error.scope, reported.error.retryable) == (True, Scope.CAPTURE, True)
+        around.lacks = False
+        await until(lambda: ProcessorEnded(feed) in posted)
+        host.perform(start(feed))
+        await host.on_message(heartbeat(feed))
+        await until(lambda: around.liveness(feed) is Liveness.ALIVE)
+        assert posted[-1] == FaultOver(feed)
+        host.perform(StopProcessor(feed))
+
+
+async def test_while_the_capture_is_unwell_it_takes_no_work_for_any_changefeed() -> None:
+    feeds, around, posted, health = (ChangefeedId("one"), ChangefeedId("two")), ActorContext(), list[object](), Health()
+    async with anyio.create_task_group() as tasks:
+        host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=posted.append, health=health)
+        tasks.start_soon(host.follow_health)
+        host.perform(MeetOwner(Owner(OWNER, 3)))
+
+        async def begin(expected: Liveness) -> None:
+            for feed in feeds:
+                host.perform(start(feed))
+                await host.on_message(heartbeat(feed))
+            await until(lambda: all(around.liveness(feed) is expected for feed in feeds))
+
+        await begin(Liveness.ALIVE)
+        health.note("disk full")
+        await until(lambda: all(ProcessorEnded(feed) in posted for feed in feeds))
+        posted.clear()
+        await begin(Liveness.STOPPING)
+        reports = [event for event in posted if isinstance(event, ProcessorReported)]
+        assert [(event.is_warning, event.error.scope, event.error.message) for event in reports] == [
+            (True, Scope.CAPTURE, "disk full"),
+            (True, Scope.CAPTURE, "disk full"),
+        ]
+        await anyio.sleep(300.0)
+        assert not any(isinstance(event, ProcessorEnded) for event in posted), "there is nothing to try meanwhile"
+        health.note("")
+        await until(lambda: all(ProcessorEnded(feed) in posted for feed in feeds))
+        await begin(Liveness.ALIVE)
+        assert all(FaultOver(feed) in posted for feed in feeds)
+        tasks.cancel_scope.cancel()
+
+
+def test_a_changefeed_that_fails_here_by_a_fault_of_the_capture_rests_here_the_longer_the_more_often() -> None:
+    rests, feed = Rests(), ChangefeedId("one")
+    fault = RunningError(code="CaptureFault", message="no memory", scope=Scope.CAPTURE)
+    now, waits = 0.0, []
+    for _ in range(6):
+        rests.note(feed, fault, now)
+        waits.append(rests.left_s(feed, now))
+        now += waits[-1] + 60.0
+        assert rests.current(feed, now) is None
+    assert waits == [30.0, 60.0, 120.0, 240.0, 480.0, 480.0]
+    rests.note(feed, fault, now + 3_600.0)
+    assert rests.left_s(feed, now + 3_600.0) == 30.0

@@ -48,7 +48,7 @@ async def clean_up(tmp_path: Path, *, asked_at: float, stored_at: float | None) 
     info = ChangefeedInfo(id=FEED, source=source, sink=sink, created_at=asked_at)
     if stored_at is not None:
         await client.put(str(keys.InfoKey("default", "default", FEED)), info.with_(created_at=stored_at).encode())
-    life = data_plane.for_life(client, CaptureId("here"), ClusterState("default"))
+    life = data_plane.for_member(client, CaptureId("here"), ClusterState("default"))
     answer = await answered(life, Ask(FEED, info, ReleaseSource()))
     return answer.error.message if answer.error else ""
 
@@ -87,7 +87,7 @@ async def test_files_go_only_while_their_changefeed_is_there(
     monkeypatch.setattr(Feed, "open_source", lambda self: SlowSource())
     client = MemoryClient(etcd)
     await client.put(key, info.encode())
-    life = data_plane.for_life(client, CaptureId("here"), ClusterState("default"))
+    life = data_plane.for_member(client, CaptureId("here"), ClusterState("default"))
     assert (await answered(life, Ask(FEED, info, ReleaseSource()))).error is None
     left = log.names() + staged.names()
     assert (str(name(1, epoch=9)) in left) if is_replaced else (left == [])
@@ -119,7 +119,7 @@ async def test_a_silent_source_is_asked_once_at_a_time_and_holds_no_thread_of_ot
     info = ChangefeedInfo(id=FEED, created_at=1.0, **uris)
     monkeypatch.setattr(Feed, "open_source", lambda self: source)
     await MemoryClient(etcd).put(str(keys.InfoKey("default", "default", FEED)), info.encode())
-    life = data_plane.for_life(MemoryClient(etcd), CaptureId("here"), ClusterState("default"))
+    life = data_plane.for_member(MemoryClient(etcd), CaptureId("here"), ClusterState("default"))
     posted: list[Answered[None]] = []
     async with anyio.create_task_group() as tasks:
         asking = Asking(life, tasks)
@@ -149,7 +149,7 @@ async def test_whatever_goes_wrong_in_work_for_the_owner_is_an_answer(
     monkeypatch.setattr(Feed, "open_source", lambda self: source)
     key = str(keys.InfoKey("default", "default", FEED))
     client, posted = MemoryClient(etcd), list[Answered[Any]]()
-    life = data_plane.for_life(client, CaptureId("here"), ClusterState("default"))
+    life = data_plane.for_member(client, CaptureId("here"), ClusterState("default"))
     table = TableRecord(table_id=1, schema_name="public", name="t")
     for value in (info.encode(), b"garbage"):
         await client.put(key, value)

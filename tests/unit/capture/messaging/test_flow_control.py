@@ -18,7 +18,7 @@ def outbox(count: int = 0) -> Outbox:
     return box
 
 
-def test_numbers_start_at_one_and_go_on_after_acknowledgement() -> None:
+def test_numbers_start_at_one_and_continue_after_acknowledgement() -> None:
     box = outbox(2)
     assert box.take(100) == [b"1", b"2"]
     assert box.acknowledge(2) == 2
@@ -36,7 +36,7 @@ def test_room_is_counted_in_messages_and_bytes(sizes: list[int], has_room: bool)
     assert (box.has_room, box.bytes_kept) == (True, 0)
 
 
-def test_take_stops_near_its_limit_and_goes_on_from_there() -> None:
+def test_take_stops_near_its_limit_and_continues_from_there() -> None:
     box = outbox(5)
     assert box.take(2) == [b"1", b"2"]
     assert box.take(100) == [b"3", b"4", b"5"]

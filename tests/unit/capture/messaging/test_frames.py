@@ -255,7 +255,9 @@ def test_a_body_that_is_almost_right_is_refused(tag: int, body: object) -> None:
         frames.Decoder().feed(data_with_body(tag, body))
 
 
-@pytest.mark.parametrize(("major", "minor", "is_fine"), [(1, 0, True), (1, 1, True), (1, 2, False), (2, 0, False)])
+@pytest.mark.parametrize(
+    ("major", "minor", "is_fine"), [(1, 0, True), (1, 1, True), (1, 2, True), (1, 3, False), (2, 0, False)]
+)
 def test_neighbouring_versions_understand_each_other(major: int, minor: int, is_fine: bool) -> None:
     problem = frames.version_problem(frames.Welcome(1, major, minor))
     assert (problem == "") is is_fine

@@ -1,23 +1,17 @@
 """Messaging: order kept, nothing lost, nothing doubled; whatever is wrong costs a connection and nothing else.
 
-Most tests run on virtual time over a network in memory; the last ones over real loopback, with and without TLS.
+Most tests run on virtual time over a network in memory; the last ones over real loopback. Who is let in is tested in
+``test_admission``.
 """
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
-from pathlib import Path
 from random import Random
 
 import anyio
 import pytest
 from anyio.abc import ByteStream
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from capture.actors.system import ActorSystem
 from capture.errors import (
@@ -31,7 +25,7 @@ from capture.errors import (
     TopicTakenError,
 )
 from capture.messaging import frames
-from capture.messaging.messenger import Handler, LinkState, MessagingSettings, Messenger, Tls
+from capture.messaging.messenger import Handler, LinkState, MessagingSettings, Messenger
 from capture.messaging.transport import TcpTransport
 from reactor.ids import CaptureId, ChangefeedId, TableSpan
 from reactor.messages import Header, Heartbeat, Message, StopWorker
@@ -832,76 +826,12 @@ async def test_nobody_at_the_address_is_named() -> None:
         await TcpTransport().connect(free)
 
 
-async def test_garbage_on_the_port_harms_nobody() -> None:
+async def test_garbage_on_the_port_has_no_effect() -> None:
     async with Messenger(A) as a, Messenger(B) as b:
         async with await TcpTransport().connect(b.address) as wire:
             await wire.send(b"\x16\x03\x01\x02\x00\x01\x00" * 100)
             assert isinstance(await answer_on(wire), frames.Refuse)
         await exchange(a, b)
-
-
-class Authority:
-    """Signs certificates for 127.0.0.1."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        directory.mkdir()
-        self.key = ec.generate_private_key(ec.SECP256R1())
-        self.name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, directory.name)])
-        builder = self.builder(self.name, self.key.public_key())
-        self.certificate = builder.add_extension(x509.BasicConstraints(True, None), True).sign(
-            self.key, hashes.SHA256()
-        )
-        self.path = directory / "ca.pem"
-        self.path.write_bytes(self.certificate.public_bytes(Encoding.PEM))
-
-    def builder(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-        now = datetime.now(UTC)
-        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self.name).public_key(key)
-        builder = builder.serial_number(x509.random_serial_number())
-        return builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(hours=1))
-
-    def issue(self, capture: CaptureId, *, trusting: "Authority | None" = None) -> Tls:
-        key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, capture)])
-        names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
-        signed = self.builder(subject, key.public_key()).add_extension(names, False).sign(self.key, hashes.SHA256())
-        certificate, secret = self.directory / f"{capture}.pem", self.directory / f"{capture}.key"
-        certificate.write_bytes(signed.public_bytes(Encoding.PEM))
-        secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-        return Tls((trusting or self).path, certificate, secret)
-
-
-async def test_two_messengers_over_tls(tmp_path: Path) -> None:
-    authority = Authority(tmp_path / "ours")
-    async with Messenger(A, tls=authority.issue(A)) as a, Messenger(B, tls=authority.issue(B)) as b:
-        await exchange(a, b)
-
-
-async def test_a_certificate_of_another_authority_is_not_let_in(tmp_path: Path) -> None:
-    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
-    async with Messenger(A, tls=theirs.issue(A, trusting=ours)) as a, Messenger(B, tls=ours.issue(B)) as b:
-        receiver = Receiver()
-        b.register(TOPIC, receiver)
-        a.set_peers({B: b.address})
-        await a.send(TOPIC, message(1))
-        with anyio.move_on_after(0.5):
-            await receiver.wait_for(1)
-        assert receiver.seen == []
-        assert b.statistics().senders == ()
-
-
-async def test_without_a_certificate_nobody_is_let_in(tmp_path: Path) -> None:
-    tls = Authority(tmp_path / "ours").issue(B)
-    async with Messenger(B, tls=tls) as b, await TcpTransport().connect(b.address) as wire:
-        await wire.send(frames.encode(frames.Hello(A, B, 1, 1)))
-        with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
-            await wire.receive()
-
-
-def test_tls_files_that_are_not_there_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="check ca, certificate and key"):
-        TcpTransport(Tls(tmp_path / "ca", tmp_path / "certificate", tmp_path / "key"))
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:x", "host:70000"])

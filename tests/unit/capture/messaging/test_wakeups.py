@@ -27,7 +27,7 @@ async def test_room_made_between_looking_and_waiting_lets_through() -> None:
         if looks:
             return True
         looks.append(True)
-        gate.look_again()
+        gate.recheck()
         return False
 
     gate = Turnstile(has_room)
@@ -50,5 +50,5 @@ async def test_who_came_first_goes_first() -> None:
         for _ in range(5):
             await anyio.sleep(1)
             room[0] += 1
-            gate.look_again()
+            gate.recheck()
     assert passed == [0, 1, 2, 3, 4]

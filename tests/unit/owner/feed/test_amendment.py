@@ -1,5 +1,7 @@
 """Changing a changefeed that stands: what is refused, what is shown, where it goes on; and how long it may stand."""
 
+from dataclasses import replace
+
 import pytest
 
 from owner import jobs
@@ -15,19 +17,24 @@ from reactor.records.changefeed import (
     ChangefeedConfig,
     ChangefeedInfo,
     ChangefeedStatus,
+    DdlRecord,
     EventFilter,
     FeedState,
     FilterConfig,
-    LogHead,
     Mode,
     RunningError,
+    SchemaChangeKind,
     SealedUri,
+    TableChange,
     Unit,
     UnitRecord,
     UnitStage,
 )
+from reactor.records.log_head import LogHead
+from reactor.records.partitioning import TablePartitioning
 from tests.unit.owner.owner_build import FEED, A, B, error, info
-from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, SmallCluster, released
+from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster, released
+from tests.unit.owner.tables.test_schema_changes import NEW, alter, create, record
 from tests.unit.owner.test_owner import STEADY, running
 
 STOPPED, FAILED, FINISHED = FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED
@@ -77,7 +84,7 @@ def test_fields_that_were_not_given_stay() -> None:
         (Mode.FULL, Unit.LOAD, Mode.LOAD_SYNC),
     ],
 )
-def test_what_has_finished_goes_on_in_another_mode(before: Mode, last: Unit, after: Mode) -> None:
+def test_what_has_finished_continues_in_another_mode(before: Mode, last: Unit, after: Mode) -> None:
     """With the unit that follows: nothing is done twice, and none left out."""
     record = UnitRecord(unit=last, stage=UnitStage.FINISHED)
     feed = info(FINISHED).with_(mode=before)
@@ -167,7 +174,7 @@ def test_update_is_stored_tried_and_refused_by_the_owner() -> None:
     assert cluster.answers["4"].error == "changefeed feed is normal: update is not possible; pause it first"
 
 
-def test_rewind_moves_the_checkpoint_of_what_stands() -> None:
+def test_rewind_moves_the_checkpoint_of_a_stopped_changefeed() -> None:
     cluster = running("a")
     cluster.ask(jobs.Rewind("1", FEED, Ts(150)))
     assert cluster.answers["1"].error == "changefeed feed is normal: rewind is not possible; pause it first"
@@ -199,7 +206,7 @@ def test_nothing_is_rewound_before_it_replicates_nor_before_its_snapshot() -> No
 
 
 @pytest.mark.parametrize("failure", [None, error("SinkUri")])
-def test_what_stands_too_long_loses_its_slot_and_says_what_to_do(failure: RunningError | None) -> None:
+def test_what_is_stopped_too_long_loses_its_slot_and_says_what_to_do(failure: RunningError | None) -> None:
     cluster = running("a", "b")
     if failure:
         cluster.report(A, failure)
@@ -213,7 +220,7 @@ def test_what_stands_too_long_loses_its_slot_and_says_what_to_do(failure: Runnin
     assert stored.state is FAILED
     assert stored.error is not None
     assert stored.error.code == retention.GC_TTL_EXCEEDED
-    assert "for a new snapshot remove it" in stored.error.message
+    assert "`weir changefeed resume --resync`" in stored.error.message
     assert ("SinkUri: it broke" in stored.error.message) == (failure is not None)
     assert [drop.changefeed for drop in cluster.dropped] == [FEED]
     cluster.step(3, after_s=1.0)
@@ -251,3 +258,69 @@ def test_a_change_of_state_is_dated() -> None:
     assert since == cluster.now
     cluster.step(4)
     assert cluster.info().state_since == since
+
+
+def moving(*names: tuple[str, str], leaving: tuple[int, ...] = ()) -> Update:
+    config = ChangefeedConfig(filter=FilterConfig(rules=("public.*",)))
+    return Update("move", FEED, config=config, joining=names, leaving=leaving)
+
+
+def test_tables_leave_a_running_changefeed_and_nothing_of_them_stays() -> None:
+    cluster = running("a", "b")
+    cluster.put(keys.PartitioningKey(CLUSTER, NAMESPACE, FEED, 1), TablePartitioning(table_id=1, spans=1))
+    cluster.change_schema(record(300, alter(TABLES[0]), alter(TABLES[1])))
+    cluster.ask(jobs.PauseTable("p", FEED, 1))
+    cluster.step(2)
+    cluster.ask(moving(leaving=(1,)))
+    assert cluster.answers["move"].error == ""
+    feed = cluster.state.changefeeds[FEED]
+    assert (feed.held, feed.partitionings) == ({}, {})
+    assert [table.table_id for table in feed.units["main"].tables] == [2]
+    assert [change.table_id for change in feed.ddl[300].changes] == [2]
+    assert cluster.info().epoch == 2, "what runs begins again"
+    cluster.step(8)
+    assert {span.table_id for span in cluster.writers()} == {2}
+    late = record(500, alter(TABLES[0]))
+    cluster.change_schema(late)
+    cluster.step(8)
+    assert 500 not in feed.ddl, "it was found by a reader of before"
+    assert [table.table_id for table in feed.units["main"].tables] == [2]
+    assert 500 not in [question.record.ts for question in cluster.schemas], "the sink keeps the table as it is"
+
+
+def test_tables_that_join_wait_for_the_source_and_are_copied() -> None:
+    cluster = running("a", "b")
+    cluster.ask(moving((NEW.schema_name, NEW.name), ("public", "later")))
+    cluster.step(8)
+    assert cluster.view().joining == (f"{NEW.schema_name}.{NEW.name}", "public.later")
+    assert len(cluster.writers()) == 2, "the others flow"
+    cluster.change_schema(record(300, create(NEW.with_(start_ts=Ts(299), to_copy=True))))
+    cluster.step(8)
+    feed = cluster.state.changefeeds[FEED]
+    assert cluster.view().joining == ("public.later",)
+    assert cluster.schemas == [], "its copy makes it at the sink"
+    assert feed.held[3].error.code == "CameWithRows"
+    assert feed.resyncs.keys() == {3}
+
+
+def test_a_table_that_could_not_be_followed_begins_again_when_it_joins() -> None:
+    cluster = running("a")
+    change = TableChange(kind=SchemaChangeKind.HOLD, table_id=3, table=NEW, reason="it was there before")
+    cluster.change_schema(DdlRecord(ts=Ts(300), changes=(change,)))
+    cluster.step(8)
+    assert cluster.state.changefeeds[FEED].held.keys() == {3}
+    cluster.ask(moving((NEW.schema_name, NEW.name)))
+    cluster.step(8)
+    feed = cluster.state.changefeeds[FEED]
+    assert (feed.held, feed.ddl) == ({}, {})
+
+
+def test_a_running_changefeed_takes_another_filter_and_nothing_else() -> None:
+    known = facts(info(FeedState.NORMAL))
+    assert updated(known, moving(("public", "t"))).epoch == info(FeedState.NORMAL).epoch + 1
+    with pytest.raises(JobRefusedError, match="update is not possible"):
+        updated(known, Update("", FEED, config=ChangefeedConfig(stuck_seconds=60)))
+    with pytest.raises(JobRefusedError, match="update is not possible"):
+        updated(known, replace(moving(("public", "t")), target_ts=Ts(0)))
+    with pytest.raises(JobRefusedError, match="take the target away first"):
+        updated(facts(info(FeedState.NORMAL, target_ts=900)), moving(("public", "t")))

@@ -11,8 +11,9 @@ from reactor import keys
 from reactor.errors import Scope
 from reactor.ids import Ts
 from reactor.questions import Answered
-from reactor.records.changefeed import DdlRecord, FeedState, LogHead, RunningError, SchemaChangeKind, TableChange
+from reactor.records.changefeed import DdlRecord, FeedState, RunningError, SchemaChangeKind, TableChange, TableRecord
 from reactor.records.held import HeldTable, HoldOrigin, HoldStage
+from reactor.records.log_head import LogHead
 from tests.unit.owner.owner_build import FEED, S1, S2, A, B, info
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster, released
 from tests.unit.owner.tables.test_schema_changes import NEW, alter, applied, asked, create, drop, record
@@ -26,8 +27,8 @@ def failure(table_id: int = 1, code: str = "Decode", *, retryable: bool = False,
     return RunningError(code=code, message=text, table_id=table_id, scope=Scope.TABLE, retryable=retryable, time=time)
 
 
-def hold(ts: int, *others: TableChange) -> DdlRecord:
-    change = TableChange(kind=SchemaChangeKind.HOLD, table_id=1, table=T1, reason="no names of columns; set FULL")
+def hold(ts: int, *others: TableChange, table: TableRecord = T1) -> DdlRecord:
+    change = TableChange(kind=SchemaChangeKind.HOLD, table_id=1, table=table, reason="no names of columns; set FULL")
     return DdlRecord(ts=Ts(ts), changes=(change, *others))
 
 
@@ -261,7 +262,7 @@ def test_a_wrong_sink_is_one_error_and_not_one_for_each_table() -> None:
     assert cluster.owner.changefeeds[FEED].held.next_at({}) == float("inf"), "nothing is waited for: no tick is due"
 
 
-def test_a_sync_point_leaves_a_held_table_out_and_says_so() -> None:
+def test_a_sync_point_leaves_a_held_table_out_and_reports_it() -> None:
     cluster = broken("a")
     config = cluster.info().config.with_(sync_point_interval_seconds=1)
     cluster.put(keys.InfoKey(CLUSTER, NAMESPACE, FEED), cluster.info().with_(config=config))
@@ -467,6 +468,45 @@ def test_a_table_that_takes_the_name_of_a_held_one_comes_when_that_one_is_droppe
     assert cluster.info().state is FeedState.NORMAL
 
 
+def test_a_table_that_is_renamed_to_the_name_of_a_held_one_lies_beside_it() -> None:
+    cluster = running("a")
+    cluster.change_schema(record(300, alter(T1, name="renamed")))
+    cluster.step(6)
+    cluster.ask(applied(300, "its place is taken", retryable=False))
+    until(cluster, HoldStage.HELD)
+    cluster.change_schema(record(500, alter(T2, name=T1.name)))
+    cluster.step(6)
+    [moved] = cluster.schemas[-1].record.changes
+    assert moved.table is not None
+    assert moved.table.path == f"{T1.path}!t2"
+
+
+def test_a_new_table_of_the_name_of_a_held_one_lies_beside_it() -> None:
+    cluster = running("a")
+    cluster.change_schema(record(300, alter(T1, name="renamed")))
+    cluster.step(6)
+    cluster.ask(applied(300, "its place is taken", retryable=False))
+    until(cluster, HoldStage.HELD)
+    new = TableRecord.new(3, T1.schema_name, T1.name, key=("id",), start_ts=Ts(499))
+    cluster.change_schema(record(500, create(new)))
+    cluster.step(4)
+    [made] = cluster.schemas[-1].record.changes
+    assert made.table is not None
+    assert made.table.path == f"{T1.path}!t3"
+    cluster.ask(applied(500))
+    cluster.change_schema(record(550, alter(new.with_(key=("id", "b")))))
+    cluster.step(10)
+    [altered] = cluster.schemas[-1].record.changes
+    assert altered.table is not None
+    assert (altered.table.path, altered.table.key) == (made.table.path, ("id", "b")), "it stays there under its name"
+    cluster.ask(applied(550))
+    cluster.step(4)
+    assert {table.table_id: table.path for table in cluster.state.changefeeds[FEED].units["main"].tables}[
+        3
+    ] == made.table.path
+    assert list(held(cluster)) == [1]
+
+
 def test_a_held_table_is_shown_with_the_name_that_it_has_at_the_source_by_now() -> None:
     cluster = running("a")
     cluster.change_schema(hold(300))
@@ -476,6 +516,9 @@ def test_a_held_table_is_shown_with_the_name_that_it_has_at_the_source_by_now() 
     cluster.step(4)
     (table,) = cluster.view().held
     assert (table.table.split(".")[1], table.renamed_to.split(".")[1]) == (T1.name, "newer")
+    cluster.change_schema(hold(520, table=T1.with_(name="newest")))
+    cluster.step(4)
+    assert cluster.view().held[0].renamed_to.split(".")[1] == "newest", "also where the source cannot follow the rows"
 
 
 def test_a_new_table_that_the_sink_refuses_is_gone_when_it_is_dropped() -> None:

@@ -211,7 +211,7 @@ def test_a_change_of_the_stuck_time_takes_effect() -> None:
     assert feed.note_progress(info(stuck_s=60), (2, 5), has_work=True, now=100.0).state is FAILED
 
 
-def test_the_wait_of_another_owner_begins_anew() -> None:
+def test_the_wait_of_another_owner_begins_again() -> None:
     feed, pending = machine(), info(P)
     assert feed.tick(pending, [], [], 100.0) == pending
     assert feed.tick(pending, [], [], 110.0).state is W

@@ -7,7 +7,7 @@ import pytest
 from owner.feed.workers import Fate, Placement, Stage, WorkerManager, WorkerOrder, first_epoch
 from owner.progress.units import SEQUENCES, current_unit, ordinal, tables_of
 from owner.settings import WorkerSettings
-from reactor.errors import InvalidTransitionError
+from reactor.errors import InvalidTransitionError, Scope
 from reactor.ids import CaptureId, Ts
 from reactor.messages import StartWorker, StopWorker, WorkerStage, WorkerStatus
 from reactor.records.changefeed import Mode, TableRecord, Unit, UnitRecord, UnitStage
@@ -148,7 +148,7 @@ def test_a_worker_its_capture_has_forgotten_is_started_again_there() -> None:
 
 
 @pytest.mark.parametrize("stage", [WorkerStage.STOPPED, WorkerStage.ERROR])
-def test_an_ended_worker_is_offline_and_its_error_told_once(stage: WorkerStage) -> None:
+def test_an_ended_worker_is_offline_and_its_error_reported_once(stage: WorkerStage) -> None:
     known, where = manager(), place(A)
     tick(known, None, where, 0.0)
     for now in (0.5, 0.6):
@@ -235,3 +235,21 @@ def test_a_worker_that_is_lost_waits_for_nothing_any_more() -> None:
     assert known.workers[MAIN].trouble == error()
     known.handle_alive([], 2.0)
     assert known.workers[MAIN].trouble is None
+
+
+def test_a_unit_that_its_capture_cannot_run_is_no_error_and_runs_elsewhere() -> None:
+    known = manager()
+    assert tick(known, None, place(A, B), 0.0) == start(A, Unit.DUMP, 1)
+    fault = error("CaptureFault").with_(scope=Scope.CAPTURE)
+    known.handle_report(A, WorkerStatus(MAIN, Unit.DUMP, 1, WorkerStage.ERROR, error=fault), 1.0)
+    assert not known.has_errors
+    assert tick(known, record(Unit.DUMP), place(A, B), 1.0) == start(B, Unit.DUMP, 2)
+
+
+def test_where_there_is_only_one_capture_it_is_tried_there_again() -> None:
+    known = manager()
+    tick(known, None, place(A), 0.0)
+    fault = error("CaptureFault").with_(scope=Scope.CAPTURE)
+    known.handle_report(A, WorkerStatus(MAIN, Unit.DUMP, 1, WorkerStage.ERROR, error=fault), 1.0)
+    assert tick(known, record(Unit.DUMP), place(), 1.0) == [], "it says that it takes no work"
+    assert tick(known, record(Unit.DUMP), place(A), 9.0) == start(A, Unit.DUMP, 2)

@@ -171,6 +171,17 @@ def test_leaving_capture_is_drained_and_gets_nothing() -> None:
     assert _places(cluster) == {S1: A, S2: A}
 
 
+def test_a_capture_whose_next_run_serves_gets_work_again() -> None:
+    """It lacked something, and has it now."""
+    cluster = _started(A, B)
+    cluster.answer(B, stopping=True)
+    cluster.settle()
+    assert set(_places(cluster).values()) == {A}
+    cluster.answer(B, run="next")
+    cluster.settle()
+    assert B in cluster.coordinator.captures.serving()
+
+
 def test_drain_counts_down_and_marks_the_heartbeat() -> None:
     cluster = _Cluster(A, B)
     assert cluster.coordinator.drain(B) == 1, "not known yet"
@@ -206,6 +217,31 @@ def test_removed_table_is_taken_away_and_its_stray_too() -> None:
     assert _places(cluster) == {S1: A}
     cluster.answer(B, status(SpanState.PREPARED, span=S2))
     assert cluster.orders(cluster.poll()) == [(B, RemoveSpan(S2))]
+
+
+def test_a_table_that_goes_with_the_writer_of_its_span_is_not_given_to_another() -> None:
+    """As when a table is held because it has ended the capture."""
+    cluster = _started(A, B, C)
+    span = cluster.coordinator.span_index.written_by(B)[0]
+    cluster.coordinator.move_table(span.table_id, C)
+    assert [capture for capture, _ in cluster.orders(cluster.poll())] == [C]
+    cluster.say(C, DispatchResponse(status(SpanState.PREPARED, 5, span=span)))
+    assert cluster.orders(cluster.poll()) == [(B, RemoveSpan(span))]
+    cluster.captures.remove(B)
+    cluster.tables = {id: ts for id, ts in TABLES.items() if id != span.table_id}
+    assert (C, RemoveSpan(span)) in (orders := cluster.orders(cluster.poll()))
+    assert not [order for _, order in orders if isinstance(order, AddSpan) and order.span == span]
+
+
+def test_both_captures_of_a_move_lost_at_once() -> None:
+    cluster = _started(A, B, C)
+    span = cluster.coordinator.span_index.written_by(B)[0]
+    cluster.coordinator.move_table(span.table_id, C)
+    cluster.poll()
+    cluster.say(C, DispatchResponse(status(SpanState.PREPARED, 5, span=span)))
+    cluster.poll()
+    cluster.captures = [A]
+    assert {capture for capture, _ in cluster.orders(cluster.poll())} == {A}
 
 
 def test_unknown_tables_change_nothing() -> None:
@@ -247,7 +283,7 @@ def test_heartbeats_are_short_but_for_the_periodic_question() -> None:
     assert asked.count(()) >= 4
 
 
-def test_a_new_barrier_is_told_at_once() -> None:
+def test_a_new_barrier_is_reported_at_once() -> None:
     cluster = _started(A)
     assert cluster.poll(after_s=0.01) == []
     cluster.barrier = Barrier(Ts(77))

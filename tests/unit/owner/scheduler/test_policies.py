@@ -77,7 +77,7 @@ def test_rebalance_levels_in_one_burst() -> None:
 
 def test_rebalance_waits_for_spans_and_is_dropped_for_a_leaving_capture() -> None:
     assert rebalance.plan(view({S1: A}, [A, B], spans=[S1, S2])) is None
-    assert rebalance.plan(view({S1: A}, {A: INITIALIZED, B: STOPPING})) == Burst(())
+    assert rebalance.plan(view({S1: A, S2: B}, {A: INITIALIZED, B: STOPPING})) == Burst(())
 
 
 def test_balance_stops_when_level_and_is_limited() -> None:
@@ -85,7 +85,9 @@ def test_balance_stops_when_level_and_is_limited() -> None:
     assert len(balance.plan(view(placed, [A, B, C], max_tasks=4))) == 4
     level: dict[TableSpan, CaptureId] = {S1: A, S2: A, S3: B}
     assert balance.plan(view(level, [A, B])) == [], "one more is as level as it gets"
-    assert balance.plan(view(dict.fromkeys(tables(4), A), {A: INITIALIZED, B: INITIALIZED, C: STOPPING})) == []
+    captures = {A: INITIALIZED, B: INITIALIZED, C: STOPPING}
+    assert balance.plan(view({**dict.fromkeys(tables(4), A), TableSpan(9): C}, captures)) == [], "its own come first"
+    assert len(balance.plan(view(dict.fromkeys(tables(4), A), captures))) == 2, "it has none, and may stay for long"
 
 
 def test_plans_are_the_same_whatever_the_order_of_the_maps() -> None:

@@ -201,6 +201,17 @@ def test_both_captures_gone_in_a_move_leave_nobody() -> None:
         assert (known.state, known.captures) == (SetState.ABSENT, {})
 
 
+def test_remove_during_a_move_stops_both_and_promotes_nobody() -> None:
+    known = moving()
+    assert known.handle_remove() == [Order(A, RemoveSpan(S1)), Order(B, RemoveSpan(S1))]
+    assert known.handle_remove() == []
+    assert known.handle_status(B, status(SpanState.PREPARED)) == [Order(B, RemoveSpan(S1))]
+    assert known.handle_capture_gone(A) == []
+    assert not known.is_removed
+    assert known.handle_status(B, status(SpanState.STOPPED)) == []
+    assert known.is_removed
+
+
 def test_checkpoint_is_monotonic_and_below_resolved() -> None:
     known = written_by(A, 5)
     odd = status(SpanState.REPLICATING, 7)
@@ -264,7 +275,8 @@ def test_every_sequence_of_any_length_keeps_the_invariants(start: int) -> None:
 
     Transitions look at nothing else, so this covers sequences of any length over three captures. ``check`` runs
     inside every step (at most one primary, roles fit the state); here: nobody is promoted while another may be
-    writing, a step gives at most one order, and raises only when a second capture says that it writes.
+    writing, a step other than a removal gives at most one order, and raises only when a second capture says that it
+    writes.
     """
     captures = [A, B, C]
     commands = [(command, capture) for command in ("add", "move", "gone") for capture in captures]
@@ -293,7 +305,7 @@ def _walk(known: ReplicationSet, path: tuple[Step, ...]) -> object:
         except SpanError:
             assert second is SpanState.REPLICATING, "only a second writer is a contradiction"
             return None
-        assert len(orders) <= 1
+        assert len(orders) <= 1 or first == "remove"
         world.note_orders(orders)
     return known.state, frozenset(known.captures.items()), frozenset(world.writers)
 

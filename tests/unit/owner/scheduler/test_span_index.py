@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from owner.errors import SpanError
-from owner.scheduler.lowest import Lowest
+from owner.scheduler.lowest import LowestPosition
 from owner.scheduler.replication import Orders, ReplicationSet, Role, SetState
 from owner.scheduler.span_index import SpanIndex
 from reactor.ids import CaptureId, TableSpan, Ts
@@ -131,7 +131,7 @@ def test_two_writers_are_not_passed_over() -> None:
 
 
 def test_the_least_of_positions_over_random_moves() -> None:
-    random, lowest = Random(1), Lowest()
+    random, lowest = Random(1), LowestPosition()
     positions = [Ts(random.randrange(50)) for _ in range(40)]
     for ts in positions:
         lowest.add(ts, float(ts))

@@ -110,7 +110,7 @@ def test_a_table_is_split_and_joined_again() -> None:
     assert cluster.checkpoint_ts() > before, "nothing holds it any more"
 
 
-def test_the_other_tables_go_on_and_people_see_why_this_one_does_not() -> None:
+def test_the_other_tables_continue_and_people_see_why_this_one_does_not() -> None:
     cluster = running("a", "b")
     sink = CutSinkModel(cluster)
     sink.is_silent = True
@@ -205,7 +205,7 @@ FAULTS = [lose_owner, lose_capture, lose_owner_and_capture, fail_a_run, pause_an
 @pytest.mark.sample(0.5)
 @pytest.mark.parametrize("after", range(1, 16))
 @pytest.mark.parametrize("fault", FAULTS)
-def test_whatever_is_lost_wherever_it_goes_on(fault: Callable[[SmallCluster], None], after: int) -> None:
+def test_whatever_is_lost_wherever_it_continues(fault: Callable[[SmallCluster], None], after: int) -> None:
     cluster = running("a", "b", "c")
     sink = CutSinkModel(cluster)
     split(cluster, 3)

@@ -111,7 +111,7 @@ async def test_a_campaign_ends_with_its_session() -> None:
                 await waiting.campaign("b")
 
 
-async def test_a_candidate_withdrawn_by_hand_stands_again() -> None:
+async def test_a_candidate_withdrawn_by_hand_campaigns_again() -> None:
     server = MemoryEtcd()
     async with candidate(server) as (owner, _), candidate(server) as (waiting, _):
         await owner.campaign("a")

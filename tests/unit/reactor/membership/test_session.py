@@ -53,8 +53,8 @@ async def test_a_lease_revoked_by_others_ends_the_session() -> None:
     client = MemoryClient(MemoryEtcd())
     async with open_session(client, ttl_s=9) as session:
         await client.revoke(session.lease)
-        with anyio.fail_after(3.1):
-            await session.wait_done()
+        with anyio.fail_after(3.1), pytest.raises(SessionDoneError):
+            await session.run(anyio.sleep_forever)
         with pytest.raises(SessionDoneError):
             session.check()
 
@@ -66,8 +66,8 @@ async def test_a_session_that_cannot_be_renewed_ends_before_its_lease_does(fault
     async with open_session(client, ttl_s=10) as session:
         await anyio.sleep(4)  # renewed at 3.3
         fault.is_on = True
-        with anyio.fail_after(20):
-            await session.wait_done()
+        with anyio.fail_after(20), pytest.raises(SessionDoneError):
+            await session.run(anyio.sleep_forever)
         assert anyio.current_time() == pytest.approx(13.33, abs=0.05)
         left = server.time_to_live(session.lease)
         assert left is None or left <= 0

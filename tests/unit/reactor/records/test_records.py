@@ -13,19 +13,28 @@ from reactor.errors import InvalidKeyError, InvalidRecordError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import parse
 from reactor.patches import patch_record
-from reactor.records import changefeed, held, partitioning, sync_point, task_position, upstream
+from reactor.records import (
+    attempts,
+    capture,
+    changefeed,
+    held,
+    log_head,
+    partitioning,
+    sync_point,
+    task_position,
+    upstream,
+)
+from reactor.records.attempts import Attempt, StreamAttempt, Suspects
 from reactor.records.base import Record, UserConfig
+from reactor.records.capture import CaptureInfo
 from reactor.records.changefeed import (
-    CaptureInfo,
     ChangefeedConfig,
     ChangefeedInfo,
     ChangefeedStatus,
     ColumnSelector,
     DdlRecord,
-    Era,
     EventFilter,
     FilterConfig,
-    LogHead,
     RunningError,
     SchemaChangeKind,
     SealedUri,
@@ -36,6 +45,7 @@ from reactor.records.changefeed import (
     UnitStage,
 )
 from reactor.records.held import HeldTable
+from reactor.records.log_head import Era, LogHead
 from reactor.records.partitioning import RepartitionUnderWay, TablePartitioning
 from reactor.records.sync_point import SyncPoint
 from reactor.records.task_position import TaskPosition
@@ -61,6 +71,9 @@ EXAMPLES: tuple[Record, ...] = (
     SyncPoint(ts=Ts(8), time=1.0, versions={"public.t": "3"}),
     TablePartitioning(table_id=7, under_way=RepartitionUnderWay(spans=4, ts=Ts(9))),
     HeldTable(table_id=7, error=ERROR),
+    Attempt(tables=(7, 8), is_trial=True),
+    StreamAttempt(capture=CaptureId("a"), process="p", epoch=2, ts=Ts(9), is_settled=True, ended=(CaptureId("b"),)),
+    Suspects(tables=(7, 8), ts=Ts(9), capture=CaptureId("a")),
     UpstreamInfo(source="main", kind="postgresql", system_id="1"),
     CaptureInfo(id=CaptureId("a"), address="h:1", peer_address="h:2", version="1", cluster_id="c", started_at=0.0),
 )
@@ -120,7 +133,7 @@ def test_a_patch_of_one_field_keeps_what_a_newer_capture_has_written() -> None:
 
 
 @given(data=st.data(), record=st.sampled_from(EXAMPLES), junk=JSON)
-def test_whatever_stands_in_a_field_is_read_or_refused(data: st.DataObject, record: Record, junk: Any) -> None:
+def test_any_value_of_a_field_is_read_or_refused(data: st.DataObject, record: Record, junk: Any) -> None:
     stored = json.loads(record.encode())
     place = data.draw(st.sampled_from(objects_of(stored)))
     place[data.draw(st.sampled_from([*place, *(["new"] if junk is not None else [])]))] = junk
@@ -157,7 +170,7 @@ def test_what_is_no_record_at_all_is_refused(record: Record, value: bytes) -> No
         (TablePartitioning, "wanted", 0),
     ],
 )
-def test_numbers_that_nobody_can_go_on_from_are_refused(record: type[Record], field: str, value: object) -> None:
+def test_numbers_that_nobody_can_continue_from_are_refused(record: type[Record], field: str, value: object) -> None:
     example = next(known for known in EXAMPLES if type(known) is record)
     stored = json.loads(example.encode()) | {field: value}
     with pytest.raises(InvalidRecordError, match=record.__name__):
@@ -218,7 +231,7 @@ def test_every_field_is_written_and_read(record: Record) -> None:
 def test_every_stored_record_has_an_example() -> None:
     found = [
         kind
-        for module in (partitioning, held, changefeed, sync_point, task_position, upstream)
+        for module in (attempts, capture, partitioning, held, log_head, changefeed, sync_point, task_position, upstream)
         for kind in vars(module).values()
     ]
     kinds = {kind for kind in found if isinstance(kind, type) and issubclass(kind, Record)}

@@ -1,4 +1,4 @@
-"""Alteration words: reads one ALTER TABLE behind the table's name, part by part. Pure."""
+"""Alteration words: parses an ALTER TABLE after the table's name, part by part. Pure."""
 
 from collections.abc import Iterator, Sequence
 
@@ -26,7 +26,7 @@ from agent.sources.mysql.values.session import Session
 
 
 def take_parts(cursor: Cursor, database: str, session: Session) -> list[Part]:
-    """All that is left of an ALTER TABLE behind the table's name."""
+    """Parse the rest of an ALTER TABLE after the table's name."""
     found: list[Part] = []
     lists = False
     for piece in without_partitions(cursor).parts():
@@ -42,7 +42,7 @@ def take_parts(cursor: Cursor, database: str, session: Session) -> list[Part]:
 
 
 def without_partitions(cursor: Cursor) -> Cursor:
-    """Without what says how the table is partitioned, which needs no comma before it."""
+    """Remove the partitioning clause, which needs no comma before it."""
     depth, tokens = 0, cursor.rest
     for at, token in enumerate(tokens):
         depth += (token.text == "(") - (token.text == ")")
@@ -53,12 +53,15 @@ def without_partitions(cursor: Cursor) -> Cursor:
 
 
 def _is_listed(piece: Cursor) -> bool:
-    """One more name of a list: of partitions, or of columns to order by."""
+    """Return whether the part is another name of a list: of partitions, or of columns to order by."""
     behind = piece.peek(1)
+    if behind.text == "." and piece.peek(2).name:  # of a qualified column
+        behind = piece.peek(3)
     return bool(piece.peek().name) and (not behind.text or behind.word in ("ASC", "DESC", "INTO"))
 
 
 def _take_part(cursor: Cursor, database: str, session: Session) -> Sequence[Part]:
+    cursor.check_decoded()
     match cursor.peek().word:
         case "ADD":
             cursor.next()
@@ -83,7 +86,7 @@ def _take_part(cursor: Cursor, database: str, session: Session) -> Sequence[Part
 
 
 def _add(cursor: Cursor, session: Session) -> Iterator[Part]:
-    if cursor.take("PARTITION") or cursor.take("PERIOD", "FOR"):
+    if cursor.take("PARTITION") or _is_period(cursor):
         return
     if cursor.take("SYSTEM", "VERSIONING"):
         yield Versioning()
@@ -104,12 +107,17 @@ def _add(cursor: Cursor, session: Session) -> Iterator[Part]:
             yield from take_index(item)
 
 
+def _is_period(cursor: Cursor) -> bool:
+    words = [cursor.peek(ahead).word for ahead in range(5)]
+    return words[:2] == ["PERIOD", "FOR"] or (words[:2] == ["PERIOD", "IF"] and "FOR" in words)
+
+
 def _drop(cursor: Cursor) -> Sequence[Part]:
     if cursor.take("PRIMARY", "KEY"):
         return [DropKey(PRIMARY)]
     if cursor.take("PARTITION"):
         return [RowsMoved("a partition was dropped with its rows")]
-    if cursor.take("SYSTEM", "VERSIONING") or cursor.take("PERIOD", "FOR"):
+    if cursor.take("SYSTEM", "VERSIONING") or _is_period(cursor):
         return []
     if cursor.take("FOREIGN", "KEY") or cursor.peek().word == "CHECK":
         return []

@@ -1,6 +1,6 @@
-"""Alterations: what the parts of one ALTER TABLE, or of a CREATE TABLE, do to columns, keys, name or rows.
+"""Alterations: the effects of the parts of an ALTER TABLE or CREATE TABLE on columns, keys, name and rows.
 
-A part that is not understood becomes ``Unread``: it costs nothing but itself until somebody has to know what it does.
+A part that is not understood becomes ``Unread``, which has no effect on the others.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class AddColumn:
 
 @dataclass(frozen=True, slots=True)
 class ChangeColumn:
-    """``old``: its name before."""
+    """``old``: the column's former name."""
 
     old: str
     definition: Definition
@@ -42,8 +42,8 @@ class DropColumn:
 
 @dataclass(frozen=True, slots=True)
 class AddKey:
-    """A unique one, or the primary key. ``columns``: empty where it tells rows apart by more than whole columns.
-    ``is_hashed``: MariaDB keeps a hash of them in a hidden column."""
+    """A unique or primary key. ``columns``: empty if it includes prefixes or expressions. ``is_hashed``: MariaDB stores
+    a hash of them in a hidden column."""
 
     name: str
     columns: tuple[str, ...]
@@ -68,7 +68,7 @@ class RenameKey:
 
 @dataclass(frozen=True, slots=True)
 class Convert:
-    """All texts to another character set; empty: the database's. ``is_default``: of columns to come only."""
+    """Convert all texts to another character set; empty: the database's. ``is_default``: only for later columns."""
 
     charset: str
     is_default: bool = False
@@ -81,8 +81,8 @@ class RenameTo:
 
 @dataclass(frozen=True, slots=True)
 class RowsMoved:
-    """Rows of the table come or go, and no event says which. ``other``: the table that they go to or come from;
-    ``makes``, ``ends``: that is a new one, or is gone then."""
+    """Rows of the table come or go without events. ``other``: the table that they move to or from; ``makes``: it is
+    new; ``ends``: it is dropped."""
 
     reason: str
     other: Name | None = None
@@ -92,12 +92,12 @@ class RowsMoved:
 
 @dataclass(frozen=True, slots=True)
 class Cascade:
-    """Rows will change with those of another table."""
+    """Rows will change together with those of another table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Versioning:
-    """The table's history is kept from now on."""
+    """The table's history is stored from now on."""
 
 
 @dataclass(frozen=True, slots=True)

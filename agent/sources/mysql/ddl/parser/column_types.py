@@ -1,8 +1,8 @@
-"""Column types: turn a column of a statement into the shape in which a table map would declare it. Pure.
+"""Column types: converts a column of a statement into the form in which a table map declares it. Pure.
 
-Sizes of text depend on its character set, which a statement may leave to the table: where it is not given, that of the
-table's other texts is used. So a definition read from the server is better, where there is one; what a sink makes of
-the column is the same.
+Text sizes depend on the character set, which a statement may leave to the table: if it is missing, that of the table's
+other texts is used. So a definition read from the server is preferred, if available; the column's type in the sink is
+the same.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from agent.sources.mysql.decode.types import FieldType
 from agent.sources.mysql.values.session import UNKNOWN, Session
 
 _BINARY: Final = 63
-#: float(p) with more is a double
+#: float(p) above this is a double
 _FLOAT_BITS_MAX: Final = 24
 _T = exp.DataType.Type
 
@@ -54,7 +54,7 @@ _STRINGS: Final = {
     _T.NVARCHAR: (FieldType.VARCHAR, False),
     _T.VARBINARY: (FieldType.VARCHAR, True),
 }
-#: bytes of a value's length, and whether it is bytes
+#: number of length bytes, and whether the type is binary
 _BLOBS: Final = {
     _T.TINYTEXT: (1, False),
     _T.TEXT: (2, False),
@@ -70,8 +70,8 @@ _BYTES_TYPES: Final = {"uuid": 16, "inet6": 16, "inet4": 4}
 
 @dataclass(frozen=True, slots=True)
 class DefinitionContext:
-    """What a definition leaves out: the collation of texts, whose server it is, and in whose session it was.
-    ``is_sure``: the collation is the table's own. ``database_collation``: of its database, 0 where not known."""
+    """What a definition leaves out: the collation of texts, the server, and the session. ``is_sure``: the collation is
+    the table's own. ``database_collation``: of its database, 0 if unknown."""
 
     collation: int
     is_mariadb: bool
@@ -81,18 +81,18 @@ class DefinitionContext:
 
     @property
     def known_collation(self) -> int:
-        """0 where it is not sure."""
+        """The collation; 0 if it is not certain."""
         return self.collation if self.is_sure else 0
 
     @classmethod
     def of(cls, columns: Sequence[Column], *, is_mariadb: bool, session: Session) -> "DefinitionContext":
-        """As the texts of these columns have it; utf8mb4 where there are none."""
+        """Return the collation of the texts among these columns; utf8mb4 if there are none."""
         found = (column.collation for column in columns if column.collation not in (0, _BINARY) and not column.members)
         return cls(next(found, 45), is_mariadb, session)
 
 
 def column_of(name: str, kind: exp.DataType, around: DefinitionContext) -> Column | None:
-    """The column; None where its type is not known."""
+    """Return the column; None if its type is unknown."""
     column = _column(name, kind, around)
     if column is None:
         return None
@@ -123,12 +123,12 @@ def _column(name: str, kind: exp.DataType, around: DefinitionContext) -> Column 
 def _special(name: str, kind: exp.DataType, around: DefinitionContext) -> Column | None:
     this = kind.this
     if this in (_T.ENUM, _T.SET):
-        members = tuple(str(item.this) for item in kind.expressions)
+        members = tuple(_kept(str(item.this), around.collation) for item in kind.expressions)
         return _members(name, members, is_set=this is _T.SET, collation=around.collation)
     if this is _T.BIT:
         return Column(name, int(FieldType.BIT), [*_sizes(kind), 1][0])
     if this is _T.JSON:
-        # MariaDB's is a text
+        # MariaDB's is a text type
         is_text = around.is_mariadb
         return Column(name, int(FieldType.BLOB if is_text else FieldType.JSON), 4, collation=46 if is_text else 0)
     plain = kind.sql("mysql").lower()
@@ -145,6 +145,11 @@ def _string(name: str, kind: exp.DataType, around: DefinitionContext) -> Column:
     collation = _BINARY if is_bytes else around.collation
     width = 1 if is_bytes else charsets.bytes_per_character(charsets.charset_of(collation))
     return Column(name, int(type_id), length * width, collation=collation)
+
+
+def _kept(member: str, collation: int) -> str:
+    """Strip trailing spaces, like the server, unless the member is binary."""
+    return member if collation == _BINARY else member.rstrip(" ")
 
 
 def _members(name: str, members: tuple[str, ...], *, is_set: bool, collation: int) -> Column:

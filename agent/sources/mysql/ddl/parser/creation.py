@@ -1,4 +1,4 @@
-"""Creation: reads a CREATE TABLE behind the table's name. Pure."""
+"""Creation: parses a CREATE TABLE after the table's name. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from agent.sources.mysql.ddl.parser.indexes import column_parts, take_index
 from agent.sources.mysql.ddl.parser.table_options import take_options
 from agent.sources.mysql.values.session import Session
 
-#: words that begin a query
+#: words that start a query
 _QUERY = ("AS", "SELECT", "WITH", "TABLE", "VALUES", "IGNORE", "REPLACE")
 
 
 @dataclass(frozen=True, slots=True)
 class Creation:
-    """``like``: the table that it is made like. ``parts``: columns and keys, None where they cannot be read, or come
-    from a query. ``options``: of the table. ``has_rows``: the statement fills it, by a query."""
+    """``like``: the table whose definition is copied. ``parts``: columns and keys, None if they cannot be parsed, or
+    come from a query. ``options``: of the table. ``has_rows``: a query in the statement fills the table."""
 
     like: Name | None = None
     parts: tuple[Part, ...] | None = None
@@ -35,7 +35,8 @@ class Creation:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns that the server goes by: the primary key, else the first unique one over NOT NULL columns."""
+        """Return the columns that the server uses as key: the primary key, else the first unique key over NOT NULL
+        columns."""
         parts = self.parts or ()
         columns = [part.definition for part in parts if isinstance(part, AddColumn)]
         required = {column.name.lower() for column in columns if column.is_required}
@@ -47,7 +48,7 @@ class Creation:
 
 
 def take_creation(cursor: Cursor, database: str, session: Session) -> Creation:
-    """All that is left of a CREATE TABLE behind the table's name."""
+    """Parse the rest of a CREATE TABLE after the table's name."""
     if cursor.take("LIKE"):
         return Creation(like=cursor.table(database))
     parts: tuple[Part, ...] | None = None
@@ -72,6 +73,7 @@ def _parts(inside: Cursor, session: Session) -> tuple[Part, ...] | None:
 
 
 def _item(item: Cursor, session: Session) -> Iterator[Part]:
+    item.check_decoded()
     if is_column(item):
         yield from column_parts(take_definition(item, session))
     else:
@@ -86,14 +88,14 @@ def _options(cursor: Cursor) -> tuple[Part, ...] | None:
 
 
 def _without_start(cursor: Cursor) -> Cursor:
-    """MySQL fills a new table in the transaction that creates it, whose rows are in the log."""
+    """Remove START TRANSACTION: MySQL logs the rows of a new table in the transaction that creates it."""
     tokens = cursor.rest
     words = [token.word for token in tokens[-2:]]
     return Cursor(tokens[:-2]) if words == ["START", "TRANSACTION"] else cursor
 
 
 def _query_at(cursor: Cursor) -> int | None:
-    """Where the query begins that fills the table."""
+    """Return the position of the query that fills the table."""
     depth = 0
     for at, token in enumerate(cursor.rest):
         before = cursor.rest[at - 1].text if at else ""

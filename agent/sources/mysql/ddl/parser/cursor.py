@@ -1,4 +1,4 @@
-"""Cursor over the tokens of a statement: what comes next is looked at, taken, or refused as ``Unreadable``. Pure."""
+"""Cursor: reads the tokens of a statement one by one; unexpected ones raise ``UnreadableError``. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,11 +8,14 @@ from agent.sources.mysql.ddl.parser.tokens import Token, TokenKind
 #: schema and name of a table
 Name = tuple[str, str]
 
+#: stands for bytes that cannot be decoded
+_LOST: Final = "\ufffd"
+
 _END: Final = Token(TokenKind.SYMBOL, "", 0, 0)
 
 
 class UnreadableError(Exception):
-    """A statement, or a part of one, that says what is not known here."""
+    """A statement, or a part of one, that is not supported."""
 
 
 class Cursor:
@@ -21,7 +24,7 @@ class Cursor:
         self._at = 0
 
     def __bool__(self) -> bool:
-        """Whether anything is left."""
+        """Return whether any tokens are left."""
         return self._at < len(self._tokens)
 
     @property
@@ -29,12 +32,15 @@ class Cursor:
         return self._tokens[self._at :]
 
     def peek(self, ahead: int = 0) -> Token:
-        """The next token, or the one so many behind it; an empty one behind the end."""
+        """Return the next token, or the one ``ahead`` after it; an empty one past the end."""
         at = self._at + ahead
         return self._tokens[at] if at < len(self._tokens) else _END
 
     def next(self) -> Token:
-        """:raises UnreadableError: there is none."""
+        """Consume and return the next token.
+
+        :raises UnreadableError: there is none.
+        """
         token = self.peek()
         if token is _END:
             raise UnreadableError("the statement ends early")
@@ -42,14 +48,14 @@ class Cursor:
         return token
 
     def take(self, *words: str) -> bool:
-        """Whether these bare words come next; then they are behind."""
+        """Consume these bare words if they come next; return whether they did."""
         if any(self.peek(ahead).word != word for ahead, word in enumerate(words)):
             return False
         self._at += len(words)
         return True
 
     def take_one(self, *words: str) -> str:
-        """Which of these bare words comes next, and is behind then; empty where none does."""
+        """Consume and return the one of these bare words that comes next; return an empty string if none does."""
         word = self.peek().word
         if not word or word not in words:
             return ""
@@ -63,29 +69,35 @@ class Cursor:
         return is_next
 
     def expect(self, *words: str) -> None:
-        """:raises UnreadableError: something else comes next."""
+        """Consume these bare words.
+
+        :raises UnreadableError: something else comes next.
+        """
         if not self.take(*words):
             raise UnreadableError(f"{' '.join(words)} is missing")
 
     def name(self) -> str:
-        """:raises UnreadableError: what comes next is no name."""
+        """Consume and return a name.
+
+        :raises UnreadableError: no name comes next.
+        """
         token = self.next()
         if not token.name:
             raise UnreadableError(f"{token.text!r} is no name")
         return token.name
 
     def table(self, database: str) -> Name:
-        """A table's name; in ``database`` where it does not say in which.
+        """Consume and return a table's name; unqualified names are in ``database``.
 
-        :raises UnreadableError: what comes next is no name.
+        :raises UnreadableError: no name comes next.
         """
         first = self.name()
         return (first, self.name()) if self.symbol(".") else (database, first)
 
     def group(self) -> "Cursor":
-        """What is in the parentheses that come next.
+        """Consume parentheses and return a cursor over their content.
 
-        :raises UnreadableError: none do, or they are never closed.
+        :raises UnreadableError: no parentheses come next, or they are not closed.
         """
         if not self.symbol("("):
             raise UnreadableError("( is missing")
@@ -96,7 +108,7 @@ class Cursor:
         return Cursor(self._tokens[begin : self._at - 1])
 
     def expression(self) -> Sequence[Token]:
-        """One token, or a whole group of them with its parentheses."""
+        """Consume and return a token, or a group with its parentheses."""
         begin = self._at
         if self.peek().text == "(":
             self.group()
@@ -104,13 +116,24 @@ class Cursor:
             self.next()
         return self._tokens[begin : self._at]
 
+    def check_decoded(self) -> None:
+        """Check that the rest has no bytes that are no text of the session's character set; comments may.
+
+        :raises UnreadableError: it has.
+        """
+        words = [token.word for token in self.rest]
+        if any(
+            _LOST in token.text and before != "COMMENT" for before, token in zip(["", *words], self.rest, strict=False)
+        ):
+            raise UnreadableError("it has bytes that are no text")
+
     def wait(self) -> None:
-        """MariaDB's deadline with locks: ``WAIT 5``, ``NOWAIT``."""
+        """Consume MariaDB's lock timeout: ``WAIT 5``, ``NOWAIT``."""
         if not self.take("NOWAIT") and self.peek().word == "WAIT" and self.peek(1).kind is TokenKind.NUMBER:
             self._at += 2
 
     def parts(self) -> "list[Cursor]":
-        """The rest, cut at its commas, but for those in parentheses."""
+        """Split the rest at commas outside of parentheses."""
         depth, cuts = 0, [self._at]
         for at in range(self._at, len(self._tokens)):
             text = self._tokens[at].text

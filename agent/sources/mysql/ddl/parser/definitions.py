@@ -1,7 +1,7 @@
-"""Column definitions: read what a statement says of one column, word by word. Pure.
+"""Column definitions: parses a column's definition, word by word. Pure.
 
-What matters to a row comes as a ``sqlglot`` node too, for those who read types and defaults. What no row shows
-(comments, checks, storage) is read to know where it ends.
+Attributes that affect rows are also returned as a ``sqlglot`` node, for the code that evaluates types and defaults.
+Attributes that do not (comments, checks, storage) are parsed to find their end.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from agent.sources.mysql.ddl.parser.type_words import TypeWords, take_type
 from agent.sources.mysql.values.session import Session
 
 FIRST: Final = ""
-#: a default whose value nobody can read
+#: a default whose value cannot be parsed
 _UNREADABLE: Final = exp.Anonymous(this="unreadable")
-#: words with one value behind them, an equals sign between or not
+#: words followed by one value, with an optional equals sign
 _VALUED: Final = ("COMMENT", "COLUMN_FORMAT", "STORAGE", "ENGINE_ATTRIBUTE", "SECONDARY_ENGINE_ATTRIBUTE")
 _SRIDS: Final = ("SRID", "REF_SYSTEM_ID")
-#: no column can have these for a name, unless in quotes
+#: words that cannot be unquoted column names
 _KEYWORDS: Final = frozenset(
     {"PRIMARY", "UNIQUE", "INDEX", "KEY", "FULLTEXT", "SPATIAL", "CHECK", "FOREIGN", "CONSTRAINT", "LIKE"}
 )
@@ -31,8 +31,8 @@ _KEYWORDS: Final = frozenset(
 
 @dataclass(slots=True)
 class Definition:
-    """``place``: the column that it shall come after, ``FIRST``, or None. ``charset``: the name of a character set or a
-    collation, empty where the table's counts. ``is_required``: NOT NULL. ``generated``: its expression."""
+    """``place``: the column after which it is placed, ``FIRST``, or None. ``charset``: name of a character set or a
+    collation, empty for the table's. ``is_required``: NOT NULL. ``generated``: its expression."""
 
     name: str
     type: TypeWords
@@ -48,7 +48,7 @@ class Definition:
     place: str | None = None
 
     def node(self) -> exp.ColumnDef:
-        """As sqlglot would have read it."""
+        """Return the definition as sqlglot parses it."""
         kinds: list[exp.Expr] = []
         if self.is_required:
             kinds.append(exp.NotNullColumnConstraint())
@@ -68,15 +68,15 @@ class Definition:
 
 
 def is_column(cursor: Cursor) -> bool:
-    """Whether a column's definition comes next, and not that of an index or a constraint."""
+    """Return whether a column's definition comes next, not an index or a constraint."""
     word, behind = cursor.peek().word, cursor.peek(1).word
     return word not in _KEYWORDS and (word, behind) not in (("PERIOD", "FOR"), ("VECTOR", "INDEX"), ("VECTOR", "KEY"))
 
 
 def take_definition(cursor: Cursor, session: Session) -> Definition:
-    """All that is left.
+    """Parse the rest.
 
-    :raises UnreadableError: it has words that are not known here.
+    :raises UnreadableError: it contains unknown words.
     """
     name = cursor.name()
     words = take_type(cursor, session)
@@ -142,7 +142,7 @@ def _take_not(cursor: Cursor, found: Definition) -> None:
 
 
 def _take_charset(cursor: Cursor, word: str, found: Definition) -> None:
-    if word == "BINARY":  # the character set's own collation of bytes
+    if word == "BINARY":  # the binary collation of the character set
         return
     if word == "CHARACTER":
         cursor.expect("SET")
@@ -162,7 +162,7 @@ def _take_generated(cursor: Cursor, word: str, found: Definition) -> None:
 
 
 def _take_unseen(cursor: Cursor, word: str, found: Definition) -> None:
-    """What no row shows."""
+    """Consume an attribute that does not affect rows."""
     if word in (*_VALUED, *_SRIDS):
         cursor.symbol("=")
         cursor.next()
@@ -181,14 +181,14 @@ def _take_unseen(cursor: Cursor, word: str, found: Definition) -> None:
         found.cascades = take_references(cursor)
     elif word in ("WITH", "WITHOUT"):
         cursor.expect("SYSTEM", "VERSIONING")
-    elif cursor.symbol("="):  # an engine's own option
+    elif cursor.symbol("="):  # an option of the storage engine
         cursor.next()
     else:
         raise UnreadableError(f"{word or 'a symbol'} is not known in a column")
 
 
 def take_references(cursor: Cursor) -> bool:
-    """Behind REFERENCES; whether rows of the table change with their parents'."""
+    """Parse after REFERENCES; return whether rows of the table change with their parents'."""
     cursor.table("")
     if cursor.peek().text == "(":
         cursor.group()
@@ -223,7 +223,7 @@ def _default(cursor: Cursor) -> exp.Expr:
 
 
 def _default_tokens(cursor: Cursor) -> Sequence[Token]:
-    """A constant, a moment, or an expression; MariaDB's need no parentheses around functions."""
+    """Consume a constant, a date literal, or an expression; MariaDB needs no parentheses around functions."""
     begin = cursor.rest
     if cursor.peek().text in ("-", "+"):
         cursor.next()
@@ -253,9 +253,9 @@ def _take_simple(cursor: Cursor) -> None:
     elif token.kind is TokenKind.WORD and cursor.peek().kind is TokenKind.TEXT and _is_prefix(token):
         cursor.next()
     while token.kind is TokenKind.TEXT and cursor.peek().kind is TokenKind.TEXT:
-        cursor.next()  # texts side by side are one
+        cursor.next()  # adjacent texts are concatenated
 
 
 def _is_prefix(token: Token) -> bool:
-    """The name of a text's character set, or what kind of moment it is."""
+    """Return whether the token is a character set introducer, or the type of a date literal."""
     return token.text.startswith("_") or token.word in ("DATE", "TIME", "TIMESTAMP")

@@ -1,4 +1,4 @@
-"""Indexes and constraints: read them, and find which distinguish rows, and which change rows by themselves. Pure."""
+"""Indexes and constraints: parses them, and finds which identify rows, and which change rows implicitly. Pure."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,29 +8,31 @@ from agent.sources.mysql.ddl.parser.definitions import Definition, take_referenc
 
 
 def column_parts(definition: Definition, *, if_absent: bool = False) -> Iterator[Part]:
-    """A new column, and the key that it is."""
+    """Yield a new column, and the key that its definition includes."""
     yield AddColumn(definition, if_absent)
     if definition.cascades:
         yield Cascade()
     if definition.is_primary:
-        yield AddKey(PRIMARY, (definition.name,))
+        yield AddKey(PRIMARY, (definition.name,), if_absent)
     elif definition.is_unique:
         yield AddKey(definition.name, (definition.name,), if_absent)
 
 
 def take_index(cursor: Cursor) -> Sequence[Part]:
-    """An index or a constraint, as CREATE TABLE and ALTER TABLE define them.
+    """Parse an index or a constraint of a CREATE TABLE or ALTER TABLE.
 
-    :raises UnreadableError: it has words that are not known here.
+    :raises UnreadableError: it contains unknown words.
     """
     name = ""
-    if cursor.take("CONSTRAINT") and not _is_constraint(cursor):
-        name = cursor.name()
+    if cursor.take("CONSTRAINT"):
+        cursor.take("IF", "NOT", "EXISTS")
+        name = "" if _is_constraint(cursor) else cursor.name()
     word = cursor.next().word
     match word:
         case "PRIMARY":
             cursor.expect("KEY")
-            return [AddKey(PRIMARY, _columns_of_index(cursor)[1])]
+            if_absent = cursor.take("IF", "NOT", "EXISTS")
+            return [AddKey(PRIMARY, _columns_of_index(cursor)[1], if_absent)]
         case "UNIQUE":
             cursor.take_one("INDEX", "KEY")
             if_absent = cursor.take("IF", "NOT", "EXISTS")
@@ -49,7 +51,7 @@ def _is_constraint(cursor: Cursor) -> bool:
 
 
 def _columns_of_index(cursor: Cursor) -> tuple[str, tuple[str, ...]]:
-    """Its name and its columns; without columns where it has prefixes or expressions."""
+    """Parse its name and columns; no columns if it has prefixes or expressions."""
     name = ""
     if cursor.peek().text != "(" and cursor.peek().word != "USING":
         name = cursor.name()

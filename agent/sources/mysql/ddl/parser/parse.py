@@ -1,13 +1,13 @@
 """Statement parser: finds which tables a statement defines or changes, and how. Pure.
 
-    statement ──► edits: a table is created, altered, renamed, dropped, or can be followed no further
-              └─► ``Unparsed``: a table that has to be looked at, and what is known of its columns all the same
+    statement ──► edits: a table is created, altered, renamed, dropped, or cannot be followed any more
+              └─► ``Unparsed``: a table whose definition has to be read, with what is known of its columns
 
-An edit of a table that is known says what its columns are afterwards, as far as a statement says, and what rows
-that existed hold in new ones (``table_editor``). An ALTER is read part by part (``alterations``): what cannot be
-read costs its own part only. Indexes, engines, partitions and comments are no edits.
+An edit of a known table has its resulting columns, as far as the statement defines them, and the values of new columns
+in existing rows (``table_editor``). An ALTER is parsed part by part (``alterations``): an unparsable part does not
+affect the others. Indexes, engines, partitions and comments are not edits.
 
-TRUNCATE is no edit either: to the log it is an event of rows.
+Neither is TRUNCATE: in the log it is an event of rows.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -34,8 +34,8 @@ FILLED: Final = "it was created with rows by a statement, which holds no rows; s
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """``like``: it is made like that one. ``schema``: what the statement says of it, None where it does not.
-    ``reason``: why it cannot be followed, empty where it can."""
+    """``like``: the table whose definition is copied. ``schema``: the statement's definition, None if it has none.
+    ``reason``: why the table cannot be followed, empty if it can."""
 
     table: Name
     like: Name | None = None
@@ -57,9 +57,9 @@ class Renamed:
 
 @dataclass(frozen=True, slots=True)
 class Altered:
-    """``schema``: afterwards, under its old name. ``renames``: new column → old; ``unknown_fills``: new columns whose
-    values in existing rows are not known. ``asks_key``: only the server can say by which key it goes now. ``required``:
-    columns that it declares NOT NULL."""
+    """``schema``: the result, under its old name. ``renames``: new column → old; ``unknown_fills``: new columns whose
+    values in existing rows are unknown. ``asks_key``: only the server knows the resulting key. ``required``: columns
+    that are declared NOT NULL."""
 
     table: Name
     schema: TableSchema
@@ -87,7 +87,7 @@ class Unfollowed:
 
 @dataclass(frozen=True, slots=True)
 class Unparsed:
-    """``table`` has to be looked at. ``columns``: how those that could be read belong to those before."""
+    """The definition of ``table`` has to be read. ``columns``: how the parsed ones correspond to those before."""
 
     table: Name
     columns: Columns = field(default_factory=Columns)
@@ -98,7 +98,7 @@ Edit = Created | Dropped | Renamed | Altered | DatabaseDropped | Unfollowed | Un
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """One statement, as its parts are read. ``fold``: names of tables as the server has them."""
+    """One statement during parsing. ``fold``: converts table names to the server's case."""
 
     cursor: Cursor
     database: str
@@ -138,15 +138,16 @@ def parse_ddl(
     copies: Collection[Name] = (),
     collation_of: Callable[[str], int] = _nobody_knows,
 ) -> list[Edit]:
-    """``known``: tables whose columns are known; others are none of our concern, unless they come to be.
+    """Return the edits in order of execution. ``known``: tables whose columns are known; others are ignored unless they
+    become relevant.
 
-    In order, as if done one after the other. ``folds_names``: the server has all names of tables in lower case.
-    ``copies``: tables whose rows come later than the statement. ``collation_of``: a database's own, 0 where nobody
-    knows. What cannot be read concerns all tables that it names.
+    ``folds_names``: the server has all table names in lower case. ``copies``: tables whose rows are logged after the
+    statement. ``collation_of``: a database's collation, 0 if unknown. An unparsable statement concerns all tables that
+    it names.
     """
     tokens = sql_text.meant(statement, is_mariadb=is_mariadb)
     says_default = any(token.word == "DEFAULT" for token in tokens)
-    fold = _folded if folds_names else _same
+    fold = folding(folds_names)
     read = _Statement(Cursor(tokens), database, known, is_mariadb, session, fold, copies, collation_of, says_default)
     try:
         return list(_edits(read))
@@ -155,14 +156,19 @@ def parse_ddl(
 
 
 def mentioned(statement: str, database: str, known: Mapping[Name, object], *, folds_names: bool = False) -> list[Name]:
-    """The tables of ``known`` that a statement names anywhere."""
+    """Return the tables of ``known`` that a statement names anywhere."""
     tokens = sql_text.meant(statement)
-    fold = _folded if folds_names else _same
+    fold = folding(folds_names)
     found = {fold((database, token.name)) for token in tokens if token.name}
     for first, dot, second in zip(tokens, tokens[1:], tokens[2:], strict=False):
         if dot.text == ".":
             found.add(fold((first.name, second.name)))
     return sorted(found & known.keys())
+
+
+def folding(folds_names: bool) -> Callable[[Name], Name]:
+    """Return what converts table names to the server's case."""
+    return _folded if folds_names else _same
 
 
 def _folded(name: Name) -> Name:
@@ -252,7 +258,7 @@ def _reason(creation: Creation, editor: TableEditor) -> str:
 
 
 def _define(creation: Creation, editor: TableEditor) -> TableSchema | None:
-    """None where the definition cannot be read: it is the server's to tell."""
+    """Return the definition; None if it cannot be parsed and has to be read from the server."""
     if creation.parts is None or not editor.alter([*creation.options, *creation.parts]):
         return None
     return editor.keyed(creation.key)
@@ -313,7 +319,7 @@ def _altered(read: _Statement, table: Name, parts: Sequence[Part]) -> Iterator[E
 
 
 def _consequences(read: _Statement, table: Name, parts: Sequence[Part]) -> Iterator[Edit]:
-    """What no later event tells."""
+    """Yield effects that no later event shows."""
     for part in parts:
         match part:
             case RowsMoved(reason, other, makes, ends):
@@ -345,7 +351,7 @@ def _of_editor(table: Name, editor: TableEditor) -> Altered:
 
 
 def _certain(editor: TableEditor) -> Columns:
-    """Without new columns whose values are not known."""
+    """Return the columns without new ones whose values are unknown."""
     columns = editor.columns()
     return replace(columns, added=tuple(name for name in columns.added if name not in editor.unknown_fills))
 

@@ -1,7 +1,7 @@
-"""SQL text: strips what is not part of the statement (comments, prefixes, spellings of one session). Pure.
+"""SQL text: removes what does not belong to the statement (comments, prefixes, notations of one session). Pure.
 
-MariaDB logs ``SET STATEMENT name = value, … FOR <statement>`` with the statement. To us it is the statement alone; what
-it sets is in the event's session where it matters.
+MariaDB logs ``SET STATEMENT name = value, … FOR <statement>`` together with the statement. Only the statement is used;
+relevant settings are in the event's session.
 """
 
 from typing import Final
@@ -12,13 +12,13 @@ _PREFIX: Final = ("SET", "STATEMENT")
 
 
 def plain(statement: str, *, is_mariadb: bool | None = None) -> str:
-    """Without comments, without ``SET STATEMENT … FOR``, and with what is in executable comments; all of these
-    where it is not known whose statement it is."""
+    """Return the statement without comments and ``SET STATEMENT … FOR``, but with executable comments (all of them if
+    the server is unknown)."""
     return spelt(meant(statement, is_mariadb=is_mariadb))
 
 
 def meant(statement: str, *, is_mariadb: bool | None = None) -> list[Token]:
-    """The tokens of ``plain``, without semicolons at the end."""
+    """Return the tokens of ``plain``, without trailing semicolons."""
     found = list(tokens(statement, is_mariadb=is_mariadb))
     while found and found[-1].text == ";":
         found.pop()
@@ -31,7 +31,7 @@ def meant(statement: str, *, is_mariadb: bool | None = None) -> list[Token]:
 
 
 def respelt(statement: str, *, has_quoted_names: bool, has_plain_backslashes: bool) -> str:
-    """As a session without these settings spells it; comments stay."""
+    """Return the statement in the notation of a session without these settings; comments are kept."""
     pieces, at = [], 0
     for token in tokens(statement, has_quoted_names=has_quoted_names, has_plain_backslashes=has_plain_backslashes):
         pieces += [statement[at : token.begin], token.text]
@@ -40,7 +40,7 @@ def respelt(statement: str, *, has_quoted_names: bool, has_plain_backslashes: bo
 
 
 def _behind_prefix(found: list[Token]) -> int | None:
-    """Behind the FOR that ends the values: one in parentheses belongs to a value."""
+    """Return the index after the FOR that ends the values; one in parentheses belongs to a value."""
     depth = 0
     for at, token in enumerate(found):
         depth += (token.text == "(") - (token.text == ")")

@@ -1,4 +1,4 @@
-"""Table options: read what follows the columns of a CREATE TABLE, or is between parts of an ALTER TABLE. Pure."""
+"""Table options: parses what follows the columns of a CREATE TABLE, or is between parts of an ALTER TABLE. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,9 +6,9 @@ from typing import Final
 from agent.sources.mysql.ddl.parser.alterations import Convert, Part, RowsMoved, Versioning
 from agent.sources.mysql.ddl.parser.cursor import Cursor, UnreadableError
 
-#: engines that keep no rows, or other ones
+#: storage engines that store no rows, or other ones
 _ROWLESS: Final = frozenset({"BLACKHOLE", "MERGE", "MRG_MYISAM", "FEDERATED", "FEDERATEDX", "CONNECT", "SPIDER"})
-#: options of a table that no row shows, with a value behind each
+#: options with a value that do not affect rows
 _OPTIONS: Final = frozenset(
     {"AUTO_INCREMENT", "AVG_ROW_LENGTH", "CHECKSUM", "COMMENT", "COMPRESSION", "CONNECTION", "DELAY_KEY_WRITE"}
     | {"ENCRYPTION", "ENGINE_ATTRIBUTE", "INSERT_METHOD", "KEY_BLOCK_SIZE", "MAX_ROWS", "MIN_ROWS", "PACK_KEYS"}
@@ -17,14 +17,14 @@ _OPTIONS: Final = frozenset(
     | {"PAGE_COMPRESSION_LEVEL", "ENCRYPTED", "ENCRYPTION_KEY_ID", "TRANSACTIONAL", "TABLE_CHECKSUM", "TABLESPACE"}
     | {"IETF_QUOTES", "ALGORITHM", "LOCK", "START"}
 )
-#: what partitions do without rows that come or go
+#: partition operations that neither add nor remove rows
 _HARMLESS: Final = ("REORGANIZE", "ANALYZE", "CHECK", "OPTIMIZE", "REBUILD", "REPAIR", "COALESCE")
 
 
 def take_options(cursor: Cursor) -> list[Part]:
-    """Options of a table, one behind the other.
+    """Parse consecutive table options.
 
-    :raises UnreadableError: one is not known here.
+    :raises UnreadableError: one is unknown.
     """
     found: list[Part] = []
     while cursor:
@@ -63,7 +63,7 @@ def _option(cursor: Cursor) -> Sequence[Part]:
         cursor.symbol("=")
         cursor.group()
         return []
-    if word and cursor.symbol("="):  # an engine's own
+    if word and cursor.symbol("="):  # an option of the storage engine
         cursor.next()
         return []
     raise UnreadableError(f"{word} is no known option")

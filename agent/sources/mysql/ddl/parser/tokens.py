@@ -1,9 +1,8 @@
-"""SQL tokens: words, names, texts, numbers and symbols of a statement, without its comments and white space. Pure.
+"""SQL tokens: words, names, texts, numbers and symbols of a statement, without comments and white space. Pure.
 
-Both servers read SQL alike, but for two settings of the session: ``ANSI_QUOTES`` makes names of what is in double
-quotes, and ``NO_BACKSLASH_ESCAPES`` makes backslashes ordinary letters. What is in an executable comment
-(``/*!50100 … */``, ``/*M! … */``) is part of the statement: a server that skipped it would have written another comment
-into its binlog.
+Both servers have the same syntax, except for two session settings: with ``ANSI_QUOTES``, double quotes enclose names;
+with ``NO_BACKSLASH_ESCAPES``, backslashes are ordinary characters. The content of an executable comment
+(``/*!50100 … */``, ``/*M! … */``) is part of the statement: a server that skipped it would have logged another comment.
 """
 
 import re
@@ -25,13 +24,13 @@ _DOUBLED: Final = {quote: re.compile(rf"{quote}(?:[^{quote}]|{quote}{quote})*{qu
 _SYMBOL: Final = re.compile(r"<=>|->>|->|:=|<=|>=|<>|!=|\|\||&&|<<|>>|.", re.DOTALL)
 _ESCAPE: Final = re.compile(r"\\(.)", re.DOTALL)
 _LETTERS: Final = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
-#: versions of MySQL by which MariaDB does not take itself to be meant
+#: version numbers of MySQL for which MariaDB ignores an executable comment
 _NOT_MARIADB: Final = range(50_700, 100_000)
 
 
 class TokenKind(Enum):
     WORD = auto()
-    #: in quotes
+    #: quoted
     NAME = auto()
     TEXT = auto()
     NUMBER = auto()
@@ -40,7 +39,7 @@ class TokenKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """``text``: as a session without special settings spells it. ``begin``, ``end``: its place in the statement."""
+    """``text``: in the notation of a session with default settings. ``begin``, ``end``: its place in the statement."""
 
     kind: TokenKind
     text: str
@@ -49,19 +48,19 @@ class Token:
 
     @property
     def word(self) -> str:
-        """In upper case; empty where it is no bare word."""
+        """The word in upper case; empty if it is not a bare word."""
         return self.text.upper() if self.kind is TokenKind.WORD else ""
 
     @property
     def name(self) -> str:
-        """What it names; empty where it is no name."""
+        """The name; empty if it is not one."""
         if self.kind is TokenKind.NAME:
             return self.text[1:-1].replace("``", "`")
         return self.text if self.kind is TokenKind.WORD else ""
 
     @property
     def value(self) -> str:
-        """A text without quotes and escapes, and anything else as it is."""
+        """The text without quotes and escapes; other tokens unchanged."""
         if self.kind is not TokenKind.TEXT or self.text[0] not in "'\"":
             return self.text
         inside = self.text[1:-1].replace(self.text[0] * 2, self.text[0])
@@ -75,8 +74,8 @@ def tokens(
     has_quoted_names: bool = False,
     has_plain_backslashes: bool = False,
 ) -> Iterator[Token]:
-    """One after the other. ``is_mariadb``: whose statement it is; None where that is not known, which takes all
-    executable comments in."""
+    """Return the tokens in order. ``is_mariadb``: the server that logged the statement; None if unknown, which includes
+    all executable comments."""
     at, behind_dot = 0, False
     while at < len(statement):
         if found := _SPACE.match(statement, at) or _LINE.match(statement, at):
@@ -93,7 +92,7 @@ def tokens(
 
 
 def spelt(tokens_: Sequence[Token]) -> str:
-    """As one text again, with a space where something was between two of them."""
+    """Join tokens to a text, with a space wherever they were separated."""
     pieces: list[str] = []
     end = tokens_[0].begin if tokens_ else 0
     for token in tokens_:
@@ -122,7 +121,7 @@ def _token(statement: str, at: int, behind_dot: bool, has_quoted_names: bool, ha
         return _quoted(statement, at, has_quoted_names, has_plain_backslashes)
     if found := _BYTES.match(statement, at):
         return Token(TokenKind.TEXT, found[0], at, found.end())
-    if letter in "nN" and statement[at + 1 : at + 2] == "'":  # a text of the national character set
+    if letter in "nN" and statement[at + 1 : at + 2] == "'":  # a text in the national character set
         text = _quoted(statement, at + 1, has_quoted_names, has_plain_backslashes)
         return Token(TokenKind.TEXT, text.text, at, text.end)
     is_number_next = letter.isdigit() or (letter == "." and not _is_in_name(statement, at))
@@ -131,12 +130,12 @@ def _token(statement: str, at: int, behind_dot: bool, has_quoted_names: bool, ha
     if found := _WORD.match(statement, at):
         return Token(TokenKind.WORD, found[0], at, found.end())
     found = _SYMBOL.match(statement, at)
-    assert found is not None, "any letter is one"
+    assert found is not None, "any character is a symbol"
     return Token(TokenKind.SYMBOL, found[0], at, found.end())
 
 
 def _is_in_name(statement: str, at: int) -> bool:
-    """Whether the dot at this place follows a name at once."""
+    """Return whether the dot at this place directly follows a name."""
     return at > 0 and (statement[at - 1] == "`" or _WORD.match(statement, at - 1) is not None)
 
 
@@ -145,7 +144,7 @@ def _quoted(statement: str, at: int, has_quoted_names: bool, has_plain_backslash
     is_name = quote == "`" or (quote == '"' and has_quoted_names)
     pattern = _DOUBLED if is_name or has_plain_backslashes else _ESCAPED
     found = pattern[quote].match(statement, at)
-    if found is None:  # it is never closed
+    if found is None:  # it is not closed
         return Token(TokenKind.SYMBOL, quote, at, at + 1)
     text = found[0]
     if is_name and quote == '"':

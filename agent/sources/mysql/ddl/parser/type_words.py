@@ -1,7 +1,7 @@
-"""Type words: turn a column's type as a statement spells it into one of the few spellings that sqlglot reads. Pure.
+"""Type words: converts a column's type in a statement to one of the notations that sqlglot supports. Pure.
 
-Both servers know many names for the same type (``INT4``, ``DEC``, ``CHARACTER VARYING``, ``LONG VARCHAR``), and words
-behind a type that decide its character set.
+Both servers have many names for the same type (``INT4``, ``DEC``, ``CHARACTER VARYING``, ``LONG VARCHAR``), and
+attributes after a type that determine its character set.
 """
 
 from collections.abc import Sequence
@@ -28,12 +28,12 @@ _PLAIN: Final = frozenset(
     | {"TINYBLOB", "BLOB", "MEDIUMBLOB", "LONGBLOB", "ENUM", "SET", "JSON", "GEOMETRY", "UUID", "INET4", "INET6"}
     | {"VECTOR", "SERIAL"}
 )
-#: which sqlglot does not know
+#: types that sqlglot does not support
 _NAMED: Final = frozenset({"INET4", "INET6"})
-#: their display width, or their precision, is nothing that a row shows
+#: types whose display width or precision does not affect rows
 _NUMBERS: Final = frozenset({"TINYINT", "SMALLINT", "MEDIUMINT", "INT", "BIGINT", "YEAR"})
 _CHARACTERS: Final = frozenset({"CHAR", "VARCHAR"})
-#: types of a character set as types of bytes
+#: text types and the corresponding binary types
 _OF_BYTES: Final = {
     **{"CHAR": "BINARY", "VARCHAR": "VARBINARY", "TINYTEXT": "TINYBLOB", "TEXT": "BLOB"},
     **{"MEDIUMTEXT": "MEDIUMBLOB", "LONGTEXT": "LONGBLOB"},
@@ -43,8 +43,8 @@ _REAL_AS_FLOAT, _ORACLE = 1, 1 << 9
 
 @dataclass(frozen=True, slots=True)
 class TypeWords:
-    """``charset``: which the type itself says; ``size``: of a TEXT or BLOB whose type depends on it, 0 without.
-    ``display``: the width or the digits that a number is printed with, in parentheses."""
+    """``charset``: implied by the type itself; ``size``: of a TEXT or BLOB whose type depends on it, or 0. ``display``:
+    the display width or digits of a number, in parentheses."""
 
     name: str
     arguments: str = ""
@@ -55,9 +55,9 @@ class TypeWords:
     is_zerofill: bool = False
 
     def data_type(self, *, is_binary: bool) -> exp.DataType:
-        """``is_binary``: its character set is ``binary``.
+        """Return the type. ``is_binary``: its character set is ``binary``.
 
-        :raises UnreadableError: sqlglot does not know it.
+        :raises UnreadableError: sqlglot does not support it.
         """
         name = _OF_BYTES.get(self.name, self.name) if is_binary else self.name
         if name in _NAMED:
@@ -70,7 +70,10 @@ class TypeWords:
 
 
 def take_type(cursor: Cursor, session: Session) -> TypeWords:
-    """:raises UnreadableError: what comes next is no type that is known here."""
+    """Parse a type.
+
+    :raises UnreadableError: no known type comes next.
+    """
     name, charset = _name(cursor, session)
     arguments: Sequence[Token] = cursor.expression() if cursor.peek().text == "(" else ()
     size = 0
@@ -79,7 +82,7 @@ def take_type(cursor: Cursor, session: Session) -> TypeWords:
     display = spelt(arguments).replace(" ", "") if name in _NUMBERS or len(arguments) > 3 else ""
     if name in _NUMBERS:
         arguments = ()
-    if name in ("FLOAT", "DOUBLE") and len(arguments) > 3:  # (5,2) rounds, and is a float or a double all the same
+    if name in ("FLOAT", "DOUBLE") and len(arguments) > 3:  # (5,2) only rounds
         arguments = ()
     is_unsigned, is_zerofill = name == "SERIAL", False
     while word := cursor.take_one("UNSIGNED", "ZEROFILL", "SIGNED", "ASCII", "UNICODE", "BYTE", "BINARY"):
@@ -90,7 +93,7 @@ def take_type(cursor: Cursor, session: Session) -> TypeWords:
 
 
 def _name(cursor: Cursor, session: Session) -> tuple[str, str]:
-    """The type's name, and the character set that it means."""
+    """Parse the type's name; return it with the character set that it implies."""
     word, charset = cursor.next().word, ""
     if word == "NATIONAL":
         word, charset = cursor.next().word, "utf8mb3"
@@ -123,8 +126,12 @@ def _long(cursor: Cursor) -> tuple[str, str]:
 
 
 def _members(arguments: Sequence[Token]) -> str:
-    """Without the spaces at their ends, as the server keeps them."""
-    if any(token.kind is TokenKind.TEXT and token.text[0] not in "'\"" for token in arguments):
+    """Return the members as SQL.
+
+    :raises UnreadableError: a member is binary (``x'61'``, ``0x61``), so that its text depends on a character set.
+    """
+    members = [token for token in arguments if token.kind is not TokenKind.SYMBOL]
+    if any(token.kind is not TokenKind.TEXT or token.text[0] not in "'\"" for token in members):
         raise UnreadableError("a member is spelt as bytes")
-    values = [token.value.rstrip(" ") for token in arguments if token.kind is TokenKind.TEXT]
+    values = [token.value for token in members]
     return "(" + ",".join("'" + value.replace("\\", "\\\\").replace("'", "''") + "'" for value in values) + ")"

@@ -1,8 +1,8 @@
-"""Binary JSON: parses MySQL's binary documents into a tree that can be changed and written out.
+"""Binary JSON: parses MySQL's binary documents into a tree that can be modified and formatted.
 
-Objects become dicts in their stored order (MySQL sorts keys by length, then bytes), arrays lists, and every scalar the
-text that MySQL prints for it (``Scalar``). Offsets count from the start of the object or array that they are in, and
-nothing is copied on the way down, so the cost is that of the document's size.
+Objects become dicts in their stored order (MySQL sorts keys by length, then bytes), arrays become lists, and every
+scalar becomes the text that MySQL prints for it (``Scalar``). Offsets are relative to the start of the enclosing object
+or array, and nested containers are not copied, so the cost is linear in the document's size.
 """
 
 import base64
@@ -14,10 +14,10 @@ from agent.sources.mysql.decode.json import numbers
 
 _SMALL_OBJECT, _LARGE_OBJECT, _SMALL_ARRAY, _LARGE_ARRAY, _LITERAL = 0, 1, 2, 3, 4
 _INT16, _UINT16, _INT32, _UINT32, _INT64, _UINT64, _DOUBLE, _STRING, _OPAQUE = 5, 6, 7, 8, 9, 10, 11, 12, 15
-#: Weir's own type: the rest is JSON text already (of a partial update that has been applied)
+#: Weir's own type: the rest is JSON text (of a partial update that has been applied)
 _MARK: Final = b"\xff"
 
-# Field types of opaque values.
+# field types of opaque values
 _DECIMAL = 246
 _DATES: Final = frozenset({10, 12, 7})
 _TIME = 11
@@ -30,14 +30,14 @@ _ESCAPES: Final = {
 
 
 class Scalar(str):
-    """A scalar's JSON text."""
+    """The JSON text of a scalar."""
 
     __slots__ = ()
 
 
 class _Document(bytes):
-    """A document's bytes. What is read of it comes from bytes of its own, so all of it together is no more than these:
-    that keeps offsets of a damaged one, which lead to the same place again and again, from continuing without end."""
+    """A document's bytes. The total size of all parsed values is limited to the document's size: otherwise offsets of a
+    damaged document that lead to the same place again could take forever."""
 
     left: int
 
@@ -55,13 +55,19 @@ def quoted(text: str) -> Scalar:
 
 
 def to_text(document: bytes) -> str:
-    """:raises ValueError: it is no document."""
+    """Return the JSON text of a document.
+
+    :raises ValueError: it is malformed.
+    """
     return document[1:].decode() if document[:1] == _MARK else render(parse(document))
 
 
 def parse(document: bytes) -> Node:
-    """:raises ValueError: it is no document."""
-    # An empty value means the literal null.
+    """Parse a document.
+
+    :raises ValueError: it is malformed.
+    """
+    # an empty value is the literal null
     if not document:
         return Scalar("null")
     data = _Document(document)
@@ -73,12 +79,12 @@ def parse(document: bytes) -> Node:
 
 
 def marked_text(node: Node) -> bytes:
-    """A value for a row's JSON column that ``to_text`` takes as it is."""
+    """Return a value for a row's JSON column that ``to_text`` returns unchanged."""
     return _MARK + render(node).encode()
 
 
 def render(node: Node) -> str:
-    """As MySQL prints it."""
+    """Format a tree like MySQL."""
     if isinstance(node, Scalar):
         return node
     if isinstance(node, dict):
@@ -120,7 +126,7 @@ _NUMBERS: Final = {
     _UINT64: _number("<Q"),
     _DOUBLE: _double,
 }
-#: what an entry holds itself instead of an offset: in small containers, and in large ones
+#: types stored in an entry itself instead of at an offset: in small containers, and in large ones
 _INLINED: Final = (frozenset({_LITERAL, _INT16, _UINT16}), frozenset({_LITERAL, _INT16, _UINT16, _INT32, _UINT32}))
 
 
@@ -150,7 +156,7 @@ def _entry(data: _Document, start: int, at: int, offset: struct.Struct, inlined:
     if kind in inlined:
         return _value(data, kind, at + 1)
     target = offset.unpack_from(data, at + 1)[0]
-    # A container lies behind its entries: this keeps a damaged one from containing itself.
+    # a container is stored after its entries: this prevents a damaged one from containing itself
     if start + target <= at:
         raise ValueError("an offset points backwards")
     return _value(data, kind, start + target)
@@ -164,7 +170,7 @@ def _slice(data: _Document, at: int, length: int) -> bytes:
 
 
 def _variable_length(data: bytes, at: int) -> tuple[int, int]:
-    """A length of seven bits a byte, lowest first; and the offset behind it."""
+    """Return a length in seven bits per byte, lowest first, and the offset after it."""
     length = 0
     for i in range(5):
         length |= (data[at + i] & 0x7F) << 7 * i
@@ -174,7 +180,7 @@ def _variable_length(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _opaque(data: _Document, at: int) -> Scalar:
-    """A value of an SQL type that JSON does not have."""
+    """Format a value of an SQL type that JSON lacks."""
     kind = data[at]
     length, at = _variable_length(data, at + 1)
     value = _slice(data, at, length)

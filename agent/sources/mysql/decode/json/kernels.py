@@ -1,7 +1,7 @@
 """JSON kernels: turn common binary JSON straight into text (objects, arrays, strings, integers, short doubles).
 
-A document with anything else (other doubles, a value of an SQL type), or one that is not what it should be, is marked
-and left to ``binary``, which knows the format as a whole and says what is wrong.
+A document with other contents (other doubles, a value of an SQL type) or a malformed one is marked and left to
+``binary``, which decodes the whole format and reports what is wrong.
 """
 
 from typing import Any, Final
@@ -155,7 +155,7 @@ def _offset(data: Any, at: int, size: int) -> int:
 
 @kernel(types.boolean(DATA, types.int64, types.int64, types.int64, _FRAME))
 def _open(data: Any, kind: int, at: int, end: int, frame: Any) -> bool:
-    """Fill the frame of a container; False where it is not all there."""
+    """Fill the frame of a container; return False if it is not complete."""
     size = 4 if kind == _LARGE_OBJECT or kind == _LARGE_ARRAY else 2  # noqa: SIM109
     if at + 2 * size > end:
         return False
@@ -181,7 +181,8 @@ def _write_key(data: Any, frame: Any, out: Any, to: int, limit: int) -> int:
 
 @kernel(types.int64(DATA, _FRAME, types.int64))
 def _target(data: Any, frame: Any, entry: int) -> int:
-    """Where the value of an entry is: in the entry, or at its offset, which has to lie behind it; or -1."""
+    """Return the place of an entry's value: in the entry, or at its offset, which must be behind it; -1 if it is
+    not."""
     kind, size = data[entry], frame[_SIZE]
     if kind in (_LITERAL, _INT16, _UINT16) or (size == 4 and kind in (_INT32, _UINT32)):
         return entry + 1
@@ -191,7 +192,8 @@ def _target(data: Any, frame: Any, entry: int) -> int:
 
 @kernel(types.int64(DATA, types.int64, types.int64, OUT, types.int64, types.int64, types.int64[:, ::1]))
 def _write(data: Any, start: int, end: int, out: Any, to: int, limit: int, frames: Any) -> int:
-    """The document at ``start``; where its text ends, or -1. (A kernel that calls itself cannot be kept in a cache.)"""
+    """Write the document at ``start``; return the end of its text, or -1. (numba cannot cache a kernel that calls
+    itself.)"""
     kind, at, stop, depth = np.int64(data[start]), start + 1, end, 0
     while True:
         if kind > _LARGE_ARRAY:
@@ -226,9 +228,9 @@ def _write(data: Any, start: int, end: int, out: Any, to: int, limit: int, frame
 
 @kernel(types.int64(DATA, READ_OFFSETS, OFFSETS, OUT, types.boolean[::1]))
 def write_documents(data: Any, offsets: Any, out_offsets: Any, out: Any, is_left: Any) -> int:
-    """Documents as text; ``is_left`` marks those that are not done, and all that are empty.
+    """Write documents as text; ``is_left`` marks those that are left to ``binary``, and empty ones.
 
-    Returns the bytes written; ``out`` has ``GROWTH`` times the data's bytes and ``SLACK_BYTES`` for each row.
+    Return the bytes written; ``out`` has ``GROWTH`` times the data's bytes and ``SLACK_BYTES`` for each row.
     """
     frames = np.zeros((_DEPTH_MAX, _FRAME_CELLS), np.int64)
     total = 0

@@ -1,18 +1,18 @@
-"""JSON numbers: print numbers, dates and times of binary JSON as MySQL does."""
+"""JSON numbers: formats numbers, dates and times of binary JSON like MySQL."""
 
 import struct
 from typing import Final
 
 from agent.sources.mysql.decode.types import DIGIT_BYTES, decimal_width
 
-#: doubles up to so many digits before the point are written out, larger ones with an exponent
+#: doubles with up to this many digits before the point are written out, larger ones with an exponent
 _DIGITS_WRITTEN_OUT: Final = 15
 _GROUP_DIGITS = 9
 _MICROS_BITS = 24
 
 
 def double_text(value: float) -> str:
-    """The shortest digits that read back as ``value``; always with a point or an exponent."""
+    """Return the shortest digits that read back as ``value``; always with a point or an exponent."""
     if value == 0:
         return "-0.0" if str(value)[0] == "-" else "0.0"
     sign = "-" if value < 0 else ""
@@ -26,7 +26,7 @@ def double_text(value: float) -> str:
 
 
 def _placed(digits: str, point: int) -> str:
-    """``digits`` with the decimal point behind the first ``point`` of them."""
+    """Return ``digits`` with the decimal point after the first ``point`` of them."""
     is_short = point <= _DIGITS_WRITTEN_OUT or len(digits) > point
     if is_short and point > -_DIGITS_WRITTEN_OUT:
         if point <= 0:
@@ -37,7 +37,7 @@ def _placed(digits: str, point: int) -> str:
 
 
 def decimal_text(value: bytes) -> str:
-    """Precision, scale, and the groups of digits as in a row."""
+    """Format a decimal: precision, scale, and groups of digits as in a row."""
     precision, scale, groups = value[0], value[1], value[2:]
     if len(groups) != decimal_width(precision, scale):
         raise ValueError("a decimal of the wrong length")

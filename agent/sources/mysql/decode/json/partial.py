@@ -1,9 +1,9 @@
-"""Partial JSON: completes updates that log only what they changed inside documents (``binlog_row_value_options``).
+"""Partial JSON: completes updates that only log their changes inside of documents (``binlog_row_value_options``).
 
-Such an event has, in each after image, a bit for every JSON column: set where the column holds a list of changes
-instead of a document. ``whole_update`` computes the documents and gives an ordinary update event.
+Each after image of such an event has a bit for every JSON column: set if the column has a list of changes instead of a
+document. ``whole_update`` computes the documents and returns an ordinary update event.
 
-A change is an operation, a path and, unless it removes, a value in binary form.
+A change is an operation, a path and, except for removals, a value in binary form.
 """
 
 import re
@@ -21,7 +21,7 @@ from agent.sources.mysql.decode.types import FieldType
 
 _REPLACE, _INSERT, _REMOVE = 0, 1, 2
 _WORDS: Final = ("replace", "insert", "remove")
-#: the value option that says some columns hold changes
+#: the value option for columns with lists of changes
 _HAS_CHANGES = 1
 _NO_DOCUMENT: Final = (
     "a partial JSON update whose document before is not in the log; "
@@ -30,7 +30,7 @@ _NO_DOCUMENT: Final = (
 _STEP: Final = re.compile(r'\[(\d+)\]|\."((?:[^"\\]|\\.)*)"|\.([^.\["]+)', re.DOTALL)
 
 
-#: the document before, its changes, bytes of its length: the document behind them
+#: computes the new document from the old one, its changes, and the number of its length bytes
 _Change = Callable[[bytes | None, bytes, int], bytes]
 
 
@@ -48,9 +48,9 @@ class _Layout:
 
 
 def whole_update(schema: TableSchema, event: bytes, *, lists_changes: bool = False) -> bytes:
-    """``lists_changes``: where the log lacks a document, a list of its changes takes its place.
+    """Return an ordinary update. ``lists_changes``: if the log lacks a document, use the list of its changes instead.
 
-    :raises ValueError: it is damaged, or the log lacks a document. (IndexError too.)
+    :raises ValueError: the event is damaged, or the log lacks a document. (Also IndexError.)
     """
     layout = _Layout.of(schema)
     count, at = bitmaps_at(event, wire.PARTIAL_UPDATE)
@@ -71,7 +71,7 @@ def whole_update(schema: TableSchema, event: bytes, *, lists_changes: bool = Fal
 
 
 def _values(event: bytes, at: int, has: bytes, layout: _Layout) -> tuple[dict[int, bytes], int]:
-    """An image's values by column, without those that are NULL or left out, and the offset behind it."""
+    """Return an image's values by column, without NULL and omitted ones, and the offset after it."""
     present = [column for column in range(len(layout.widths)) if bit(has, column)]
     nulls = event[at : at + (len(present) + 7) // 8]
     at += len(nulls)
@@ -89,13 +89,13 @@ def _values(event: bytes, at: int, has: bytes, layout: _Layout) -> tuple[dict[in
 def _after_image(
     event: bytes, at: int, has: bytes, layout: _Layout, before: dict[int, bytes], change: _Change
 ) -> tuple[bytes, int]:
-    """The image as an ordinary update has it, and the offset behind it."""
+    """Return the image in the form of an ordinary update, and the offset after it."""
     options, at = length_at(event, at)
     bits = b""
     if options & _HAS_CHANGES:
         size = (sum(layout.is_json) + 7) // 8
         bits, at = event[at : at + size], at + size
-    # The bits count all JSON columns, also those that the image does not have.
+    # the bits count all JSON columns, even those that the image lacks
     json_columns = [column for column, is_json in enumerate(layout.is_json) if is_json]
     changed = {column for number, column in enumerate(json_columns) if bits and bit(bits, number)}
     nulls_at = at
@@ -109,7 +109,7 @@ def _after_image(
 
 
 def _changed(before: bytes | None, changes: bytes, width: int, *, lists_changes: bool) -> bytes:
-    """``width``: of the length before a document."""
+    """Return the new document; ``width``: its number of length bytes."""
     if before is None and lists_changes:
         return _with_length(_listed(changes[width:]), width)
     if before is None:
@@ -126,7 +126,7 @@ def _with_length(document: Node, width: int) -> bytes:
 
 
 def _listed(data: bytes) -> Node:
-    """As a document of its own."""
+    """Return the changes as a document."""
     changes: list[Node] = []
     at = 0
     while at < len(data):
@@ -144,7 +144,7 @@ def _changes(data: bytes) -> Iterator[tuple[int, list[str | int], Node | None]]:
 
 
 def _change_at(data: bytes, at: int) -> tuple[int, str, Node | None, int]:
-    """Operation, path, value, and the offset behind them."""
+    """Return operation, path, value, and the offset after them."""
     operation = data[at]
     length, at = length_at(data, at + 1)
     path, at = data[at : at + length].decode(), at + length
@@ -156,7 +156,7 @@ def _change_at(data: bytes, at: int) -> tuple[int, str, Node | None, int]:
 
 
 def _steps(path: str) -> list[str | int]:
-    """``$.a[3]."b c"`` as names and indexes."""
+    """Split ``$.a[3]."b c"`` into names and indexes."""
     steps: list[str | int] = []
     at = 1
     while at < len(path):
@@ -207,7 +207,7 @@ def _apply_to_object(members: dict[str, Node], operation: int, name: str, value:
         return
     members[name] = value
     if operation == _INSERT:
-        # MySQL's order of members: by length, then bytes.
+        # MySQL sorts members by length, then bytes
         ordered = sorted(members.items(), key=lambda member: (len(member[0].encode()), member[0].encode()))
         members.clear()
         members.update(ordered)

@@ -1,4 +1,4 @@
-"""Other people's readers of Delta tables, each behind one function: what it makes of a table, as Arrow.
+"""Readers of Delta tables, others' and the Python interface's, each behind one function: a table's rows as Arrow.
 
 Those of the extra ``dev`` are always here, those of ``readers`` where it is installed. They are imported when they are
 asked: some are large.
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+
+from agent.sinks import open_table
 
 #: a table's directory, what is wanted of it (columns or an aggregate), and of which rows (empty: of all)
 Read = Callable[[str, str, str], pa.Table]
@@ -79,6 +81,12 @@ def _delta_rs(location: str, wanted: str, where: str) -> pa.Table:
     return pa.table(query.execute(_sql(wanted, "t", where)).read_all())
 
 
+def _weir(location: str, wanted: str, where: str) -> pa.Table:
+    assert (wanted, where) == ("*", ""), "it has rows only"
+    directory, name = os.path.split(location)
+    return open_table(f"delta+file://{directory}", name).scan().read_all()
+
+
 def _polars(location: str, wanted: str, where: str) -> pa.Table:
     return _polars_rows(import_module("polars").scan_delta(location), wanted, where)
 
@@ -104,6 +112,7 @@ def _sql(wanted: str, table: str, where: str) -> str:
 
 
 READERS = (
+    Reader("weir", ("deltalake",), _weir, has_sql=False),
     Reader("duckdb", ("duckdb", "duckdb_extension_delta"), _duckdb),
     Reader("delta-kernel", ("delta_kernel_rust_sharing_wrapper",), _kernel, has_sql=False),
     Reader("delta-rs", ("deltalake",), _delta_rs),

@@ -69,7 +69,7 @@ class Story:
 
     @property
     def location(self) -> str:
-        return self.sink.place("public", "t").location
+        return self.sink.place(TABLE).location
 
     def load(self, count: int) -> None:
         """The snapshot."""
@@ -77,7 +77,7 @@ class Story:
         self.changelog = [(*row, "insert", 100, None, 0, None) for row in self.rows.values()]
         schema = table_schema(self.columns)
         batch = changes([insert(*row) for row in self.rows.values()], arrow=self.columns).after
-        self.sink.load(TABLE, schema, self.columns, self.sink.stage(schema, "0", iter([batch]), Ts(100)))
+        self.sink.load(TABLE, schema, self.columns, self.sink.stage(TABLE, "0", iter([batch]), Ts(100)))
 
     def flush(self, parts: Sequence[Change]) -> None:
         """Up to the next Ts, span by span."""

@@ -154,7 +154,7 @@ def test_names_that_differ_in_case_alone_are_refused(tmp_path: Path) -> None:
         sink.alter([altered(moves(arrow, Name=None))])
     batch = changes([insert(1, "a", "x", 5)], arrow=arrow).after
     with pytest.raises(TableHeldError, match="leave it out by a column selector"):
-        sink.stage(table_schema(arrow), "0", iter([batch]), Ts(200))
+        sink.stage(KEYED, "0", iter([batch]), Ts(200))
     with pytest.raises(TableHeldError, match="rename one"):
         sink.load(OTHER, table_schema(arrow), arrow, [])
 
@@ -309,7 +309,7 @@ def test_another_table_in_the_way_is_left_alone(tmp_path: Path) -> None:
     assert len(rows(tmp_path, "u")) == 2
 
 
-def test_rows_go_on_by_another_key(tmp_path: Path) -> None:
+def test_rows_continue_by_another_key(tmp_path: Path) -> None:
     sink = loaded(tmp_path, rows=ROWS)
     sink.alter([altered(moves(ARROW), after=KEYED.with_(key=("big",)))])
     record = KEYED.with_(key=("big",))

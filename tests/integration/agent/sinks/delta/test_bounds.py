@@ -43,7 +43,7 @@ def loaded(directory: Path, mode: SinkMode, arrow: pa.Schema, rows: list[tuple[A
     assert isinstance(sink, DeltaSink)
     batch = changes([insert(*row) for row in rows], arrow=arrow).after
     schema = table_schema(arrow)
-    sink.load(KEYED, schema, arrow, sink.stage(schema, "0", iter([batch]), Ts(100)))
+    sink.load(KEYED, schema, arrow, sink.stage(KEYED, "0", iter([batch]), Ts(100)))
     return sink
 
 
@@ -57,7 +57,7 @@ def test_a_merge_finds_every_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for ts in range(100, 125):
         part = changes([update(key, f"new {ts}") for key in chance.sample(keys, 3)], arrow=columns)
         assert flush(sink, task(sink, ts, ts + 1), part).committed
-    found = pa.table(DeltaTable(sink.place("public", "t").location).scan(columns=["id"]))
+    found = pa.table(DeltaTable(sink.place(KEYED).location).scan(columns=["id"]))
     assert found.num_rows == len(keys)
 
 
@@ -69,7 +69,7 @@ def test_what_is_put_together_has_no_bounds_of_decimals_and_floats(
     columns = pa.schema([("id", pa.int64()), ("a.b", pa.decimal128(20, 4)), ("f", pa.float32()), ("day", pa.date32())])
     sink = loaded(tmp_path, SinkMode.CHANGELOG, columns, [(1, Decimal("9995382110853876.3463"), 0.5, 1)])
     flush(sink, task(sink, 100, 110), changes([insert(2, None, float("nan"), 2)], arrow=columns))
-    place = sink.place("public", "t")
+    place = sink.place(KEYED)
     assert compact(place) == 2
     [add] = [line["add"] for line in _last_commit(place.location) if "add" in line]
     stats = json.loads(add["stats"])

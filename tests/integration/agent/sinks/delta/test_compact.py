@@ -33,7 +33,7 @@ def sink(tmp_path: Path) -> DeltaSink:
 
 
 def compact(sink: DeltaSink, *, files_max: int = 1, target_bytes: int = 1 << 20) -> int | None:
-    place = sink.place("public", "t")
+    place = sink.place(KEYED)
     return delta_compact.compact(place, small_bytes=1 << 20, files_max=files_max, target_bytes=target_bytes)
 
 
@@ -41,7 +41,7 @@ def files(sink: DeltaSink) -> int:
     return len(DeltaTable(location(sink)).file_uris())
 
 
-def test_the_rows_stay_in_their_order_and_no_change_is_told(sink: DeltaSink) -> None:
+def test_the_rows_stay_in_their_order_and_no_change_is_reported(sink: DeltaSink) -> None:
     assert compact(sink) == FILES
     assert files(sink) == 1
     assert [row[0] for row in rows(sink, "id")] == list(range(FILES))
@@ -73,7 +73,7 @@ def test_a_column_that_older_files_lack(sink: DeltaSink) -> None:
     assert pa.record_batch(batch).column("late").null_count == FILES
 
 
-def test_flushes_go_on_beside_it(sink: DeltaSink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flushes_continue_beside_it(sink: DeltaSink, monkeypatch: pytest.MonkeyPatch) -> None:
     _once_written(monkeypatch, lambda: flush(sink, task(sink, 106, 107), changes([insert(9, "a", "x")])))
     compact(sink)
     assert files(sink) == 2

@@ -73,13 +73,13 @@ def test_what_delta_rs_commits_is_synced_behind_it(
         flush(sink, task(sink, ts, ts + 10), changes([insert(ts, "n", "n")]))
     synced.clear()
     assert upkeep._busy.acquire(blocking=False)
-    upkeep._run(sink.place(KEYED.schema_name, KEYED.name), compact=True, vacuum=False)
+    upkeep._run(sink.place(KEYED), compact=True, vacuum=False)
     assert synced == COMMIT
 
 
 def test_a_checkpoint_is_on_disk(tmp_path: Path, synced: list[str]) -> None:
     sink = loaded(tmp_path / "lake", SinkMode.CHANGELOG, rows=ROWS)
-    made = Path(sink.place("public", "t").location, "_delta_log", "_last_checkpoint")
+    made = Path(sink.place(KEYED).location, "_delta_log", "_last_checkpoint")
     for ts in range(100, 152):
         synced.clear()
         flush(sink, task(sink, ts, ts + 1), changes([insert(ts, "n", "n")]))

@@ -155,7 +155,7 @@ def test_a_directory_of_before_gets_its_mark_when_it_is_read(tmp_path: Path) -> 
 
 def test_staged_rows_that_are_gone_are_not_loaded(tmp_path: Path) -> None:
     sink = sink_at(tmp_path)
-    staged = sink.stage(table_schema(), "0", iter([changes([insert(1, "a", "x")]).after]), KEYED.start_ts)
+    staged = sink.stage(KEYED, "0", iter([changes([insert(1, "a", "x")]).after]), KEYED.start_ts)
     os.unlink(staged[0].path)
     with pytest.raises(TableHeldError, match=r"rows that were staged in .* were removed"):
         sink.load(KEYED, table_schema(), ARROW, staged)

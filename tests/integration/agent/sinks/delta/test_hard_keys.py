@@ -53,7 +53,7 @@ def test_a_key_that_becomes_an_equal_one_leaves_no_row_behind(
     new = [-0.0, 0.0, nan, *ends]
     flush(sink, task(sink, 100, 200, table=_TABLE), _changes(schema, [None] * 5, old, INSERT))
     flush(sink, task(sink, 200, 300, table=_TABLE), _changes(schema, old, new, UPDATE))
-    rows = DeltaTable(sink.place("public", "t").location).to_pyarrow_table()
+    rows = DeltaTable(sink.place(_TABLE).location).to_pyarrow_table()
     found = sorted(zip(rows.column("id").to_pylist(), map(repr, rows.column("k").to_pylist()), strict=True))
     assert found == [(at, repr(value)) for at, value in enumerate(new)]
 
@@ -85,5 +85,5 @@ def test_keys_far_from_today_are_found(
     flush(sink, task(sink, 100, 200, table=table), changes(range(len(keys)), INSERT))
     flush(sink, task(sink, 200, 300, table=table), changes(range(10, 10 + len(keys)), UPDATE))
     flush(sink, task(sink, 300, 400, table=table), changes(range(20, 20 + len(keys)), UPDATE))
-    rows = pa.RecordBatchReader.from_stream(DeltaTable(sink.place("public", "t").location).scan()).read_all()
+    rows = pa.RecordBatchReader.from_stream(DeltaTable(sink.place(_TABLE).location).scan()).read_all()
     assert sorted(rows.column("id").to_pylist()) == list(range(20, 20 + len(keys)))

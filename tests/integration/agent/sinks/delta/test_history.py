@@ -77,7 +77,7 @@ HARMLESS: dict[str, Act] = {
 
 
 def location(sink: DeltaSink) -> str:
-    return sink.place("public", "t").location
+    return sink.place(KEYED).location
 
 
 def written(monkeypatch: pytest.MonkeyPatch, way: str, directory: Path) -> DeltaSink:
@@ -137,14 +137,14 @@ def test_what_others_change_holds_the_table_until_it_is_restored(
     HARMFUL[act](DeltaTable(location(sink)))
     changed = DeltaTable(location(sink)).version()
     goes_on()
-    with pytest.raises(TableForeignError, match="was changed by somebody else"):
+    with pytest.raises(TableForeignError, match="was changed by another writer"):
         sink.committed_ts(KEYED, SPAN)
     for _ in range(2):
         error = refusal(sink)
         assert error is not None, "it was written on top of what others have done"
         assert (error.scope, error.retryable) == (Scope.TABLE, False)
     assert DeltaTable(location(sink)).version() == changed, "nothing was committed"
-    assert f"{location(sink)} was changed by somebody else: " in str(error)
+    assert f"{location(sink)} was changed by another writer: " in str(error)
     assert shown(error) == version
     DeltaTable(location(sink)).restore(shown(error))
     goes_on()

@@ -63,20 +63,18 @@ def holding(directory: Path, held: Rows, *, vectors: bool) -> DeltaSink:
     staged = [
         file
         for number, third in enumerate(thirds)
-        for file in sink.stage(
-            table_schema(), str(number), iter([changes([insert(*row) for row in third]).after]), Ts(100)
-        )
+        for file in sink.stage(KEYED, str(number), iter([changes([insert(*row) for row in third]).after]), Ts(100))
     ]
     sink.load(KEYED, table_schema(), ARROW, staged)
     return sink
 
 
 def version(sink: DeltaSink) -> int:
-    return int(DeltaTable(sink.place("public", "t").location).version())
+    return int(DeltaTable(sink.place(KEYED).location).version())
 
 
 def files(sink: DeltaSink) -> list[str]:
-    return list(DeltaTable(sink.place("public", "t").location).file_uris())
+    return list(DeltaTable(sink.place(KEYED).location).file_uris())
 
 
 def gone(key: int) -> Change:
@@ -253,7 +251,7 @@ def test_what_every_update_leaves_out_is_read_once_from_each_file(
 
 
 @pytest.mark.parametrize("vectors", [True, False])
-def test_all_rows_written_anew_behind_a_truncate(
+def test_all_rows_written_again_behind_a_truncate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: bool
 ) -> None:
     """What stands before it is void, also what would have to be merged as a whole."""
@@ -359,7 +357,7 @@ def test_keys_of_several_columns_that_are_stored_as_other_types(
     assert isinstance(sink, DeltaSink)
     schema = table_schema(WIDE, key=WIDE_KEY)
     held = _wide([insert(*key, 1) for key in keys])
-    sink.load(WIDE_TABLE, schema, WIDE, sink.stage(schema, "0", iter([held.after]), Ts(100)))
+    sink.load(WIDE_TABLE, schema, WIDE, sink.stage(WIDE_TABLE, "0", iter([held.after]), Ts(100)))
     large = _wide([update(*key, 2) for key in keys[::2]] + [delete(*key, None) for key in keys[1::4]])
     assert flush(sink, heavy(task(sink, 100, 200, table=WIDE_TABLE)), large).committed
     left = sorted(row[-1] for row in rows(sink, "amount", "n"))

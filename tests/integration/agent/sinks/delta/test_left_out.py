@@ -196,7 +196,7 @@ def written(patch: pytest.MonkeyPatch, way: str, directory: Path, held: Rows) ->
     sink = open_sink(f"delta+file://{directory}?deletion_vectors={vectors}", changefeed="feed", mode=SinkMode.UPSERT)
     assert isinstance(sink, DeltaSink)
     batch = changes([insert(key, *row) for key, row in held.items()]).after
-    staged = sink.stage(table_schema(), "0", iter([batch]), Ts(100)) if held else []
+    staged = sink.stage(KEYED, "0", iter([batch]), Ts(100)) if held else []
     sink.load(KEYED, table_schema(), ARROW, staged)
     return sink
 

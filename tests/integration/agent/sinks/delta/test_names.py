@@ -1,6 +1,10 @@
-"""Names of tables as directories: no table leaves the sink's directory or lies in another's, whatever it is called."""
+"""Tables as directories: no table leaves the sink's directory or lies in another's, whatever it is called.
+
+Those that have no location, since they were stored by v0.1.0, lie under their names or are refused.
+"""
 
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +21,9 @@ from agent.sinks.delta.table.lake import Lake
 from agent.sinks.delta.upkeep.upkeep import remove_replaced_files
 from agent.units.load import create_empty
 from reactor.errors import Scope
+from reactor.ids import TableSpan
 from reactor.records.changefeed import SinkMode, TableRecord
+from tests.integration.agent.sinks.delta.test_alter import altered, moves
 from tests.integration.agent.sinks.delta.test_sink import KEYED, SPAN, flush, loaded, sink_at, task
 from tests.unit.agent.changes_build import ARROW, changes, insert, table_schema, update
 
@@ -33,7 +39,53 @@ _parts = st.text(st.sampled_from("ab./\\%41_ -~\n\x00é[^|*?#:'\"`{}<>") | st.ch
 
 
 def record(schema_name: str, name: str, table_id: int = 16384) -> TableRecord:
+    """As v0.1.0 stored it."""
     return KEYED.with_(schema_name=schema_name, name=name, table_id=table_id)
+
+
+def new(schema_name: str, name: str, table_id: int = 16384) -> TableRecord:
+    return TableRecord.new(table_id, schema_name, name, key=KEYED.key, start_ts=KEYED.start_ts)
+
+
+@pytest.mark.parametrize("name", [name for name in (*NOT_NAMES, *NAMES) if len(name) <= 64])
+def test_a_new_table_lies_in_a_directory_of_its_own_whatever_it_is_called(tmp_path: Path, name: str) -> None:
+    sink = sink_at(tmp_path / "lake")
+    tables = [new("public", name, 1), new(name, "t", 2), new(name, name, 3), new("public", "a", 4)]
+    tables = list({table.path: table for table in tables}.values())
+    sink.check(tables)
+    assert not sink.unfit(tables)
+    for table in tables:
+        sink.load(table, table_schema(), ARROW, [])
+        span = TableSpan(table.table_id)
+        for at in (100, 200):
+            change = insert(1, "a", "x") if at == 100 else update(1, "b", "y")
+            order = replace(task(sink, at, at + 100, table=table), span=span)
+            assert flush(sink, order, changes([change])).committed
+        remove_replaced_files(sink.place(table))
+    found = [Path(above) for above, directories, _ in os.walk(tmp_path) if "_delta_log" in directories]
+    assert sorted(found) == sorted(tmp_path / "lake" / table.path for table in tables)
+    for table in tables:
+        rows = sink.read_rows(table, table_schema(), ARROW)
+        assert [batch.to_pylist() for batch in rows] == [[{"id": 1, "name": "b", "big": "y"}]]
+        assert DeltaTable(tmp_path / "lake" / table.path).version() == 2
+        assert sink.committed_ts(table, TableSpan(table.table_id)) == 300
+
+
+def test_a_name_longer_than_any_server_has_is_refused_where_no_directory_can_carry_it(tmp_path: Path) -> None:
+    sink, longest = sink_at(tmp_path), new("public", "😀" * 64)
+    assert not sink.unfit([longest])
+    sink.load(longest, table_schema(), ARROW, [])
+    assert "takes more than 255 bytes" in sink.unfit([new("public", "😀" * 80)])[SPAN.table_id]
+
+
+def test_a_table_that_has_no_location_stays_where_it_is(tmp_path: Path) -> None:
+    sink, table = sink_at(tmp_path), record("public", "a b")
+    sink.load(table, table_schema(), ARROW, [])
+    assert (tmp_path / "public" / "a b" / "_delta_log").is_dir()
+    assert table.named("public", "a b").path == "public/a b"
+    sink.alter([altered(moves(ARROW), before=table, after=table.named("public", "a/b"))])
+    assert (tmp_path / "public" / "a!2Fb" / "_delta_log").is_dir()
+    assert not (tmp_path / "public" / "a b").exists()
 
 
 @pytest.mark.parametrize("name", NOT_NAMES)
@@ -76,11 +128,13 @@ def _tree(directory: str) -> dict[str, bytes]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(schema_name=_parts, name=_parts)
-@example("..", "..")
-@example("..", "canary")
-@example("a", "../../canary")
-def test_nothing_is_written_beside_a_tables_own_directory(schema_name: str, name: str) -> None:
+@given(schema_name=_parts, name=_parts, is_new=st.booleans())
+@example("..", "..", False)
+@example("..", "canary", False)
+@example("a", "../../canary", False)
+@example("a", "../../canary", True)
+@example("a", "b/../../canary", True)
+def test_nothing_is_written_beside_a_tables_own_directory(schema_name: str, name: str, is_new: bool) -> None:
     with TemporaryDirectory() as above:
         for place in ("canary", "lake/canary", "lake/a/canary", "lake/a/b/changes-1-2-0-a.parquet"):
             Path(above, place).parent.mkdir(parents=True, exist_ok=True)
@@ -89,15 +143,15 @@ def test_nothing_is_written_beside_a_tables_own_directory(schema_name: str, name
         before = _tree(above)
         sink = open_sink(f"delta+file://{above}/lake?retention_seconds=0", changefeed="feed", mode=SinkMode.UPSERT)
         assert isinstance(sink, DeltaSink)
-        table = record(schema_name, name)
+        table = (new if is_new else record)(schema_name, name)
         own: list[str] = []
         if not sink.unfit([table]) and (schema_name, name) not in (("a", "b"), ("a", "canary")):
             if "canary" in (schema_name, name):
                 return
             sink.load(table, table_schema(), ARROW, [])
             assert flush(sink, task(sink, 100, 200, table=table), changes([insert(1, "a", "x")])).committed
-            remove_replaced_files(sink.place(schema_name, name))
-            own = [os.path.join(above, "lake", schema_name, name) + os.sep, os.path.join(above, "lake", ".weir-sink")]
+            remove_replaced_files(sink.place(table))
+            own = [os.path.join(above, "lake", table.path) + os.sep, os.path.join(above, "lake", ".weir-sink")]
             assert os.path.commonpath([os.path.realpath(own[0]), f"{os.path.realpath(above)}/lake"]).endswith("/lake")
         else:
             create_empty(sink, [(table, table_schema())] if sink.unfit([table]) else [])
@@ -111,7 +165,7 @@ def test_upkeep_removes_files_of_its_own_table_only(tmp_path: Path) -> None:
     sink = open_sink(f"delta+file://{tmp_path}/lake?retention_seconds=0", changefeed="feed", mode=SinkMode.UPSERT)
     assert isinstance(sink, DeltaSink)
     sink.load(KEYED, table_schema(), ARROW, [])
-    place = sink.place("public", "t")
+    place = sink.place(KEYED)
     own = Path(place.location)
     outside = tmp_path / "outside.parquet"
     keep = [

@@ -67,7 +67,7 @@ def loaded(
     """A sink whose table holds ``rows`` at Ts 100."""
     sink = sink_at(directory, mode)
     batch = changes([insert(*row) for row in rows]).after
-    staged = sink.stage(table_schema(), "0", iter([batch]), Ts(100)) if rows else []
+    staged = sink.stage(KEYED, "0", iter([batch]), Ts(100)) if rows else []
     sink.load(table, table_schema(), ARROW, staged)
     return sink
 
@@ -93,7 +93,7 @@ def flush(sink: DeltaSink, order: FlushTask, *parts: Changes) -> FlushResult:
 
 
 def rows(sink: DeltaSink, *columns: str) -> list[tuple[Any, ...]]:
-    place = sink.place("public", "t")
+    place = sink.place(KEYED)
     names = list(columns) or ["id", "name", "big"]
     table = DeltaTable(place.location).to_pyarrow_table(columns=names)
     return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
@@ -221,7 +221,7 @@ def test_new_keys_are_appended_without_a_merge(tmp_path: Path) -> None:
     part = changes([insert(2, "b", "y"), update(2, "c", UNCHANGED), insert(3, "d", "z"), delete(3, None, None)])
     assert flush(sink, task(sink, 100, 200), part).committed
     assert rows(sink) == [(1, "a", "x"), (2, "c", "y")]
-    assert DeltaTable(sink.place("public", "t").location).history(1)[0]["operation"] == "WRITE"
+    assert DeltaTable(sink.place(KEYED).location).history(1)[0]["operation"] == "WRITE"
 
 
 def test_a_replayed_insert_does_not_double_a_row(tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_changelog_has_every_change_in_order(tmp_path: Path) -> None:
         commit_time=1_700_000_000.25,
     )
     assert flush(sink, task(sink, 100, 200), part).rows == 6
-    place = sink.place("public", "t")
+    place = sink.place(KEYED)
     table = (
         DeltaTable(place.location)
         .to_pyarrow_table()
@@ -336,7 +336,7 @@ def test_parts_of_a_backlog_become_visible_together(tmp_path: Path) -> None:
     assert rows(sink) == []
     assert all(result.committed for result in sink.commit(orders, results))
     assert len(rows(sink)) == 3
-    assert DeltaTable(sink.place("public", "t").location).version() == 1
+    assert DeltaTable(sink.place(KEYED).location).version() == 1
 
 
 # loading, ownership, upkeep
@@ -348,14 +348,14 @@ def test_load_takes_staged_files_over_once(tmp_path: Path, mode: SinkMode) -> No
     batch = changes([insert(1, "a", "x"), insert(2, "b", None)]).after
     staged: list[StagedFile] = []
     for _ in range(2):  # a chunk that is staged again is the same file
-        staged = sink.stage(table_schema(), "chunk/1", iter([batch]), Ts(100))
+        staged = sink.stage(KEYED, "chunk/1", iter([batch]), Ts(100))
     assert sink.committed_ts(KEYED, SPAN) is None
     before = os.stat(staged[0].path)
     for _ in range(2):
         sink.load(KEYED, table_schema(), ARROW, staged)
     assert os.stat(staged[0].path) == before
     assert rows(sink) == [(1, "a", "x"), (2, "b", None)]
-    assert DeltaTable(sink.place("public", "t").location).version() == 0
+    assert DeltaTable(sink.place(KEYED).location).version() == 0
     with pytest.raises(TableForeignError, match="holds a table that an earlier changefeed 'feed' loaded"):
         sink.load(KEYED.with_(start_ts=Ts(101)), table_schema(), ARROW, staged)
 
@@ -365,11 +365,11 @@ def test_statistics_let_readers_skip_files(tmp_path: Path) -> None:
     sink = sink_at(tmp_path)
     moment = datetime(2024, 5, 6, 7, 8, 9, 123456, UTC)
     batch = pa.record_batch([[1, 5], [moment, None], [date(2024, 1, 1), date(2025, 1, 1)], ["a", "b"]], schema=arrow)
-    [staged] = sink.stage(table_schema(arrow), "0", iter([batch]), Ts(100))
+    [staged] = sink.stage(KEYED, "0", iter([batch]), Ts(100))
     stats = files.DataFile.from_json(staged.stats).stats
     assert '"maxValues": {"id": 5, "at": "2024-05-06T07:08:09.124Z", "d": "2025-01-01", "s": "b"}' in stats
     sink.load(KEYED, table_schema(arrow), arrow, [staged])
-    table = DeltaTable(sink.place("public", "t").location)
+    table = DeltaTable(sink.place(KEYED).location)
     assert pa.table(table.scan(predicate="id = 5")).num_rows == 1
     assert pa.table(table.scan(predicate="at >= '2024-05-06T07:08:09.123456Z'")).num_rows == 1
     assert pa.table(table.scan(predicate="id > 5")).num_rows == 0
@@ -417,7 +417,7 @@ def test_upkeep_keeps_rows_and_records(tmp_path: Path, monkeypatch: pytest.Monke
     sink.load(KEYED, table_schema(), ARROW, [])
     for at in range(110):
         flush(sink, task(sink, 100 + at, 101 + at), changes([insert(at, "a", "x")]))
-    place = sink.place("public", "t")
+    place = sink.place(KEYED)
     assert compact_small_files(place) == 110
     table = DeltaTable(place.location)
     assert len(table.file_uris()) == 1
@@ -427,7 +427,7 @@ def test_upkeep_keeps_rows_and_records(tmp_path: Path, monkeypatch: pytest.Monke
     orphan = tmp_path / "public" / "t" / "changes-1-2-0-deadbeef.parquet"
     orphan.write_bytes(b"")
     os.utime(orphan, (1, 1))
-    assert len(remove_replaced_files(sink.place("public", "t"))) >= 111
+    assert len(remove_replaced_files(sink.place(KEYED))) >= 111
     assert not orphan.exists()
     assert len(rows(sink)) == 110
     assert sink.committed_ts(KEYED, SPAN) == 211
@@ -435,11 +435,11 @@ def test_upkeep_keeps_rows_and_records(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_upkeep_waits_for_its_turn_and_never_fails_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = loaded(tmp_path, rows=[(1, "a", "x")])
-    place = sink.place("public", "t")
+    place = sink.place(KEYED)
     assert upkeep.begin_if_due(place, retention_s=3600) is None
     monkeypatch.setattr(upkeep, "_COMPACT_EVERY_S", -1.0)
     monkeypatch.setattr(upkeep, "_VACUUM_EVERY_S", -1.0)
-    for location in (place, sink.place("public", "missing")):
+    for location in (place, sink.place(KEYED.with_(name="missing"))):
         thread = upkeep.begin_if_due(location, retention_s=3600)
         assert thread is not None
         thread.join()

@@ -76,11 +76,11 @@ class Rig:
 
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:
         names = list(columns) or ["id", "name"]
-        table = DeltaTable(self.sink.place("public", "t").location).to_pyarrow_table(columns=names)
+        table = DeltaTable(self.sink.place(TABLE).location).to_pyarrow_table(columns=names)
         return sorted((tuple(row.values()) for row in table.to_pylist()), key=repr)
 
     def version(self) -> int:
-        return DeltaTable(self.sink.place("public", "t").location).version()
+        return DeltaTable(self.sink.place(TABLE).location).version()
 
 
 def inserts(count: int, *, ts: int) -> list[Change]:
@@ -138,7 +138,7 @@ def test_a_late_writer_of_an_old_span_is_refused(tmp_path: Path, mode: SinkMode)
 
 
 @both_modes
-def test_a_span_that_is_further_is_told_and_nothing_changes(tmp_path: Path, mode: SinkMode) -> None:
+def test_a_span_that_is_further_is_reported_and_nothing_changes(tmp_path: Path, mode: SinkMode) -> None:
     rig = Rig.at(tmp_path, mode, inserts(9, ts=160))
     rig.cut(2, 150)
     rig.flush(rig.spans[1], 170)
@@ -254,7 +254,7 @@ def test_truncate_knows_keys_of_every_type_again(tmp_path: Path) -> None:
 
 
 def _values(sink: DeltaSink) -> set[str]:
-    table = DeltaTable(sink.place("public", "t").location).to_pyarrow_table(columns=["v"])
+    table = DeltaTable(sink.place(TABLE).location).to_pyarrow_table(columns=["v"])
     return set(table.column("v").to_pylist())
 
 

@@ -97,10 +97,10 @@ def read_until(stream: BinlogStream, end: SourcePosition, *, arena_bytes: int = 
     cuts = []
     while stream.resolved_ts < end.resolved or stream.is_full:
         if stream.is_full:
-            cuts.append(stream.cut(Arena(arena_bytes)))
+            cuts.append(stream.take_chunk(Arena(arena_bytes)))
         else:
             assert stream.read(timeout_s=10.0), "the server sends nothing"
-    return [*cuts, stream.cut(Arena(arena_bytes))] if stream.complete_rows else cuts
+    return [*cuts, stream.take_chunk(Arena(arena_bytes))] if stream.complete_rows else cuts
 
 
 def lines(cuts: list[LogChunk]) -> list[tuple[str, int, int, bytes]]:

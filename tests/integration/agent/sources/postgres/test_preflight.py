@@ -258,7 +258,7 @@ def test_no_free_slot_and_no_free_sender(small_server: EmbeddedPostgres) -> None
             check(small_server.uri())
 
 
-def test_a_role_that_may_not_read_or_publish_is_told_what_to_grant(uri: str) -> None:
+def test_a_role_that_may_not_read_or_publish_is_shown_what_to_grant(uri: str) -> None:
     role = f"reader{next(_numbers)}"
     execute(
         uri,

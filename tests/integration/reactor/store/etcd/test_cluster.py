@@ -67,7 +67,7 @@ class Counter:
 
 
 @pytest.mark.timeout(120)
-async def test_work_goes_on_when_the_member_in_use_dies(tmp_path: Path) -> None:
+async def test_work_continues_when_the_member_in_use_dies(tmp_path: Path) -> None:
     with three_members(tmp_path) as members:
         client = await connect(list(members), timeout_s=30)
         counter = Counter()

@@ -14,7 +14,7 @@ import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from capture.embedded import EmbeddedEtcd
-from reactor.errors import EtcdAuthError, EtcdError, EtcdUnreachableError
+from reactor.errors import EtcdAuthError, EtcdError, EtcdUnreachableError, SessionDoneError
 from reactor.membership.session import open_session
 from reactor.settings import TlsFiles
 from reactor.store.etcd import connect, watching
@@ -65,7 +65,7 @@ async def test_endpoints_that_are_down_are_passed_over(etcd_url: str) -> None:
         assert anyio.current_time() - start < 2
 
 
-async def test_a_closed_client_says_so(etcd_url: str) -> None:
+async def test_a_closed_client_reports_it(etcd_url: str) -> None:
     async with client_of(etcd_url) as client:
         pass
     with pytest.raises(EtcdUnreachableError, match="closed"):
@@ -119,8 +119,8 @@ async def test_a_hanging_etcd_is_given_up_in_time_and_the_session_ends(tmp_path:
                 with pytest.raises(EtcdUnreachableError):
                     await client.get("/a")
                 assert 1.9 < anyio.current_time() - start < 3
-                with anyio.fail_after(6):
-                    await session.wait_done()
+                with anyio.fail_after(6), pytest.raises(SessionDoneError):
+                    await session.run(anyio.sleep_forever)
             finally:
                 os.kill(etcd.pid, signal.SIGCONT)
 
@@ -150,7 +150,7 @@ async def test_whatever_a_renewal_is_doing_when_etcd_dies_it_may_be_tried_again(
     assert len(errors) == 100
 
 
-async def test_reads_go_on_with_another_endpoint_when_one_hangs(etcd_url: str, tmp_path: Path) -> None:
+async def test_reads_continue_with_another_endpoint_when_one_hangs(etcd_url: str, tmp_path: Path) -> None:
     with EmbeddedEtcd(tmp_path, unsafe_no_fsync=True) as hanging:
         async with client_of(hanging.url, etcd_url, timeout_s=4.0) as client:
             stop(hanging.pid)
@@ -172,7 +172,7 @@ async def test_a_quiet_watch_is_asked_how_far_it_is(etcd_url: str, monkeypatch: 
                 assert (await anext(batches)).is_progress
 
 
-async def test_a_silent_watch_is_opened_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_watch_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "PROGRESS_INTERVAL_S", 0.1)
     monkeypatch.setattr(watching, "SILENCE_S_MAX", 0.4)
     opened: list[str] = []
@@ -249,7 +249,7 @@ async def test_user_and_password(tmp_path: Path) -> None:
                             break
 
 
-async def test_a_user_who_may_not_watch_is_told_so(tmp_path: Path) -> None:
+async def test_a_user_who_may_not_watch_gets_an_error(tmp_path: Path) -> None:
     with EmbeddedEtcd(tmp_path, unsafe_no_fsync=True) as etcd:
         await _enable_auth(etcd.url)
         nobody = EtcdConnection(etcd.url, tls=None, user="nobody", password="secret", timeout_s=5.0)

@@ -1,6 +1,7 @@
 """TLS to etcd: the server is checked, and a client certificate is shown."""
 
 import datetime
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -95,10 +96,24 @@ async def test_a_client_with_a_certificate_is_let_in_and_others_are_not(tmp_path
             await client.put("/a", b"1")
         finally:
             await client.close()
-        for tls in (
-            TlsFiles(ca.certificate_file),
-            TlsFiles(stranger.certificate_file, user.certificate_file, user.key_file),
-            TlsFiles(ca.certificate_file, stranger.certificate_file, stranger.key_file),
+        for tls, reason in (
+            (TlsFiles(ca.certificate_file), "refuses TLS with this client"),
+            (TlsFiles(stranger.certificate_file, user.certificate_file, user.key_file), "the certificate of etcd at"),
+            (
+                TlsFiles(ca.certificate_file, stranger.certificate_file, stranger.key_file),
+                "refuses TLS with this client",
+            ),
         ):
-            with pytest.raises(EtcdUnreachableError):
+            with pytest.raises(EtcdUnreachableError, match=re.escape(reason)) as refused:
                 await connect([url], tls=tls, timeout_s=1)
+            assert "no etcd answers" not in str(refused.value)
+        nobody = f"https://127.0.0.1:{places.free_port()}"
+        with pytest.raises(EtcdUnreachableError, match="no etcd answers within"):
+            await connect([nobody], tls=good, timeout_s=1)
+
+
+async def test_a_server_without_tls_is_named(tmp_path: Path) -> None:
+    ca = identity(tmp_path, "ca")
+    refused = pytest.raises(EtcdUnreachableError, match="refuses TLS with this client")
+    with embedded.EmbeddedEtcd(tmp_path / "etcd") as plain, refused:
+        await connect([plain.url.replace("http:", "https:")], tls=TlsFiles(ca.certificate_file), timeout_s=1)

@@ -42,7 +42,8 @@ from agent.units.sync import SyncUnit
 from capture.embedded import EmbeddedMariaDB
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import LogKey
-from reactor.records.changefeed import ChangefeedConfig, FilterConfig, LogHead, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode, TableRecord
+from reactor.records.log_head import LogHead
 from reactor.store.memory import MemoryClient
 from tests.integration.agent.sources.mysql.binlog_rig import follow, read_until, run, streaming, where
 from tests.mysql_server import is_mariadb
@@ -287,7 +288,7 @@ def table_numbers(cut: LogChunk, name: str) -> list[int]:
     ]
 
 
-def test_a_purged_file_is_told(flavour: type[EmbeddedMariaDB], tmp_path: Path) -> None:
+def test_a_purged_file_is_reported(flavour: type[EmbeddedMariaDB], tmp_path: Path) -> None:
     with flavour(tmp_path / "my", unsafe_no_fsync=True) as server:
         database = made_in(server)
         begin = where(server)
@@ -299,7 +300,7 @@ def test_a_purged_file_is_told(flavour: type[EmbeddedMariaDB], tmp_path: Path) -
             run(server, database, f"PURGE BINARY LOGS TO '{later.binlog.file}'")
         run(server, database, insert(3), "XA COMMIT 'a'")
         for start in (known, later):
-            with pytest.raises(SnapshotLostByGCError, match="new snapshot"):
+            with pytest.raises(SnapshotLostByGCError, match="resume --resync"):
                 read(server, database, start)
 
 

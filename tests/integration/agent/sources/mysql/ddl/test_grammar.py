@@ -85,7 +85,7 @@ class Driven(Followed):
         options: dict[str, Any] = {
             "interpret": interpret,
             "hold": self._interpreter.hold,
-            "mentioned": self._interpreter.mentioned,
+            "written": self._interpreter.written,
             "is_wanted": self.known.is_wanted,
             "describe": self.known.describe,
         }

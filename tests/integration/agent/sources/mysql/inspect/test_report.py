@@ -24,7 +24,7 @@ def path(server: EmbeddedMariaDB) -> str:
     return str(server.data_directory / str(file))
 
 
-def test_events_are_told_and_rows_decoded(server: EmbeddedMariaDB, path: str) -> None:
+def test_events_are_reported_and_rows_decoded(server: EmbeddedMariaDB, path: str) -> None:
     found = list(inspect_events(BINLOG, path, limit=5))
     assert (found[0].event, found[0].position) == ("format description", 4)
     assert ("MariaDB" in found[0].what) is is_mariadb(server)
@@ -66,7 +66,7 @@ def test_a_damaged_event_is_named(path: str, tmp_path: Path, capsys: pytest.Capt
     assert main(["log", "inspect", str(damaged), "--count", str(number)]) == 0
 
 
-def test_a_compressed_transaction_of_mysql_is_told(mysql: EmbeddedMysql) -> None:
+def test_a_compressed_transaction_of_mysql_is_reported(mysql: EmbeddedMysql) -> None:
     mysql.create_database("packed")
     mysql.execute("CREATE TABLE person (id int PRIMARY KEY, name varchar(200))", database="packed")
     mysql.execute("FLUSH BINARY LOGS")

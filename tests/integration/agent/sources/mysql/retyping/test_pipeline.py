@@ -49,7 +49,7 @@ def loaded(directory: Path, schema: TableSchema, values: pa.Table) -> DeltaSink:
     table = TableRecord(
         table_id=schema.table_id, schema_name=schema.schema_name, name=schema.name, key=("id",), start_ts=Ts(1)
     )
-    staged = sink.stage(schema, "0", iter(values.to_batches()), Ts(1))
+    staged = sink.stage(table, "0", iter(values.to_batches()), Ts(1))
     sink.load(table, schema, arrow, staged)
     return sink
 

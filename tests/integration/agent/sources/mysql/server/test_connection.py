@@ -80,7 +80,7 @@ def test_values_come_as_text(server: EmbeddedMariaDB) -> None:
         assert connection.query("SELECT 2") == [("2",)]
 
 
-def test_the_socket_stands_at_the_answer(server: EmbeddedMariaDB) -> None:
+def test_the_socket_is_at_the_answer(server: EmbeddedMariaDB) -> None:
     with connect(server.uri()) as connection:
         connection.send_command(_COM_QUERY, b"SELECT 'here'")
         connection.socket.settimeout(10.0)
@@ -89,7 +89,7 @@ def test_the_socket_stands_at_the_answer(server: EmbeddedMariaDB) -> None:
         assert b"here" in answer
 
 
-def test_tls_is_used_where_it_can_be_and_checked_as_told(secured: tuple[EmbeddedMariaDB, Path]) -> None:
+def test_tls_is_used_where_it_can_be_and_checked_as_configured(secured: tuple[EmbeddedMariaDB, Path]) -> None:
     server, certificate = secured
     for query in ("", "?ssl-mode=required", f"?ssl-mode=verify_ca&ssl-ca={certificate}",
                   f"?ssl-mode=verify_identity&ssl-ca={certificate}"):  # fmt: skip
@@ -182,7 +182,7 @@ def test_an_account_that_has_to_change_its_password_is_refused(mysql: EmbeddedMy
         connect(f"mysql://locked:p@127.0.0.1:{mysql.port}/")
 
 
-def test_a_mysql_without_tls_says_so(tmp_path: Path) -> None:
+def test_a_mysql_without_tls_reports_it(tmp_path: Path) -> None:
     if reason := why_not():
         pytest.skip(reason)
     with EmbeddedMysql(tmp_path, unsafe_no_fsync=True, settings={"tls_version": ""}) as server:
@@ -222,7 +222,7 @@ def test_missing_rights_are_named(server: EmbeddedMariaDB) -> None:
             request_binlog(connection, where(server), server_id=5, by_gtid=False, heartbeat_s=1.0)
 
 
-def test_a_mariadb_without_tls_says_so(mariadb: EmbeddedMariaDB) -> None:
+def test_a_mariadb_without_tls_reports_it(mariadb: EmbeddedMariaDB) -> None:
     with pytest.raises(SourceConfigError, match=r"does not speak TLS.*ssl-mode"):
         connect(mariadb.uri() + "?ssl-mode=required")
 

@@ -14,15 +14,15 @@ import pyarrow.parquet as pq
 import pymysql
 import pytest
 
-from agent.errors import SourceAuthError, SourceUnreachableError
+from agent.errors import SourceAuthError, SourceUnreachableError, TableHeldError
 from agent.ports.executor import Executor
 from agent.ports.sink import Sink, StagedFile
 from agent.ports.snapshot import DumpOrder
 from agent.rows.changes import DELETE
-from agent.rows.schema import TableSchema
 from agent.sources.mysql.decode.decode import decode
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.position import consistency
+from agent.sources.mysql.server.cascades import logs_cascades
 from agent.sources.mysql.server.catalog import read_schemas
 from agent.sources.mysql.server.connection import connect
 from agent.sources.mysql.server.uri import parse_uri
@@ -53,8 +53,23 @@ class HookedStage(ParquetStage):
         super().__init__(directory)
         self._before = before
 
-    def stage(self, table: TableSchema, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
+    def stage(self, table: TableRecord, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
         self._before(f"{table.name}/{chunk_id.partition('-')[2]}")
+        return super().stage(table, chunk_id, batches, ts)
+
+
+class RefusingStage(ParquetStage):
+    """Of tables named ``bad…`` it takes the first rows, and no more. ``meanwhile`` is called then."""
+
+    def __init__(self, directory: Path, meanwhile: Callable[[], None]) -> None:
+        super().__init__(directory)
+        self._meanwhile = meanwhile
+
+    def stage(self, table: TableRecord, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
+        if table.name.startswith("bad"):
+            next(batches)
+            self._meanwhile()
+            raise TableHeldError(f"no sink has room for {table.name}")
         return super().stage(table, chunk_id, batches, ts)
 
 
@@ -426,3 +441,52 @@ def test_spark_tasks_stage_chunks(source: Source, manifest: Manifest, spark_exec
     order_unit = source.unit(manifest, *tables, executor=spark_executor)
     assert order_unit.run_blocking().rows_done == 8000
     assert source.staged(manifest, "keyed", ["id"]) == source.rows("keyed", ["id"])
+
+
+def test_more_tables_than_sessions_that_cannot_be_copied_cost_no_session(source: Source, manifest: Manifest) -> None:
+    """All rows of an exact dump are of one moment, which ends with the last of its sessions."""
+    numbers = " UNION ALL ".join(f"SELECT {digit} AS d" for digit in range(10))
+    names = [f"bad{number}" for number in range(5)] + ["good"]
+    for name in names:
+        source.run(
+            f"CREATE TABLE {name} (id int, v varchar(100))",
+            f"INSERT INTO {name} SELECT a.d + 10 * b.d + 100 * c.d + 1000 * e.d + 10000 * f.d, repeat('x', 100) "
+            f"FROM ({numbers}) a, ({numbers}) b, ({numbers}) c, ({numbers}) e, ({numbers}) f",
+        )
+
+    def change() -> None:
+        source.run("INSERT INTO good VALUES (-1, 'later')")
+
+    stage = cast("Callable[[], Sink]", partial(RefusingStage, source.stage, change))
+    order = DumpOrder(
+        tables=tuple(source.record(name) for name in names),
+        sink_mode=SinkMode.CHANGELOG,
+        open_sink=stage,
+        epoch=1,
+        parallel=3,
+    )
+    DumpUnit(MysqlDumper(source.server.uri()), order, manifest, HookedExecutor()).run_blocking()
+    staged = source.staged(manifest, "good", ["id"])
+    assert len(staged) == 100_000
+    plan = manifest.read_plan()
+    assert plan is not None
+    refused = {chunk.table_id for chunk in manifest.read_done(plan).values() if chunk.refused}
+    assert refused == {source.record(name).table_id for name in names if name != "good"}
+
+
+def test_cascades_that_came_before_the_dump_hold_their_table(source: Source, manifest: Manifest) -> None:
+    """What was checked when the changefeed was created may be another definition by then."""
+    source.run(
+        "CREATE TABLE parent (id int PRIMARY KEY)",
+        "CREATE TABLE child (id int PRIMARY KEY, parent int)",
+        "INSERT INTO parent VALUES (1)",
+        "INSERT INTO child VALUES (1, 1)",
+        "ALTER TABLE child ADD FOREIGN KEY (parent) REFERENCES parent (id) ON DELETE CASCADE",
+    )
+    source.unit(manifest, source.record("parent", "id"), source.record("child", "id")).run_blocking()
+    assert len(source.staged(manifest, "parent", ["id"])) == 1
+    with connect(source.server.uri()) as connection:
+        is_logged = logs_cascades(connection)
+    refused = manifest.read_refused()
+    assert list(refused) == ([] if is_logged else [source.record("child").table_id])
+    assert is_logged or "foreign keys change its rows" in refused[source.record("child").table_id]

@@ -135,6 +135,17 @@ def test_every_type_is_read_as_the_log_is_decoded(server: EmbeddedMariaDB, datab
     assert seen == set(read.schema.names)
 
 
+def test_years_of_two_digits_are_those_of_the_log(mariadb: EmbeddedMariaDB) -> None:
+    mariadb.create_database("years")
+    mariadb.execute("CREATE TABLE years (id int PRIMARY KEY, a year(2), b year NOT NULL)", database="years")
+    rows = "(1, 69, 0), (2, 70, 1901), (3, 0, 2155), (4, NULL, 1999)"
+    mariadb.execute(f"INSERT INTO years VALUES {rows}", database="years")
+    schema = _schema(mariadb, "years", "years")
+    assert _read(mariadb, schema).equals(_logged(mariadb, schema))
+    found = _read(mariadb, schema).to_pydict()
+    assert found == {"id": [1, 2, 3, 4], "a": [2069, 1970, 2000, None], "b": [0, 1901, 2155, 1999]}
+
+
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=200))
 def test_floats_keep_every_bit(server: EmbeddedMariaDB, database: str, values: list[float]) -> None:

@@ -1,5 +1,6 @@
 """Partitioned tables on a real server: by root or by leaf, and what comes and goes with their partitions."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,10 +8,10 @@ import pytest
 
 from agent.settings import SyncSettings
 from agent.sources.postgres.server.catalog import read_schemas
-from agent.sources.postgres.server.connection import connect
+from agent.sources.postgres.server.connection import Connection, connect
 from capture.embedded import EmbeddedPostgres
 from reactor.records.changefeed import SchemaChangeKind, TableChange
-from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
+from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig, wait_until
 
 _SCHEMA = """
 CREATE TABLE r (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
@@ -113,6 +114,8 @@ async def test_by_root_what_takes_no_rows_along_holds_nothing(by_root: SyncRig) 
             "ALTER TABLE r ADD w int",
             "CREATE INDEX ON r (v)",
             "CREATE TABLE x (id int NOT NULL, v text, w int)",
+            "INSERT INTO x VALUES (31, 'early')",
+            "TRUNCATE x",
             "ALTER TABLE r2 ATTACH PARTITION x FOR VALUES FROM (30) TO (40)",
             "INSERT INTO r VALUES (31, 'y')",
             "TRUNCATE r",
@@ -165,3 +168,218 @@ async def test_for_all_tables_a_new_partitioned_table_comes_as_the_publication_s
         await rig.wait_resolved()
     assert named(rig) == [("n" if via_root else "n0", SchemaChangeKind.CREATE)]
     drop_slots(rig)
+
+
+_NEW = (
+    "CREATE TABLE n (id int PRIMARY KEY) PARTITION BY RANGE (id)",
+    "CREATE TABLE n0 PARTITION OF n FOR VALUES FROM (0) TO (10)",
+    "CREATE TABLE n1 PARTITION OF n FOR VALUES FROM (10) TO (20)",
+    "INSERT INTO n VALUES (1), (11)",
+)
+_EARLY_LOSSES = {
+    "emptied": (*_NEW, "TRUNCATE n0"),
+    "emptied behind the whole table": (*_NEW, "TRUNCATE n", "INSERT INTO n VALUES (2), (12)", "TRUNCATE n1"),
+    "attached with rows": (
+        *_NEW,
+        "CREATE TABLE n2 (id int PRIMARY KEY)",
+        "INSERT INTO n2 VALUES (21)",
+        "ALTER TABLE n ATTACH PARTITION n2 FOR VALUES FROM (20) TO (30)",
+    ),
+    "a new one of r, emptied": (
+        "CREATE TABLE r21 PARTITION OF r2 FOR VALUES FROM (30) TO (40)",
+        "INSERT INTO r VALUES (31, 'x')",
+        "TRUNCATE r21",
+    ),
+    "detached": (*_NEW, "ALTER TABLE n DETACH PARTITION n0", "INSERT INTO n0 VALUES (2)"),
+}
+
+
+@pytest.mark.parametrize("loss", _EARLY_LOSSES)
+async def test_partitions_that_lose_rows_before_the_catalog_is_read_with_them_hold_the_table(
+    postgres: EmbeddedPostgres, tmp_path: Path, loss: str
+) -> None:
+    """Nobody reads meanwhile."""
+    rig = make(postgres, tmp_path, ["r", "a"], "FOR ALL TABLES WITH (publish_via_partition_root = true)")
+    for statement in _EARLY_LOSSES[loss]:
+        rig.execute(statement)
+    async with rig.running():
+        await rig.wait_resolved()
+    lost = {"a new one of r, emptied": "r", "detached": "n0"}.get(loss, "n")
+    assert (lost, SchemaChangeKind.HOLD) in named(rig)
+    drop_slots(rig)
+
+
+async def test_a_new_partitioned_table_that_was_emptied_as_a_whole_is_not_held(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    rig = make(postgres, tmp_path, ["r", "a"], "FOR ALL TABLES WITH (publish_via_partition_root = true)")
+    for statement in (*_NEW, "TRUNCATE n", "INSERT INTO n VALUES (3)", "CREATE TABLE o (id int PRIMARY KEY, v int)"):
+        rig.execute(statement)
+    for statement in ("INSERT INTO o VALUES (1)", "ALTER TABLE o ADD w int", "INSERT INTO o VALUES (2)"):
+        rig.execute(statement)
+    async with rig.running():
+        await rig.wait_resolved()
+    assert not [name for name, kind in named(rig) if kind is SchemaChangeKind.HOLD]
+    drop_slots(rig)
+
+
+_R21 = "CREATE TABLE r21 PARTITION OF r2 FOR VALUES FROM (30) TO (40)"
+_R21_ROW = "INSERT INTO r VALUES (31, 'x')"
+#: of partitions that the catalog shows neither before nor behind, and of TRUNCATE that leaves no other file
+_UNSEEN = {
+    "came and was dropped": (_R21, _R21_ROW, "DROP TABLE r21"),
+    "came and was detached": (_R21, _R21_ROW, "ALTER TABLE r2 DETACH PARTITION r21"),
+    "in one transaction": (f"BEGIN; {_R21}; {_R21_ROW}; DROP TABLE r21; COMMIT",),
+    "with the table between": (
+        "CREATE TABLE r3 PARTITION OF r FOR VALUES FROM (40) TO (50) PARTITION BY RANGE (id)",
+        "CREATE TABLE r30 PARTITION OF r3 DEFAULT",
+        "INSERT INTO r VALUES (41, 'x')",
+        "DROP TABLE r3",
+    ),
+    "a default partition": (
+        "CREATE TABLE r2_rest PARTITION OF r2 DEFAULT",
+        _R21_ROW,
+        "DROP TABLE r2_rest",
+    ),
+    "rows that were moved": (_R21, "UPDATE r SET id = 31 WHERE id = 1", "DROP TABLE r21"),
+    "attached with rows that were changed": (
+        "CREATE TABLE x (id int PRIMARY KEY, v text); INSERT INTO x VALUES (35, 'x')",
+        "ALTER TABLE r2 ATTACH PARTITION x FOR VALUES FROM (30) TO (40)",
+        "UPDATE r SET v = 'y' WHERE id = 35",
+        "ALTER TABLE r2 DETACH PARTITION x",
+    ),
+    "emptied where it was made": (f"BEGIN; {_R21}; {_R21_ROW}; TRUNCATE r21; COMMIT",),
+    "emptied where it was attached": (
+        "CREATE TABLE x (id int PRIMARY KEY, v text)",
+        f"BEGIN; ALTER TABLE r2 ATTACH PARTITION x FOR VALUES FROM (30) TO (40); {_R21_ROW}; TRUNCATE x; COMMIT",
+    ),
+    "emptied where it was made, and filled": (
+        f"BEGIN; {_R21}; {_R21_ROW}; TRUNCATE r21; INSERT INTO r VALUES (32, 'y'); COMMIT",
+    ),
+    "emptied behind the whole table": ("BEGIN; TRUNCATE r; INSERT INTO r VALUES (2, 'y'); TRUNCATE r0; COMMIT",),
+    "emptied behind the whole table, and filled": (
+        "BEGIN; TRUNCATE r; INSERT INTO r VALUES (2, 'y'); TRUNCATE r0; INSERT INTO r VALUES (3, 'z'); COMMIT",
+    ),
+    "all emptied by name behind the whole table": (
+        "TRUNCATE r",
+        "INSERT INTO r VALUES (2, 'y')",
+        "TRUNCATE r0, r1, r20, rest",
+    ),
+}
+
+
+@pytest.mark.parametrize("loss", _UNSEEN)
+async def test_by_root_what_comes_and_goes_between_two_readings_holds_the_root(by_root: SyncRig, loss: str) -> None:
+    async with by_root.running():
+        by_root.execute(_ROWS[0])
+        await by_root.wait_resolved()
+    for statement in _UNSEEN[loss]:
+        by_root.execute(statement)
+    async with by_root.running():
+        by_root.execute("INSERT INTO a VALUES (1)")
+        await by_root.wait_resolved()
+    assert named(by_root) == [("r", SchemaChangeKind.HOLD)]
+
+
+_WHOLE = {
+    "made and filled at once": (f"BEGIN; {_R21}; {_R21_ROW}; INSERT INTO r VALUES (32, 'y'); COMMIT",),
+    "emptied and filled as a whole": (
+        "BEGIN; TRUNCATE r; INSERT INTO r VALUES (2, 'y'); INSERT INTO r VALUES (3, 'z'), (11, 'z'); COMMIT",
+    ),
+    "made, filled, and emptied as a whole": (f"BEGIN; {_R21}; {_R21_ROW}; TRUNCATE r; {_R21_ROW}; COMMIT",),
+    "emptied with others, then filled": (
+        "TRUNCATE r, a, b",
+        "INSERT INTO r VALUES (2, 'y')",
+        "INSERT INTO b VALUES (1)",
+    ),
+    "came and went without a row": (_R21, "DROP TABLE r21"),
+    "filled and emptied, row by row": (_R21, _R21_ROW, "DELETE FROM r WHERE id = 31"),
+}
+
+
+@pytest.mark.parametrize("case", _WHOLE)
+async def test_by_root_what_the_stream_has_between_two_readings_holds_nothing(
+    postgres: EmbeddedPostgres, tmp_path: Path, case: str
+) -> None:
+    rig = make(postgres, tmp_path, ["r", "a"], "FOR ALL TABLES WITH (publish_via_partition_root = true)")
+    rig.rules = ("public.r", "public.a")
+    rig.execute("CREATE TABLE b (id int PRIMARY KEY)")
+    async with rig.running():
+        rig.execute(_ROWS[0])
+        await rig.wait_resolved()
+    for statement in _WHOLE[case]:
+        rig.execute(statement)
+    async with rig.running():
+        await rig.wait_resolved()
+    assert changes(rig) == []
+    drop_slots(rig)
+
+
+async def test_by_root_a_partition_is_judged_once_the_catalog_shows_its_transaction(by_root: SyncRig) -> None:
+    """Where a standby has to confirm, a commit is sent long before others see it."""
+    async with by_root.running():
+        by_root.execute(_ROWS[0])
+        await by_root.wait_resolved()
+        with connect(by_root.uri) as other:
+            other.query("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+            other.query("SELECT pg_reload_conf()")
+            waiting: list[threading.Thread] = []
+            try:
+                # the server heeds a setting a moment after it was given
+                await wait_until(
+                    lambda: _waits(by_root, other, waiting, "SELECT pg_logical_emit_message(true, '', '')")
+                )
+                assert _waits(by_root, other, waiting, f"{_R21}; {_R21_ROW}")
+                await by_root.wait_resolved()
+                assert by_root.logged()[-1][0] == by_root.tables[0].table_id, "its rows are in the log"
+            finally:
+                other.query("ALTER SYSTEM RESET synchronous_standby_names")
+                other.query("SELECT pg_reload_conf()")
+                for thread in waiting:
+                    thread.join()
+        await by_root.wait_resolved()
+        assert changes(by_root) == []
+        by_root.execute("DROP TABLE r21")
+        await by_root.wait_resolved()
+    assert named(by_root) == [("r", SchemaChangeKind.HOLD)]
+
+
+_NAMES = {
+    "renamed": ("ALTER TABLE r RENAME TO renamed",),
+    "renamed, then its rows come": ("ALTER TABLE r RENAME TO renamed", "INSERT INTO renamed VALUES (22, 'x')"),
+    "moved to another schema": ("CREATE SCHEMA renamed", "ALTER TABLE r SET SCHEMA renamed"),
+    "its schema renamed": ("ALTER SCHEMA public RENAME TO renamed",),
+}
+
+
+@pytest.mark.parametrize("case", _NAMES)
+async def test_a_held_table_has_its_name_at_the_source_though_the_stream_declares_it_no_more(
+    by_root: SyncRig, case: str
+) -> None:
+    """The server does not declare a root again for a row of a leaf that it has declared."""
+    async with by_root.running():
+        by_root.execute(_ROWS[0])
+        by_root.execute("DROP TABLE r0")
+        await by_root.wait_resolved()
+        for statement in _NAMES[case]:
+            by_root.execute(statement)
+        await by_root.wait_resolved()
+    of_table = [change for change in changes(by_root) if change.table_id == by_root.tables[0].table_id]
+    assert [change.is_hold for change in of_table] == [True, True]
+    (schema_before, name_before), (schema, name) = [
+        (change.table.schema_name, change.table.name) for change in of_table if change.table
+    ]
+    assert (schema_before, name_before) == ("public", "r")
+    assert "renamed" in (schema, name)
+
+
+def _waits(rig: SyncRig, other: Connection, waiting: list[threading.Thread], sql: str) -> bool:
+    """Whether the statement's commit waits for a standby."""
+    count = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    before = other.query(count)
+    waiting.append(threading.Thread(target=rig.execute, args=(f"SET synchronous_commit = on; {sql}",)))
+    waiting[-1].start()
+    while waiting[-1].is_alive():
+        if other.query(count) != before:
+            return True
+    return False

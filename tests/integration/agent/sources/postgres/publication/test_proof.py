@@ -102,7 +102,7 @@ async def test_a_publication_that_is_another_one_is_a_lost_position(rig: SyncRig
     unit = rig.unit("b")
     if not is_running:
         rig.execute(loss.format(p=rig.names.publication))
-        with pytest.raises(PositionLostError, match=r"publication .* for a new snapshot remove it"):
+        with pytest.raises(PositionLostError, match=r"publication .* `weir changefeed resume --resync`"):
             await unit.run()
         return
     async with rig.ending(unit) as failures:

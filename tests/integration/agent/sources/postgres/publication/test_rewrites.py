@@ -13,7 +13,7 @@ from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.rewrites import Rewrites
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import Connection, connect
-from agent.sources.postgres.stream.catalog_lookup import has_unknown_fills
+from agent.sources.postgres.stream.catalog_lookup import Guess, verified
 from capture.embedded import EmbeddedPostgres
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
 
@@ -38,6 +38,8 @@ CREATE DOMAIN short AS varchar(5);
 CREATE DOMAIN code AS text CHECK (value <> '');
 CREATE DOMAIN count AS int CHECK (value > -99);
 """
+#: domains with constraints, and their base: for these the server rewrites the table with an expression and without
+_CHECKED = {"code", "count"}
 #: each keeps the values of t, or sends them
 _HARMLESS = (
     "VACUUM FULL t",
@@ -79,7 +81,8 @@ _HARMFUL = (
     "BEGIN; SAVEPOINT s; ALTER TABLE t ALTER v TYPE text USING upper(v); RELEASE s; COMMIT",
     "ALTER TABLE t ADD w int, ALTER v TYPE text USING upper(v)",
     "ALTER TABLE t ALTER v TYPE text USING upper(v); ALTER TABLE t RENAME v TO u",
-    # what is written in between is in no log, and the table looks as it did
+    "ALTER TABLE t ALTER v TYPE code USING upper(v)",
+    # the catalog has no trace of what was written in between
     "ALTER TABLE t SET UNLOGGED; UPDATE t SET v = 'u'; ALTER TABLE t SET LOGGED",
     "ALTER TABLE t SET UNLOGGED; DELETE FROM t WHERE id > 1; ALTER TABLE t SET LOGGED; CREATE INDEX ON t (v)",
     "ALTER TABLE t SET UNLOGGED; ALTER TABLE t SET LOGGED; INSERT INTO t VALUES (99, 'z'); GRANT SELECT ON t TO public",
@@ -101,7 +104,7 @@ def _proof(
     """The next one, as it is stored, and what is found on the way."""
     with published.one_moment(connection):
         now = published.read(connection, (), tables)
-        rewrites = Rewrites(Newcomers(connection, before or Proof(), now), lambda _, __: was_truncated)
+        rewrites = Rewrites(Newcomers(connection, before or Proof(), now), lambda *_: was_truncated)
         found = {table: rewrites.trouble(table) for table in tables} if before else {}
     proof = losses.following(before, now, "", known=tables) if before else losses.first(now, "", tables)
     return Proof.from_text(proof.to_text()), found
@@ -149,7 +152,10 @@ def test_an_expression_is_seen_wherever_the_server_would_have_kept_the_values(
     proof, found = _proof(connection, before, list(ids.values()))
     kept = 0
     for at, pair in enumerate(pairs):
-        assert found[ids[f"plain{at}"]] == "", pair
+        is_suspect = bool(found[ids[f"plain{at}"]])
+        assert not is_suspect or (pair[1] in _CHECKED and pair[0] != pair[1]), pair
+        assert not is_suspect or found[ids[f"using{at}"]], pair
+        assert is_suspect or pair not in {("text", "code"), ("label", "code"), ("int", "count")}, pair
         depends_on_zone = len({"timestamptz" in kind for kind in pair}) > 1  # which the sink holds by itself
         if at in impossible or depends_on_zone:
             continue
@@ -196,9 +202,9 @@ def test_rows_of_after_a_column_are_not_taken_for_older_ones(
     table = _number(connection, "'t'::regclass::oid")
     connection.query("INSERT INTO t SELECT n, 'a' FROM generate_series(1, 3) n")
     with connect(postgres.uri()) as other:
-        assert not has_unknown_fills(_Busy(connection, other), table, {"w"})
-    connection.query("ALTER TABLE t ADD x int DEFAULT random() * 9")
-    assert has_unknown_fills(connection, table, {"x"})
+        assert verified(_Busy(connection, other), table, {"w": Guess(None, is_required=False)}) == ({}, [])
+    connection.query("ALTER TABLE public.t ADD x int DEFAULT random() * 9")
+    assert verified(connection, table, {"x": Guess(None, is_required=False)}) == ({}, ["x"])
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ def test_a_comparison_reads_what_the_stream_sends(
         ("v int GENERATED ALWAYS AS (id * 2) STORED", "FOR TABLE t", r"SET \(publish_generated_columns = stored\)"),
     ],
 )
-def test_a_generated_column_that_is_not_sent_is_left_out_only_where_somebody_says_so(
+def test_a_generated_column_that_is_not_sent_is_left_out_only_on_request(
     postgres: EmbeddedPostgres, column: str, publication: str, words: str
 ) -> None:
     source = make(postgres, publication)

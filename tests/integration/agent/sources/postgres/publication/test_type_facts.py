@@ -69,6 +69,6 @@ def test_what_alters_the_text_of_old_rows_is_noticed(connection: Connection, sta
     for part in statement.split("; "):
         connection.query(part)
     now = type_facts.read(connection, tables)
-    assert {tables[table] for table in type_facts.altered(before.told, now)} == altered
+    assert {tables[table] for table in type_facts.altered(before.values, now)} == altered
     assert not altered or connection.query(digest) != seen
-    assert type_facts.altered(now.told, now) == {}
+    assert type_facts.altered(now.values, now) == {}

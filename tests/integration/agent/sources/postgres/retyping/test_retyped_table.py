@@ -84,7 +84,7 @@ class Bed:
         )
         self.sink: DeltaSink = sink_at(directory, mode)
         self.schema = self.read_schema()
-        staged = self.sink.stage(self.schema, "0", read_table(self.uri, self.schema), Ts(100))
+        staged = self.sink.stage(self.record, "0", read_table(self.uri, self.schema), Ts(100))
         self.sink.load(self.record, self.schema, arrow_schema(self.schema), staged)
 
     def execute(self, sql: str) -> None:
@@ -103,7 +103,7 @@ class Bed:
         apply(self.sink, DdlRecord(ts=Ts(200), changes=(change,)), terms)
 
     def differences(self) -> tuple[str, ...]:
-        schema, place = self.read_schema(), self.sink.place("public", self.record.name)
+        schema, place = self.read_schema(), self.sink.place(self.record)
 
         def stored() -> list[pa.RecordBatch]:
             return list(read_rows(place, schema, arrow_schema(schema), key=("id",)))
@@ -136,4 +136,4 @@ def test_what_nobody_knows_holds_the_table_as_it_was(
     bed.execute(f"ALTER TABLE t ALTER c TYPE {new}")
     with pytest.raises(TableHeldError, match=r"column c (has another type|of public\.t has become)"):
         bed.follow()
-    assert list(read_rows(bed.sink.place("public", "t"), bed.schema, arrow_schema(bed.schema), key=("id",)))
+    assert list(read_rows(bed.sink.place(bed.record), bed.schema, arrow_schema(bed.schema), key=("id",)))

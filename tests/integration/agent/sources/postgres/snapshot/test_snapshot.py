@@ -105,6 +105,16 @@ def test_an_empty_table_has_no_batches(postgres: EmbeddedPostgres, database: str
     assert list(snapshot.read_table(postgres.uri(database), empty)) == []
 
 
+def test_rows_without_columns_are_counted(postgres: EmbeddedPostgres, database: str) -> None:
+    with psycopg.connect(postgres.dsn(database), autocommit=True) as connection:
+        connection.execute("CREATE TABLE bare ()")
+        for _ in range(3):
+            connection.execute("INSERT INTO bare DEFAULT VALUES")
+    bare = pgoutput.read_schema(postgres.uri(database), pgoutput.table_id(postgres.dsn(database), "bare"))
+    assert (bare.name, bare.columns) == ("bare", ())
+    assert [batch.num_rows for batch in snapshot.read_table(postgres.uri(database), bare)] == [3]
+
+
 def test_a_connection_is_of_use_after_a_copy(postgres: EmbeddedPostgres, database: str, schema: TableSchema) -> None:
     with snapshot.session(postgres.uri(database), None) as connection:
         assert sum(batch.num_rows for batch in snapshot.copy_rows(connection, schema, WHOLE_TABLE)) == 3000

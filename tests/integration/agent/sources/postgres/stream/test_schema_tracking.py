@@ -66,7 +66,7 @@ async def test_a_new_column_comes_with_what_old_rows_hold(rig: SyncRig) -> None:
     assert change.fills == {"n": "7", "s": "it's"}
 
 
-async def test_defaults_of_a_table_that_was_written_anew_read_as_rows_do(rig: SyncRig) -> None:
+async def test_defaults_of_a_table_that_was_written_again_read_as_rows_do(rig: SyncRig) -> None:
     """Another type has it written anew: then the defaults themselves are all that tells."""
     [change] = await changes_of(
         rig,
@@ -87,7 +87,16 @@ async def test_a_default_that_may_or_may_not_be_in_the_rows_is_known_to_be_unkno
     with connect(rig.uri) as connection:
         found = look_up(connection, rig.tables[0].table_id)
     assert not found.fills
-    assert found.unknown_fills - {"id"} == {"n", "r", "twice"}
+    assert found.guesses.keys() - {"id"} == {"n", "r", "twice"}
+
+
+def test_a_default_that_its_column_cannot_hold_any_more_is_in_no_row(rig: SyncRig) -> None:
+    """ALTER TYPE keeps a default as an expression, and looks at rows only."""
+    rig.execute("CREATE TABLE odd (id int PRIMARY KEY, x real NOT NULL DEFAULT '1e+10', ok int NOT NULL DEFAULT 5)")
+    rig.execute("ALTER TABLE odd ALTER id TYPE bigint, ALTER x TYPE numeric(10,2)")
+    with connect(rig.uri) as connection:
+        found = look_up(connection, int(str(connection.query("SELECT 'odd'::regclass::oid::int8")[0][0])))
+    assert (found.guesses["ok"].value, found.guesses["x"].value) == ("5", None)
 
 
 def test_the_catalog_is_read_when_the_change_can_be_seen(rig: SyncRig) -> None:
@@ -211,6 +220,26 @@ async def test_a_new_table_in_the_publication(rig: SyncRig) -> None:
     assert {table for table, *_ in rig.logged()} == {created.table_id}
 
 
+async def test_a_new_table_without_a_key_is_held_also_when_it_gets_one_behind_its_first_rows(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    """A stream that began after the first row took the table in, without that row."""
+    rig = make_rig(postgres, tmp_path, _SCHEMA + "CREATE TABLE old (id int);", ["a", "b"], publication="FOR ALL TABLES")
+    rig.rules = ("public.*",)
+    async with rig.running():
+        rig.execute("CREATE TABLE n (id int, v text)")
+        rig.execute("INSERT INTO n VALUES (1); INSERT INTO old VALUES (1)")
+        await rig.wait_resolved()
+    async with rig.running(rig.unit("b")):
+        rig.execute("ALTER TABLE n ADD PRIMARY KEY (id)")
+        rig.execute("INSERT INTO n VALUES (2); INSERT INTO old VALUES (2)")
+        await rig.wait_resolved()
+    [held] = [change for record in rig.ddl() for change in record.changes]
+    assert held.is_hold
+    assert held.reason.startswith("table public.n has no key to upsert by, so it is not taken in; give it one")
+    drop_slots(rig)
+
+
 async def test_a_unit_that_comes_later_finds_nothing_twice(rig: SyncRig) -> None:
     """Neither what is in the log already nor, from there, the same change again."""
     rig.rules = ("public.n*",)
@@ -251,7 +280,9 @@ _COMPUTED = [
     "ADD new int GENERATED ALWAYS AS (id * 2) STORED",
     "ADD new float DEFAULT random()",
     "ADD new bigserial",
-    "ADD new int DEFAULT 7, ALTER id TYPE bigint",
+    "ADD new int DEFAULT 7, ALTER id TYPE bigint, ALTER new SET DEFAULT 8",
+    "ADD new int NOT NULL DEFAULT 7, ALTER id TYPE bigint; ALTER TABLE {table} ALTER new SET DEFAULT 8",
+    "ADD new positive; ALTER DOMAIN positive SET DEFAULT 8",
 ]
 
 
@@ -263,8 +294,9 @@ async def test_what_a_new_column_has_computed_for_rows_that_were_there_holds_the
     found = await changes_of(
         rig,
         "INSERT INTO a VALUES (1)",
-        f"ALTER TABLE a {addition}",
-        "ALTER TABLE b " + re.sub(r"\bid\b", "x", addition),
+        "CREATE DOMAIN positive AS int DEFAULT 7 CHECK (value > 0)",
+        "ALTER TABLE a " + addition.format(table="a"),
+        "ALTER TABLE b " + re.sub(r"\bid\b", "x", addition.format(table="b")),
         "INSERT INTO a (id) VALUES (2)",
         "INSERT INTO b (x, y) VALUES (2, 2)",
     )
@@ -273,6 +305,28 @@ async def test_what_a_new_column_has_computed_for_rows_that_were_there_holds_the
         (SchemaChangeKind.ALTER, "b"),
     ]
     assert "new column new" in found[0].reason
+
+
+_KNOWN = {
+    "a default of a column that may be NULL": "ALTER TABLE a ADD new int DEFAULT 7, ALTER id TYPE bigint",
+    "of a domain with constraints": "ALTER TABLE a ADD new positive",
+    "of a domain that is NOT NULL": "ALTER TABLE a ADD new required",
+    "with rows of the same transaction": "ALTER TABLE a ADD new int NOT NULL DEFAULT 7, ALTER id TYPE bigint; "
+    "INSERT INTO a (id, new) VALUES (3, 9); UPDATE a SET new = 10 WHERE id = 3",
+}
+
+
+@pytest.mark.parametrize("case", _KNOWN)
+async def test_one_default_for_all_rows_is_known_also_where_the_table_is_written_again(rig: SyncRig, case: str) -> None:
+    """A domain's default is in no row of ``pg_attrdef``; rows were NULL without a word."""
+    [change] = await changes_of(
+        rig,
+        "CREATE DOMAIN positive AS int DEFAULT 7 CHECK (value > 0); CREATE DOMAIN required AS int NOT NULL DEFAULT 7",
+        "INSERT INTO a VALUES (1), (2)",
+        _KNOWN[case],
+        "INSERT INTO a (id, new) VALUES (4, 8)",
+    )
+    assert (change.kind, change.fills) == (SchemaChangeKind.ALTER, {"new": "7"})
 
 
 @pytest.mark.parametrize("is_all", [True, False])

@@ -93,7 +93,7 @@ def told_until_error(path: Path) -> tuple[list[LoggedEvent], str]:
 @pytest.mark.parametrize("age", AGES)
 @RUNS
 @given(changes=edits, cut=st.floats(0, 1), keeps_checksums=st.booleans())
-def test_a_damaged_file_is_told_as_far_as_it_goes(
+def test_a_damaged_file_is_reported_as_far_as_it_goes(
     tmp_path: Path, age: str, changes: list[Edit], cut: float, keeps_checksums: bool
 ) -> None:
     data = damaged(binlog_files.samples()[age].data, len(MAGIC), changes)
@@ -106,7 +106,7 @@ def test_a_damaged_file_is_told_as_far_as_it_goes(
 
 @RUNS
 @given(st.binary(max_size=300))
-def test_any_bytes_behind_a_good_head_are_told(tmp_path: Path, tail: bytes) -> None:
+def test_any_bytes_behind_a_good_head_are_reported(tmp_path: Path, tail: bytes) -> None:
     (tmp_path / "b").write_bytes(binlog_files.BinlogFile(checksum=False).data + tail)
     with contextlib.suppress(DecodeError):
         for _ in read_events(tmp_path / "b"):
@@ -152,8 +152,8 @@ def test_a_damaged_stream_ends_with_an_error_and_rows_with_theirs(
 
 def read_to_the_end(stream: BinlogStream) -> None:
     while True:
-        if stream.is_full or stream.complete_rows:
-            for batch in stream.cut(Arena(1 << 16)).batches():
+        while stream.is_full or stream.complete_rows:  # one definition may follow another
+            for batch in stream.take_chunk(Arena(1 << 16)).batches():
                 with contextlib.suppress(DecodeError):
                     decode(batch.schema, batch.batch)
         stream.read(timeout_s=5)

@@ -292,7 +292,7 @@ def test_rows_that_come_back_push_aside_what_was_not_read_yet() -> None:
     with at_position(binlog, first_epoch("u", BinlogPosition(FILE)), Remembered(), sent=before) as stream:
         while stream.bytes_read < before:
             stream.read(timeout_s=10.0)
-        assert len(lines([stream.cut(Arena(1 << 12))])) == 1
+        assert len(lines([stream.take_chunk(Arena(1 << 12))])) == 1
         stream.line.far.sendall(binlog.data[before:])
         found = lines(read_all(stream))
     assert [event[-4:] for _, _, event in found[:40]] == [struct.pack("<I", i) for i in range(40)]
@@ -399,11 +399,11 @@ def test_it_is_looked_for_from_its_commit_backwards() -> None:
         assert [str(place) for place in asked] == ["b.2:4", "b.1:4", f"b.1:{at}"]
 
 
-def test_what_is_not_there_any_more_is_told() -> None:
+def test_what_is_not_there_any_more_is_reported() -> None:
     other = begun(binlog=Binlog().begin("b.1"), name="X'02',X'',1").add(wire.XA_PREPARE, xa_prepare(name=b"\2"))
     plain = Binlog().begin("b.2").transaction(1)
     with closing(Reread(server(b_1=other.send(b"\xfe"), b_2=plain.send(b"\xfe")))) as reread:
-        with pytest.raises(SnapshotLostByGCError, match=r"no more.*new snapshot"):
+        with pytest.raises(SnapshotLostByGCError, match=r"no more.*resume --resync"):
             reread.rows_of(NAME, None, BEFORE)
         for file in ("b.1", "b.2"):
             with pytest.raises(SnapshotLostByGCError, match=r"X'01',X'',1 is not where it was prepared"):

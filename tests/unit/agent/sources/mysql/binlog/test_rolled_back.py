@@ -4,7 +4,7 @@ from agent.sources.mysql.binlog.rolled_back import NOTHING, Range, RolledBack
 from reactor.ids import Ts
 
 
-def test_the_next_range_is_told_as_reading_goes_on() -> None:
+def test_the_next_range_is_reported_as_reading_continues() -> None:
     known = RolledBack()
     early, late, other = Range(Ts(100), 3, 5), Range(Ts(100), 8, 9), Range(Ts(200), 0, 7)
     assert [known.add(found) for found in (late, other, early, late)] == [True, True, True, False]

@@ -91,14 +91,14 @@ def send_all(far: socket.socket, data: bytes) -> None:
 
 
 def read_all(stream: Fed, *, arena_bytes: int = 1 << 20) -> list[LogChunk]:
-    """LogChunk where it must be, and once more at the end."""
+    """Cuts where they must be, and one at the end."""
     cuts = []
     while True:
         if stream.is_full:
-            cuts.append(stream.cut(Arena(arena_bytes)))
+            cuts.append(stream.take_chunk(Arena(arena_bytes)))
         elif not stream.read(timeout_s=10.0 if stream.bytes_read < stream.expected_bytes else 0.001):
             break
-    return [*cuts, stream.cut(Arena(arena_bytes))] if stream.complete_rows else cuts
+    return [*cuts, stream.take_chunk(Arena(arena_bytes))] if stream.complete_rows else cuts
 
 
 def lines(cuts: list[LogChunk]) -> list[tuple[int, int, bytes]]:
@@ -380,7 +380,7 @@ def test_a_transaction_behind_our_own_position_is_an_error() -> None:
         read_all(stream)
 
 
-def test_positions_go_on_in_an_overlong_file() -> None:
+def test_positions_continue_in_an_overlong_file() -> None:
     binlog = Binlog(position=(1 << 32) - 200).begin()
     start = binlog.position
     binlog.transaction(1, count=10)
@@ -444,8 +444,8 @@ def test_rows_that_a_statement_changes_hold_their_table(kind: int, body: bytes) 
         return DdlRecord(ts=ts)
 
     binlog = Binlog().begin().gtid(1).add(kind, body).add(wire.QUERY, query("COMMIT")).transaction(2)
-    mentioned = lambda statement, database: [(database, "t")] if " t" in statement else []  # noqa: E731
-    with streaming(binlog, hold=hold, mentioned=mentioned) as stream:
+    written = lambda statement, database: [(database, "t")] if " t" in statement else []  # noqa: E731
+    with streaming(binlog, hold=hold, written=written) as stream:
         cuts = read_all(stream)
     assert held == [([("a", "t")], held[0][1])]
     assert "logged as a statement" in held[0][1]

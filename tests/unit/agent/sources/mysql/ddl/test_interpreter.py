@@ -1,6 +1,5 @@
 """Statements one after the other, and what each comes to for the tables that are replicated."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,10 +9,10 @@ from hypothesis import given
 
 from agent.rows.schema import TableSchema, ZeroDates
 from agent.rows.schema_change import KnownTable, known_tables
+from agent.sources.mysql.ddl.environment import Server
 from agent.sources.mysql.ddl.event import DdlEvent
 from agent.sources.mysql.ddl.interpreter import Interpreter
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
-from agent.sources.mysql.ddl.surroundings import Server
 from agent.sources.mysql.decode.table_ids import table_id
 from reactor.ids import Ts
 from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
@@ -211,7 +210,7 @@ def test_a_new_table_of_an_old_name_has_another_id() -> None:
     assert created.table.table_id == created.table_id
 
 
-def test_a_table_of_ours_goes_on_outside() -> None:
+def test_a_table_of_ours_continues_outside() -> None:
     rig = Rig("t")
     [change] = rig.run("RENAME TABLE t TO e.t")
     assert change.table is not None
@@ -219,18 +218,23 @@ def test_a_table_of_ours_goes_on_outside() -> None:
 
 
 @pytest.mark.parametrize("statement", ["RENAME TABLE e.other TO d.v", "ALTER TABLE e.other RENAME v, ADD x INT"])
-def test_a_table_that_is_renamed_into_the_filter_is_held(statement: str) -> None:
+def test_a_table_that_is_renamed_into_the_filter_is_to_be_copied(statement: str) -> None:
     rig = Rig("t")
     rig.there["d", "v"] = table("v")
-    [held] = rig.run(statement)
-    assert (held.kind, held.table and held.table.name) == (HOLD, "v")
-    assert re.match(r"d\.v: it was renamed into the filter.*rename it back", held.reason)
-    assert not rig.run("ALTER TABLE d.v ADD n INT", "RENAME TABLE d.v TO d.w")[1:]
-    [gone] = rig.run("RENAME TABLE d.w TO e.other")
-    assert (gone.kind, gone.table_id) == (DROP, held.table_id)
+    [created] = rig.run(statement)
+    assert (created.kind, created.table and created.table.name, created.table and created.table.to_copy) == (
+        CREATE,
+        "v",
+        True,
+    )
+    assert created.after
+    [added] = rig.run("ALTER TABLE d.v ADD n INT")
+    [renamed] = rig.run("RENAME TABLE d.v TO d.w")
+    assert (added.kind, renamed.table_id, renamed.table and renamed.table.name) == (ALTER, created.table_id, "w")
+    assert sorted(rig.names()) == ["t", "w"]
+    [gone] = rig.run("DROP TABLE d.w")
+    assert (gone.kind, gone.table_id) == (DROP, created.table_id)
     assert rig.names() == ["t"]
-    [created] = rig.run("CREATE TABLE d.v LIKE d.t")
-    assert created.kind == CREATE
 
 
 def test_a_table_that_is_renamed_into_the_filter_may_be_left_out() -> None:

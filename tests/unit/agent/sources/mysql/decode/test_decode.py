@@ -256,6 +256,18 @@ def test_dates_that_no_calendar_has_follow_the_rule(column: Column, raw: bytes, 
         _value(column, raw, ZeroDates.STRICT)
 
 
+@pytest.mark.parametrize(("column", "raw", "shown"), _CALENDAR.values(), ids=_CALENDAR.keys())
+def test_of_a_keys_dates_that_no_calendar_has_only_one_becomes_null(column: Column, raw: bytes, shown: str) -> None:
+    """Different keys stay apart."""
+    key = replace(column, is_key=True)
+    if set(shown) <= set("0-: ."):
+        assert _value(key, raw) is None
+    else:
+        with pytest.raises(DecodeError, match="a date of the key that no calendar has"):
+            _value(key, raw)
+    assert _value(key, raw, ZeroDates.STRING) == shown
+
+
 def test_a_date_turned_null_counts_in_a_column_that_had_no_null() -> None:
     rows = [[(2024 << 9 | 1 << 5 | 1).to_bytes(3, "little")], [bytes(3)]] * 5000
     column = decode(table(Column("v", FieldType.DATE, 0)), as_batch([event(wire.WRITE_V2, *rows)])).after.column("v")
@@ -271,6 +283,11 @@ _STRING_RULE = {
         "2024-02-29 23:59:58.000007",
     ),
     "timestamp": (Column("v", FieldType.TIMESTAMP2, 0), (951_782_400).to_bytes(4), "2000-02-29 00:00:00"),
+    "timestamp of second 0": (
+        Column("v", FieldType.TIMESTAMP2, 6),
+        bytes(4) + (1).to_bytes(3),
+        "1970-01-01 00:00:00.000001",
+    ),
     "timestamp in December": (Column("v", FieldType.TIMESTAMP2, 0), (946_684_799).to_bytes(4), "1999-12-31 23:59:59"),
 }
 

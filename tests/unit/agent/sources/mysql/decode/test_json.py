@@ -283,7 +283,7 @@ def test_a_partial_update_gives_the_whole_document(changes: list[bytes], expecte
     assert json.loads(decoded.before.column("doc")[0].as_py()) == _BEFORE
 
 
-def test_a_member_that_is_put_in_stands_where_mysql_sorts_it() -> None:
+def test_a_member_that_is_put_in_is_where_mysql_sorts_it() -> None:
     before = [int4(1), _doc({"a": 1, "bbb": 2}), NULL]
     after = [int4(1), text(_change(_INSERT, "$.cc", 3), 4), NULL]
     assert _decoded(_partial_event(before, after, 1)).after.column("doc").to_pylist() == ['{"a": 1, "cc": 3, "bbb": 2}']

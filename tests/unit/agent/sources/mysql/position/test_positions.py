@@ -1,5 +1,7 @@
 """Positions in a binlog as Ts, and GTID sets."""
 
+from dataclasses import replace
+
 import pytest
 
 from agent.errors import SourceConfigError, SourceError
@@ -7,6 +9,7 @@ from agent.sources.mysql.position.gtid import MariaGtidSet, MysqlGtidSet, parse_
 from agent.sources.mysql.position.positions import (
     BinlogPosition,
     SourcePosition,
+    behind,
     first_epoch,
     next_epoch,
     pack,
@@ -111,3 +114,23 @@ def test_mariadb_sets_keep_the_last_of_each_domain() -> None:
 def test_malformed_sets_are_refused(text: str, is_mariadb: bool) -> None:
     with pytest.raises(SourceError, match="written"):
         parse_gtid_set(text, is_mariadb=is_mariadb)
+
+
+@pytest.mark.parametrize(
+    ("file", "server", "epoch"),
+    [
+        ("binlog.000008", "one", 1),
+        ("binlog.000007", "one", 2),  # it was reset, and is not as far as it was
+        ("binlog.000009", "two", 2),
+        ("other.000009", "one", 2),
+    ],
+)
+def test_a_position_behind_a_lost_one_is_always_larger(file: str, server: str, epoch: int) -> None:
+    before = next_epoch(
+        first_epoch("zero", BinlogPosition("binlog.000003", 90)), "one", BinlogPosition("binlog.000001")
+    )
+    lost = replace(before, file_number=7, position=500)
+    now = behind(lost, first_epoch(server, BinlogPosition(file, 400), "0-1-9"))
+    assert now.ts > lost.ts
+    assert (now.epoch.number, now.epoch.server, str(now.binlog)) == (epoch, server, f"{file}:400")
+    assert SourcePosition.from_json(now.to_json()) == now

@@ -10,6 +10,7 @@ from agent.errors import (
     SourceConfigError,
     SourceError,
     SourceUnreachableError,
+    StatementRefusedError,
 )
 from agent.sources.mysql.server.refusals import BINLOG_FAILED, refusal
 from tests.binlog import TARGET
@@ -26,7 +27,9 @@ from tests.binlog import TARGET
         (1049, "Unknown database", SourceConfigError, "no such database"),
         (1040, "Too many connections", SourceUnreachableError, "tried again"),
         (1053, "Server shutdown in progress", SourceUnreachableError, "tried again"),
-        (1064, "You have an\n error", SourceError, "answered 1064: You have an error"),
+        (1021, "Disk full", SourceUnreachableError, "tried again"),
+        (3024, "Query execution was interrupted", SourceUnreachableError, "tried again"),
+        (1064, "You have an\n error", StatementRefusedError, "answered 1064: You have an error"),
     ],
 )
 def test_refusals_say_cause_and_cure(code: int, message: str, error: type[SourceError], words: str) -> None:
@@ -56,7 +59,7 @@ def test_refusals_say_cause_and_cure(code: int, message: str, error: type[Source
         ("something new", SourceError),
     ],
 )
-def test_what_stops_a_binlog_is_told_apart(message: str, error: type[SourceError]) -> None:
+def test_what_stops_a_binlog_is_distinguished(message: str, error: type[SourceError]) -> None:
     found = refusal(BINLOG_FAILED, message, TARGET)
     assert type(found) is error
-    assert ("new snapshot" in str(found)) == isinstance(found, PositionLostError)
+    assert ("resume --resync" in str(found)) == isinstance(found, PositionLostError)

@@ -53,8 +53,8 @@ def test_passwords_by_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("mysql://u:secret@h/d?sslmode=required", "unknown parameter 'sslmode'"),
         ("mysql://u@h/d?password=env:NOT_SET_HERE", "variable NOT_SET_HERE, which is not set"),
         ("mysql://u@h/d?password=file:/none/here", "password file /none/here cannot be read"),
-        ("mysql://u@h/d?port=x", "port 'x'"),
-        ("mysql://u@h/d?connect-timeout=soon", "connect-timeout 'soon'"),
+        ("mysql://u@h/d?port=x", "port of the source URI must be a number from 1 to 65535"),
+        ("mysql://u@h/d?connect-timeout=soon", "connect-timeout of the source URI must be a number from 1 to 3600"),
     ],
 )
 def test_malformed_uris_are_one_line_without_secrets(uri: str, message: str) -> None:

@@ -198,3 +198,23 @@ def test_text_that_is_not_utf8_is_named_by_its_row() -> None:
     with pytest.raises(BadValueError, match="not UTF-8") as caught:
         build(pa.string(), values)
     assert caught.value.row == 1
+
+
+@pytest.mark.parametrize(
+    ("arrow", "zero", "other"),
+    [
+        (pa.date32(), b"0000-00-00", b"2024-02-00"),
+        (pa.timestamp("us"), b"0000-00-00 00:00:00.000", b"0000-00-00 00:00:01.000"),
+    ],
+)
+def test_of_a_keys_dates_that_no_calendar_has_only_one_becomes_null(
+    arrow: pa.DataType, zero: bytes, other: bytes
+) -> None:
+    def built(*texts: bytes) -> pa.Array:
+        block = np.frombuffer(bytearray(b"".join(texts)), np.uint8)
+        lengths = np.array([len(text) for text in texts], np.int64)
+        return build(arrow, Texts(kernels_text.TEXT, block, np.cumsum(lengths) - lengths, lengths), is_key=True)
+
+    assert built(zero, zero).to_pylist() == [None, None]
+    with pytest.raises(BadValueError, match="a date of the key"):
+        built(zero, other)

@@ -1,10 +1,10 @@
-"""A position that the server no longer has: which error says so, and that each says how to get a new snapshot."""
+"""A position that the server no longer has: which error says so, and that each says how to get a new one."""
 
 from typing import cast
 
 import pytest
 
-from agent.errors import NEW_SNAPSHOT, PositionLostError, SnapshotLostByGCError
+from agent.errors import NEW_POSITION, PositionLostError, SnapshotLostByGCError
 from agent.sources.postgres.publication import slots
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.refusals import refusal
@@ -40,11 +40,11 @@ class Played:
         (("pgoutput", "d", "0", "0/FFFF", "reserved", None), PositionLostError),
     ],
 )
-def test_a_slot_that_cannot_go_on(row: Row | None, kind: type[PositionLostError]) -> None:
+def test_a_slot_that_cannot_continue(row: Row | None, kind: type[PositionLostError]) -> None:
     with pytest.raises(PositionLostError) as caught:
         slots.check_position(cast("Connection", Played(row)), "s", Ts(0x20))
     assert type(caught.value) is kind
-    assert str(caught.value).endswith(NEW_SNAPSHOT)
+    assert str(caught.value).endswith(NEW_POSITION)
     assert not caught.value.retryable
 
 
@@ -65,4 +65,4 @@ def test_a_slot_that_can() -> None:
 def test_what_the_server_refuses(state: str, message: str, kind: type[PositionLostError]) -> None:
     found = refusal({"C": state, "M": message}, TARGET)
     assert type(found) is kind
-    assert str(found).endswith(NEW_SNAPSHOT)
+    assert str(found).endswith(NEW_POSITION)

@@ -43,8 +43,11 @@ def test_passwords_by_reference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         ("postgresql://u:secret@h/d?ssl=on", "unknown parameter 'ssl'"),
         ("postgresql://u@h/d?password=env:NOT_SET_HERE", "variable NOT_SET_HERE, which is not set"),
         ("postgresql://u@h/d?password=file:/none/here", "password file /none/here cannot be read"),
-        ("postgresql://u@h/d?port=x", "port 'x'"),
-        ("postgresql://u@h/d?connect_timeout=soon", "connect_timeout 'soon'"),
+        ("postgresql://u@h/d?port=x", "port of the source URI must be a number from 1 to 65535"),
+        (
+            "postgresql://u@h/d?connect_timeout=soon",
+            "connect_timeout of the source URI must be a number from 1 to",
+        ),
     ],
 )
 def test_malformed_uris_are_one_line_without_secrets(uri: str, message: str) -> None:

@@ -107,6 +107,15 @@ def names(schema: TableSchema) -> list[str]:
         ("SET STATEMENT max_statement_time=1, x='a FOR b, c' FOR ALTER TABLE t DROP a", ["id", "b"], {}, (), {}),
         ("SET /* x */ statement a=(SELECT 1 FOR UPDATE), b=2 FOR alter table t drop a", ["id", "b"], {}, (), {}),
         ("ALTER TABLE t ORDER BY id DESC, b, DROP a", ["id", "b"], {}, (), {}),
+        ("ALTER TABLE t ORDER BY t.id DESC, t.b, DROP a", ["id", "b"], {}, (), {}),
+        ("ALTER TABLE t ADD CONSTRAINT IF NOT EXISTS c CHECK (b > 0), DROP a", ["id", "b"], {}, (), {}),
+        (
+            "ALTER TABLE t DROP PERIOD IF EXISTS FOR p, ADD PERIOD IF NOT EXISTS FOR p (a, b), DROP a",
+            ["id", "b"],
+            {},
+            (),
+            {},
+        ),
         ("/* app */ ALTER TABLE t ADD n INT COMMENT 'a, b (c)'", ["id", "a", "b", "n"], {}, ("n",), {}),
         ("ALTER TABLE t ADD n INT, ADD INDEX i (n), LOCK=NONE", ["id", "a", "b", "n"], {}, ("n",), {}),
     ],
@@ -147,6 +156,26 @@ def test_what_older_rows_hold(definition: str, fill: str | None) -> None:
     edit = altered(f"ALTER TABLE t ADD n {definition}")
     assert edit.unknown_fills == ()
     assert dict(edit.fills) == ({} if fill is None else {"n": fill})
+
+
+@pytest.mark.parametrize("type", ["ENUM", "SET"])
+@pytest.mark.parametrize("member", ["0x62", "x'62'", "b'1100010'", "X'62'"])
+def test_a_member_that_is_spelt_as_bytes_is_not_left_out(type: str, member: str) -> None:
+    """Else the numbers of those behind it would be others' names."""
+    [edit] = parsed(f"ALTER TABLE t ADD n {type}('a', {member}, 'c')")
+    assert isinstance(edit, Unparsed)
+
+
+@pytest.mark.parametrize(
+    ("charset", "members"), [("", ("a", "b")), (" CHARACTER SET latin1", ("a", "b")), (" BINARY", ("a", "b"))]
+)
+def test_members_lose_the_spaces_at_their_ends(charset: str, members: tuple[str, ...]) -> None:
+    assert altered(f"ALTER TABLE t ADD n SET('a ','b'){charset}").schema.columns[-1].members == members
+
+
+@pytest.mark.parametrize("charset", [" CHARACTER SET binary", " CHARSET BINARY"])
+def test_members_that_are_bytes_keep_the_spaces_at_their_ends(charset: str) -> None:
+    assert altered(f"ALTER TABLE t ADD n SET('a','a '){charset}").schema.columns[-1].members == ("a", "a ")
 
 
 @pytest.mark.parametrize(
@@ -275,6 +304,8 @@ def test_keys() -> None:
         "ALTER TABLE t DROP CONSTRAINT i",
         "ALTER TABLE t MODIFY id INT",
         "ALTER TABLE t DROP COLUMN id",
+        "ALTER TABLE t ADD PRIMARY KEY IF NOT EXISTS (b)",
+        "ALTER TABLE t ADD COLUMN IF NOT EXISTS b INT PRIMARY KEY",
     ],
 )
 def test_which_key_is_left_only_the_server_knows(statement: str) -> None:
@@ -297,6 +328,8 @@ def test_with_a_new_name_at_once() -> None:
         "ALTER TABLE t CONVERT TO CHARACTER SET DEFAULT",
         "ALTER TABLE t ADD n FANCYTYPE(3)",
         "ALTER TABLE t DROP COLUMN nobody",
+        "ALTER TABLE t ADD n VARBINARY(4) DEFAULT '\ufffd'",
+        "ALTER TABLE t ADD n ENUM('a', '\ufffd')",
         "ALTER TABLE t !!!",
         "ALTER TABLE t RENAME COLUMN a TO c, RENAME COLUMN c TO e",
     ],

@@ -1,5 +1,6 @@
-"""What a machine's process gives its lives to work with: ``capture.member.services.DataPlane`` over ``outside``."""
+"""Simulated data plane: ``capture.member.services.DataPlane`` over ``outside``, for one machine's process."""
 
+import base64
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -9,18 +10,32 @@ import anyio
 
 from agent.control.runtime import SpanRuntime
 from agent.errors import SinkConfigError, SourceUnreachableError
+from agent.health.health import Health
 from agent.ports.sink import SpanRepartition
-from capture.api.port import ChangefeedSpec, TableDiff
+from capture.api.port import ChangefeedSpec, TableDiff, TableRepair
 from capture.errors import GoneError
+from capture.member.copies import CopyPlace, CopyProgress
 from capture.member.services import MemberDataPlane
 from capture.security.secrets import Keeper
-from owner.questions import ApplySchema, ReadPositions, ReleaseSource, RepartitionTable, TableRead
+from owner.questions import (
+    ApplySchema,
+    CopyTable,
+    DropCopy,
+    PlaceTable,
+    ReadPositions,
+    ReleaseSource,
+    RepartitionTable,
+    TableCopied,
+    TableRead,
+)
 from reactor import keys
 from reactor.ids import MAX_TS, CaptureId, Ts
 from reactor.questions import A, Ask
-from reactor.records.changefeed import ChangefeedInfo, LogHead, SealedUri, TableRecord, UnitRecord
+from reactor.records.changefeed import ChangefeedInfo, SchemaChangeKind, SealedUri, TableRecord, UnitRecord
 from reactor.records.held import needed_ts
+from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
+from reactor.records.resync import needed_ts as copied_ts
 from reactor.state import ClusterState
 from reactor.store.port import Compare, EtcdClient, Target
 from tests.simulation.outside import Outside
@@ -34,10 +49,11 @@ T = TypeVar("T")
 
 
 class OpenKeeper(Keeper):
-    """Seals nothing: encryption is random, and here is nobody to hide from."""
+    """Seals nothing: encryption is random, and would make runs differ."""
 
     def __init__(self) -> None:
-        """Without a key."""
+        """Use a key that every capture has."""
+        super().__init__(base64.urlsafe_b64encode(b"simulated".ljust(32)))
 
     def seal(self, uri: str) -> SealedUri:
         return SealedUri(masked=uri, sealed=uri)
@@ -46,12 +62,15 @@ class OpenKeeper(Keeper):
         return sealed.sealed
 
 
-class SimulatedWorks:
-    """One machine's works; see ``capture.member.services.DataPlane``."""
+class SimulatedDataPlane:
+    """One machine's data plane; see ``capture.member.services.DataPlane``."""
 
     def __init__(self, node: "Node") -> None:
         self._node = node
         self.keeper: Keeper = OpenKeeper()
+        self.health = Health()
+        self.waits_for = ""
+        self._trials = anyio.Lock()
 
     async def start(self, client: EtcdClient) -> None:
         """Nothing to start."""
@@ -59,12 +78,15 @@ class SimulatedWorks:
     async def stop(self) -> None:
         """Nothing to stop."""
 
-    def for_life(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> MemberDataPlane:
-        return SimulatedLifeWorks(self._node, client, capture, state)
+    def for_member(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> MemberDataPlane:
+        return SimulatedMemberDataPlane(self._node, client, capture, state, self._trials)
 
     async def check(self, spec: ChangefeedSpec) -> tuple[str, ...]:
-        """Whatever is asked for can be."""
+        """Accept everything."""
         return ()
+
+    def check_reach(self, *, source: str | None = None, sink: str | None = None) -> None:
+        """Accept everything."""
 
     async def recorded(
         self, info: ChangefeedInfo, unit: UnitRecord, partitionings: Mapping[int, TablePartitioning]
@@ -76,7 +98,14 @@ class SimulatedWorks:
         return tuple(min(table.records.values()) for table in found if table)
 
     async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
-        """There is only one server."""
+        """Does nothing: there is only one server."""
+
+    async def discover(self, info: ChangefeedInfo) -> tuple[TableRecord, ...]:
+        """Find nothing: the simulation's filters do not change."""
+        return ()
+
+    async def publish(self, info: ChangefeedInfo, tables: Sequence[TableRecord]) -> None:
+        """Send everything anyhow."""
 
     @asynccontextmanager
     async def comparison(
@@ -110,13 +139,26 @@ class Comparison:
             found.append(TableDiff(table=table.name, equal=stored == wanted, ts=self.ts))
         return found
 
+    async def repair(
+        self, ids: Collection[int], partitionings: Mapping[int, TablePartitioning], *, dry_run: bool
+    ) -> list[TableRepair]:
+        """Nobody but Weir writes simulated sinks: there is nothing to repair."""
+        return [TableRepair(table=one.table, ts=one.ts, dry_run=dry_run) for one in await self.run(ids) if one.equal]
 
-class SimulatedLifeWorks:
-    def __init__(self, node: "Node", client: EtcdClient, capture: CaptureId, state: ClusterState) -> None:
+
+class SimulatedMemberDataPlane:
+    def __init__(
+        self, node: "Node", client: EtcdClient, capture: CaptureId, state: ClusterState, trials: anyio.Lock
+    ) -> None:
         self._node = node
+        self._trials = trials
         self._client = client
         self._capture = capture
         self._state = state
+
+    @property
+    def copies(self) -> Mapping[CopyPlace, CopyProgress]:
+        return {}
 
     def open(self, info: ChangefeedInfo) -> SpanRuntime:
         def checkpoint() -> Ts:
@@ -125,12 +167,21 @@ class SimulatedLifeWorks:
 
         def held() -> Ts:
             feed = self._state.changefeeds.get(info.id)
-            return needed_ts(feed.held.values()) if feed else MAX_TS
+            return min(needed_ts(feed.held.values()), copied_ts(feed.resyncs.values())) if feed else MAX_TS
 
         key = str(keys.InfoKey(self._state.cluster, info.namespace, info.id))
-        life = Compare(key, Target.CREATE_REVISION, self._state.raw[key].create_revision)
+        guard = Compare(key, Target.CREATE_REVISION, self._state.raw[key].create_revision)
+        member = str(keys.CaptureKey(self._state.cluster, self._capture))
         return SimulatedParts(
-            self._node, info, capture=self._capture, client=self._client, life=life, checkpoint=checkpoint, held=held
+            self._node,
+            info,
+            capture=self._capture,
+            client=self._client,
+            guard=guard,
+            member=Compare(member, Target.CREATE_REVISION, self._state.raw[member].create_revision),
+            trials=self._trials,
+            checkpoint=checkpoint,
+            held=held,
         )
 
     async def answer(self, ask: Ask[A]) -> A:
@@ -139,6 +190,9 @@ class SimulatedLifeWorks:
             ReadPositions: self._read_positions,
             RepartitionTable: self._repartition_table,
             ApplySchema: self._apply_schema,
+            CopyTable: self._copy_table,
+            PlaceTable: self._place_table,
+            DropCopy: self._drop_copy,
         }
         found: A = await handlers[type(ask.question)](ask.info, ask.question)
         return found
@@ -158,14 +212,36 @@ class SimulatedLifeWorks:
         return await self._node.in_thread(self._ask(lambda: sink.repartition(order)))
 
     async def _apply_schema(self, info: ChangefeedInfo, question: ApplySchema) -> None:
-        """Rows have no columns here; the sink checks that it is the moment."""
+        """Rows have no columns here; the sink checks the position."""
         record, sink = question.record, self._node.world.outside.sinks[info.sink.sealed]
         await self._refuse_another(info)
         for change in record.alterations:
-            await self._node.in_thread(self._ask(partial(sink.alter, change.table_id, record.ts)))
+            is_new = change.kind is SchemaChangeKind.CREATE
+            step = partial(sink.create, ts=Ts(record.ts - 1)) if is_new else partial(sink.alter, ts=record.ts)
+            await self._node.in_thread(self._ask(partial(step, change.table_id)))
+
+    async def _copy_table(self, info: ChangefeedInfo, question: CopyTable) -> TableCopied:
+        """Copy the current rows when the copy begins; its number identifies what an earlier run has copied."""
+        await self._refuse_another(info)
+        outside = self._node.world.outside
+        upstream, copies = outside.upstreams[info.source.sealed], outside.sinks[info.sink.sealed].copies
+        place = question.table.table_id, question.number
+        ts = await self._node.in_thread(self._ask(lambda: copies.setdefault(place, upstream.position)))
+        await anyio.sleep(self._node.world.weather.flush_s(self._node.world.chances))
+        rows = [event for event in upstream.between(Ts(0), ts) if event.table_id == question.table.table_id]
+        return TableCopied(question.table.with_(start_ts=ts), len(rows))
+
+    async def _place_table(self, info: ChangefeedInfo, question: PlaceTable) -> None:
+        await self._refuse_another(info)
+        sink = self._node.world.outside.sinks[info.sink.sealed]
+        await self._node.in_thread(self._ask(lambda: sink.replace(question.table, question.spans, question.number)))
+
+    async def _drop_copy(self, info: ChangefeedInfo, question: DropCopy) -> None:
+        copies = self._node.world.outside.sinks[info.sink.sealed].copies
+        await self._node.in_thread(self._ask(lambda: copies.pop((question.table_id, question.number), None)))
 
     async def _release_source(self, info: ChangefeedInfo, question: ReleaseSource) -> None:
-        """In the order of ``capture.member.member_data_plane``: a look, the source, a list of files, a look, the
+        """In the order of ``capture.member.member_data_plane``: check, clean the source, list files, check, remove
         files."""
         if await self._is_still_there(info):
             await self._clean_up(info)

@@ -1,0 +1,161 @@
+"""Range diff: compares one table by sums of row hashes over ranges of its key, and reads rows only where sums differ.
+
+    ranges of the key ─► sums at the source, in SQL, range by range ─┐
+                     └─► sums at the sink, in one Spark task ────────┴─► ranges that differ ─► their rows
+
+Source and sink are summed side by side. Where sums differ, the rows decide: they may be equal all the same, as a value
+may have two texts. Both sides are where the caller holds them.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from agent.ports.checksums import ALL_KEYS, KeyRange, RangeSum, SourceChecksums
+from agent.ports.executor import Executor
+from agent.ports.sink import ReadsRanges, Sink
+from agent.rows.row_forms import RowForm
+from agent.rows.row_hashes import row_hashes
+from agent.rows.schema import TableSchema
+from reactor.records.changefeed import TableRecord
+
+_RANGE_ROWS: Final = 100_000
+_RANGES_MAX: Final = 1_024
+
+Sums = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """``count`` ranges of ``column``, each of ``step`` values from ``low`` on; the first and the last have no end.
+    Without a ``column`` there is one, of all rows."""
+
+    column: str = ""
+    low: int = 0
+    step: int = 1
+    count: int = 1
+
+    @classmethod
+    def over(cls, column: str, low: int, high: int) -> "Ranges":
+        width = high - low + 1
+        count = max(min(width // _RANGE_ROWS, _RANGES_MAX), 1)
+        return cls(column, low, -(-width // count), count)
+
+    def at(self, number: int) -> KeyRange:
+        assert 0 <= number < self.count
+        if not self.column or self.count == 1:
+            return ALL_KEYS
+        low = self.low + number * self.step
+        return KeyRange(self.column, low if number else None, low + self.step if number < self.count - 1 else None)
+
+    def numbers(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+        """In which of them each row is."""
+        if not self.column or self.count == 1:
+            return np.zeros(batch.num_rows, np.int64)
+        ends = np.array([self.low + number * self.step for number in range(1, self.count)], np.int64)
+        values = batch.column(self.column).cast(pa.int64()).to_numpy(zero_copy_only=False)
+        numbers: npt.NDArray[np.int64] = np.searchsorted(ends, values, side="right")
+        return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class SinkTask:
+    """What one Spark task is given."""
+
+    open_sink: Callable[[], Sink]
+    table: TableRecord
+    schema: TableSchema
+    arrow: pa.Schema
+    form: RowForm
+    ranges: Ranges
+
+
+def _sum_sink(task: SinkTask) -> Sums:
+    """Runs on an executor. One reading of the table, whatever its order."""
+    rows, sums = np.zeros(task.ranges.count, np.int64), np.zeros(task.ranges.count, np.uint64)
+    sink = task.open_sink()
+    assert isinstance(sink, ReadsRanges), "asked for before"
+    for batch in sink.read_range(task.table, task.schema, task.arrow, ALL_KEYS):
+        numbers, hashes = task.ranges.numbers(batch), row_hashes(task.form, batch)
+        rows += np.bincount(numbers, minlength=len(rows))
+        np.add.at(sums, numbers, hashes)
+        del batch, numbers, hashes
+    return rows, sums
+
+
+@dataclass(frozen=True, slots=True)
+class RangeSums:
+    """Both sides, by range."""
+
+    ranges: Ranges
+    source: Sums
+    sink: Sums
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Of the source, and of the sink."""
+        return int(self.source[0].sum()), int(self.sink[0].sum())
+
+    def differing(self) -> Iterator[KeyRange]:
+        """Neighbours as one."""
+        wrong = (self.source[0] != self.sink[0]) | (self.source[1] != self.sink[1])
+        for number in np.flatnonzero(wrong):
+            yield self.ranges.at(int(number))
+
+
+def sum_ranges(
+    checksums: SourceChecksums, order: Callable[[RowForm, Ranges], SinkTask], executor: Executor, column: str
+) -> RangeSums:
+    """Both sides of one table, side by side.
+
+    :raises WeirError: one of them cannot be read.
+    """
+    ranges = _plan(checksums, column)
+    with ThreadPoolExecutor(1, thread_name_prefix="diff-sink") as pool:
+        asked = pool.submit(
+            executor.map, _sum_sink, [order(checksums.form, ranges)], description="diff: checksums of a table"
+        )
+        source = _sum_source(checksums, ranges)
+        [sink] = asked.result()
+    return RangeSums(ranges, source, sink)
+
+
+def _plan(checksums: SourceChecksums, column: str) -> Ranges:
+    if not column:
+        return Ranges()
+    with checksums.open() as session:
+        bounds = session.bounds(column)
+    return Ranges() if bounds is None else Ranges.over(column, *bounds)
+
+
+def _sum_source(checksums: SourceChecksums, ranges: Ranges) -> Sums:
+    waiting: SimpleQueue[int] = SimpleQueue()
+    for number in range(ranges.count):
+        waiting.put(number)
+    found: dict[int, RangeSum] = {}
+    failed = threading.Event()
+
+    def work() -> None:
+        try:
+            with checksums.open() as session:
+                while not failed.is_set():
+                    number = waiting.get_nowait()
+                    found[number] = session.sum(ranges.at(number))
+        except Empty:
+            pass
+        except BaseException:
+            failed.set()
+            raise
+
+    with ThreadPoolExecutor(checksums.sessions, thread_name_prefix="diff-source") as pool:
+        for done in [pool.submit(work) for _ in range(min(checksums.sessions, ranges.count))]:
+            done.result()
+    rows = np.array([found[number].rows for number in range(ranges.count)], np.int64)
+    return rows, np.array([found[number].sum for number in range(ranges.count)], np.uint64)

@@ -1,0 +1,161 @@
+"""Object store: objects below one location on S3, Azure Blob or Google Cloud Storage, one request per call.
+
+The client is Rust's ``object_store`` (through obstore), the same as in delta-rs: both take the same options and the
+same environment variables (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, …), renew expiring credentials, and retry
+throttled requests (503 SlowDown, 429) with exponential backoff.
+
+Writes are atomic. Commits rest on ``create``: of several concurrent writers exactly one succeeds.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import obstore
+from obstore import exceptions
+from obstore.store import from_url
+
+SCHEMES: Final = frozenset({"s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl"})
+#: options of obstore's HTTP client; obstore takes them apart from those of the store
+_CLIENT: Final = frozenset(
+    {
+        *("allow_http", "allow_invalid_certificates", "connect_timeout", "timeout", "pool_idle_timeout"),
+        *("pool_max_idle_per_host", "proxy_url", "user_agent", "http1_only", "http2_only"),
+    }
+)
+#: options of delta-rs that obstore does not know
+_OF_DELTA: Final = ("aws_s3_locking_provider", "aws_s3_allow_unsafe_rename", "delta_dynamo", "dynamo_", "allow_unsafe")
+_MULTIPART_BYTES: Final = 16 << 20
+
+
+def is_object_store(uri: str) -> bool:
+    scheme, colon, _ = uri.partition("://")
+    return bool(colon) and scheme.lower() in SCHEMES
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object's content and its entity tag, which identifies this version of it."""
+
+    content: bytes
+    tag: str
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    name: str
+    size: int
+    modified: float
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStore:
+    """The objects below ``location``. Blocking and thread-safe. ``options`` may hold secrets, so they are not in the
+    repr.
+
+    All methods raise OSError when the store refuses a request, FileNotFoundError and FileExistsError among them.
+    """
+
+    location: str
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def read(self, name: str) -> bytes:
+        return self.find(name).content
+
+    def find(self, name: str) -> StoredObject:
+        found: StoredObject = _request(lambda: _stored_object(obstore.get(self._store, name)))
+        return found
+
+    def is_unchanged(self, name: str, tag: str) -> bool:
+        """Return whether the object still has the entity tag ``tag``."""
+        try:
+            found = obstore.get(self._store, name, options={"if_none_match": tag})
+            return str(found.meta["e_tag"]) == tag  # a store that ignores If-None-Match
+        except exceptions.NotModifiedError:
+            return True
+        except FileNotFoundError:
+            return False
+        except exceptions.BaseError as error:
+            raise OSError(_line(error)) from error
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write the object, replacing an earlier one."""
+        _request(lambda: obstore.put(self._store, name, content, use_multipart=len(content) > _MULTIPART_BYTES))
+
+    def upload(self, name: str, path: str) -> None:
+        """Write the object from a file, in bounded memory."""
+        _request(lambda: obstore.put(self._store, name, Path(path)))
+
+    def create(self, name: str, content: bytes) -> str:
+        """Write the object if there is none, and return its entity tag.
+
+        :raises FileExistsError: the object exists.
+        """
+        try:
+            return str(_request(lambda: obstore.put(self._store, name, content, mode="create"))["e_tag"])
+        except exceptions.AlreadyExistsError as error:
+            raise FileExistsError(name) from error
+
+    def remove(self, name: str) -> None:
+        _request(lambda: obstore.delete(self._store, name))
+
+    def list(self, folder: str = "") -> Iterator[ObjectInfo]:
+        """Yield the objects directly in ``folder``."""
+        prefix = f"{folder.rstrip('/')}/" if folder else None
+        found = _request(lambda: obstore.list_with_delimiter(self._store, prefix))
+        for item in found["objects"]:
+            name = str(item["path"]).rsplit("/", 1)[-1]
+            yield ObjectInfo(name, int(item["size"]), item["last_modified"].timestamp())
+
+    def supports_create(self, name: str) -> bool:
+        """Return whether ``create`` fails when the object exists, which some stores ignore. Writes and removes
+        ``name``."""
+        self.write(name, b"first")
+        try:
+            self.create(name, b"second")
+        except FileExistsError:
+            return True
+        else:
+            return False
+        finally:
+            self.remove(name)
+
+    @property
+    def _store(self) -> Any:
+        return _opened(self.location, tuple(sorted(self.options.items())))
+
+
+@lru_cache(maxsize=256)
+def _opened(location: str, options: tuple[tuple[str, str], ...]) -> Any:
+    """:raises OSError: the options are invalid."""
+    client: Any = {}
+    config: Any = {}
+    for name, value in options:
+        plain = name.lower().removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
+        if plain in _CLIENT:
+            client[plain] = value.lower() == "true" if value.lower() in ("true", "false") else value
+        elif not name.lower().startswith(_OF_DELTA):
+            config[name.lower()] = value
+    try:
+        return from_url(location, config=config or None, client_options=client or None)
+    except (exceptions.BaseError, ValueError) as error:
+        raise OSError(f"{location} cannot be opened ({_line(error)})") from error
+
+
+def _stored_object(result: Any) -> StoredObject:
+    return StoredObject(bytes(result.bytes()), str(result.meta["e_tag"]))
+
+
+def _request(call: Any) -> Any:
+    try:
+        return call()
+    except (FileNotFoundError, exceptions.AlreadyExistsError):
+        raise
+    except exceptions.BaseError as error:
+        raise OSError(_line(error)) from error
+
+
+def _line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]

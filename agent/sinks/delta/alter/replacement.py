@@ -1,0 +1,140 @@
+"""Replacement of a Delta table by a copy: one commit removes all its rows and adds those of the copy.
+
+The commit also contains the records of all spans, set to the copy's position, and a record of its own,
+``weir/{changefeed}/{table id}/copy`` with that position as its version: so a repeated request finds it done, and one of
+an earlier copy, however late, is refused. Readers see the old table, or the copy.
+
+Earlier changes by other writers no longer matter, so the table's history is not checked: it is checked from our commit
+on. A changelog keeps its rows: the copy's are appended, after a ``truncate`` at the copy's position with sequence
+number -1, so that folding the changelog by Ts and sequence number yields the table.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import uuid4
+
+import pyarrow as pa
+from deltalake import DeltaTable, Schema
+
+from agent.errors import CopyBehindError, SinkFencedError, TableForeignError
+from agent.ports.sink import TableCopy
+from agent.sinks.delta.alter import steps
+from agent.sinks.delta.table import commit, disk, schema
+from agent.sinks.delta.table import files as delta_files
+from agent.sinks.delta.table import place as delta_table
+from agent.sinks.delta.table.files import DataFile
+from agent.sinks.delta.table.place import TableOwner, TablePlace
+from reactor.ids import Ts
+from reactor.records.changefeed import SinkMode
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """``columns``: of the Delta table; ``files``: the copy's."""
+
+    owner: TableOwner
+    copy: TableCopy
+    columns: pa.Schema
+    files: Sequence[DataFile]
+
+    @property
+    def ts(self) -> int:
+        return int(self.copy.table.start_ts)
+
+    @property
+    def name(self) -> str:
+        return f"{self.copy.table.schema_name}.{self.copy.table.name}"
+
+    @property
+    def is_changelog(self) -> bool:
+        return self.owner.mode is SinkMode.CHANGELOG
+
+    def records(self) -> dict[str, int]:
+        """The table's records after the commit."""
+        changefeed, table_id = self.owner.changefeed, self.copy.table.table_id
+        writer = steps.Writer(changefeed, self.is_changelog)
+        positions = {delta_table.record_id(changefeed, span): self.ts for span in self.copy.spans}
+        return {**positions, record_id(changefeed, table_id): self.ts, steps.record_id(writer, table_id): self.ts}
+
+
+def replace(place: TablePlace, order: Replacement) -> None:
+    """See ``agent.ports.sink.Replaces.replace``. The sink must have the table."""
+
+    def attempt(table: DeltaTable) -> None:
+        first = table.version() + 1
+        if not is_replaced(table, place, order):
+            _replace(table, place, order)
+        disk.sync_commits(place, first)
+
+    commit.on_newest(place, place.opened, attempt)
+
+
+def is_replaced(table: DeltaTable, place: TablePlace, order: Replacement) -> bool:
+    """Return whether this copy, and not an earlier one, has replaced the table.
+
+    :raises TableForeignError: the table is not ours.
+    """
+    order.owner.refuse_foreign(table, place)
+    changefeed, table_id = order.owner.changefeed, order.copy.table.table_id
+    placed_ts = table.transaction_version(record_id(changefeed, table_id)) or 0
+    if placed_ts > order.ts:
+        raise SinkFencedError(f"a copy of {order.name} at {placed_ts} is in its place, so one at {order.ts} is stale")
+    if placed_ts == order.ts:
+        return True
+    found = (delta_table.committed_ts(table, changefeed, span) for span in order.copy.spans)
+    recorded = [ts for ts in found if ts is not None]
+    known = [ts for ts in recorded if ts != delta_table.RETIRED]
+    if max(known, default=0) > order.ts:
+        raise CopyBehindError(f"{place} is at {max(known)}, and the copy of {order.name} is of {order.ts}")
+    if not recorded and steps.dropped_ts(table) is None:
+        raise TableForeignError(
+            f"{place} holds another table of changefeed {changefeed!r}, which has or had the name {order.name}; move "
+            "what lies there away"
+        )
+    return False
+
+
+def _replace(table: DeltaTable, place: TablePlace, order: Replacement) -> None:
+    steps.allow(table, order.columns.types)
+    if steps.dropped_ts(table) is not None:  # of an earlier, dropped table of the same name
+        properties = delta_table.commit_properties(table, {})
+        table.alter.set_table_description(order.owner.description(), commit_properties=properties)
+        table.update_incremental()
+    if order.is_changelog:
+        marker = write_marker(place, order)
+        files = [marker, *order.files]
+        commit.add_columns(table, files, name=order.name)
+        commit.commit_to(table, files, delta_table.commit_properties(table, order.records()))
+        return
+    table.create_write_transaction(
+        [file.add_action() for file in order.files if file.rows],
+        "overwrite",
+        Schema.from_arrow(order.columns),
+        commit_properties=delta_table.commit_properties(table, order.records()),
+    )
+
+
+def write_marker(place: TablePlace, order: Replacement) -> DataFile:
+    """Write the ``truncate`` that precedes a copy, as a file."""
+    row = _truncate_row(order.columns, order.copy.table.start_ts)
+    name = f"changes-{order.ts:x}-copy-{uuid4().hex[:8]}.parquet"
+    file = delta_files.write_file(place, name, [row], row.schema)
+    assert file is not None, "one row is a file"
+    return file
+
+
+def _truncate_row(columns: pa.Schema, ts: Ts) -> pa.Table:
+    """Return the row that precedes a copy of the whole table at ``ts`` and voids all earlier rows. ``columns``: of the
+    changelog."""
+    known = {
+        schema.CHANGE_TYPE: pa.array(["truncate"]),
+        schema.COMMIT_VERSION: pa.array([int(ts)], pa.int64()),
+        schema.COMMIT_SEQ: pa.array([-1], pa.int64()),
+    }
+    values = [known[item.name] if item.name in known else pa.nulls(1, item.type) for item in columns]
+    return pa.table(values, schema=columns)
+
+
+def record_id(changefeed: str, table_id: int) -> str:
+    """Return the name of the record of a table's newest copy."""
+    return f"{delta_table.record_prefix(changefeed)}{table_id}/copy"

@@ -1,0 +1,72 @@
+"""Row repair of a Delta table: makes rows what the source has at a Ts, in one commit, without moving any record.
+
+The table's spans are at that Ts by their records and their writers' reports; the repair refuses a record that is past
+it. A concurrent writer loses nothing: of the two commits, the second is repeated on top of the first, and the writer's
+changes have a later Ts.
+
+What others did to the table does not matter any more: what differs is repaired, and the table is followed from our
+commit. An upserted table gets the rows by a MERGE. A changelog keeps its rows: those of the repair are appended, with
+the Ts and numbers above all those of a transaction, so that folding the changelog gives the repaired rows.
+"""
+
+from collections.abc import Sequence
+from uuid import uuid4
+
+from deltalake import DeltaTable
+
+from agent.errors import SinkFencedError
+from agent.ports.sink import FeedContext, FlushTask, RowRepair
+from agent.rows.fold import net_changes
+from agent.sinks.delta import changelog
+from agent.sinks.delta.table import commit, disk
+from agent.sinks.delta.table import files as delta_files
+from agent.sinks.delta.table import place as delta_table
+from agent.sinks.delta.table.place import TableOwner, TablePlace
+from agent.sinks.delta.upsert import merge
+from reactor.ids import TableSpan
+from reactor.records.changefeed import SinkMode
+
+
+def repair(place: TablePlace, owner: TableOwner, order: RowRepair) -> None:
+    """See ``agent.ports.sink.Repairs``."""
+
+    def attempt(table: DeltaTable) -> None:
+        first = table.version() + 1
+        owner.refuse_foreign(table, place)
+        _refuse_past(table, owner.changefeed, order)
+        if owner.mode is SinkMode.CHANGELOG:
+            _append(table, place, order)
+        else:
+            _merge(table, owner.changefeed, order)
+
+        disk.sync_commits(place, first)
+
+    commit.on_newest(place, place.opened, attempt)
+
+
+def _refuse_past(table: DeltaTable, changefeed: str, order: RowRepair) -> None:
+    for span in order.spans:
+        recorded = delta_table.committed_ts(table, changefeed, span)
+        delta_table.refuse_retired(recorded, order.table, span)
+        if recorded is None or recorded > order.ts:
+            raise SinkFencedError(
+                f"the sink records {recorded} for span {span} of {order.table.schema_name}.{order.table.name}, and the "
+                f"repair is of {order.ts}; ask for it again"
+            )
+
+
+def _append(table: DeltaTable, place: TablePlace, order: RowRepair) -> None:
+    rows = changelog.changelog_rows(order.changes, TableSpan(order.table.table_id), key=order.table.key)
+    name = f"changes-{order.ts:x}-repair-{uuid4().hex[:8]}.parquet"
+    file = delta_files.write_file(place, name, [rows], rows.schema)
+    files: Sequence[delta_files.DataFile] = [] if file is None else [file]
+    commit.commit_to(table, files, delta_table.commit_properties(table, {}))
+
+
+def _merge(table: DeltaTable, changefeed: str, order: RowRepair) -> None:
+    span = order.spans[0]
+    recorded = delta_table.committed_ts(table, changefeed, span)
+    assert recorded is not None, "looked at before"
+    task = FlushTask(FeedContext(changefeed, "", SinkMode.UPSERT), span, order.table, (), recorded, recorded)
+    net = net_changes([order.changes], key=order.table.key)
+    merge.replace_rows(table, task, net)

@@ -1,0 +1,164 @@
+"""Table commits: the files of a Delta table's log, one per commit, on a directory or an object store.
+
+A commit is one file that appears under its number atomically, unless another commit has that number: on a directory by
+``os.link``, on an object store by a conditional put, as delta-rs does. So writers of both kinds exclude each other.
+"""
+
+import json
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, Protocol
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from agent.object_store import ObjectStore
+from agent.sinks.delta.table import disk
+from agent.sinks.delta.table.place import TablePlace
+
+Action = dict[str, Any]
+
+LOG = "_delta_log"
+_CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint\.(.*)parquet$")
+_COLUMNS = ("protocol", "metaData", "txn", "add")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """``rows`` is None if the checkpoint's form is not delta-rs's."""
+
+    version: int
+    rows: pa.Table | None
+
+
+class Commits(Protocol):
+    """Methods raise ``OSError`` when the storage refuses. ``mark`` identifies the newest commit that was read or
+    written: a different table at the same location has another one."""
+
+    mark: str
+
+    def read(self, version: int) -> list[Action] | None: ...
+
+    def append(self, version: int, lines: bytes) -> bool:
+        """Append a commit; return whether ``mark`` identifies it now, otherwise it has to be read.
+
+        :raises FileExistsError: another commit has the number.
+        """
+        ...
+
+    def is_same(self, version: int) -> bool:
+        """Return whether the commit that ``mark`` identifies is still the one of this number."""
+        ...
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Return the newest checkpoint."""
+        ...
+
+
+def commits_of(place: TablePlace) -> Commits:
+    return LocalCommits(place) if place.is_local else ObjectCommits(place)
+
+
+class LocalCommits:
+    """Commits in a directory; acknowledged ones are on disk."""
+
+    def __init__(self, place: TablePlace) -> None:
+        self._directory = os.path.join(place.location, LOG)
+        self.mark = ""
+
+    def read(self, version: int) -> list[Action] | None:
+        try:
+            with open(self._path(version), "rb") as file:
+                actions = _actions(file.read(), version)
+                self.mark = _identity(os.fstat(file.fileno()))
+        except FileNotFoundError:
+            return None
+        return actions
+
+    def append(self, version: int, lines: bytes) -> bool:
+        scratch = os.path.join(self._directory, f"_commit_{uuid4().hex}.json.tmp")
+        try:
+            with open(scratch, "xb") as file:
+                file.write(lines)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(scratch, self._path(version))
+            disk.sync(self._directory)
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(scratch)
+        return False
+
+    def is_same(self, version: int) -> bool:
+        try:
+            return bool(self.mark) and _identity(os.stat(self._path(version))) == self.mark
+        except FileNotFoundError:
+            return False
+
+    def checkpoint(self) -> Checkpoint | None:
+        names = os.listdir(self._directory) if os.path.isdir(self._directory) else []
+        found = [match for name in names if (match := _CHECKPOINT.match(name))]
+        newest = max(found, key=lambda match: match[0], default=None)
+        if newest is None:
+            return None
+        if newest[2]:
+            return Checkpoint(int(newest[1]), None)
+        with pq.ParquetFile(os.path.join(self._directory, newest[0])) as file:
+            return Checkpoint(int(newest[1]), file.read(columns=list(_COLUMNS), use_threads=False))
+
+    def _path(self, version: int) -> str:
+        return os.path.join(self._directory, f"{version:020d}.json")
+
+
+class ObjectCommits:
+    """Commits on an object store: each call is one request, and nothing is listed."""
+
+    def __init__(self, place: TablePlace) -> None:
+        self._store: ObjectStore = place.store
+        self.mark = ""
+
+    def read(self, version: int) -> list[Action] | None:
+        try:
+            found = self._store.find(_name(version))
+        except FileNotFoundError:
+            return None
+        actions = _actions(found.content, version)
+        self.mark = found.tag
+        return actions
+
+    def append(self, version: int, lines: bytes) -> bool:
+        self.mark = self._store.create(_name(version), lines)
+        return True
+
+    def is_same(self, version: int) -> bool:
+        return bool(self.mark) and self._store.is_unchanged(_name(version), self.mark)
+
+    def checkpoint(self) -> Checkpoint | None:
+        try:
+            newest = json.loads(self._store.read(f"{LOG}/_last_checkpoint"))
+        except FileNotFoundError:
+            return None
+        version = int(newest["version"])
+        if newest.get("parts") or "v2Checkpoint" in newest:
+            return Checkpoint(version, None)
+        content = self._store.read(f"{LOG}/{version:020d}.checkpoint.parquet")
+        return Checkpoint(version, pq.read_table(BytesIO(content), columns=list(_COLUMNS), use_threads=False))
+
+
+def _name(version: int) -> str:
+    return f"{LOG}/{version:020d}.json"
+
+
+def _identity(found: os.stat_result) -> str:
+    return f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}"
+
+
+def _actions(content: bytes, version: int) -> list[Action]:
+    actions = [json.loads(line) for line in content.splitlines() if line.strip()]
+    if not actions:
+        raise ValueError(f"commit {version} is empty")
+    return actions

@@ -1,0 +1,30 @@
+"""Interpreter environment: what it queries from the server, and the changefeed's configuration."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from agent.rows.schema import TableSchema, ZeroDates
+from agent.sources.mysql.ddl.parser.cursor import Name
+from reactor.records.changefeed import TableRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """``wants``: whether a new table is selected, by schema and name; ``takes``: whether it can be replicated.
+    ``look``: a table's current definition, None if it is gone. ``ignores_rename``: whether to ignore a table that gets
+    this name by this statement. ``time_zone``: the server's, empty if unknown. ``folds_names``: the server has table
+    names in lower case, however statements spell them. ``logs_cascades``: row changes by foreign keys are logged, or
+    accepted as missing. ``collation_of``: a database's collation, 0 if unknown. ``reaches``: whether a change of
+    tables of these names may change others too."""
+
+    wants: Callable[[str, str], bool]
+    takes: Callable[[TableRecord], bool]
+    look: Callable[[Name], TableSchema | None]
+    ignores_rename: Callable[[Name, str], bool]
+    zero_dates: ZeroDates
+    is_mariadb: bool
+    time_zone: str = ""
+    folds_names: bool = False
+    logs_cascades: bool = False
+    collation_of: Callable[[str], int] = lambda database: 0
+    reaches: Callable[[Sequence[Name]], bool] = lambda names: False

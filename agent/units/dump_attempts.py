@@ -1,0 +1,60 @@
+"""Dump attempts: notes of the tables that a run of a dump is reading, so that the end of its process is traced to them.
+
+    read when a process ended ──► suspect ──read apart from all others──► copied
+                                     └──another process ended meanwhile──► refused
+
+A note is a file of the manifest. It is written before a table is read that the last one does not name, and removed when
+the run ends in any way but with its process. So what earlier runs have left names the tables to suspect. Each of them
+is read alone, and has a note of its own: if that is left too, the table has ended two processes.
+"""
+
+from collections.abc import Collection, Iterable
+from itertools import islice
+from typing import Final
+
+from agent.units.manifest import Manifest
+
+#: tables that a note names before they are read: with more, there are fewer notes, and more suspects
+_AHEAD_MAX: Final = 32
+ENDED_CAPTURES: Final = (
+    "two captures have ended while they copied it, the last one while it copied nothing else: see in that process's "
+    "log, or the kernel's, whether memory ran out or what crashed"
+)
+
+
+class DumpAttempts:
+    """Those of one run. ``suspects``: tables that may have ended a process; ``refused``: that have ended two."""
+
+    def __init__(self, manifest: Manifest, epoch: int) -> None:
+        """:raises LogError: the storage refused."""
+        self._manifest = manifest
+        self._epoch = epoch
+        self._count = 0
+        self._noted: frozenset[int] = frozenset()
+        left = manifest.read_attempts()
+        self.refused = frozenset(table for tables, is_trial in left if is_trial for table in tables)
+        self.suspects = frozenset(table for tables, _ in left for table in tables) - self.refused
+
+    def may_begin(self, table_id: int, running: Collection[int]) -> bool:
+        """Nothing else is read beside a suspect."""
+        return not (self.suspects & {table_id, *running}) or {*running} <= {table_id}
+
+    def begin(self, table_id: int, running: Collection[int], coming: Iterable[int]) -> None:
+        """The table is about to be read, while these are, and before these.
+
+        :raises LogError: the storage refused.
+        """
+        is_trial = table_id in self.suspects
+        if table_id in self._noted and (len(self._noted) == 1 or not is_trial):
+            return
+        ahead = () if is_trial else dict.fromkeys(table for table in coming if table not in self.suspects)
+        self._noted = frozenset({table_id, *running, *islice(ahead, _AHEAD_MAX)})
+        self._manifest.write_attempt(self._epoch, self._count, self._noted, is_trial=is_trial)
+        self._count += 1
+
+    def close(self) -> None:
+        """Nothing is read any more.
+
+        :raises LogError: the storage refused.
+        """
+        self._manifest.remove_attempts(self._epoch)

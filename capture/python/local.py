@@ -1,0 +1,296 @@
+"""Blocking interface: a cluster and its changefeeds, for scripts, REPLs and notebooks without ``await``."""
+
+import builtins
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+from capture.api import port as views
+from capture.api.client import Client
+from capture.api.connection import Connection
+from capture.api.inputs import Config, config_of, one_of, spec_of
+from capture.errors import CaptureNotEmptyError
+from capture.python import html
+from capture.python.table import Table
+from capture.python.waiting import Goal
+from reactor.records.changefeed import FeedState, Mode, SinkMode
+from reactor.views import ChangefeedView, TableView
+
+_POLL_S = 0.1
+_DRAIN_POLL_S = 0.5
+T = TypeVar("T")
+
+
+class Host(Protocol):
+    """A capture that runs in this process."""
+
+    def stop(self) -> None:
+        """Let it leave the cluster; return when it has."""
+        ...
+
+
+class LocalChangefeed:
+    """One changefeed. ``view``: as the last answer showed it; None before the first."""
+
+    def __init__(self, connection: Connection, id: str, view: ChangefeedView | None = None) -> None:
+        self.id = id
+        self.view = view
+        self._connection = connection
+
+    def query(self) -> ChangefeedView:
+        """Return state, positions, lag, tables and errors."""
+        return self._seen(self._call(lambda client: client.query(self.id)))
+
+    def pause(self) -> ChangefeedView:
+        return self._seen(self._call(lambda client: client.pause(self.id)))
+
+    def resume(self, *, overwrite_checkpoint_ts: int | None = None, resync: bool = False) -> ChangefeedView:
+        """Resume, or retry held tables. ``resync``: its position is lost; take a new one and copy every table again."""
+        return self._seen(
+            self._call(
+                lambda client: client.resume(self.id, overwrite_checkpoint_ts=overwrite_checkpoint_ts, resync=resync)
+            )
+        )
+
+    def update(
+        self,
+        *,
+        source: str | None = None,
+        sink: str | None = None,
+        mode: Mode | str | None = None,
+        target_ts: int | None = None,
+        config: Config = None,
+        dry_run: bool = False,
+    ) -> views.UpdateView:
+        """Change its parameters; None: unchanged. ``target_ts`` 0: none. ``dry_run``: only show the changes."""
+        asked = views.ChangefeedUpdate(
+            source_uri=source,
+            sink_uri=sink,
+            mode=None if mode is None else one_of(Mode, mode, "mode"),
+            target_ts=target_ts,
+            config=None if config is None else config_of(config),
+            dry_run=dry_run,
+        )
+        return self._call(lambda client: client.update(self.id, asked))
+
+    def rewind(self, ts: int) -> views.RewindView:
+        return self._call(lambda client: client.rewind(self.id, ts))
+
+    def remove(self) -> None:
+        """Remove it; the sink's tables stay."""
+        self._call(lambda client: client.remove(self.id))
+
+    def tables(self) -> list[TableView]:
+        return self._call(lambda client: client.tables(self.id))
+
+    def table(self, name: str, *, storage_options: Mapping[str, str] | None = None) -> Table:
+        """Return a table (schema.name) to read. ``storage_options``: credentials, if the storage does not find them by
+        itself.
+
+        :raises TableNotFoundError: the changefeed has no such table.
+        """
+        return Table.of(self.query(), name, storage_options)
+
+    def move(self, table: str, capture_id: str) -> views.MoveView:
+        return self._call(lambda client: client.move_table(self.id, table, capture_id))
+
+    def split(self, table: str, spans: int | None = None) -> views.CutView:
+        """Divide a table into ``spans`` spans, or as many as the captures can share evenly."""
+        return self._call(lambda client: client.split(self.id, table, spans))
+
+    def join(self, table: str) -> views.CutView:
+        """Undo ``split``."""
+        return self._call(lambda client: client.split(self.id, table, 1))
+
+    def rebalance(self) -> None:
+        self._call(lambda client: client.rebalance(self.id))
+
+    def resync(self, table: str) -> views.TableResyncView:
+        """Copy a table (schema.name) again from its source, while all others flow."""
+        return self._call(lambda client: client.resync_table(self.id, table))
+
+    def cancel_resync(self, table: str) -> views.TableResyncView:
+        return self._call(lambda client: client.cancel_resync(self.id, table))
+
+    def add_table(self, table: str) -> views.UpdateView:
+        """Take a table (schema.name) of the source in, with the rows that it has, while all others flow."""
+        return self._call(lambda client: client.add_table(self.id, table))
+
+    def remove_table(self, table: str) -> views.UpdateView:
+        """Leave a table (schema.name) out from now on; the sink keeps what it has of it."""
+        return self._call(lambda client: client.remove_table(self.id, table))
+
+    def pause_table(self, table: str) -> views.TableStepView:
+        """Hold a table (schema.name) until ``resume_table``, while all others flow."""
+        return self._call(lambda client: client.pause_table(self.id, table))
+
+    def resume_table(self, table: str) -> views.TableStepView:
+        """Let a paused table continue, or try a held one at once."""
+        return self._call(lambda client: client.resume_table(self.id, table))
+
+    def skip_table(self, table: str, ts: int, *, confirmed: bool = False) -> views.TableStepView:
+        """Let a held table continue behind ``ts`` without the changes before; they are lost, hence ``confirmed``."""
+        return self._call(lambda client: client.skip_table(self.id, table, ts, confirmed=confirmed))
+
+    def diff(self) -> list[views.TableDiff]:
+        """Compare source and sink, table by table, at one position."""
+        return self._call(lambda client: client.diff(self.id))
+
+    def repair(self, tables: Sequence[str] = (), *, dry_run: bool = False) -> list[views.TableRepair]:
+        """Make rows of the sink equal to the source's, of some tables or all; ``dry_run``: only say which."""
+        asked = views.RepairAsked(tables=tuple(tables), dry_run=dry_run)
+        return self._call(lambda client: client.repair(self.id, asked))
+
+    def wait(
+        self, *, state: FeedState | str | None = None, ts: int | None = None, timeout: float | None = None
+    ) -> ChangefeedView:
+        """Wait until it is in ``state``, or its checkpoint has reached ``ts``; without both, until its snapshot is in
+        the sink. ``timeout`` in seconds.
+
+        :raises WeirError: it has ended otherwise. :raises TimeoutError: not reached in time.
+        """
+        goal = Goal.of(self.id, state, ts, timeout)
+
+        def poll(client: Client) -> ChangefeedView:
+            while not goal.is_reached(view := self._seen(client.query(self.id))):
+                goal.refuse_timeout(view)
+                time.sleep(_POLL_S)
+            return view
+
+        return self._call(poll)
+
+    def __repr__(self) -> str:
+        return f"<Changefeed {self.id}{described(self.view)}>"
+
+    def _repr_html_(self) -> str:
+        return html.changefeeds([self.view]) if self.view else html.escape(repr(self))
+
+    def _seen(self, view: ChangefeedView) -> ChangefeedView:
+        self.view = view
+        return view
+
+    def _call(self, question: Callable[[Client], T]) -> T:
+        return self._connection.call(question)
+
+
+class LocalCluster:
+    """A cluster, reached over HTTP. ``url``: of one of its captures. A capture that was started with it is stopped by
+    ``stop``, or by the end of a ``with`` block."""
+
+    def __init__(self, connection: Connection, host: Host | None = None) -> None:
+        self.url = connection.server
+        self._connection = connection
+        self._host = host
+
+    def create(
+        self,
+        changefeed_id: str,
+        *,
+        source: str,
+        sink: str,
+        mode: Mode | str = Mode.ALL,
+        sink_mode: SinkMode | str = SinkMode.UPSERT,
+        start_ts: int | None = None,
+        target_ts: int | None = None,
+        config: Config = None,
+    ) -> LocalChangefeed:
+        """Check source and sink, then create the changefeed; nothing is created if a check fails. ``config``: a model,
+        a mapping, or the path of a TOML file."""
+        spec = spec_of(
+            changefeed_id,
+            source,
+            sink,
+            mode=mode,
+            sink_mode=sink_mode,
+            start_ts=start_ts,
+            target_ts=target_ts,
+            config=config,
+        )
+        view = self._connection.call(lambda client: client.create(spec))
+        return LocalChangefeed(self._connection, view.id, view)
+
+    def check(
+        self,
+        changefeed_id: str,
+        *,
+        source: str,
+        sink: str,
+        mode: Mode | str = Mode.ALL,
+        sink_mode: SinkMode | str = SinkMode.UPSERT,
+        start_ts: int | None = None,
+        target_ts: int | None = None,
+        config: Config = None,
+    ) -> views.CheckView:
+        """Run all checks of ``create``; creates nothing."""
+        spec = spec_of(
+            changefeed_id,
+            source,
+            sink,
+            mode=mode,
+            sink_mode=sink_mode,
+            start_ts=start_ts,
+            target_ts=target_ts,
+            config=config,
+        )
+        return self._connection.call(lambda client: client.check(spec))
+
+    def changefeed(self, changefeed_id: str) -> LocalChangefeed:
+        """Return a changefeed of the cluster, without a request."""
+        return LocalChangefeed(self._connection, changefeed_id)
+
+    def changefeeds(self) -> builtins.list[LocalChangefeed]:
+        found = self._connection.call(lambda client: client.list())
+        return [LocalChangefeed(self._connection, view.id, view) for view in found]
+
+    def captures(self) -> builtins.list[views.CaptureView]:
+        return self._connection.call(lambda client: client.captures())
+
+    def status(self) -> views.StatusView:
+        """Return what the capture at ``url`` says of itself."""
+        return self._connection.call(lambda client: client.status())
+
+    def drain(self, capture_id: str, *, timeout: float = 600.0) -> views.DrainView:
+        """Give all spans and workers of a capture to the others. ``timeout``: seconds until it is empty, 0: only begin.
+
+        :raises CaptureNotEmptyError: it is not empty in time.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            view = self._connection.call(lambda client: client.drain(capture_id))
+            if not view.remaining or not timeout:
+                return view
+            if time.monotonic() >= deadline:
+                raise CaptureNotEmptyError.after(capture_id, view.remaining, timeout=timeout)
+            time.sleep(_DRAIN_POLL_S)
+
+    def resign_owner(self) -> views.ResignView:
+        return self._connection.call(lambda client: client.resign_owner())
+
+    def stop(self) -> None:
+        """Let the capture that was started with this object leave its cluster; does nothing for any other."""
+        host, self._host = self._host, None
+        if host is not None:
+            host.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<Cluster at {self.url}>"
+
+    def _repr_html_(self) -> str:
+        return html.escape(repr(self))
+
+
+def described(view: ChangefeedView | None) -> str:
+    """Return state, lag and tables for a repr; empty if nothing is known."""
+    if view is None:
+        return ""
+    lag = "" if view.lag_seconds is None else f", lag {view.lag_seconds:.1f} s"
+    held = f", {len(view.held)} held" if view.held else ""
+    error = f": {view.error.message}" if view.error else ""
+    return f": {view.state}{lag}, {len(view.tables)} tables{held}{error}"

@@ -1,0 +1,90 @@
+"""Table: a replicated table of a sink, read where it is stored, for notebooks."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from agent.ports.table_reader import TableReader
+from agent.sinks import open_table
+from capture.errors import ConfigError, TableNotFoundError
+from capture.python import html
+from reactor.views import ChangefeedView
+
+
+class Table:
+    """One table. Methods read its storage directly, and block meanwhile; no server takes part."""
+
+    def __init__(self, changefeed: str, name: str, reader: TableReader) -> None:
+        self.changefeed = changefeed
+        self.name = name
+        self._reader = reader
+
+    @classmethod
+    def of(cls, feed: ChangefeedView, name: str, storage_options: Mapping[str, str] | None = None) -> "Table":
+        """Return a table (schema.name) of a changefeed.
+
+        :raises WeirError: the changefeed has no such table, or the sink's tables cannot be read back.
+        """
+        found = next((table for table in feed.tables if table.table == name), None)
+        if found is None:
+            known = ", ".join(sorted(table.table for table in feed.tables)[:20]) or "none yet"
+            raise TableNotFoundError(f"changefeed {feed.id} has no table {name}; it has {known}")
+        location = found.location or name.replace(".", "/", 1)  # an older server does not report it
+        return cls(feed.id, name, open_table(feed.sink, location, storage_options))
+
+    @property
+    def location(self) -> str:
+        """A directory or a URL, for other readers."""
+        return self._reader.location
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return self._reader.version()
+
+    def history(self, limit: int = 20) -> list[dict[str, Any]]:
+        """Return the last commits, newest first."""
+        return self._reader.history(limit)
+
+    def to_batches(self, columns: Sequence[str] | None = None, *, version: int | None = None) -> pa.RecordBatchReader:
+        """Return the rows batch by batch: memory holds one batch at a time."""
+        return self._reader.scan(columns, version=version)
+
+    def to_arrow(self, columns: Sequence[str] | None = None, *, version: int | None = None) -> pa.Table:
+        return self.to_batches(columns, version=version).read_all()
+
+    def to_pandas(self, columns: Sequence[str] | None = None, *, version: int | None = None) -> Any:
+        return self.to_arrow(columns, version=version).to_pandas()
+
+    def to_polars(self, columns: Sequence[str] | None = None, *, version: int | None = None) -> Any:
+        """:raises ConfigError: polars is not installed."""
+        return _module("polars").from_arrow(self.to_arrow(columns, version=version))
+
+    def to_duckdb(
+        self, connection: Any = None, columns: Sequence[str] | None = None, *, version: int | None = None
+    ) -> Any:
+        """Return a relation of DuckDB, in ``connection`` or in its default one.
+
+        :raises ConfigError: duckdb is not installed.
+        """
+        return (connection or _module("duckdb")).from_arrow(self.to_arrow(columns, version=version))
+
+    def to_spark(self, spark: Any, columns: Sequence[str] | None = None, *, version: int | None = None) -> Any:
+        """Return a DataFrame of the session ``spark``. Rows go through this process: a session with Delta's own jars
+        reads a large table better by its ``location``."""
+        return spark.createDataFrame(self.to_arrow(columns, version=version))
+
+    def __repr__(self) -> str:
+        return f"<Table {self.name} of {self.changefeed} at {self.location}>"
+
+    def _repr_html_(self) -> str:
+        names = ("table", "changefeed", "location", "version")
+        return html.rows(names, [(self.name, self.changefeed, self.location, self.version)])
+
+
+def _module(name: str) -> Any:
+    try:
+        return __import__(name)
+    except ImportError:
+        raise ConfigError(f"{name} is not installed; pip install {name}, or use to_arrow()") from None

@@ -1,0 +1,49 @@
+"""Waiting: what a changefeed is waited for, and when that fails. Pure but for the clock."""
+
+import time
+from dataclasses import dataclass
+from typing import Self
+
+from capture.api.inputs import one_of
+from reactor.errors import WeirError
+from reactor.records.changefeed import FeedState, Unit
+from reactor.views import ChangefeedView
+
+_ENDED = (FeedState.FAILED, FeedState.STOPPED, FeedState.FINISHED, FeedState.REMOVED)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """``state`` None: any. ``ts`` None: no position. Without both: the snapshot is in the sink. ``deadline``: of the
+    monotonic clock."""
+
+    changefeed: str
+    state: FeedState | None
+    ts: int | None
+    timeout: float | None
+    deadline: float
+
+    @classmethod
+    def of(cls, changefeed: str, state: FeedState | str | None, ts: int | None, timeout: float | None) -> Self:
+        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        return cls(changefeed, None if state is None else one_of(FeedState, state, "state"), ts, timeout, deadline)
+
+    def is_reached(self, view: ChangefeedView) -> bool:
+        """:raises WeirError: it has ended without reaching it."""
+        if self.state is not None and view.state is not self.state:
+            is_reached = False
+        elif self.ts is not None:
+            is_reached = view.checkpoint_ts >= self.ts
+        else:
+            is_reached = self.state is not None or view.unit is Unit.SYNC
+        if not is_reached and view.state in _ENDED and view.state is not self.state:
+            why = f": {view.error.message}" if view.error else ""
+            raise WeirError(f"changefeed {self.changefeed} is {view.state}{why}")
+        return is_reached
+
+    def refuse_timeout(self, view: ChangefeedView) -> None:
+        """:raises TimeoutError: the deadline has passed."""
+        if time.monotonic() >= self.deadline:
+            why = f", because {view.blocked_by}" if view.blocked_by else ""
+            at = f"{view.state} at {view.checkpoint_ts}{why}"
+            raise TimeoutError(f"changefeed {self.changefeed} is {at} after {self.timeout:g} s")

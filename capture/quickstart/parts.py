@@ -1,0 +1,73 @@
+"""Quickstart parts: optionally a Spark cluster instead of local Spark, and an S3 server instead of directories.
+
+Both run below the quickstart's directory and end with it.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from capture.config import ServerSettings
+from capture.embedded import EmbeddedS3, EmbeddedSpark
+from capture.terminal.progress import Reporter
+
+SparkKind = Literal["local", "standalone"]
+StorageKind = Literal["directory", "s3"]
+
+_BUCKET: Final = "s3://weir"
+#: an executor that fits into an embedded worker
+_SPARK: Final[Mapping[str, str]] = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Where Spark runs, and where log and tables are stored."""
+
+    directory: Path
+    spark: SparkKind = "local"
+    storage: StorageKind = "directory"
+
+    @property
+    def lake(self) -> str:
+        """The directory or bucket of the tables."""
+        return f"{_BUCKET}/lake" if self.storage == "s3" else str((self.directory / "lake").absolute())
+
+    @property
+    def sink_uri(self) -> str:
+        return f"delta+{self.lake}" if self.storage == "s3" else f"delta+file://{self.lake}"
+
+    @contextmanager
+    def running(self, settings: ServerSettings, reporter: Reporter) -> Iterator[ServerSettings]:
+        """Run the parts, and yield the capture's settings. Blocking to enter and to leave."""
+        changed: dict[str, object] = {}
+        with ExitStack() as stack:
+            if self.storage == "s3":
+                reporter.step("starting an S3 server")
+                server = stack.enter_context(EmbeddedS3(self.directory / "s3"))
+                reporter.finish()
+                # for this process and its children: credentials are in no setting, and in no URI
+                stack.enter_context(_environment(server.options()))
+                changed["log_storage"] = f"{_BUCKET}/log"
+            if self.spark == "standalone":
+                reporter.step("starting a Spark cluster")
+                cluster = stack.enter_context(EmbeddedSpark(self.directory / "spark-cluster"))
+                reporter.finish()
+                changed |= {"spark_master": cluster.url, "spark": dict(_SPARK), "spark_captures": 1}
+            yield settings.model_copy(update=changed)
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

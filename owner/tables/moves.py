@@ -1,0 +1,75 @@
+"""Table moves: tables that join and leave a running changefeed with a new filter, and the records that this changes."""
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from owner.errors import JobRefusedError
+from owner.jobs import Update
+from owner.progress.units import SOURCE
+from reactor import keys, patches
+from reactor.errors import ConflictError
+from reactor.records.changefeed import DdlRecord, UnitRecord
+
+if TYPE_CHECKING:
+    from owner.progress.facts import Facts
+
+#: records that one transaction changes
+_MOVES_MAX = 100
+
+
+def table_moves(facts: "Facts", change: Update, *, cluster: str) -> tuple[patches.Patch, ...]:
+    """Return what another filter changes of the tables: those that leave are forgotten, and stay as they are at the
+    sink; those that join are left to the sync unit, which knows from which position on it reads them.
+
+    :raises JobRefusedError: it is too much for one transaction.
+    """
+    if change.joining is None:
+        return ()
+    place, names = (cluster, facts.info.namespace, facts.info.id), set(change.joining)
+    gone = set(change.leaving) | _left_out_before(facts, names)
+    unit = patches.patch_record(keys.UnitKey(*place, SOURCE), UnitRecord, lambda old: _with_moves(old, change))
+    found = [
+        unit,
+        *(patches.delete_record(keys.HeldKey(*place, id), facts.held[id]) for id in sorted(gone & facts.held.keys())),
+        *(patches.delete(keys.PartitioningKey(*place, id)) for id in sorted(gone & facts.partitionings.keys())),
+        *(
+            without(keys.DdlKey(*place, at), record, gone)
+            for at, record in facts.ddl.items()
+            if record.table_ids & gone
+        ),
+    ]
+    if len(found) > _MOVES_MAX:
+        raise JobRefusedError(
+            f"{len(change.leaving)} tables with {len(found)} records leave changefeed {facts.info.id} at once, more "
+            f"than one transaction takes ({_MOVES_MAX} records); leave out fewer at a time"
+        )
+    return tuple(found)
+
+
+def _left_out_before(facts: "Facts", names: set[tuple[str, str]]) -> set[int]:
+    """Return tables that the source could not follow from the beginning: they begin again with their copies."""
+    holds = (change for record in facts.ddl.values() for change in record.holds if change.table is not None)
+    return {
+        change.table_id
+        for change in holds
+        if change.table is not None
+        and change.table_id not in facts.table_ids
+        and (change.table.schema_name, change.table.name) in names
+    }
+
+
+def _with_moves(unit: UnitRecord | None, change: Update) -> UnitRecord:
+    """:raises ConflictError: the source's record is gone."""
+    if unit is None:
+        raise ConflictError("the source's record is gone; tick again")
+    kept = tuple(table for table in unit.tables if table.table_id not in change.leaving)
+    return unit.with_(tables=kept, joining=change.joining or ())
+
+
+def without(key: keys.DdlKey, record: DdlRecord, gone: Collection[int]) -> patches.Patch:
+    """Return a patch that takes tables out of a schema change."""
+    changes = tuple(change for change in record.changes if change.table_id not in gone)
+    if not changes:
+        return patches.delete_record(key, record)
+    left = tuple(table for table in record.left if table not in gone)
+    return patches.replace_record(key, record, record.with_(changes=changes, left=left))

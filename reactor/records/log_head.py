@@ -1,0 +1,51 @@
+"""Log head record: the end of the change log, and which files are part of it."""
+
+from typing import Self
+
+from pydantic import model_validator
+
+from reactor.ids import CaptureId, Ts
+from reactor.records.base import Count, Record, StoredTs, later
+
+
+class Era(Record):
+    """From segment ``first_seq`` on, only files written under ``epoch`` are part of the log."""
+
+    epoch: Count
+    first_seq: Count
+
+
+class LogHead(Record):
+    """The change log's head; moved only by transactions that compare its revision, under the writer's epoch.
+
+    A segment with number ``seq`` is part of the log iff ``first_seq <= seq <= last_seq`` and its file carries the
+    epoch of the last era that starts at or before ``seq``. A transaction may spread over several segments:
+    ``complete_seq`` is the last one after which no transaction is open; a new writer continues behind it, and
+    what an interrupted writer left after it is overwritten by the new era.
+    """
+
+    epoch: Count = 0
+    writer: CaptureId | None = None
+    first_seq: Count = 1
+    last_seq: Count = 0
+    complete_seq: Count = 0
+    resolved_ts: StoredTs = Ts(0)
+    #: commit time at resolved_ts, Unix seconds; 0 when not known
+    resolved_time: float = 0.0
+    eras: tuple[Era, ...] = ()
+    #: events at or below it may have been removed from the log (segments before ``first_seq``)
+    removed_ts: StoredTs = Ts(0)
+    #: what else the source needs to resume at ``resolved_ts`` (MySQL: GTIDs); opaque to others
+    position: str = ""
+    #: the file beside the segments with the rest of it (PostgreSQL: the catalog's proof); empty if there is none
+    attachment: str = later("")
+    #: names of the latest segments, if listing the storage costs a request
+    recent: tuple[str, ...] = later(())
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        assert self.first_seq <= self.last_seq + 1, "the log begins behind its end"
+        assert self.complete_seq <= self.last_seq, "a transaction ends behind the log's end"
+        starts = [era.first_seq for era in self.eras]
+        assert starts == sorted(starts), "the eras are not in order"
+        return self

@@ -1,0 +1,268 @@
+"""Sums of row hashes at a real server are those of the sink's rows, for each type, and see every difference."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from agent.errors import SinkFencedError
+from agent.feeds import range_diff
+from agent.feeds.diff import Pushed, TableDiff, compare_tables
+from agent.feeds.range_diff import Ranges
+from agent.feeds.repair import RepairedKey, TableRepair, repair_table
+from agent.ports.source import BEGIN, Scope, SumsRanges
+from agent.sinks import open_sink
+from agent.sinks.delta.table import place as delta_table
+from agent.sources import open_source
+from agent.sources.registry import arrow_schema
+from capture.embedded import EmbeddedMariaDB, EmbeddedPostgres
+from reactor.ids import TableSpan, Ts
+from reactor.records.changefeed import NO_FILTER, ChangefeedConfig, FilterConfig, SinkMode, TableRecord
+
+POSTGRES = {
+    "a": ("smallint", "(i % 7)::smallint"),
+    "b": ("int", "-i"),
+    "c": ("bigint", "i::bigint * 4294967296 - 5"),
+    "d": ("boolean", "i % 2 = 0"),
+    "e": ("real", "i / 7.0"),
+    "f": ("double precision", "i / 7.0"),
+    "g": ("numeric(12, 3)", "i / 7.0 - 3"),
+    "h": ("numeric", "i / 7.0"),
+    "i": ("text", "repeat('€ä', i % 9)"),
+    "j": ("varchar(20)", "'v' || i"),
+    "k": ("char(12)", "'c' || i"),
+    "l": ("bytea", "decode(md5(i::text), 'hex')"),
+    "m": ("date", "date '1969-12-25' + i"),
+    "n": ("timestamp", "timestamp '1999-12-31 23:59:59.5' + i * interval '1 hour'"),
+    "o": ("timestamptz", "timestamptz '1999-12-31 23:59:59.25+02' - i * interval '1 hour'"),
+    "p": ("uuid", "md5(i::text)::uuid"),
+    "q": ("json", """'{"b":  1}'::json"""),
+    "r": ("jsonb", """jsonb_build_object('b', i)"""),
+    "s": ("inet", "'10.0.0.1'::inet + i"),
+    "t": ("int[]", "ARRAY[i, i + 1]"),
+}
+MARIA = {
+    "a": ("tinyint", "seq % 7"),
+    "b": ("int unsigned", "seq"),
+    "c": ("bigint unsigned", "18446744073709551615 - seq"),
+    "d": ("bit(1)", "seq % 2"),
+    "e": ("bit(9)", "seq"),
+    "g": ("decimal(12, 3)", "seq / 7.0 - 3"),
+    "i": ("text", "repeat('€ä', seq % 9)"),
+    "j": ("varchar(20) CHARACTER SET latin1", "concat('vä', seq)"),
+    "k": ("char(12)", "concat('c', seq)"),
+    "l": ("varbinary(16)", "unhex(md5(seq))"),
+    "v": ("blob", "unhex(md5(seq))"),
+    "m": ("date", "date '1969-12-25' + INTERVAL seq DAY"),
+    "n": ("datetime(3)", "timestamp '1999-12-31 23:59:59.5' + INTERVAL seq HOUR"),
+    "o": ("timestamp NULL", "timestamp '1999-12-31 23:59:59' + INTERVAL seq HOUR"),
+    "q": ("json", """concat('{"b":  ', seq, '}')"""),
+    "s": ("enum('x', 'y')", "1 + seq % 2"),
+    "t": ("time(3)", "sec_to_time(seq)"),
+    "u": ("year", "2000 + seq % 100"),
+}
+#: per kind: types that are compared by rows
+UNSUMMED = {"postgres": {"x": ("time", "time '01:02:03'")}, "mariadb": {"x": ("double", "seq / 7.0")}}
+ROWS = 400
+
+
+class Here:
+    """``agent.ports.executor.Executor`` in this thread."""
+
+    def map(self, function: Callable[[Any], Any], descriptors: Sequence[Any], **_: Any) -> list[Any]:
+        return [function(each) for each in descriptors]
+
+
+@dataclass
+class Bed:
+    kind: str
+    uri: str
+    database: str
+    execute: Callable[[str], Any]
+    lake: Path
+    mode: SinkMode = SinkMode.UPSERT
+    record: TableRecord = field(init=False)
+
+    def __post_init__(self) -> None:
+        rule = "public.*" if self.kind == "postgres" else f"{self.database}.*"
+        config = ChangefeedConfig(filter=FilterConfig(rules=(rule,)))
+        self.source = open_source(self.uri, Scope("c", "feed", SinkMode.UPSERT, config))
+        self.open_sink = partial(open_sink, f"delta+file://{self.lake}", changefeed="feed", mode=self.mode)
+
+    def make(self, columns: dict[str, tuple[str, str]], key: str = "id int PRIMARY KEY") -> None:
+        quoted = '"{}"' if self.kind == "postgres" else "`{}_`"
+        declared = ", ".join(f"{quoted.format(name)} {kind}" for name, (kind, _) in columns.items())
+        self.execute(f"CREATE TABLE t ({key}{', ' if declared else ''}{declared})")
+        rows = f"generate_series(1, {ROWS}) AS i" if self.kind == "postgres" else f"seq_1_to_{ROWS}"
+        number = "i" if self.kind == "postgres" else "seq"
+        values = "".join(f", {value}" for _, value in columns.values())
+        self.execute(f"INSERT INTO t SELECT {number}{values} FROM {rows}")
+        nulls = ", NULL" * len(columns)
+        self.execute(f"INSERT INTO t VALUES (100000{nulls})")
+        self.copy()
+
+    def copy(self) -> None:
+        schema_name = "public" if self.kind == "postgres" else self.database
+        tables = self.source.check().tables
+        [found] = [table for table in tables if (table.schema_name, table.name) == (schema_name, "t")]
+        self.record = found.with_(start_ts=Ts(100))
+        with closing(self.source.snapshot([self.record], BEGIN)) as snapshot:
+            schema, sink = snapshot.schema(self.record), self.open_sink()
+            staged = sink.writer().stage(self.record, "0", iter(snapshot.read(schema)), Ts(100))
+            sink.load(self.record, schema, arrow_schema(schema), staged)
+
+    def compared(self) -> TableDiff:
+        with closing(self.source.snapshot([self.record], BEGIN)) as snapshot:
+            pushed = Pushed(Here(), self.open_sink)
+            [found] = compare_tables(snapshot, self.open_sink(), [self.record], pushed=pushed)
+        return found
+
+    def move_record(self, ts: int) -> None:
+        """As a flush without rows would."""
+        table = DeltaTable(next(self.lake.rglob("_delta_log")).parent)
+        record = delta_table.record_id("feed", TableSpan(self.record.table_id))
+        properties = delta_table.commit_properties(table, {record: ts})
+        table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
+
+    def repaired(self, *, is_trial: bool = False) -> TableRepair:
+        with closing(self.source.snapshot([self.record], BEGIN)) as snapshot:
+            pushed = Pushed(Here(), self.open_sink)
+            place = snapshot, self.open_sink(), self.record, [TableSpan(self.record.table_id)], NO_FILTER
+            return repair_table(*place, pushed, is_trial=is_trial)
+
+    def wrong_ranges(self) -> int:
+        with closing(self.source.snapshot([self.record], BEGIN)) as snapshot:
+            assert isinstance(snapshot, SumsRanges)
+            schema = snapshot.schema(self.record)
+            order = partial(range_diff.SinkTask, self.open_sink, self.record, schema, arrow_schema(schema))
+            checksums = snapshot.checksums(schema)
+            assert not hasattr(checksums, "why"), checksums
+            sums = range_diff.sum_ranges(checksums, order, Here(), "id")
+        return len(list(sums.differing()))
+
+
+@pytest.fixture(params=["postgres", "mariadb"])
+def bed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bed]:
+    server: EmbeddedPostgres | EmbeddedMariaDB = request.getfixturevalue(request.param)
+    name = f"ranges_{abs(hash(request.node.name)) % 10**9}"
+    server.create_database(name)
+    yield Bed(request.param, server.uri(name), name, partial(server.execute, database=name), tmp_path)
+    server.execute(f"DROP DATABASE {name}")
+
+
+def columns_of(bed: Bed) -> dict[str, tuple[str, str]]:
+    return POSTGRES if bed.kind == "postgres" else MARIA
+
+
+def test_every_type_has_the_same_sum_on_both_sides(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_diff, "_RANGE_ROWS", 50)
+    bed.make(columns_of(bed))
+    assert bed.wrong_ranges() == 0
+    found = bed.compared()
+    assert (found.equal, found.rows_source, found.rows_sink, found.by_rows) == (True, ROWS + 1, ROWS + 1, "")
+
+
+def test_a_difference_in_any_type_is_found_and_named(bed: Bed) -> None:
+    bed.make(columns_of(bed))
+    bed.execute("CREATE TABLE kept AS SELECT * FROM t WHERE id = 5")
+    quoted = '"{}"' if bed.kind == "postgres" else "`{}_`"
+    for name in columns_of(bed):
+        column = quoted.format(name)
+        bed.execute(f"UPDATE t SET {column} = NULL WHERE id = 5")
+        assert bed.compared().differences == (f"id=5: differs in {column.strip('`').strip(chr(34))}",)
+        bed.execute(f"UPDATE t SET {column} = (SELECT {column} FROM kept) WHERE id = 5")
+    assert bed.compared().equal
+
+
+def test_rows_that_exchange_a_value_differ(bed: Bed) -> None:
+    text = ("text", "concat('n', i % 2)") if bed.kind == "postgres" else ("text", "concat('n', seq % 2)")
+    bed.make({"n": text})
+    name = "n" if bed.kind == "postgres" else "n_"
+    bed.execute(f"UPDATE t SET {name} = CASE id WHEN 7 THEN 'n0' ELSE 'n1' END WHERE id IN (7, 8)")
+    assert bed.compared().differences == (f"id=7: differs in {name}", f"id=8: differs in {name}")
+
+
+def test_keys_outside_of_the_sources_are_found(bed: Bed) -> None:
+    bed.make({})
+    bed.execute("INSERT INTO t VALUES (-5)")
+    assert bed.compared().differences == ("id=-5: missing in the sink",)
+    bed.execute("DELETE FROM t WHERE id IN (-5, 1, 100000)")
+    assert bed.compared().differences == ("id=1: only in the sink", "id=100000: only in the sink")
+    bed.execute("DELETE FROM t")
+    assert (bed.compared().rows_source, len(bed.compared().differences)) == (0, 10)
+
+
+def test_a_table_with_a_text_key_is_one_range(bed: Bed) -> None:
+    bed.make({}, key="id varchar(20) PRIMARY KEY")
+    found = bed.compared()
+    assert (found.equal, found.by_rows) == (True, "")
+    bed.execute("DELETE FROM t WHERE id = '17'")
+    assert bed.compared().differences == ("id=17: only in the sink",)
+
+
+def test_a_type_without_an_equal_sum_is_compared_by_rows_and_reports_it(bed: Bed) -> None:
+    bed.make(UNSUMMED[bed.kind])
+    found = bed.compared()
+    name = "x" if bed.kind == "postgres" else "x_"
+    assert found.equal
+    assert found.by_rows.startswith(f"column {name} is a ")
+
+
+def test_ranges_cover_all_keys_once() -> None:
+    ranges = Ranges.over("id", -(2**63), 2**63 - 1)
+    keys = [ranges.at(number) for number in range(ranges.count)]
+    assert keys[0].low is None
+    assert keys[-1].high is None
+    assert all(first.high == second.low for first, second in pairwise(keys))
+
+
+@pytest.mark.parametrize("mode", SinkMode)
+def test_differing_rows_are_made_equal_and_no_other_is_touched(bed: Bed, mode: SinkMode) -> None:
+    bed = replace(bed, mode=mode)
+    bed.make(columns_of(bed))
+    quote = '"' if bed.kind == "postgres" else "`"
+    column = "i" if bed.kind == "postgres" else "i_"
+    assert bed.repaired().keys == ()
+    bed.execute(f"UPDATE t SET {quote}{column}{quote} = 'other' WHERE id IN (3, 300)")
+    bed.execute("DELETE FROM t WHERE id = 17")
+    bed.execute("INSERT INTO t (id) VALUES (-9)")
+    wanted = [
+        RepairedKey({"id": "-9"}, "inserted"),
+        RepairedKey({"id": "3"}, "updated", (column,)),
+        RepairedKey({"id": "300"}, "updated", (column,)),
+        RepairedKey({"id": "17"}, "deleted"),
+    ]
+    shown = bed.repaired(is_trial=True)
+    assert sorted(map(repr, shown.keys)) == sorted(map(repr, wanted))
+    assert not bed.compared().equal, "a trial changes nothing"
+    assert sorted(map(repr, bed.repaired().keys)) == sorted(map(repr, wanted))
+    assert bed.compared().differences == ()
+    assert bed.open_sink().committed_ts(bed.record, TableSpan(bed.record.table_id)) == 100, "no record has moved"
+
+
+def test_a_sink_that_is_past_the_source_is_not_repaired(bed: Bed) -> None:
+    bed.make({})
+    bed.execute("DELETE FROM t WHERE id = 17")
+    with closing(bed.source.snapshot([bed.record], BEGIN)) as snapshot:
+        sink = bed.open_sink()
+        place = snapshot, sink, bed.record, [TableSpan(bed.record.table_id)], NO_FILTER
+        bed.move_record(int(snapshot.ts) + 1)
+        with pytest.raises(SinkFencedError, match="ask for it again"):
+            repair_table(*place, Pushed(Here(), bed.open_sink), is_trial=False)
+    assert not bed.compared().equal
+
+
+def test_a_table_with_rows_that_are_there_twice_is_left_as_it_is(bed: Bed) -> None:
+    bed.make({})
+    lake = next(bed.lake.rglob("_delta_log")).parent
+    write_deltalake(lake, pa.table({"id": pa.array([17], pa.int32())}), mode="append")
+    found = bed.repaired()
+    assert found.keys == ()
+    assert "a key of it is there more than once; copy it again: weir table resync --table" in found.refused

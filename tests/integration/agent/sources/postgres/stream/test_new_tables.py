@@ -1,0 +1,111 @@
+"""New tables on a real server: rows that the stream does not have, or had under another name."""
+
+from pathlib import Path
+
+import pytest
+
+from capture.embedded import EmbeddedPostgres
+from reactor.records.changefeed import SchemaChangeKind
+from tests.integration.agent.sources.postgres.sync_rig import drop_slots, make_rig
+
+_SCHEMA = "CREATE TABLE a (id int PRIMARY KEY, v text);"
+
+
+_EARLIER_ROWS = {
+    "it was UNLOGGED": (
+        "CREATE UNLOGGED TABLE n (id int PRIMARY KEY)",
+        "INSERT INTO n VALUES (1)",
+        "ALTER TABLE n SET LOGGED",
+        "CREATE INDEX ON n ((id + 1))",
+    ),
+    "its name was another": (
+        "CREATE TABLE other (id int PRIMARY KEY)",
+        "INSERT INTO other VALUES (1)",
+        "ALTER TABLE other RENAME TO n",
+    ),
+    "its schema was another": (
+        "CREATE SCHEMA elsewhere; CREATE TABLE elsewhere.n (id int PRIMARY KEY)",
+        "INSERT INTO elsewhere.n VALUES (1)",
+        "ALTER TABLE elsewhere.n SET SCHEMA public",
+    ),
+}
+
+
+@pytest.mark.parametrize("pause", ["none", "the stream begins anew"])
+@pytest.mark.parametrize("case", _EARLIER_ROWS)
+async def test_a_new_table_whose_first_rows_were_passed_over_is_held(
+    postgres: EmbeddedPostgres, tmp_path: Path, case: str, pause: str
+) -> None:
+    rig = make_rig(postgres, tmp_path, _SCHEMA, ["a"], publication="FOR ALL TABLES")
+    rig.rules = ("public.n*",)
+    async with rig.running():
+        for statement in _EARLIER_ROWS[case]:
+            rig.execute(statement)
+            if pause != "none":
+                await rig.wait_resolved()
+        if pause != "the stream begins anew":
+            rig.execute("INSERT INTO n VALUES (2)")
+        await rig.wait_resolved()
+    if pause == "the stream begins anew":
+        async with rig.running(rig.unit("b")):
+            rig.execute("INSERT INTO n VALUES (2)")
+            await rig.wait_resolved()
+    assert [change.kind for record in rig.ddl() for change in record.changes] == [SchemaChangeKind.HOLD]
+    drop_slots(rig)
+
+
+_WHOLE = {
+    "rewritten for a type": (
+        "CREATE TABLE n (id int PRIMARY KEY, v text)",
+        "INSERT INTO n VALUES (1)",
+        "ALTER TABLE n ALTER v TYPE varchar(9)",
+    ),
+    "emptied and filled": (
+        "CREATE TABLE n (id int PRIMARY KEY)",
+        "BEGIN; TRUNCATE n; INSERT INTO n VALUES (1); COMMIT",
+    ),
+    "emptied, then filled and granted": (
+        "CREATE TABLE n (id int PRIMARY KEY)",
+        "TRUNCATE n",
+        "BEGIN; INSERT INTO n VALUES (1); GRANT SELECT ON n TO PUBLIC; COMMIT",
+    ),
+    "written again as it was": ("CREATE TABLE n (id int PRIMARY KEY)", "INSERT INTO n VALUES (1)", "VACUUM FULL n"),
+    "renamed without rows": ("CREATE TABLE other (id int PRIMARY KEY)", "ALTER TABLE other RENAME TO n"),
+}
+
+
+@pytest.mark.parametrize("case", _WHOLE)
+async def test_a_new_table_with_all_its_rows_is_taken_in(postgres: EmbeddedPostgres, tmp_path: Path, case: str) -> None:
+    rig = make_rig(postgres, tmp_path, _SCHEMA, ["a"], publication="FOR ALL TABLES")
+    rig.rules = ("public.n*",)
+    async with rig.running():
+        for statement in (*_WHOLE[case], "INSERT INTO n VALUES (2)"):
+            rig.execute(statement)
+        await rig.wait_resolved()
+    assert SchemaChangeKind.HOLD not in [change.kind for record in rig.ddl() for change in record.changes]
+    assert len(rig.ddl()) >= 1
+    drop_slots(rig)
+
+
+@pytest.mark.parametrize("is_read_between", [True, False])
+async def test_a_table_that_becomes_a_partition_of_its_successor_holds_it(
+    postgres: EmbeddedPostgres, tmp_path: Path, is_read_between: bool
+) -> None:
+    """Its rows are in the stream under its own name; also where the catalog is read before the successor is named."""
+    rig = make_rig(postgres, tmp_path, _SCHEMA, ["a"], publication="FOR ALL TABLES WITH (publish_via_partition_root)")
+    rig.rules = ("public.*",)
+    async with rig.running():
+        rig.execute("INSERT INTO a VALUES (1)")
+        await rig.wait_resolved()
+        rig.execute(
+            "BEGIN; ALTER TABLE a RENAME TO a_old; CREATE TABLE a (LIKE a_old INCLUDING ALL) PARTITION BY RANGE (id); "
+            "ALTER TABLE a ATTACH PARTITION a_old FOR VALUES FROM (0) TO (10); COMMIT"
+        )
+        if is_read_between:
+            await rig.wait_resolved()
+        rig.execute("INSERT INTO a VALUES (2)")
+        await rig.wait_resolved()
+    changes = [change for record in rig.ddl() for change in record.changes]
+    assert len({change.table_id for change in changes if change.is_hold}) == 2, "the old table, and its successor"
+    assert SchemaChangeKind.CREATE not in [change.kind for change in changes]
+    drop_slots(rig)

@@ -1,0 +1,1 @@
+"""Tests of the capture's own faults."""

@@ -1,0 +1,29 @@
+"""Refusals of PostgreSQL: the class of error that an SQLSTATE becomes."""
+
+import pytest
+
+from agent.errors import SourceError, SourceUnreachableError, StatementRefusedError
+from agent.sources.postgres.server.refusals import refusal
+from agent.sources.postgres.server.uri import Target
+
+_TARGET = Target("h", 5432, "db", "weir")
+
+
+@pytest.mark.parametrize(
+    ("state", "message", "error"),
+    [
+        ("40P01", "deadlock detected", SourceUnreachableError),
+        ("40001", "could not serialize access", SourceUnreachableError),
+        ("53100", "could not extend file: No space left on device", SourceUnreachableError),
+        ("53200", "out of memory", SourceUnreachableError),
+        ("55P03", "canceling statement due to lock timeout", SourceUnreachableError),
+        ("57014", "canceling statement due to statement timeout", SourceUnreachableError),
+        ("57P03", "the database system is starting up", SourceUnreachableError),
+        ("22003", "numeric field overflow", StatementRefusedError),
+        ("42601", "syntax error", StatementRefusedError),
+    ],
+)
+def test_what_passes_by_itself_is_tried_again(state: str, message: str, error: type[SourceError]) -> None:
+    found = refusal({"C": state, "M": message}, _TARGET)
+    assert type(found) is error
+    assert message in str(found)

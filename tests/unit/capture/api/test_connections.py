@@ -1,0 +1,170 @@
+"""The HTTP port of a real server under attack by raw sockets, and over TLS with a certificate that changes."""
+
+import contextlib
+import os
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import httpx
+import psutil
+import pytest
+
+from capture.api.client import Client
+from capture.api.connections import LimitedConnection
+from capture.config import load_server_settings
+from capture.security.certificate_files import CertificateFiles
+from capture.server import running
+from tests.unit.capture.fakes import MemoryMember
+
+_REQUEST = b"GET /api/v2/changefeeds HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@asynccontextmanager
+async def served(directory: Path, **settings: object) -> AsyncIterator[MemoryMember]:
+    given = {"etcd": "http://127.0.0.1:1", "addr": "127.0.0.1:0", "data_dir": directory} | settings
+    async with running(load_server_settings(**given), new_member=MemoryMember) as member:
+        assert isinstance(member, MemoryMember)
+        yield member
+
+
+def wire(member: MemoryMember, sent: bytes = b"") -> socket.socket:
+    host, _, port = member.settings.addr.rpartition(":")
+    one = socket.create_connection((host, int(port)), timeout=20)
+    one.sendall(sent)
+    return one
+
+
+def answer(one: socket.socket) -> bytes:
+    """All until the server closes."""
+    data = b""
+    with one, contextlib.suppress(ConnectionError):
+        while part := one.recv(65536):
+            data += part
+    return data
+
+
+async def is_served(member: MemoryMember) -> bool:
+    def ask() -> bool:
+        with Client(member.settings.addr, token=member.own_token.value) as client:
+            return client.list() == []
+
+    return await anyio.to_thread.run_sync(ask)
+
+
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LimitedConnection, "header_timeout_s", 0.3)
+    monkeypatch.setattr(LimitedConnection, "connections_max", 20)
+
+
+async def test_a_server_makes_its_token_and_lets_nobody_in_without(tmp_path: Path) -> None:
+    async with served(tmp_path) as member:
+        assert (tmp_path / "api-token").read_text().strip() == member.own_token.value
+        refused = await anyio.to_thread.run_sync(answer, wire(member, _REQUEST + b"\r\n"))
+        assert refused.startswith(b"HTTP/1.1 401")
+        assert b"uvicorn" not in refused.lower()
+        assert await is_served(member)
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /", _REQUEST, _REQUEST + b"X: " + b"y" * 1000])
+async def test_a_request_that_never_ends_is_closed(begun: bytes, tmp_path: Path) -> None:
+    async with served(tmp_path) as member:
+        with anyio.fail_after(10):
+            assert await anyio.to_thread.run_sync(answer, wire(member, begun)) == b""
+        assert await is_served(member)
+
+
+async def test_a_connection_is_closed_between_two_requests_too(tmp_path: Path) -> None:
+    async with served(tmp_path) as member:
+        health = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        one = wire(member, health)
+        assert b"HTTP/1.1 200" in await anyio.to_thread.run_sync(one.recv, 65536)
+        one.sendall(b"GET /hea")
+        with anyio.fail_after(4):
+            await anyio.to_thread.run_sync(answer, one)
+
+
+async def test_idle_connections_cost_nobody_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LimitedConnection, "header_timeout_s", 60)
+    async with served(tmp_path) as member:
+        idle = [wire(member) for _ in range(200)]
+        assert await is_served(member)
+        with anyio.fail_after(10):
+            for one in idle[:150]:
+                assert await anyio.to_thread.run_sync(answer, one) == b""
+        for one in idle:
+            one.close()
+
+
+async def test_headers_and_bodies_without_end_take_little_memory(tmp_path: Path) -> None:
+    async with served(tmp_path) as member:
+        before = psutil.Process(os.getpid()).memory_info().rss
+        for begun in (
+            _REQUEST + b"X: ",
+            b"POST /api/v2/changefeeds HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000000\r\n\r\n",
+        ):
+            one = wire(member, begun)
+
+            def flood(one: socket.socket = one) -> None:
+                with one, contextlib.suppress(OSError):
+                    for _ in range(3200):
+                        one.sendall(b"a" * 65536)
+
+            await anyio.to_thread.run_sync(flood)
+        assert await is_served(member)
+        assert psutil.Process(os.getpid()).memory_info().rss - before < 64 << 20
+
+
+async def test_over_tls_with_a_certificate_that_changes(tmp_path: Path) -> None:
+    files = CertificateFiles(tmp_path / "certs")
+    files.init("default")
+    files.issue("node-1", ["127.0.0.1"], days=9)
+    certificate, key = files.files("node-1")
+    ca = tmp_path / "certs" / "ca.pem"
+    tls = {"tls_ca_file": ca, "tls_cert_file": certificate, "tls_key_file": key}
+    async with served(tmp_path / "data", **tls) as member:
+        url, token = f"https://{member.settings.addr}", member.own_token.value
+
+        def ask(server: str = url, **more: str) -> bool:
+            with Client(server, **({"token": token, "ca_file": str(ca)} | more)) as client:  # type: ignore[arg-type]
+                return client.list() == []
+
+        def served_key() -> bytes:
+            context = ssl.create_default_context(cafile=ca)
+            with wire(member) as plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as secure:
+                return secure.getpeercert(binary_form=True) or b""
+
+        assert await anyio.to_thread.run_sync(ask)
+        assert await anyio.to_thread.run_sync(lambda: ask(node="node-1"))
+        with pytest.raises(Exception, match=r"certificate|CERTIFICATE"):
+            await anyio.to_thread.run_sync(lambda: ask(node="node-2"))
+        assert b"HTTP" not in await anyio.to_thread.run_sync(answer, wire(member, _REQUEST + b"\r\n"))
+        before = await anyio.to_thread.run_sync(served_key)
+        files.renew("node-1", days=9)
+        with anyio.fail_after(20):
+            while await anyio.to_thread.run_sync(served_key) == before:  # noqa: ASYNC110 - files are looked at
+                await anyio.sleep(0.1)
+        assert await anyio.to_thread.run_sync(ask)
+
+        def found() -> bool:
+            with Client(member.settings.addr) as client:
+                return client.list() == []
+
+        assert await anyio.to_thread.run_sync(found), "its user's command line finds address, token and authority"
+
+
+async def test_settings_that_cannot_be_used_end_the_start(tmp_path: Path) -> None:
+    none = tmp_path / "none"
+    with pytest.raises(Exception, match="check tls-cert-file and tls-key-file"):
+        async with served(tmp_path / "data", tls_ca_file=none, tls_cert_file=none, tls_key_file=none):
+            raise AssertionError("it runs")
+
+
+async def test_answers_close_what_was_refused(tmp_path: Path) -> None:
+    async with served(tmp_path) as member, httpx.AsyncClient() as client:
+        refused = await client.get(f"http://{member.settings.addr}/api/v2/status", headers={"host": "evil.example"})
+        assert (refused.status_code, refused.headers["connection"]) == (403, "close")

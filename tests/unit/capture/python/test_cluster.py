@@ -1,0 +1,130 @@
+"""The Python interface over a served cluster in memory: methods, errors, reprs, and what importing it costs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from anyio import to_thread
+
+import capture
+from capture.errors import (
+    CaptureNotEmptyError,
+    CaptureNotFoundError,
+    ChangefeedExistsError,
+    ChangefeedNotFoundError,
+    ConfigError,
+    ServerUnreachableError,
+    TableNotFoundError,
+)
+from capture.python.table import Table
+from reactor.records.changefeed import FeedState, Mode, Unit
+from reactor.views import ChangefeedView, TableView
+from tests.unit.capture.api.test_changefeeds import SINK, SOURCE, served
+from tests.unit.capture.fakes import MemoryCluster
+
+
+async def test_a_cluster_that_is_connected_to() -> None:
+    owner = MemoryCluster()
+    async with served(owner) as address:
+        cluster = capture.connect(f"http://{address}", token="secret")
+        assert (await cluster.check("shop", source=SOURCE, sink=SINK)).source == "postgresql://u:***@h/d"
+        feed = await cluster.create("shop", source=SOURCE, sink=SINK, mode="full", config={"held-retention-bytes": 7})
+        assert (owner.specs["shop"].mode, owner.specs["shop"].config.held_retention_bytes) == (Mode.FULL, 7)
+        with pytest.raises(ChangefeedExistsError):
+            await cluster.create("shop", source=SOURCE, sink=SINK)
+        assert [each.id for each in await cluster.changefeeds()] == ["shop"]
+        assert (await feed.pause()).state is FeedState.STOPPED
+        assert (await feed.wait(state="stopped")).state is FeedState.STOPPED
+        assert repr(feed) == "<Changefeed shop: stopped, 0 tables>"
+        assert "geheim" not in feed._repr_html_()
+        assert (await feed.resume()).state is FeedState.NORMAL
+        owner.feeds["shop"] = owner.feeds["shop"].model_copy(update={"unit": Unit.SYNC})
+        assert (await feed.wait(timeout=5)).unit is Unit.SYNC
+        assert await feed.diff() == []
+        assert (await feed.split("public.t", 4)).wanted == 4
+        assert (await feed.join("public.t")).wanted == 1
+        assert (await feed.resync("public.t")).resyncing
+        assert (await feed.add_table("public.t")).changefeed.id == "shop"
+        assert (await feed.remove_table("public.t")).changefeed.id == "shop"
+        with pytest.raises(ConfigError, match="mode is 'odd'; use one of"):
+            await feed.update(mode="odd")
+        with pytest.raises(TableNotFoundError, match=r"has no table public\.t; it has none yet"):
+            await feed.table("public.t")
+        await feed.remove()
+        with pytest.raises(ChangefeedNotFoundError):
+            await feed.query()
+        await cluster.stop()  # it was not started here
+        assert (await cluster.status()).id == "capture-1"
+    with pytest.raises(ServerUnreachableError, match="no Weir server at"):
+        await cluster.captures()
+
+
+async def test_the_blocking_interface() -> None:
+    owner = MemoryCluster()
+    async with served(owner) as address:
+        cluster = capture.local(f"http://{address}", token="secret")
+
+        def work() -> None:
+            feed = cluster.create("shop", source=SOURCE, sink=SINK)
+            assert feed.view is not None
+            assert feed.view.source == "postgresql://u:***@h/d"
+            with pytest.raises(TimeoutError):
+                feed.wait(ts=9, timeout=0.2)
+            assert cluster.drain("capture-1").remaining == 0
+            owner.load = 3
+            with pytest.raises(CaptureNotEmptyError, match="capture-1 still has"):
+                cluster.drain("capture-1", timeout=1e-9)
+            with pytest.raises(CaptureNotFoundError):
+                cluster.drain("capture-9")
+            assert [each.id for each in cluster.captures()] == ["capture-1"]
+
+        await to_thread.run_sync(work)
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ({"no-such-key": 1}, "no-such-key"),
+        ({"held-retention-bytes": "many"}, "held-retention-bytes"),
+        ("/no/such/file.toml", "cannot read /no/such/file.toml"),
+    ],
+)
+async def test_a_wrong_config(config: dict[str, object] | str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        await capture.connect("http://127.0.0.1:9").create("shop", source=SOURCE, sink=SINK, config=config)
+
+
+def test_tables_are_found_where_their_records_say(tmp_path: Path) -> None:
+    feed = ChangefeedView(
+        id="shop",
+        state=FeedState.NORMAL,
+        sink=f"delta+file://{tmp_path}?retention_seconds=***",
+        tables=(TableView(table="public.a/b", table_id=1, location="public/a!2Fb"),),
+    )
+    assert Table.of(feed, "public.a/b").location == f"{tmp_path}/public/a!2Fb"
+    with pytest.raises(TableNotFoundError, match=r"it has public\.a/b"):
+        Table.of(feed, "public.a")
+    with pytest.raises(capture.WeirError, match="cannot be read back"):
+        Table.of(feed.model_copy(update={"sink": "blackhole://"}), "public.a/b")
+
+
+def test_importing_it_costs_next_to_nothing() -> None:
+    code = "import capture, sys; print(sorted({'anyio', 'pyarrow', 'pyspark', 'pydantic'} & {*sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_what_is_handed_on() -> None:
+    assert {*capture.__all__} <= {*dir(capture)}
+    assert all(getattr(capture, name) is not None for name in capture.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'begin'; it has Changefeed"):
+        _ = capture.begin
+
+
+@pytest.mark.parametrize("settings", [{"no_such_setting": 1}, {"session_ttl_seconds": 1}])
+async def test_settings_that_are_wrong(tmp_path: Path, settings: dict[str, object]) -> None:
+    with pytest.raises(ConfigError):
+        await capture.start(tmp_path, **settings)
+    with pytest.raises(ConfigError):
+        capture.local(tmp_path, **settings)

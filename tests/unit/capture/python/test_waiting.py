@@ -1,0 +1,49 @@
+"""Waiting for a changefeed: what is reached, what ends the waiting."""
+
+import pytest
+
+from capture.errors import ConfigError
+from capture.python.waiting import Goal
+from reactor.errors import WeirError
+from reactor.records.changefeed import FeedState, Unit
+from reactor.views import ChangefeedView
+
+
+def view(state: FeedState = FeedState.NORMAL, *, ts: int = 5, unit: Unit | None = Unit.SYNC) -> ChangefeedView:
+    return ChangefeedView(id="shop", state=state, checkpoint_ts=ts, unit=unit, blocked_by="it starts")
+
+
+@pytest.mark.parametrize(
+    ("state", "ts", "seen", "is_reached"),
+    [
+        (None, None, view(), True),
+        (None, None, view(unit=Unit.DUMP), False),
+        (None, 5, view(), True),
+        (None, 6, view(), False),
+        ("normal", None, view(unit=None), True),
+        ("stopped", None, view(), False),
+        ("stopped", None, view(FeedState.STOPPED), True),
+        ("stopped", 6, view(FeedState.STOPPED), False),
+        (None, 5, view(FeedState.FINISHED), True),
+        ("finished", None, view(FeedState.FINISHED), True),
+    ],
+)
+def test_what_is_reached(state: str | None, ts: int | None, seen: ChangefeedView, is_reached: bool) -> None:
+    assert Goal.of("shop", state, ts, None).is_reached(seen) is is_reached
+
+
+@pytest.mark.parametrize("ended", [FeedState.FAILED, FeedState.STOPPED, FeedState.FINISHED, FeedState.REMOVED])
+def test_a_changefeed_that_has_ended_is_not_waited_for(ended: FeedState) -> None:
+    with pytest.raises(WeirError, match=f"shop is {ended}"):
+        Goal.of("shop", "normal", None, None).is_reached(view(ended))
+
+
+def test_the_timeout_names_what_blocks() -> None:
+    with pytest.raises(TimeoutError, match=r"normal at 5, because it starts after 0 s"):
+        Goal.of("shop", None, 6, 0.0).refuse_timeout(view())
+    Goal.of("shop", None, 6, None).refuse_timeout(view())
+
+
+def test_an_unknown_state_is_refused() -> None:
+    with pytest.raises(ConfigError, match="state is 'odd'; use one of normal"):
+        Goal.of("shop", "odd", None, None)

@@ -1,0 +1,363 @@
+"""Wrong inputs of every kind: each is refused in one line with cause and cure, and none is begun."""
+
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from agent.filter.events import check_words
+from agent.filter.expressions import parse as parse_expression
+from agent.filter.tables import parse_rule
+from agent.sinks import open_sink
+from agent.sources.mysql.server import uri as mysql
+from agent.sources.postgres.server import uri as postgres
+from capture.__main__ import run
+from capture.cli.main import main
+from capture.config import load_changefeed_config, load_server_settings
+from capture.security.secrets import Keeper, resolve
+from reactor.errors import WeirError
+from reactor.ids import parse_changefeed_id, parse_cluster_id
+from reactor.records.changefeed import FilterConfig, SinkMode
+
+SECRET = "geheim77"
+
+COMMANDS = [
+    *("frobnicate", "changefeed frobnicate", "changefeed create", "changefeed create -c x", "changefeed query"),
+    *("changefeed create -c x --source-uri y", "changefeed create -c x --source-uri y --sink-uri z --mode none"),
+    *("changefeed create -c x --source-uri y --sink-uri z --sink-mode none", "changefeed query -c x extra"),
+    *("changefeed create -c x --source-uri y --sink-uri z --start-ts -1", "changefeed rewind -c x --ts -1"),
+    *("changefeed create -c x --source-uri y --sink-uri z --start-ts 1e3", "changefeed rewind -c x --ts 9" + "9" * 30),
+    *("changefeed create -c x --source-uri y --sink-uri z --start-ts 9223372036854775808", "changefeed rewind -c x"),
+    *("changefeed create -c x --source-uri y --sink-uri z --target-ts abc", "changefeed resume -c x --ts 3"),
+    *(
+        "changefeed resume -c x --overwrite-checkpoint-ts -5",
+        "changefeed split -c x",
+        "changefeed split -c x --table t -x",
+    ),
+    *("changefeed split -c x --table a.b --spans 0", "changefeed split -c x --table a.b --spans many"),
+    *("changefeed move-table -c x", "changefeed move-table -c x --table a.b", "changefeed join -c x", "capture drain"),
+    *("capture drain a --timeout -1", "capture drain a --timeout soon", "capture drain a b", "owner resign now"),
+    *("server --frobnicate", "server extra", "server --etcd", "server --addr nowhere", "server --addr 1.2.3.4:99999"),
+    *("server --addr host:-1", "server --peer-addr x", "server --cluster-id a_b", "server --cluster-id __meta__"),
+    *(
+        "server --config /nowhere/x.toml",
+        "server --log-level",
+        "log inspect",
+        "log inspect /nowhere/x",
+        "--versio",
+        "-x",
+    ),
+]
+CHANGEFEEDS = [
+    *(
+        "x",
+        "= 1",
+        "[",
+        "a = ",
+        "force-replicat = true",
+        "\x00",
+        "a = 2024-13-01",
+    ),
+    *("dump-chunk-rows = 0", "dump-chunk-rows = 999", "dump-chunk-rows = 10000001", "dump-chunk-rows = 1.5"),
+    *("dump-chunk-rows = 'many'", "dump-chunk-rows = true", "dump-chunk-rows = []", "dump-chunk-rows = nan"),
+    *("log-retention-seconds = -1", "log-retention-seconds = 'x'", "log-retention-seconds = 4611686018427387905"),
+    *("held-retention-seconds = -1", "held-retention-bytes = -1", "held-retention-bytes = inf", "stuck-seconds = 59"),
+    *("stuck-seconds = -60", "stuck-seconds = 0", "flush-timeout-seconds = 4", "flush-timeout-seconds = 3601"),
+    *("flush-timeout-seconds = -1", "gc-ttl-seconds = -1", "gc-ttl-seconds = 1e30", "sync-point-interval-seconds = -1"),
+    *("split-large-tables = 'x'", "split-rows = 0", "split-rows = 999", "split-rows = -1", "zero-dates = 'maybe'"),
+    *(
+        "zero-dates = 1",
+        "unlogged-cascades = 'no'",
+        "slot = 1",
+        "publication = []",
+        "filter = 1",
+        "[filter]\nrule = []",
+    ),
+    *(
+        "[filter]\nrules = 'a.b'",
+        "[filter]\nrules = 1",
+        "[filter]\nrules = [1]",
+        "[filter]\nrules = [[]]",
+        "[[filter]]",
+    ),
+    *("[[filter.event-filters]]\nmatcher = 'x'", "[[filter.event-filters]]\nignore-event = 'x'", "source = 1"),
+    *(
+        "[[filter.event-filters]]\nignore = ['x']",
+        "[filter.event-filters]\nx = 1",
+        "[[filter.column-selectors]]\nx = 1",
+    ),
+    *(
+        "[[filter.column-selectors]]\nmatcher = ['a.b']",
+        "[[filter.column-selectors]]\ncolumns = 'a'",
+        "[source]\na = {}",
+    ),
+    *("dump_chunk_rows = 5000\ndump-chunk-rows = 5000", "a = 1\na = 2", "dump-chunk-rows = 0x", "ä = 1", "[a]\n[a]"),
+]
+SERVERS = [
+    *(
+        "x",
+        "adr = 'h:1'",
+        "addr = 1",
+        "addr = 'h'",
+        "addr = 'h:x'",
+        "addr = 'h:99999'",
+        "addr = ':'",
+        "peer-addr = 'x'",
+    ),
+    *("advertise-addr = 'x'", "advertise-peer-addr = 1", "etcd = 1", "etcd = {}", "cluster-id = 1", "cluster-id = ''"),
+    *(
+        "cluster-id = 'a/b'",
+        "cluster-id = '..'",
+        "session-ttl-seconds = 4",
+        "session-ttl-seconds = 601",
+        "umask = '888'",
+    ),
+    *("session-ttl-seconds = 'x'", "session-ttl-seconds = -1", "data-dir = 1", "log-storage = 1", "spark = 'x'"),
+    *("spark = ['x']", "spark-master = 1", "secret-key-file = 1", "log-level = 1", "log-file = []", "umask = 77"),
+    *("umask = '0'", "umask = '777'", "umask = 'rw'", "[spark]\na = 1", "peer-auth = 'maybe'"),
+]
+SOURCES = [
+    *(
+        "",
+        "x",
+        "postgresql",
+        "postgresql:",
+        "postgresql://",
+        f"postgresql://:{SECRET}@h/d",
+        "postgresql://h/d",
+        "http://u@h",
+    ),
+    *(f"postgresql://u:{SECRET}@h:x/d", f"postgresql://u:{SECRET}@h:99999/d", f"postgresql://u:{SECRET}@[h/d"),
+    *(
+        f"postgresql://u:{SECRET}@h/d?sslmode=maybe",
+        f"postgresql://u:{SECRET}@h/d?sslmod=x",
+        "postgresql://u@h/d?port=0",
+    ),
+    *(
+        "postgresql://u@h/d?port=65536",
+        "postgresql://u@h/d?port=-1",
+        "postgresql://u@h/d?port=٣",
+        "postgresql://u@h/d?port=1e3",
+    ),
+    *("postgresql://u@h/d?connect_timeout=0", "postgresql://u@h/d?connect_timeout=-1", "postgresql://u@h/d#x", "mysql"),
+    *(
+        f"postgresql://u:a@{SECRET}/b@h/d",
+        f"postgresql://u:a?{SECRET}@h/d",
+        f"postgresql://u:a#{SECRET}@h/d",
+        "mysql://",
+    ),
+    *("postgresql://u@h/d?password=env:WEIR_TEST_NOT_SET", "postgresql://u@h/d?password=file:/nowhere/x", "mysql://h"),
+    *(f"mysql://:{SECRET}@h/d", f"mysql://u:{SECRET}@h:x/d", f"mysql://u:{SECRET}@h/d?ssl-mode=maybe", "mariadb://h"),
+    *(f"mysql://u:{SECRET}@h/d?sslmode=required", "mysql://u@h/d?port=0", "mysql://u@h/d?port=x", "mysql://u@h/d?x=1"),
+    *("mysql://u@h/d?connect-timeout=soon", "mysql://u@h/d?connect-timeout=0", "mysql://u@h/d?connect-timeout=3601"),
+    *(f"mysql://u:a@{SECRET}/b@h/d", f"mariadb://u:1?{SECRET}@h/d", "mysql://u@h/d?password=env:WEIR_TEST_NOT_SET"),
+]
+SINKS = [
+    *(
+        "",
+        "x",
+        "delta",
+        "delta://",
+        "delta:///x",
+        "parquet:///x",
+        "delta+file://",
+        "delta+file://x",
+        "delta+file://h/x",
+    ),
+    *(
+        "delta+file:x",
+        "delta+s3://",
+        "delta+s3:///x",
+        "delta+ftp://h/x",
+        "file:///x",
+        "://",
+        "delta+file://[x/",
+        "blackhole://?a=1",
+    ),
+    *("delta+file:///x?retention_seconds=-1", "delta+file:///x?retention_seconds=x", "delta+file:///x?retention=1"),
+    *("delta+file:///x?retention_seconds=1e9", "delta+file:///x?retention_seconds=999999999999", "delta+file:///x?a=1"),
+    *("delta+file:///x?deletion_vectors=yes", "delta+file:///x?deletion_vectors=", "delta+file:///x?AWS_REGION=eu"),
+    *("delta+s3://b/x?AWS_REGION=env:WEIR_TEST_NOT_SET", "oracle://h"),
+    *("delta+s3://b/x?AWS_REGION=file:/nowhere/x", f"delta+file://u:a@{SECRET}@h/x", f"parquet://u:{SECRET}@h"),
+]
+RULES = [
+    "",
+    ".",
+    "a",
+    "a.",
+    ".b",
+    "a.b.c",
+    "!",
+    "/",
+    "/(/",
+    "/a/b",
+    '"a',
+    'a."b',
+    "/[/.b",
+    "a b c",
+    "a,b",
+]
+EXPRESSIONS = [
+    *(
+        "",
+        " ",
+        ";",
+        "a = ",
+        "= 1",
+        "a = 1; b = 2",
+        "a ==== 1",
+        "SELECT 1",
+        "(SELECT 1)",
+        "a IN (SELECT b FROM c)",
+        "(a = 1",
+    ),
+    *(
+        "a = 1)",
+        "a = 'x",
+        "t.a = 1",
+        "sleep(1)",
+        "count(*) > 1",
+        "a = @x",
+        "a = ?",
+        "DROP TABLE a",
+        "a := 1",
+        "*",
+        "a b c",
+    ),
+    *("(" * 3000 + "a = 1" + ")" * 3000, " OR ".join(["a = 1"] * 1500), "NOT " * 3000 + "a", "a = " + "1" * 30_000),
+]
+IDS = [
+    "",
+    " ",
+    "a_b",
+    "a b",
+    "-a",
+    "a-",
+    "a--b",
+    "a/b",
+    "..",
+    "ä",
+    "a\n",
+    "x" * 300,
+    "a.b",
+    "*",
+    "a'b",
+    "\x00",
+    "a%2Fb",
+]
+
+CASES: list[tuple[str, Callable[[str], object], str]] = [
+    *(("source", lambda uri: (mysql if uri[:1] == "m" else postgres).parse_uri(uri), text) for text in SOURCES),
+    *(("sink", lambda uri: open_sink(uri, changefeed="x", mode=SinkMode.UPSERT), text) for text in SINKS),
+    *(("rule", parse_rule, text) for text in RULES),
+    *(("expression", parse_expression, text) for text in EXPRESSIONS),
+    *(("changefeed id", parse_changefeed_id, text) for text in IDS),
+    *(("cluster id", parse_cluster_id, text) for text in (*IDS, "__meta__")),
+    *(
+        ("reference", resolve, f"x://u@h/d?password={text}")
+        for text in ("env:WEIR_TEST_NOT_SET", "file:/nowhere/x", "file:/")
+    ),
+    *(("key", lambda text: Keeper(text.encode()), text) for text in ("", "x", "ä", "x" * 44, "=" * 44)),
+    *(
+        (
+            "event",
+            lambda word: check_words(FilterConfig.model_validate({"event_filters": [{"ignore_event": [word]}]})),
+            text,
+        )
+        for text in ("", "x", "inserts", "all", "drop")
+    ),
+]
+
+
+def is_one_line(text: str) -> None:
+    assert text.strip()
+    assert text.isprintable(), ascii(text)
+    assert "Traceback" not in text
+    assert SECRET not in text
+    assert len(text) < 1000
+
+
+def test_there_are_enough() -> None:
+    assert len(CASES) + len(COMMANDS) + len(CHANGEFEEDS) + len(SERVERS) >= 300
+
+
+@pytest.mark.parametrize(
+    ("kind", "take", "text"), CASES, ids=lambda value: ascii(value)[:40] if isinstance(value, str) else ""
+)
+def test_values(kind: str, take: Callable[[str], object], text: str) -> None:
+    with pytest.raises(WeirError) as found:
+        take(text)
+    is_one_line(str(found.value))
+
+
+@pytest.mark.parametrize(
+    ("load", "text"),
+    [*((load_changefeed_config, text) for text in CHANGEFEEDS), *((load_server_settings, text) for text in SERVERS)],
+)
+def test_files(load: Callable[[Path], object], text: str, tmp_path: Path) -> None:
+    file = tmp_path / "x.toml"
+    file.write_text(text)
+    with pytest.raises(WeirError) as found:
+        load(file)
+    is_one_line(str(found.value))
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_command_lines(
+    line: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WEIR_SERVER", "http://127.0.0.1:1")
+    assert main(line.split()) in (1, 2)
+    captured = capsys.readouterr()
+    assert captured.err.startswith("error: ")
+    assert captured.err.count("\n") == 1
+    is_one_line(captured.err.strip())
+    assert list(tmp_path.iterdir()) == [], "nothing is begun"
+
+
+@pytest.mark.parametrize("name", ["WEIR_LOG_LEVEL", "WEIR_ETCDS", "WEIR_X", "WEIR_", "WEIR_DATA-DIR", "WEIR_SECRET"])
+def test_variables_that_are_no_settings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "WEIR_LOG_LEVEL":
+        monkeypatch.setenv("WEIR_LOG_LEVL", "debug")
+        with pytest.raises(WeirError, match="unknown variable WEIR_LOG_LEVL; did you mean WEIR_LOG_LEVEL"):
+            load_server_settings()
+        return
+    monkeypatch.setenv(name, "x")
+    with pytest.raises(WeirError, match=f"unknown variable {name};"):
+        load_server_settings()
+
+
+@pytest.mark.parametrize(
+    "name", ["WEIR_SECRET_SHOP", "WEIR_PORT", "WEIR_PORT_8300_TCP", "WEIR_SERVICE_HOST", "WEIR_API_SERVICE_PORT"]
+)
+def test_variables_of_others_are_left_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "x")
+    load_server_settings()
+
+
+def test_the_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.startswith("weir ")
+
+
+class _Importing(ModuleType):
+    """A module that is being imported when Ctrl-C comes."""
+
+    def __getattr__(self, name: str) -> object:
+        signal.raise_signal(signal.SIGINT)
+        return None
+
+
+def test_ctrl_c_while_modules_are_imported_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "capture.cli.main", _Importing("capture.cli.main"))
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(SystemExit) as left:
+            run()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert left.value.code == 130

@@ -1,0 +1,345 @@
+"""Resyncs under the real owner: a table is copied again alone, and continues from its copy's position."""
+
+from typing import Any
+
+import pytest
+
+from owner.jobs import Repartition, Resume, ResyncTable
+from owner.questions import CopyTable, DropCopy, PlaceTable, TableCopied
+from reactor import keys
+from reactor.ids import TableSpan, Ts
+from reactor.questions import UNDER_WAY, Answered
+from reactor.records.changefeed import RunningError
+from reactor.records.held import HeldTable, HoldOrigin, HoldStage
+from reactor.records.log_head import LogHead
+from reactor.records.resync import ResyncStage, TableResync, needed_ts
+from tests.unit.owner.feed.test_held import broken, held, stage, until
+from tests.unit.owner.owner_build import FEED, S1, B
+from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
+from tests.unit.owner.tables.test_schema_changes import alter, drop, record
+from tests.unit.owner.test_owner import running
+
+T1, T2 = TABLES
+
+
+def resync(cluster: SmallCluster, table_id: int = 1) -> TableResync | None:
+    return cluster.state.changefeeds[FEED].resyncs.get(table_id)
+
+
+def at_stage(cluster: SmallCluster, wanted: ResyncStage | None, *, steps: int = 40) -> TableResync | None:
+    for _ in range(steps):
+        found = resync(cluster)
+        if (found.stage if found else None) is wanted:
+            return found
+        cluster.step()
+    raise AssertionError(f"still {resync(cluster)}")
+
+
+def asked(cluster: SmallCluster, job: ResyncTable | None = None) -> str:
+    job = job or ResyncTable("r", FEED, 1)
+    cluster.ask(job)
+    cluster.step()
+    return cluster.answers[job.job_id].error
+
+
+def last(cluster: SmallCluster, kind: type) -> Any:
+    for _ in range(10):
+        if cluster.copies and isinstance(cluster.copies[-1], kind):
+            return cluster.copies[-1]
+        cluster.step()
+    raise AssertionError(f"the last question is {cluster.copies[-1:]}")
+
+
+def copied(cluster: SmallCluster, ts: int) -> None:
+    question = last(cluster, CopyTable)
+    assert isinstance(question, CopyTable)
+    found = TableCopied(question.table.with_(start_ts=Ts(ts), consistent_ts=Ts(ts + 5)), rows=7)
+    cluster.ask(Answered(FEED, question, found))
+
+
+def failed(cluster: SmallCluster, kind: type, code: str, text: str = "no") -> None:
+    answer: Answered[Any] = Answered(FEED, last(cluster, kind), error=RunningError(code=code, message=text))
+    cluster.ask(answer)
+
+
+def done(cluster: SmallCluster, kind: type) -> None:
+    answer: Answered[Any] = Answered(FEED, last(cluster, kind))
+    cluster.ask(answer)
+
+
+def placed(cluster: SmallCluster, ts: int) -> None:
+    """The copy is of ``ts``, the log is there, and the sink has it."""
+    copied(cluster, ts)
+    cluster.advance_log(ts + 100)
+    done(cluster, PlaceTable)
+
+
+@pytest.mark.parametrize("is_healthy", [True, False])
+def test_a_table_is_copied_alone_and_continues_from_its_copy(is_healthy: bool) -> None:
+    cluster = running("a", "b") if is_healthy else broken("a", "b")
+    assert asked(cluster) == ""
+    at_stage(cluster, ResyncStage.COPYING)
+    assert S1 not in cluster.writers(), "nobody writes what is copied"
+    cluster.advance_log(500)
+    cluster.step(6)
+    assert cluster.checkpoint_ts() == 500, "the others flow"
+    copied(cluster, 600)
+    cluster.step(4)
+    assert not any(isinstance(question, PlaceTable) for question in cluster.copies), "the log is not there yet"
+    cluster.advance_log(700)
+    question = last(cluster, PlaceTable)
+    assert isinstance(question, PlaceTable)
+    assert (question.table.start_ts, question.spans) == (600, (S1,))
+    done(cluster, PlaceTable)
+    until(cluster, None)
+    done(cluster, DropCopy)
+    at_stage(cluster, None)
+    cluster.step(4)
+    assert cluster.checkpoint_ts() == 700
+    assert S1 in cluster.writers()
+    table = cluster.state.changefeeds[FEED].units["main"].tables[0]
+    assert (table.start_ts, table.consistent_ts) == (600, 605)
+
+
+def test_a_table_that_is_tried_after_its_copy_begins_at_the_copys_position() -> None:
+    cluster = running("a")
+    asked(cluster)
+    placed(cluster, 900)
+    for _ in range(20):
+        if stage(cluster) is HoldStage.TRIED:
+            break
+        cluster.step()
+    assert held(cluster)[1].ts == 900
+    assert at_stage(cluster, ResyncStage.FOLLOWING) is not None
+
+
+def test_the_log_is_kept_from_where_the_copying_begins() -> None:
+    cluster = running("a")
+    asked(cluster)
+    assert needed_ts(cluster.state.changefeeds[FEED].resyncs.values()) > 200
+    found = at_stage(cluster, ResyncStage.COPYING)
+    assert found is not None
+    assert (found.floor_ts, needed_ts([found])) == (200, 200)
+    assert needed_ts([found.with_(stage=ResyncStage.FOLLOWING)]) > 200
+
+
+def test_a_copy_of_before_the_log_that_is_kept_is_made_again() -> None:
+    cluster = running("a")
+    asked(cluster)
+    first = at_stage(cluster, ResyncStage.COPYING)
+    copied(cluster, 150)
+    second = at_stage(cluster, ResyncStage.COPYING)
+    assert first is not None
+    assert second is not None
+    assert second.number > first.number
+
+
+@pytest.mark.parametrize("code", ["CopyBehind", "CopyLost"])
+def test_a_copy_that_is_of_no_use_any_more_is_made_again(code: str) -> None:
+    cluster = running("a")
+    asked(cluster)
+    copied(cluster, 600)
+    cluster.advance_log(700)
+    failed(cluster, PlaceTable, code)
+    found = at_stage(cluster, ResyncStage.COPYING)
+    assert found is not None
+    assert found.table is None
+    placed(cluster, 900)
+    until(cluster, None)
+
+
+def test_a_copy_that_the_log_does_not_reach_back_to_is_made_again() -> None:
+    cluster = running("a")
+    asked(cluster)
+    copied(cluster, 600)
+    key = keys.LogKey(CLUSTER, NAMESPACE, FEED, "main")
+    cluster.put(key, LogHead(resolved_ts=Ts(900), removed_ts=Ts(700), resolved_time=cluster.now))
+    at_stage(cluster, ResyncStage.COPYING)
+    assert not any(isinstance(question, PlaceTable) for question in cluster.copies)
+
+
+def test_what_fails_is_shown_and_tried_again_later_and_later() -> None:
+    cluster, waits = running("a"), []
+    asked(cluster)
+    for _ in range(3):
+        cluster.copies.clear()
+        failed(cluster, CopyTable, "SourceUnreachable", "host is down; start it")
+        cluster.step(2)
+        found = resync(cluster)
+        assert found is not None
+        assert found.error is not None
+        waits.append(round(found.retry_at - found.error.time))
+        [view] = cluster.view().resyncs
+        assert (view.stage, view.code, view.message) == ("copying", "SourceUnreachable", "host is down; start it")
+        cluster.copies.clear()
+        cluster.step(4)
+        assert not cluster.copies
+        cluster.now = found.retry_at
+    assert waits == [5, 10, 20]
+
+
+def test_what_is_under_way_is_asked_for_later_and_is_no_error() -> None:
+    cluster = running("a")
+    asked(cluster)
+    failed(cluster, CopyTable, UNDER_WAY)
+    cluster.copies.clear()
+    cluster.step(4)
+    found = resync(cluster)
+    assert found is not None
+    assert (found.tries, cluster.copies) == (0, [])
+    cluster.now += 31.0
+    last(cluster, CopyTable)
+
+
+def test_the_next_owner_asks_for_the_same_copy_under_a_larger_epoch() -> None:
+    cluster = running("a", "b")
+    asked(cluster)
+    first = last(cluster, CopyTable)
+    cluster.elect(B)
+    cluster.copies.clear()
+    cluster.step(8)
+    second = last(cluster, CopyTable)
+    assert isinstance(first, CopyTable)
+    assert isinstance(second, CopyTable)
+    assert (second.number, second.table) == (first.number, first.table)
+    assert second.epoch > first.epoch
+    cluster.ask(Answered(FEED, first, TableCopied(first.table.with_(start_ts=Ts(600)), 7)))
+    cluster.step(2)
+    assert at_stage(cluster, ResyncStage.COPYING), "an answer to the owner before is none to this one"
+
+
+def test_an_owner_that_dies_behind_the_sinks_commit_asks_again() -> None:
+    cluster = running("a", "b")
+    asked(cluster)
+    copied(cluster, 600)
+    cluster.advance_log(700)
+    first = last(cluster, PlaceTable)
+    cluster.elect(B)
+    cluster.copies.clear()
+    cluster.step(8)
+    assert last(cluster, PlaceTable) == first
+    done(cluster, PlaceTable)
+    until(cluster, None)
+
+
+def test_schema_changes_that_the_copy_has_are_done_and_later_ones_follow() -> None:
+    cluster = running("a")
+    asked(cluster)
+    at_stage(cluster, ResyncStage.COPYING)
+    cluster.change_schema(record(300, alter(T1), alter(T2)))
+    cluster.change_schema(record(550, alter(T1)))
+    copied(cluster, 500)
+    cluster.advance_log(700)
+    done(cluster, PlaceTable)
+    cluster.step(3)
+    ddl = cluster.state.changefeeds[FEED].ddl
+    assert ddl[300].pending_ids == {2}
+    assert ddl[550].pending_ids == {1}
+
+
+def test_a_table_that_is_dropped_meanwhile_is_not_copied_any_more() -> None:
+    cluster = running("a")
+    asked(cluster)
+    at_stage(cluster, ResyncStage.COPYING)
+    unit = cluster.state.changefeeds[FEED].units["main"]
+    cluster.put(keys.UnitKey(CLUSTER, NAMESPACE, FEED, "main"), unit.with_(tables=(T2,)))
+    cluster.put(keys.HeldKey(CLUSTER, NAMESPACE, FEED, 1), None)
+    at_stage(cluster, ResyncStage.FOLLOWING)
+    done(cluster, DropCopy)
+    at_stage(cluster, None)
+
+
+def test_a_table_whose_drop_is_on_its_way_is_not_put_in_place() -> None:
+    cluster = running("a")
+    asked(cluster)
+    at_stage(cluster, ResyncStage.COPYING)
+    cluster.change_schema(record(650, drop(T1)))
+    copied(cluster, 600)
+    cluster.step(6)
+    assert not any(isinstance(question, PlaceTable) for question in cluster.copies)
+
+
+def test_resume_does_not_try_a_table_that_is_copied() -> None:
+    cluster = broken("a")
+    asked(cluster)
+    at_stage(cluster, ResyncStage.COPYING)
+    cluster.ask(Resume("again", FEED))
+    cluster.now += 600.0
+    cluster.step(6)
+    assert (stage(cluster), S1 in cluster.writers()) == (HoldStage.HELD, False)
+
+
+def test_a_lost_table_comes_back() -> None:
+    cluster = broken("a")
+    key = keys.LogKey(CLUSTER, NAMESPACE, FEED, "main")
+    cluster.put(key, LogHead(resolved_ts=Ts(500), removed_ts=Ts(300), resolved_time=cluster.now))
+    until(cluster, HoldStage.LOST)
+    assert "weir table resync -c feed --table public.t1" in held(cluster)[1].error.message
+    assert asked(cluster) == ""
+    placed(cluster, 900)
+    until(cluster, None)
+    assert S1 in cluster.writers()
+
+
+def test_it_is_given_up_before_the_sink_is_asked_only() -> None:
+    cluster = running("a")
+    cancel = ResyncTable("c", FEED, 1, is_cancelled=True)
+    assert "is not being copied again" in asked(cluster, cancel)
+    asked(cluster)
+    at_stage(cluster, ResyncStage.COPYING)
+    assert asked(cluster, cancel) == ""
+    until(cluster, None)
+    assert resync(cluster) is None
+    asked(cluster)
+    copied(cluster, 600)
+    cluster.advance_log(700)
+    last(cluster, PlaceTable)
+    assert "cannot be given up any more" in asked(cluster, cancel)
+
+
+def test_what_cannot_be_copied_is_refused() -> None:
+    cluster = running("a")
+    assert "has no table 9" in asked(cluster, ResyncTable("r", FEED, 9))
+    assert asked(cluster) == ""
+    assert "is being copied again already" in asked(cluster)
+    bounded = running("a", target_ts=5000)
+    assert "take the target away first" in asked(bounded)
+    source = running("a")
+    error = RunningError(code="NotFollowed", message="a column is in no stream", table_id=1)
+    record_ = HeldTable(table_id=1, name="public.t1", ts=Ts(200), origin=HoldOrigin.SOURCE, error=error)
+    source.put(keys.HeldKey(CLUSTER, NAMESPACE, FEED, 1), record_)
+    assert "while its source cannot follow it" in asked(source)
+
+
+def test_older_captures_are_waited_for() -> None:
+    cluster = running("a")
+    cluster.state.format = 2
+    assert "needs format 3" in asked(cluster)
+
+
+def test_a_third_table_waits_for_its_turn_and_flows_until_then() -> None:
+    cluster = running("a")
+    third = TABLES[0].with_(table_id=3, name="t3", start_ts=Ts(150))
+    unit = cluster.state.changefeeds[FEED].units["main"]
+    cluster.put(keys.UnitKey(CLUSTER, NAMESPACE, FEED, "main"), unit.with_(tables=(*unit.tables, third)))
+    cluster.step(8)
+    for number in (1, 2, 3):
+        assert asked(cluster, ResyncTable(f"r{number}", FEED, number)) == ""
+    cluster.step(8)
+    stages = {id: found.stage for id, found in cluster.state.changefeeds[FEED].resyncs.items()}
+    assert stages == {1: ResyncStage.COPYING, 2: ResyncStage.COPYING, 3: ResyncStage.ASKED}
+    assert [*cluster.writers()] == [TableSpan(3)]
+
+
+def test_a_table_is_not_split_while_it_is_copied() -> None:
+    cluster = running("a")
+    asked(cluster)
+    at_stage(cluster, ResyncStage.COPYING)
+    cluster.ask(Repartition("s", FEED, 1, 3))
+    cluster.step(6)
+    assert not cluster.repartitions
+    placed(cluster, 600)
+    until(cluster, None)
+    for _ in range(20):
+        cluster.step()
+    assert cluster.repartitions
