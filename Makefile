@@ -57,7 +57,7 @@ soak: java mariadb ## random schema changes, rows and kills on three servers: MI
 	@$(PYTHON) -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seeds $(SEED)) $(ARGS)
 
 matrix: java mariadb mysql iproute ## what make test leaves out: every fail-point, longer stories of faults, all generated cases
-	@$(PYTHON) -m pytest $(PARALLEL) -m matrix $(ARGS)
+	@WEIR_PATIENCE=1 $(PYTHON) -m pytest $(PARALLEL) -m matrix $(ARGS)
 	@$(if $(ARGS),,$(PYTHON) -m pytest $(PARALLEL) --hypothesis-profile matrix tests/unit)
 
 fuzz: $(INSTALLED) ## bytes that nobody would send, for everything that reads bytes: SECONDS=60 for each target, ARGS="--only frames,toml"

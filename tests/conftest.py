@@ -23,6 +23,7 @@ from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB, EmbeddedPostgres
 from tests import validated
 from tests.mysql_package import why_not
 from tests.mysql_server import EmbeddedMysql
+from tests.patience import patient
 
 # How many examples count is a matter of time; how long one takes depends on what else the machine does.
 settings.register_profile("daily", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -71,6 +72,10 @@ def _is_left_to_matrix(item: pytest.Item) -> bool:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in filter(_is_left_to_matrix, items):
         item.add_marker("matrix")
+    for item in items:
+        mark = item.get_closest_marker("timeout")
+        seconds = float(mark.args[0] if mark else item.config.getini("timeout"))
+        item.add_marker(pytest.mark.timeout(patient(seconds)), append=False)
     first: dict[str, int] = {}
     for item in items:
         file = item.nodeid.partition("::")[0]

@@ -29,6 +29,7 @@ from reactor.errors import WeirError
 from reactor.records.changefeed import ChangefeedConfig, FeedState, SinkMode, Unit
 from reactor.views import ChangefeedView
 from tests.acceptance.network import Host, Network
+from tests.patience import patient
 
 T = TypeVar("T")
 
@@ -189,11 +190,11 @@ class Bed:
             children.stop(process.child)
             process.child = None
 
-    def terminate(self, process: Process, *, timeout_s: float | None = None) -> int:
+    def terminate(self, process: Process, *, timeout_s: float = _TIMEOUT_S) -> int:
         """SIGTERM; its exit code."""
         assert process.child is not None
         os.kill(process.pid, signal.SIGTERM)
-        code = process.child.wait(timeout_s)
+        code = process.child.wait(patient(timeout_s))
         process.child = None
         return code
 
@@ -269,8 +270,8 @@ class Bed:
                     return time.monotonic() - started
             except (WeirError, StopIteration) as error:
                 last = f" ({error})"
-            assert time.monotonic() - started < timeout_s, (
-                f"not in {timeout_s:.0f} s: {what}{last}; {self._last_lines()}"
+            assert time.monotonic() - started < patient(timeout_s), (
+                f"not in {patient(timeout_s):.0f} s: {what}{last}; {self._last_lines()}"
             )
             time.sleep(_POLL_S)
 

@@ -3,7 +3,6 @@
 Both are read by delta-rs, a reader that is not ours.
 """
 
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -43,9 +42,7 @@ def break_under_load(
         bed.wait_for("the load writes", lambda: written() > before + warm)
         bed.wait_for("both changefeeds follow", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
         fault(load)
-        broken_at = time.monotonic()
         bed.wait_for("the service goes on", follows(bed), timeout_s=SERVICE_TIMEOUT_S)
-        assert time.monotonic() - broken_at < SERVICE_TIMEOUT_S
         then()
         after = written()
         bed.wait_for("the load goes on", lambda: written() > after + warm)

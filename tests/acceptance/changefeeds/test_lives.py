@@ -1,6 +1,5 @@
 """Whole lives of changefeeds on real parts: every mode, every end, and captures that leave as they should."""
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -76,11 +75,9 @@ def test_a_capture_that_leaves_gives_everything_away(bed: Bed) -> None:
     """Nobody waits for a lease: the leaver's tables and workers are elsewhere before it exits."""
     leaver = bed.sync_worker("paused")
     with bed.load():
-        started = time.monotonic()
         assert bed.terminate(leaver) == 0
         ts = bed.last_ts()
         bed.wait_for("the service goes on", lambda: bed.covers("paused", ts), timeout_s=SESSION_TTL_S + 5)
-        assert time.monotonic() - started < SESSION_TTL_S + 5
     bed.start(leaver)
     bed.wait_for("two captures again", lambda: len(bed.captures()) == 2)
     assert all(one.equal for one in bed.ask(lambda client: client.diff("paused")))

@@ -13,6 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.patience import patient
+
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(300)]
 
 FIELDS = {"equal", "tables", "rows_snapshot", "changes", "changes_per_second", "lag_p50_ms", "lag_p99_ms"}
@@ -103,7 +105,7 @@ def processes_below(directory: Path) -> list[str]:
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + patient(timeout_s)
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.05)

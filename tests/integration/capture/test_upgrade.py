@@ -26,8 +26,8 @@ from reactor import keys
 from reactor.ids import ChangefeedId, TableSpan
 from reactor.messages import Barrier
 from reactor.records import base as record
+from reactor.records import capture, held, log_head, partitioning, sync_point, task_position, upstream
 from reactor.records import changefeed as records
-from reactor.records import held, log_head, partitioning, sync_point, task_position, upstream
 from reactor.records.base import Record
 from reactor.records.changefeed import SinkMode, UnitRecord
 from reactor.state import ChangefeedState, ClusterState
@@ -103,7 +103,7 @@ def test_sealed_uris_open_with_the_key_of_before(state: ClusterState) -> None:
 
 
 def today() -> dict[str, type[Record]]:
-    modules = (partitioning, held, log_head, records, sync_point, task_position, upstream)
+    modules = (capture, partitioning, held, log_head, records, sync_point, task_position, upstream)
     found = [kind for module in modules for kind in vars(module).values()]
     base = {record.Record, record.UserConfig}
     return {k.__name__: k for k in found if isinstance(k, type) and issubclass(k, Record) and k not in base}

@@ -21,7 +21,7 @@ _OFFSET_MAX: Final = 2**31 - 1
 
 class Builder(Protocol):
     def fill(self, data: Bytes, positions: Ints, first: int, nulls: int) -> None:
-        """Fill rows from ``first`` (a multiple of 8) on, ``nulls`` of which are NULL. ``positions`` may be modified.
+        """Fill the rows from ``first`` (a multiple of 8) on; ``nulls`` is the count of NULLs. ``positions`` may change.
 
         :raises BadValueError: a value is not of the column's type.
         """

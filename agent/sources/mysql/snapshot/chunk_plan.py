@@ -1,7 +1,7 @@
 """Chunk plan: estimates a table's rows and determines where to divide it (see ``chunks`` for the kinds of plans).
 
 Bounds are found by walking along the key's index in steps of rows, which takes about as long as counting the rows. A
-key can be used up to the first column that is not compared in index order: a float, enum, set or bit, or a column with a
+key can be used up to the first column that is not compared in index order: a float, enum, set or bit, or one with a
 prefix index.
 """
 

@@ -17,6 +17,7 @@ from pyspark import cloudpickle
 from agent.errors import JobError
 from agent.spark.executor import SparkExecutor
 from capture.embedded import EmbeddedSpark, children
+from tests.patience import patient
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
@@ -111,7 +112,7 @@ def test_a_second_application_waits_and_says_for_what(cluster: EmbeddedSpark, ex
     second.until(lambda: any("all 2 cores are taken (weir may have 2)" in text for text in texts))
     began = time.monotonic()
     second.stop()
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < patient(15)
 
 
 @pytest.mark.matrix
@@ -134,7 +135,7 @@ def test_a_master_that_is_not_there_is_reported_at_once() -> None:
         second.until(lambda: bool(texts))
         assert "no master answers at spark://127.0.0.1" in texts[0]
         second.stop()
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < patient(20)
 
 
 _START = """
@@ -168,7 +169,7 @@ class _Second:
             self._texts.append(line)
 
     def until(self, holds: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + _WAIT_S
+        deadline = time.monotonic() + patient(_WAIT_S)
         while not holds():
             assert time.monotonic() < deadline, self._texts
             assert self._child.poll() is None, self._texts

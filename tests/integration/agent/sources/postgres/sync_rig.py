@@ -42,6 +42,7 @@ from reactor.records.changefeed import ChangefeedConfig, DdlRecord, FilterConfig
 from reactor.records.log_head import LogHead
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from tests.newest import newest_etcd
+from tests.patience import patient
 
 _numbers = itertools.count()
 _KEY = LogKey("c", "default", ChangefeedId("feed"), "postgresql")
@@ -142,7 +143,7 @@ class SyncRig:
         return await self.wait_head(lambda head: head.resolved_ts >= parse_lsn(lsn or "") - 1, timeout_s=timeout_s)
 
     async def wait_head(self, condition: Callable[[LogHead], bool], *, timeout_s: float = 60.0) -> LogHead:
-        with anyio.fail_after(timeout_s):
+        with anyio.fail_after(patient(timeout_s)):
             async with MemoryClient(self.etcd).watch_prefix(str(_KEY), start_revision=1) as batches:
                 async for batch in batches:
                     if batch.events and condition(head := self.head()):
@@ -200,7 +201,7 @@ class SyncRig:
 
 async def wait_until(condition: Callable[[], bool], *, timeout_s: float = 20.0) -> None:
     """For what happens in another process or thread, where there is no event to wait for."""
-    with anyio.fail_after(timeout_s):
+    with anyio.fail_after(patient(timeout_s)):
         while not condition():  # noqa: ASYNC110
             await anyio.sleep(0.01)
 

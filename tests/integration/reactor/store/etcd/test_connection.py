@@ -22,6 +22,7 @@ from reactor.store.etcd.client import GrpcEtcdClient
 from reactor.store.etcd.connection import EtcdConnection
 from reactor.store.etcd.endpoints import Endpoints
 from reactor.store.port import EtcdClient, Put
+from tests.patience import patient
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -62,7 +63,7 @@ async def test_endpoints_that_are_down_are_passed_over(etcd_url: str) -> None:
         start = anyio.current_time()
         for _ in range(50):
             await client.get("/door/passed-over")
-        assert anyio.current_time() - start < 2
+        assert anyio.current_time() - start < patient(2)
 
 
 async def test_a_closed_client_reports_it(etcd_url: str) -> None:
@@ -118,7 +119,7 @@ async def test_a_hanging_etcd_is_given_up_in_time_and_the_session_ends(tmp_path:
                     await client.txn([], [Put("/a", b"")])
                 with pytest.raises(EtcdUnreachableError):
                     await client.get("/a")
-                assert 1.9 < anyio.current_time() - start < 3
+                assert 1.9 < anyio.current_time() - start < patient(3)
                 with anyio.fail_after(6), pytest.raises(SessionDoneError):
                     await session.run(anyio.sleep_forever)
             finally:
@@ -157,7 +158,7 @@ async def test_reads_continue_with_another_endpoint_when_one_hangs(etcd_url: str
             try:
                 start = anyio.current_time()
                 await client.get("/a")
-                assert anyio.current_time() - start < 3
+                assert anyio.current_time() - start < patient(3)
             finally:
                 os.kill(hanging.pid, signal.SIGCONT)
 
