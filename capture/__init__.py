@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from capture.python.cluster import Changefeed, Cluster
     from capture.python.entry import connect, local, start
     from capture.python.local import LocalChangefeed, LocalCluster
+    from capture.python.moment import Moment
     from capture.python.table import Table
     from reactor.errors import WeirError
 
@@ -18,6 +19,7 @@ __all__ = [
     "Cluster",
     "LocalChangefeed",
     "LocalCluster",
+    "Moment",
     "Table",
     "WeirError",
     "connect",
@@ -29,6 +31,7 @@ _PLACES = {
     "Cluster": "capture.python.cluster",
     "LocalChangefeed": "capture.python.local",
     "LocalCluster": "capture.python.local",
+    "Moment": "capture.python.moment",
     "Table": "capture.python.table",
     "WeirError": "reactor.errors",
     "connect": "capture.python.entry",

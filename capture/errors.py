@@ -128,6 +128,10 @@ class TableNotFoundError(errors.WeirError):
     """The changefeed has no table of that name."""
 
 
+class SyncPointNotFoundError(errors.WeirError):
+    """The changefeed has no such sync point."""
+
+
 class CaptureStoppedError(errors.WeirError):
     """A capture in this process was stopped while it started."""
 

@@ -25,7 +25,7 @@ _READS: tuple[tuple[re.Pattern[str], Role], ...] = (
     (re.compile(r"/api/v2/changefeeds/[^/]+/diff"), Role.OPERATOR),
     (re.compile(r"/api/v2/(tokens|audit)(/.*)?"), Role.ADMIN),
     (re.compile(r"/api/v2/(status|captures)|/metrics"), Role.VIEWER),
-    (re.compile(r"/api/v2/changefeeds(/[^/]+(/tables)?)?"), Role.VIEWER),
+    (re.compile(r"/api/v2/changefeeds(/[^/]+(/tables|/sync_points)?)?"), Role.VIEWER),
 )
 _CHANGES: tuple[tuple[re.Pattern[str], Role], ...] = (
     (re.compile(r"/api/v2/changefeeds(/.*)?"), Role.OPERATOR),

@@ -10,15 +10,17 @@ from typing import Self, TypeVar
 from urllib.parse import quote
 
 import httpx
+from pydantic import BaseModel
 
 from capture.api import port as views
 from capture.api.access import AuditView, TokenAsked, TokenView
 from capture.api.credentials import credentials
 from capture.errors import ConfigError, ServerUnreachableError, StillRunningError
 from reactor.errors import WeirError
-from reactor.views import ChangefeedView, TableView, View
+from reactor.records.sync_point import SyncPoint
+from reactor.views import ChangefeedView, TableView
 
-V = TypeVar("V", bound=View)
+V = TypeVar("V", bound=BaseModel)
 _CONNECT_TIMEOUT_S = 5.0
 _ANSWER_TIMEOUT_S = 60.0
 
@@ -156,6 +158,9 @@ class Client:
 
     def tables(self, changefeed_id: str) -> "_Views[TableView]":
         return self._many(TableView, _path(changefeed_id, "tables"))
+
+    def sync_points(self, changefeed_id: str) -> "_Views[SyncPoint]":
+        return self._many(SyncPoint, _path(changefeed_id, "sync_points"))
 
     def diff(self, changefeed_id: str) -> "_Views[views.TableDiff]":
         """Takes as long as reading both sides takes."""

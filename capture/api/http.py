@@ -43,6 +43,7 @@ from capture.errors import (
 from capture.security.secrets import mask
 from capture.version import installed_version
 from reactor.errors import NotOwnerError, WeirError
+from reactor.records.sync_point import SyncPoint
 from reactor.views import ChangefeedView, TableView
 
 _log = structlog.get_logger()
@@ -202,6 +203,10 @@ def _changefeed_routes(cluster: views.Cluster) -> APIRouter:
     @router.get("/{changefeed_id}/tables")
     async def tables(changefeed_id: str) -> list[TableView]:
         return await cluster.tables(changefeed_id)
+
+    @router.get("/{changefeed_id}/sync_points")
+    async def sync_points(changefeed_id: str) -> list[SyncPoint]:
+        return await cluster.sync_points(changefeed_id)
 
     return router
 

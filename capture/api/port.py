@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from reactor.ids import MAX_TS
 from reactor.records.changefeed import ChangefeedConfig, Mode, SinkMode
+from reactor.records.sync_point import SyncPoint
 from reactor.views import ChangefeedView, TableView, View
 
 #: a Ts given by a user
@@ -354,6 +355,10 @@ class Cluster(Protocol):
         ...
 
     async def tables(self, changefeed_id: str) -> "builtins.list[TableView]": ...
+
+    async def sync_points(self, changefeed_id: str) -> "builtins.list[SyncPoint]":
+        """Return those that are kept, oldest first."""
+        ...
 
     async def diff(self, changefeed_id: str) -> "builtins.list[TableDiff]": ...
 

@@ -103,6 +103,18 @@ def query(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False
     _show(view, json=json)
 
 
+@changefeed_app.command("sync-points")
+def sync_points(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False) -> None:
+    """The Ts at which all tables of the sink were at once, oldest first."""
+    with client_of(server) as client:
+        points = client.sync_points(changefeed_id)
+    if json:
+        return console.print_json(points)
+    rows = [(point.ts, console.when(point.time), len(point.versions), ", ".join(point.left_out)) for point in points]
+    console.print_table(("ts", "recorded", "tables", "left out"), rows)
+    return None
+
+
 @changefeed_app.command("pause")
 def pause(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False) -> None:
     """Stop a changefeed and keep its position."""

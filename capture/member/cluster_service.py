@@ -40,6 +40,7 @@ from reactor.records.capture import CaptureInfo
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, UnitRecord
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
+from reactor.records.sync_point import SyncPoint
 from reactor.state import ClusterState
 from reactor.store.port import Compare, Put, Target
 from reactor.views import ChangefeedView
@@ -272,6 +273,12 @@ class ClusterService(TableAmendments):
 
     async def repair(self, changefeed_id: str, asked: views.RepairAsked) -> "builtins.list[views.TableRepair]":
         return await comparison.repair(self, self._capture.data_plane, self.info_of(changefeed_id), asked)
+
+    async def sync_points(self, changefeed_id: str) -> "builtins.list[SyncPoint]":
+        """:raises ChangefeedNotFoundError: no such changefeed."""
+        self.info_of(changefeed_id)
+        points = self._membership.state.changefeeds[ChangefeedId(changefeed_id)].sync_points
+        return [points[ts] for ts in sorted(points)]
 
     def info_of(self, changefeed_id: str) -> ChangefeedInfo:
         """:raises ChangefeedNotFoundError: no such changefeed."""

@@ -15,6 +15,7 @@ from anyio import CapacityLimiter, to_thread
 
 from capture.api.inputs import Config
 from capture.python.local import LocalChangefeed, LocalCluster
+from capture.python.moment import Moment
 from capture.python.table import Table
 from capture.python.waiting import Goal
 from reactor.records.changefeed import FeedState, Mode, SinkMode
@@ -71,6 +72,7 @@ class Changefeed:
     rewind = _awaited(LocalChangefeed.rewind)
     remove = _awaited(LocalChangefeed.remove)
     tables = _awaited(LocalChangefeed.tables)
+    sync_points = _awaited(LocalChangefeed.sync_points)
     move = _awaited(LocalChangefeed.move)
     split = _awaited(LocalChangefeed.split)
     join = _awaited(LocalChangefeed.join)
@@ -88,6 +90,10 @@ class Changefeed:
     async def table(self, name: str, *, storage_options: Mapping[str, str] | None = None) -> Table:
         """As ``LocalChangefeed.table``; the table's own methods block while they read."""
         return Table.of(await self.query(), name, storage_options)
+
+    async def at(self, ts: int | None = None, *, storage_options: Mapping[str, str] | None = None) -> Moment:
+        """As ``LocalChangefeed.at``; the methods of its tables block while they read."""
+        return Moment.of(await self.query(), await self.sync_points(), ts, storage_options)
 
     async def wait(
         self, *, state: FeedState | str | None = None, ts: int | None = None, timeout: float | None = None

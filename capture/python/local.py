@@ -12,9 +12,11 @@ from capture.api.connection import Connection
 from capture.api.inputs import Config, config_of, one_of, spec_of
 from capture.errors import CaptureNotEmptyError
 from capture.python import html
+from capture.python.moment import Moment
 from capture.python.table import Table
 from capture.python.waiting import Goal
 from reactor.records.changefeed import FeedState, Mode, SinkMode
+from reactor.records.sync_point import SyncPoint
 from reactor.views import ChangefeedView, TableView
 
 _POLL_S = 0.1
@@ -91,6 +93,17 @@ class LocalChangefeed:
         :raises TableNotFoundError: the changefeed has no such table.
         """
         return Table.of(self.query(), name, storage_options)
+
+    def sync_points(self) -> list[SyncPoint]:
+        """Return the sync points that are kept, oldest first."""
+        return self._call(lambda client: client.sync_points(self.id))
+
+    def at(self, ts: int | None = None, *, storage_options: Mapping[str, str] | None = None) -> Moment:
+        """Return all tables as of the newest sync point, or the newest one at or before ``ts``.
+
+        :raises SyncPointNotFoundError: there is none.
+        """
+        return Moment.of(self.query(), self.sync_points(), ts, storage_options)
 
     def move(self, table: str, capture_id: str) -> views.MoveView:
         return self._call(lambda client: client.move_table(self.id, table, capture_id))

@@ -15,14 +15,23 @@ from reactor.views import ChangefeedView
 class Table:
     """One table. Methods read its storage directly, and block meanwhile; no server takes part."""
 
-    def __init__(self, changefeed: str, name: str, reader: TableReader) -> None:
+    def __init__(self, changefeed: str, name: str, reader: TableReader, *, version: int | None = None) -> None:
         self.changefeed = changefeed
         self.name = name
         self._reader = reader
+        #: the version that is read; None: the newest
+        self._version = version
 
     @classmethod
-    def of(cls, feed: ChangefeedView, name: str, storage_options: Mapping[str, str] | None = None) -> "Table":
-        """Return a table (schema.name) of a changefeed.
+    def of(
+        cls,
+        feed: ChangefeedView,
+        name: str,
+        storage_options: Mapping[str, str] | None = None,
+        *,
+        version: int | None = None,
+    ) -> "Table":
+        """Return a table (schema.name) of a changefeed, as it is now or was at a version of the sink.
 
         :raises WeirError: the changefeed has no such table, or the sink's tables cannot be read back.
         """
@@ -31,7 +40,7 @@ class Table:
             known = ", ".join(sorted(table.table for table in feed.tables)[:20]) or "none yet"
             raise TableNotFoundError(f"changefeed {feed.id} has no table {name}; it has {known}")
         location = found.location or name.replace(".", "/", 1)  # an older server does not report it
-        return cls(feed.id, name, open_table(feed.sink, location, storage_options))
+        return cls(feed.id, name, open_table(feed.sink, location, storage_options), version=version)
 
     @property
     def location(self) -> str:
@@ -40,8 +49,8 @@ class Table:
 
     @property
     def version(self) -> int:
-        """The newest version."""
-        return self._reader.version()
+        """The version that is read without another: the newest, unless the table is that of a ``Moment``."""
+        return self._reader.version() if self._version is None else self._version
 
     def history(self, limit: int = 20) -> list[dict[str, Any]]:
         """Return the last commits, newest first."""
@@ -49,7 +58,7 @@ class Table:
 
     def to_batches(self, columns: Sequence[str] | None = None, *, version: int | None = None) -> pa.RecordBatchReader:
         """Return the rows batch by batch: memory holds one batch at a time."""
-        return self._reader.scan(columns, version=version)
+        return self._reader.scan(columns, version=self._version if version is None else version)
 
     def to_arrow(self, columns: Sequence[str] | None = None, *, version: int | None = None) -> pa.Table:
         return self.to_batches(columns, version=version).read_all()

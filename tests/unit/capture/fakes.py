@@ -19,6 +19,7 @@ from capture.security.secrets import mask
 from reactor.errors import NotOwnerError, OwnerNotFoundError
 from reactor.records.access import Role
 from reactor.records.changefeed import FeedState
+from reactor.records.sync_point import SyncPoint
 from reactor.views import ChangefeedView, TableView
 
 
@@ -202,6 +203,10 @@ class MemoryCluster:
 
     async def tables(self, changefeed_id: str) -> builtins.list[TableView]:
         return list((await self.query(changefeed_id)).tables)
+
+    async def sync_points(self, changefeed_id: str) -> builtins.list[SyncPoint]:
+        point = (await self.query(changefeed_id)).sync_point
+        return [point] if point else []
 
     async def diff(self, changefeed_id: str) -> builtins.list[views.TableDiff]:
         await self.query(changefeed_id)

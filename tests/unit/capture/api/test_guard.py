@@ -98,6 +98,7 @@ def test_each_route_has_a_role_and_what_nobody_thought_of_needs_the_most() -> No
         "GET /api/v2/changefeeds",
         "GET /api/v2/changefeeds/feed",
         "GET /api/v2/changefeeds/feed/tables",
+        "GET /api/v2/changefeeds/feed/sync_points",
         "GET /metrics",
     }
     tokens = {"GET /api/v2/tokens", "POST /api/v2/tokens", "DELETE /api/v2/tokens/token_id", "GET /api/v2/audit"}

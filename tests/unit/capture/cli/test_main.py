@@ -99,6 +99,7 @@ def test_a_changefeed_from_creation_to_removal(capsys: pytest.CaptureFixture[str
         ["capture", "drain", "capture-1", "--timeout", "0"],
         ["owner", "resign"],
         ["tables", "-c", "feed"],
+        ["changefeed", "sync-points", "-c", "feed"],
         ["diff", "-c", "feed"],
         ["repair", "-c", "feed"],
         ["version"],

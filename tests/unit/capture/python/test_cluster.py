@@ -4,8 +4,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from anyio import to_thread
+from deltalake import write_deltalake
 
 import capture
 from capture.errors import (
@@ -15,10 +17,13 @@ from capture.errors import (
     ChangefeedNotFoundError,
     ConfigError,
     ServerUnreachableError,
+    SyncPointNotFoundError,
     TableNotFoundError,
 )
+from capture.python.moment import Moment
 from capture.python.table import Table
 from reactor.records.changefeed import FeedState, Mode, Unit
+from reactor.records.sync_point import SyncPoint
 from reactor.views import ChangefeedView, TableView
 from tests.unit.capture.api.test_changefeeds import SINK, SOURCE, served
 from tests.unit.capture.fakes import MemoryCluster
@@ -42,6 +47,10 @@ async def test_a_cluster_that_is_connected_to() -> None:
         owner.feeds["shop"] = owner.feeds["shop"].model_copy(update={"unit": Unit.SYNC})
         assert (await feed.wait(timeout=5)).unit is Unit.SYNC
         assert await feed.diff() == []
+        point = SyncPoint(ts=7, time=1.0, versions={"public.t": "3"})
+        owner.feeds["shop"] = owner.feeds["shop"].model_copy(update={"sync_point": point})
+        assert await feed.sync_points() == [point]
+        assert (await feed.at()).tables == ["public.t"]
         assert (await feed.split("public.t", 4)).wanted == 4
         assert (await feed.join("public.t")).wanted == 1
         assert (await feed.resync("public.t")).resyncing
@@ -107,6 +116,35 @@ def test_tables_are_found_where_their_records_say(tmp_path: Path) -> None:
         Table.of(feed, "public.a")
     with pytest.raises(capture.WeirError, match="cannot be read back"):
         Table.of(feed.model_copy(update={"sink": "blackhole://"}), "public.a/b")
+
+
+def test_tables_of_a_moment_have_the_versions_of_its_sync_point(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "a" / "t", pa.table({"id": [1]}))
+    write_deltalake(tmp_path / "a" / "t", pa.table({"id": [2]}), mode="append")
+    feed = ChangefeedView(
+        id="shop",
+        state=FeedState.NORMAL,
+        sink=f"delta+file://{tmp_path}",
+        tables=tuple(TableView(table=f"a.{name}", table_id=1, location=f"a/{name}") for name in "tuv"),
+    )
+    points = [
+        SyncPoint(ts=ts, time=1.0, versions={"a.t": v, "a.v": ""}, left_out=("a.u",)) for ts, v in ((5, "0"), (9, "1"))
+    ]
+    assert [Moment.of(feed, points, ts).ts for ts in (None, 9, 8, 5)] == [9, 9, 5, 5]
+    then = Moment.of(feed, points, 8)
+    assert (then.tables, repr(then)) == (["a.t"], "<Moment 5 of shop: 1 tables>")
+    assert then.table("a.t").version == 0
+    assert then.table("a.t").to_arrow()["id"].to_pylist() == [1]
+    assert then.table("a.t").to_arrow(version=1).num_rows == 2
+    assert "<td>a.t</td><td>0</td>" in then._repr_html_()
+    with pytest.raises(TableNotFoundError, match=r"a\.u was held at sync point 5"):
+        then.table("a.u")
+    with pytest.raises(TableNotFoundError, match=r"has no table a\.v; it has a\.t"):
+        then.table("a.v")
+    with pytest.raises(SyncPointNotFoundError, match="no sync point at or before 4; the oldest is 5"):
+        Moment.of(feed, points, 4)
+    with pytest.raises(SyncPointNotFoundError, match="no sync point yet; they need `sync-point-interval-seconds`"):
+        Moment.of(feed, [], None)
 
 
 def test_importing_it_costs_next_to_nothing() -> None:
