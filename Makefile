@@ -43,8 +43,8 @@ check: $(INSTALLED) ## format, lint, types, layers
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-kernels: $(INSTALLED) ## compile the kernels, which the first process that needs them does otherwise: a minute
-	@$(PYTHON) -c 'from agent.kernels.jit import compile_all; compile_all()'
+kernels: java ## compile the kernels, which the first process that needs them does otherwise, and archive Spark's classes
+	@$(PYTHON) -m capture kernels compile >&2
 
 bench: java mariadb ## all benchmarks with their peers, or one: NAME=...
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[bench]' >&2

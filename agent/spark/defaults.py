@@ -12,10 +12,11 @@ from typing import Final
 
 from agent.spark.masters import is_local
 
+JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss1m"
 _ALWAYS: Final[Mapping[str, str]] = {
     "spark.app.name": "weir",
     "spark.driver.memory": "768m",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss1m",
+    "spark.driver.extraJavaOptions": JVM_OPTIONS,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.eventLog.enabled": "false",

@@ -30,13 +30,14 @@ from pyspark.sql import SparkSession
 from agent.deadline import Deadline
 from agent.errors import JobError
 from agent.spark import shipping, standalone
+from agent.spark.class_archive import jvm_option
 from agent.spark.defaults import driver_settings
 from agent.spark.java import find_java
 from agent.spark.masters import is_connect, is_local, is_standalone
 
 _log = structlog.get_logger()
 
-_EXIT_TIMEOUT_S = 20
+_EXIT_TIMEOUT_S = 20.0
 
 
 @dataclass(slots=True)
@@ -104,9 +105,9 @@ def cancellable(session: SparkSession, master: str, deadline: Deadline | None) -
             session.removeTag(job)
 
 
-def close_session(session: SparkSession) -> None:
+def close_session(session: SparkSession, *, exit_timeout_s: float = _EXIT_TIMEOUT_S) -> None:
     """Release the session. Its last holder ends it, and with it our JVM, which ``SparkSession.stop`` would keep for the
-    next session."""
+    next session. A JVM that has not exited after ``exit_timeout_s`` is killed."""
     global _shared
     with _sharing:
         if _shared is None or _shared.session is not session:
@@ -120,7 +121,7 @@ def close_session(session: SparkSession) -> None:
         except Exception as error:  # py4j raises different errors for the ways in which a JVM can be gone
             _log.info("spark's session was gone already", reason=str(error).splitlines()[:1])
         finally:
-            _end_jvm()
+            _end_jvm(exit_timeout_s)
 
 
 def forget_dead_session(session: SparkSession) -> bool:
@@ -171,7 +172,7 @@ def _forget_driver() -> None:
     _end_jvm()
 
 
-def _end_jvm() -> None:
+def _end_jvm(exit_timeout_s: float = _EXIT_TIMEOUT_S) -> None:
     gateway, SparkContext._gateway, SparkContext._jvm = SparkContext._gateway, None, None
     if gateway is None:
         return
@@ -179,7 +180,7 @@ def _end_jvm() -> None:
     process = gateway.proc
     process.stdin.close()  # the JVM exits on end-of-file
     try:
-        process.wait(timeout=_EXIT_TIMEOUT_S)
+        process.wait(timeout=exit_timeout_s)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -202,6 +203,9 @@ def _driver_session(order: Order, java: Path) -> SparkSession:
     os.environ["PYSPARK_PYTHON"] = order.settings.get("spark.pyspark.python", sys.executable)
     directory.mkdir(parents=True, exist_ok=True)
     merged = driver_settings(master, order.settings, directory.resolve())
+    options = merged["spark.driver.extraJavaOptions"]
+    if "Archive" not in options and (option := jvm_option(java)):
+        merged["spark.driver.extraJavaOptions"] = f"{options} {option}"
     _launch_jvm(merged, log_path=directory / "spark-jvm.log")
     if is_standalone(master) and "spark.cores.max" not in merged:
         found = standalone.query(SparkContext._jvm, master, merged)

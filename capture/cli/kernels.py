@@ -1,6 +1,7 @@
 """``weir kernels …``: the compiled code that decodes rows."""
 
 import time
+from pathlib import Path
 
 import typer
 from pydantic import BaseModel
@@ -8,18 +9,20 @@ from pydantic import BaseModel
 from capture.cli.options import Json
 from capture.errors import ConfigError
 from capture.terminal import console
+from reactor.errors import WeirError
 
 kernels_app = typer.Typer(no_args_is_help=True, help="The compiled code that decodes rows.")
 
 
 class CompiledView(BaseModel):
     """``kept_in``: the directory from which processes on this machine load them. ``kernels``: 0 if all were compiled
-    already."""
+    already. ``class_archive``: the file with Spark's Java classes, or why there is none."""
 
     kept_in: str
     kernels: int
     compiled: int
     seconds: float
+    class_archive: str
 
 
 @kernels_app.callback()
@@ -29,7 +32,8 @@ def kernels() -> None:
 
 @kernels_app.command("compile")
 def compile_(json: Json = False) -> None:
-    """Compile what is not kept yet, for NUMBA_CPU_NAME else this machine's processor; where an image is built, say."""
+    """Compile what is not kept yet, for NUMBA_CPU_NAME else this machine's processor, and archive Spark's Java classes;
+    for an image, or before the first start on a machine."""
     from agent.kernels import jit, store
 
     home = store.home()
@@ -40,8 +44,23 @@ def compile_(json: Json = False) -> None:
         with console.waiting("compiling kernels"):
             count, missed = jit.compile_all()
     seconds = round(time.monotonic() - began, 1)
-    view = CompiledView(kept_in=str(home), kernels=count, compiled=missed, seconds=seconds)
+    with console.waiting("archiving Spark's classes"):
+        classes = _archived()
+    view = CompiledView(kept_in=str(home), kernels=count, compiled=missed, seconds=seconds, class_archive=str(classes))
     if json:
         return console.print_json(view)
     done = f"{missed} kernels of {count} compiled in {seconds} s" if count else "all kernels were compiled before"
-    return console.print_line(f"{done}; they lie in {view.kept_in}")
+    found = "Spark's Java classes too" if isinstance(classes, Path) else f"Spark's Java classes not: {classes}"
+    return console.print_line(f"{done}; they lie in {view.kept_in}, {found}")
+
+
+def _archived() -> Path | WeirError:
+    """Return the archive, or why there is none: Spark starts without one, only more slowly."""
+    from agent.spark.archiving import archive_classes
+
+    try:
+        archive = archive_classes()
+    except WeirError as error:
+        return error
+    assert archive is not None, "kernels are kept, so it can be kept beside them"
+    return archive
