@@ -123,12 +123,14 @@ class Repartition:
 
 @dataclass(frozen=True, slots=True)
 class ResyncTable:
-    """Copy a table again while all others flow; ``is_cancelled``: cancel that. Answered when the request is stored."""
+    """Copy a table again while all others flow; ``is_cancelled``: cancel that. ``rows_per_second``: to read at most.
+    Answered when the request is stored."""
 
     job_id: str
     changefeed: ChangefeedId
     table_id: int
     is_cancelled: bool = False
+    rows_per_second: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,8 +267,10 @@ class Owner:
                 effects, spans = changefeed.tables.repartition(Facts.of(feed, amendment.existing(feed)), job, now)
                 return [*effects, Answer(job.job_id, value=spans)]
             case jobs.ResyncTable():
-                step = changefeed.tables.cancel_resync if job.is_cancelled else changefeed.tables.resync
-                return [*step(Facts.of(feed, amendment.existing(feed)), job.table_id, now), done]
+                facts = Facts.of(feed, amendment.existing(feed))
+                if job.is_cancelled:
+                    return [*changefeed.tables.cancel_resync(facts, job.table_id, now), done]
+                return [*changefeed.tables.resync(facts, job, now), done]
             case jobs.PauseTable() | jobs.ResumeTable() | jobs.SkipTable():
                 effects, ts = changefeed.tables.step(Facts.of(feed, amendment.existing(feed)), job, now)
                 return [*effects, Answer(job.job_id, value=ts)]
@@ -309,7 +311,9 @@ class Owner:
 def _refuse_early(job: jobs.FeedJob, number: int) -> None:
     """:raises JobRefusedError: the changefeed would be unreadable to some captures of the cluster."""
     what: tuple[str, int] | None = None
-    if isinstance(job, jobs.ResyncTable):
+    if isinstance(job, jobs.ResyncTable) and job.rows_per_second is not None:
+        what = "a limit of reading", Feature.READ_LIMITS
+    elif isinstance(job, jobs.ResyncTable):
         what = "a table that is copied again", Feature.RESYNC
     elif isinstance(job, (jobs.PauseTable, jobs.SkipTable)):
         what = "a table that an operator holds", Feature.TABLE_STEPS

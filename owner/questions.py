@@ -97,7 +97,7 @@ class CopyTable(Question[TableCopied]):
     """Stage all rows of ``table``, at a position not before now.
 
     ``number``: of this copy; ``epoch``: of this order, larger than those of every previous owner. ``log``: what the
-    changefeed's source reported of the log's position.
+    changefeed's source reported of the log's position. ``rows_per_second``: to read at most.
     """
 
     deadline_s: ClassVar[float] = 24 * 3600.0
@@ -106,6 +106,7 @@ class CopyTable(Question[TableCopied]):
     number: int
     epoch: int
     log: str
+    rows_per_second: int | None = None
 
     @property
     def subject(self) -> int:

@@ -78,7 +78,7 @@ def view(
         seconds_left=work.seconds_left,
         tables=_tables(changefeed.run, facts, held),
         held=tuple(sorted(held.values(), key=lambda table: table.table)),
-        resyncs=tuple(_resync(facts.resyncs[id]) for id in sorted(facts.resyncs)),
+        resyncs=tuple(_resync(facts, facts.resyncs[id]) for id in sorted(facts.resyncs)),
         joining=tuple(f"{schema}.{name}" for schema, name in (facts.record.joining if facts.record else ())),
         lost_tables=len(facts.lost),
         changes=changefeed.run.coordinator.rows_flushed if changefeed.run else 0,
@@ -176,6 +176,7 @@ def _tables(run: Run | None, facts: Facts, held: Mapping[int, HeldView]) -> tupl
             resolved_ts=min((s.checkpoint.resolved_ts for s in sets.get(table.table_id, ())), default=0),
             spans=tuple(_span(replication) for replication in sets.get(table.table_id, ())) or _cut(facts, table),
             held=held.get(table.table_id),
+            resync=_resync(facts, facts.resyncs[table.table_id]) if table.table_id in facts.resyncs else None,
             waiting_for=causes.get(table.table_id, ""),
             skipped_ts=table.skipped_ts,
             location=table.path,
@@ -226,9 +227,10 @@ def _held_table(table: HeldTable, name: str, newest_name: str) -> HeldView:
     )
 
 
-def _resync(resync: TableResync) -> ResyncView:
+def _resync(facts: Facts, resync: TableResync) -> ResyncView:
     """The copy's progress is missing: only its capture knows it."""
     error = resync.error
+    limits = [limit for limit in (resync.rows_per_second, facts.info.config.read_rows_per_second) if limit is not None]
     return ResyncView(
         table=resync.name,
         table_id=resync.table_id,
@@ -237,6 +239,7 @@ def _resync(resync: TableResync) -> ResyncView:
         ts=resync.table.start_ts if resync.table else 0,
         rows_done=resync.rows,
         rows_total=resync.rows,
+        limit=min(limits, default=0),
         tries=resync.tries,
         retry_at=resync.retry_at,
         code=error.code if error else "",

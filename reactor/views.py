@@ -69,7 +69,8 @@ class HeldView(View):
 class ResyncView(View):
     """A table that is copied again. ``stage``: asked (waiting for its turn), stopping, copying, placing, placed,
     following. ``ts``: of the copy, 0 before it is finished. ``rows_total``: an estimate until then. ``seconds_left``:
-    until the copy is finished, None if unknown. ``code`` and ``message``: of the last failed attempt."""
+    until the copy is finished, None if unknown. ``rows_per_second``: so far, None if unknown; ``limit``: at most, 0 for
+    none. ``code`` and ``message``: of the last failed attempt."""
 
     table: str
     table_id: int
@@ -79,6 +80,8 @@ class ResyncView(View):
     rows_done: int = 0
     rows_total: int = 0
     seconds_left: float | None = None
+    rows_per_second: float | None = None
+    limit: int = 0
     tries: int = 0
     retry_at: float = 0.0
     code: str = ""
@@ -87,8 +90,9 @@ class ResyncView(View):
 
 class TableView(View):
     """One replicated table. ``held``: why it does not count in the changefeed's checkpoint; None if it does.
-    ``waiting_for``: what it needs before it can continue; empty if unknown. ``skipped_ts``: changes up to it were left
-    out of the sink at an operator's request, 0 if none were. ``location``: below the sink's."""
+    ``resync``: its copy, if it is copied again. ``waiting_for``: what it needs before it can continue; empty if
+    unknown. ``skipped_ts``: changes up to it were left out of the sink at an operator's request, 0 if none were.
+    ``location``: below the sink's."""
 
     table: str
     table_id: int
@@ -97,6 +101,7 @@ class TableView(View):
     resolved_ts: int = 0
     spans: tuple[SpanView, ...] = ()
     held: HeldView | None = None
+    resync: ResyncView | None = None
     waiting_for: str = ""
     skipped_ts: int = 0
     location: str = ""

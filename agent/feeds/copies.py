@@ -38,6 +38,7 @@ class CopyOrder:
     number: int
     epoch: int
     log: str
+    rows_per_second: int | None = None
 
 
 def source_name(table_id: int, number: int) -> str:
@@ -67,6 +68,7 @@ async def copy(
             filter=feed.config.filter,
             log=order.log,
             parallel=_PARALLEL,
+            pace=feed.pace(order.rows_per_second),
         ),
         manifest,
         executor,

@@ -48,7 +48,8 @@ _DIFFERENCES_MAX = 10
 @dataclass(frozen=True, slots=True)
 class TableDiff:
     """One table. ``differences``: the first differing keys, described; empty if ``equal``. ``by_rows``: why rows were
-    compared instead of checksums; empty if checksums were."""
+    compared instead of checksums; empty if checksums were. ``share``: of the ranges of its keys that were compared, at
+    random; rows are those of them."""
 
     table: str
     equal: bool
@@ -56,6 +57,7 @@ class TableDiff:
     rows_sink: int
     differences: tuple[str, ...] = ()
     by_rows: str = ""
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,20 +74,28 @@ def compare_tables(
     tables: Sequence[TableRecord],
     filter: FilterConfig = NO_FILTER,
     pushed: Pushed | None = None,
+    *,
+    sample: float = 1.0,
 ) -> list[TableDiff]:
     """Compare tables of the source under ``snapshot`` with those of the sink; one that is missing or unreadable there
-    differs. ``pushed`` None: compare all rows.
+    differs. ``pushed`` None: compare all rows. ``sample``: the share of its keys' ranges that is compared of a table
+    with checksums.
 
     :raises SourceError: the source cannot be read, or the snapshot is gone.
     :raises SinkError: the sink cannot be read back.
     """
     if not isinstance(sink, ReadsBack):
         raise SinkUriError("this sink cannot be read, so there is nothing to compare")
-    return [_compare_table(snapshot, sink, table, filter, pushed) for table in tables]
+    return [_compare_table(snapshot, sink, table, filter, pushed, sample) for table in tables]
 
 
 def _compare_table(
-    snapshot: ComparisonSnapshot, sink: ReadsBack, table: TableRecord, filter: FilterConfig, pushed: Pushed | None
+    snapshot: ComparisonSnapshot,
+    sink: ReadsBack,
+    table: TableRecord,
+    filter: FilterConfig,
+    pushed: Pushed | None,
+    sample: float,
 ) -> TableDiff:
     name = f"{table.schema_name}.{table.name}"
     try:
@@ -100,7 +110,7 @@ def _compare_table(
         selected = rules.select(schema)
         why = "rows are filtered by their values" if rules.inserts else ""
         if pushed is not None and not why:
-            found = _by_ranges(snapshot, sink, table, selected, pushed)
+            found = _by_ranges(snapshot, sink, table, selected, pushed, sample)
             if isinstance(found, TableDiff):
                 return found
             why = found.why
@@ -112,9 +122,14 @@ def _compare_table(
 
 
 def _by_ranges(
-    snapshot: ComparisonSnapshot, sink: ReadsBack, table: TableRecord, selected: TableSchema, pushed: Pushed
+    snapshot: ComparisonSnapshot,
+    sink: ReadsBack,
+    table: TableRecord,
+    selected: TableSchema,
+    pushed: Pushed,
+    sample: float,
 ) -> TableDiff | NoChecksums:
-    found = _sums(snapshot, sink, table, selected, pushed)
+    found = _sums(snapshot, sink, table, selected, pushed, sample)
     if isinstance(found, NoChecksums):
         return found
     sums, sides = found
@@ -123,11 +138,17 @@ def _by_ranges(
         differences += compare(name, theirs, ours, key=table.key, as_stored=sink.as_stored).differences
         if len(differences) >= _DIFFERENCES_MAX:
             break
-    return TableDiff(name, not differences, *sums.rows, tuple(differences[:_DIFFERENCES_MAX]))
+    share = len(sums.chosen) / sums.ranges.count
+    return TableDiff(name, not differences, *sums.rows, tuple(differences[:_DIFFERENCES_MAX]), share=share)
 
 
 def _sums(
-    snapshot: ComparisonSnapshot, sink: ReadsBack, table: TableRecord, selected: TableSchema, pushed: Pushed
+    snapshot: ComparisonSnapshot,
+    sink: ReadsBack,
+    table: TableRecord,
+    selected: TableSchema,
+    pushed: Pushed,
+    sample: float = 1.0,
 ) -> tuple[RangeSums, Iterator[tuple[Rows, Rows]]] | NoChecksums:
     """Also the rows of the ranges that differ, those of the source first."""
     if not isinstance(snapshot, SumsRanges):
@@ -139,7 +160,7 @@ def _sums(
         return checksums
     column = table.key[0] if table.key and pa.types.is_integer(arrow.field(table.key[0]).type) else ""
     order = partial(SinkTask, pushed.open_sink, table, selected, arrow)
-    sums = range_diff.sum_ranges(checksums, order, pushed.executor, column)
+    sums = range_diff.sum_ranges(checksums, order, pushed.executor, column, sample=sample)
     return sums, (
         (partial(snapshot.read_range, selected, keys), partial(sink.read_range, table, selected, arrow, keys))
         for keys in sums.differing()

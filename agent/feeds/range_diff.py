@@ -3,12 +3,14 @@
     ranges of the key ─► sums at the source, in SQL, range by range ─┐
                      └─► sums at the sink, in one Spark task ────────┴─► ranges that differ ─► their rows
 
-Source and sink are summed side by side. Where sums differ, the rows decide: they may be equal all the same, as a value
-may have two texts. Both sides are where the caller holds them.
+Source and sink are summed side by side; of a sample, only some ranges of the source. Where sums differ, rows decide:
+they may be equal all the same, as a value may have two texts. Both sides are where the caller holds them.
 """
 
+import math
+import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -92,9 +94,10 @@ def _sum_sink(task: SinkTask) -> Sums:
 
 @dataclass(frozen=True, slots=True)
 class RangeSums:
-    """Both sides, by range."""
+    """Both sides, by range. ``chosen``: the ranges that are compared; the sums of others are zero."""
 
     ranges: Ranges
+    chosen: tuple[int, ...]
     source: Sums
     sink: Sums
 
@@ -111,20 +114,29 @@ class RangeSums:
 
 
 def sum_ranges(
-    checksums: SourceChecksums, order: Callable[[RowForm, Ranges], SinkTask], executor: Executor, column: str
+    checksums: SourceChecksums,
+    order: Callable[[RowForm, Ranges], SinkTask],
+    executor: Executor,
+    column: str,
+    *,
+    sample: float = 1.0,
 ) -> RangeSums:
-    """Both sides of one table, side by side.
+    """Both sides of one table, side by side. ``sample``: of such a share of the ranges, at random, and of one at
+    least.
 
     :raises WeirError: one of them cannot be read.
     """
     ranges = _plan(checksums, column)
+    count = max(min(math.ceil(sample * ranges.count), ranges.count), 1)
+    chosen = tuple(sorted(random.sample(range(ranges.count), count)))
     with ThreadPoolExecutor(1, thread_name_prefix="diff-sink") as pool:
         asked = pool.submit(
             executor.map, _sum_sink, [order(checksums.form, ranges)], description="diff: checksums of a table"
         )
-        source = _sum_source(checksums, ranges)
+        source = _sum_source(checksums, ranges, chosen)
         [sink] = asked.result()
-    return RangeSums(ranges, source, sink)
+    is_chosen = np.isin(np.arange(ranges.count), chosen)
+    return RangeSums(ranges, chosen, source, (sink[0] * is_chosen, sink[1] * is_chosen))
 
 
 def _plan(checksums: SourceChecksums, column: str) -> Ranges:
@@ -135,9 +147,9 @@ def _plan(checksums: SourceChecksums, column: str) -> Ranges:
     return Ranges() if bounds is None else Ranges.over(column, *bounds)
 
 
-def _sum_source(checksums: SourceChecksums, ranges: Ranges) -> Sums:
+def _sum_source(checksums: SourceChecksums, ranges: Ranges, chosen: Sequence[int]) -> Sums:
     waiting: SimpleQueue[int] = SimpleQueue()
-    for number in range(ranges.count):
+    for number in chosen:
         waiting.put(number)
     found: dict[int, RangeSum] = {}
     failed = threading.Event()
@@ -155,7 +167,9 @@ def _sum_source(checksums: SourceChecksums, ranges: Ranges) -> Sums:
             raise
 
     with ThreadPoolExecutor(checksums.sessions, thread_name_prefix="diff-source") as pool:
-        for done in [pool.submit(work) for _ in range(min(checksums.sessions, ranges.count))]:
+        for done in [pool.submit(work) for _ in range(min(checksums.sessions, len(chosen)))]:
             done.result()
-    rows = np.array([found[number].rows for number in range(ranges.count)], np.int64)
-    return rows, np.array([found[number].sum for number in range(ranges.count)], np.uint64)
+    rows, sums = np.zeros(ranges.count, np.int64), np.zeros(ranges.count, np.uint64)
+    for number, one in found.items():
+        rows[number], sums[number] = one.rows, one.sum
+    return rows, sums

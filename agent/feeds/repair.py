@@ -1,11 +1,12 @@
 """Repair: finds the rows of a table that differ from the source's, key by key, and makes them equal in the sink.
 
 Ranges of keys are found as in a comparison (``agent.feeds.diff``), and all their differing rows are read: what of one
-key is missing at the sink, is there with other values, or is there alone. Source and sink are at the snapshot's Ts.
+key is missing at the sink, is there with other values, or is there alone. With a condition only the keys that match it
+on either side are read (``agent.feeds.selection``). Source and sink are at the snapshot's Ts.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,9 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.errors import SinkUriError, SourceConfigError, TableHeldError
+from agent.errors import FilterError, SinkUriError, SourceConfigError, StatementRefusedError, TableHeldError
 from agent.feeds import diff
 from agent.feeds.diff import Pushed, Rows
+from agent.feeds.selection import TooManyRowsError, matching_sides
 from agent.filter.events import rules_for
 from agent.ports.sink import ReadsBack, Repairs, RowRepair, Sink
 from agent.ports.source import ComparisonSnapshot
@@ -63,8 +65,10 @@ def repair_table(
     pushed: Pushed,
     *,
     is_trial: bool,
+    where: str = "",
 ) -> TableRepair:
-    """Make a table's rows those of the source; with ``is_trial`` only say which would be made so.
+    """Make a table's rows those of the source; with ``is_trial`` only say which would be made so. ``where``: only those
+    whose keys match it on either side.
 
     :raises SourceError: the source cannot be read, or the snapshot is gone.
     :raises SinkError: the sink is past the snapshot, or cannot be written.
@@ -81,11 +85,17 @@ def repair_table(
     try:
         schema = snapshot.schema(table)
         selected = rules.select(schema)
-        sides = diff.differing_sides(snapshot, sink, table, schema, filter, pushed)
+        sides: Iterable[tuple[Rows, Rows]]
+        if where:
+            sides = [matching_sides(snapshot, sink, table, schema, filter, where, rows_max=_ROWS_MAX)]
+        else:
+            sides = diff.differing_sides(snapshot, sink, table, schema, filter, pushed)
         parts = [
             part for source, stored in sides if (part := _changes(selected, source, stored, table.key)) is not None
         ]
-    except (SourceConfigError, TableHeldError, _UnfitError) as error:
+    except TooManyRowsError:
+        return TableRepair(name, refused=f"more than {_ROWS_MAX:,} rows match; narrow the condition, or {resync}")
+    except (FilterError, SourceConfigError, StatementRefusedError, TableHeldError, _UnfitError) as error:
         return TableRepair(name, refused=f"{error}; {resync}" if isinstance(error, _UnfitError) else str(error))
     if not parts:
         return TableRepair(name)

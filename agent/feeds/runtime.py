@@ -32,6 +32,7 @@ from agent.log.head import EtcdHeadStore, LogWriter
 from agent.log.reader import LogReader
 from agent.log.retention import Needs
 from agent.log.storage import LogDirectory
+from agent.pacing import Pace, pace_of
 from agent.ports.executor import Executor
 from agent.ports.sink import FeedContext, Sink
 from agent.ports.snapshot import DumpOrder
@@ -109,6 +110,10 @@ class Feed:
     def open_sink(self) -> Sink:
         """:raises SinkError: its URI cannot be opened."""
         return open_sink(self.sink_uri, changefeed=self.sink_owner, mode=self.sink_mode)
+
+    def pace(self, rows_per_second: int | None = None) -> Pace:
+        """Return what a piece of work may read at: within the changefeed's limit, and its own."""
+        return pace_of(f"{self.cluster}/{self.reader}", self.config.read_rows_per_second, rows_per_second)
 
     @property
     def guard(self) -> Compare:
@@ -272,6 +277,7 @@ class ChangefeedRuntime:
                 epoch=order.epoch,
                 chunk_rows=feed.config.dump_chunk_rows,
                 filter=feed.config.filter,
+                pace=feed.pace(),
             ),
             feed.manifest(order.source),
             self._executor,

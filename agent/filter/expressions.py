@@ -29,11 +29,11 @@ _LENGTH_MAX: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A parsed condition. ``columns``: the names that it reads, as written."""
+    """A parsed condition. ``columns``: the names that it reads, as written. ``tree``: of what ``_KNOWN`` lists."""
 
     text: str
     columns: tuple[str, ...]
-    _tree: exp.Expr
+    tree: exp.Expr
 
     def matches(self, rows: pa.RecordBatch) -> Mask:
         """Return a mask of the rows for which the condition is true; NULL is not true.
@@ -41,7 +41,7 @@ class Expression:
         :raises FilterError: it cannot be evaluated over columns of these types.
         """
         try:
-            value = _evaluate(self._tree, rows)
+            value = _evaluate(self.tree, rows)
             if not isinstance(value, pa.Array):
                 value = pa.repeat(value, rows.num_rows)
             found = pc.fill_null(value.cast(pa.bool_()), False)

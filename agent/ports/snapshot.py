@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from agent.pacing import Pace
 from agent.ports.sink import Sink, StagedFile
 from agent.rows.schema import TableSchema
 from reactor.ids import Ts
@@ -19,7 +20,7 @@ class DumpOrder:
 
     ``epoch`` is the order's number (``UnitRecord.epoch``) and grows with every run. ``log``: the position of the
     changefeed's existing log, which the dumped tables join afterwards; nothing permanent is then created at the source.
-    None: the stream will begin where the dump does.
+    None: the stream will begin where the dump does. ``pace``: None: as fast as it goes.
     """
 
     tables: tuple[TableRecord, ...]
@@ -31,6 +32,12 @@ class DumpOrder:
     chunk_rows: int = 250_000
     #: chunks read concurrently, each over its own connection
     parallel: int = 4
+    pace: Pace | None = None
+
+    @property
+    def rows_at_once(self) -> int:
+        """The rows of a chunk: fewer than ``chunk_rows`` where reading is limited."""
+        return self.pace.chunk_rows(self.chunk_rows) if self.pace else self.chunk_rows
 
 
 class Chunks(Protocol):
@@ -84,16 +91,28 @@ def is_complete(table: TablePlan, done: Mapping[tuple[int, int], DoneChunk]) -> 
     return all((table.record.table_id, number) in done for number in range(table.chunks.count))
 
 
+def is_undivided(order: DumpOrder, table: TablePlan) -> bool:
+    """Return whether reading is limited, and the table's chunks are too large to be read at once: it cannot be divided,
+    or was divided before."""
+    is_limited = order.pace is not None and order.pace.is_limited
+    return is_limited and table.chunks.rows > 2 * table.chunks.count * order.rows_at_once
+
+
 class DumpSession(Protocol):
     """One run of a dump at its source."""
 
     @property
     def plan(self) -> Plan: ...
 
+    def is_paced(self, table: TablePlan) -> bool:
+        """Return whether ``stage`` itself keeps to the order's pace, row by row; if not, whoever calls it has to."""
+        ...
+
     def stage(self, table: TablePlan, number: int, chunk_id: str) -> tuple[StagedFile, ...]:
         """Read one chunk and let the sink stage it. Blocking; called from several threads.
 
         :raises WeirError: the source or the sink failed; nothing of the chunk counts.
+        :raises agent.pacing.ReadingStopped: so was the run, while this waited.
         """
         ...
 

@@ -201,6 +201,26 @@ class SumsRanges(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsSome(Protocol):
+    """A comparison snapshot whose server finds rows by a condition, and by their keys."""
+
+    def read_where(self, schema: TableSchema, condition: str) -> Iterator[pa.RecordBatch]:
+        """The rows for which the condition is true. It is of the language of ``agent.filter.expressions``.
+
+        :raises agent.errors.FilterError: it is not, or names a column that is none.
+        :raises SourceError: the server refuses it, as it does not fit the columns.
+        """
+        ...
+
+    def read_keys(self, schema: TableSchema, keys: pa.Table) -> Iterator[pa.RecordBatch]:
+        """The rows that have these keys, in the source's types.
+
+        :raises SourceConfigError: rows cannot be asked for by columns of such types.
+        """
+        ...
+
+
 class Dumper(Protocol):
     """How this kind of source is dumped; driven by ``agent.units.dump``."""
 

@@ -4,20 +4,22 @@ Several threads each run one small Spark job; the main thread hands out chunks, 
 finished ones at most once a second. A table that cannot be copied (a value that its key cannot represent, a statement
 that the source rejects) is skipped: its other chunks are not read, and all other tables are copied. If the run fails or
 is stopped, it waits for the chunks being read, so that none is lost and nothing runs afterwards. A table that may have
-ended the process of an earlier run is read last, and alone (``agent.units.dump_attempts``).
+ended the process of an earlier run is read last, and alone (``agent.units.dump_attempts``). Where reading is limited,
+chunks are small, and are handed out as the limit allows: no task waits on an executor, whose cores others need.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event
 from typing import Final
 
 import structlog
 
 from agent.errors import SourceUnreachableError, StatementRefusedError
+from agent.pacing import Pace, ReadingStopped
 from agent.ports.snapshot import DoneChunk, DoneChunks, DumpOrder, DumpSession, TablePlan
 from agent.units.dump_attempts import ENDED_CAPTURES, DumpAttempts
 from agent.units.manifest import Manifest
@@ -36,6 +38,8 @@ class _Attempt:
     table: TablePlan
     number: int
     attempt: int = 1
+    #: how many rows it was thought to have, which are paid for beforehand; 0: whoever reads it pays
+    cost: int = 0
 
 
 class ChunkRun:
@@ -45,6 +49,7 @@ class ChunkRun:
         self._order = order
         self._session = session
         self._manifest = manifest
+        self._pace = order.pace or Pace()
         self._running: dict[Future[DoneChunk], _Attempt] = {}
         self._failure: BaseException | None = None
         self._unrecorded: list[DoneChunk] = []
@@ -71,8 +76,7 @@ class ChunkRun:
         try:
             with ThreadPoolExecutor(self._order.parallel, thread_name_prefix="weir-dump") as threads:
                 while self._start(threads, waiting, is_stopped=stopped.is_set()):
-                    finished, _ = wait(self._running, timeout=_RECORD_PERIOD_S, return_when=FIRST_COMPLETED)
-                    for future in finished:
+                    for future in self._finished(stopped):
                         self._take(future, waiting, done)
                         on_done()
                     self._record(is_last=False)
@@ -85,8 +89,9 @@ class ChunkRun:
             raise self._failure
 
     def _start(self, threads: ThreadPoolExecutor, waiting: deque[_Attempt], *, is_stopped: bool) -> bool:
-        """Keep all threads busy; return False when nothing runs any more."""
-        while waiting and not is_stopped and self._failure is None and len(self._running) < self._order.parallel:
+        """Keep all threads busy, as far as the pace allows; return False when nothing runs any more, or will."""
+        goes_on = not is_stopped and self._failure is None
+        while waiting and goes_on and len(self._running) < self._order.parallel and not self._pace.seconds_left():
             table_id = waiting[0].table.record.table_id
             running = {attempt.table.record.table_id for attempt in self._running.values()}
             if not self._attempts.may_begin(table_id, running):
@@ -94,16 +99,36 @@ class ChunkRun:
             attempt = waiting.popleft()
             if table_id not in self._refused:
                 self._attempts.begin(table_id, running, (one.table.record.table_id for one in waiting))
+            attempt = replace(attempt, cost=self._cost(attempt.table))
+            self._pace.spend(attempt.cost)
             self._running[threads.submit(self._stage, attempt)] = attempt
-        return bool(self._running)
+        return bool(self._running) or (bool(waiting) and goes_on)
+
+    def _cost(self, table: TablePlan) -> int:
+        is_free = table.record.table_id in self._refused or self._session.is_paced(table)
+        return 0 if is_free else max(table.chunks.rows // table.chunks.count, 1)
+
+    def _finished(self, stopped: Event) -> "Iterable[Future[DoneChunk]]":
+        """Wait for a chunk, or until more may be read, but not past the next record."""
+        timeout_s = min(self._pace.seconds_left() or _RECORD_PERIOD_S, _RECORD_PERIOD_S)
+        if not self._running:
+            stopped.wait(timeout_s)
+            return ()
+        finished, _ = wait(self._running, timeout=timeout_s, return_when=FIRST_COMPLETED)
+        return finished
 
     def _take(self, future: "Future[DoneChunk]", waiting: deque[_Attempt], done: DoneChunks) -> None:
         attempt = self._running.pop(future)
         error = future.exception()
         if error is None:
             chunk = future.result()
+            if attempt.cost:
+                # what a filter left out was read too, so fewer rows than estimated are no reason to read faster
+                self._pace.spend(max(sum(file.rows for file in chunk.files) - attempt.cost, 0))
             done[chunk.table_id, chunk.number] = chunk
             self._unrecorded.append(chunk)
+        elif isinstance(error, ReadingStopped):
+            pass  # a part of a chunk is none
         elif self._is_worth_another(error, attempt):
             _log.warning(
                 "chunk failed", table=attempt.table.schema.qualified_name, chunk=attempt.number, error=str(error)

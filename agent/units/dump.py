@@ -10,15 +10,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import anyio
-import anyio.to_thread
-
+from agent.pacing import run_stoppable
 from agent.ports.executor import Executor
 from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, is_complete
 from agent.ports.source import Dumper, Position
 from agent.units.chunk_run import ChunkRun
 from agent.units.manifest import Manifest
-from reactor.errors import WeirError
 from reactor.records.changefeed import TableRecord
 
 
@@ -51,28 +48,14 @@ class DumpUnit:
         self._manifest = manifest
         self._executor = executor
         self._on_progress = on_progress
-        self._stopped = threading.Event()
+        self._stopped = order.pace.stopped if order.pace else threading.Event()
 
     async def run(self) -> DumpProgress:
         """Run the dump. When cancelled, wait for the chunks being read; then nothing runs any more.
 
         :raises WeirError: it cannot continue; finished chunks are kept for the next run.
         """
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._stop_on_cancel)
-            try:
-                return await anyio.to_thread.run_sync(self.run_blocking)
-            except WeirError as error:
-                failure = error  # raised below: the task group would wrap it
-            finally:
-                tasks.cancel_scope.cancel()
-        raise failure
-
-    async def _stop_on_cancel(self) -> None:
-        try:
-            await anyio.sleep_forever()
-        finally:
-            self._stopped.set()
+        return await run_stoppable(self.run_blocking, self._stopped)
 
     def run_blocking(self) -> DumpProgress:
         """Run in the caller's thread."""

@@ -15,10 +15,11 @@ from anyio import CapacityLimiter, to_thread
 
 from capture.api.client import Client
 from capture.api.connection import Connection
-from capture.api.inputs import Config, spec_of
+from capture.api.inputs import Config, model_of, spec_of
 from capture.api.port import (
     CheckView,
     Cluster,
+    DiffAsked,
     RepairAsked,
     TableDiff,
     TableRepair,
@@ -92,10 +93,13 @@ class Changefeeds:
     async def remove(self, changefeed_id: str) -> None:
         await self._answer(lambda here: here.remove(changefeed_id), lambda owner: owner.remove(changefeed_id))
 
-    async def resync_table(self, changefeed_id: str, table: str) -> TableResyncView:
+    async def resync_table(
+        self, changefeed_id: str, table: str, *, rows_per_second: int | None = None
+    ) -> TableResyncView:
         """Copy a table (schema.name) again from its source, while all others flow."""
         return await self._answer(
-            lambda here: here.resync_table(changefeed_id, table), lambda owner: owner.resync_table(changefeed_id, table)
+            lambda here: here.resync_table(changefeed_id, table, rows_per_second=rows_per_second),
+            lambda owner: owner.resync_table(changefeed_id, table, rows_per_second=rows_per_second),
         )
 
     async def cancel_resync(self, changefeed_id: str, table: str) -> TableResyncView:
@@ -136,15 +140,29 @@ class Changefeeds:
             lambda here: here.remove_table(changefeed_id, table), lambda owner: owner.remove_table(changefeed_id, table)
         )
 
-    async def diff(self, changefeed_id: str) -> builtins.list[TableDiff]:
-        """Compare source and sink, table by table, at one position."""
-        return await self._answer(lambda here: here.diff(changefeed_id), lambda owner: owner.diff(changefeed_id))
+    async def diff(
+        self, changefeed_id: str, *, sample: float = 1.0, rows_per_second: int | None = None
+    ) -> builtins.list[TableDiff]:
+        """Compare source and sink, table by table, at one position; ``sample``: such a share of each, at random."""
+        asked = model_of(DiffAsked, sample=sample, rows_per_second=rows_per_second)
+        return await self._answer(
+            lambda here: here.diff(changefeed_id, asked), lambda owner: owner.diff(changefeed_id, asked)
+        )
 
     async def repair(
-        self, changefeed_id: str, *, tables: Sequence[str] = (), dry_run: bool = False
+        self,
+        changefeed_id: str,
+        *,
+        tables: Sequence[str] = (),
+        dry_run: bool = False,
+        where: str = "",
+        rows_per_second: int | None = None,
     ) -> builtins.list[TableRepair]:
-        """Make rows of the sink equal to the source's, of some tables or all; ``dry_run``: only say which."""
-        asked = RepairAsked(tables=tuple(tables), dry_run=dry_run)
+        """Make rows of the sink equal to the source's, of some tables or all; ``dry_run``: only say which. ``where``:
+        of one table only those whose keys match a condition on either side."""
+        asked = model_of(
+            RepairAsked, tables=tuple(tables), dry_run=dry_run, where=where, rows_per_second=rows_per_second
+        )
         return await self._answer(
             lambda here: here.repair(changefeed_id, asked), lambda owner: owner.repair(changefeed_id, asked)
         )

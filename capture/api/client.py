@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 from pydantic import BaseModel
@@ -110,8 +110,12 @@ class Client:
         body = {"table": table} | ({} if spans is None else {"spans": spans})
         return self._one(views.CutView, _path(changefeed_id, "split"), method="POST", body=body)
 
-    def resync_table(self, changefeed_id: str, table: str) -> views.TableResyncView:
-        body = {"table": table}
+    def resync_table(
+        self, changefeed_id: str, table: str, *, rows_per_second: int | None = None
+    ) -> views.TableResyncView:
+        body: dict[str, object] = {"table": table}
+        if rows_per_second is not None:
+            body["rows_per_second"] = rows_per_second
         return self._one(views.TableResyncView, _path(changefeed_id, "resync_table"), method="POST", body=body)
 
     def cancel_resync(self, changefeed_id: str, table: str) -> views.TableResyncView:
@@ -162,13 +166,15 @@ class Client:
     def sync_points(self, changefeed_id: str) -> "_Views[SyncPoint]":
         return self._many(SyncPoint, _path(changefeed_id, "sync_points"))
 
-    def diff(self, changefeed_id: str) -> "_Views[views.TableDiff]":
+    def diff(self, changefeed_id: str, asked: views.DiffAsked = views.WHOLE) -> "_Views[views.TableDiff]":
         """Takes as long as reading both sides takes."""
-        return self._many(views.TableDiff, _path(changefeed_id, "diff"), unlimited=True)
+        wishes = urlencode(asked.model_dump(mode="json", exclude_defaults=True))
+        path = _path(changefeed_id, f"diff?{wishes}" if wishes else "diff")
+        return self._many(views.TableDiff, path, unlimited=True)
 
     def repair(self, changefeed_id: str, asked: views.RepairAsked) -> "_Views[views.TableRepair]":
         """As ``diff``."""
-        body = asked.model_dump(mode="json")
+        body = asked.model_dump(mode="json", exclude_defaults=True)
         return self._many(views.TableRepair, _path(changefeed_id, "repair"), method="POST", body=body, unlimited=True)
 
     def captures(self) -> "_Views[views.CaptureView]":

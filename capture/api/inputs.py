@@ -5,7 +5,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from capture.api.port import ChangefeedSpec
 from capture.config import changefeed_config, load_changefeed_config
@@ -16,6 +16,7 @@ from reactor.records.changefeed import ChangefeedConfig, Mode, SinkMode
 Config = ChangefeedConfig | Mapping[str, Any] | Path | str | None
 
 E = TypeVar("E", bound=StrEnum)
+M = TypeVar("M", bound=BaseModel)
 
 
 def spec_of(
@@ -42,8 +43,15 @@ def spec_of(
             config=config_of(config),
         )
     except ValidationError as error:
-        wrong = error.errors(include_input=False, include_url=False)[0]
-        raise ConfigError(f"{'.'.join(map(str, wrong['loc']))} is wrong: {wrong['msg']}; correct it") from None
+        raise _wrong(error) from None
+
+
+def model_of(kind: type[M], **fields: object) -> M:
+    """:raises ConfigError: one of the fields is wrong."""
+    try:
+        return kind(**fields)
+    except ValidationError as error:
+        raise _wrong(error) from None
 
 
 def config_of(config: Config) -> ChangefeedConfig:
@@ -63,3 +71,8 @@ def one_of(kind: type[E], value: E | str, name: str) -> E:
         return kind(value)
     except ValueError:
         raise ConfigError(f"{name} is {value!r}; use one of {', '.join(kind)}") from None
+
+
+def _wrong(error: ValidationError) -> ConfigError:
+    wrong = error.errors(include_input=False, include_url=False)[0]
+    return ConfigError(f"{'.'.join(map(str, wrong['loc']))} is wrong: {wrong['msg']}; correct it")

@@ -12,6 +12,7 @@ from typing import Annotated, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from reactor.ids import MAX_TS
+from reactor.records.base import RowsPerSecond
 from reactor.records.changefeed import ChangefeedConfig, Mode, SinkMode
 from reactor.records.sync_point import SyncPoint
 from reactor.views import ChangefeedView, TableView, View
@@ -85,7 +86,8 @@ class TableDiff(View):
     """Source and sink of one table at one Ts. ``differences``: the first few keys that differ, and how.
 
     ``waiting``: why the table is not at that Ts, and was not compared. ``by_rows``: why rows were compared instead of
-    checksums; empty if checksums were.
+    checksums; empty if checksums were. ``share``: of the table that was compared, in ranges of its key; rows are those
+    of them.
     """
 
     table: str
@@ -96,13 +98,30 @@ class TableDiff(View):
     differences: tuple[str, ...] = ()
     waiting: str = ""
     by_rows: str = ""
+    share: float = 1.0
+
+
+class DiffAsked(View):
+    """``sample``: compare such a share of each table, in ranges of its key that are chosen at random.
+    ``rows_per_second``: to read from the source at most."""
+
+    sample: Annotated[float, Field(gt=0, le=1)] = 1.0
+    rows_per_second: RowsPerSecond | None = None
+
+
+#: all rows, as fast as it goes
+WHOLE = DiffAsked()
 
 
 class RepairAsked(View):
-    """``tables``: schema.name; none: all of the changefeed. ``dry_run``: only show what differs."""
+    """``tables``: schema.name; none: all of the changefeed. ``dry_run``: only show what differs. ``where``: a condition
+    over the columns of the one table; only rows whose keys match it, at the source or at the sink, are compared.
+    ``rows_per_second``: to read from the source at most."""
 
     tables: tuple[str, ...] = ()
     dry_run: bool = False
+    where: str = ""
+    rows_per_second: RowsPerSecond | None = None
 
 
 class KeyRepair(View):
@@ -314,8 +333,11 @@ class Cluster(Protocol):
         """Divide the table into ``spans`` spans (1 joins it), or as many as the captures can share evenly."""
         ...
 
-    async def resync_table(self, changefeed_id: str, table: str) -> TableResyncView:
-        """Copy a table again from its source, while all others flow; returns when the request is stored."""
+    async def resync_table(
+        self, changefeed_id: str, table: str, *, rows_per_second: int | None = None
+    ) -> TableResyncView:
+        """Copy a table again from its source, while all others flow; returns when the request is stored.
+        ``rows_per_second``: to read at most."""
         ...
 
     async def cancel_resync(self, changefeed_id: str, table: str) -> TableResyncView:
@@ -360,7 +382,7 @@ class Cluster(Protocol):
         """Return those that are kept, oldest first."""
         ...
 
-    async def diff(self, changefeed_id: str) -> "builtins.list[TableDiff]": ...
+    async def diff(self, changefeed_id: str, asked: DiffAsked = WHOLE) -> "builtins.list[TableDiff]": ...
 
     async def repair(self, changefeed_id: str, asked: RepairAsked) -> "builtins.list[TableRepair]":
         """Make rows of the sink equal to the source's."""

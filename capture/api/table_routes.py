@@ -4,6 +4,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict
 
 from capture.api import port as views
+from reactor.records.base import RowsPerSecond
 
 
 class TableBody(BaseModel):
@@ -12,6 +13,12 @@ class TableBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     table: str
+
+
+class ResyncBody(TableBody):
+    """``rows_per_second``: to read from the source at most; None: as fast as it goes."""
+
+    rows_per_second: RowsPerSecond | None = None
 
 
 class SkipBody(TableBody):
@@ -25,8 +32,8 @@ def table_routes(cluster: views.Cluster, prefix: str) -> APIRouter:
     router = APIRouter(prefix=f"{prefix}/changefeeds", tags=["tables"])
 
     @router.post("/{changefeed_id}/resync_table", status_code=202)
-    async def resync_table(changefeed_id: str, body: TableBody) -> views.TableResyncView:
-        return await cluster.resync_table(changefeed_id, body.table)
+    async def resync_table(changefeed_id: str, body: ResyncBody) -> views.TableResyncView:
+        return await cluster.resync_table(changefeed_id, body.table, rows_per_second=body.rows_per_second)
 
     @router.post("/{changefeed_id}/cancel_resync", status_code=202)
     async def cancel_resync(changefeed_id: str, body: TableBody) -> views.TableResyncView:

@@ -21,9 +21,9 @@ from capture.cli.certs import certs_app
 from capture.cli.changefeed import changefeed_app
 from capture.cli.kernels import kernels_app
 from capture.cli.members import capture_app, owner_app
-from capture.cli.options import DEFAULT_SERVER, Id, Json, Server, add_credentials, client_of
+from capture.cli.options import DEFAULT_SERVER, WHERE_HELP, Id, Json, Rate, Server, add_credentials, client_of
 from capture.cli.secrets import secret_app
-from capture.cli.tables import table_app
+from capture.cli.tables import progress, table_app
 from capture.terminal import console
 from reactor.views import HeldView
 
@@ -241,18 +241,29 @@ def tables(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = Fals
             table.checkpoint_ts,
             tuple(f"{s.span} {s.capture} {s.state}" for s in table.spans),
             _held(table.held) if table.held else "",
+            progress(table.resync) if table.resync else "",
         )
         for table in found
     ]
-    console.print_table(("table", "key", "checkpoint", "spans", "held"), rows)
+    console.print_table(("table", "key", "checkpoint", "spans", "held", "copied again"), rows)
     return None
 
 
 @app.command()
-def diff(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False) -> int:
+def diff(
+    changefeed_id: Id,
+    sample: Annotated[float, typer.Option(min=0, max=1, help="Compare such a share of each table, at random.")] = 1.0,
+    rows_per_second: Rate = None,
+    server: Server = DEFAULT_SERVER,
+    json: Json = False,
+) -> int:
     """Compare source and sink at one Ts, table by table; exit 0 only if all are compared and equal."""
+    from capture.api.inputs import model_of
+    from capture.api.port import DiffAsked
+
+    asked = model_of(DiffAsked, sample=sample, rows_per_second=rows_per_second)
     with client_of(server) as client, console.waiting("comparing source and sink"):
-        found = client.diff(changefeed_id)
+        found = client.diff(changefeed_id, asked)
     equal, waiting = all(table.equal for table in found), sum(bool(table.waiting) for table in found)
     if json:
         console.print_json({"equal": equal, "waiting": waiting, "tables": found})
@@ -265,6 +276,8 @@ def diff(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False)
         ]
         console.print_table(("table", "equal", "source rows", "sink rows", "first differences"), rows)
         for table in found:
+            if table.share < 1:
+                console.print_line(f"{table.table} compared in part: {table.share:.1%} of the ranges of its key")
             if table.by_rows:
                 console.print_line(f"{table.table} compared by rows: {table.by_rows}")
         if waiting:
@@ -278,13 +291,24 @@ def repair(
     table: Annotated[list[str] | None, typer.Option(help="schema.name; none: all tables")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the rows that differ.")] = False,
     parquet: Annotated[Path | None, typer.Option(help="Write what is shown to this Parquet file too.")] = None,
+    where: Annotated[str, typer.Option(help=WHERE_HELP)] = "",
+    rows_per_second: Rate = None,
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> int:
     """Make the rows of the sink that differ equal to the source's; exit 0 only if nothing was left out."""
     from capture.cli import repairs
 
-    return repairs.repair(changefeed_id, table or [], dry_run=dry_run, parquet=parquet, server=server, json=json)
+    return repairs.repair(
+        changefeed_id,
+        table or [],
+        dry_run=dry_run,
+        server=server,
+        json=json,
+        parquet=parquet,
+        where=where,
+        rows_per_second=rows_per_second,
+    )
 
 
 @app.command()

@@ -21,6 +21,11 @@ Id = Annotated[
     typer.Option("--changefeed-id", "-c", help="Letters and digits, joined by hyphens.", callback=parse_changefeed_id),
 ]
 
+Rate = Annotated[
+    int | None, typer.Option("--rows-per-second", min=100, help="Rows to read from the source in a second, at most.")
+]
+WHERE_HELP = "Only rows whose keys match this condition, at the source or at the sink; see docs/operating.md."
+
 
 class Credentials:
     """The values of this command's ``--token-file`` and ``--ca-file``; empty: not given."""

@@ -12,14 +12,23 @@ _SHOWN = 100
 
 
 def repair(
-    changefeed_id: str, tables: Sequence[str], *, dry_run: bool, parquet: Path | None, server: str, json: bool
+    changefeed_id: str,
+    tables: Sequence[str],
+    *,
+    dry_run: bool,
+    server: str,
+    json: bool,
+    parquet: Path | None = None,
+    where: str = "",
+    rows_per_second: int | None = None,
 ) -> int:
     """The exit code: 0 only if no table was left out, and (dry run) nothing differs.
 
     :raises ConfigError: the file cannot be written.
     """
+    asked = RepairAsked(tables=tuple(tables), dry_run=dry_run, where=where, rows_per_second=rows_per_second)
     with client_of(server) as client, console.waiting("comparing source and sink"):
-        found = client.repair(changefeed_id, RepairAsked(tables=tuple(tables), dry_run=dry_run))
+        found = client.repair(changefeed_id, asked)
     if parquet is not None:
         _write(found, parquet)
     keys = sum(len(one.keys) for one in found)

@@ -5,13 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from capture.cli.options import DEFAULT_SERVER, Id, Json, Server, client_of
+from capture.cli.options import DEFAULT_SERVER, WHERE_HELP, Id, Json, Rate, Server, client_of
+from capture.errors import ConfigError
 from capture.terminal import console
 from reactor.ids import MAX_TS
 
 if TYPE_CHECKING:
     from capture.api.client import Client
     from capture.api.port import TableStepView
+    from reactor.views import ResyncView
 
 Table = Annotated[str, typer.Option(help="schema.name")]
 
@@ -25,13 +27,22 @@ def resync(
     changefeed_id: Id,
     table: Table,
     cancel: Annotated[bool, typer.Option(help="Give a resync up: the table is left as it is, and continues.")] = False,
+    where: Annotated[str, typer.Option(help=WHERE_HELP)] = "",
+    rows_per_second: Rate = None,
     wait: Annotated[bool, typer.Option(help="Return when the table flows again, with 1 if it is held.")] = False,
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> int:
-    """Copy a table again from its source, and put the copy in its place, while all others flow."""
+    """Copy a table again from its source, and put the copy in its place, while all others flow; or only some rows."""
+    if where:
+        return _resync_rows(
+            changefeed_id, table, where, cancel=cancel, rows_per_second=rows_per_second, server=server, json=json
+        )
     with client_of(server) as client:
-        asked = (client.cancel_resync if cancel else client.resync_table)(changefeed_id, table)
+        if cancel:
+            asked = client.cancel_resync(changefeed_id, table)
+        else:
+            asked = client.resync_table(changefeed_id, table, rows_per_second=rows_per_second)
         is_well = not wait or cancel or _flows(client, changefeed_id, table)
     if json:
         console.print_json(asked)
@@ -42,6 +53,26 @@ def resync(
     else:
         console.print_line(f"{table} is copied again; `weir changefeed query -c {changefeed_id}` shows how far it is")
     return 0 if is_well else 1
+
+
+def _resync_rows(
+    changefeed_id: str,
+    table: str,
+    where: str,
+    *,
+    cancel: bool,
+    rows_per_second: int | None,
+    server: str,
+    json: bool,
+) -> int:
+    """Make the rows that match equal to the source's; nothing of it goes on afterwards."""
+    from capture.cli import repairs
+
+    if cancel:
+        raise ConfigError("a resync of some rows ends with its command, and cannot be cancelled by another one")
+    return repairs.repair(
+        changefeed_id, [table], dry_run=False, server=server, json=json, where=where, rows_per_second=rows_per_second
+    )
 
 
 @table_app.command("add")
@@ -129,9 +160,23 @@ def _joins(client: "Client", changefeed_id: str, table: str) -> bool:
 
 def _flows(client: "Client", changefeed_id: str, table: str) -> bool:
     """Wait until the table is no longer being copied; return whether it flows then."""
-    with console.waiting("copying"):
+    with console.waiting("copying") as show:
         while True:
             view = client.query(changefeed_id)
-            if not any(resync.table == table for resync in view.resyncs):
+            found = next((resync for resync in view.resyncs if resync.table == table), None)
+            if found is None:
                 return all(held.table != table for held in view.held)
+            show(progress(found))
             Event().wait(_POLL_S)
+
+
+def progress(resync: "ResyncView") -> str:
+    """Return how far a copy is, in one line."""
+    words = resync.stage
+    if resync.rows_total:
+        words += f", {resync.rows_done:,} of {resync.rows_total:,} rows"
+    if resync.rows_per_second is not None:
+        words += f", {resync.rows_per_second:,.0f} rows/s"
+    if resync.seconds_left is not None:
+        words += f", {resync.seconds_left:.0f} s left"
+    return words + (f"; {resync.code}: {resync.message}" if resync.code else "")

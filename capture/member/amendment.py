@@ -63,10 +63,14 @@ class TableAmendments(ABC):
     async def tables(self, changefeed_id: str) -> "builtins.list[TableView]":
         return [*(await self.query(changefeed_id)).tables]
 
-    async def resync_table(self, changefeed_id: str, table: str) -> views.TableResyncView:
+    async def resync_table(
+        self, changefeed_id: str, table: str, *, rows_per_second: int | None = None
+    ) -> views.TableResyncView:
         table_id = await self.table_id(changefeed_id, table)
         refuse_resync((await self.query(changefeed_id)).sink)
-        await self.ask(jobs.ResyncTable(_NO_JOB, ChangefeedId(changefeed_id), table_id))
+        await self.ask(
+            jobs.ResyncTable(_NO_JOB, ChangefeedId(changefeed_id), table_id, rows_per_second=rows_per_second)
+        )
         return views.TableResyncView(changefeed_id=changefeed_id, table=table)
 
     async def cancel_resync(self, changefeed_id: str, table: str) -> views.TableResyncView:

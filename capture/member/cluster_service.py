@@ -264,12 +264,12 @@ class ClusterService(TableAmendments):
             "`weir capture list` shows which there are"
         )
 
-    async def diff(self, changefeed_id: str) -> "builtins.list[views.TableDiff]":
+    async def diff(self, changefeed_id: str, asked: views.DiffAsked = views.WHOLE) -> "builtins.list[views.TableDiff]":
         """Hold all spans at one Ts, compare, and release them.
 
         :raises JobRefusedError: the changefeed does not run.
         """
-        return await comparison.compare(self, self._capture.data_plane, self.info_of(changefeed_id))
+        return await comparison.compare(self, self._capture.data_plane, self.info_of(changefeed_id), asked)
 
     async def repair(self, changefeed_id: str, asked: views.RepairAsked) -> "builtins.list[views.TableRepair]":
         return await comparison.repair(self, self._capture.data_plane, self.info_of(changefeed_id), asked)

@@ -19,7 +19,7 @@ from reactor.ids import ChangefeedId
 from reactor.records.changefeed import TableRecord
 from reactor.records.resync import ResyncStage
 from reactor.state import ClusterState
-from reactor.views import ChangefeedView
+from reactor.views import ChangefeedView, ResyncView
 
 #: how soon an unwanted copy ends
 _POLL_S = 0.5
@@ -45,12 +45,22 @@ class CopyProgress:
         self.rows_done, self.rows_total, self.bytes_done = at.rows_done, at.rows_total, at.bytes_done
 
     @property
-    def seconds_left(self) -> float | None:
-        """Estimate from the average speed; None if unknown."""
+    def rows_per_second(self) -> float | None:
+        """The average of this run; None if nothing was done yet."""
         if self.began is None or self.rows_done <= self.began[0]:
             return None
         rows, since = self.began
-        return max(self.rows_total - self.rows_done, 0) * (time.monotonic() - since) / (self.rows_done - rows)
+        return (self.rows_done - rows) / max(time.monotonic() - since, 1e-6)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimate from the average speed; None if unknown."""
+        speed = self.rows_per_second
+        return None if speed is None else max(self.rows_total - self.rows_done, 0) / speed
+
+    def shown(self, view: ResyncView) -> ResyncView:
+        known = {name: getattr(self, name) for name in ("rows_done", "rows_total", "seconds_left", "rows_per_second")}
+        return view.model_copy(update=known)
 
 
 class Copies:
@@ -66,7 +76,7 @@ class Copies:
         """
         place = changefeed, question.table.table_id
         progress = self.progress[place] = CopyProgress()
-        order = CopyOrder(question.table, question.number, question.epoch, question.log)
+        order = CopyOrder(question.table, question.number, question.epoch, question.log, question.rows_per_second)
         failure: WeirError | None = None
         copied: TableCopied | None = None
         try:
@@ -103,9 +113,13 @@ def with_progress(view: ChangefeedView, copies: Mapping[CopyPlace, CopyProgress]
     """Add the progress of the changefeed's copies on this capture."""
     if not view.resyncs:
         return view
-    shown = []
-    for resync in view.resyncs:
+
+    def shown(resync: ResyncView) -> ResyncView:
         at = copies.get((ChangefeedId(view.id), resync.table_id))
-        known = {} if at is None else {name: getattr(at, name) for name in ("rows_done", "rows_total", "seconds_left")}
-        shown.append(resync.model_copy(update=known))
-    return view.model_copy(update={"resyncs": tuple(shown)})
+        return resync if at is None else at.shown(resync)
+
+    tables = tuple(
+        table if table.resync is None else table.model_copy(update={"resync": shown(table.resync)})
+        for table in view.tables
+    )
+    return view.model_copy(update={"resyncs": tuple(map(shown, view.resyncs)), "tables": tables})

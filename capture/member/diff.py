@@ -13,17 +13,30 @@ in progress) is detected, and so is a lost hold (the changefeed restarted): then
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio
+import structlog
+from anyio import CapacityLimiter
 
 from agent.errors import SinkFencedError
+from agent.feeds import diff
+from agent.feeds.paced import paced_snapshot
+from agent.feeds.repair import repair_table
+from agent.feeds.runtime import Feed
+from agent.filter import expressions
+from agent.pacing import Pace, run_stoppable
+from agent.ports.executor import Executor
+from agent.ports.source import ComparisonSnapshot
 from capture.api import port as views
 from capture.errors import JobRefusedError
 from capture.member import arrival
 from owner import jobs
 from owner.progress.units import tables_of
-from reactor.ids import ChangefeedId, Ts
+from owner.scheduler.spans import even_spans
+from reactor.ids import ChangefeedId, TableSpan, Ts
 from reactor.records.changefeed import ChangefeedInfo, TableRecord, UnitRecord
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
@@ -31,6 +44,8 @@ from reactor.views import ChangefeedView
 
 if TYPE_CHECKING:
     from capture.member.services import DataPlane
+
+_log = structlog.get_logger()
 
 _ATTEMPTS = 5
 _HOLD_S = 600.0
@@ -47,12 +62,12 @@ class Comparison(Protocol):
     @property
     def ts(self) -> Ts: ...
 
-    async def run(self, ids: Collection[int]) -> list[views.TableDiff]:
+    async def run(self, ids: Collection[int], asked: views.DiffAsked) -> list[views.TableDiff]:
         """Compare some of the tables."""
         ...
 
     async def repair(
-        self, ids: Collection[int], partitionings: Mapping[int, TablePartitioning], *, dry_run: bool
+        self, ids: Collection[int], partitionings: Mapping[int, TablePartitioning], asked: views.RepairAsked
     ) -> list[views.TableRepair]:
         """Make rows of some of the tables equal. :raises SinkFencedError: the sink is further than the source was."""
         ...
@@ -72,14 +87,16 @@ class OwnerQueries(Protocol):
     def head_of(self, changefeed_id: str) -> LogHead: ...
 
 
-async def compare(operations: OwnerQueries, data_plane: "DataPlane", info: ChangefeedInfo) -> list[views.TableDiff]:
+async def compare(
+    operations: OwnerQueries, data_plane: "DataPlane", info: ChangefeedInfo, asked: views.DiffAsked = views.WHOLE
+) -> list[views.TableDiff]:
     """Compare table by table.
 
     :raises JobRefusedError: the changefeed is not replicating, or its tables are not known in time.
     """
 
     async def work(snapshot: "Comparison", ids: Collection[int]) -> tuple[list[views.TableDiff], bool]:
-        found = await snapshot.run(ids)
+        found = await snapshot.run(ids, asked)
         return found, all(one.equal for one in found)
 
     found, waiting = await _at_one_ts(operations, data_plane, info, work)
@@ -92,7 +109,12 @@ async def repair(
     """Make rows of the sink equal to the source's, table by table; with ``dry_run`` only say which.
 
     :raises JobRefusedError: as for ``compare``; also a table that there is none of.
+    :raises FilterError: the condition cannot be read.
     """
+    if asked.where:
+        if len(asked.tables) != 1:
+            raise JobRefusedError("a condition is over the columns of one table; name that table")
+        expressions.parse(asked.where)
     unit = operations.unit_of(info.id)
     there = {f"{table.schema_name}.{table.name}" for table in unit.tables} if unit else set()
     if unit and (unknown := sorted(set(asked.tables) - there)):
@@ -101,7 +123,7 @@ async def repair(
     async def work(snapshot: "Comparison", ids: Collection[int]) -> tuple[list[views.TableRepair], bool]:
         names = {table.table_id: f"{table.schema_name}.{table.name}" for table in _tables(operations, info.id)}
         wanted = frozenset(id for id in ids if not asked.tables or names[id] in asked.tables)
-        found = await snapshot.repair(wanted, operations.cuts_of(info.id), dry_run=asked.dry_run)
+        found = await snapshot.repair(wanted, operations.cuts_of(info.id), asked)
         return found, not asked.dry_run  # the sink refuses what is of an earlier Ts than its own
 
     found, waiting = await _at_one_ts(operations, data_plane, info, work)
@@ -225,3 +247,62 @@ async def _is_at(operations: OwnerQueries, changefeed: ChangefeedId, ts: Ts, ids
     view = await arrival.running(operations, changefeed)
     flowing = {table.table_id: table.spans for table in view.tables if table.held is None and table.spans}
     return all(id in flowing and all(span.checkpoint_ts == ts for span in flowing[id]) for id in ids)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotComparison:
+    """``Comparison`` of a snapshot of the source with the sink. ``limiter``: of its threads."""
+
+    feed: Feed
+    tables: Sequence[TableRecord]
+    snapshot: ComparisonSnapshot
+    executor: Executor
+    limiter: CapacityLimiter
+
+    @property
+    def ts(self) -> Ts:
+        return self.snapshot.ts
+
+    async def run(self, ids: Collection[int], asked: views.DiffAsked) -> list[views.TableDiff]:
+        pace = self.feed.pace(asked.rows_per_second)
+        return await run_stoppable(partial(self._compare, ids, asked.sample, pace), pace.stopped, limiter=self.limiter)
+
+    async def repair(
+        self, ids: Collection[int], partitionings: Mapping[int, TablePartitioning], asked: views.RepairAsked
+    ) -> list[views.TableRepair]:
+        spans = {id: even_spans(id, partitionings[id].spans if id in partitionings else 1) for id in ids}
+        pace = self.feed.pace(asked.rows_per_second)
+        return await run_stoppable(partial(self._repair, spans, asked, pace), pace.stopped, limiter=self.limiter)
+
+    def _repair(
+        self, spans: Mapping[int, Sequence[TableSpan]], asked: views.RepairAsked, pace: Pace
+    ) -> list[views.TableRepair]:
+        pushed, found = diff.Pushed(self.executor, self.feed.open_sink), []
+        snapshot = paced_snapshot(self.snapshot, pace)
+        for table in (table for table in self.tables if table.table_id in spans):
+            place = snapshot, self.feed.open_sink(), table, spans[table.table_id], self.feed.config.filter
+            done = repair_table(*place, pushed, is_trial=asked.dry_run, where=asked.where)
+            one = views.TableRepair(ts=self.ts, dry_run=asked.dry_run, **asdict(done))
+            if one.keys and not asked.dry_run:
+                _log.info("rows are repaired", changefeed=self.feed.id, table=one.table, keys=len(one.keys), ts=self.ts)
+            found.append(one)
+        return found
+
+    def _compare(self, ids: Collection[int], sample: float, pace: Pace) -> list[views.TableDiff]:
+        tables = [table for table in self.tables if table.table_id in ids]
+        pushed = diff.Pushed(self.executor, self.feed.open_sink)
+        snapshot, sink = paced_snapshot(self.snapshot, pace), self.feed.open_sink()
+        found = diff.compare_tables(snapshot, sink, tables, self.feed.config.filter, pushed, sample=sample)
+        return [
+            views.TableDiff(
+                table=one.table,
+                equal=one.equal,
+                source_rows=one.rows_source,
+                sink_rows=one.rows_sink,
+                ts=self.ts,
+                differences=one.differences,
+                by_rows=one.by_rows,
+                share=one.share,
+            )
+            for one in found
+        ]

@@ -4,9 +4,8 @@ They survive sessions. They also do what the cluster service needs from source a
 a changefeed is created, cleaning up after one is removed, and comparing tables.
 """
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -16,21 +15,19 @@ from anyio import CapacityLimiter, Lock, to_thread
 from agent import host_cache
 from agent.control.runtime import SpanRuntime
 from agent.errors import LogStorageMismatchError
-from agent.feeds import diff
-from agent.feeds.repair import repair_table
 from agent.feeds.runtime import ChangefeedRuntime, Feed
 from agent.health.guarded_runtime import GuardedRuntime
 from agent.health.health import Health
 from agent.health.probe import SelfTest
 from agent.log.storage import claim
 from agent.ports.executor import Executor
-from agent.ports.source import ComparisonSnapshot, Position
+from agent.ports.source import Position
 from agent.spark.executor import SparkExecutor
-from capture.api.port import ChangefeedSpec, TableDiff, TableRepair
+from capture.api.port import ChangefeedSpec
 from capture.config import ServerSettings
 from capture.member.asking import Answers
 from capture.member.copies import CopyPlace, CopyProgress
-from capture.member.diff import Comparison
+from capture.member.diff import Comparison, SnapshotComparison
 from capture.member.member_data_plane import LocalMemberDataPlane
 from capture.member.preflight import check_first, check_source_again, recorded
 from capture.member.processor_host import RuntimeFactory
@@ -38,9 +35,8 @@ from capture.security.key_mark import claim_key
 from capture.security.reach import Reach
 from capture.security.secrets import Keeper, resolve
 from owner import jobs
-from owner.scheduler.spans import even_spans
 from reactor import keys
-from reactor.ids import CaptureId, TableSpan, Ts
+from reactor.ids import CaptureId, Ts
 from reactor.messages import Liveness
 from reactor.records.capture import CaptureInfo
 from reactor.records.changefeed import ChangefeedInfo, TableRecord, UnitRecord
@@ -263,13 +259,13 @@ class LocalDataPlane:
     @asynccontextmanager
     async def comparison(
         self, info: ChangefeedInfo, tables: Sequence[TableRecord], head: LogHead
-    ) -> "AsyncIterator[_RealComparison]":
+    ) -> "AsyncIterator[SnapshotComparison]":
         feed = self.feed(info)
         log = Position(head.resolved_ts, head.position)
         take = partial(feed.open_source().snapshot, tables, log)
         snapshot = await to_thread.run_sync(take, limiter=self._heartbeat_budget)
         try:
-            yield _RealComparison(feed, tables, snapshot, self._spark, self._heartbeat_budget)
+            yield SnapshotComparison(feed, tables, snapshot, self._spark, self._heartbeat_budget)
         finally:
             snapshot.close()
 
@@ -337,55 +333,6 @@ class LocalDataPlane:
                         f"two captures began this cluster at once on different log storage ({uri} is one of them); "
                         "give all of them the same --log-storage"
                     )
-
-
-@dataclass(frozen=True, slots=True)
-class _RealComparison:
-    feed: Feed
-    tables: Sequence[TableRecord]
-    snapshot: ComparisonSnapshot
-    executor: Executor
-    limiter: CapacityLimiter
-
-    @property
-    def ts(self) -> Ts:
-        return self.snapshot.ts
-
-    async def run(self, ids: Collection[int]) -> list[TableDiff]:
-        return await to_thread.run_sync(self._compare, ids, limiter=self.limiter)
-
-    async def repair(
-        self, ids: Collection[int], partitionings: Mapping[int, TablePartitioning], *, dry_run: bool
-    ) -> list[TableRepair]:
-        spans = {id: even_spans(id, partitionings[id].spans if id in partitionings else 1) for id in ids}
-        return await to_thread.run_sync(self._repair, spans, dry_run, limiter=self.limiter)
-
-    def _repair(self, spans: Mapping[int, Sequence[TableSpan]], dry_run: bool) -> list[TableRepair]:
-        pushed, found = diff.Pushed(self.executor, self.feed.open_sink), []
-        for table in (table for table in self.tables if table.table_id in spans):
-            place = self.snapshot, self.feed.open_sink(), table, spans[table.table_id], self.feed.config.filter
-            one = TableRepair(ts=self.ts, dry_run=dry_run, **asdict(repair_table(*place, pushed, is_trial=dry_run)))
-            if one.keys and not dry_run:
-                _log.info("rows are repaired", changefeed=self.feed.id, table=one.table, keys=len(one.keys), ts=self.ts)
-            found.append(one)
-        return found
-
-    def _compare(self, ids: Collection[int]) -> list[TableDiff]:
-        tables = [table for table in self.tables if table.table_id in ids]
-        pushed = diff.Pushed(self.executor, self.feed.open_sink)
-        found = diff.compare_tables(self.snapshot, self.feed.open_sink(), tables, self.feed.config.filter, pushed)
-        return [
-            TableDiff(
-                table=one.table,
-                equal=one.equal,
-                source_rows=one.rows_source,
-                sink_rows=one.rows_sink,
-                ts=self.ts,
-                differences=one.differences,
-                by_rows=one.by_rows,
-            )
-            for one in found
-        ]
 
 
 def build_data_plane(settings: ServerSettings) -> DataPlane:

@@ -9,7 +9,7 @@ from typing import Protocol, Self, TypeVar
 from capture.api import port as views
 from capture.api.client import Client
 from capture.api.connection import Connection
-from capture.api.inputs import Config, config_of, one_of, spec_of
+from capture.api.inputs import Config, config_of, model_of, one_of, spec_of
 from capture.errors import CaptureNotEmptyError
 from capture.python import html
 from capture.python.moment import Moment
@@ -119,9 +119,10 @@ class LocalChangefeed:
     def rebalance(self) -> None:
         self._call(lambda client: client.rebalance(self.id))
 
-    def resync(self, table: str) -> views.TableResyncView:
-        """Copy a table (schema.name) again from its source, while all others flow."""
-        return self._call(lambda client: client.resync_table(self.id, table))
+    def resync(self, table: str, *, rows_per_second: int | None = None) -> views.TableResyncView:
+        """Copy a table (schema.name) again from its source, while all others flow. ``rows_per_second``: to read at
+        most."""
+        return self._call(lambda client: client.resync_table(self.id, table, rows_per_second=rows_per_second))
 
     def cancel_resync(self, table: str) -> views.TableResyncView:
         return self._call(lambda client: client.cancel_resync(self.id, table))
@@ -146,13 +147,25 @@ class LocalChangefeed:
         """Let a held table continue behind ``ts`` without the changes before; they are lost, hence ``confirmed``."""
         return self._call(lambda client: client.skip_table(self.id, table, ts, confirmed=confirmed))
 
-    def diff(self) -> list[views.TableDiff]:
-        """Compare source and sink, table by table, at one position."""
-        return self._call(lambda client: client.diff(self.id))
+    def diff(self, *, sample: float = 1.0, rows_per_second: int | None = None) -> list[views.TableDiff]:
+        """Compare source and sink, table by table, at one position. ``sample``: such a share of each table, in ranges
+        of its key that are chosen at random; ``rows_per_second``: to read from the source at most."""
+        asked = model_of(views.DiffAsked, sample=sample, rows_per_second=rows_per_second)
+        return self._call(lambda client: client.diff(self.id, asked))
 
-    def repair(self, tables: Sequence[str] = (), *, dry_run: bool = False) -> list[views.TableRepair]:
-        """Make rows of the sink equal to the source's, of some tables or all; ``dry_run``: only say which."""
-        asked = views.RepairAsked(tables=tuple(tables), dry_run=dry_run)
+    def repair(
+        self,
+        tables: Sequence[str] = (),
+        *,
+        dry_run: bool = False,
+        where: str = "",
+        rows_per_second: int | None = None,
+    ) -> list[views.TableRepair]:
+        """Make rows of the sink equal to the source's, of some tables or all; ``dry_run``: only say which. ``where``:
+        of one table only those whose keys match a condition on either side."""
+        asked = model_of(
+            views.RepairAsked, tables=tuple(tables), dry_run=dry_run, where=where, rows_per_second=rows_per_second
+        )
         return self._call(lambda client: client.repair(self.id, asked))
 
     def wait(

@@ -139,7 +139,7 @@ class Resyncs:
         if answer is None or answer.error is not None:
             table = next(table for table in facts.tables or () if table.table_id == resync.table_id)
             assert facts.head is not None
-            question = CopyTable(table, resync.number, self._epoch, facts.head.position)
+            question = CopyTable(table, resync.number, self._epoch, facts.head.position, resync.rows_per_second)
             return self._ask_or_wait(facts, resync, question, answer, now)
         copied = answer.answer
         assert isinstance(copied, TableCopied), "an answer without an error is one"
@@ -255,7 +255,7 @@ class Resyncs:
         return asked is not None and asked.question == answer.question
 
 
-def asked(facts: "Facts", table_id: int, *, wall: float) -> TableResync:
+def asked(facts: "Facts", table_id: int, *, wall: float, rows_per_second: int | None = None) -> TableResync:
     """Return the record of a table that an operator wants copied again.
 
     :raises JobRefusedError: it cannot be.
@@ -282,7 +282,9 @@ def asked(facts: "Facts", table_id: int, *, wall: float) -> TableResync:
             f"{name} cannot be copied again while its source cannot follow it ({held.error.message}); leave it out by "
             f"a filter rule !{name} and create a changefeed for it alone"
         )
-    return TableResync(table_id=table_id, name=name, number=int(wall * 1000), since=wall)
+    return TableResync(
+        table_id=table_id, name=name, number=int(wall * 1000), since=wall, rows_per_second=rows_per_second
+    )
 
 
 def given_up(facts: "Facts", table_id: int) -> TableResync:

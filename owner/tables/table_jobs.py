@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
-from owner.jobs import PauseTable, Repartition, ResumeTable, SkipTable, TableStep
+from owner.jobs import PauseTable, Repartition, ResumeTable, ResyncTable, SkipTable, TableStep
 from owner.progress.units import SOURCE
 from owner.tables import holding, repartition, resync
 from reactor import keys, patches
@@ -47,13 +47,14 @@ class TableJobs:
             return [], after.spans
         return [Commit(patches.group([self.put_partitioning(before, after)])), WakeAt(now)], after.spans
 
-    def resync(self, facts: "Facts", table_id: int, now: float) -> list[Effect]:
+    def resync(self, facts: "Facts", job: ResyncTable, now: float) -> list[Effect]:
         """Request that a table be copied again.
 
         :raises JobRefusedError: it cannot be.
         """
-        wish = resync.asked(facts, table_id, wall=now + self._wall_offset_s)
-        put = patches.replace_record(keys.ResyncKey(*self._place, table_id), None, wish)
+        wall = now + self._wall_offset_s
+        wish = resync.asked(facts, job.table_id, wall=wall, rows_per_second=job.rows_per_second)
+        put = patches.replace_record(keys.ResyncKey(*self._place, job.table_id), None, wish)
         return [Commit(patches.group([put])), WakeAt(now)]
 
     def cancel_resync(self, facts: "Facts", table_id: int, now: float) -> list[Effect]:

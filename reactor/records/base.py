@@ -32,6 +32,8 @@ Count = Annotated[int, Field(ge=0, le=COUNT_MAX)]
 TableId = Annotated[int, Field(ge=0, le=MAX_TS)]
 #: -1 for a source that has never counted
 Estimate = Annotated[int, Field(ge=-COUNT_MAX, le=COUNT_MAX)]
+#: a limit of reading; with a lower one, a server would take a reader that waits for its turn for dead
+RowsPerSecond = Annotated[int, Field(ge=100, le=COUNT_MAX)]
 #: a number of spans that is processed at once
 SpanCount = Annotated[int, Field(ge=1, le=1_000)]
 

@@ -8,7 +8,18 @@ from pydantic import Field, model_validator
 from reactor.errors import Scope
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, Ts
 from reactor.records import locations, source_settings
-from reactor.records.base import COUNT_MAX, CommitTs, Count, Estimate, Record, StoredTs, TableId, UserConfig, later
+from reactor.records.base import (
+    COUNT_MAX,
+    CommitTs,
+    Count,
+    Estimate,
+    Record,
+    RowsPerSecond,
+    StoredTs,
+    TableId,
+    UserConfig,
+    later,
+)
 from reactor.records.source_settings import STORED_FLAT, Setting
 
 
@@ -123,6 +134,8 @@ class ChangefeedConfig(UserConfig):
     unlogged_cascades: Literal["refuse", "accept"] = later("refuse")
     #: rows in one dumped chunk
     dump_chunk_rows: Annotated[int, Field(ge=1_000, le=10_000_000)] = 250_000
+    #: rows that snapshots, copies and comparisons read from the source in a second, all together; None: no limit
+    read_rows_per_second: RowsPerSecond | None = later(None, format=6)
     #: how long segments below every checkpoint are kept, so that a changefeed can be rewound
     log_retention_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 600
     #: how much of the log is kept for tables that are held: so long, and so many bytes; then their position is lost

@@ -9,6 +9,7 @@ cluster's format refuses to join. So two neighbouring versions may run side by s
     3   tables that are copied again
     4   changefeeds that take a new position
     5   tables that operators pause, add, or let leave out changes
+    6   limits of how fast a source is read
 
 A field that was added later (``reactor.records.base.later``) says which format it needs where it is set; a new kind of
 record, or a new word in an old one, is a ``Feature``.
@@ -22,7 +23,7 @@ from pydantic import BaseModel, Field
 from reactor.errors import FormatError
 from reactor.records.base import COUNT_MAX, NEEDS, Record
 
-FIRST, NEWEST = 1, 5
+FIRST, NEWEST = 1, 6
 
 
 class Feature(IntEnum):
@@ -32,6 +33,7 @@ class Feature(IntEnum):
     RESYNC = 3
     NEW_POSITION = 4
     TABLE_STEPS = 5
+    READ_LIMITS = 6
 
 
 class ClusterFormat(Record):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from reactor.ids import MAX_TS, Ts
-from reactor.records.base import Count, Estimate, Record, StoredTs, TableId
+from reactor.records.base import Count, Estimate, Record, RowsPerSecond, StoredTs, TableId, later
 from reactor.records.changefeed import RunningError, TableRecord
 
 
@@ -45,6 +45,8 @@ class TableResync(Record):
     floor_ts: StoredTs = Ts(0)
     table: TableRecord | None = None
     rows: Estimate = 0
+    #: to read at most; None: no limit
+    rows_per_second: RowsPerSecond | None = later(None, format=6)
     error: RunningError | None = None
     tries: Count = 0
     retry_at: float = 0.0

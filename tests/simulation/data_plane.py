@@ -12,7 +12,7 @@ from agent.control.runtime import SpanRuntime
 from agent.errors import SinkConfigError, SourceUnreachableError
 from agent.health.health import Health
 from agent.ports.sink import SpanRepartition
-from capture.api.port import ChangefeedSpec, TableDiff, TableRepair
+from capture.api.port import WHOLE, ChangefeedSpec, DiffAsked, RepairAsked, TableDiff, TableRepair
 from capture.errors import GoneError
 from capture.member.copies import CopyPlace, CopyProgress
 from capture.member.services import MemberDataPlane
@@ -124,7 +124,7 @@ class Comparison:
         self._info = info
         self.ts = self._outside.upstreams[info.source.sealed].position
 
-    async def run(self, ids: Collection[int]) -> list[TableDiff]:
+    async def run(self, ids: Collection[int], asked: DiffAsked = WHOLE) -> list[TableDiff]:
         upstream = self._outside.upstreams[self._info.source.sealed]
         sink = self._outside.sinks[self._info.sink.sealed]
         events = upstream.between(Ts(0), self.ts)
@@ -140,10 +140,12 @@ class Comparison:
         return found
 
     async def repair(
-        self, ids: Collection[int], partitionings: Mapping[int, TablePartitioning], *, dry_run: bool
+        self, ids: Collection[int], partitionings: Mapping[int, TablePartitioning], asked: RepairAsked
     ) -> list[TableRepair]:
         """Nobody but Weir writes simulated sinks: there is nothing to repair."""
-        return [TableRepair(table=one.table, ts=one.ts, dry_run=dry_run) for one in await self.run(ids) if one.equal]
+        return [
+            TableRepair(table=one.table, ts=one.ts, dry_run=asked.dry_run) for one in await self.run(ids) if one.equal
+        ]
 
 
 class SimulatedMemberDataPlane:

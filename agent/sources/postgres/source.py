@@ -1,14 +1,18 @@
 """PostgreSQL source: a slot, its publications, and what reads from them."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final
 
 import pyarrow as pa
 
 from agent.errors import PositionLostError, SourceConfigError, SourceUnreachableError
+from agent.filter.expression_sql import SqlWords, in_sql
+from agent.filter.expressions import parse
 from agent.ports.checksums import ALL_KEYS, KeyRange, NoChecksums, SourceChecksums
 from agent.ports.source import BEGIN, NOW, Identity, Position, Scope, SourceReport, StreamOrder
 from agent.rows.schema import TableSchema
 from agent.rows.survivors import Survivors
+from agent.sources.common.key_constants import ConstantWords, key_conditions
 from agent.sources.common.starts import refuse_future
 from agent.sources.postgres.preflight import check_source
 from agent.sources.postgres.publication import slots
@@ -17,7 +21,7 @@ from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.lsn import format_lsn
-from agent.sources.postgres.server.sql import identifier
+from agent.sources.postgres.server.sql import identifier, literal
 from agent.sources.postgres.server.terms import AllTerms, read_terms, refuse_unsent
 from agent.sources.postgres.server.uri import parse_uri
 from agent.sources.postgres.settings import PostgresSettings
@@ -164,6 +168,10 @@ class PostgresSource:
         )
 
 
+_WORDS: Final = SqlWords(identifier, literal, same="IS NOT DISTINCT FROM", matches="~")
+_CONSTANTS: Final = ConstantWords(identifier, literal, binary=lambda value: literal(f"\\x{value.hex()}"), zone="+00")
+
+
 class PostgresSnapshot:
     """The database under one exported snapshot."""
 
@@ -190,6 +198,19 @@ class PostgresSnapshot:
             rows = self._rows(connection, schema)
         rows = " AND ".join([*keys.conditions(identifier(keys.column)), f"({rows})"])
         return read_table(self._uri, schema, self._export.snapshot, rows=rows)
+
+    def read_where(self, schema: TableSchema, condition: str) -> Iterator[pa.RecordBatch]:
+        names = [column.name for column in schema.columns]
+        return self._read_if(schema, in_sql(parse(condition), names, _WORDS))
+
+    def read_keys(self, schema: TableSchema, keys: pa.Table) -> Iterator[pa.RecordBatch]:
+        for condition in key_conditions(keys, _CONSTANTS):
+            yield from self._read_if(schema, condition)
+
+    def _read_if(self, schema: TableSchema, condition: str) -> Iterator[pa.RecordBatch]:
+        with session(self._uri, self._export.snapshot) as connection:
+            rows = self._rows(connection, schema)
+        return read_table(self._uri, schema, self._export.snapshot, rows=f"({rows}) AND {condition}")
 
     def checksums(self, schema: TableSchema) -> SourceChecksums | NoChecksums:
         with session(self._uri, self._export.snapshot) as connection:

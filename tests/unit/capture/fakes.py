@@ -36,6 +36,10 @@ class MemoryCluster:
         self.notices: tuple[str, ...] = ()
         #: tables that are copied again
         self.resynced: list[str] = []
+        #: of resyncs, comparisons and repairs
+        self.limits: list[int | None] = []
+        #: of repairs
+        self.conditions: list[str] = []
         self.steps: list[str] = []
         #: spans and workers of capture-1, one less each time it is drained
         self.load = 3
@@ -138,9 +142,12 @@ class MemoryCluster:
         await self.query(changefeed_id)
         return views.CutView(changefeed_id=changefeed_id, table=table, spans=1, wanted=spans or 6)
 
-    async def resync_table(self, changefeed_id: str, table: str) -> views.TableResyncView:
+    async def resync_table(
+        self, changefeed_id: str, table: str, *, rows_per_second: int | None = None
+    ) -> views.TableResyncView:
         await self.query(changefeed_id)
         self.resynced.append(table)
+        self.limits.append(rows_per_second)
         return views.TableResyncView(changefeed_id=changefeed_id, table=table)
 
     async def cancel_resync(self, changefeed_id: str, table: str) -> views.TableResyncView:
@@ -208,12 +215,15 @@ class MemoryCluster:
         point = (await self.query(changefeed_id)).sync_point
         return [point] if point else []
 
-    async def diff(self, changefeed_id: str) -> builtins.list[views.TableDiff]:
+    async def diff(self, changefeed_id: str, asked: views.DiffAsked = views.WHOLE) -> builtins.list[views.TableDiff]:
         await self.query(changefeed_id)
-        return self.diffs
+        self.limits.append(asked.rows_per_second)
+        return [one if one.waiting else one.model_copy(update={"share": asked.sample}) for one in self.diffs]
 
     async def repair(self, changefeed_id: str, asked: views.RepairAsked) -> builtins.list[views.TableRepair]:
         await self.query(changefeed_id)
+        self.limits.append(asked.rows_per_second)
+        self.conditions.append(asked.where)
         wanted = (one for one in self.repairs if not asked.tables or one.table in asked.tables)
         return [one.model_copy(update={"dry_run": asked.dry_run}) for one in wanted]
 

@@ -35,9 +35,10 @@ import structlog
 
 from agent.errors import SourceError, SourceUnreachableError, TableHeldError
 from agent.filter.events import filter_snapshot
+from agent.pacing import Pace, paced
 from agent.ports.executor import Executor
 from agent.ports.sink import Sink, StagedFile
-from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan, is_complete
+from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan, is_complete, is_undivided
 from agent.rows.schema import TableSchema, ZeroDates
 from agent.sources.mysql.binlog.prepared_before import names_before, with_prepared
 from agent.sources.mysql.position import consistency
@@ -74,13 +75,13 @@ class ChunkTask:
     open_sink: Callable[[], Sink]
 
 
-def stage_chunk(task: ChunkTask) -> tuple[StagedFile, ...]:
-    """Stage a chunk, on an executor.
+def stage_chunk(task: ChunkTask, pace: Pace | None = None) -> tuple[StagedFile, ...]:
+    """Stage a chunk, on an executor, or with a ``pace`` on the capture.
 
     :raises WeirError: source or sink failed; no part of the chunk counts.
     """
     batches = snapshot.read_chunk(task.source, task.schema, task.chunk)
-    rows = filter_snapshot(task.filter, task.schema, batches)
+    rows = filter_snapshot(task.filter, task.schema, paced(batches, pace) if pace else batches)
     return tuple(task.open_sink().writer().stage(task.table, task.chunk_id, rows, task.ts))
 
 
@@ -206,6 +207,9 @@ class MysqlDump:
         self._cascading = cascading
         self.plan = plan
 
+    def is_paced(self, table: TablePlan) -> bool:
+        return self._pool is not None or is_undivided(self._order, table)
+
     def stage(self, table: TablePlan, number: int, chunk_id: str) -> tuple[StagedFile, ...]:
         assert isinstance(table.chunks, ChunkPlan), "planned here"
         if (table.record.schema_name, table.record.name) in self._cascading:
@@ -216,12 +220,15 @@ class MysqlDump:
         chunk, ts = table.chunks.chunk(number), table.record.start_ts
         if self._pool is not None:
             with self._pool.reader() as reader, closing(snapshot.select_rows(reader, table.schema, chunk)) as batches:
-                rows = filter_snapshot(self._order.filter, table.schema, batches)
+                read = paced(batches, self._order.pace) if self._order.pace else batches
+                rows = filter_snapshot(self._order.filter, table.schema, read)
                 return tuple(self._order.open_sink().writer().stage(table.record, chunk_id, rows, ts))
         order = self._order
         task = ChunkTask(
             self._guard.target, table.record, table.schema, chunk, chunk_id, ts, order.filter, order.open_sink
         )
+        if self.is_paced(table):  # a task that waits would keep its core from other tables
+            return stage_chunk(task, order.pace)
         name = f"dump {table.schema.qualified_name} {number + 1}/{table.chunks.count}"
         [files] = self._executor.map(stage_chunk, [task], description=name)
         return files

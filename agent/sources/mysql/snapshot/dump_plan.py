@@ -48,7 +48,7 @@ class Planner:
         schema = self.schemas[record.table_id]
         if known is not None and self._is_reusable(known, schema):
             return replace(known, record=known.record.with_(consistent_ts=self._placeholder_ts))
-        chunks = plan_chunks(connection, schema, key=record.key, chunk_rows=self.order.chunk_rows)
+        chunks = plan_chunks(connection, schema, key=record.key, chunk_rows=self.order.rows_at_once)
         fresh = record.with_(
             start_ts=Ts(self.at.ts - 1),
             consistent_ts=Ts(0) if self.is_exact else self._placeholder_ts,

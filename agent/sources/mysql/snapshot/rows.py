@@ -7,24 +7,30 @@ under ``consistency.open_readers``.
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Self
+from typing import Final, Self
 
 import pyarrow as pa
 
+from agent.filter.expression_sql import SqlWords, in_sql
+from agent.filter.expressions import parse
 from agent.ports.checksums import ALL_KEYS, KeyRange, NoChecksums, SourceChecksums
 from agent.ports.source import BEGIN, Position
 from agent.rows.schema import TableSchema, ZeroDates
+from agent.sources.common.key_constants import ConstantWords, key_conditions
 from agent.sources.mysql.position.consistency import Place, Table, open_reader, open_readers
 from agent.sources.mysql.position.resume import epoch_of
 from agent.sources.mysql.server.catalog import read_schemas
 from agent.sources.mysql.server.connection import Connection
-from agent.sources.mysql.server.sql import identifier, qualified
+from agent.sources.mysql.server.sql import identifier, literal, qualified
 from agent.sources.mysql.server.uri import Target, parse_uri
 from agent.sources.mysql.snapshot.checksums import checksums
 from agent.sources.mysql.snapshot.chunks import WHOLE_TABLE, Chunk
 from agent.sources.mysql.snapshot.rows_text import read_rows, select_list
 from reactor.ids import Ts
 from reactor.records.changefeed import TableRecord
+
+_WORDS: Final = SqlWords(identifier, literal, same="<=>", matches="RLIKE")
+_CONSTANTS: Final = ConstantWords(identifier, literal, binary=lambda value: f"X'{value.hex()}'", zone="")
 
 
 def read_chunk(target: Target, schema: TableSchema, chunk: Chunk) -> Iterator[pa.RecordBatch]:
@@ -86,6 +92,14 @@ class MysqlSnapshot:
     def read_range(self, schema: TableSchema, keys: KeyRange) -> Iterator[pa.RecordBatch]:
         chunk = Chunk(0, " AND ".join(keys.conditions(identifier(keys.column))) or WHOLE_TABLE.predicate)
         return select_rows(self._connection, schema, chunk)
+
+    def read_where(self, schema: TableSchema, condition: str) -> Iterator[pa.RecordBatch]:
+        names = [column.name for column in schema.columns]
+        return select_rows(self._connection, schema, Chunk(0, in_sql(parse(condition), names, _WORDS)))
+
+    def read_keys(self, schema: TableSchema, keys: pa.Table) -> Iterator[pa.RecordBatch]:
+        for condition in key_conditions(keys, _CONSTANTS):
+            yield from select_rows(self._connection, schema, Chunk(0, condition))
 
     def checksums(self, schema: TableSchema) -> SourceChecksums | NoChecksums:
         return checksums(self._connection, schema)

@@ -29,9 +29,10 @@ from uuid import uuid4
 import structlog
 
 from agent.filter.events import filter_snapshot
+from agent.pacing import Pace, paced
 from agent.ports.executor import Executor
 from agent.ports.sink import Sink, StagedFile
-from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan
+from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan, is_undivided
 from agent.rows.schema import TableSchema
 from agent.sources.postgres.publication.prover import first_proof
 from agent.sources.postgres.server.connection import Connection, connect
@@ -61,11 +62,14 @@ class ChunkTask:
     rows: str
 
 
-def stage_chunk(task: ChunkTask) -> tuple[StagedFile, ...]:
-    """Runs on an executor. :raises WeirError: source or sink failed; nothing of the chunk counts."""
+def stage_chunk(task: ChunkTask, pace: Pace | None = None) -> tuple[StagedFile, ...]:
+    """Runs on an executor, or with a ``pace`` on the capture.
+
+    :raises WeirError: source or sink failed; nothing of the chunk counts.
+    """
     key, ts = task.table.key, task.table.start_ts
     batches = snapshot.read_chunk(task.source, task.snapshot, task.schema, task.chunk, key, rows=task.rows)
-    rows = filter_snapshot(task.filter, task.schema, batches)
+    rows = filter_snapshot(task.filter, task.schema, paced(batches, pace) if pace else batches)
     return tuple(task.open_sink().writer().stage(task.table, task.chunk_id, rows, ts))
 
 
@@ -140,6 +144,9 @@ class PostgresDump:
         self._terms = terms
         self.plan = plan
 
+    def is_paced(self, table: TablePlan) -> bool:
+        return is_undivided(self._order, table)
+
     def stage(self, table: TablePlan, number: int, chunk_id: str) -> tuple[StagedFile, ...]:
         assert isinstance(table.chunks, ChunkPlan), "planned here"
         task = ChunkTask(
@@ -153,6 +160,8 @@ class PostgresDump:
             open_sink=self._order.open_sink,
             rows=self._terms.of(table.record.table_id).rows,
         )
+        if self.is_paced(table):  # a task that waits would keep its core from other tables
+            return stage_chunk(task, self._order.pace)
         name = f"dump {table.schema.qualified_name} {number + 1}/{table.chunks.count}"
         [files] = self._executor.map(stage_chunk, [task], description=name)
         return files

@@ -72,7 +72,7 @@ class _Planner:
             self.connection,
             schema,
             key=record.key,
-            chunk_rows=self.order.chunk_rows,
+            chunk_rows=self.order.rows_at_once,
             server_version=self.connection.server_version,
         )
         fresh = record.with_(start_ts=self.start_ts, consistent_ts=Ts(0), rows_estimated=chunks.rows)

@@ -1,8 +1,9 @@
 """Copies of single tables from real servers: what is put in a table's place is the source, whatever interrupts."""
 
+import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +12,7 @@ import anyio
 import pytest
 from deltalake import DeltaTable
 
+from agent import pacing
 from agent.errors import CopyLostError, JobError, SourceConfigError
 from agent.feeds import copies
 from agent.feeds.copies import CopyOrder
@@ -37,9 +39,14 @@ class Site:
     schema: str
 
     def copy(
-        self, executor: InlineExecutor | None = None, *, number: int = 1, epoch: int = 1
+        self,
+        executor: InlineExecutor | None = None,
+        *,
+        number: int = 1,
+        epoch: int = 1,
+        rows_per_second: int | None = None,
     ) -> tuple[TableRecord, int]:
-        order = CopyOrder(self.tables["shop"], number, epoch, self.log)
+        order = CopyOrder(self.tables["shop"], number, epoch, self.log, rows_per_second)
         return anyio.run(
             partial(copies.copy, self.feed, cast("Executor", executor or InlineExecutor()), order, lambda _: None)
         )
@@ -124,6 +131,36 @@ def test_a_copy_that_was_lost_continues_with_what_is_finished(site: Site) -> Non
     assert rows == 3_000
     assert len(site.rows()) == 3_000
     assert not any(description.endswith((" 1/3", " 1/4")) for description in second.descriptions)
+
+
+def test_a_limit_is_kept(site: Site) -> None:
+    fill(site, 4_000)
+    site.feed = replace(site.feed, config=site.feed.config.with_(read_rows_per_second=8_000))
+    began = time.monotonic()
+    assert site.copy(rows_per_second=50_000)[1] == 4_000
+    assert time.monotonic() - began >= 3 * 1_000 / 8_000, "the fourth chunk waits for those before it"
+
+
+def test_chunks_that_are_too_large_for_a_limit_are_read_row_by_row_and_by_no_task(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(site, 3_000)
+    with pytest.raises(WeirError):
+        site.copy(InlineExecutor(before=_lose_all))
+    monkeypatch.setattr(pacing, "_CHUNK_S", 0)
+    monkeypatch.setattr(pacing, "_CHUNK_ROWS_MIN", 100)
+    second, began = InlineExecutor(), time.monotonic()
+    table, rows = site.copy(second, epoch=5, rows_per_second=10_000)
+    if second.descriptions:
+        assert len(second.descriptions) == 30, "PostgreSQL has nothing that it could continue: it divides again"
+    else:
+        assert time.monotonic() - began >= 2 * 1_000 / 10_000
+    site.place(table)
+    assert rows == len(site.rows()) == 3_000
+
+
+def _lose_all(description: str) -> None:
+    raise JobError("the executor is gone")
 
 
 def test_rows_that_change_meanwhile_are_of_the_copys_position_or_mended_from_the_log(site: Site) -> None:

@@ -1,5 +1,6 @@
 """Sums of row hashes at a real server are those of the sink's rows, for each type, and see every difference."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -13,10 +14,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from agent.errors import SinkFencedError
-from agent.feeds import range_diff
+from agent.feeds import range_diff, repair
 from agent.feeds.diff import Pushed, TableDiff, compare_tables
+from agent.feeds.paced import paced_snapshot
 from agent.feeds.range_diff import Ranges
 from agent.feeds.repair import RepairedKey, TableRepair, repair_table
+from agent.pacing import Pace, ReadingStopped, RowBudget
 from agent.ports.source import BEGIN, Scope, SumsRanges
 from agent.sinks import open_sink
 from agent.sinks.delta.table import place as delta_table
@@ -24,7 +27,7 @@ from agent.sources import open_source
 from agent.sources.registry import arrow_schema
 from capture.embedded import EmbeddedMariaDB, EmbeddedPostgres
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import NO_FILTER, ChangefeedConfig, FilterConfig, SinkMode, TableRecord
+from reactor.records.changefeed import NO_FILTER, ChangefeedConfig, EventFilter, FilterConfig, SinkMode, TableRecord
 
 POSTGRES = {
     "a": ("smallint", "(i % 7)::smallint"),
@@ -118,10 +121,11 @@ class Bed:
             staged = sink.writer().stage(self.record, "0", iter(snapshot.read(schema)), Ts(100))
             sink.load(self.record, schema, arrow_schema(schema), staged)
 
-    def compared(self) -> TableDiff:
+    def compared(self, *, sample: float = 1.0, pace: Pace | None = None) -> TableDiff:
         with closing(self.source.snapshot([self.record], BEGIN)) as snapshot:
             pushed = Pushed(Here(), self.open_sink)
-            [found] = compare_tables(snapshot, self.open_sink(), [self.record], pushed=pushed)
+            read = paced_snapshot(snapshot, pace or Pace())
+            [found] = compare_tables(read, self.open_sink(), [self.record], pushed=pushed, sample=sample)
         return found
 
     def move_record(self, ts: int) -> None:
@@ -131,11 +135,12 @@ class Bed:
         properties = delta_table.commit_properties(table, {record: ts})
         table.create_write_transaction([], "append", table.schema(), commit_properties=properties)
 
-    def repaired(self, *, is_trial: bool = False) -> TableRepair:
+    def repaired(self, *, is_trial: bool = False, where: str = "", filter: FilterConfig = NO_FILTER) -> TableRepair:
         with closing(self.source.snapshot([self.record], BEGIN)) as snapshot:
             pushed = Pushed(Here(), self.open_sink)
-            place = snapshot, self.open_sink(), self.record, [TableSpan(self.record.table_id)], NO_FILTER
-            return repair_table(*place, pushed, is_trial=is_trial)
+            read = paced_snapshot(snapshot, Pace())
+            place = read, self.open_sink(), self.record, [TableSpan(self.record.table_id)], filter
+            return repair_table(*place, pushed, is_trial=is_trial, where=where)
 
     def wrong_ranges(self) -> int:
         with closing(self.source.snapshot([self.record], BEGIN)) as snapshot:
@@ -213,6 +218,139 @@ def test_a_type_without_an_equal_sum_is_compared_by_rows_and_reports_it(bed: Bed
     name = "x" if bed.kind == "postgres" else "x_"
     assert found.equal
     assert found.by_rows.startswith(f"column {name} is a ")
+
+
+def test_a_sample_sees_some_ranges_and_says_how_many(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_diff, "_RANGE_ROWS", 10_000)
+    monkeypatch.setattr("random.sample", lambda numbers, count: list(numbers)[-count:])
+    bed.make({})
+    bed.execute("DELETE FROM t WHERE id = 17")
+    part = bed.compared(sample=0.4)
+    assert (part.equal, part.share, part.rows_source, part.rows_sink) == (True, 0.4, 1, 1)
+    assert bed.compared(sample=0.01).share == 0.1, "one range at least"
+    assert bed.compared().differences == ("id=17: only in the sink",)
+    monkeypatch.setattr("random.sample", lambda numbers, count: list(numbers)[:count])
+    assert bed.compared(sample=0.1).differences == ("id=17: only in the sink",)
+
+
+def test_a_comparison_is_as_fast_as_is_allowed(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(range_diff, "_RANGE_ROWS", 100)
+    bed.make({})
+    bed.execute("DELETE FROM t WHERE id = 17")
+    pace, began = Pace((RowBudget(1_000),)), time.monotonic()
+    found = bed.compared(pace=pace)
+    assert found.differences == ("id=17: only in the sink",)
+    assert time.monotonic() - began >= 0.2, "two sessions sum at once, and the second ranges wait"
+    pace.stopped.set()
+    with pytest.raises(ReadingStopped):
+        bed.compared(pace=pace)
+
+
+#: what is wrong at the sink: a value, a row that is missing, one that is alone, and one that matches there only
+WRONG = (
+    "UPDATE t SET {0} = 'b-other' WHERE id = 10",
+    "INSERT INTO t (id, {0}) VALUES (-3, 'b')",
+    "DELETE FROM t WHERE id = 13",
+    "UPDATE t SET {0} = 'x' WHERE id = 16",
+    "UPDATE t SET {0} = 'x2' WHERE id = 11",
+)
+
+
+def letters(bed: Bed) -> tuple[str, dict[str, tuple[str, str]]]:
+    if bed.kind == "postgres":
+        return '"v"', {"v": ("text", "substr('abc', 1 + i % 3, 1)")}
+    return "`v_`", {"v": ("text", "substr('abc', 1 + seq % 3, 1)")}
+
+
+def test_only_rows_that_match_on_either_side_are_made_equal(bed: Bed) -> None:
+    """Of 1 to 20: 1, 4, 7 … have b."""
+    name, columns = letters(bed)
+    bed.make(columns)
+    plain = name.strip('"`')
+    for statement in WRONG:
+        bed.execute(statement.format(name))
+    wanted = [
+        RepairedKey({"id": "-3"}, "inserted"),
+        RepairedKey({"id": "10"}, "updated", (plain,)),
+        RepairedKey({"id": "13"}, "deleted"),
+        RepairedKey({"id": "16"}, "updated", (plain,)),
+    ]
+    condition = f"{plain.upper()} LIKE 'b%' AND NOT id > 20"
+    shown = bed.repaired(is_trial=True, where=condition)
+    assert shown.refused == ""
+    assert sorted(map(repr, shown.keys)) == sorted(map(repr, wanted))
+    assert sorted(map(repr, bed.repaired(where=condition).keys)) == sorted(map(repr, wanted))
+    assert bed.compared().differences == (f"id=11: differs in {plain}",), "what does not match is left as it is"
+    assert bed.repaired(where=condition).keys == ()
+    assert bed.repaired(where=f"{plain} = 'none'").keys == ()
+
+
+#: by type: of PostgreSQL, of MariaDB, and a value
+KEYS = [
+    ("varchar(40)", "varchar(40)", "'it''s \\\\ \"x\" ä'"),
+    ("char(5)", "char(5)", "'a'"),
+    ("bigint", "bigint unsigned", "9007199254740993"),
+    ("numeric(20, 2)", "decimal(20, 2)", "123456789012345678.90"),
+    ("date", "date", "'1969-02-28'"),
+    ("timestamp", "datetime(6)", "'1969-02-28 01:02:03.000004'"),
+    ("timestamptz", "timestamp(6)", "'2024-02-29 01:02:03.000004'"),
+    ("bytea", "varbinary(16)", "'x''y'"),
+    ("boolean", "boolean", "true"),
+    ("uuid", "varchar(40)", "'3f2504e0-4f89-11d3-9a0c-0305e82c3301'"),
+]
+
+
+@pytest.mark.parametrize(("postgres_type", "maria_type", "value"), KEYS)
+def test_rows_that_match_only_at_the_sink_are_found_by_any_key(
+    bed: Bed, postgres_type: str, maria_type: str, value: str
+) -> None:
+    kind, moment = (postgres_type, "timestamp") if bed.kind == "postgres" else (maria_type, "datetime")
+    bed.execute(f"CREATE TABLE t (a {kind} NOT NULL, b int NOT NULL, n {moment} NULL, PRIMARY KEY (b, a))")
+    at = "'2024-02-29 12:00:00'"
+    bed.execute(f"INSERT INTO t VALUES ({value}, 1, NULL), ({value}, 2, {at}), ({value}, 3, {at}), ({value}, 4, NULL)")
+    bed.copy()
+    bed.execute("UPDATE t SET n = NULL WHERE b = 2")
+    bed.execute("DELETE FROM t WHERE b = 3")
+    bed.execute(f"UPDATE t SET n = {at} WHERE b = 4")
+    found = bed.repaired(where="n > '2024-01-01' AND b <= 4")
+    assert found.refused == ""
+    assert {(one.key["b"], one.what) for one in found.keys} == {("2", "updated"), ("3", "deleted"), ("4", "updated")}
+    assert bed.compared().equal
+
+
+def test_a_condition_that_does_not_fit_is_refused_in_one_line(bed: Bed) -> None:
+    name, columns = letters(bed)
+    bed.make(columns)
+    plain = name.strip('"`')
+    bed.execute("DELETE FROM t WHERE id = 13")
+    refused = {
+        "nope = 1": "reads nope, which the sink's",
+        f"{plain} > 5": "does not fit its columns",
+    }
+    for condition, why in refused.items():
+        found = bed.repaired(where=condition)
+        assert why in found.refused
+        assert (found.keys, "\n" in found.refused) == ((), False)
+    hostile = f"{plain} = 'b'') OR (1=1' OR {plain} = '\\\\'') OR true -- '"
+    assert bed.repaired(where=hostile).keys == (), "a text is a text"
+
+
+def test_more_rows_than_fit_are_refused(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed.make({})
+    monkeypatch.setattr(repair, "_ROWS_MAX", 300)
+    assert "more than 300 rows match; narrow the condition" in bed.repaired(where="id > 0").refused
+    bed.execute("DELETE FROM t WHERE id > 200")
+    assert "more than 300 rows match" in bed.repaired(where="id > 0").refused, "at the sink"
+    assert len(bed.repaired(where="id BETWEEN 150 AND 250").keys) == 50
+
+
+def test_rows_that_a_filter_leaves_out_are_not_taken_in(bed: Bed) -> None:
+    name, columns = letters(bed)
+    bed.make(columns)
+    plain = name.strip('"`')
+    ignored = FilterConfig(event_filters=(EventFilter(ignore_insert_value_expr=f"{plain} = 'b'"),))
+    found = bed.repaired(where="id < 10", filter=ignored)
+    assert {(one.key["id"], one.what) for one in found.keys} == {("1", "deleted"), ("4", "deleted"), ("7", "deleted")}
 
 
 def test_ranges_cover_all_keys_once() -> None:

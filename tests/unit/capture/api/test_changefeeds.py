@@ -52,8 +52,10 @@ async def test_a_capture_that_is_not_the_owner_asks_the_owner() -> None:
         await changefeeds.pause("shop")
         assert (await changefeeds.resume("shop", resync=True)).state is FeedState.NORMAL
         assert await changefeeds.diff("shop") == []
-        assert (await changefeeds.resync_table("shop", "public.t")).resyncing
+        assert (await changefeeds.resync_table("shop", "public.t", rows_per_second=500)).resyncing
         assert owner.resynced == ["shop", "public.t"]
+        assert await changefeeds.repair("shop", tables=["public.t"], where="id = 7", rows_per_second=700) == []
+        assert (owner.limits, owner.conditions) == ([None, 500, 700], ["id = 7"])
         assert not (await changefeeds.cancel_resync("shop", "public.t")).resyncing
         assert (await changefeeds.pause_table("shop", "public.t")).ts == 7
         assert (await changefeeds.resume_table("shop", "public.t")).ts == 7

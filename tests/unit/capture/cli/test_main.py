@@ -27,7 +27,7 @@ from capture.server import running
 from capture.terminal import console
 from reactor import failpoints
 from reactor.errors import EtcdUnreachableError
-from reactor.views import ChangefeedView, HeldView, ResyncView
+from reactor.views import ChangefeedView, HeldView, ResyncView, TableView
 from tests.unit.capture.fakes import MemoryCluster, MemoryMember
 
 URIS = ["--source-uri", "postgresql://u:geheim@h/d", "--sink-uri", "delta+file:///lake"]
@@ -167,6 +167,61 @@ def test_a_table_that_is_copied_again_is_waited_for(
     assert "public.t is copied again; `weir changefeed query -c feed`" in capsys.readouterr().out
     assert main([*resync, "--cancel"]) == 0
     assert capsys.readouterr().out == "public.t is left as it is\n"
+    assert main([*resync, "--rows-per-second", "500"]) == 0
+    assert cluster.limits == [None, 500]
+    assert main([*resync, "--rows-per-second", "5"]) == 2, "a server would not wait so long"
+
+
+def test_how_far_a_copy_is(capsys: pytest.CaptureFixture[str], cluster: MemoryCluster) -> None:
+    assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
+    copying = ResyncView(
+        table="public.t",
+        table_id=1,
+        stage="copying",
+        rows_done=5_000,
+        rows_total=9_000,
+        seconds_left=2.0,
+        rows_per_second=2_000.0,
+        code="SourceUnreachable",
+        message="it was away",
+    )
+    feed = cluster.feeds["feed"]
+    cluster.feeds["feed"] = feed.model_copy(
+        update={"tables": (TableView(table="public.t", table_id=1, resync=copying),), "resyncs": (copying,)}
+    )
+    said = "copying, 5,000 of 9,000 rows, 2,000 rows/s, 2 s left; SourceUnreachable: it was away"
+    assert tables.progress(copying) == said
+    capsys.readouterr()
+    assert main(["tables", "-c", "feed"]) == 0
+    assert said in capsys.readouterr().out
+    assert main(["tables", "-c", "feed", "--json"]) == 0
+    [shown] = json.loads(capsys.readouterr().out)
+    assert (shown["resync"]["rows_per_second"], shown["resync"]["rows_total"]) == (2_000.0, 9_000)
+
+
+def test_some_rows_of_a_table_are_copied_again(capsys: pytest.CaptureFixture[str], cluster: MemoryCluster) -> None:
+    assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
+    keys = (KeyRepair(key={"id": "7"}, what="updated", columns=("note",)),)
+    cluster.repairs = [TableRepair(table="a.t", ts=5, keys=keys), TableRepair(table="a.u", ts=5)]
+    some = ["table", "resync", "-c", "feed", "--table", "a.t", "--where", "note LIKE 'x%'"]
+    capsys.readouterr()
+    assert main([*some, "--rows-per-second", "500"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "1 rows repaired"
+    assert main(["repair", "-c", "feed", "--table", "a.t", "--where", "id = 7", "--dry-run"]) == 1
+    assert (cluster.conditions, cluster.limits) == (["note LIKE 'x%'", "id = 7"], [500, None])
+    assert main([*some, "--cancel"]) == 1
+    assert "cannot be cancelled" in capsys.readouterr().err
+
+
+def test_a_part_of_each_table_is_compared(capsys: pytest.CaptureFixture[str], cluster: MemoryCluster) -> None:
+    assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
+    cluster.diffs = [TableDiff(table="a.t", equal=True)]
+    capsys.readouterr()
+    assert main(["diff", "-c", "feed", "--sample", "0.25", "--rows-per-second", "1000"]) == 0
+    assert "a.t compared in part: 25.0% of the ranges of its key" in capsys.readouterr().out
+    assert cluster.limits == [1000]
+    assert main(["diff", "-c", "feed", "--sample", "0"]) == 1
+    assert "sample is wrong" in capsys.readouterr().err
 
 
 def test_a_table_is_paused_resumed_and_skips_what_was_confirmed(
@@ -195,7 +250,9 @@ def test_a_table_is_paused_resumed_and_skips_what_was_confirmed(
     assert json.loads(capsys.readouterr().out)["notices"] == ["changes are left out"]
 
 
-async def resynced(_: MemoryCluster, changefeed_id: str, table: str) -> TableResyncView:
+async def resynced(
+    _: MemoryCluster, changefeed_id: str, table: str, *, rows_per_second: int | None = None
+) -> TableResyncView:
     return TableResyncView(changefeed_id=changefeed_id, table=table)
 
 

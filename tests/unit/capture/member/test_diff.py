@@ -1,6 +1,6 @@
 """A comparison states a difference only if source and sink stood at one Ts from its beginning to its end."""
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from capture.errors import JobRefusedError
 from capture.member.diff import compare, repair
 from capture.member.services import DataPlane
 from owner import jobs
+from reactor.errors import WeirError
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import ChangefeedInfo, FeedState, SealedUri, TableRecord, Unit, UnitRecord, UnitStage
 from reactor.records.log_head import LogHead
@@ -79,7 +80,7 @@ class Owner:
     def ts(self) -> Ts:
         return Ts(110)
 
-    async def run(self, ids: Collection[int]) -> list[views.TableDiff]:
+    async def run(self, ids: Collection[int], asked: views.DiffAsked = views.WHOLE) -> list[views.TableDiff]:
         self.comparisons += 1
         self.read.append(tuple(sorted(ids)))
         is_lost = self.comparisons <= self._losing
@@ -88,8 +89,9 @@ class Owner:
         return [views.TableDiff(table="public.t", equal=not (is_lost or self._differs), ts=self.ts)]
 
     async def repair(
-        self, ids: Collection[int], partitionings: dict[int, TablePartitioning], *, dry_run: bool
+        self, ids: Collection[int], partitionings: Mapping[int, TablePartitioning], asked: views.RepairAsked
     ) -> list[views.TableRepair]:
+        dry_run = asked.dry_run
         [*_] = await self.run(ids)
         if self.held is None and not dry_run:
             raise SinkFencedError("the sink is further")
@@ -257,3 +259,24 @@ async def test_only_the_tables_that_are_asked_for_are_repaired_and_a_waiting_one
     assert owner.read == [()]
     with pytest.raises(JobRefusedError, match=r"feed has no table public\.x; see `weir tables -c feed`"):
         await repair(owner, cast("DataPlane", owner), info, views.RepairAsked(tables=("public.x",)))
+
+
+@pytest.mark.parametrize(
+    ("asked", "why"),
+    [
+        (views.RepairAsked(where="v = 1"), "a condition is over the columns of one table; name that table"),
+        (views.RepairAsked(tables=("public.t", "public.u"), where="v = 1"), "name that table"),
+        (views.RepairAsked(tables=("public.t",), where="v = "), "cannot be read at character"),
+        (views.RepairAsked(tables=("public.t",), where="v = 1; DELETE FROM t"), "is not one condition"),
+        (
+            views.RepairAsked(tables=("public.t",), where="v = (SELECT 1)"),
+            "uses '.*SELECT 1.*', which is not supported",
+        ),
+    ],
+)
+async def test_a_condition_is_refused_before_anything_is_held(asked: views.RepairAsked, why: str) -> None:
+    owner = Owner()
+    info = ChangefeedInfo(id=FEED, source=URI, sink=URI)
+    with pytest.raises(WeirError, match=why):
+        await repair(owner, cast("DataPlane", owner), info, asked)
+    assert owner.compared == []

@@ -53,7 +53,12 @@ async def test_a_cluster_that_is_connected_to() -> None:
         assert (await feed.at()).tables == ["public.t"]
         assert (await feed.split("public.t", 4)).wanted == 4
         assert (await feed.join("public.t")).wanted == 1
-        assert (await feed.resync("public.t")).resyncing
+        assert (await feed.resync("public.t", rows_per_second=500)).resyncing
+        assert await feed.diff(sample=0.5, rows_per_second=600) == []
+        assert await feed.repair(["public.t"], where="id = 7", rows_per_second=700) == []
+        assert (owner.limits, owner.conditions) == ([None, 500, 600, 700], ["id = 7"])
+        with pytest.raises(ConfigError, match="sample is wrong"):
+            await feed.diff(sample=2)
         assert (await feed.add_table("public.t")).changefeed.id == "shop"
         assert (await feed.remove_table("public.t")).changefeed.id == "shop"
         with pytest.raises(ConfigError, match="mode is 'odd'; use one of"):

@@ -158,6 +158,26 @@ def test_a_copy_that_the_log_does_not_reach_back_to_is_made_again() -> None:
     assert not any(isinstance(question, PlaceTable) for question in cluster.copies)
 
 
+def test_a_copy_is_made_at_the_speed_that_was_asked_for_also_again() -> None:
+    cluster = running("a")
+    assert asked(cluster, ResyncTable("r", FEED, 1, rows_per_second=500)) == ""
+    assert last(cluster, CopyTable).rows_per_second == 500
+    [view] = cluster.view().resyncs
+    assert view.limit == 500
+    assert [table.resync for table in cluster.view().tables] == [view, None]
+    failed(cluster, CopyTable, "CopyLost")
+    found = resync(cluster)
+    assert found is not None
+    assert found.rows_per_second == 500
+
+
+def test_a_limit_waits_for_captures_that_keep_it() -> None:
+    cluster = running("a")
+    cluster.state.format = 5
+    assert "a limit of reading needs format 6" in asked(cluster, ResyncTable("r", FEED, 1, rows_per_second=500))
+    assert resync(cluster) is None
+
+
 def test_what_fails_is_shown_and_tried_again_later_and_later() -> None:
     cluster, waits = running("a"), []
     asked(cluster)

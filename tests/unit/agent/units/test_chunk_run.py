@@ -1,0 +1,127 @@
+"""Chunk runs at a limited speed: chunks are handed out as the limit allows, and a stopped run ends at once."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from agent.pacing import Pace, ReadingStopped, RowBudget
+from agent.ports.sink import Sink, StagedFile
+from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan, is_undivided
+from agent.rows.schema import TableSchema
+from agent.units.chunk_run import ChunkRun
+from agent.units.manifest import Manifest
+from reactor.ids import Ts
+from reactor.records.changefeed import SinkMode, TableRecord
+
+TABLE = TableRecord(table_id=1, schema_name="public", name="t")
+
+
+@dataclass
+class Chunks:
+    count: int
+    rows: int
+
+    def to_fields(self) -> dict[str, Any]:
+        return {}
+
+
+class NoSink:
+    def unfit(self, tables: object) -> frozenset[int]:
+        return frozenset()
+
+
+@dataclass
+class Session:
+    """Every chunk has ``rows`` rows. ``waits``: it keeps to the pace itself, and waits."""
+
+    plan: Plan
+    rows: int
+    pace: Pace
+    waits: bool = False
+    began: list[float] = field(default_factory=list)
+    reads: threading.Event = field(default_factory=threading.Event)
+
+    def is_paced(self, table: TablePlan) -> bool:
+        return self.waits
+
+    def stage(self, table: TablePlan, number: int, chunk_id: str) -> tuple[StagedFile, ...]:
+        self.began.append(time.monotonic())
+        self.reads.set()
+        if self.waits:
+            self.pace.spend(self.rows)
+            self.pace.wait()
+        return (StagedFile(f"{number}.parquet", self.rows, 1),)
+
+    def verify(self) -> None: ...
+
+    def is_alive(self) -> bool:
+        return True
+
+
+def run_of(
+    tmp_path: Path, *, rate: int, chunks: int, rows: int, estimated: int | None = None, waits: bool = False
+) -> tuple[ChunkRun, Session]:
+    pace = Pace((RowBudget(rate),))
+    sink = cast("Callable[[], Sink]", NoSink)
+    order = DumpOrder((TABLE,), SinkMode.UPSERT, sink, epoch=1, pace=pace, parallel=2)
+    schema = TableSchema(1, "public", "t", ())
+    counted = Chunks(chunks, chunks * (rows if estimated is None else estimated))
+    session = Session(Plan(1, Ts(1), (TablePlan(TABLE, schema, counted, 1),)), rows, pace, waits)
+    return ChunkRun(order, session, Manifest.open(str(tmp_path))), session
+
+
+@pytest.mark.parametrize("estimated", [2_000, 0, 1_000])
+def test_chunks_are_read_as_fast_as_is_allowed(tmp_path: Path, estimated: int) -> None:
+    run, session = run_of(tmp_path, rate=50_000, chunks=6, rows=2_000, estimated=estimated)
+    done: DoneChunks = {}
+    run.run(done, stopped=threading.Event(), on_done=lambda: None)
+    assert len(done) == 6
+    # two may be read at once before the first has told how many rows it has
+    assert session.began[-1] - session.began[0] >= (5 if estimated == 2_000 else 4) * 2_000 / 50_000 * 0.99
+
+
+def test_chunks_that_are_smaller_than_thought_are_no_reason_to_read_faster(tmp_path: Path) -> None:
+    """What a filter has left out was read."""
+    run, session = run_of(tmp_path, rate=50_000, chunks=4, rows=1, estimated=2_000)
+    run.run({}, stopped=threading.Event(), on_done=lambda: None)
+    assert session.began[-1] - session.began[0] >= 3 * 2_000 / 50_000 * 0.99
+
+
+def test_a_stopped_run_does_not_wait_for_its_turn(tmp_path: Path) -> None:
+    run, session = run_of(tmp_path, rate=1, chunks=3, rows=3_600)
+    stopped, done = threading.Event(), dict[Any, Any]()
+    run.run(done, stopped=stopped, on_done=stopped.set)
+    assert (len(done), len(session.began)) == (1, 1)
+
+
+def test_a_part_of_a_chunk_is_none(tmp_path: Path) -> None:
+    run, session = run_of(tmp_path, rate=1, chunks=3, rows=3_600, waits=True)
+    done: DoneChunks = {}
+    stopper = threading.Thread(target=_stop_when_read, args=(session,))
+    stopper.start()
+    run.run(done, stopped=session.pace.stopped, on_done=lambda: None)
+    stopper.join()
+    assert done == {}
+    with pytest.raises(ReadingStopped):
+        session.pace.wait()
+
+
+def _stop_when_read(session: Session) -> None:
+    session.reads.wait()
+    session.pace.stopped.set()
+
+
+def test_tables_that_cannot_be_divided_are_told(tmp_path: Path) -> None:
+    _, session = run_of(tmp_path, rate=1_000, chunks=1, rows=1)
+    order = DumpOrder((TABLE,), SinkMode.UPSERT, cast("Callable[[], Sink]", NoSink), epoch=1, pace=session.pace)
+    [table] = session.plan.tables
+    assert order.rows_at_once == 5_000
+    for rows, count, undivided in ((10_000, 1, False), (10_001, 1, True), (100_000, 10, False)):
+        plan = TablePlan(TABLE, table.schema, Chunks(count, rows), 1)
+        assert is_undivided(order, plan) is undivided
+        assert not is_undivided(DumpOrder((TABLE,), SinkMode.UPSERT, order.open_sink, epoch=1), plan)
