@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
+from agent.spark.masters import is_connect, shown, unprotected
 from capture.address import DEFAULT_ADDRESS, is_loopback, split_address
 from capture.errors import ConfigError
 from capture.security.reach import ReachSettings
@@ -111,7 +112,10 @@ class ServerSettings(BaseSettings):
     #: location of segments; empty: below data_dir. Every capture of a cluster needs the same storage
     log_storage: str = ""
     spark_master: str = "local[*]"
-    spark: dict[str, str] = Field(default_factory=dict)
+    #: Spark's own settings; those that are secrets may be references: env:NAME or file:/path
+    spark: dict[str, str] = Field(default_factory=dict, repr=False)
+    #: use a Spark cluster over a network without authentication and encryption
+    insecure_spark: bool = False
     #: how remote executors get Weir: sent by the capture, or installed in their Python
     spark_packages: Literal["sent", "installed"] = "sent"
     #: number of captures that share a standalone cluster: each takes its share of the cores, unless spark.cores.max is
@@ -169,6 +173,16 @@ class ServerSettings(BaseSettings):
                     f"{name} {address} can be reached from other machines, and nothing that goes there is encrypted; "
                     "give tls-ca-file, tls-cert-file and tls-key-file (see `weir certs`), or --insecure"
                 )
+
+    def check_spark(self) -> None:
+        """:raises ConfigError: rows and credentials would go to Spark over a network unprotected."""
+        lacking = "" if self.insecure_spark else unprotected(self.spark_master, self.spark)
+        if lacking:
+            where = "in spark-master" if is_connect(self.spark_master) else "below [spark], and the same on the cluster"
+            raise ConfigError(
+                f"{shown(self.spark_master)} is reached over a network, and rows and credentials go there; "
+                f"give {lacking} {where}, or --insecure-spark"
+            )
 
     @property
     def log_storage_uri(self) -> str:

@@ -143,6 +143,7 @@ async def running(settings: ServerSettings, *, new_member: NewMember) -> AsyncIt
     """
     _check_failpoints()
     settings.check_reach()
+    settings.check_spark()
     tls = ApiTls(settings)
     memory.give_back()
     if not settings.spark_master.startswith("sc://"):

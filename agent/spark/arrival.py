@@ -15,6 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from agent.errors import OwnFaultError
 from agent.spark import standalone
 from agent.spark.masters import is_standalone
 from reactor.errors import WeirError
@@ -65,8 +66,18 @@ def wait_for_executors(
 
 
 def _explain_wait(session: SparkSession, master: str) -> str:
-    found = standalone.query(SparkContext._jvm, master, {}) if is_standalone(master) else None
+    if not is_standalone(master):
+        return ""
+    try:
+        found = _query(session, master)
+    except OwnFaultError:  # the master took this session, so it is ending
+        return ""
     return f": {found.explain_wait(session.sparkContext.applicationId)}" if found is not None else ""
+
+
+def _query(session: SparkSession, master: str) -> standalone.Standalone | None:
+    settings = dict(session.sparkContext.getConf().getAll())
+    return standalone.query(SparkContext._jvm, master, settings)
 
 
 class Watch:
@@ -123,7 +134,7 @@ class Watch:
         if self._empty_since is None or now < self._empty_since + _EMPTY_S:
             return
         self._empty_since = now
-        found = standalone.query(SparkContext._jvm, self._master, {})
+        found = _query(session, self._master)
         if found is not None and session.sparkContext.applicationId not in {app.id for app in found.applications}:
             _log.warning("the Spark master does not know this application any more; another begins")
             self._end(session)

@@ -8,6 +8,7 @@ is what users need.
 import re
 from typing import Final
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 _LENGTH_MAX: Final = 300
@@ -45,7 +46,10 @@ def cause_of(error: BaseException) -> str:
 def _text(error: BaseException) -> str:
     thrown = getattr(error, "java_exception", None)
     if thrown is not None:
-        return str(error).partition("\n")[2].removeprefix(": ") or str(thrown)
+        try:
+            return str(error).partition("\n")[2].removeprefix(": ") or str(thrown)
+        except (OSError, Py4JError):  # the text is the JVM's, which is gone
+            return "its JVM has ended"
     message = error.getMessage() if isinstance(error, PySparkException) else None
     return message or str(error)
 

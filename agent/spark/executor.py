@@ -28,7 +28,7 @@ from agent.spark import session as spark_session
 from agent.spark.arrival import Watch, cores, wait_for_executors
 from agent.spark.causes import cause_of
 from agent.spark.daemon import preload
-from agent.spark.masters import is_connect, is_local, unreachable
+from agent.spark.masters import is_connect, is_local, shown, unreachable
 from reactor.errors import Scope, WeirError
 
 T = TypeVar("T")
@@ -177,7 +177,7 @@ class SparkExecutor:
         """Drop the session if its JVM was killed, and return whether it was; the next job starts another."""
         with self._lock:
             if self._session is session and spark_session.forget_dead_session(session):
-                _log.warning("spark's JVM has died; the next job starts another", master=self._master)
+                _log.warning("spark's JVM has died; the next job starts another", master=shown(self._master))
                 self._session = None
             return self._session is not session
 
@@ -202,9 +202,9 @@ class SparkExecutor:
         except WeirError:
             raise
         except Exception as error:
-            text = f"Spark at {self._master} did not start: {cause_of(error)}; see {directory}"
+            text = f"Spark at {shown(self._master)} did not start: {cause_of(error)}; see {directory}"
             raise OwnFaultError(text) from error
-        _log.info("spark started", master=self._master, directory=str(directory))
+        _log.info("spark started", master=shown(self._master), directory=str(directory))
         return session
 
 

@@ -1,15 +1,24 @@
-"""Spark masters: which kind of cluster a master URL names, and whether a standalone one can be reached."""
+"""Spark masters: which kind of cluster a master URL names, whether a standalone one can be reached, and whether what
+goes to it over a network is protected."""
 
+import re
 import socket
+from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import Final
 
 _CONNECT_TIMEOUT_S: Final = 3.0
 _STANDALONE: Final = "spark://"
 _PORT: Final = 7077
+_CONNECT: Final = "sc://"
+#: settings that encrypt what drivers, masters and executors send each other
+_ENCRYPTION: Final = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
+_SECRET: Final = re.compile(r"secret|password|token|(access|private|account|api)[._-]?key", re.I)
+_TOKEN: Final = re.compile(r"(;token=)[^;]*", re.I)
 
 
 def is_connect(master: str) -> bool:
-    return master.startswith("sc://")
+    return master.startswith(_CONNECT)
 
 
 def is_local(master: str) -> bool:
@@ -41,3 +50,49 @@ def unreachable(master: str) -> str:
         else:
             return ""
     return f"no master answers at {master} ({reason.lower()}); start it, or correct spark-master" if reason else ""
+
+
+def shown(master: str) -> str:
+    """Return ``master`` without its token, for logs and errors."""
+    return _TOKEN.sub(r"\1***", master)
+
+
+def is_secret(setting: str) -> bool:
+    """Return whether a Spark setting's value is a secret, by the setting's name."""
+    return _SECRET.search(setting) is not None
+
+
+def unprotected(master: str, settings: Mapping[str, str]) -> str:
+    """Return what a master that is reached over a network lacks to be authenticated and encrypted; empty if nothing, or
+    if it is on this machine."""
+    if is_local(master):
+        return ""
+    if is_connect(master):
+        return _connect_lacks(master)
+    if is_standalone(master) and all(_is_here(host) for host, _ in addresses(master)):
+        return ""
+    lacking = [] if _is_on(settings, "spark.authenticate") else ['"spark.authenticate" = "true"']
+    if is_standalone(master) and not settings.get("spark.authenticate.secret"):
+        lacking.append('"spark.authenticate.secret"')  # yarn and kubernetes make one for each application
+    if not any(_is_on(settings, name) for name in _ENCRYPTION):
+        lacking.append(f'"{_ENCRYPTION[0]}" = "true"')
+    return ", ".join(lacking)
+
+
+def _connect_lacks(master: str) -> str:
+    place, _, parameters = master.removeprefix(_CONNECT).partition("/")
+    given = dict(part.strip().lower().partition("=")[::2] for part in parameters.split(";"))
+    # Spark encrypts by itself whenever there is a token
+    is_encrypted = given.get("use_ssl") == "true" or bool(given.get("token"))
+    return "" if is_encrypted or _is_here(place.rpartition(":")[0] or place) else "use_ssl=true"
+
+
+def _is_here(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_on(settings: Mapping[str, str], name: str) -> bool:
+    return settings.get(name, "").strip().lower() == "true"

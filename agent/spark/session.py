@@ -33,7 +33,7 @@ from agent.spark import shipping, standalone
 from agent.spark.class_archive import jvm_option
 from agent.spark.defaults import driver_settings
 from agent.spark.java import find_java
-from agent.spark.masters import is_connect, is_local, is_standalone
+from agent.spark.masters import is_connect, is_local, is_secret, is_standalone, shown
 
 _log = structlog.get_logger()
 
@@ -77,8 +77,8 @@ def open_session(order: Order) -> SparkSession:
             _shared = _Shared(opened, master)
         elif _shared.master != master:
             raise JobError(
-                f"this process runs Spark on {_shared.master}, and cannot on {master} too; give both captures the same "
-                "spark-master, or a process each"
+                f"this process runs Spark on {shown(_shared.master)}, and cannot on {shown(master)} too; give both "
+                "captures the same spark-master, or a process each"
             )
         _shared.holders += 1
         return _shared.session
@@ -238,7 +238,9 @@ def _ship(session: SparkSession, archive: Path) -> None:
 def _launch_jvm(settings: Mapping[str, str], *, log_path: Path) -> None:
     if SparkContext._gateway is not None:
         return
-    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    # options of a command, which any user of the machine can read; the session is given the others later
+    public = [(name, value) for name, value in settings.items() if not is_secret(name)]
+    conf = SparkConf(loadDefaults=False).setAll(public)
     with log_path.open("ab") as log:
         gateway = launch_gateway(conf, popen_kwargs={"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
     SparkContext._ensure_initialized(gateway=gateway)

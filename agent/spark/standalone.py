@@ -4,6 +4,7 @@ Spark has no public API for this (the master's web page uses another port, and m
 optional: it is used to share cores, and to explain what a capture waits for.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -11,9 +12,12 @@ from typing import Any, Final
 import structlog
 from py4j.protocol import Py4JError
 
+from agent.errors import OwnFaultError
 from agent.spark.masters import addresses
 
 _ANSWER_S: Final = 5
+#: of a master that closes the connection during the handshake: Spark reports no more than that
+_REFUSAL: Final = re.compile(r"Expected SaslMessage|Outbox is stopped|Connection from \S+ closed")
 _log = structlog.get_logger()
 
 
@@ -55,7 +59,10 @@ class Standalone:
 
 
 def query(jvm: Any, master: str, settings: Mapping[str, str]) -> Standalone | None:
-    """Return the state published by the cluster's leading master; None if none answers."""
+    """Return the state published by the cluster's leading master; None if none answers.
+
+    :raises OwnFaultError: a master closes the connection, which it does if the settings differ from its own.
+    """
     conf = jvm.org.apache.spark.SparkConf(False)
     for key, value in settings.items():
         if key.startswith(("spark.authenticate", "spark.network", "spark.ssl", "spark.rpc")):
@@ -91,7 +98,13 @@ def _query_one(jvm: Any, client: Any, host: str, port: int) -> Standalone | None
             applications=tuple(_application(app) for app in answer.activeApps()),
         )
     except Py4JError as error:
-        _log.debug("a master does not answer", host=host, port=port, reason=str(error).splitlines()[:1])
+        text = str(error)
+        if _REFUSAL.search(text):
+            raise OwnFaultError(
+                f"the Spark master at {host}:{port} closes the connection; give [spark] the cluster's settings: "
+                "spark.authenticate, spark.authenticate.secret, spark.network.crypto.enabled"
+            ) from error
+        _log.debug("a master does not answer", host=host, port=port, reason=text.splitlines()[:1])
         return None
 
 

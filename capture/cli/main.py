@@ -148,6 +148,10 @@ def server(
     insecure: Annotated[
         bool | None, typer.Option("--insecure", help="Listen for other machines without TLS.", show_default=False)
     ] = None,
+    insecure_spark: Annotated[
+        bool | None,
+        typer.Option("--insecure-spark", help="Use a remote Spark cluster without encryption.", show_default=False),
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
     log_file: Annotated[Path | None, typer.Option(help="Write the log to this file instead of stderr.")] = None,
 ) -> int:
@@ -177,6 +181,7 @@ def server(
         tls_cert_file=tls_cert_file,
         tls_key_file=tls_key_file,
         insecure=insecure,
+        insecure_spark=insecure_spark,
         log_level=log_level,
         log_file=log_file,
     )

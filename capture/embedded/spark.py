@@ -1,7 +1,8 @@
 """Embedded Spark cluster: a standalone master and workers of one core each, from the pyspark wheel.
 
 It keeps its port from run to run, and a restarted master knows its applications (they are kept in files). Its processes
-run as the current user, or as another user who can read the wheel and write what executors write.
+run as the current user, or as another user who can read the wheel and write what executors write. With a ``secret``
+they talk only to those who know it, encrypted.
 """
 
 import http.client
@@ -20,6 +21,9 @@ _ANSWER_S: Final = 2.0
 _MEMORY: Final = "1g"
 _HEAP: Final = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _PACKAGE: Final = "org.apache.spark.deploy"
+_PROTECTED: Final = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+#: where Spark's processes look for the secret first
+_SECRET_VARIABLE: Final = "_SPARK_AUTH_SECRET"
 
 
 class _Daemon(EmbeddedPart):
@@ -27,15 +31,18 @@ class _Daemon(EmbeddedPart):
 
     main: ClassVar[str]
 
-    def __init__(self, directory: Path | str, *, host: str = "127.0.0.1", user: str | None = None) -> None:
+    def __init__(
+        self, directory: Path | str, *, host: str = "127.0.0.1", user: str | None = None, secret: str = ""
+    ) -> None:
         super().__init__(directory, host=host)
         self._user = user
+        self._secret = secret
 
     @abstractmethod
     def _arguments(self) -> list[str]: ...
 
     def _options(self) -> list[str]:
-        return []
+        return [f"-D{name}={value}" for name, value in _PROTECTED.items()] if self._secret else []
 
     def _prepare(self) -> None:
         children.give(self._directory, self._user)
@@ -44,6 +51,8 @@ class _Daemon(EmbeddedPart):
         home = places.package("pyspark")
         command: list[str | Path] = [find_java(), *_HEAP, *self._options(), "-cp", f"{home / 'jars'}/*"]
         environment = {"SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13", "SPARK_LOCAL_DIRS": str(self._directory)}
+        if self._secret:
+            environment[_SECRET_VARIABLE] = self._secret
         with self._log.open("ab") as output:
             self._child = children.spawn(
                 [*command, f"{_PACKAGE}.{self.main}", *self._arguments()],
@@ -86,7 +95,11 @@ class EmbeddedSparkMaster(_Daemon):
         kept = self._directory / "recovery"
         kept.mkdir(exist_ok=True)
         children.give(kept, self._user)
-        return ["-Dspark.deploy.recoveryMode=FILESYSTEM", f"-Dspark.deploy.recoveryDirectory={kept}"]
+        return [
+            *super()._options(),
+            "-Dspark.deploy.recoveryMode=FILESYSTEM",
+            f"-Dspark.deploy.recoveryDirectory={kept}",
+        ]
 
     def _arguments(self) -> list[str]:
         return ["--host", self._host, "--port", str(self._state["port"]), "--webui-port", str(self._state["page"])]
@@ -103,9 +116,15 @@ class EmbeddedSparkWorker(_Daemon):
     main = "worker.Worker"
 
     def __init__(
-        self, directory: Path | str, master: EmbeddedSparkMaster, *, host: str = "127.0.0.1", user: str | None = None
+        self,
+        directory: Path | str,
+        master: EmbeddedSparkMaster,
+        *,
+        host: str = "127.0.0.1",
+        user: str | None = None,
+        secret: str = "",
     ) -> None:
-        super().__init__(directory, host=host, user=user)
+        super().__init__(directory, host=host, user=user, secret=secret)
         self._master = master
         self._port = 0
 
@@ -122,19 +141,25 @@ class EmbeddedSparkWorker(_Daemon):
         return any(each["port"] == self._port and each["state"] == "ALIVE" for each in workers)
 
     def _options(self) -> list[str]:
-        return ["-Dspark.worker.cleanup.enabled=true"]
+        return [*super()._options(), "-Dspark.worker.cleanup.enabled=true"]
 
 
 class EmbeddedSpark:
     """A master and its workers below ``directory``; a context manager starts and stops them."""
 
     def __init__(
-        self, directory: Path | str, *, workers: int = 2, host: str = "127.0.0.1", user: str | None = None
+        self,
+        directory: Path | str,
+        *,
+        workers: int = 2,
+        host: str = "127.0.0.1",
+        user: str | None = None,
+        secret: str = "",
     ) -> None:
         base = Path(directory).absolute()
-        self.master = EmbeddedSparkMaster(base / "master", host=host, user=user)
+        self.master = EmbeddedSparkMaster(base / "master", host=host, user=user, secret=secret)
         self.workers = [
-            EmbeddedSparkWorker(base / f"worker-{number}", self.master, host=host, user=user)
+            EmbeddedSparkWorker(base / f"worker-{number}", self.master, host=host, user=user, secret=secret)
             for number in range(workers)
         ]
 

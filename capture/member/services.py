@@ -23,6 +23,7 @@ from agent.log.storage import claim
 from agent.ports.executor import Executor
 from agent.ports.source import Position
 from agent.spark.executor import SparkExecutor
+from agent.spark.masters import is_secret
 from capture.api.port import ChangefeedSpec
 from capture.config import ServerSettings
 from capture.member.asking import Answers
@@ -32,7 +33,7 @@ from capture.member.member_data_plane import LocalMemberDataPlane
 from capture.member.preflight import check_first, check_source_again, recorded
 from capture.member.processor_host import RuntimeFactory
 from capture.security.key_mark import claim_key
-from capture.security.reach import Reach
+from capture.security.reach import Reach, look_up_freely
 from capture.security.secrets import Keeper, resolve
 from owner import jobs
 from reactor import keys
@@ -183,9 +184,10 @@ class LocalDataPlane:
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
+        spark = {name: look_up_freely(value) if is_secret(name) else value for name, value in settings.spark.items()}
         self._spark = SparkExecutor(
             settings.spark_master,
-            settings=settings.spark,
+            settings=spark,
             work_dir=(settings.data_dir / "spark").absolute(),
             is_installed=settings.spark_packages == "installed",
             captures=settings.spark_captures,

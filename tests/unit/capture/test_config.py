@@ -171,3 +171,18 @@ def test_loopback_needs_no_tls_and_other_addresses_do(given: dict[str, object]) 
 def test_what_other_machines_reach_is_encrypted_or_refused(given: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_server_settings(**given).check_reach()
+
+
+def test_a_spark_cluster_over_a_network_is_protected_or_refused() -> None:
+    protected = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true", "spark.authenticate.secret": "x"}
+    for given in (
+        {"spark_master": "local[2]"},
+        {"spark_master": "spark://h:7077", "spark": protected},
+        {"spark_master": "spark://h:7077", "insecure_spark": True},
+    ):
+        load_server_settings(**given).check_spark()
+    with pytest.raises(ConfigError, match=r"spark://h:7077 is reached over a network.*authenticate.*--insecure-spark"):
+        load_server_settings(spark_master="spark://h:7077").check_spark()
+    with pytest.raises(ConfigError, match=r"sc://h/;user_id=me is reached.* give use_ssl=true in spark-master, or"):
+        load_server_settings(spark_master="sc://h/;user_id=me").check_spark()
+    assert "geheim" not in repr(load_server_settings(spark={"spark.authenticate.secret": "geheim"}))

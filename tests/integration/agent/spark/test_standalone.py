@@ -8,15 +8,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
 import pytest
 from pyspark import cloudpickle
 
 from agent.errors import JobError
 from agent.spark.executor import SparkExecutor
 from capture.embedded import EmbeddedSpark, children
+from reactor.errors import WeirError
 from tests.patience import patient
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
@@ -136,6 +139,55 @@ def test_a_master_that_is_not_there_is_reported_at_once() -> None:
         assert "no master answers at spark://127.0.0.1" in texts[0]
         second.stop()
         assert time.monotonic() - began < patient(20)
+
+
+@pytest.mark.matrix  # a cluster of its own
+def test_a_protected_cluster_takes_who_knows_its_secret_and_shows_it_to_nobody() -> None:
+    place = Path(f"/tmp/weir-test-protected-{os.getpid()}")
+    protected = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+    try:
+        with EmbeddedSpark(place / "spark", workers=1, secret="geheim-1") as spark:
+            for secret, answers in (("geheim-2", False), ("geheim-1", True)):
+                settings = protected | {"spark.authenticate.secret": secret, "spark.driver.host": "127.0.0.1"}
+                executor = SparkExecutor(spark.url, settings=settings, work_dir=place / f"work-{answers}")
+                texts: list[str] = []
+                started = threading.Thread(target=start_quietly, args=(executor, texts))
+                started.start()
+                if answers:
+                    started.join(patient(_WAIT_S))
+                    assert executor.map(abs, [-1], description="the first one works") == [1]
+                    assert "geheim" not in commands_below()
+                else:
+                    until_some(texts)
+                    assert "geheim" not in " ".join(texts)
+                executor.stop()
+                started.join(patient(_WAIT_S))
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def commands_below() -> str:
+    """What others see of the processes that this one has started."""
+    lines = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it has ended
+            lines.append(" ".join(child.cmdline()))
+    assert any("java" in line for line in lines)
+    return "\n".join(lines)
+
+
+def start_quietly(executor: SparkExecutor, texts: list[str]) -> None:
+    try:
+        executor.start(texts.append)
+    except WeirError as error:
+        texts.append(str(error))
+
+
+def until_some(texts: list[str]) -> None:
+    deadline = time.monotonic() + patient(_WAIT_S)
+    while not texts:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 _START = """

@@ -5,6 +5,19 @@ import pytest
 from agent.spark.causes import cause_of
 
 
+class Gone(Exception):
+    """As py4j gives it when the JVM has ended: its text is asked from there."""
+
+    java_exception = object()
+
+    def __str__(self) -> str:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+def test_a_jvm_that_has_ended_says_nothing_more() -> None:
+    assert cause_of(Gone()) == "its JVM has ended"
+
+
 class Thrown(Exception):
     """As py4j gives it."""
 

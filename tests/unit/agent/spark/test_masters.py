@@ -17,6 +17,57 @@ def test_only_a_standalone_master_is_looked_for(master: str) -> None:
     assert masters.unreachable(master) == ""
 
 
+_PROTECTED = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}
+
+
+@pytest.mark.parametrize(
+    ("master", "settings", "lacking"),
+    [
+        ("local[4]", {}, ""),
+        ("spark://127.0.0.1:7077", {}, ""),
+        ("spark://localhost,[::1]:7077", {}, ""),
+        ("spark://127.0.0.1,h:7077", _PROTECTED, '"spark.authenticate.secret"'),
+        ("spark://h", _PROTECTED | {"spark.authenticate.secret": "x"}, ""),
+        (
+            "spark://h",
+            {"spark.authenticate": "True", "spark.ssl.rpc.enabled": "true", "spark.authenticate.secret": "x"},
+            "",
+        ),
+        ("yarn", _PROTECTED, ""),
+        ("yarn", {}, '"spark.authenticate" = "true", "spark.network.crypto.enabled" = "true"'),
+        ("k8s://https://h", {"spark.authenticate": "true"}, '"spark.network.crypto.enabled" = "true"'),
+        ("local-cluster[2,1,1024]", _PROTECTED, ""),
+        ("sc://localhost:15002", {}, ""),
+        ("sc://h:15002", _PROTECTED, "use_ssl=true"),
+        ("sc://h/;use_ssl=false;user_id=me", {}, "use_ssl=true"),
+        ("sc://h:15002/;use_ssl=true", {}, ""),
+        ("sc://h/;TOKEN=abc", {}, ""),
+    ],
+)
+def test_what_goes_over_a_network_is_protected(master: str, settings: dict[str, str], lacking: str) -> None:
+    assert masters.unprotected(master, settings) == lacking
+
+
+def test_tokens_are_not_shown() -> None:
+    assert masters.shown("sc://h:1/;token=geheim;user_id=me") == "sc://h:1/;token=***;user_id=me"
+    assert masters.shown("spark://h:7077") == "spark://h:7077"
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("spark.authenticate.secret", True),
+        ("spark.hadoop.fs.s3a.secret.key", True),
+        ("spark.hadoop.fs.s3a.access.key", True),
+        ("spark.ssl.keyStorePassword", True),
+        ("spark.authenticate", False),
+        ("spark.executor.memory", False),
+    ],
+)
+def test_settings_that_are_secrets(name: str, secret: bool) -> None:
+    assert masters.is_secret(name) is secret
+
+
 def test_one_master_that_answers_is_enough() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
