@@ -18,7 +18,8 @@ from tests.integration.agent.sources.mysql.binlog_rig import run
 from tests.mysql_package import why_not
 from tests.mysql_server import EmbeddedMysql
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(400)]
+#: matrix: tests/integration/agent/sources/mysql/binlog/test_xa.py reads the same transactions without a cluster
+pytestmark = [pytest.mark.acceptance, pytest.mark.matrix, pytest.mark.spark, pytest.mark.timeout(400)]
 
 DATABASE = "shop"
 CATCH_UP_TIMEOUT_S = 90.0
@@ -65,7 +66,7 @@ class XaBed(Bed):
         EmbeddedMariaDB,
         pytest.param(
             EmbeddedMysql,
-            marks=[pytest.mark.matrix, pytest.mark.skipif(why_not() is not None, reason=why_not() or "")],
+            marks=[pytest.mark.skipif(why_not() is not None, reason=why_not() or "")],
         ),
     ],
     ids=["mariadb", "mysql"],
