@@ -73,9 +73,9 @@ class FlushLimits:
 
     def change_since(self, table_id: int, ts: Ts) -> str:
         """Return the JSON of the newest change of a table that still exists, if it is after ``ts``; else an empty
-        text."""
+        text. The transaction that created a table may have changed it behind its first rows."""
         at, change = self.changes.get(table_id, (Ts(0), None))
-        return change.model_dump_json() if change is not None and change.before and at > ts else ""
+        return change.model_dump_json() if change is not None and change.after and at > ts else ""
 
     def is_gone_since(self, table_id: int, ts: Ts) -> bool:
         """Return whether the table was dropped at its source after ``ts``, and in the sink."""

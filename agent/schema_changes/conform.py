@@ -17,12 +17,13 @@ from agent.rows.changes import BEFORE_FULL, DELETE, TRUNCATE, Changes
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import Exact, Mask, Refused, WrittenConversion, converted
 from agent.sources.registry import arrow_schema, conversions, fill_value
-from reactor.records.changefeed import TableChange
+from reactor.records.changefeed import SchemaChangeKind, TableChange
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The table after a change. ``renames``: new name → old name; ``fills``: values of new columns in existing rows."""
+    """The table after a change. ``renames``: new name → old name; ``fills``: values of new columns in existing rows.
+    ``is_new``: the transaction created the table, so the sink has no columns but these."""
 
     schema: TableSchema
     arrow: pa.Schema
@@ -30,6 +31,7 @@ class Target:
     added: frozenset[str]
     fills: Mapping[str, pa.Scalar]
     context: Mapping[str, str]
+    is_new: bool
 
 
 @lru_cache(maxsize=64)
@@ -37,7 +39,8 @@ def _target(text: str) -> Target:
     change = TableChange.model_validate_json(text)
     schema = TableSchema.from_json(change.after)
     fills = {name: fill_value(schema, name, value) for name, value in change.fills.items()}
-    return Target(schema, arrow_schema(schema), change.renames, frozenset(change.added), fills, change.context)
+    is_new = change.kind is SchemaChangeKind.CREATE
+    return Target(schema, arrow_schema(schema), change.renames, frozenset(change.added), fills, change.context, is_new)
 
 
 def conform(changes: Changes, change: str, *, keeps_gone: bool) -> Changes:
@@ -52,8 +55,8 @@ def conform(changes: Changes, change: str, *, keeps_gone: bool) -> Changes:
     found = conversions(changes.schema, target.schema, origins, target.context)
     if changes.after.schema.equals(target.arrow) and not any(item is not None for item in found.values()):
         return changes
-    gone = [name for name in changes.after.schema.names if name not in origins.values()] if keeps_gone else []
-    gone = [name for name in gone if name not in target.arrow.names]
+    gone = [name for name in changes.after.schema.names if name not in origins.values()]
+    gone = [name for name in gone if keeps_gone and not target.is_new and name not in target.arrow.names]
     before = changes.before
     unchanged = {name: changes.unchanged[old] for name, old in origins.items() if old in changes.unchanged}
     unchanged |= {name: changes.unchanged[name] for name in gone if name in changes.unchanged}

@@ -21,7 +21,8 @@ from reactor.records.changefeed import SinkMode, TableRecord
 _VERSION_MIN = 14
 #: ordinary and partitioned tables, and partitions; nothing without WAL
 _TABLES_SQL = """
-SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, greatest(c.reltuples, 0)::int8
+SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, greatest(c.reltuples, 0)::int8,
+       EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped)
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
    AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
@@ -38,6 +39,7 @@ class _Table:
     has_primary_key: bool = False
     #: a partition that has no identity, though the table may have one
     leaf: str = ""
+    has_columns: bool = True
 
     @property
     def sends_keys(self) -> bool:
@@ -61,7 +63,7 @@ def check_source(
     :raises SourceUnreachableError: there is no answer.
     :raises SourceAuthError: user, password or privilege refused.
     :raises SourceConfigError: the server is not set up for capture, or the publication is not.
-    :raises TableIneligibleError: a table without a usable key, and ``force_replicate`` is off.
+    :raises TableIneligibleError: a table without a usable key, and ``force_replicate`` is off; or one without columns.
     """
     wanted = TableFilter(rules)
     with connect(source, replication=True) as connection:
@@ -72,6 +74,8 @@ def check_source(
         tables = _find_tables(connection, wanted, publication, is_free=force_replicate)
         if not force_replicate:
             _check_keys(tables, sink_mode)
+        if sink_mode is SinkMode.UPSERT:
+            _check_columns(tables)
         _check_rights(connection, [table.record for table in tables], new_publication)
         return SourceReport(identity, tuple(table.record for table in tables))
 
@@ -172,7 +176,7 @@ def _table(
     row: Sequence[str | None], all_keys: Mapping[int, Sequence[Key]], leaves: Sequence[Sequence[str | None]]
 ) -> _Table:
     """``leaves``: of a partitioned table, whose rows say which they are in their partition's way."""
-    table_id, schema, name, identity, rows = row
+    table_id, schema, name, identity, rows, has_columns = row
     keys = all_keys.get(int(table_id or 0), [])
     record = TableRecord.new(
         int(table_id or 0),
@@ -181,7 +185,7 @@ def _table(
         key=key_columns(str(identity), keys),
         rows_estimated=int(rows or 0),
     )
-    found = _Table(record, str(identity), any(key.is_primary for key in keys))
+    found = _Table(record, str(identity), any(key.is_primary for key in keys), has_columns=has_columns == "t")
     for leaf in leaves:
         theirs = _table(leaf, all_keys, ())
         if not theirs.sends_keys:
@@ -202,6 +206,16 @@ def _check_keys(tables: Sequence[_Table], sink_mode: SinkMode) -> None:
             raise TableIneligibleError(
                 f"table {name} has no primary key or unique NOT NULL key to upsert by; add one, use sink mode "
                 f"changelog, leave it out by a filter rule !{name}, or set force-replicate = true to append only"
+            )
+
+
+def _check_columns(tables: Sequence[_Table]) -> None:
+    for table in tables:
+        if not table.has_columns:
+            name = f"{table.record.schema_name}.{table.record.name}"
+            raise TableIneligibleError(
+                f"table {name} has no columns, so there is nothing to write; leave it out by a filter rule !{name}, or "
+                "use sink mode changelog"
             )
 
 

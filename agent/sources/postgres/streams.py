@@ -22,6 +22,7 @@ from agent.sources.postgres.publication.slots import Names
 from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.lsn import format_lsn
+from agent.sources.postgres.server.terms import read_terms
 from agent.sources.postgres.stream.catalog_lookup import CatalogTable, Guess, look_up, verified
 from agent.sources.postgres.stream.relation_cache import SchemaTracker
 from agent.sources.postgres.stream.resolver import TextFormNeeded, TypeResolver
@@ -145,12 +146,13 @@ class PostgresStreams:
             takes=wants.takes,
             look_up=self._look_up,
             verified=self._verified,
+            needs_columns=self._scope.sink_mode is SinkMode.UPSERT,
         )
 
     def _look_up(self, table_id: int) -> CatalogTable:
         """Through a session of its own, as every question: see ``_check_position``."""
         with connect(self._uri) as session:
-            return look_up(session, table_id)
+            return look_up(session, table_id, read_terms(session, slots.all_publications(self._names)))
 
     def _verified(self, table_id: int, guesses: Mapping[str, Guess]) -> tuple[dict[str, str], list[str]]:
         with connect(self._uri) as session:

@@ -20,15 +20,15 @@ class Findings:
         self.held = set(held)
         #: new tables, and where they begin
         self.created: dict[int, Ts] = {}
-        #: new tables that the stream does not take in, and where it named them
-        self.refused: list[tuple[TableRecord, Ts]] = []
+        #: new tables that the stream does not take in, where it named them, and why
+        self.refused: list[tuple[TableRecord, Ts, str]] = []
         self._changes: dict[Ts, list[TableChange]] = {}
         for record in ddl:
             for change in record.changes:
                 if self._counts(change):
                     self._take(change, record.ts)
                 elif change.is_hold and change.table is not None and change.table_id not in self.held:
-                    self.refused.append((change.table, record.ts))
+                    self.refused.append((change.table, record.ts, change.reason))
         self.old = {table: record for table, record in known.items() if table in self.known}
 
     def records(self) -> tuple[DdlRecord, ...]:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.errors import SourceError
-from agent.sources.postgres.publication import losses, xids
+from agent.sources.postgres.publication import losses, type_facts, xids
 from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.published import Catalog, Relation
-from agent.sources.postgres.server.connection import Connection
-from agent.sources.postgres.server.sql import qualified
+from agent.sources.postgres.server.connection import Connection, Row
+from agent.sources.postgres.server.sql import identifier, qualified
 from reactor.records.changefeed import TableRecord
 
 _LOCK_MS: Final = 2_000
@@ -47,6 +47,20 @@ _REWRITTEN: Final = (
     "xmin::text IN (SELECT c.xmin::text FROM pg_catalog.pg_class c WHERE c.oid = {table} AND c.relam = 2 OR c.oid IN "
     "(SELECT i.indexrelid FROM pg_catalog.pg_index i WHERE i.indrelid = {table}))"
 )
+#: who wrote the rows of a table's indexes (or its own, if there are none) in ``pg_class`` last, and by which command;
+#: unknown where another transaction has tried to since
+_WRITERS_SQL: Final = (
+    "SELECT c.xmin::text, min(CASE WHEN c.xmax::text = '0' THEN c.cmin::text::int8 ELSE 4294967295 END) "
+    "FROM pg_catalog.pg_class c WHERE c.oid IN (SELECT indexrelid FROM pg_catalog.pg_index WHERE indrelid = {table}) "
+    "OR c.oid = {table} AND NOT EXISTS (SELECT FROM pg_catalog.pg_index WHERE indrelid = {table}) GROUP BY 1"
+)
+#: new columns, and whether they have a default or a constraint, of their own or their type's, by which the server
+#: fills all rows, unless it keeps one value for all of them in the catalog
+_ADDED_SQL: Final = (
+    "SELECT attname, attnotnull OR atthasdef OR atthasmissing OR typtype = 'd', NOT atthasmissing "
+    "AND (atthasdef OR typtype = 'd') FROM pg_catalog.pg_attribute JOIN pg_catalog.pg_type t ON t.oid = atttypid "
+    "WHERE attrelid = {table} AND attnum IN ({numbers}) ORDER BY attnum"
+)
 #: a partition is created by one command, which counts up to here
 _OWN_COMMANDS: Final = 2
 
@@ -56,6 +70,28 @@ def keyless(record: TableRecord) -> str:
     return (
         f"table {record.schema_name}.{record.name} has no key to upsert by, so it is not taken in; give it one and "
         "create the changefeed again, leave it out by a filter rule, or set force-replicate = true"
+    )
+
+
+def late(now: Catalog, table_id: int) -> str:
+    return (
+        f"table {now.tables[table_id].qualified_name} was there before it was published, so rows of it may be in no "
+        "stream; `weir table add` copies it; or publish a table in the transaction that creates it, or before it has "
+        "rows"
+    )
+
+
+def renamed(now: Catalog, table_id: int) -> str:
+    return (
+        f"table {now.tables[table_id].qualified_name} had rows under another name, which no filter rule matches, so "
+        f"they are in no log; {losses.CURE}"
+    )
+
+
+def unlogged(now: Catalog, table_id: int) -> str:
+    return (
+        f"table {now.tables[table_id].qualified_name} was rewritten with rows though no column was altered, as by SET "
+        f"LOGGED: what was written while it was UNLOGGED is in no log; {losses.CURE}"
     )
 
 
@@ -98,6 +134,61 @@ class Newcomers:
         """Return whether the transaction that created the table's file, or its indexes', wrote rows. Rewrites that keep
         rows (``VACUUM FULL``) leave none; tables with another access method are excluded."""
         return self._has_rows(relation, _REWRITTEN.format(table=relation.table_id), otherwise=False)
+
+    def filled_column(self, relation: Relation, numbers: Collection[int]) -> str:
+        """Return the first of these new columns that has no default, and yet a value in rows of before the last proof,
+        or in those that a rewrite has written: it had a default when it was added. Empty if there is none."""
+        of_before = f"{self._older_than(self.before.horizon)} OR {_REWRITTEN.format(table=relation.table_id)}"
+        names = [str(row[0]) for row in self._added(relation, numbers) if row[1] != "t"]
+        filled = (
+            name
+            for name in names
+            if self._has_rows(relation, f"{identifier(name)} IS DISTINCT FROM NULL AND ({of_before})")
+        )
+        return next(filled, "")
+
+    def fills_rows(self, relation: Relation, numbers: Collection[int]) -> bool:
+        """Return whether the server had to rewrite the table to add one of these columns."""
+        return any(row[2] == "t" for row in self._added(relation, numbers))
+
+    def _added(self, relation: Relation, numbers: Collection[int]) -> list[Row]:
+        listed = ", ".join(map(str, sorted(numbers)))
+        return self.connection.query(_ADDED_SQL.format(table=relation.table_id, numbers=listed)) if numbers else []
+
+    def rewriters(self, relation: Relation) -> set[int]:
+        """Return the transactions that have written a table's rows into another file than its first one: a rewrite
+        gives all indexes new rows in ``pg_class`` behind that. What a transaction writes behind a TRUNCATE is later."""
+        if relation.is_partitioned or relation.file == relation.table_id:
+            return set()
+        writers = self.connection.query(_WRITERS_SQL.format(table=relation.table_id))
+        return {
+            xids.full(int(xmin or 0), self.now.ahead)
+            for xmin, command in writers
+            if self._has_rows(
+                relation,
+                f"xmin::text = '{xmin}' AND (xmax::text <> '0' OR cmin::text::int8 <= {command})",
+                otherwise=False,
+            )
+        }
+
+    def has_rows_of_before(self, relation: Relation, first_writer: int) -> bool:
+        """Return whether the transaction that created the table wrote rows, and an earlier one than ``first_writer``
+        (32 bits) it was: none of them was sent. A savepoint's number is above that of its transaction."""
+        created_by = self.created_by(relation.table_id)
+        if xids.near(first_writer, self.now.ahead) <= created_by or relation.is_partitioned:
+            return False
+        return self._has_rows(relation, f"xmin::text = '{xids.short(created_by)}'", otherwise=False)
+
+    def trouble_of_types(self, table_id: int) -> str:
+        """Return why the stream may have other texts than the table's rows have now; empty where it has not."""
+        since = xids.short(self.created_by(table_id))
+        kind = type_facts.altered_since(self.connection, table_id, since)
+        return type_facts.trouble(self.connection, kind) if kind else ""
+
+    def created_by(self, table_id: int) -> int:
+        """Return the transaction that created the table."""
+        [[xmin]] = self.connection.query(_CREATED_SQL.format(table=int(table_id)))
+        return xids.full(int(xmin or 0), self.now.ahead)
 
     def has_rows(self, relation: Relation) -> bool:
         """Return whether the table has any rows. A concurrent rewrite of the table hides them."""
@@ -149,6 +240,8 @@ class Newcomers:
 
     def _has_unsent(self, relation: Relation, xmin: int) -> bool:
         """Return whether the creating transaction wrote rows before it published the table."""
+        if any(one.is_all and not one.via_root for one in self.now.publications.values()):
+            return False  # it was from its beginning on, and is whether it is a partition or not
         lineage = ", ".join(str(table) for table in self.now.lineage(relation.table_id))
         [[command]] = self.connection.query(_PUBLISHED_SQL.format(lineage=lineage, xmin=xmin))
         if int(command or 0) <= _OWN_COMMANDS:

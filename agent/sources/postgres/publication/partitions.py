@@ -49,6 +49,8 @@ class Partitions:
         for leaf in new:
             if not self.asked.is_whole_partition(leaf):
                 return f"has got partition {tables[leaf].name} with rows, which are in no stream"
+            if self.asked.rewriters(tables[leaf]):
+                return f"has got partition {tables[leaf].name}, whose rows were rewritten: that is in no stream"
         emptied = [tables[leaf] for leaf in new if self._has_new_file(leaf)]
         emptied += [tables[leaf] for leaf, file in before.items() if now[leaf] != file]
         for relation in emptied:

@@ -19,10 +19,10 @@ from agent.rows.schema_change import KnownTable
 from agent.sources.common.joining import Joining, Name, Reading
 from agent.sources.postgres.publication import digest, losses, published, type_facts, xids
 from agent.sources.postgres.publication.findings import Findings
-from agent.sources.postgres.publication.newcomers import Newcomers, keyless
+from agent.sources.postgres.publication.newcomers import Newcomers, keyless, late, renamed, unlogged
 from agent.sources.postgres.publication.partitions import Partitions
 from agent.sources.postgres.publication.proof import FIRST_MAX, Proof
-from agent.sources.postgres.publication.published import Catalog, one_moment
+from agent.sources.postgres.publication.published import Catalog, Relation, one_moment
 from agent.sources.postgres.publication.readded import readded
 from agent.sources.postgres.publication.rewrites import Rewrites
 from agent.sources.postgres.publication.sightings import Sightings
@@ -33,7 +33,7 @@ from agent.sources.postgres.server.lsn import format_lsn
 from agent.sources.postgres.server.sql import literal
 from agent.sources.postgres.server.terms import read_terms
 from reactor.ids import Ts
-from reactor.records.changefeed import DdlRecord, TableRecord
+from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableRecord
 
 
 def first_proof(connection: Connection, publications: Sequence[str], table_ids: Sequence[int]) -> str:
@@ -157,7 +157,7 @@ class Prover:
             joining = self._joining_ids(connection)
             watched = {*found.known, *joining.values()}
             seen = digest.read(connection)
-            refused = (record.table_id for record, _ in found.refused)
+            refused = (record.table_id for record, *_ in found.refused)
             now = published.read(connection, self._publications, {*watched, *refused})
             facts = type_facts.read(connection, watched)
             before = self._proof or replace(losses.first(now, seen, found.known), types=dict(facts.values))
@@ -174,7 +174,7 @@ class Prover:
             self._judge_rewrites(Rewrites(asked, self._was_truncated), found)
             self._judge_readded(now, found, cut)
             passed_over = asked.younger(before.passed_over | self._sightings.take_passed_over(upto))
-            clean = self._judge_newcomers(asked, partitions, found, passed_over, upto)
+            clean = self._judge_newcomers(asked, partitions, _first_schemas(cut), found, passed_over, upto)
             self._judge_gone(connection, now, found, upto)
             _name_held(now, found, upto)
             self._join(connection, now, joining, found, upto)
@@ -200,27 +200,24 @@ class Prover:
 
     def _judge_types(self, connection: Connection, altered: Mapping[int, int], found: Findings) -> None:
         """Rows that existed say something else since a type was altered, and the log does not tell."""
-        names = type_facts.names(connection, set(altered.values())) if altered else {}
         for table, kind in altered.items():
             if table in found.old and table not in found.held:
-                record = found.old[table]
-                reason = (
-                    f"table {record.schema_name}.{record.name} has rows of the type {names.get(kind, kind)}, which was "
-                    f"altered: what they say now is not in the log; {losses.CURE}"
-                )
-                found.hold(record, Ts(self._at + 1), reason)
+                self._hold_old(found, table, type_facts.trouble(connection, kind))
+
+    def _hold_old(self, found: Findings, table: int, trouble: str) -> None:
+        record = found.old[table]
+        reason = f"table {record.schema_name}.{record.name} {trouble}; {losses.CURE}"
+        found.hold(record, Ts(self._at + 1), reason)
 
     def _judge_roots(self, partitions: Partitions, found: Findings) -> None:
-        for table, record in found.old.items():
+        for table in found.old:
             if table not in found.held and (trouble := partitions.trouble(table)):
-                name = f"{record.schema_name}.{record.name}"
-                found.hold(record, Ts(self._at + 1), f"table {name} {trouble}; {losses.CURE}")
+                self._hold_old(found, table, trouble)
 
     def _judge_rewrites(self, rewrites: Rewrites, found: Findings) -> None:
-        for table, record in found.old.items():
+        for table in found.old:
             if table not in found.held and (trouble := rewrites.trouble(table)):
-                name = f"{record.schema_name}.{record.name}"
-                found.hold(record, Ts(self._at + 1), f"table {name} {trouble}; {losses.CURE}")
+                self._hold_old(found, table, trouble)
 
     def _judge_readded(self, now: Catalog, found: Findings, cut: LogChunk) -> None:
         """A column that was dropped and added again is another one; the stream has said so by now, or never will."""
@@ -241,6 +238,12 @@ class Prover:
                     del seen[table]
         self._readded = seen
 
+    def _was_unlogged(self, asked: Newcomers, relation: Relation) -> bool:
+        first_writer = self._sightings.first_writer(relation.table_id)
+        if first_writer is not None and asked.has_rows_of_before(relation, first_writer):
+            return True
+        return asked.was_unlogged(relation) and not self._was_truncated(relation.table_id, asked.now.end_ts, None)
+
     def _was_truncated(self, table_id: int, upto: Ts, xid: int | None) -> bool:
         xid = None if xid is None else xids.short(xid)
         return self._sightings.has_truncate(table_id, since=self._at, upto=upto, xid=xid)
@@ -255,25 +258,36 @@ class Prover:
         return {leaf: file for leaf, file in leaves.items() if leaf in before or asked.is_whole_partition(leaf)}
 
     def _judge_newcomers(
-        self, asked: Newcomers, partitions: Partitions, found: Findings, passed_over: Collection[int], upto: Ts
+        self,
+        asked: Newcomers,
+        partitions: Partitions,
+        first: Mapping[int, TableSchema],
+        found: Findings,
+        passed_over: Collection[int],
+        upto: Ts,
     ) -> frozenset[int]:
         """Hold those that are not in the stream as a whole; returns those that will be, once they have rows."""
-        now, before = asked.now, asked.before
-        for record, ts in found.refused:
-            # what was there before was left out when the changefeed was created
-            if record.table_id not in found.held and asked.is_whole(record.table_id):
-                found.hold(record, ts, keyless(record))
+        now, before, rewrites = asked.now, asked.before, Rewrites(asked, self._was_truncated)
+        for record, ts, reason in found.refused:
+            # one without a key that was there before was left out when the changefeed was created
+            counts = reason != keyless(record) or asked.is_whole(record.table_id)
+            if record.table_id not in found.held and counts:
+                found.hold(record, ts, reason)
         for table, ts in list(found.created.items()):
             if table not in now.tables:
                 found.forget(table, since=ts)  # it is gone again, and nothing of it is left to be shown
                 del found.known[table], found.created[table]
             elif not asked.is_whole(table):
-                found.hold(found.known[table], ts, _late(now, table))
+                found.hold(found.known[table], ts, late(now, table))
             elif table in passed_over:
-                found.hold(found.known[table], ts, _renamed(now, table))
-            elif asked.was_unlogged(now.tables[table]) and not self._was_truncated(table, now.end_ts, None):
-                found.hold(found.known[table], ts, _unlogged(now, table))
-            elif trouble := partitions.trouble_of_new(table):
+                found.hold(found.known[table], ts, renamed(now, table))
+            elif self._was_unlogged(asked, now.tables[table]):
+                found.hold(found.known[table], ts, unlogged(now, table))
+            elif trouble := (
+                rewrites.trouble_of_new(table, first.get(table))
+                or partitions.trouble_of_new(table)
+                or asked.trouble_of_types(table)
+            ):
                 found.hold(found.known[table], ts, f"table {now.tables[table].qualified_name} {trouble}; {losses.CURE}")
         clean = {table for table in before.clean if table in now.tables and table not in found.known}
         self._unsettled.clear()
@@ -286,7 +300,7 @@ class Prover:
             elif asked.is_clean(table):
                 clean.add(table)
             else:
-                found.hold(record, upto, _late(now, table))
+                found.hold(record, upto, late(now, table))
         return frozenset(clean)
 
     def _joining_ids(self, connection: Connection) -> dict[Name, int]:
@@ -350,6 +364,16 @@ class Prover:
                 del self._gone[table]
 
 
+def _first_schemas(cut: LogChunk) -> dict[int, TableSchema]:
+    """Return new tables as the transactions that brought their first rows have left them."""
+    changes = (change for record in cut.ddl for change in record.changes)
+    return {
+        change.table_id: TableSchema.from_json(change.after)
+        for change in changes
+        if change.kind is SchemaChangeKind.CREATE
+    }
+
+
 def _record(asked: Newcomers, table_id: int) -> TableRecord:
     relation, key = asked.now.tables[table_id], key_of(asked.connection, table_id)
     return TableRecord.new(table_id, relation.schema_name, relation.name, key=key)
@@ -360,28 +384,6 @@ def _name_held(now: Catalog, found: Findings, upto: Ts) -> None:
     again; a partitioned one not even then, if the row's partition is declared already."""
     for table in found.held.intersection(found.known, now.tables):
         found.name_held(table, now.tables[table].schema_name, now.tables[table].name, upto)
-
-
-def _late(now: Catalog, table_id: int) -> str:
-    return (
-        f"table {now.tables[table_id].qualified_name} was there before it was published, so rows of it may be in no "
-        "stream; `weir table add` copies it; or publish a table in the transaction that creates it, or before it has "
-        "rows"
-    )
-
-
-def _renamed(now: Catalog, table_id: int) -> str:
-    return (
-        f"table {now.tables[table_id].qualified_name} had rows under another name, which no filter rule matches, so "
-        f"they are in no log; {losses.CURE}"
-    )
-
-
-def _unlogged(now: Catalog, table_id: int) -> str:
-    return (
-        f"table {now.tables[table_id].qualified_name} was rewritten with rows though no column was altered, as by SET "
-        f"LOGGED: what was written while it was UNLOGGED is in no log; {losses.CURE}"
-    )
 
 
 def _is_replaced(connection: Connection, now: Catalog, record: TableRecord) -> bool:

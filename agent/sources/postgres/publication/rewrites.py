@@ -20,6 +20,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from agent.rows.schema import Column, TableSchema
+from agent.sources.postgres.decode import types
 from agent.sources.postgres.publication.newcomers import Newcomers
 from agent.sources.postgres.publication.published import Relation
 from agent.sources.postgres.server.connection import Connection
@@ -62,7 +64,13 @@ class Rewrites:
         if relation is None or relation.is_partitioned or before.files.get(table_id, relation.file) == relation.file:
             return ""
         altered = self._altered(relation)
-        is_extended = bool(relation.columns.keys() - before.columns.get(table_id, {}).keys())
+        added = relation.columns.keys() - before.columns.get(table_id, {}).keys()
+        is_extended = bool(added)
+        if table_id in before.columns and (column := self.asked.filled_column(relation, added)):
+            return (
+                f"has got column {column} with values for the rows that were there, by a default that is gone: what "
+                "they are is not in the log"
+            )
         if table_id in before.columns and not altered and not is_extended:
             return self._trouble_alone(relation)
         suspects = [number for number in altered if self._keeps(relation, number)]
@@ -82,6 +90,37 @@ class Rewrites:
             f"was rewritten when its column {rows[0][0] if rows else suspects[0]} was altered, as by ALTER COLUMN … "
             "TYPE … USING: what its values are now is not in the log"
         )
+
+    def trouble_of_new(self, table_id: int, first: TableSchema | None) -> str:
+        """Like ``trouble``, for a table that the stream has named since the last proof: as ``first`` behind the
+        transaction with its first rows.
+
+        A rewrite by the transaction that created the table has left no trace of what was there before. A later one has
+        changed no value only if every column that it altered has a type that explains it.
+        """
+        relation = self.asked.now.tables[table_id]
+        if not (rewriters := self.asked.rewriters(relation)):
+            return ""
+        created_by = self.asked.created_by(table_id)
+        if created_by not in rewriters and first is not None and self._explains(relation, first, created_by):
+            return ""
+        return (
+            "was rewritten with rows since it was created, as by ALTER COLUMN … TYPE … USING, or SET LOGGED: what its "
+            "values are now is not in the log"
+        )
+
+    def _explains(self, relation: Relation, first: TableSchema, created_by: int) -> bool:
+        """Return whether the types of altered columns, or what new ones are filled with, are reason enough for the
+        server to rewrite the table, and no column was altered that they do not explain."""
+        known = {column.place: _kind(column) for column in first.columns}
+        added = relation.columns.keys() - known.keys()
+        altered = [
+            number for number in relation.columns.keys() - added if self._xid(relation.table_id, number) != created_by
+        ]
+        connection = self.asked.connection
+        if any(keeps(connection, known[at], relation.columns[at][:2]) for at in altered):
+            return False
+        return bool(altered) or self.asked.fills_rows(relation, added)
 
     def _trouble_alone(self, relation: Relation) -> str:
         """Return the trouble of a table with another file and unchanged columns."""
@@ -114,6 +153,10 @@ class Rewrites:
     def _keeps(self, relation: Relation, number: int) -> bool:
         before, after = self.asked.before.columns[relation.table_id][number], relation.columns[number]
         return keeps(self.asked.connection, before[:2], after[:2])
+
+
+def _kind(column: Column) -> Kind:
+    return (column.modifier, -1) if column.type_id == types.ENUM_OID else (column.type_id, column.modifier)
 
 
 def keeps(connection: Connection, before: Kind, after: Kind) -> bool:

@@ -38,6 +38,8 @@ class Sightings:
         #: tables that no rule wanted under the names that they had, and where the stream named them first
         self._passed_over: dict[int, Ts] = {}
         self._has_asked: set[int] = set()
+        #: new tables, where the stream had their first rows, and the transactions that wrote these
+        self._new: dict[int, tuple[Ts, int]] = {}
         self._reached = Ts(0)
         self._moved = threading.Condition()
 
@@ -57,6 +59,16 @@ class Sightings:
                 root, leaf, xid, follows_truncate=ts in self._truncations.get(root, {})
             )
             self._partitions[ts, root, leaf] = replace(found, times=found.times + 1)
+
+    def note_new(self, table_id: int, ts: Ts, xid: int) -> None:
+        """The transaction has the first row of a new table that the stream has."""
+        with self._moved:
+            self._new[table_id] = ts, xid
+
+    def first_writer(self, table_id: int) -> int | None:
+        """Return which transaction wrote the first row of a new table that the stream has; None for any other."""
+        with self._moved:
+            return self._new[table_id][1] if table_id in self._new else None
 
     def note_passed_over(self, table_id: int, ts: Ts) -> None:
         """The stream has rows of the table, under a name that no rule wants."""
@@ -106,6 +118,7 @@ class Sightings:
     def forget(self, upto: Ts) -> None:
         """Drop what is at ``upto`` or before, which is no longer needed."""
         with self._moved:
+            self._new = {table_id: seen for table_id, seen in self._new.items() if seen[0] > upto}
             for table_id, found in list(self._truncations.items()):
                 self._truncations[table_id] = {ts: xid for ts, xid in found.items() if ts > upto}
                 if not self._truncations[table_id]:

@@ -38,7 +38,20 @@ _TABLES_SQL: Final = (
     "SELECT DISTINCT attrelid::int8 FROM pg_catalog.pg_attribute WHERE attrelid = ANY ({ids}) AND attnum > 0 "
     f"AND NOT attisdropped AND atttypid >= {_FIRST_USERS_OID}"
 )
-_NAMES_SQL: Final = "SELECT oid::int8, pg_catalog.format_type(oid, NULL) FROM pg_catalog.pg_type WHERE oid IN ({types})"
+#: of a table and since a transaction: types whose labels or parts were written again, after the type was. A label that
+#: was added is younger than a table that has an older type.
+_ALTERED_SQL: Final = f"""{_USED}
+SELECT u.type::int8 FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.type
+  JOIN pg_catalog.pg_enum e ON e.enumtypid = t.oid
+ WHERE pg_catalog.age(e.xmin) < least(pg_catalog.age(t.xmin), pg_catalog.age('{{xid}}'::pg_catalog.xid))
+   AND (e.oid < u.relation OR t.oid > u.relation)
+UNION ALL
+SELECT u.type::int8 FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.type
+  JOIN pg_catalog.pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0
+ WHERE pg_catalog.age(a.xmin) < least(pg_catalog.age(t.xmin), pg_catalog.age('{{xid}}'::pg_catalog.xid))
+LIMIT 1
+"""
+_NAME_SQL: Final = "SELECT pg_catalog.format_type(oid, NULL) FROM pg_catalog.pg_type WHERE oid = {type}"
 
 #: input of ``digest``: changes with every fact
 DIGEST: Final = (
@@ -96,10 +109,20 @@ def altered(before: Mapping[str, str], now: TypeFacts) -> dict[int, int]:
     return {table: types[0] for table, types in found.items() if types}
 
 
-def names(connection: Connection, types: Collection[int]) -> dict[int, str]:
-    """Return the types' names for users."""
-    rows = connection.query(_NAMES_SQL.format(types=", ".join(map(str, sorted(types))) or "0"))
-    return {int(oid or 0): str(name) for oid, name in rows}
+def altered_since(connection: Connection, table_id: int, xid: int) -> int:
+    """Return a type that was altered since the transaction ``xid`` (32 bits), of those that the table uses; 0 if none
+    was. Its values in rows that are in the stream may say something else now."""
+    if not tables_with_types(connection, [table_id]):
+        return 0
+    rows = connection.query(_ALTERED_SQL.format(typed=ids_of([table_id]), xid=xid))
+    return int(rows[0][0] or 0) if rows else 0
+
+
+def trouble(connection: Connection, type_id: int) -> str:
+    """Return what is wrong with a table that has rows of an altered type."""
+    rows = connection.query(_NAME_SQL.format(type=int(type_id)))
+    name = rows[0][0] if rows else type_id
+    return f"has rows of the type {name}, which was altered: what they say now is not in the log"
 
 
 def _owner(fact: str) -> str:

@@ -51,6 +51,11 @@ def near(xid: int, ahead: int) -> int:
     return ahead + (distance - _ROUND if distance >= _COMPARABLE else distance)
 
 
+def is_older(xid: int, other: int) -> bool:
+    """Return whether the one began before the other, both in 32 bits."""
+    return (other - xid) % _ROUND - 1 < _COMPARABLE and xid != other
+
+
 def parse_snapshot(text: str) -> tuple[int, int, frozenset[int]]:
     """A ``pg_snapshot``'s bounds, and what is under way: below the first all have ended, from the second on none."""
     horizon, ahead, running = text.split(":")

@@ -16,11 +16,14 @@ import structlog
 from agent.errors import SourceError, StatementRefusedError
 from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.decode import types
+from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.xids import older_sql
-from agent.sources.postgres.server.catalog import rows_of
+from agent.sources.postgres.server.catalog import ALL_COLUMNS, rows_of
 from agent.sources.postgres.server.connection import QUALIFIED_NAMES_SQL, Connection
 from agent.sources.postgres.server.keys import key_of
 from agent.sources.postgres.server.sql import identifier, literal, output_text
+from agent.sources.postgres.server.terms import AllTerms
+from agent.sources.postgres.stream.column_numbers import Numbers
 
 #: from a commit's place in the log until others see it are microseconds
 _LOCK_MS: Final = 2_000
@@ -42,7 +45,7 @@ _NAME_SQL: Final = (
 _COLUMNS_SQL: Final = """
 SELECT a.attname, a.attnum::int4, a.atthasmissing, (a.attmissingval::text::text[])[1],
        a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid), pg_catalog.format_type(a.atttypid, a.atttypmod),
-       a.atttypid::int8, t.typnotnull, pg_catalog.pg_get_expr(t.typdefaultbin, 0)
+       a.atttypid::int8, t.typnotnull, pg_catalog.pg_get_expr(t.typdefaultbin, 0), a.attgenerated
   FROM pg_catalog.pg_attribute a
   JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
   LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
@@ -50,6 +53,10 @@ SELECT a.attname, a.attnum::int4, a.atthasmissing, (a.attmissingval::text::text[
 """
 
 
+_GONE_SQL: Final = (
+    "SELECT attnum::int4, xmin::text FROM pg_catalog.pg_attribute "
+    "WHERE attrelid = {table} AND attnum > 0 AND attisdropped"
+)
 #: as ``pg_get_expr`` writes a constant: a literal, and what it is cast to
 _CONSTANT: Final = re.compile(
     r"""(?:'(?:[^']|'')*'|\(?[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?\)?|true|false)(?:::[\w ."\[\](),]+)?""", re.IGNORECASE
@@ -69,7 +76,8 @@ class CatalogTable:
     """A table in the catalog of today, and its name; ``is_there`` False when it is gone.
 
     ``fills``: column → what rows without a value of it hold, in text. ``guesses``: of columns that perhaps are not NULL
-    in them. ``key``: what upserts go by. ``types``: as ``types.resolve_column`` has them.
+    in them. ``key``: what upserts go by. ``types``: as ``types.resolve_column`` has them. ``unsent``: columns that the
+    publications leave out. ``dropped``: numbers of dropped columns, and who dropped them (32 bits).
     """
 
     is_there: bool = False
@@ -80,20 +88,43 @@ class CatalogTable:
     guesses: dict[str, Guess] = field(default_factory=dict)
     key: tuple[str, ...] = ()
     types: dict[str, int] = field(default_factory=dict)
+    unsent: frozenset[str] = frozenset()
+    dropped: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def path(self) -> tuple[str, str]:
+        return self.schema_name, self.name
+
+    def numbers(self, declared: TableSchema, since: int) -> Numbers:
+        """Return the columns' numbers, without those of names that have another type by now: that may be another
+        column. ``since``: the transaction (32 bits) that declares the table."""
+        by_name = {
+            column.name: self.places[column.name]
+            for column in declared.columns
+            if self.types.get(column.name) == column.type_id
+        }
+        there = sorted(number for name, number in self.places.items() if name not in self.unsent)
+        gone = sorted(number for number, dropped_by in self.dropped if not xids.is_older(dropped_by, since))
+        return Numbers(by_name, tuple(there), tuple(gone))
 
     def at(self, declared: TableSchema) -> "CatalogTable":
-        """Without what it says of columns that have another type by now: that may be another column of the name."""
-        alike = {column.name for column in declared.columns if self.types.get(column.name) == column.type_id}
+        """Return it with the names of ``declared``, whose columns have their numbers, and without what it says of
+        columns that have another type by now."""
+        names = {number: name for name, number in self.places.items()}
+        found = {names[column.place]: column for column in declared.columns if column.place in names}
+        renamed = {name: column.name for name, column in found.items() if self.types.get(name) == column.type_id}
         return replace(
             self,
-            places={name: place for name, place in self.places.items() if name in alike},
-            fills={name: value for name, value in self.fills.items() if name in alike},
-            guesses={name: guess for name, guess in self.guesses.items() if name in alike},
+            places={renamed[name]: place for name, place in self.places.items() if name in renamed},
+            fills={renamed[name]: value for name, value in self.fills.items() if name in renamed},
+            guesses={renamed[name]: guess for name, guess in self.guesses.items() if name in renamed},
+            key=tuple(found[name].name if name in found else name for name in self.key),
         )
 
 
-def look_up(connection: Connection, table_id: int) -> CatalogTable:
+def look_up(connection: Connection, table_id: int, terms: AllTerms = ALL_COLUMNS) -> CatalogTable:
     """:raises SourceError: the catalog cannot be read."""
+    own = terms.of(table_id)
     _wait_until_visible(connection, table_id)
     connection.query(QUALIFIED_NAMES_SQL)
     rows = connection.query(_COLUMNS_SQL.format(table=int(table_id)))
@@ -118,6 +149,11 @@ def look_up(connection: Connection, table_id: int) -> CatalogTable:
         fills=fills,
         guesses=guesses,
         key=key_of(connection, table_id),
+        unsent=frozenset(str(row[0]) for row in rows if not own.sends(str(row[0]), str(row[10]))),
+        dropped=tuple(
+            (int(number or 0), int(xmin or 0))
+            for number, xmin in connection.query(_GONE_SQL.format(table=int(table_id)))
+        ),
         types=_types(connection, {str(row[0]): int(row[7] or 0) for row in rows}),
     )
 

@@ -1,10 +1,13 @@
 """Column numbers: a column keeps its number for life, so a new name with an old number is a rename. Pure.
 
 A Relation message has no numbers, but its columns are in order. The numbers come from the catalog at the time of
-reading, which may be long after the change. So earlier knowledge has priority: a column that keeps its name keeps its
-number, unless the catalog shows that a newer column has the name, or that names were swapped. If the catalog no longer
-has the column (it was renamed again, or dropped), its position decides: PostgreSQL appends new columns, so one in the
-middle is an old one with a new name.
+reading, which may be long after the change. New columns have higher numbers than all before them, so a table's columns
+were, at any time, the first of those that it has now and of those that have been dropped since.
+
+Which have been dropped since can be misjudged by the numbers of transactions. So where some may have been, and of a
+table that is known, names have priority: a column that keeps its name keeps its number, unless the catalog shows that a
+newer column has the name, or that names were swapped. If the catalog no longer has the column (it was renamed again, or
+dropped), its position decides. A column that may have been dropped since is preferred to a newer one of the name.
 
 One case remains: a column that is dropped and added again, with the same definition when its next row comes, is taken
 for the old one.
@@ -12,28 +15,62 @@ for the old one.
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from agent.rows.schema import TableSchema
 from agent.sources.common.schema_diff import Columns
 
 
-def placed(known: TableSchema, declared: TableSchema, catalog: Mapping[str, int]) -> TableSchema:
-    """Return ``declared`` with column numbers. ``catalog``: the current numbers by name."""
-    today = [catalog.get(column.name, 0) for column in declared.columns]
-    numbers = _by_name(known, declared, today)
-    if not _is_in_order(numbers) and _is_in_order(inferred := _completed(known, today)):
-        numbers = inferred
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What the catalog says of a table. ``by_name``: the numbers of its columns. ``there``: of those that are sent, in
+    order. ``gone``: of columns that may have been dropped since the table was declared."""
+
+    by_name: Mapping[str, int] = field(default_factory=dict)
+    there: tuple[int, ...] = ()
+    gone: tuple[int, ...] = ()
+
+
+def placed(known: TableSchema | None, declared: TableSchema, catalog: Numbers) -> TableSchema:
+    """Return ``declared`` with column numbers. ``known``: the table as it was, if it is known."""
+    columns = declared.columns
+    first = sorted({*catalog.there, *catalog.gone})[: len(columns)]
+    is_known = len(first) == len(columns) and (known is None or not catalog.gone)
+    if is_known and (known is None or _keeps(known, declared, catalog, first)):
+        return _numbered(declared, first)
+    known = known or declared
+    today = [catalog.by_name.get(column.name, 0) for column in columns]
+    numbers = _by_name(known, declared, today, catalog.gone)
+    if not _is_in_order(numbers):
+        inferred = first if is_known else _completed(known, today)
+        numbers = inferred if _is_in_order(inferred) else numbers
+    return _numbered(declared, numbers)
+
+
+def _numbered(declared: TableSchema, numbers: Sequence[int]) -> TableSchema:
     columns = (replace(column, place=place) for column, place in zip(declared.columns, numbers, strict=True))
     return replace(declared, columns=tuple(columns))
 
 
-def _by_name(known: TableSchema, declared: TableSchema, today: Sequence[int]) -> list[int]:
+def _keeps(known: TableSchema, declared: TableSchema, catalog: Numbers, numbers: Sequence[int]) -> bool:
+    """Return whether columns that have their name and number still, or again, have this number."""
+    before = {column.name: column.place for column in known.columns}
+    return all(
+        number == before[column.name]
+        for column, number in zip(declared.columns, numbers, strict=True)
+        if before.get(column.name, 0) and before[column.name] == catalog.by_name.get(column.name)
+    )
+
+
+def _by_name(known: TableSchema, declared: TableSchema, today: Sequence[int], gone: Sequence[int]) -> list[int]:
     numbers = {column.name: column.place for column in known.columns}
     last = max(numbers.values(), default=0)
     found: list[int] = []
     for at, column in enumerate(declared.columns):
         number = today[at] if today[at] > last else numbers.get(column.name, today[at])
+        if number > last:
+            before = max([last, *found])
+            number = min((other for other in gone if before < other < number), default=number)
         if not number:
             number = _by_place(known, declared, at) or 1 + max([last, *found])
         found.append(number)

@@ -19,6 +19,7 @@ from agent.sources.common import schema_diff
 from agent.sources.postgres.publication.newcomers import keyless
 from agent.sources.postgres.stream import column_numbers
 from agent.sources.postgres.stream.catalog_lookup import CatalogTable, Guess
+from agent.sources.postgres.stream.column_numbers import Numbers
 from reactor.ids import Ts
 from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
 
@@ -27,8 +28,8 @@ _log = structlog.get_logger()
 
 class SchemaTracker:
     """Keeps ``known`` up to date. ``wants``: whether a new table is selected, by schema and name; ``takes``: whether it
-    can be replicated. ``look_up`` queries the catalog; ``verified`` queries the table for the values of new columns
-    in older rows, see there."""
+    can be replicated; ``needs_columns``: the sink has no table without any. ``look_up`` queries the catalog;
+    ``verified`` queries the table for the values of new columns in older rows, see there."""
 
     def __init__(
         self,
@@ -38,15 +39,19 @@ class SchemaTracker:
         takes: Callable[[TableRecord], bool],
         look_up: Callable[[int], CatalogTable],
         verified: Callable[[int, Mapping[str, Guess]], tuple[dict[str, str], list[str]]],
+        needs_columns: bool = False,
     ) -> None:
         self.known = known
         self._wants = wants
         self._takes = takes
         self._look_up = look_up
         self._verified = verified
+        self._needs_columns = needs_columns
         self._refused: set[int] = set()
         #: tables before the transaction that changes them, and its changes so far
         self._before: dict[tuple[Ts, int], KnownTable | None] = {}
+        #: new tables, as the transaction that brought their first rows declared them first
+        self._first: dict[tuple[Ts, int], TableSchema] = {}
         self._changes: dict[Ts, dict[int, TableChange | None]] = {}
 
     def is_wanted(self, table_id: int) -> bool:
@@ -70,52 +75,65 @@ class SchemaTracker:
             start_ts=Ts(ts - 1),
             consistent_ts=Ts(ts - 1),
         )
-        if self._takes(record):
+        reason = _columnless(record) if self._lacks_columns(declared) else keyless(record)
+        if self._takes(record) and not self._lacks_columns(declared):
             self._displace(declared, ts)
             self.known[table_id] = KnownTable(record, None)
             self._before[ts, table_id] = None
         else:
             self._refused.add(table_id)
-            self._changes.setdefault(ts, {})[table_id] = TableChange(
-                kind=SchemaChangeKind.HOLD, table_id=table_id, table=record, reason=keyless(record)
-            )
-            _log.warning("a new table has no key to upsert by", table=declared.qualified_name)
+            self._changes.setdefault(ts, {})[table_id] = _hold(record, reason)
+            _log.warning("a new table is not taken in", table=declared.qualified_name, reason=reason)
 
-    def _displace(self, declared: TableSchema, ts: Ts) -> None:
-        """Remove a new table's name from the table that had it: that is dropped or renamed, even if none of its rows
-        shows it."""
-        name = (declared.schema_name, declared.name)
+    def _lacks_columns(self, declared: TableSchema) -> bool:
+        return self._needs_columns and not declared.columns
+
+    def _displace(self, table: TableSchema, ts: Ts) -> None:
+        """Remove a table's new name from the table that had it: that is dropped or renamed, even if none of its rows
+        shows it. So tables that swap names do it in one record."""
         for table_id, known in list(self.known.items()):
             record = known.record
-            if table_id == declared.table_id or (record.schema_name, record.name) != name:
+            if table_id == table.table_id or _path(record) != _path(table):
                 continue
             found = self._look_up(table_id)
-            self._before.setdefault((ts, table_id), known)
             if not found.is_there:
+                self._before.setdefault((ts, table_id), known)
                 del self.known[table_id]
                 self._changes.setdefault(ts, {})[table_id] = schema_diff.dropped(known)
-            elif (found.schema_name, found.name) != name and known.schema is not None:
+            elif found.path != _path(table) and known.schema is not None:
+                self._before.setdefault((ts, table_id), known)
                 renamed = replace(known.schema, schema_name=found.schema_name, name=found.name)
-                after = KnownTable(record.named(found.schema_name, found.name), renamed)
+                after = KnownTable(record.named(*found.path), renamed)
                 self.known[table_id] = after
                 self._settle(after, CatalogTable(), ts)
+                self._displace(renamed, ts)
 
-    def note(self, declared: TableSchema, ts: Ts) -> TableSchema:
-        """Note a known table as the stream declares it at ``ts``; return it with resolved types and column numbers."""
+    def _has_name(self, table: TableSchema) -> bool:
+        """Return whether another table has this one's name, also at the source: names have been exchanged since."""
+        others = [
+            number
+            for number, known in self.known.items()
+            if number != table.table_id and _path(known.record) == _path(table)
+        ]
+        return any(self._look_up(number).path == _path(table) for number in others)
+
+    def note(self, declared: TableSchema, ts: Ts, xid: int) -> TableSchema:
+        """Note a known table as the stream declares it in the transaction ``xid`` (32 bits), which ends at ``ts``;
+        return it with resolved types and column numbers."""
         table_id = declared.table_id
         known = self.known[table_id]
         if known.schema is None:
-            after = KnownTable(
-                known.record, column_numbers.placed(declared, declared, self._look_up(table_id).at(declared).places)
-            )
+            numbers = self._look_up(table_id).numbers(declared, xid)
+            after = KnownTable(known.record, column_numbers.placed(None, declared, numbers))
         elif _is_same(known.schema, declared):
-            after = KnownTable(known.record, column_numbers.placed(known.schema, declared, {}))
+            after = KnownTable(known.record, column_numbers.placed(known.schema, declared, Numbers()))
         else:
-            return self._change(known, known.schema, declared, ts)
+            return self._change(known, known.schema, declared, ts, xid)
         self.known[table_id] = after
-        if (ts, table_id) in self._before:
-            self._settle(after, CatalogTable(), ts)
         assert after.schema is not None
+        if (ts, table_id) in self._before and table_id not in self._changes.get(ts, {}):
+            self._first[ts, table_id] = after.schema
+            self._settle(after, CatalogTable(), ts)
         return after.schema
 
     def take(self, upto: Ts) -> tuple[DdlRecord, ...]:
@@ -123,52 +141,76 @@ class SchemaTracker:
         done = [ts for ts in sorted(self._changes) if ts <= upto]
         taken = [(ts, self._changes.pop(ts)) for ts in done]
         self._before = {key: before for key, before in self._before.items() if key[0] > upto}
+        self._first = {key: schema for key, schema in self._first.items() if key[0] > upto}
         found = ((ts, tuple(change for change in changes.values() if change is not None)) for ts, changes in taken)
         return tuple(DdlRecord(ts=ts, changes=changes) for ts, changes in found if changes)
 
-    def _change(self, known: KnownTable, schema: TableSchema, declared: TableSchema, ts: Ts) -> TableSchema:
-        found = self._look_up(declared.table_id).at(declared)
-        after_schema = column_numbers.placed(schema, declared, found.places)
+    def _change(self, known: KnownTable, schema: TableSchema, declared: TableSchema, ts: Ts, xid: int) -> TableSchema:
+        found = self._look_up(declared.table_id)
+        is_renamed = _path(known.record) != _path(declared)
+        if is_renamed and self._has_name(declared):
+            path = found.path if found.is_there else _path(known.record)
+            declared = replace(declared, schema_name=path[0], name=path[1])
+        after_schema = column_numbers.placed(schema, declared, found.numbers(declared, xid))
+        found = found.at(after_schema)
         named = known.record.named(declared.schema_name, declared.name)
         record = named.with_(key=_key(known.record.key, declared, found))
         after = KnownTable(record, after_schema)
         self._before.setdefault((ts, declared.table_id), known)
         self.known[declared.table_id] = after
         self._settle(after, found, ts)
+        if is_renamed:
+            self._displace(after_schema, ts)
         return after_schema
 
     def _settle(self, after: KnownTable, found: CatalogTable, ts: Ts) -> None:
-        """Record what the transaction at ``ts`` has changed of the table so far."""
+        """Record what the transaction at ``ts`` has changed of the table so far.
+
+        Rows that it wrote before it added a column to a new table are filled as those of an old one.
+        """
         table_id = after.record.table_id
-        before = self._before[ts, table_id]
-        change = _change(before, after, found)
-        added = () if before is None or change is None else change.added
-        guesses = {name: guess for name, guess in found.guesses.items() if name in added}
-        if before is not None and change is not None and guesses:
+        assert after.schema is not None
+        before, first = self._before[ts, table_id], self._first.get((ts, table_id), after.schema)
+        columns = column_numbers.matched(first if before is None else _schema(before), after.schema, found.fills)
+        if before is None:
+            change: TableChange | None = schema_diff.created(after).with_(fills=dict(columns.fills))
+        else:
+            change = schema_diff.compare(before, after, columns)
+        guesses = {name: guess for name, guess in found.guesses.items() if name in columns.added}
+        if change is not None and guesses:
             fills, unknown = self._verified(table_id, guesses)
             change = change.with_(fills={**change.fills, **fills})
-            change = _hold(before.record, unknown[0]) if unknown else change
+            change = _hold((before or after).record, _computed(after.record, unknown[0])) if unknown else change
+        if self._lacks_columns(after.schema):
+            change = _hold((before or after).record, _columnless(after.record))
         self._changes.setdefault(ts, {})[table_id] = change
 
 
-def _change(before: KnownTable | None, after: KnownTable, found: CatalogTable) -> TableChange | None:
-    if before is None:
-        return schema_diff.created(after)
-    assert before.schema is not None
-    assert after.schema is not None
-    columns = column_numbers.matched(before.schema, after.schema, found.fills)
-    return schema_diff.compare(before, after, columns)
+def _path(table: TableRecord | TableSchema) -> tuple[str, str]:
+    return table.schema_name, table.name
 
 
-def _hold(record: TableRecord, column: str) -> TableChange:
-    name = f"{record.schema_name}.{record.name}"
-    return TableChange(
-        kind=SchemaChangeKind.HOLD,
-        table_id=record.table_id,
-        table=record,
-        reason=f"what rows of table {name} hold in its new column {column} is in no stream (it was computed when the "
-        "column was added); for its rows to be copied again create the changefeed again, or leave it out by a filter "
-        "rule",
+def _schema(table: KnownTable) -> TableSchema:
+    assert table.schema is not None
+    return table.schema
+
+
+def _hold(record: TableRecord, reason: str) -> TableChange:
+    return TableChange(kind=SchemaChangeKind.HOLD, table_id=record.table_id, table=record, reason=reason)
+
+
+def _computed(record: TableRecord, column: str) -> str:
+    return (
+        f"what rows of table {record.schema_name}.{record.name} hold in its new column {column} is in no stream (it "
+        "was computed when the column was added); for its rows to be copied again create the changefeed again, or "
+        "leave it out by a filter rule"
+    )
+
+
+def _columnless(record: TableRecord) -> str:
+    return (
+        f"table {record.schema_name}.{record.name} has no columns, so there is nothing to write; add one and create "
+        "the changefeed again, leave it out by a filter rule, or use sink mode changelog"
     )
 
 

@@ -248,7 +248,7 @@ class ReplicationStream:
         if self._declarations.is_wanted(schema.table_id):
             schema = self._resolve(schema)
             if tracker is not None and is_news:
-                schema = tracker.note(schema, ts)
+                schema = tracker.note(schema, ts, int(state[split.XID]))
         elif is_news:
             self._sightings.note_passed_over(schema.table_id, ts)
         self._declarations.declare(schema)
@@ -267,8 +267,9 @@ class ReplicationStream:
         if self._state[split.SKIPPING]:
             split.pass_over(self._arena.data, self._state)
         else:
-            schema = self._awaited.pop(relation)
-            self._tracker.meet(schema, Ts(int(self._state[split.COMMIT_TS])))
+            schema, ts = self._awaited.pop(relation), Ts(int(self._state[split.COMMIT_TS]))
+            self._sightings.note_new(relation, ts, int(self._state[split.XID]))
+            self._tracker.meet(schema, ts)
             self._declare(schema)
         return True
 

@@ -7,8 +7,8 @@ from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange,
 from reactor.records.log_head import LogHead
 
 
-def record(ts: int, *tables: int, done: bool = False, before: str = "{}") -> DdlRecord:
-    changes = tuple(TableChange(kind=SchemaChangeKind.ALTER, table_id=table, before=before) for table in tables)
+def record(ts: int, *tables: int, done: bool = False, after: str = "{}") -> DdlRecord:
+    changes = tuple(TableChange(kind=SchemaChangeKind.ALTER, table_id=table, after=after) for table in tables)
     return DdlRecord(ts=Ts(ts), changes=changes, done=done)
 
 
@@ -30,11 +30,11 @@ def test_the_owners_barrier_counts_too() -> None:
 
 
 def test_a_range_knows_the_newest_change_that_lies_in_it() -> None:
-    found = limits(record(30, 1, done=True), record(50, 1, done=True, before='{"x":1}'), record(60, 1))
+    found = limits(record(30, 1, done=True), record(50, 1, done=True, after='{"x":1}'), record(60, 1))
     assert '{\\"x\\":1}' in found.change_since(1, Ts(49))
     assert found.change_since(1, Ts(50)) == ""
     assert found.change_since(2, Ts(0)) == ""
-    assert limits(record(30, 1, done=True, before="")).change_since(1, Ts(0)) == "", "a new table has no rows of before"
+    assert limits(record(30, 1, done=True, after="")).change_since(1, Ts(0)) == "", "it is gone"
 
 
 def test_the_newest_record_of_a_table_counts() -> None:

@@ -9,7 +9,7 @@ from agent.rows.changes import BEFORE_FULL, INSERT, UPDATE, Changes
 from agent.rows.schema import Column, TableSchema
 from agent.schema_changes.conform import conform
 from agent.sources.postgres.decode.types import arrow_schema
-from reactor.records.changefeed import SchemaChangeKind, TableChange
+from reactor.records.changefeed import TableChange
 
 INT4, INT8, TEXT = 23, 20, 25
 
@@ -26,10 +26,8 @@ AFTER = schema(id=(INT8, 1), b=(TEXT, 2), n=(INT4, 4))
 
 
 def change(after: TableSchema = AFTER, **fields: object) -> str:
-    usual = {"renames": {"b": "a"}, "added": ("n",), "fills": {"n": "7"}}
-    return TableChange(
-        kind=SchemaChangeKind.ALTER, table_id=1, before=BEFORE.to_json(), after=after.to_json(), **(usual | fields)
-    ).model_dump_json()
+    usual = {"kind": "alter", "before": BEFORE.to_json(), "renames": {"b": "a"}, "added": ("n",), "fills": {"n": "7"}}
+    return TableChange.model_validate({"table_id": 1, "after": after.to_json()} | usual | fields).model_dump_json()
 
 
 def rows(table: TableSchema = BEFORE) -> Changes:
@@ -66,6 +64,12 @@ def test_a_changelog_keeps_what_is_gone() -> None:
     found = conform(rows(), change(), keeps_gone=True)
     assert found.after.schema.names == ["id", "b", "n", "gone"]
     assert found.after.column("gone").to_pylist() == ["g", "g"]
+
+
+def test_a_table_that_is_new_has_the_columns_that_it_was_left_with() -> None:
+    made = change(kind="create", before="", renames={}, added=())
+    found = conform(rows(), made, keeps_gone=True)
+    assert found.after.to_pylist() == [{"id": 1, "b": "x", "n": 7}, {"id": 2, "b": "y", "n": 7}]
 
 
 def test_without_numbers_names_and_renames_tell() -> None:

@@ -96,6 +96,14 @@ def test_a_table_without_a_usable_key_needs_force(uri: str, sql: str, mode: Sink
     assert keys_of(check(uri, mode=mode, force=True)) == {"public.t": ()}
 
 
+def test_a_table_without_columns_is_for_a_changelog_only(uri: str) -> None:
+    """A changefeed that upserted it stayed pending."""
+    execute(uri, "CREATE TABLE t ()")
+    with pytest.raises(TableIneligibleError, match=r"public\.t has no columns"):
+        check(uri, mode=SinkMode.UPSERT, force=True)
+    check(uri, mode=SinkMode.CHANGELOG, force=True)
+
+
 def test_full_identity_without_key_is_fine_for_a_changelog(uri: str) -> None:
     execute(uri, "CREATE TABLE t (a int); ALTER TABLE t REPLICA IDENTITY FULL")
     assert keys_of(check(uri, mode=SinkMode.CHANGELOG)) == {"public.t": ()}

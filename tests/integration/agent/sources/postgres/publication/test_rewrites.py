@@ -52,6 +52,8 @@ _HARMLESS = (
     "ALTER TABLE t SET ACCESS METHOD heap",
     "ALTER TABLE t ADD w int DEFAULT 5",
     "ALTER TABLE t ADD w float DEFAULT random()",
+    "ALTER TABLE t ADD w int; VACUUM FULL t; UPDATE t SET w = 5 WHERE id = 1",
+    "ALTER TABLE t ADD w int DEFAULT 5; ALTER TABLE t ALTER w DROP DEFAULT",
     "ALTER TABLE t ALTER id TYPE bigint",
     "ALTER TABLE t ALTER id TYPE bigint USING id",
     "ALTER TABLE t ALTER v TYPE varchar",
@@ -82,6 +84,8 @@ _HARMFUL = (
     "ALTER TABLE t ADD w int, ALTER v TYPE text USING upper(v)",
     "ALTER TABLE t ALTER v TYPE text USING upper(v); ALTER TABLE t RENAME v TO u",
     "ALTER TABLE t ALTER v TYPE code USING upper(v)",
+    "ALTER TABLE t ADD w float DEFAULT random(); ALTER TABLE t ALTER w DROP DEFAULT",
+    "ALTER TABLE t ADD w int DEFAULT 5; ALTER TABLE t ALTER w DROP DEFAULT; VACUUM FULL t",
     # the catalog has no trace of what was written in between
     "ALTER TABLE t SET UNLOGGED; UPDATE t SET v = 'u'; ALTER TABLE t SET LOGGED",
     "ALTER TABLE t SET UNLOGGED; DELETE FROM t WHERE id > 1; ALTER TABLE t SET LOGGED; CREATE INDEX ON t (v)",

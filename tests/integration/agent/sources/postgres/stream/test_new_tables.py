@@ -70,6 +70,20 @@ _WHOLE = {
         "BEGIN; INSERT INTO n VALUES (1); GRANT SELECT ON n TO PUBLIC; COMMIT",
     ),
     "written again as it was": ("CREATE TABLE n (id int PRIMARY KEY)", "INSERT INTO n VALUES (1)", "VACUUM FULL n"),
+    "with a type that got another label": (
+        "CREATE TYPE e AS ENUM ('x', 'y'); CREATE TABLE n (id int PRIMARY KEY, v e)",
+        "INSERT INTO n VALUES (1, 'x')",
+        "ALTER TYPE e ADD VALUE 'w' BEFORE 'x'",
+    ),
+    "rewritten for a type and a column": (
+        "CREATE TABLE n (id int PRIMARY KEY, v int)",
+        "INSERT INTO n VALUES (1, 1)",
+        "ALTER TABLE n ALTER v TYPE text, ADD w int DEFAULT 5",
+    ),
+    "attached behind its rows": (
+        "CREATE TABLE r (id int PRIMARY KEY) PARTITION BY RANGE (id); CREATE TABLE n (id int PRIMARY KEY); "
+        "INSERT INTO n VALUES (1); ALTER TABLE r ATTACH PARTITION n FOR VALUES FROM (0) TO (9)",
+    ),
     "renamed without rows": ("CREATE TABLE other (id int PRIMARY KEY)", "ALTER TABLE other RENAME TO n"),
 }
 
@@ -84,6 +98,107 @@ async def test_a_new_table_with_all_its_rows_is_taken_in(postgres: EmbeddedPostg
         await rig.wait_resolved()
     assert SchemaChangeKind.HOLD not in [change.kind for record in rig.ddl() for change in record.changes]
     assert len(rig.ddl()) >= 1
+    drop_slots(rig)
+
+
+async def test_a_table_without_columns_is_held_where_the_sink_has_none(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    rig = make_rig(postgres, tmp_path, _SCHEMA, ["a"], publication="FOR ALL TABLES")
+    rig.rules = ("public.*",)
+    async with rig.running():
+        rig.execute("CREATE TABLE n (); INSERT INTO n DEFAULT VALUES")
+        rig.execute("INSERT INTO a VALUES (1)")
+        await rig.wait_resolved()
+    [change] = [change for record in rig.ddl() for change in record.changes]
+    assert change.is_hold
+    assert "has no columns" in change.reason
+    drop_slots(rig)
+
+
+_MADE = "CREATE TABLE n (id int PRIMARY KEY, v text)"
+_ROWS = "INSERT INTO n VALUES (1, 'a'), (2, 'b')"
+_USING = "ALTER TABLE n ALTER v TYPE text USING upper(v)"
+#: each leaves rows that are in no stream as they are now
+_REWRITTEN = {
+    "in its transaction": (f"BEGIN; {_MADE}; {_ROWS}; {_USING}; COMMIT",),
+    "in its transaction, with another index": (f"BEGIN; {_MADE}; {_ROWS}; {_USING}; CREATE INDEX ON n (v); COMMIT",),
+    "in its transaction, as another type": (
+        f"BEGIN; {_MADE}; INSERT INTO n VALUES (1, '7'); ALTER TABLE n ALTER v TYPE int USING v::int + 1; COMMIT",
+    ),
+    "behind a savepoint": (f"BEGIN; SAVEPOINT s; {_MADE}; {_ROWS}; RELEASE s; SAVEPOINT t; {_USING}; COMMIT",),
+    "before it was read": (_MADE, _ROWS, _USING),
+    "with a column that explains it": (_MADE, _ROWS, f"{_USING}, ALTER id TYPE bigint"),
+    "before it was granted": (_MADE, _ROWS, _USING, "GRANT SELECT ON n TO PUBLIC"),
+    "UNLOGGED in its transaction": (
+        "BEGIN; CREATE UNLOGGED TABLE n (id int PRIMARY KEY, v text); INSERT INTO n VALUES (1); "
+        "ALTER TABLE n SET LOGGED; COMMIT",
+    ),
+    "UNLOGGED in a savepoint": (
+        "BEGIN; SAVEPOINT s; CREATE UNLOGGED TABLE n (id int PRIMARY KEY, v text); INSERT INTO n VALUES (1); "
+        "ALTER TABLE n SET LOGGED; RELEASE s; INSERT INTO n VALUES (3); COMMIT",
+    ),
+    "UNLOGGED without an index": (
+        "BEGIN; CREATE UNLOGGED TABLE n (id int NOT NULL, v text); INSERT INTO n VALUES (1); "
+        "ALTER TABLE n SET LOGGED; COMMIT; ALTER TABLE n REPLICA IDENTITY FULL",
+        "ALTER TABLE n ADD PRIMARY KEY (id)",
+    ),
+    "UNLOGGED with another column": (
+        "CREATE UNLOGGED TABLE n (id int PRIMARY KEY, v text)",
+        "INSERT INTO n VALUES (1)",
+        "ALTER TABLE n SET LOGGED, ADD w int",
+    ),
+    "an enum's label was renamed": (
+        "CREATE TYPE e AS ENUM ('x', 'y'); CREATE TABLE n (id int PRIMARY KEY, v e)",
+        "INSERT INTO n VALUES (1, 'x')",
+        "ALTER TYPE e RENAME VALUE 'x' TO 'z'",
+    ),
+    "a type was given a part": (
+        "CREATE TYPE c AS (a int); CREATE TABLE n (id int PRIMARY KEY, v c[])",
+        "INSERT INTO n VALUES (1, '{(1)}')",
+        "ALTER TYPE c ADD ATTRIBUTE b int",
+    ),
+    "it was given a part of a later type": (
+        "CREATE TABLE n (id int PRIMARY KEY)",
+        "CREATE TYPE c AS (a int); ALTER TABLE n ADD v c",
+        "INSERT INTO n VALUES (1, '(1)')",
+        "ALTER TYPE c ADD ATTRIBUTE b int",
+    ),
+    "computed in its transaction": (f"BEGIN; {_MADE}; {_ROWS}; ALTER TABLE n ADD u float DEFAULT random(); COMMIT",),
+    "computed, with rows behind it": (
+        f"BEGIN; {_MADE}; {_ROWS}; ALTER TABLE n ADD u float DEFAULT random(); INSERT INTO n VALUES (3); COMMIT",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", _REWRITTEN)
+async def test_a_new_table_that_was_rewritten_with_rows_is_held(
+    postgres: EmbeddedPostgres, tmp_path: Path, case: str
+) -> None:
+    rig = make_rig(postgres, tmp_path, _SCHEMA, ["a"], publication="FOR ALL TABLES")
+    rig.rules = ("public.n*",)
+    for statement in (*_REWRITTEN[case], "INSERT INTO n (id) VALUES (9)"):
+        rig.execute(statement)
+    async with rig.running():
+        await rig.wait_resolved()
+    assert [change.kind for record in rig.ddl() for change in record.changes] == [SchemaChangeKind.HOLD]
+    drop_slots(rig)
+
+
+async def test_rows_that_a_new_table_got_before_a_column_have_its_default(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    rig = make_rig(postgres, tmp_path, _SCHEMA, ["a"], publication="FOR ALL TABLES")
+    rig.rules = ("public.n*",)
+    async with rig.running():
+        rig.execute(
+            f"BEGIN; {_MADE}; {_ROWS}; ALTER TABLE n ADD w int DEFAULT 5; INSERT INTO n VALUES (3, 'c', 7); "
+            "ALTER TABLE n DROP v, ADD v text DEFAULT 'new'; ALTER TABLE n RENAME w TO x; "
+            "INSERT INTO n VALUES (4, 8); COMMIT"
+        )
+        await rig.wait_resolved()
+    [change] = [change for record in rig.ddl() for change in record.changes]
+    assert (change.kind, change.fills) == (SchemaChangeKind.CREATE, {"x": "5", "v": "new"})
     drop_slots(rig)
 
 

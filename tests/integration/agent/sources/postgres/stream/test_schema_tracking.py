@@ -187,6 +187,43 @@ async def test_what_is_rolled_back_is_nothing(rig: SyncRig) -> None:
     assert await changes_of(rig, "BEGIN; ALTER TABLE a ADD n int; INSERT INTO a VALUES (1); ROLLBACK") == []
 
 
+@pytest.mark.parametrize(
+    ("default", "kind", "fills"), [("5", "alter", {"n": "5"}), ("(random() * 9)::int + 1", "hold", {})]
+)
+async def test_a_declaration_that_is_sent_again_takes_nothing_back(
+    rig: SyncRig, default: str, kind: str, fills: dict[str, str]
+) -> None:
+    """An index in the same transaction has the server declare the table anew."""
+    rig.execute("INSERT INTO a VALUES (1)")
+    [change] = await changes_of(
+        rig,
+        f"BEGIN; ALTER TABLE a ADD n int DEFAULT {default}; INSERT INTO a VALUES (2); CREATE INDEX ON a (n); "
+        "INSERT INTO a VALUES (3); COMMIT",
+    )
+    assert (change.kind.value, change.fills) == (kind, fills)
+
+
+async def test_tables_that_swap_names_do_it_in_one_record(rig: SyncRig) -> None:
+    rig.execute("INSERT INTO a VALUES (1); INSERT INTO b VALUES (1, 1)")
+    swap = "ALTER TABLE a RENAME TO x; ALTER TABLE b RENAME TO a; ALTER TABLE x RENAME TO b"
+    changes = await changes_of(rig, f"BEGIN; {swap}; COMMIT; INSERT INTO a VALUES (2, 2)", "INSERT INTO b VALUES (3)")
+    assert [(change.kind.value, change.table.name if change.table else "") for change in changes] == [
+        ("rename", "a"),
+        ("rename", "b"),
+    ]
+    assert len(rig.ddl()) == 1
+
+
+async def test_schemas_that_swap_names_move_their_tables_in_one_record(rig: SyncRig) -> None:
+    rig.execute("CREATE SCHEMA s; ALTER TABLE b SET SCHEMA s; ALTER TABLE s.b RENAME TO a")
+    rig.execute("INSERT INTO a VALUES (1); INSERT INTO s.a VALUES (1, 1)")
+    swap = "ALTER SCHEMA public RENAME TO t; ALTER SCHEMA s RENAME TO public; ALTER SCHEMA t RENAME TO s"
+    changes = await changes_of(rig, swap, "INSERT INTO s.a VALUES (2)", "INSERT INTO public.a VALUES (3, 3)")
+    moved = [f"{change.table.schema_name}.{change.table.name}" for change in changes if change.table]
+    assert moved == ["s.a", "s.a", "public.a"]
+    assert [len(record.changes) for record in rig.ddl()] == [1, 2]
+
+
 async def test_another_key_and_another_name(rig: SyncRig) -> None:
     first, second = await changes_of(
         rig,

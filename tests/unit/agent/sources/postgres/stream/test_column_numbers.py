@@ -1,9 +1,13 @@
 """Columns are known again by their numbers, and where those are missing, by what else is known."""
 
+from dataclasses import dataclass, field
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.rows.schema import Column, TableSchema
-from agent.sources.postgres.stream.column_numbers import matched, placed
+from agent.sources.postgres.stream.column_numbers import Numbers, matched, placed
 
 
 def table(**columns: int) -> TableSchema:
@@ -43,6 +47,61 @@ def names(*columns: str) -> TableSchema:
 def test_columns_are_known_again(
     declared: TableSchema, catalog: dict[str, int], renames: dict[str, str], added: tuple[str, ...]
 ) -> None:
-    found = matched(KNOWN, placed(KNOWN, declared, catalog), {"c": "5"})
+    found = matched(KNOWN, placed(KNOWN, declared, Numbers(catalog)), {"c": "5"})
     assert (dict(found.renames), found.added) == (renames, added)
     assert dict(found.fills) == ({"c": "5"} if "c" in added else {})
+
+
+@dataclass
+class _Table:
+    """A table whose columns are altered: numbers and names, in order; ``dropped``: what was dropped, and when."""
+
+    columns: dict[int, str] = field(default_factory=lambda: {1: "id", 2: "a", 3: "b"})
+    last: int = 3
+    dropped: list[int] = field(default_factory=list)
+
+    def alter(self, kind: int, name: str, at: int) -> None:
+        numbers = sorted(self.columns)
+        number = numbers[at % len(numbers)]
+        other = next((one for one, its in self.columns.items() if its == name), 0)
+        if kind == 0 and not other:
+            self.last += 1
+            self.columns[self.last] = name
+        elif kind == 1 and len(numbers) > 1:
+            del self.columns[number]
+            self.dropped.append(number)
+        elif kind == 2 and other:
+            self.columns[other], self.columns[number] = self.columns[number], name
+        elif kind == 2:
+            self.columns[number] = name
+
+    def declared(self) -> TableSchema:
+        return table(**{name: 0 for _, name in sorted(self.columns.items())})
+
+    def numbered(self) -> TableSchema:
+        return table(**{name: number for number, name in sorted(self.columns.items())})
+
+
+_ALTERATIONS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from("abcd"), st.integers(0, 5)), max_size=6)
+
+
+@given(_ALTERATIONS, _ALTERATIONS, st.booleans())
+def test_numbers_are_right_however_late_the_catalog_is_read(
+    before: list[tuple[int, str, int]], since: list[tuple[int, str, int]], is_known: bool
+) -> None:
+    """Of a known table as long as nothing was dropped since; else a wrong one is a dropped column's, which shows."""
+    altered = _Table()
+    known = altered.numbered() if is_known else None
+    for alteration in before:
+        altered.alter(*alteration)
+    truth, declared, drops = altered.numbered(), altered.declared(), len(altered.dropped)
+    for alteration in since:
+        altered.alter(*alteration)
+    catalog = Numbers(
+        {name: number for number, name in altered.columns.items()},
+        tuple(sorted(altered.columns)),
+        tuple(sorted(altered.dropped[drops:])),
+    )
+    found = placed(known, declared, catalog)
+    if known is None or not catalog.gone:
+        assert [column.place for column in found.columns] == [column.place for column in truth.columns]
