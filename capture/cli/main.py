@@ -202,7 +202,7 @@ def quickstart(
         Path | None,
         typer.Option(
             help="Everything goes below it; a second run continues from there.",
-            show_default="weir-data, weir-data-mariadb",
+            show_default="weir-data, weir-data-mariadb, …-iceberg",
         ),
     ] = None,
     seconds: Annotated[int, typer.Option(min=1, help="How long the load writes.")] = 60,
@@ -215,16 +215,28 @@ def quickstart(
     storage: Annotated[
         Literal["directory", "s3"], typer.Option(help="Where log and tables lie: in directories, or on an S3 server.")
     ] = "directory",
+    format: Annotated[Literal["delta", "iceberg"], typer.Option(help="The tables' format.")] = "delta",
     json: Json = False,
 ) -> int:
-    """See it work: an embedded database under load, replicated into Delta tables, compared at the end."""
+    """See it work: an embedded database under load, replicated into lakehouse tables, compared at the end."""
     from agent.spark import memory
 
     memory.give_back_early()
     from capture.capture import Capture
     from capture.quickstart.quickstart import run
 
-    return run(source, dir, Capture, seconds=seconds, scale=scale, rate=rate, spark=spark, storage=storage, json=json)
+    return run(
+        source,
+        dir,
+        Capture,
+        seconds=seconds,
+        scale=scale,
+        rate=rate,
+        spark=spark,
+        storage=storage,
+        format=format,
+        json=json,
+    )
 
 
 def _held(table: HeldView) -> str:

@@ -16,6 +16,7 @@ from capture.terminal.progress import Reporter
 
 SparkKind = Literal["local", "standalone"]
 StorageKind = Literal["directory", "s3"]
+FormatKind = Literal["delta", "iceberg"]
 
 _BUCKET: Final = "s3://weir"
 #: an executor that fits into an embedded worker
@@ -29,6 +30,7 @@ class Parts:
     directory: Path
     spark: SparkKind = "local"
     storage: StorageKind = "directory"
+    format: FormatKind = "delta"
 
     @property
     def lake(self) -> str:
@@ -37,7 +39,10 @@ class Parts:
 
     @property
     def sink_uri(self) -> str:
-        return f"delta+{self.lake}" if self.storage == "s3" else f"delta+file://{self.lake}"
+        if self.format == "iceberg" and self.storage == "s3":  # a catalog of its own, and tables in the bucket
+            catalog = (self.directory / "catalog.db").absolute()
+            return f"iceberg+sql://localhost{catalog}?dialect=sqlite&warehouse={self.lake}"
+        return f"delta+{self.lake}" if self.storage == "s3" else f"{self.format}+file://{self.lake}"
 
     @contextmanager
     def running(self, settings: ServerSettings, reporter: Reporter) -> Iterator[ServerSettings]:

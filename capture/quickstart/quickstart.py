@@ -1,4 +1,4 @@
-"""Quickstart: a database under load, replicated into Delta tables by a cluster of one capture, on one machine.
+"""Quickstart: a database under load, replicated into lakehouse tables by a cluster of one capture, on one machine.
 
 Everything is stored below one directory: the database, ``etcd``, ``log``, ``lake``, the key for secrets. A second run
 there continues from the first, however that ended. Optionally jobs run on a Spark cluster, and log and tables are
@@ -31,7 +31,7 @@ from capture.embedded import places
 from capture.errors import ChangefeedNotFoundError, ConfigError
 from capture.quickstart.lag import LagMeter
 from capture.quickstart.load import Workload
-from capture.quickstart.parts import Parts, SparkKind, StorageKind
+from capture.quickstart.parts import FormatKind, Parts, SparkKind, StorageKind
 from capture.quickstart.pgbench import Pgbench
 from capture.quickstart.sysbench import Sysbench
 from capture.server import NewMember, running
@@ -81,18 +81,20 @@ def run(
     rate: int,
     spark: SparkKind,
     storage: StorageKind,
+    format: FormatKind,
     json: bool,
 ) -> int:
     """Run the quickstart, and return the exit code: 0 if source and sink are equal at the end, 130 after Ctrl-C.
 
     :raises WeirError: a part cannot start, or the changefeed failed.
     """
-    directory = directory or _DIRECTORIES[source]
+    directory = directory or _default_directory(source, format)
     _refuse_other_source(directory, source)
+    _refuse_other_format(directory, format)
     make_directory(directory)
     settings = _settings(directory)
     workload = Pgbench(directory) if source == "postgres" else Sysbench(directory)
-    parts = Parts(directory, spark, storage)
+    parts = Parts(directory, spark, storage, format)
     logs.configure(settings.log_level, file=directory / "weir.log")
     with locked(directory / "quickstart.lock", what="a quickstart"), Reporter() as reporter:
         session = Quickstart(
@@ -311,6 +313,19 @@ def _refuse_other_source(directory: Path, source: SourceKind) -> None:
             raise ConfigError(f"{directory} holds a quickstart of {other}; choose another --dir for {source}")
 
 
+def _refuse_other_format(directory: Path, format: FormatKind) -> None:
+    """:raises ConfigError: the directory was used with another table format."""
+    is_iceberg = any(path.exists() for path in (directory / "lake" / "catalog.db", directory / "catalog.db"))
+    was = "iceberg" if is_iceberg else "delta" if (directory / "lake").exists() else format
+    if was != format:
+        raise ConfigError(f"{directory} holds a quickstart with {was} tables; choose another --dir for {format}")
+
+
+def _default_directory(source: SourceKind, format: FormatKind) -> Path:
+    directory = _DIRECTORIES[source]
+    return directory if format == "delta" else directory.with_name(f"{directory.name}-{format}")
+
+
 def _settings(directory: Path) -> ServerSettings:
     """Use the default address if it is free, so that ``weir changefeed query`` finds it; otherwise any."""
     host, port = split_address(DEFAULT_ADDRESS)
@@ -323,7 +338,7 @@ def _print(summary: Summary, parts: Parts) -> None:
     console.print_table(("quickstart", "result"), rows)
     for table, keys in summary.differences.items():
         console.print_table((f"{table}: first differences",), [(key,) for key in keys])
-    console.print_line(f"Delta tables: {parts.lake}")
+    console.print_line(f"{parts.format.capitalize()} tables: {parts.lake}")
 
 
 def _shown(value: object) -> str:

@@ -30,6 +30,8 @@ IMPLEMENTATIONS = {
     "delta-upsert": Implementation("delta+file://{}/lake"),
     "delta-vectors": Implementation("delta+file://{}/lake?deletion_vectors=true"),
     "delta-changelog": Implementation("delta+file://{}/lake", SinkMode.CHANGELOG),
+    "iceberg-upsert": Implementation("iceberg+file://{}/lake"),
+    "iceberg-changelog": Implementation("iceberg+file://{}/lake", SinkMode.CHANGELOG),
     "blackhole": Implementation("blackhole://"),
     "sqlite": Implementation("sqlite+file://{}/shop.db"),
 }

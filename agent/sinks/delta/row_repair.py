@@ -17,11 +17,12 @@ from deltalake import DeltaTable
 from agent.errors import SinkFencedError
 from agent.ports.sink import FeedContext, FlushTask, RowRepair
 from agent.rows.fold import net_changes
-from agent.sinks.delta import changelog
+from agent.sinks.common import changelog
 from agent.sinks.delta.table import commit, disk
 from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.place import TableOwner, TablePlace
+from agent.sinks.delta.table.schema import FORMS
 from agent.sinks.delta.upsert import merge
 from reactor.ids import TableSpan
 from reactor.records.changefeed import SinkMode
@@ -56,7 +57,8 @@ def _refuse_past(table: DeltaTable, changefeed: str, order: RowRepair) -> None:
 
 
 def _append(table: DeltaTable, place: TablePlace, order: RowRepair) -> None:
-    rows = changelog.changelog_rows(order.changes, TableSpan(order.table.table_id), key=order.table.key)
+    span = TableSpan(order.table.table_id)
+    rows = changelog.changelog_rows(order.changes, span, key=order.table.key, forms=FORMS)
     name = f"changes-{order.ts:x}-repair-{uuid4().hex[:8]}.parquet"
     file = delta_files.write_file(place, name, [rows], rows.schema)
     files: Sequence[delta_files.DataFile] = [] if file is None else [file]

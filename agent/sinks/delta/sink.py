@@ -12,12 +12,9 @@ A result without error that is not ``committed`` after ``commit`` had nothing to
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby
-from queue import SimpleQueue
-from threading import Thread
-from typing import TypeVar
 from uuid import uuid4
 
 import numpy as np
@@ -43,7 +40,9 @@ from agent.rows.changes import INSERT, TRUNCATE, Changes
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import SchemaChange
 from agent.rows.unify import after_truncate
-from agent.sinks.delta import changelog, read, row_repair
+from agent.sinks.common import changelog
+from agent.sinks.common.side_by_side import side_by_side
+from agent.sinks.delta import read, row_repair
 from agent.sinks.delta.alter import repartition, replacement
 from agent.sinks.delta.alter.alter import Alterer
 from agent.sinks.delta.alter.replacement import Replacement
@@ -64,10 +63,6 @@ from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import SinkMode, TableRecord
 
 _STAGED = "snapshot-"
-#: concurrent commits to different tables
-_COMMITTERS = 4
-
-T = TypeVar("T")
 
 
 class DeltaSink:
@@ -162,7 +157,11 @@ class DeltaSink:
         return [StagedFile(f"{place}/{name}", file.rows, file.bytes, file.to_json())]
 
     def _staged_rows(self, batch: pa.RecordBatch, ts: Ts) -> pa.Table:
-        return changelog.snapshot_rows(batch, ts) if self._is_changelog else delta_schema.delta_table(batch)
+        return (
+            changelog.snapshot_rows(batch, ts, forms=delta_schema.FORMS)
+            if self._is_changelog
+            else delta_schema.delta_table(batch)
+        )
 
     def load(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema, files: Sequence[StagedFile]) -> None:
         place, span = self.place(table), TableSpan(table.table_id)
@@ -304,7 +303,7 @@ class DeltaSink:
 
     def _rows(self, part: Changes, task: FlushTask) -> pa.Table:
         if self._is_changelog:
-            return changelog.changelog_rows(part, task.span, key=task.table.key)
+            return changelog.changelog_rows(part, task.span, key=task.table.key, forms=delta_schema.FORMS)
         return delta_schema.delta_table(pa.Table.from_batches([part.after]))
 
     def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> list[FlushResult]:
@@ -320,35 +319,10 @@ class DeltaSink:
                 upkeep.begin_if_due(place, retention_s=self._retention_s)
             return settled
 
-        for table, settled in zip(at, _side_by_side(settle, list(at)), strict=True):
+        for table, settled in zip(at, side_by_side(settle, list(at)), strict=True):
             for index, result in zip(at[table], settled, strict=True):
                 done[index] = result
         return done
-
-
-def _side_by_side(call: Callable[[TableRecord], T], tables: Sequence[TableRecord]) -> list[T]:
-    """Commits mostly wait for storage, so they run concurrently. The threads are daemons: a hanging one must not keep
-    the process alive."""
-    done, errors = dict[TableRecord, T](), list[BaseException]()
-    waiting: SimpleQueue[TableRecord | None] = SimpleQueue()
-    for item in (*tables, *[None] * _COMMITTERS):
-        waiting.put(item)
-
-    def work() -> None:
-        try:
-            for table in iter(waiting.get_nowait, None):
-                done[table] = call(table)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [Thread(target=work, name="delta-commit", daemon=True) for _ in tables[:_COMMITTERS]]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return [done[table] for table in tables]
 
 
 @dataclass(slots=True)

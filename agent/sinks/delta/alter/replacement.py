@@ -18,13 +18,13 @@ from deltalake import DeltaTable, Schema
 
 from agent.errors import CopyBehindError, SinkFencedError, TableForeignError
 from agent.ports.sink import TableCopy
+from agent.sinks.common.changelog import truncate_row
 from agent.sinks.delta.alter import steps
-from agent.sinks.delta.table import commit, disk, schema
+from agent.sinks.delta.table import commit, disk
 from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.files import DataFile
 from agent.sinks.delta.table.place import TableOwner, TablePlace
-from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode
 
 
@@ -116,23 +116,11 @@ def _replace(table: DeltaTable, place: TablePlace, order: Replacement) -> None:
 
 def write_marker(place: TablePlace, order: Replacement) -> DataFile:
     """Write the ``truncate`` that precedes a copy, as a file."""
-    row = _truncate_row(order.columns, order.copy.table.start_ts)
+    row = truncate_row(order.columns, order.copy.table.start_ts)
     name = f"changes-{order.ts:x}-copy-{uuid4().hex[:8]}.parquet"
     file = delta_files.write_file(place, name, [row], row.schema)
     assert file is not None, "one row is a file"
     return file
-
-
-def _truncate_row(columns: pa.Schema, ts: Ts) -> pa.Table:
-    """Return the row that precedes a copy of the whole table at ``ts`` and voids all earlier rows. ``columns``: of the
-    changelog."""
-    known = {
-        schema.CHANGE_TYPE: pa.array(["truncate"]),
-        schema.COMMIT_VERSION: pa.array([int(ts)], pa.int64()),
-        schema.COMMIT_SEQ: pa.array([-1], pa.int64()),
-    }
-    values = [known[item.name] if item.name in known else pa.nulls(1, item.type) for item in columns]
-    return pa.table(values, schema=columns)
 
 
 def record_id(changefeed: str, table_id: int) -> str:

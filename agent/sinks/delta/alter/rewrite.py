@@ -1,22 +1,14 @@
-"""Rewrite: writes the rows of a Delta table again with other columns.
-
-A column's type changes only if a cast gives the same values as the source's conversion: numbers to wider or exact ones,
-plain text to its value, whole numbers to text. A timestamp as text, for example, is formatted differently everywhere:
-such a change is refused, and the table is held.
-"""
+"""Rewrite: writes the rows of a Delta table again with other columns (``agent.sinks.common.conversion``)."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import count
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from agent.errors import RESYNC, DecodeError, TableHeldError
-from agent.rows.schema_change import ColumnMove, Mask, SchemaChange, converted
+from agent.rows.schema_change import ColumnMove, SchemaChange
+from agent.sinks.common import conversion
 from agent.sinks.delta.table import files
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.files import DataFile
@@ -26,48 +18,17 @@ from agent.sinks.delta.table.place import TablePlace
 _FILE_BYTES = 128 << 20
 
 
-def moves(stored: pa.Schema, change: SchemaChange, *, is_changelog: bool) -> list[ColumnMove]:
-    """Return the table's stored columns after the change, and the origin of each.
-
-    A changelog keeps dropped columns, renamed if a new column has taken the name.
-    """
-    wanted = [_stored_move(move, stored) for move in change.columns]
-    if not is_changelog:
-        return wanted
-    moved, names = {move.origin for move in wanted}, {move.name.lower() for move in wanted}
-    kept = []
-    for item in stored:
-        if item.name not in moved:
-            name = f"{item.name}_before_{int(change.ts):x}" if item.name.lower() in names else item.name
-            kept.append(ColumnMove(name, delta_schema.plain_type(item.type), item.name))
-    return [*wanted, *kept]
-
-
-def _stored_move(move: ColumnMove, stored: pa.Schema) -> ColumnMove:
-    """Include what an earlier change could not do."""
-    origin = move.origin if move.origin in stored.names else None
-    return replace(move, type=delta_schema.delta_type(move.type), origin=origin)
-
-
 def is_in_place(stored: pa.Schema, moves: Sequence[ColumnMove]) -> bool:
     """Return whether stored data stays unchanged."""
     kept = {move.name: move for move in moves if move.origin is not None}
     is_same = all(move.origin == name and _has_type(stored, name, move.type) for name, move in kept.items())
     is_same = is_same and not any(move.convert for move in kept.values())
-    is_free = not any(move.name in stored.names or _is_filled(move) for move in moves if move.origin is None)
+    is_free = not any(move.name in stored.names or conversion.is_filled(move) for move in moves if move.origin is None)
     return is_same and is_free and set(stored.names) == set(kept)
 
 
 def _has_type(stored: pa.Schema, name: str, arrow: pa.DataType) -> bool:
     return bool(delta_schema.plain_type(stored.field(name).type) == delta_schema.plain_type(arrow))
-
-
-def _is_filled(move: ColumnMove) -> bool:
-    return move.fill is not None and move.fill.is_valid
-
-
-def columns_of(moves: Sequence[ColumnMove]) -> pa.Schema:
-    return pa.schema([pa.field(move.name, move.type) for move in moves])
 
 
 def rewritten(place: TablePlace, rows: Iterable[pa.Table], change: SchemaChange) -> Iterator[DataFile]:
@@ -78,82 +39,6 @@ def rewritten(place: TablePlace, rows: Iterable[pa.Table], change: SchemaChange)
 
 def converted_rows(table: DeltaTable, moves: Sequence[ColumnMove], change: SchemaChange) -> Iterator[pa.Table]:
     """Yield all rows of the table, converted."""
-    stored = table.schema().to_arrow().names
-    origins = [move.origin for move in moves if move.origin is not None] or stored[:1]
-    if any(move.convert for move in moves):
-        origins += [name for name in (delta_schema.CHANGE_TYPE, delta_schema.UNCHANGED) if name in stored]
-    reader = pa.RecordBatchReader.from_stream(table.scan(columns=list(dict.fromkeys(origins))))
-    columns = columns_of(moves)
-    return (_converted(batch, moves, columns, change) for batch in reader)
-
-
-def _converted(
-    batch: pa.RecordBatch, moves: Sequence[ColumnMove], columns: pa.Schema, change: SchemaChange
-) -> pa.Table:
-    arrays = [_column(batch, move, change) for move in moves]
-    return pa.Table.from_arrays(arrays, schema=columns)
-
-
-def _column(batch: pa.RecordBatch, move: ColumnMove, change: SchemaChange) -> pa.Array:
-    if move.origin is None:
-        if move.fill is None or not _is_filled(move):
-            return pa.nulls(batch.num_rows, move.type)
-        return delta_schema.delta_column(pa.repeat(move.fill, batch.num_rows)).cast(move.type)
-    column = batch.column(move.origin)
-    column = column.cast(delta_schema.plain_type(column.type))
-    if move.convert is not None:
-        return _converted_by_source(batch, column, move, change)
-    if not _follows(column.type, move.type):
-        raise _unfit(move, change, f"{column.type} is written in another way there")
-    try:
-        return column.cast(move.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise _unfit(move, change, str(error).splitlines()[0][:120]) from error
-
-
-def _converted_by_source(batch: pa.RecordBatch, column: pa.Array, move: ColumnMove, change: SchemaChange) -> pa.Array:
-    assert move.convert is not None
-    assert move.origin is not None
-    try:
-        return delta_schema.delta_column(converted(move.convert, column, _left_out(batch, column, move.origin)))
-    except (
-        DecodeError,
-        pa.ArrowException,
-        ValueError,
-        TypeError,
-    ) as error:  # the last two: it does not have the expected type yet
-        raise _unfit(move, change, str(error).splitlines()[0]) from error
-
-
-def _left_out(batch: pa.RecordBatch, column: pa.Array, name: str) -> Mask | None:
-    """Return a mask of a changelog's rows without a value, not even NULL."""
-    if delta_schema.CHANGE_TYPE not in batch.schema.names or not column.null_count:
-        return None
-    kinds = batch.column(delta_schema.CHANGE_TYPE).cast(pa.string())
-    is_image = pc.is_in(kinds, value_set=pa.array(["insert", "update_postimage"]))
-    listed = batch.column(delta_schema.UNCHANGED).to_pylist() if delta_schema.UNCHANGED in batch.schema.names else []
-    is_unchanged = np.array([name in (names or ()) for names in listed], np.bool_) if listed else False
-    return np.asarray(column.is_null()) & (~np.asarray(is_image) | is_unchanged)
-
-
-def _follows(old: pa.DataType, new: pa.DataType) -> bool:
-    """Return whether casting ``old`` to ``new`` gives the values of a source's conversion, if it succeeds."""
-    if pa.types.is_string(new):
-        is_whole = pa.types.is_integer(old) or pa.types.is_decimal(old) or old == pa.bool_()
-        return bool(is_whole or pa.types.is_string(old))
-    if _is_number(old) and _is_number(new):
-        return True
-    zones = {arrow.tz for arrow in (old, new) if pa.types.is_timestamp(arrow)}
-    is_moment = all(pa.types.is_date(arrow) or pa.types.is_timestamp(arrow) for arrow in (old, new))
-    return bool(old == new or pa.types.is_string(old) or (is_moment and zones <= {None}))
-
-
-def _is_number(arrow: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(arrow) or pa.types.is_decimal(arrow) or pa.types.is_floating(arrow))
-
-
-def _unfit(move: ColumnMove, change: SchemaChange, reason: str) -> TableHeldError:
-    return TableHeldError(
-        f"column {move.name} of {change.name} has become {move.type}, and what the sink holds does not fit "
-        f"({reason.removesuffix(f'; {RESYNC}')[:300]}); {RESYNC}"
-    )
+    columns = conversion.origins_of(pa.schema(table.schema().to_arrow()), moves)
+    reader = pa.RecordBatchReader.from_stream(table.scan(columns=columns))
+    return (conversion.converted_rows(batch, moves, change, forms=delta_schema.FORMS) for batch in reader)

@@ -30,8 +30,9 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from agent.errors import TableHeldError
 from agent.rows.schema_change import ColumnMove, SchemaChange
+from agent.sinks.common import conversion
+from agent.sinks.common.survivors import Comparison
 from agent.sinks.delta.alter import repartition, rewrite
-from agent.sinks.delta.alter.survivors import Comparison
 from agent.sinks.delta.table import commit, disk, names, schema
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.place import TablePlace
@@ -171,11 +172,11 @@ def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaC
         return
     schema.refuse_alike([move.name for move in change.columns], table=change.name)
     stored = delta_table.arrow_schema(table)
-    moves = rewrite.moves(stored, change, is_changelog=writer.is_changelog)
+    moves = conversion.moves(stored, change, is_changelog=writer.is_changelog, forms=schema.FORMS)
     allow(table, [move.type for move in moves])
     record = _record(table, writer, change.after.table_id, change.ts)
     survivors = change.survivors() if change.survivors else None
-    comparison = Comparison(survivors, is_changelog=writer.is_changelog) if survivors else None
+    comparison = Comparison(survivors, is_changelog=writer.is_changelog, forms=schema.FORMS) if survivors else None
     if rewrite.is_in_place(stored, moves):
         if comparison:
             for rows in rewrite.converted_rows(table, moves, change):
@@ -187,7 +188,7 @@ def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaC
     files = rewrite.rewritten(place, map(comparison.note, converted) if comparison else converted, change)
     actions: list[AddAction | RemoveAction] = [file.add_action() for file in files]
     _judge(comparison, change)
-    columns = rewrite.columns_of(moves)
+    columns = conversion.columns_of(moves)
     table.create_write_transaction(actions, "overwrite", Schema.from_arrow(columns), commit_properties=record)
 
 

@@ -1,15 +1,8 @@
 """Delta columns: turn a source's columns into those of a Delta table, for the sink and for ``agent.feeds.diff``.
 
 Delta has no type for a time of day: it is written as text, ``HH:MM:SS`` with a fraction where there is one. Everything
-else that ``agent.rows.changes.Changes`` may hold has its own type. A ``changelog`` table has five columns more:
-
-=====================  ==============================================================================================
-``_change_type``       insert, update_preimage, update_postimage, delete (Spark's names), or truncate (all else NULL)
-``_commit_version``    the Ts of the transaction
-``_commit_timestamp``  when it was committed, as exactly as the log knows; NULL for rows of the first snapshot
-``_commit_seq``        the change's place within its transaction
-``_unchanged``         names of columns that an update left out: NULL there means "as it was", not NULL
-=====================  ==============================================================================================
+else that ``agent.rows.changes.Changes`` may hold has its own type. A ``changelog`` table has five columns more
+(``agent.sinks.common.changelog``).
 """
 
 from collections.abc import Sequence
@@ -18,20 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.errors import RESYNC, TableHeldError
+from agent.sinks.common import changelog, forms
+from agent.sinks.common.forms import Forms
 
-CHANGE_TYPE = "_change_type"
-COMMIT_VERSION = "_commit_version"
-COMMIT_TIMESTAMP = "_commit_timestamp"
-COMMIT_SEQ = "_commit_seq"
-UNCHANGED = "_unchanged"
-
-CHANGELOG_FIELDS = (
-    pa.field(CHANGE_TYPE, pa.string()),
-    pa.field(COMMIT_VERSION, pa.int64()),
-    pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", "UTC")),
-    pa.field(COMMIT_SEQ, pa.int64()),
-    pa.field(UNCHANGED, pa.list_(pa.string())),
-)
+CHANGE_TYPE = changelog.CHANGE_TYPE
+COMMIT_VERSION = changelog.COMMIT_VERSION
+COMMIT_TIMESTAMP = changelog.COMMIT_TIMESTAMP
+COMMIT_SEQ = changelog.COMMIT_SEQ
+UNCHANGED = changelog.UNCHANGED
+CHANGELOG_FIELDS = changelog.CHANGELOG_FIELDS
 
 
 def delta_type(arrow: pa.DataType) -> pa.DataType:
@@ -48,16 +36,8 @@ def delta_schema(arrow: pa.Schema, *, is_changelog: bool = False) -> pa.Schema:
 
     :raises TableHeldError: a source column has the name of a changelog column.
     """
-    fields = [pa.field(item.name, delta_type(item.type)) for item in arrow]
-    if not is_changelog:
-        return pa.schema(fields)
-    ours = {item.name for item in CHANGELOG_FIELDS}
-    for item in fields:
-        if item.name in ours:
-            raise TableHeldError(
-                f"source column {item.name} has the name of a changelog column; rename it, or use upsert"
-            )
-    return pa.schema([*fields, *CHANGELOG_FIELDS])
+    stored = FORMS.schema(arrow)
+    return changelog.changelog_schema(stored) if is_changelog else stored
 
 
 def refuse_alike(names: Sequence[str], *, table: str) -> None:
@@ -84,10 +64,11 @@ def delta_column(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArr
 
 def delta_table(data: pa.Table | pa.RecordBatch) -> pa.Table:
     """Convert every column of ``data`` to its stored type."""
-    columns = [delta_column(column) for column in data.columns]
-    return pa.table(
-        columns, schema=pa.schema([pa.field(n, c.type) for n, c in zip(data.schema.names, columns, strict=True)])
-    )
+    return FORMS.table(data)
+
+
+FORMS = Forms(delta_type, delta_column)
+plain_type = forms.plain_type
 
 
 def source_keys(stored: pa.RecordBatch, keys: pa.Schema) -> pa.RecordBatch:
@@ -119,14 +100,3 @@ def missing_fields(stored: pa.Schema, wanted: pa.Schema, *, table: str) -> Seque
                 f"{RESYNC}"
             )
     return missing
-
-
-def plain_type(arrow: pa.DataType) -> pa.DataType:
-    """Return one type for types that differ only in layout."""
-    if pa.types.is_large_string(arrow) or pa.types.is_string_view(arrow):
-        return pa.string()
-    if pa.types.is_large_binary(arrow) or pa.types.is_binary_view(arrow):
-        return pa.binary()
-    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
-        return pa.list_(plain_type(arrow.value_type))
-    return arrow

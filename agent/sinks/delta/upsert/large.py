@@ -32,6 +32,8 @@ from agent.rows.changes import Changes
 from agent.rows.fold import net_changes
 from agent.rows.spans import by_span, incomplete_moves
 from agent.rows.unify import Mask, after_truncate
+from agent.sinks.common import left_out
+from agent.sinks.common.left_out import IncompleteRows
 from agent.sinks.delta.table import commit, schema
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.deletion_vectors import Positions
@@ -39,8 +41,7 @@ from agent.sinks.delta.table.files import DataFile
 from agent.sinks.delta.table.log import TableLog
 from agent.sinks.delta.table.place import TablePlace
 from agent.sinks.delta.upsert import by_vectors, truncate
-from agent.sinks.delta.upsert import stored as delta_stored
-from agent.sinks.delta.upsert.stored import IncompleteRows, ReplacedRows
+from agent.sinks.delta.upsert.stored import ReplacedRows
 from reactor.ids import TableSpan
 from reactor.records.changefeed import TableRecord
 
@@ -254,7 +255,7 @@ class _Scratch:
         with pa.memory_map(path) as file:
             kept = _Hashed.of(pa.ipc.open_file(file).read_all())
             if not kept.is_unique:
-                return delta_stored.match(kept.keys, keys.keys)
+                return left_out.match(kept.keys, keys.keys)
             at = np.minimum(np.searchsorted(kept.hashes, keys.hashes), len(kept.hashes) - 1)
             (found,) = np.nonzero(kept.hashes[at] == keys.hashes)
             found = found[_equal(kept.keys.take(pa.array(at[found])), keys.keys.take(pa.array(found)))]
@@ -294,7 +295,7 @@ def _folded(log: TableLog | None, task: FlushTask, scratch: _Scratch) -> Iterato
     has_columns = True
     for number, rows in scratch.laid_down() if scratch.fits else ():
         net = net_changes(rows, key=task.table.key)
-        delta_stored.refuse_lost(replace(net, lost=net.needed) if scratch.is_truncated else net, task)
+        left_out.refuse_lost(replace(net, lost=net.needed) if scratch.is_truncated else net, task)
         rows.clear()  # folded rows are copies
         upserts = schema.delta_table(net.upserts)
         has_columns = has_columns and log is not None and by_vectors.fits(log, upserts)
@@ -306,7 +307,7 @@ def _folded(log: TableLog | None, task: FlushTask, scratch: _Scratch) -> Iterato
             return
         if net.kept and not is_new:
             incomplete = IncompleteRows.of(upserts, net)
-            scratch.keep_incomplete(number, incomplete, incomplete.stored_keys(net, task.table.key))
+            scratch.keep_incomplete(number, incomplete, incomplete.stored_keys(net, task.table.key, forms=schema.FORMS))
         else:
             yield upserts
 

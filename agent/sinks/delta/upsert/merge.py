@@ -21,13 +21,13 @@ from deltalake import DeltaTable, Schema
 from agent.ports.sink import FlushResult, FlushTask
 from agent.rows.changes import Changes
 from agent.rows.fold import NetChanges, net_changes
+from agent.sinks.common import left_out
 from agent.sinks.delta.table import commit
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.place import TablePlace
 from agent.sinks.delta.upsert import by_vectors, large, truncate
-from agent.sinks.delta.upsert import stored as delta_stored
 from reactor.records.changefeed import TableRecord
 
 _GONE = "gone"
@@ -47,7 +47,7 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> Flu
         if isinstance(parts, FlushResult):
             return parts
         net = net_changes(parts, key=task.table.key)
-        delta_stored.refuse_lost(net, task)
+        left_out.refuse_lost(net, task)
         rows, commit_time = sum(len(part) for part in parts), max((part.commit_time for part in parts), default=0.0)
         source = parts[-1].after.schema if parts else None
         parts.clear()  # written rows are copies
@@ -157,7 +157,7 @@ def _fetch_moved(
     at = pc.index_in(place, value_set=found.column("place").combine_chunks())
     if net.needed is not None:
         is_missing = net.needed & at.is_null().to_numpy(zero_copy_only=False)
-        delta_stored.refuse_missing(upserts, net.kept, is_missing, record)
+        left_out.refuse_missing(upserts, net.kept, is_missing, record)
     kept = {}
     for name, mask in net.kept.items():
         values = found.column(name).combine_chunks().take(at)
@@ -178,10 +178,10 @@ def _refuse_missing(table: DeltaTable, net: NetChanges, upserts: pa.Table, recor
     assert net.needed is not None
     (at,) = np.nonzero(net.needed)
     wanted = upserts.select(list(record.key)).take(pa.array(at))
-    which = delta_stored.match(wanted, _stored_rows(table, wanted, list(record.key), record.key))
+    which = left_out.match(wanted, _stored_rows(table, wanted, list(record.key), record.key))
     is_missing = net.needed.copy()
     is_missing[at[which[which >= 0]]] = False
-    delta_stored.refuse_missing(upserts, net.kept, is_missing, record)
+    left_out.refuse_missing(upserts, net.kept, is_missing, record)
 
 
 def _stored_rows(table: DeltaTable, keys: pa.Table, columns: list[str], key: Sequence[str]) -> pa.Table:

@@ -1,25 +1,16 @@
-"""Stored values: look up what an update left out in the row that it replaces, the only place that has it.
+"""Stored values: read from Delta data files what an update left out (``agent.sinks.common.left_out``)."""
 
-PostgreSQL leaves out large values that an update has not changed, MySQL and MariaDB (``binlog_row_image=MINIMAL``) all
-columns that it has not. A table that lacks the row (a filter ignored its insert, mode ``incremental`` began later, the
-row was lost) cannot get it right: it is held, as NULL would be a value that the source never had.
-"""
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from agent.errors import LeftOutValueError
-from agent.ports.sink import FlushTask
-from agent.rows.fold import NetChanges, key_codes
-from agent.rows.unify import Mask
-from agent.sinks.delta.table import schema as delta_schema
+from agent.rows.fold import NetChanges
+from agent.sinks.common.left_out import IncompleteRows, match
 from agent.sinks.delta.table.deletion_vectors import Positions
+from agent.sinks.delta.table.schema import FORMS
 from reactor.records.changefeed import TableRecord
 
 
@@ -54,60 +45,13 @@ def _column(rows: pa.Table, wanted: pa.Field) -> pa.ChunkedArray | pa.Array:
     return rows.column(wanted.name).cast(wanted.type)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class IncompleteRows:
-    """Upserts as they are written. ``rows``: numbers of the rows that lack a value of a column in ``kept``. ``needed``:
-    rows whose missing values are in the table alone."""
-
-    upserts: pa.Table
-    kept: dict[str, Mask]
-    rows: Positions
-    needed: Mask | None
-
-    @classmethod
-    def of(cls, upserts: pa.Table, net: NetChanges) -> Self:
-        """``upserts`` are those of ``net``."""
-        (rows,) = np.nonzero(np.logical_or.reduce(list(net.kept.values())))
-        return cls(upserts, net.kept, rows, net.needed)
-
-    @property
-    def columns(self) -> pa.Schema:
-        return pa.schema([self.upserts.schema.field(name) for name in self.kept])
-
-    def stored_keys(self, net: NetChanges, key: Sequence[str]) -> pa.Table:
-        """Under which keys the table has ``rows``."""
-        keys = self.upserts.select(list(key)) if net.origin is None else delta_schema.delta_table(net.origin)
-        return keys.take(pa.array(self.rows))
-
-    def filled(self, found: Iterable[tuple[Positions, pa.Table]], table: TableRecord) -> pa.Table:
-        """Whole rows. ``found``: which of ``rows``, and the table's values of ``columns``.
-
-        :raises LeftOutValueError: the table lacks a row.
-        """
-        rows, pieces = [np.empty(0, np.int64)], [self.columns.empty_table()]
-        for at, values in found:
-            rows.append(self.rows[at])
-            pieces.append(values)
-        source = np.full(self.upserts.num_rows, -1, np.int64)
-        source[np.concatenate(rows)] = np.arange(sum(map(len, rows)))
-        if self.needed is not None:
-            refuse_missing(self.upserts, self.kept, self.needed & (source < 0), table)
-        values, at = pa.concat_tables(pieces), pa.array(source, mask=source < 0)
-        upserts = self.upserts
-        for name, is_left_out in self.kept.items():
-            stored = values.column(name).combine_chunks().take(at)
-            column = pc.if_else(pa.array(is_left_out), stored, upserts.column(name))
-            upserts = upserts.set_column(upserts.schema.get_field_index(name), upserts.schema.field(name), column)
-        return upserts
-
-
 def fill(upserts: pa.Table, net: NetChanges, replaced: Iterable[ReplacedRows], table: TableRecord) -> pa.Table:
     """``upserts`` (those of ``net``, as they are written) with what the table holds of what they leave out.
 
     :raises LeftOutValueError: the table lacks a row.
     """
     incomplete = IncompleteRows.of(upserts, net)
-    wanted = incomplete.stored_keys(net, table.key)
+    wanted = incomplete.stored_keys(net, table.key, forms=FORMS)
 
     def found() -> Iterator[tuple[Positions, pa.Table]]:
         for item in replaced:
@@ -116,38 +60,3 @@ def fill(upserts: pa.Table, net: NetChanges, replaced: Iterable[ReplacedRows], t
                 yield which[at], values
 
     return incomplete.filled(found(), table)
-
-
-def match(wanted: pa.Table, keys: pa.Table) -> Positions:
-    """For each of ``keys``, which row of ``wanted`` it is, or -1."""
-    codes = key_codes(pa.concat_tables([wanted, keys.cast(wanted.schema)]))
-    row = np.full(int(codes.max(initial=0)) + 1, -1, np.int64)
-    row[codes[: wanted.num_rows]] = np.arange(wanted.num_rows)
-    return row[codes[wanted.num_rows :]]
-
-
-def refuse_lost(net: NetChanges, task: FlushTask) -> None:
-    """:raises LeftOutValueError: an update left values out that the table cannot have, or that cannot be distinguished
-    from those of another row: while a snapshot was read in several goes, a key may have been two rows'."""
-    if net.lost is not None:
-        refuse_missing(net.upserts, net.kept, net.lost, task.table)
-    if net.needed is not None and net.origin is not None and task.from_ts < task.table.consistent_ts:
-        both = key_codes(pa.concat_tables([net.origin, net.upserts.select(net.origin.schema.names)]))
-        is_moved = both[: len(net.needed)] != both[len(net.needed) :]
-        refuse_missing(net.upserts, net.kept, net.needed & is_moved, task.table)
-
-
-def refuse_missing(upserts: pa.Table, kept: Mapping[str, Mask], is_missing: Mask, table: TableRecord) -> None:
-    """:raises LeftOutValueError: if there are any."""
-    (at,) = np.nonzero(is_missing)
-    if not len(at):
-        return
-    [key] = upserts.select(list(table.key)).slice(at[0], 1).to_pylist()
-    name = f"{table.schema_name}.{table.name}"
-    columns = ", ".join(column for column, mask in kept.items() if mask[at[0]])
-    row = ", ".join(f"{column}={value!r}" for column, value in key.items())[:200]
-    raise LeftOutValueError(
-        f"an update of {name} left out {columns}, and the sink has no row of {row} to take it from (an event filter, "
-        "mode incremental or an earlier loss has kept it away); let the source log whole rows (REPLICA IDENTITY FULL, "
-        f"binlog_row_image=FULL), leave the table out by a filter rule !{name}, and create a changefeed for it alone"
-    )

@@ -21,7 +21,8 @@ from agent.log.reader import LogReader
 from agent.log.storage import LogDirectory
 from agent.ports.sink import FeedContext, FlushTask
 from agent.sinks import open_sink
-from agent.sinks.delta.changelog import changelog_rows
+from agent.sinks.common.changelog import changelog_rows
+from agent.sinks.delta.table.schema import FORMS
 from agent.sinks.delta.upsert import by_vectors
 from agent.sources.postgres.decode.types import arrow_schema
 from agent.spark.executor import SparkExecutor
@@ -310,7 +311,7 @@ def test_small_segments_are_decoded_together_and_every_row_keeps_its_commit_time
     task = FlushTask(rig.context.feed, span, RECORD, segments, Ts(110), Ts(160))
     [changes] = read_changes(task)
     assert changes.after.column("id").to_pylist() == [2, 3, 4]
-    written = changelog_rows(changes.where(changes.seq >= 0), span, key=RECORD.key)
+    written = changelog_rows(changes.where(changes.seq >= 0), span, key=RECORD.key, forms=FORMS)
     moments = written.column("_commit_timestamp").to_pylist()
     assert [moment and moment.timestamp() for moment in moments] == [5.0, 6.5, None]
     assert changes.commit_time == 6.5

@@ -21,10 +21,10 @@ from agent.errors import LeftOutValueError
 from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE
 from agent.rows.fold import net_changes
 from agent.sinks import open_sink
+from agent.sinks.common import left_out
 from agent.sinks.delta.sink import DeltaSink
 from agent.sinks.delta.table import log
 from agent.sinks.delta.upsert import by_vectors, large
-from agent.sinks.delta.upsert import stored as delta_stored
 from reactor.errors import Scope
 from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode
@@ -266,7 +266,7 @@ def test_keys_of_several_columns_are_named_whole() -> None:
     net = net_changes([upserts], key=["id", "name"])
     assert net.needed is not None
     with pytest.raises(LeftOutValueError, match=r"no row of id=1, name='k' to take it from"):
-        delta_stored.refuse_missing(net.upserts, net.kept, net.needed, KEYED.with_(key=("id", "name")))
+        left_out.refuse_missing(net.upserts, net.kept, net.needed, KEYED.with_(key=("id", "name")))
 
 
 def test_the_ways_are_different_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,14 @@
 """Changelog: appends every change as a row, without folding.
 
-Its columns are in ``agent.sinks.delta.table.schema``.
+A changelog table has five columns beside the source's:
+
+=====================  ==============================================================================================
+``_change_type``       insert, update_preimage, update_postimage, delete (Spark's names), or truncate (all else NULL)
+``_commit_version``    the Ts of the transaction
+``_commit_timestamp``  when it was committed, as exactly as the log knows; NULL for rows of the first snapshot
+``_commit_seq``        the change's place within its transaction
+``_unchanged``         names of columns that an update left out: NULL there means "as it was", not NULL
+=====================  ==============================================================================================
 
 An update has an ``update_preimage`` row before its ``update_postimage`` only if the source sent the whole old row
 (PostgreSQL: REPLICA IDENTITY FULL): a partial preimage could not be told from one with NULLs. If only the old key was
@@ -15,11 +23,26 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from agent.errors import TableHeldError
 from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, DELETE, INSERT, TRUNCATE, UPDATE, Changes
 from agent.rows.spans import fill_from_before, key_changes
 from agent.rows.unify import Mask
-from agent.sinks.delta.table import schema as delta_schema
+from agent.sinks.common.forms import Forms
 from reactor.ids import TableSpan, Ts
+
+CHANGE_TYPE = "_change_type"
+COMMIT_VERSION = "_commit_version"
+COMMIT_TIMESTAMP = "_commit_timestamp"
+COMMIT_SEQ = "_commit_seq"
+UNCHANGED = "_unchanged"
+
+CHANGELOG_FIELDS = (
+    pa.field(CHANGE_TYPE, pa.string()),
+    pa.field(COMMIT_VERSION, pa.int64()),
+    pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", "UTC")),
+    pa.field(COMMIT_SEQ, pa.int64()),
+    pa.field(UNCHANGED, pa.list_(pa.string())),
+)
 
 _INSERT, _PREIMAGE, _POSTIMAGE, _DELETE, _TRUNCATE = range(5)
 _NAMES = pa.array(["insert", "update_preimage", "update_postimage", "delete", "truncate"])
@@ -31,13 +54,25 @@ _MOMENT = pa.timestamp("us", "UTC")
 Indexes = npt.NDArray[np.int64]
 
 
-def changelog_rows(changes: Changes, span: TableSpan, *, key: Sequence[str]) -> pa.Table:
+def changelog_schema(stored: pa.Schema) -> pa.Schema:
+    """Return a changelog's columns; ``stored``: those of the source, as they are stored.
+
+    :raises TableHeldError: a source column has the name of a changelog column.
+    """
+    ours = {item.name for item in CHANGELOG_FIELDS}
+    for name in stored.names:
+        if name in ours:
+            raise TableHeldError(f"source column {name} has the name of a changelog column; rename it, or use upsert")
+    return pa.schema([*stored, *CHANGELOG_FIELDS])
+
+
+def changelog_rows(changes: Changes, span: TableSpan, *, key: Sequence[str], forms: Forms) -> pa.Table:
     """Return the rows to append for ``changes``, in log order."""
     changes = fill_from_before(changes)
     moved = key_changes(changes, key) & (changes.before_kind == BEFORE_KEY)
     source, kind = _plan(changes, moved, speaks_for_table=span.start == 0)
     change = source % max(len(changes), 1)
-    data = delta_schema.delta_table(_images(changes, source))
+    data = forms.table(_images(changes, source))
     count = len(source)
     columns = [
         *data.columns,
@@ -49,12 +84,12 @@ def changelog_rows(changes: Changes, span: TableSpan, *, key: Sequence[str]) -> 
         pa.array(changes.seq[change]),
         _unchanged(changes, change, is_after=source < len(changes)),
     ]
-    return pa.table(columns, schema=delta_schema.delta_schema(changes.after.schema, is_changelog=True))
+    return pa.table(columns, schema=changelog_schema(forms.schema(changes.after.schema)))
 
 
-def snapshot_rows(batch: pa.RecordBatch, ts: Ts) -> pa.Table:
+def snapshot_rows(batch: pa.RecordBatch, ts: Ts, *, forms: Forms) -> pa.Table:
     """Return the rows of a snapshot as inserts at its Ts; their insertion times are not known."""
-    data = delta_schema.delta_table(batch)
+    data = forms.table(batch)
     count = batch.num_rows
     columns = [
         *data.columns,
@@ -64,7 +99,19 @@ def snapshot_rows(batch: pa.RecordBatch, ts: Ts) -> pa.Table:
         pa.repeat(pa.scalar(0, pa.int64()), count),
         pa.nulls(count, pa.list_(pa.string())),
     ]
-    return pa.table(columns, schema=delta_schema.delta_schema(batch.schema, is_changelog=True))
+    return pa.table(columns, schema=changelog_schema(forms.schema(batch.schema)))
+
+
+def truncate_row(columns: pa.Schema, ts: Ts) -> pa.Table:
+    """Return the row that precedes a copy of the whole table at ``ts`` and voids all earlier rows. ``columns``: of the
+    changelog."""
+    known = {
+        CHANGE_TYPE: pa.array(["truncate"]),
+        COMMIT_VERSION: pa.array([int(ts)], pa.int64()),
+        COMMIT_SEQ: pa.array([-1], pa.int64()),
+    }
+    values = [known[item.name] if item.name in known else pa.nulls(1, item.type) for item in columns]
+    return pa.table(values, schema=columns)
 
 
 def _plan(changes: Changes, moved: Mask, *, speaks_for_table: bool) -> tuple[Indexes, Indexes]:

@@ -1,6 +1,6 @@
-"""Survivor comparison: compares a Delta table's converted values with rows that the source has not changed since.
+"""Survivor comparison: compares a table's converted values with rows that the source has not changed since.
 
-Rows are matched by the hash of their key and compared by the hash of the row, in Delta's representation. In a changelog
+Rows are matched by the hash of their key and compared by the hash of the row, as the sink represents it. In a changelog
 the last image of a key counts.
 """
 
@@ -16,21 +16,22 @@ from agent.errors import RESYNC, TableHeldError
 from agent.kernels.key_hash import key_hash
 from agent.rows.schema_change import SchemaChange
 from agent.rows.survivors import Survivors
-from agent.sinks.delta.table import schema as delta_schema
+from agent.sinks.common import changelog
+from agent.sinks.common.forms import Forms
 
 Hashes = npt.NDArray[np.uint64]
 
 _IMAGES: Final = ("insert", "update_postimage")
-_PLACE: Final = (delta_schema.COMMIT_VERSION, delta_schema.COMMIT_SEQ)
+_PLACE: Final = (changelog.COMMIT_VERSION, changelog.COMMIT_SEQ)
 
 
 class Comparison:
     """Compares one table: call ``note`` with its converted rows, then ``verdict``."""
 
-    def __init__(self, survivors: Survivors, *, is_changelog: bool) -> None:
+    def __init__(self, survivors: Survivors, *, is_changelog: bool, forms: Forms) -> None:
         self._survivors = survivors
         self._is_changelog = is_changelog
-        rows = delta_schema.delta_table(survivors.rows).combine_chunks()
+        rows = forms.table(survivors.rows).combine_chunks()
         keys = _hashes(rows, survivors.key)
         pairs = np.unique(np.stack([keys, _hashes(rows, survivors.names)]), axis=1)  # some may have been read twice
         self._keys, self._rows = np.ascontiguousarray(pairs[0]), np.ascontiguousarray(pairs[1])
@@ -44,7 +45,7 @@ class Comparison:
         if is_asked.any():
             names = list(self._survivors.names)
             if self._is_changelog:
-                names += [delta_schema.CHANGE_TYPE, *_PLACE, delta_schema.UNCHANGED]
+                names += [changelog.CHANGE_TYPE, *_PLACE, changelog.UNCHANGED]
             kept = rows.select([name for name in names if name in rows.schema.names])
             self._found.append(kept.filter(pa.array(is_asked)))
         return rows
@@ -74,15 +75,15 @@ class Comparison:
         if not self._is_changelog:
             return found
         # at one position the old image comes first
-        is_new = pc.is_in(found.column(delta_schema.CHANGE_TYPE).cast(pa.string()), value_set=pa.array(_IMAGES))
+        is_new = pc.is_in(found.column(changelog.CHANGE_TYPE).cast(pa.string()), value_set=pa.array(_IMAGES))
         order = [(name, "ascending") for name in (*_PLACE, "is_new")]
         found = found.append_column("is_new", pc.cast(is_new, pa.int8())).sort_by(order).combine_chunks()
         keys = _hashes(found, self._survivors.key)
         _, from_end = np.unique(keys[::-1], return_index=True)
         last = found.take(pa.array(np.sort(len(keys) - 1 - from_end)))
         is_whole = pc.equal(last.column("is_new"), 1)
-        if delta_schema.UNCHANGED in last.schema.names:
-            left_out = pc.fill_null(pc.list_value_length(last.column(delta_schema.UNCHANGED)), 0)
+        if changelog.UNCHANGED in last.schema.names:
+            left_out = pc.fill_null(pc.list_value_length(last.column(changelog.UNCHANGED)), 0)
             is_whole = pc.and_(is_whole, pc.equal(left_out, 0))
         return last.filter(is_whole)
 

@@ -1,0 +1,135 @@
+"""Column conversion: the stored rows of a table under its columns after a schema change, for sinks of table formats.
+
+A column's type changes only if a cast gives the same values as the source's conversion: numbers to wider or exact ones,
+plain text to its value, whole numbers to text. A timestamp as text, for example, is formatted differently everywhere:
+such a change is refused, and the table is held.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent.errors import RESYNC, DecodeError, TableHeldError
+from agent.rows.schema_change import ColumnMove, Mask, SchemaChange, converted
+from agent.sinks.common.changelog import CHANGE_TYPE, UNCHANGED
+from agent.sinks.common.forms import Forms, plain_type
+
+
+def moves(stored: pa.Schema, change: SchemaChange, *, is_changelog: bool, forms: Forms) -> list[ColumnMove]:
+    """Return the table's stored columns after the change, and the origin of each.
+
+    A changelog keeps dropped columns, renamed if a new column has taken the name.
+    """
+    wanted = [_stored_move(move, stored, forms) for move in change.columns]
+    if not is_changelog:
+        return wanted
+    moved, names = {move.origin for move in wanted}, {move.name.lower() for move in wanted}
+    kept = []
+    for item in stored:
+        if item.name not in moved:
+            name = f"{item.name}_before_{int(change.ts):x}" if item.name.lower() in names else item.name
+            kept.append(ColumnMove(name, plain_type(item.type), item.name))
+    return [*wanted, *kept]
+
+
+def _stored_move(move: ColumnMove, stored: pa.Schema, forms: Forms) -> ColumnMove:
+    """Include what an earlier change could not do."""
+    origin = move.origin if move.origin in stored.names else None
+    return replace(move, type=forms.type(move.type), origin=origin)
+
+
+def is_filled(move: ColumnMove) -> bool:
+    return move.fill is not None and move.fill.is_valid
+
+
+def columns_of(moves: Sequence[ColumnMove]) -> pa.Schema:
+    return pa.schema([pa.field(move.name, move.type) for move in moves])
+
+
+def origins_of(stored: pa.Schema, moves: Sequence[ColumnMove]) -> list[str]:
+    """Return the stored columns that ``converted_rows`` needs."""
+    origins = [move.origin for move in moves if move.origin is not None] or stored.names[:1]
+    if any(move.convert for move in moves):
+        origins += [name for name in (CHANGE_TYPE, UNCHANGED) if name in stored.names]
+    return list(dict.fromkeys(origins))
+
+
+def converted_rows(
+    batch: pa.RecordBatch, moves: Sequence[ColumnMove], change: SchemaChange, *, forms: Forms
+) -> pa.Table:
+    """Return rows that have the columns ``origins_of``, converted.
+
+    :raises TableHeldError: the values of a column do not fit its new type.
+    """
+    arrays = [_column(batch, move, change, forms) for move in moves]
+    return pa.Table.from_arrays(arrays, schema=columns_of(moves))
+
+
+def _column(batch: pa.RecordBatch, move: ColumnMove, change: SchemaChange, forms: Forms) -> pa.Array:
+    if move.origin is None:
+        if move.fill is None or not is_filled(move):
+            return pa.nulls(batch.num_rows, move.type)
+        return forms.column(pa.repeat(move.fill, batch.num_rows)).cast(move.type)
+    column = batch.column(move.origin)
+    column = column.cast(plain_type(column.type))
+    if move.convert is not None:
+        return _converted_by_source(batch, column, move, change, forms)
+    if not _follows(column.type, move.type):
+        raise _unfit(move, change, f"{column.type} is written in another way there")
+    try:
+        return column.cast(move.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise _unfit(move, change, str(error).splitlines()[0][:120]) from error
+
+
+def _converted_by_source(
+    batch: pa.RecordBatch, column: pa.Array, move: ColumnMove, change: SchemaChange, forms: Forms
+) -> pa.Array:
+    assert move.convert is not None
+    assert move.origin is not None
+    try:
+        return forms.column(converted(move.convert, column, _left_out(batch, column, move.origin)))
+    except (
+        DecodeError,
+        pa.ArrowException,
+        ValueError,
+        TypeError,
+    ) as error:  # the last two: it does not have the expected type yet
+        raise _unfit(move, change, str(error).splitlines()[0]) from error
+
+
+def _left_out(batch: pa.RecordBatch, column: pa.Array, name: str) -> Mask | None:
+    """Return a mask of a changelog's rows without a value, not even NULL."""
+    if CHANGE_TYPE not in batch.schema.names or not column.null_count:
+        return None
+    kinds = batch.column(CHANGE_TYPE).cast(pa.string())
+    is_image = pc.is_in(kinds, value_set=pa.array(["insert", "update_postimage"]))
+    listed = batch.column(UNCHANGED).to_pylist() if UNCHANGED in batch.schema.names else []
+    is_unchanged = np.array([name in (names or ()) for names in listed], np.bool_) if listed else False
+    return np.asarray(column.is_null()) & (~np.asarray(is_image) | is_unchanged)
+
+
+def _follows(old: pa.DataType, new: pa.DataType) -> bool:
+    """Return whether casting ``old`` to ``new`` gives the values of a source's conversion, if it succeeds."""
+    if pa.types.is_string(new):
+        is_whole = pa.types.is_integer(old) or pa.types.is_decimal(old) or old == pa.bool_()
+        return bool(is_whole or pa.types.is_string(old))
+    if _is_number(old) and _is_number(new):
+        return True
+    zones = {arrow.tz for arrow in (old, new) if pa.types.is_timestamp(arrow)}
+    is_moment = all(pa.types.is_date(arrow) or pa.types.is_timestamp(arrow) for arrow in (old, new))
+    return bool(old == new or pa.types.is_string(old) or (is_moment and zones <= {None}))
+
+
+def _is_number(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(arrow) or pa.types.is_decimal(arrow) or pa.types.is_floating(arrow))
+
+
+def _unfit(move: ColumnMove, change: SchemaChange, reason: str) -> TableHeldError:
+    return TableHeldError(
+        f"column {move.name} of {change.name} has become {move.type}, and what the sink holds does not fit "
+        f"({reason.removesuffix(f'; {RESYNC}')[:300]}); {RESYNC}"
+    )

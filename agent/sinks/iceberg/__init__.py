@@ -1,0 +1,1 @@
+"""Iceberg sink: tables of an Iceberg catalog, written without a JVM."""

@@ -1,0 +1,1 @@
+"""Iceberg alterations: schema changes, copies in a table's place, and other spans."""

@@ -1,0 +1,107 @@
+"""Column changes of an Iceberg table: metadata only, wherever the format can.
+
+A column keeps its id through a rename, a new place among the columns, and a wider type (``int`` to ``long``, ``float``
+to ``double``, more digits of a decimal); a dropped column's id is never used again, so its values do not come back with
+a later column of its name. What the format cannot do rewrites the table in the same commit, from the values that it
+has: another type, and a new column with a value in existing rows, since format version 2 has no defaults.
+
+A *changelog* keeps dropped columns, NULL from then on.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.types import NestedField
+
+from agent.rows.schema_change import ColumnMove, SchemaChange
+from agent.sinks.common import conversion
+from agent.sinks.common.survivors import Comparison
+from agent.sinks.iceberg.table import commit, compact, files, manifests, positions, rows
+from agent.sinks.iceberg.table import schema as iceberg_schema
+from agent.sinks.iceberg.table.commit import Step
+from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.manifests import Live
+from agent.sinks.iceberg.table.positions import NONE
+from agent.sinks.iceberg.table.schema import FORMS, Ids
+from agent.sinks.iceberg.table.state import State
+
+
+def alter(place: TablePlace, change: SchemaChange, *, is_changelog: bool) -> None:
+    """Change the table's columns.
+
+    :raises TableHeldError: the values of a column do not fit its new type.
+    """
+    commit.on_newest(place, lambda table: _alter(table, change, is_changelog=is_changelog))
+
+
+def _alter(table: Table, change: SchemaChange, *, is_changelog: bool) -> None:
+    state = State.of(table)
+    if state.ddl >= change.ts:
+        return
+    iceberg_schema.refuse_alike([move.name for move in change.columns], table=change.name)
+    stored = iceberg_schema.arrow_schema(table.schema())
+    moves = conversion.moves(stored, change, is_changelog=is_changelog, forms=FORMS)
+    schema = _moved(table, stored, moves)
+    state = replace(state, ddl=int(change.ts))
+    survivors = change.survivors() if change.survivors else None
+    comparison = Comparison(survivors, is_changelog=is_changelog, forms=FORMS) if survivors else None
+    live = manifests.live(table)
+    if all(_is_metadata(move, stored) for move in moves):
+        for rows_of in _converted(table, live, moves, change) if comparison else ():
+            assert comparison is not None
+            comparison.note(rows_of)
+        step = Step(state, schema=schema, before=live)
+    else:
+        converted = _converted(table, live, moves, change)
+        noted = map(comparison.note, converted) if comparison else converted
+        directory = compact.data_directory(table)
+        made = list(files.write_files(table.io, directory, f"schema-{change.ts:x}", noted, schema))
+        removed = frozenset(item.path for item in (*live.data, *live.deletes))
+        step = Step(state, made, removed=removed, schema=schema, before=live)
+    if comparison is not None:
+        comparison.verdict(change)
+    commit.commit_or_remove(table, step)
+
+
+def _moved(table: Table, stored: pa.Schema, moves: Sequence[ColumnMove]) -> Schema:
+    """Return the table's columns afterwards."""
+    ids = Ids(table.metadata.last_column_id)
+    fields: list[NestedField] = []
+    for move in moves:
+        if move.origin is None or not _keeps_id(move, stored):
+            fields.append(ids.field(move.name, move.type))
+            continue
+        field, kind = table.schema().find_field(move.origin), new_type(move)
+        if stored.field(move.origin).type != kind:
+            field = NestedField(field.field_id, move.name, Ids(0).field(move.name, kind).field_type, required=False)
+        fields.append(NestedField(field.field_id, move.name, field.field_type, required=False))
+    return Schema(*fields)
+
+
+def new_type(move: ColumnMove) -> pa.DataType:
+    return iceberg_schema.stored_type(move.type)
+
+
+def _keeps_id(move: ColumnMove, stored: pa.Schema) -> bool:
+    assert move.origin is not None
+    return move.convert is None and iceberg_schema.is_widened(stored.field(move.origin).type, new_type(move))
+
+
+def _is_metadata(move: ColumnMove, stored: pa.Schema) -> bool:
+    if move.origin is None:
+        return not conversion.is_filled(move)
+    return _keeps_id(move, stored)
+
+
+def _converted(table: Table, live: Live, moves: Sequence[ColumnMove], change: SchemaChange) -> Iterator[pa.Table]:
+    """Yield all rows of the table, converted."""
+    names = conversion.origins_of(iceberg_schema.arrow_schema(table.schema()), moves)
+    schema = rows.chosen(table.schema(), names)
+    gone = positions.deleted(table, live.deletes)
+    for item in live.data:
+        for piece in rows.live_rows(table.io, item.path, schema, gone.get(item.path, NONE)):
+            for batch in piece.to_batches():
+                yield conversion.converted_rows(batch, moves, change, forms=FORMS)

@@ -1,0 +1,85 @@
+"""Replacement of an Iceberg table by a copy: one commit removes all its rows and adds those of the copy.
+
+The commit has the records of all spans too, at the copy's position, and that position as the newest copy's: so a
+repeated request finds it done, and one of an earlier copy, however late, is refused. Readers see the old table, or the
+copy.
+
+Earlier changes by other writers no longer matter, so the table's history is not checked: it is checked from our commit
+on. A changelog keeps its rows: the copy's are appended, after a ``truncate`` at the copy's position with sequence
+number -1, so that folding the changelog by Ts and sequence number yields the table.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace as replaced
+
+import pyarrow as pa
+from pyiceberg.table import Table
+
+from agent.errors import CopyBehindError, CopyLostError, SinkFencedError, TableForeignError
+from agent.ports.sink import TableCopy
+from agent.sinks.common.changelog import truncate_row
+from agent.sinks.iceberg import load
+from agent.sinks.iceberg.table import commit, compact, files, fit, manifests
+from agent.sinks.iceberg.table import schema as iceberg_schema
+from agent.sinks.iceberg.table.commit import Step
+from agent.sinks.iceberg.table.files import TableFile
+from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.state import RETIRED, State, TableOwner
+
+
+def replace(place: TablePlace, owner: TableOwner, copy: TableCopy, staged: Sequence[TableFile]) -> None:
+    """See ``agent.ports.sink.Replaces.replace``."""
+    name = copy.schema.qualified_name
+    columns = fit.joined(iceberg_schema.stored_schema(copy.arrow, is_changelog=owner.is_changelog), staged, name=name)
+    if place.open() is None and place.lake.is_away() and staged:
+        raise place.lake.away_error()
+    load.opened_or_made(place, owner, columns, copy.table.start_ts)
+
+    def attempt(table: Table) -> None:
+        if not _is_replaced(table, place, owner, copy):
+            _replace(table, owner, copy, columns, staged)
+            load.sweep(table, copy.table.start_ts, staged)
+
+    commit.on_newest(place, attempt, is_checked=False)
+
+
+def _is_replaced(table: Table, place: TablePlace, owner: TableOwner, copy: TableCopy) -> bool:
+    """Return whether this copy, and not an earlier one, has replaced the table."""
+    owner.refuse_foreign(table, place)
+    state, ts, name = State.of(table), int(copy.table.start_ts), copy.schema.qualified_name
+    if state.copy > ts:
+        raise SinkFencedError(f"a copy of {name} at {state.copy} is in its place, so one at {ts} is stale")
+    if state.copy == ts:
+        return True
+    recorded = [found for span in copy.spans if (found := state.recorded_ts(span)) is not None]
+    known = [found for found in recorded if found != RETIRED]
+    if max(known, default=0) > ts:
+        raise CopyBehindError(f"{place} is at {max(known)}, and the copy of {name} is of {ts}")
+    if not recorded and state.records and not state.dropped:
+        raise TableForeignError(
+            f"{place} is another table of changefeed {owner.changefeed!r}, which has or had the name {name}; rename or "
+            "drop that one in the catalog"
+        )
+    return False
+
+
+def _replace(table: Table, owner: TableOwner, copy: TableCopy, columns: pa.Schema, staged: Sequence[TableFile]) -> None:
+    if any(not table.io.new_input(file.path).exists() for file in staged):
+        raise CopyLostError(
+            f"rows that were staged for {copy.schema.qualified_name} were removed; they are copied again"
+        )
+    ts, directory, live = copy.table.start_ts, compact.data_directory(table), manifests.live(table)
+    was = State.of(table)
+    state = replaced(was if not was.dropped else State(cut=was.cut), ddl=int(ts), copy=int(ts), dropped=0)
+    state = state.at(dict.fromkeys(copy.spans, int(ts)))
+    if owner.is_changelog:
+        columns = fit.widened(table, staged, name=copy.schema.qualified_name)
+        schema = fit.adopted(table, columns, staged)
+        marker = files.write_files(table.io, directory, "copy", [truncate_row(columns, ts)], schema)
+        made = [*marker, *fit.fitted(table.io, directory, staged, schema)]
+        commit.commit(table, Step(state, made, schema=schema, before=live))
+        return
+    schema = fit.adopted(table, columns, staged)
+    made = fit.fitted(table.io, directory, staged, schema)
+    removed = frozenset(item.path for item in (*live.data, *live.deletes))
+    commit.commit(table, Step(state, made, removed=removed, schema=schema, before=live))

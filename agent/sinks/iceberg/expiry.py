@@ -1,0 +1,109 @@
+"""Expiry: removes old snapshots of an Iceberg table, and the files that only they name.
+
+A table's metadata lists its snapshots and is written whole by every commit, so without this a commit would cost more
+each day. A snapshot stays for the retention after it was followed by another. Nothing is removed from a table on which
+others have set branches or tags: they keep what they name.
+
+It runs in a thread of its own. A commit that comes between makes it lose, and it is due again after the next.
+"""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from threading import Lock, Thread
+from typing import Final
+
+import structlog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import ManifestEntryStatus
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate
+
+from agent.errors import SinkError
+from agent.sinks.iceberg.table.errors import storage_errors
+from agent.sinks.iceberg.table.lake import TablePlace
+
+#: so many snapshots go at a time
+_BATCH: Final = 20
+_log = structlog.get_logger()
+_running: set[str] = set()
+_lock = Lock()
+
+
+def expire_if_due(place: TablePlace, *, retention_s: int) -> None:
+    """Begin in the background, unless it is running."""
+    with _lock:
+        if str(place) in _running:
+            return
+        _running.add(str(place))
+    Thread(target=_run, args=(place, retention_s), name="iceberg-expiry", daemon=True).start()
+
+
+def _run(place: TablePlace, retention_s: int) -> None:
+    try:
+        expire(place, retention_s=retention_s)
+    except SinkError as error:
+        _log.warning("old snapshots were not removed", table=str(place), reason=str(error))
+    finally:
+        with _lock:
+            _running.discard(str(place))
+
+
+def expire(place: TablePlace, *, retention_s: int) -> int:
+    """Remove old snapshots if there are enough of them. Return how many.
+
+    :raises SinkError: the catalog or the storage fails.
+    """
+    table = place.open()
+    if table is None or set(table.metadata.refs) != {MAIN_BRANCH}:
+        return 0
+    old, first = _old(table, before_ms=int((time.time() - retention_s) * 1000))
+    if len(old) < _BATCH or first is None:
+        return 0
+    with storage_errors(place, "remove old snapshots of"):
+        paths = _only_theirs(table, old, first)
+        try:
+            table.catalog.commit_table(
+                table,
+                (
+                    AssertTableUUID(uuid=table.metadata.table_uuid),
+                    AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=table.metadata.current_snapshot_id),
+                ),
+                (RemoveSnapshotsUpdate(snapshot_ids=[item.snapshot_id for item in old]),),
+            )
+        except CommitFailedException:
+            return 0
+    for path in paths:
+        with suppress(OSError):
+            table.io.delete(path)
+    return len(old)
+
+
+def _old(table: Table, *, before_ms: int) -> tuple[list[Snapshot], Snapshot | None]:
+    """Return the snapshots that go, oldest first, and the oldest that stays."""
+    chain: list[Snapshot] = []
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        chain.append(snapshot)
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.metadata.snapshot_by_id(parent)
+    stays = next((at for at, item in enumerate(chain) if item.timestamp_ms < before_ms), len(chain) - 1)
+    return chain[:stays:-1], chain[stays] if chain else None
+
+
+def _only_theirs(table: Table, old: Sequence[Snapshot], first: Snapshot) -> list[str]:
+    """Return the files that no snapshot names any more: what ``old`` ones and ``first`` removed, and their metadata."""
+    kept = {item.manifest_path for item in first.manifests(table.io)}
+    gone: dict[str, None] = {}
+    metadata: dict[str, None] = {}
+    for snapshot in (*old, first):
+        for manifest in snapshot.manifests(table.io):
+            if manifest.added_snapshot_id == snapshot.snapshot_id and manifest.deleted_files_count:
+                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=False):
+                    if entry.status == ManifestEntryStatus.DELETED:
+                        gone[entry.data_file.file_path] = None
+            if manifest.manifest_path not in kept:
+                metadata[manifest.manifest_path] = None
+    return [*gone, *metadata, *(item.manifest_list for item in old)]

@@ -1,0 +1,33 @@
+"""Iceberg options: the options of an Iceberg sink's URI, and the sink's capabilities."""
+
+from typing import Final, Literal
+
+from pydantic import BaseModel, Field
+
+from agent.ports.capabilities import Capabilities, Guarantee
+
+#: ten years
+_RETENTION_MAX_S: Final = 315_360_000
+
+
+class IcebergOptions(BaseModel, extra="allow"):
+    """Options not listed here are passed to the catalog and the object store; ``iceberg+file`` accepts none."""
+
+    retention_seconds: int = Field(
+        600, ge=0, le=_RETENTION_MAX_S, description="how long old snapshots and their files stay for readers"
+    )
+    warehouse: str = Field(
+        "", description="iceberg+sql: /directory or s3://bucket/prefix; iceberg+rest: the catalog's name of it"
+    )
+    dialect: str = Field("postgresql+pg8000", description="iceberg+sql: the database and its driver, as SQLAlchemy's")
+    user: str = Field("", description="iceberg+sql: user of the database")
+    password: str = Field("", description="iceberg+sql: the user's password, for instance env:NAME")
+    tls: Literal["true", "false"] = Field("true", description="iceberg+rest: https, or http")
+    catalog: str = Field("weir", description="iceberg+sql: the catalog's name in its database")
+
+    @property
+    def rest(self) -> dict[str, str]:
+        return dict(self.model_extra or {})
+
+
+CAPABILITIES = Capabilities(guarantee=Guarantee.EXACTLY_ONCE, alters=True, splits=True, reads_back=True, replaces=True)

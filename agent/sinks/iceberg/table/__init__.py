@@ -1,0 +1,1 @@
+"""Iceberg tables: catalog, schema, files, manifests and commits."""

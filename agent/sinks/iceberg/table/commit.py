@@ -1,0 +1,208 @@
+"""Iceberg commit: makes files visible together with the state of their table, in one step.
+
+Each commit makes a snapshot, also one that changes no rows: it requires that the table's current snapshot is the one it
+was made from, so of two commits made from one, the catalog refuses the second. pyiceberg's own transactions are not
+used here, since they repeat a refused append unasked. A refused commit is decided again from what the table then
+records: already written, another writer's, or still to do.
+"""
+
+import json
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
+from uuid import uuid4
+
+import structlog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.manifest import DataFile, DataFileContent, write_manifest_list
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
+from pyiceberg.table.update import (
+    AddSchemaUpdate,
+    AddSnapshotUpdate,
+    AssertCurrentSchemaId,
+    AssertLastAssignedFieldId,
+    AssertRefSnapshotId,
+    AssertTableUUID,
+    SetCurrentSchemaUpdate,
+    SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+
+from agent.errors import SinkConflictError
+from agent.sinks.iceberg.table import manifests, state
+from agent.sinks.iceberg.table import schema as iceberg_schema
+from agent.sinks.iceberg.table.errors import storage_errors
+from agent.sinks.iceberg.table.files import TableFile
+from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.manifests import Live
+from agent.sinks.iceberg.table.state import State, TableOwner
+
+#: spans of one table on several captures: one wins each round, so a commit may lose several times
+_ATTEMPTS: Final = 24
+_CODEC: Final = "deflate"
+
+T = TypeVar("T")
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a commit does to a table. ``files``: data files that come, ``deletes``: position deletes that come,
+    ``removed``: paths of files of either kind that go; ``schema``: new columns. ``state``: the table's state
+    afterwards, ``properties``: others that change. ``before``: the table's files, if they are known."""
+
+    state: State
+    files: Sequence[TableFile] = ()
+    deletes: Sequence[TableFile] = ()
+    removed: Collection[str] = ()
+    schema: Schema | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    before: Live | None = None
+
+    @property
+    def added(self) -> list[DataFile]:
+        data = [file.data_file(DataFileContent.DATA) for file in self.files if file.rows]
+        return data + [file.data_file(DataFileContent.POSITION_DELETES) for file in self.deletes]
+
+
+def on_newest(place: TablePlace, attempt: Callable[[Table], T], *, is_checked: bool = True) -> T:
+    """Run ``attempt`` on the newest version of the table, and again after a commit that was refused.
+
+    ``is_checked``: the table is held if others have changed it.
+
+    :raises SinkConflictError: it lost against other commits every time.
+    :raises SinkError: the table cannot be read or written.
+    """
+    for count in range(1, _ATTEMPTS + 1):
+        table = place.opened()
+        if is_checked:
+            state.check_history(table, place)
+        try:
+            with storage_errors(place, "write to"):
+                return attempt(table)
+        except CommitFailedException as error:
+            reason = str(error).splitlines()[0] if str(error) else ""
+            _log.info("another commit was first", table=str(place), attempt=count, reason=reason)
+    raise SinkConflictError(f"{_ATTEMPTS} commits to {place} lost against others; it is tried again")
+
+
+def commit(table: Table, step: Step) -> None:
+    """Commit on top of ``table``.
+
+    :raises CommitFailedException: another commit was first.
+    """
+    metadata = table.metadata
+    current = table.current_snapshot()
+    snapshot_id = metadata.new_snapshot_id()
+    requirements: list[TableRequirement] = [
+        AssertTableUUID(uuid=metadata.table_uuid),
+        AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=None if current is None else current.snapshot_id),
+    ]
+    updates: list[TableUpdate] = []
+    schema, schema_id = table.schema(), metadata.current_schema_id
+    if step.schema is not None and step.schema.as_struct() != schema.as_struct():
+        requirements.append(AssertCurrentSchemaId(current_schema_id=schema_id))
+        requirements.append(AssertLastAssignedFieldId(last_assigned_field_id=metadata.last_column_id))
+        schema, made = _schema_updates(table, step.schema)
+        schema_id = schema.schema_id
+        updates += made
+    snapshot = _snapshot(table, step, snapshot_id, schema_id)
+    made_state = replace(step.state, snapshot=snapshot_id, columns=iceberg_schema.fingerprint(schema))
+    updates += [
+        SetPropertiesUpdate(updates={**step.properties, state.STATE: made_state.to_json()}),
+        AddSnapshotUpdate(snapshot=snapshot),
+        SetSnapshotRefUpdate.model_validate(
+            {"ref-name": MAIN_BRANCH, "type": SnapshotRefType.BRANCH, "snapshot-id": snapshot_id}
+        ),
+    ]
+    table.catalog.commit_table(table, tuple(requirements), tuple(updates))
+
+
+def commit_or_remove(table: Table, step: Step, *, kept: Sequence[TableFile] = ()) -> None:
+    """Commit; the files of a commit that was refused are removed. ``kept``: further files that come, and stay.
+
+    :raises CommitFailedException: another commit was first.
+    """
+    try:
+        commit(table, replace(step, files=[*kept, *step.files]))
+    except CommitFailedException:
+        for file in (*step.files, *step.deletes):
+            with suppress(OSError):
+                table.io.delete(file.path)
+        raise
+
+
+def _schema_updates(table: Table, schema: Schema) -> tuple[Schema, list[TableUpdate]]:
+    for known in table.metadata.schemas:
+        if known.as_struct() == schema.as_struct():
+            return known, [SetCurrentSchemaUpdate(schema_id=known.schema_id)]
+    last = max(known.schema_id for known in table.metadata.schemas)
+    made = Schema(*schema.fields, schema_id=last + 1)
+    return made, [AddSchemaUpdate(schema_=made), SetCurrentSchemaUpdate(schema_id=-1)]
+
+
+def _snapshot(table: Table, step: Step, snapshot_id: int, schema_id: int) -> Snapshot:
+    metadata, current = table.metadata, table.current_snapshot()
+    before = manifests.live(table) if step.before is None else step.before
+    added = step.added
+    found = manifests.next_manifests(table, before, snapshot_id, added=added, removed=step.removed)
+    sequence = metadata.next_sequence_number()
+    path = f"{metadata.location}/metadata/snap-{snapshot_id}-0-{uuid4()}.avro"
+    parent = None if current is None else current.snapshot_id
+    with write_manifest_list(2, table.io.new_output(path), snapshot_id, parent, sequence, _CODEC) as writer:
+        writer.add_manifests(found)
+    return Snapshot(
+        snapshot_id=snapshot_id,
+        parent_snapshot_id=parent,
+        sequence_number=sequence,
+        timestamp_ms=max(int(time.time() * 1000), metadata.last_updated_ms),
+        manifest_list=path,
+        summary=_summary(table, step, before, added),
+        schema_id=schema_id,
+    )
+
+
+def _summary(table: Table, step: Step, before: Live, added: Sequence[DataFile]) -> Summary:
+    data = [file for file in added if file.content == DataFileContent.DATA]
+    deletes = [file for file in added if file.content != DataFileContent.DATA]
+    gone = [item.file for item in before.data if item.path in step.removed]
+    undone = [item.file for item in before.deletes if item.path in step.removed]
+    numbers = {
+        "added-data-files": len(data),
+        "added-records": _rows(data),
+        "added-delete-files": len(deletes),
+        "added-position-delete-files": len(deletes),
+        "added-position-deletes": _rows(deletes),
+        "added-files-size": _bytes(added),
+        "deleted-data-files": len(gone),
+        "deleted-records": _rows(gone),
+        "removed-delete-files": len(undone),
+        "removed-position-delete-files": len(undone),
+        "removed-position-deletes": _rows(undone),
+        "removed-files-size": _bytes([*gone, *undone]),
+    }
+    operation = Operation.OVERWRITE if gone or undone or deletes else Operation.APPEND
+    if operation is Operation.OVERWRITE and not data and not undone:
+        operation = Operation.DELETE
+    fields = {name: str(number) for name, number in numbers.items() if number}
+    owner, was = TableOwner.of(table), State.of(table).records
+    moved = {span: ts for span, ts in step.state.records.items() if was.get(span) != ts}
+    fields |= {state.SUMMARY_OWNER: owner.changefeed if owner else "", state.SUMMARY_RECORDS: json.dumps(moved)}
+    current = table.current_snapshot()
+    summary = None if current is None or current.summary is None else current.summary.additional_properties
+    return update_snapshot_summaries(Summary(operation=operation, **fields), summary)
+
+
+def _rows(files: Sequence[DataFile]) -> int:
+    return sum(file.record_count for file in files)
+
+
+def _bytes(files: Sequence[DataFile]) -> int:
+    return sum(file.file_size_in_bytes for file in files)

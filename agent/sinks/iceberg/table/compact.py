@@ -1,0 +1,120 @@
+"""Compaction: what a commit rewrites of a table beside its own changes, so that readers find few files.
+
+It is a part of the commit that makes it due, and so never in another's way. Small files are joined, files that have
+lost many rows are written again without them, and then all position deletes that are still needed become one file. Each
+costs in proportion to what was written since the last time.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final
+
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+
+from agent.sinks.iceberg.table import files, positions, rows
+from agent.sinks.iceberg.table import schema as iceberg_schema
+from agent.sinks.iceberg.table.files import TableFile
+from agent.sinks.iceberg.table.manifests import Live, LiveFile
+from agent.sinks.iceberg.table.positions import NONE, Positions
+
+#: bytes of a small file, and how many are joined
+_SMALL_BYTES: Final = 8 << 20
+_SMALL_MAX: Final = 24
+#: share of deleted rows with which a file is rewritten
+_THIN: Final = 0.25
+_DELETES_MAX: Final = 12
+#: bytes of files that one commit rewrites
+_BUDGET: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """``removed``: paths of data files and position deletes that go; ``files`` and ``deletes`` come for them."""
+
+    removed: frozenset[str] = frozenset()
+    files: Sequence[TableFile] = ()
+    deletes: Sequence[TableFile] = field(default_factory=list)
+
+
+def compacted(
+    table: Table, schema: Schema, live: Live, gone: Mapping[str, Positions], added: Mapping[str, Positions]
+) -> Rewritten:
+    """Return what replaces files of ``live``, and the position deletes of this commit.
+
+    ``gone``: positions that are deleted already; ``added``: those that this commit deletes. Files without a row left
+    are removed.
+    """
+    after = _joined(gone, added)
+    empty = {item.path for item in live.data if len(after.get(item.path, NONE)) >= item.file.record_count}
+    chosen = _chosen([item for item in live.data if item.path not in empty], after)
+    is_due = bool(chosen or empty) or len(live.deletes) >= _DELETES_MAX
+    if not is_due:
+        return Rewritten(deletes=_deletes(table, added))
+    made = _rewrite(table, schema, chosen, after)
+    removed = empty | {item.path for item in chosen}
+    if not live.deletes:
+        rest = {path: places for path, places in added.items() if path not in removed}
+        return Rewritten(frozenset(removed), made, _deletes(table, rest))
+    rest = {path: places for path, places in positions.applied(live, after).items() if path not in removed}
+    return Rewritten(frozenset(removed | {item.path for item in live.deletes}), made, _deletes(table, rest))
+
+
+def _joined(gone: Mapping[str, Positions], added: Mapping[str, Positions]) -> dict[str, Positions]:
+    return {
+        path: positions.union(gone.get(path, NONE), added.get(path, NONE)) for path in dict.fromkeys((*gone, *added))
+    }
+
+
+def _chosen(live: Sequence[LiveFile], after: Mapping[str, Positions]) -> list[LiveFile]:
+    small = [item for item in live if item.file.file_size_in_bytes < _SMALL_BYTES]
+    if len(small) < _SMALL_MAX:
+        small = []
+    thin = [item for item in live if len(after.get(item.path, NONE)) >= _THIN * item.file.record_count]
+    chosen, size = list[LiveFile](), 0
+    for item in {item.path: item for item in (*small, *thin)}.values():
+        size += item.file.file_size_in_bytes
+        if chosen and size > _BUDGET:
+            break
+        chosen.append(item)
+    return chosen
+
+
+def _rewrite(
+    table: Table, schema: Schema, chosen: Sequence[LiveFile], after: Mapping[str, Positions]
+) -> list[TableFile]:
+    # the file has the ids of today's columns, and other columns are NULL
+    stored = Schema(*(item for item in schema.fields if item.field_id in _ids(table)), schema_id=schema.schema_id)
+
+    def all_rows() -> Iterator[pa.Table]:
+        pieces = (rows.live_rows(table.io, item.path, stored, after.get(item.path, NONE)) for item in chosen)
+        return (filled(piece, schema) for piece in chain.from_iterable(pieces))
+
+    return list(files.write_files(table.io, data_directory(table), "compacted", all_rows(), schema)) if chosen else []
+
+
+def _ids(table: Table) -> set[int]:
+    return {item.field_id for item in table.schema().fields}
+
+
+def _deletes(table: Table, added: Mapping[str, Positions]) -> list[TableFile]:
+    rows_of = positions.table_of(added)
+    if not rows_of.num_rows:
+        return []
+    return [files.write_deletes(table.io, data_directory(table), "rows", rows_of)]
+
+
+def filled(rows: pa.Table, schema: Schema) -> pa.Table:
+    """Return rows with all columns of ``schema``; those that they lack are NULL."""
+    wanted = iceberg_schema.arrow_schema(schema)
+    columns = [
+        rows.column(item.name) if item.name in rows.schema.names else pa.nulls(rows.num_rows, item.type)
+        for item in wanted
+    ]
+    return pa.table(columns, schema=wanted)
+
+
+def data_directory(table: Table) -> str:
+    return f"{table.metadata.location}/data"

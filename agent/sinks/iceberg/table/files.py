@@ -1,0 +1,285 @@
+"""Files of an Iceberg table: data files and position deletes, written as Parquet, described, and named by no snapshot
+until a commit does.
+
+A file is described by the JSON of ``TableFile``, which is sent in ``FlushResult.files`` and ``StagedFile.stats`` from
+the executor that wrote it to the capture that commits it.
+"""
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from decimal import Decimal
+from itertools import chain
+from typing import Any, Final
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.conversions import to_bytes
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.schema import Schema
+from pyiceberg.typedef import Record
+from pyiceberg.types import DecimalType, NestedField, PrimitiveType, StringType
+
+from agent.sinks.iceberg.table import io as files_io
+from agent.sinks.iceberg.table import schema as iceberg_schema
+from agent.sinks.iceberg.table.errors import storage_errors
+
+#: bytes in memory of the rows of one file
+FILE_BYTES: Final = 128 << 20
+_ROW_GROUP_ROWS = 131_072
+_ROW_GROUP_BYTES = 16 << 20
+_SAMPLE_ROWS = 1_000
+#: number of columns with bounds, and characters of a text's
+_BOUNDS_MAX = 32
+_BOUND_CHARS = 64
+_TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+#: the columns of position deletes, with the ids that Iceberg gives them
+PATH_ID: Final = 2147483546
+POSITION_ID: Final = 2147483545
+DELETES = pa.schema(
+    [
+        pa.field("file_path", pa.string(), nullable=False, metadata={"PARQUET:field_id": str(PATH_ID)}),
+        pa.field("pos", pa.int64(), nullable=False, metadata={"PARQUET:field_id": str(POSITION_ID)}),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """``path``: a URL. ``columns``: the Iceberg schema that the file was written with, as JSON; empty for deletes.
+    ``nulls`` and ``nans``: numbers by column id; ``lower`` and ``upper``: bounds in Iceberg's form, as base64.
+
+    ``is_truncate``: the table's earlier content is removed before this file; such a "file" has no path and no rows."""
+
+    path: str
+    rows: int
+    bytes: int
+    columns: str = ""
+    nulls: Mapping[str, int] = field(default_factory=dict)
+    nans: Mapping[str, int] = field(default_factory=dict)
+    lower: Mapping[str, str] = field(default_factory=dict)
+    upper: Mapping[str, str] = field(default_factory=dict)
+    is_truncate: bool = False
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "TableFile":
+        return cls(**json.loads(text))
+
+    @property
+    def schema(self) -> Schema:
+        return Schema.model_validate_json(self.columns)
+
+    def data_file(self, content: DataFileContent) -> DataFile:
+        made = DataFile.from_args(
+            _table_format_version=2,
+            content=content,
+            file_path=self.path,
+            file_format=FileFormat.PARQUET,
+            partition=Record(),
+            record_count=self.rows,
+            file_size_in_bytes=self.bytes,
+            value_counts={int(at): self.rows for at in self.nulls},
+            null_value_counts=_by_id(self.nulls),
+            nan_value_counts=_by_id(self.nans),
+            lower_bounds={int(at): base64.b64decode(bound) for at, bound in self.lower.items()},
+            upper_bounds={int(at): base64.b64decode(bound) for at, bound in self.upper.items()},
+        )
+        made.spec_id = 0
+        return made
+
+
+#: precedes a TRUNCATE's new rows
+TRUNCATION = TableFile("", 0, 0, is_truncate=True)
+
+
+def _by_id(numbers: Mapping[str, int]) -> dict[int, int]:
+    return {int(at): number for at, number in numbers.items()}
+
+
+class Statistics:
+    """Nulls, NaNs and bounds of the columns of a file, gathered from its rows."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._fields = [item for item in schema.fields if item.field_type.is_primitive][:_BOUNDS_MAX]
+        self._nulls = dict.fromkeys((item.name for item in self._fields), 0)
+        self._nans: dict[str, int] = {}
+        self._least: dict[str, Any] = {}
+        self._most: dict[str, Any] = {}
+
+    def note(self, rows: pa.Table) -> None:
+        for item in self._fields:
+            column = rows.column(item.name)
+            self._nulls[item.name] += column.null_count
+            if pa.types.is_floating(column.type):
+                found = pc.sum(pc.is_nan(column)).as_py() or 0
+                self._nans[item.name] = self._nans.get(item.name, 0) + found
+            elif _has_bounds(column.type):
+                self._note_bounds(item.name, column)
+
+    def _note_bounds(self, name: str, column: pa.ChunkedArray) -> None:
+        # as numbers: Python has no dates before the year 1
+        if pa.types.is_date(column.type):
+            column = column.cast(pa.int32())
+        elif pa.types.is_temporal(column.type):
+            column = column.cast(pa.int64())
+        found = pc.min_max(column).as_py()
+        if found["min"] is not None:
+            self._least[name] = min(found["min"], self._least.get(name, found["min"]))
+            self._most[name] = max(found["max"], self._most.get(name, found["max"]))
+
+    def described(self) -> dict[str, Any]:
+        lower, upper = {}, {}
+        for item in self._fields:
+            if item.name in self._least:
+                least, most = _bound(item, self._least[item.name]), _upper_bound(item, self._most[item.name])
+                lower[str(item.field_id)] = least
+                if most is not None:
+                    upper[str(item.field_id)] = most
+        return {
+            "nulls": {str(item.field_id): self._nulls[item.name] for item in self._fields},
+            "nans": {str(item.field_id): self._nans[item.name] for item in self._fields if item.name in self._nans},
+            "lower": lower,
+            "upper": upper,
+        }
+
+
+def _has_bounds(arrow: pa.DataType) -> bool:
+    is_text = pa.types.is_string(arrow) or pa.types.is_large_string(arrow)
+    is_number = pa.types.is_integer(arrow) or pa.types.is_decimal(arrow)
+    return bool(is_text or is_number or pa.types.is_temporal(arrow))
+
+
+def _bound(item: NestedField, value: int | str | Decimal) -> str:
+    if isinstance(item.field_type, StringType):
+        assert isinstance(value, str)
+        value = value[:_BOUND_CHARS]
+    elif isinstance(item.field_type, DecimalType):
+        value = Decimal(value)
+    assert isinstance(item.field_type, PrimitiveType), "only these have bounds"
+    return base64.b64encode(to_bytes(item.field_type, value)).decode()
+
+
+def _upper_bound(item: NestedField, value: int | str | Decimal) -> str | None:
+    """None: no short text is greater."""
+    if isinstance(value, str) and len(value) > _BOUND_CHARS:
+        chars = list(value[:_BOUND_CHARS])
+        while chars and ord(chars[-1]) >= 0xD7FF:  # what follows is not, or not everywhere, a character
+            chars.pop()
+        if not chars:
+            return None
+        value = "".join(chars[:-1]) + chr(ord(chars[-1]) + 1)
+    return _bound(item, value)
+
+
+def write_files(
+    io: FileIO, directory: str, label: str, tables: Iterable[pa.Table], schema: Schema
+) -> Iterator[TableFile]:
+    """Write rows as data files below ``directory``, each with about ``FILE_BYTES`` in memory; none if there are no
+    rows.
+
+    :raises SinkError: the storage fails.
+    """
+    arrow = iceberg_schema.file_schema(schema)
+    rest = _row_groups(tables)
+    for first in rest:
+        path = f"{directory}/{label}-{uuid4().hex[:12]}.parquet"
+        statistics, rows = Statistics(schema), 0
+        written = _Counted(_up_to(FILE_BYTES, chain([first], rest)), statistics)
+        rows, size = write_parquet(io, path, (table.cast(arrow) for table in written), arrow)
+        yield TableFile(path, rows, size, schema.model_dump_json(), **statistics.described())
+
+
+def write_deletes(io: FileIO, directory: str, label: str, deletes: pa.Table) -> TableFile:
+    """Write position deletes, which must be sorted (see ``DELETES``)."""
+    path = f"{directory}/{label}-{uuid4().hex[:12]}-deletes.parquet"
+    rows, size = write_parquet(io, path, [deletes], DELETES)
+    bounds = pc.min_max(deletes.column("file_path")).as_py()
+    lower, upper = (base64.b64encode(bounds[which].encode()).decode() for which in ("min", "max"))
+    nulls = {str(PATH_ID): 0, str(POSITION_ID): 0}
+    return TableFile(path, rows, size, nulls=nulls, lower={str(PATH_ID): lower}, upper={str(PATH_ID): upper})
+
+
+def write_parquet(io: FileIO, path: str, tables: Iterable[pa.Table], schema: pa.Schema) -> tuple[int, int]:
+    """Write one Parquet file; return its rows and bytes."""
+    rows = 0
+    groups = iter(tables)
+    first = next(groups)
+    with storage_errors(path, "write"):
+        stream = io.new_output(path).create()
+        try:
+            sink = pa.PythonFile(stream, "w") if not isinstance(stream, pa.NativeFile) else stream
+            with pq.ParquetWriter(
+                sink,
+                schema,
+                compression="zstd",
+                compression_level=1,
+                use_dictionary=_repetitive(first),
+                store_schema=False,
+            ) as writer:
+                for table in chain([first], groups):
+                    writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
+                    rows += table.num_rows
+            size = stream.tell()
+            stream.close()
+        except BaseException:
+            with suppress(OSError):
+                files_io.discard(stream)
+            raise
+    return rows, size
+
+
+class _Counted:
+    """Rows, noted on their way."""
+
+    def __init__(self, tables: Iterator[pa.Table], statistics: Statistics) -> None:
+        self._tables = tables
+        self._statistics = statistics
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        for table in self._tables:
+            self._statistics.note(table)
+            yield table
+
+
+def _up_to(size: int, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    for table in tables:
+        size -= table.nbytes
+        yield table
+        if size <= 0:
+            return
+
+
+def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Join small pieces, so that row groups are worthwhile."""
+    waiting: list[pa.Table] = []
+    rows = size = 0
+    for table in tables:
+        if table.num_rows:
+            waiting.append(table)
+            rows, size = rows + table.num_rows, size + table.nbytes
+        del table
+        if rows >= _ROW_GROUP_ROWS or size >= _ROW_GROUP_BYTES:
+            group, waiting, rows, size = pa.concat_tables(waiting), [], 0, 0
+            yield group
+            del group
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _repetitive(table: pa.Table) -> list[str]:
+    """Return the columns that benefit from a dictionary, which is wasted if nearly every value is different."""
+    sample = table.slice(0, _SAMPLE_ROWS)
+    counted = [item.name for item in table.schema if _is_counted(item.type)]
+    return [name for name in counted if 2 * pc.count_distinct(sample.column(name)).as_py() <= sample.num_rows]
+
+
+def _is_counted(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(arrow) or pa.types.is_decimal(arrow) or arrow in _TEXTS)

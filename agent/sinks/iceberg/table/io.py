@@ -1,0 +1,101 @@
+"""File access of Iceberg tables: pyiceberg's over pyarrow, except that a local file is on disk when it is closed.
+
+The catalog names a file right after it was written. Without this, a power failure could leave a table whose metadata
+exists and whose files do not.
+"""
+
+import os
+from types import TracebackType
+from typing import Any
+from uuid import uuid4
+
+from pyiceberg.io import OutputStream
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from pyiceberg.typedef import EMPTY_DICT, Properties
+
+
+class LakeFileIO(PyArrowFileIO):
+    """Named in the catalog's properties (``py-io-impl``)."""
+
+    def __init__(self, properties: Properties = EMPTY_DICT) -> None:
+        super().__init__(properties)
+
+    def new_output(self, location: str) -> PyArrowFile:
+        scheme, netloc, path = self.parse_location(location, self.properties)
+        if scheme != "file":
+            return super().new_output(location)
+        return _DurableFile(location, path, self.fs_by_scheme(scheme, netloc))
+
+    def local_path(self, location: str) -> str | None:
+        """Return the path of a local file; None if it is elsewhere."""
+        scheme, _, path = self.parse_location(location, self.properties)
+        return path if scheme == "file" else None
+
+
+class _DurableFile(PyArrowFile):
+    """A local file that appears under its name when it is complete and on disk."""
+
+    def create(self, overwrite: bool = False) -> OutputStream:
+        if not overwrite and self.exists():
+            raise FileExistsError(f"cannot create {self.location}: it exists")
+        return _DurableStream(self._path)
+
+
+class _DurableStream(OutputStream):
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._scratch = f"{path}.{uuid4().hex[:8]}.tmp"
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        self._file = open(self._scratch, "xb")  # noqa: SIM115  # closed by close
+
+    def write(self, data: bytes) -> int:
+        return self._file.write(data)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def close(self) -> None:
+        if self._file.closed:
+            return
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.replace(self._scratch, self._path)
+        sync_directory(os.path.dirname(self._path))
+
+    def abort(self) -> None:
+        """Close without the file: nothing appears."""
+        self._file.close()
+        os.unlink(self._scratch)
+
+    def __enter__(self) -> "_DurableStream":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        elif not self._file.closed:
+            self.abort()
+
+
+def sync_directory(directory: str) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def discard(stream: Any) -> None:
+    """Close a stream after an error, without its file where that is possible."""
+    if isinstance(stream, _DurableStream):
+        if not stream.closed:
+            stream.abort()
+    else:
+        stream.close()

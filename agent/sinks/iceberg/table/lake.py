@@ -1,0 +1,305 @@
+"""Iceberg lake: a sink's catalog, opened from its URI, and the places of tables in it.
+
+==================  ==================================================================================================
+``iceberg+file``    a directory with its catalog beside the tables: ``catalog.db``, an SQLite file
+``iceberg+sql``     the tables ``iceberg_tables`` and ``iceberg_namespace_properties`` of a database, as Iceberg's JDBC
+                    catalog has them
+``iceberg+rest``    an Iceberg REST catalog, which chooses where tables are stored
+==================  ==================================================================================================
+
+A table is ``{schema}.{table}`` in the catalog, in the parts of ``TableRecord.path``: as directories are named, so names
+of every character work. Its files are below a directory with the Ts of its snapshot in its name, since a table that is
+dropped or renamed keeps its directory.
+"""
+
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Final
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NamespaceAlreadyExistsError, NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.table import Table
+from sqlalchemy import URL
+from sqlalchemy.exc import IntegrityError
+
+from agent.errors import RESYNC, SinkConfigError, SinkPassingError, SinkUriError, TableForeignError
+from agent.ports.sink import SinkUri
+from agent.sinks.iceberg.options import IcebergOptions
+from agent.sinks.iceberg.table.errors import storage_errors
+from reactor.records.changefeed import TableRecord
+
+_DATABASE: Final = "catalog.db"
+_IO: Final = "agent.sinks.iceberg.table.io.LakeFileIO"
+_PART_BYTES_MAX: Final = 255
+#: a directory's name must be one path for everybody who reads it from a URL
+_NOT_IN_URL: Final = re.compile(r"[?#%\x00-\x1f\x7f]")
+_OF_SQL: Final = frozenset({"dialect", "user", "password", "catalog"})
+#: catalogs of this process: connections must not pass a fork
+_open: dict[tuple[object, ...], Catalog] = {}
+_opening = threading.Lock()
+#: catalog files that this process has seen
+_seen: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Lake:
+    """``storage``: file, sql or rest. ``properties``: of pyiceberg's catalog; may hold secrets, so not in the repr."""
+
+    storage: str
+    location: str
+    name: str
+    warehouse: str
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __str__(self) -> str:
+        return self.location
+
+    @classmethod
+    def of(cls, uri: SinkUri) -> "Lake":
+        """:raises SinkUriError: an option is missing, or not one of this storage."""
+        options = IcebergOptions.model_validate(uri.options)
+        match uri.storage:
+            case "file":
+                return _file_lake(uri, options)
+            case "sql":
+                return _sql_lake(uri, options)
+            case _:
+                return _rest_lake(uri, options)
+
+    @property
+    def database(self) -> str:
+        """The file of the embedded catalog."""
+        return os.path.join(self.location, _DATABASE)
+
+    def catalog(self) -> Catalog:
+        """Return the open catalog.
+
+        :raises SinkError: it cannot be reached.
+        """
+        key = (os.getpid(), self.storage, self.location, self.name, tuple(sorted(self.properties.items())))
+        with _opening, storage_errors(self, "open the catalog"):
+            found = _open.get(key)
+            if found is None:
+                found = _open[key] = self._opened()
+            if self.storage == "file":
+                _seen.add(self.location)
+        return found
+
+    def _opened(self) -> Catalog:
+        properties: dict[str, Any] = {**self.properties, "py-io-impl": _IO}
+        if self.storage == "rest":
+            from pyiceberg.catalog.rest import RestCatalog
+
+            return RestCatalog(self.name, **properties)
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        return SqlCatalog(self.name, **properties)
+
+    def is_away(self) -> bool:
+        """Return whether the embedded catalog is missing, as in a directory that is not mounted."""
+        return self.storage == "file" and not os.path.exists(self.database)
+
+    def make(self) -> None:
+        """Create the embedded catalog if there is none.
+
+        :raises SinkPassingError: this process has seen one, and it is gone.
+        """
+        if not self.is_away():
+            return
+        if self.location in _seen:
+            raise self.away_error()
+        with storage_errors(self, "make the directory of"):
+            os.makedirs(self.location, exist_ok=True)
+        with _opening:
+            for key in [key for key in _open if self.location in key]:
+                _open.pop(key).close()  # of a file that is gone
+        self.catalog()
+
+    def away_error(self) -> SinkPassingError:
+        return SinkPassingError(
+            f"the sink directory {self.location} is not the one that was written: its {_DATABASE} is gone; mount it, "
+            "or bring it back, it is tried again"
+        )
+
+    def check(self) -> None:
+        """:raises SinkError: tables cannot be stored here."""
+        if self.storage == "file":
+            _refuse_unwritable(self.location)
+            if self.is_away():
+                return
+        with storage_errors(self, "list the namespaces of"):
+            self.catalog().list_namespaces()
+
+    def place(self, table: TableRecord) -> "TablePlace":
+        return self.place_at(table.path)
+
+    def place_at(self, path: str) -> "TablePlace":
+        namespace, _, name = path.partition("/")
+        return TablePlace(self, namespace, name)
+
+    def unfit(self, tables: Sequence[TableRecord]) -> Iterator[tuple[TableRecord, str]]:
+        """Yield the tables that cannot be stored here, with the reasons."""
+        for table in tables:
+            if max(len(part.encode()) for part in table.path.split("/")) > _PART_BYTES_MAX:
+                yield (
+                    table,
+                    f"table {table.path[:60]!r}… cannot be in an Iceberg catalog: its name takes more than "
+                    f"{_PART_BYTES_MAX} bytes; rename it at the source, or leave it out by a filter rule",
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlace:
+    """A table's name in its catalog."""
+
+    lake: Lake
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}.{self.name} in {self.lake}"
+
+    @property
+    def identifier(self) -> tuple[str, str]:
+        return self.namespace, self.name
+
+    def renamed(self, name: str) -> "TablePlace":
+        """Return another place in the same namespace."""
+        return TablePlace(self.lake, self.namespace, name)
+
+    def location(self, label: str) -> str | None:
+        """Return the directory for a new table; None: the catalog chooses."""
+        if self.lake.storage == "rest":
+            return None
+        name = f"{self.name}-{label}"
+        if len(name.encode()) > _PART_BYTES_MAX:
+            name = f"{self.name[:40]}-{blake2b(self.name.encode(), digest_size=8).hexdigest()}-{label}"
+        return f"{self.lake.warehouse}/{self.namespace}/{name}"
+
+    def open(self) -> Table | None:
+        """Return the current table; None if there is none.
+
+        :raises SinkError: the catalog or the table's metadata cannot be read.
+        """
+        if self.lake.is_away():
+            return None
+        with storage_errors(self, "open the Iceberg table"):
+            try:
+                return self.lake.catalog().load_table(self.identifier)
+            except (NoSuchTableError, NoSuchNamespaceError):
+                return None
+
+    def opened(self) -> Table:
+        """:raises TableForeignError: there is no table.
+        :raises SinkPassingError: the sink as a whole is unavailable.
+        """
+        table = self.open()
+        if table is None and self.lake.is_away():
+            raise self.lake.away_error()
+        if table is None:
+            raise TableForeignError(
+                f"there is no Iceberg table {self}: it was removed, or never loaded; bring it back with its history "
+                f"and resume the changefeed, or {RESYNC}"
+            )
+        return table
+
+    def make_namespace(self) -> None:
+        """Create the namespace if the catalog has none of this name."""
+        # another writer may be faster; the SQL catalog then has two rows of one key
+        faster = suppress(NamespaceAlreadyExistsError, IntegrityError)
+        with storage_errors(self, "make the namespace of"), faster:
+            if not self.lake.catalog().namespace_exists(self.namespace):
+                self.lake.catalog().create_namespace(self.namespace)
+
+    def rename_to(self, new: "TablePlace") -> None:
+        """:raises SinkError: the catalog refuses."""
+        new.make_namespace()
+        with storage_errors(self, f"rename to {new.namespace}.{new.name}"):
+            self.lake.catalog().rename_table(self.identifier, new.identifier)
+
+
+def _file_lake(uri: SinkUri, options: IcebergOptions) -> Lake:
+    known = {"retention_seconds"}
+    if unknown := sorted({*options.rest, *(options.model_fields_set - known)} - known):
+        raise SinkUriError(f"unknown option {unknown[0]!r}: {uri.scheme}:// knows {', '.join(known)}")
+    if found := _NOT_IN_URL.search(uri.location):
+        raise SinkUriError(f"sink directory {uri.location} has the character {found[0]!a} in it; choose another one")
+    warehouse = f"file://{uri.location}"
+    database = f"sqlite:///{os.path.join(uri.location, _DATABASE)}?timeout=30"
+    return Lake("file", uri.location, "weir", warehouse, {"uri": database, "warehouse": warehouse})
+
+
+def _sql_lake(uri: SinkUri, options: IcebergOptions) -> Lake:
+    parts = urlsplit(uri.location)
+    if parts.username is not None:
+        raise SinkUriError(f"{uri.scheme}:// takes user and password as options (user=…&password=env:NAME)")
+    if not options.warehouse:
+        raise SinkUriError(f"{uri.scheme}:// needs warehouse=, where the tables go: /directory or s3://bucket/prefix")
+    database = parts.path if options.dialect.startswith("sqlite") else parts.path.removeprefix("/")
+    is_sqlite = options.dialect.startswith("sqlite")
+    url = URL.create(
+        options.dialect,
+        username=options.user or None,
+        password=options.password or None,
+        host=None if is_sqlite else parts.hostname,
+        port=None if is_sqlite else parts.port,
+        database=database,
+        query={"timeout": "30"} if is_sqlite else {},
+    )
+    warehouse = options.warehouse.rstrip("/")
+    if warehouse.startswith("/"):
+        if found := _NOT_IN_URL.search(warehouse):
+            raise SinkUriError(f"warehouse {warehouse} has the character {found[0]!a} in it; choose another directory")
+        warehouse = f"file://{warehouse}"
+    properties = {"uri": url.render_as_string(hide_password=False), "warehouse": warehouse, **_of_store(options.rest)}
+    return Lake("sql", uri.location, options.catalog, warehouse, properties)
+
+
+def _rest_lake(uri: SinkUri, options: IcebergOptions) -> Lake:
+    if urlsplit(uri.location).username is not None:
+        raise SinkUriError(f"{uri.scheme}:// takes credentials as options (credential=env:NAME or token=env:NAME)")
+    if unknown := sorted(_OF_SQL & options.model_fields_set):
+        raise SinkUriError(f"option {unknown[0]!r} is one of iceberg+sql, and not of {uri.scheme}")
+    scheme = "https" if options.tls == "true" else "http"
+    properties = {"uri": f"{scheme}{uri.location.removeprefix('rest')}", **_of_store(options.rest)}
+    if options.warehouse:
+        properties["warehouse"] = options.warehouse
+    return Lake("rest", uri.location, options.catalog, options.warehouse, properties)
+
+
+def _of_store(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options, with those of an S3 store that the environment has, as for other sinks. Without a region
+    pyiceberg would ask Amazon for the bucket's, also where the store is another's."""
+    found = dict(options)
+    for name, variable in (("s3.endpoint", "AWS_ENDPOINT_URL"), ("s3.region", "AWS_REGION")):
+        if variable in os.environ:
+            found.setdefault(name, os.environ[variable])
+    if "s3.endpoint" in found:
+        found.setdefault("s3.region", "us-east-1")
+    return found
+
+
+def _refuse_unwritable(directory: str) -> None:
+    """Test whether files can be created in ``directory``; leaves nothing behind.
+
+    :raises SinkConfigError: files cannot be created.
+    """
+    above = directory
+    while not os.path.isdir(above):
+        above = os.path.dirname(above)
+    probe = os.path.join(above, f".weir-probe-{uuid4().hex}")
+    try:
+        with open(probe, "xb"):
+            pass
+        os.unlink(probe)
+    except OSError as error:
+        raise SinkConfigError(
+            f"sink directory {directory} is not writable ({error.strerror}); check its owner"
+        ) from error

@@ -1,0 +1,70 @@
+"""Positions: which rows of a table's data files are deleted, as its position deletes say.
+
+A position delete names a row by its file and its place in it. Every reader of format version 2 knows them.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.manifest import FileFormat
+from pyiceberg.table import Table
+
+from agent.errors import RESYNC, TableForeignError
+from agent.sinks.iceberg.table.errors import storage_errors
+from agent.sinks.iceberg.table.files import DELETES
+from agent.sinks.iceberg.table.manifests import Live, LiveFile
+
+Positions = npt.NDArray[np.int64]
+NONE: Final = np.empty(0, np.int64)
+
+
+def deleted(table: Table, files: Iterable[LiveFile]) -> dict[str, Positions]:
+    """Return the deleted positions by data file, in increasing order; ``files``: position deletes."""
+    found: dict[str, list[Positions]] = {}
+    for item in files:
+        if item.file.file_format != FileFormat.PARQUET:
+            raise TableForeignError(f"others have written deletion vectors into {'.'.join(table.name())}; {RESYNC}")
+        with storage_errors(item.path, "read"), table.io.new_input(item.path).open() as stream:
+            rows = pq.read_table(stream, columns=["file_path", "pos"], read_dictionary=["file_path"], use_threads=False)
+        for path, places in by_path(rows):
+            found.setdefault(path, []).append(places)
+    return {path: np.unique(np.concatenate(places)) for path, places in found.items()}
+
+
+def by_path(rows: pa.Table) -> Iterable[tuple[str, Positions]]:
+    """Yield each data file's positions. ``file_path`` is a dictionary."""
+    paths = rows.column("file_path").unify_dictionaries().combine_chunks()
+    chunk = paths.chunk(0) if isinstance(paths, pa.ChunkedArray) else paths
+    if not len(chunk):
+        return
+    codes, places = chunk.indices.to_numpy(), rows.column("pos").to_numpy()
+    order = np.argsort(codes, kind="stable")
+    names = chunk.dictionary.to_pylist()
+    bounds = np.searchsorted(codes[order], np.arange(len(names) + 1))
+    for at, name in enumerate(names):
+        mine = order[bounds[at] : bounds[at + 1]]
+        if len(mine):
+            yield name, places[mine]
+
+
+def table_of(positions: Mapping[str, Positions]) -> pa.Table:
+    """Return position deletes as they are written, sorted by file and position."""
+    paths = sorted(path for path, places in positions.items() if len(places))
+    counts = [len(positions[path]) for path in paths]
+    places = np.concatenate([np.sort(positions[path]) for path in paths]) if paths else NONE
+    names = pa.array(paths, pa.string()).take(pa.array(np.repeat(np.arange(len(paths)), counts)))
+    return pa.table([names, pa.array(places)], schema=DELETES)
+
+
+def applied(live: Live, positions: Mapping[str, Positions]) -> dict[str, Positions]:
+    """Return the deleted positions of data files that the table has."""
+    paths = {item.path for item in live.data}
+    return {path: places for path, places in positions.items() if path in paths}
+
+
+def union(some: Positions, others: Positions) -> Positions:
+    return np.union1d(some, others)

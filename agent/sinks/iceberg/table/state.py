@@ -1,0 +1,190 @@
+"""Iceberg table state: whose a table is, the Ts of its spans, and what others have done to it since our last commit.
+
+Two properties of the table have it, and every commit of ours writes them together with the data: ``weir.owner``, the
+changefeed and the write mode, and ``weir.state``, the rest. A property outlives the expiry of snapshots by others,
+which a snapshot's summary does not; the summary says the same of its own commit (``weir.changefeed``,
+``weir.records``).
+
+The state names our newest snapshot. The table's current one must be that, or come after it through snapshots that leave
+the rows as they are (operation ``replace``: compaction and manifest rewriting by others). Otherwise rows have been
+changed, or the table was set back: it is held. So it is if its columns are not those of our commit.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Self
+
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from agent.errors import RESYNC, SinkFencedError, TableForeignError
+from agent.ports.sink import FlushTask
+from agent.sinks.iceberg.table import schema
+from reactor.ids import MAX_TS, TableSpan, Ts
+from reactor.records.changefeed import SinkMode, TableRecord
+
+OWNER: Final = "weir.owner"
+STATE: Final = "weir.state"
+SUMMARY_OWNER: Final = "weir.changefeed"
+SUMMARY_RECORDS: Final = "weir.records"
+#: the record of a span that its table no longer has: no writer ever reaches this Ts
+RETIRED: Final = MAX_TS
+
+
+@dataclass(frozen=True, slots=True)
+class TableOwner:
+    """The changefeed that writes a table, and the mode."""
+
+    changefeed: str
+    mode: SinkMode
+
+    @property
+    def is_changelog(self) -> bool:
+        return self.mode is SinkMode.CHANGELOG
+
+    def to_json(self) -> str:
+        return json.dumps({"changefeed": self.changefeed, "mode": self.mode.value})
+
+    @classmethod
+    def of(cls, table: Table) -> Self | None:
+        """None if the table is not Weir's."""
+        try:
+            named = json.loads(table.properties[OWNER])
+            return cls(named["changefeed"], SinkMode(named["mode"]))
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def refuse_foreign(self, table: Table, place: object) -> None:
+        """:raises TableForeignError: the table is not this owner's."""
+        owner = TableOwner.of(table)
+        if owner is None:
+            raise TableForeignError(
+                f"{place} is an Iceberg table that is not Weir's; choose another catalog or warehouse"
+            )
+        if owner.changefeed != self.changefeed:
+            raise TableForeignError(
+                f"{place} is written by changefeed {owner.changefeed!r}; choose another catalog or warehouse"
+            )
+        if owner.mode != self.mode:
+            raise TableForeignError(
+                f"{place} is written in {owner.mode} mode; choose that mode, or another catalog or warehouse"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """``records``: each span's Ts. ``ddl``: the Ts of the newest schema change, ``cut``: the number of the newest
+    repartition, ``copy``: the Ts of the newest copy, ``moved``: of the newest change of name. ``dropped``: when the
+    table was dropped at its source; 0: it was not. ``snapshot``, ``columns``: what our newest commit left."""
+
+    records: Mapping[str, int] = field(default_factory=dict)
+    ddl: int = 0
+    cut: int = 0
+    copy: int = 0
+    moved: int = 0
+    dropped: int = 0
+    snapshot: int = 0
+    columns: str = ""
+
+    @classmethod
+    def of(cls, table: Table) -> Self:
+        text = table.properties.get(STATE)
+        try:
+            fields: dict[str, Any] = json.loads(text) if text else {}
+            return cls(**{name: value for name, value in fields.items() if name in cls.__slots__})
+        except (ValueError, TypeError) as error:
+            raise TableForeignError(
+                f"the property {STATE} of {'.'.join(table.name())} was damaged; {RESYNC}"
+            ) from error
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True)
+
+    def recorded_ts(self, span: TableSpan) -> Ts | None:
+        """Return the recorded Ts, which may be ``RETIRED`` and thus not a position."""
+        found = self.records.get(str(span))
+        return None if found is None else Ts(found)
+
+    def tells_of(self, table_id: int) -> bool:
+        """Return whether it has records of this table."""
+        return any(span.startswith(f"{table_id}:") for span in self.records)
+
+    def at(self, records: Mapping[TableSpan, int]) -> Self:
+        return replace(self, records={**self.records, **{str(span): int(ts) for span, ts in records.items()}})
+
+    def written(self, tasks: Sequence[FlushTask]) -> Self:
+        return self.at({task.span: task.to_ts for task in tasks})
+
+    def is_written(self, task: FlushTask) -> bool:
+        """Return whether the task's end is recorded: written by an earlier attempt whose answer was lost.
+
+        :raises SinkFencedError: the record is past the task's begin, and not its end.
+        :raises TableForeignError: there is no record, or one that is behind what was written.
+        """
+        recorded = self.recorded_ts(task.span)
+        refuse_retired(recorded, task.table, task.span)
+        name = f"{task.table.schema_name}.{task.table.name}"
+        if recorded is None:
+            raise TableForeignError(
+                f"the sink has no record of {name}: its table was replaced; bring it back with its history and resume "
+                f"the changefeed, or move it away: {RESYNC}"
+            )
+        if recorded == task.to_ts:
+            return True
+        if recorded < task.from_ts:
+            raise TableForeignError(
+                f"the sink's table {name} was set back: it records {recorded}, and {task.from_ts} was written; bring "
+                "the newer one back and resume the changefeed, or pause it, and rewind it to a Ts that is not past the "
+                "record"
+            )
+        if recorded != task.from_ts:
+            raise SinkFencedError(
+                f"the sink records {recorded} for span {task.span} of {name}, "
+                f"this writer expects {task.from_ts}: it is stale and stops"
+            )
+        return False
+
+
+def refuse_retired(recorded: Ts | None, table: TableRecord, span: TableSpan) -> None:
+    """:raises SinkFencedError: the table has other spans."""
+    if recorded == RETIRED:
+        raise SinkFencedError(
+            f"{table.schema_name}.{table.name} has other spans than {span}: this writer is stale and stops"
+        )
+
+
+def check_history(table: Table, place: object) -> None:
+    """:raises TableForeignError: other writers have changed the table since our last commit."""
+    state = State.of(table)
+    if not state.snapshot:
+        return
+    if table.metadata.format_version != 2:
+        raise TableForeignError(
+            f"{place} was upgraded to format version {table.metadata.format_version}, which Weir does not "
+            f"write; {RESYNC}"
+        )
+    _follow(table, state.snapshot, place)
+    if schema.fingerprint(table.schema()) != state.columns:
+        raise TableForeignError(f"the columns of {place} were changed by another writer; change them back, or {RESYNC}")
+
+
+def _follow(table: Table, ours: int, place: object) -> None:
+    snapshot = table.current_snapshot()
+    while snapshot is not None and snapshot.snapshot_id != ours:
+        if _operation(snapshot) is not Operation.REPLACE:
+            raise TableForeignError(
+                f"{place} was changed by another writer: snapshot {snapshot.snapshot_id} is none of ours; roll the "
+                f"table back to snapshot {ours} and resume the changefeed, or {RESYNC}"
+            )
+        parent = snapshot.parent_snapshot_id
+        snapshot = table.metadata.snapshot_by_id(parent) if parent is not None else None
+    if snapshot is None:
+        raise TableForeignError(
+            f"the current snapshot of {place} does not come after {ours}, our newest: the table was set back or "
+            f"replaced; set it to {ours} if it has that still and resume the changefeed, or {RESYNC}"
+        )
+
+
+def _operation(snapshot: Snapshot) -> Operation | None:
+    return None if snapshot.summary is None else snapshot.summary.operation

@@ -1,0 +1,1 @@
+"""Iceberg upserts: finds the rows of changed keys, and replaces them through position deletes."""

@@ -1,0 +1,227 @@
+"""Merge: writes net changes into an Iceberg table that equals its source, data and record in one commit.
+
+The rows of the changed keys are found (``find``) and deleted by position, and the new ones are in a file of their own:
+readers join nothing by value. Two cases need no search: after a TRUNCATE the span has no rows, and if every key of the
+range begins with an INSERT, the source guarantees that the table has none of them (its key is unique, and the sink is
+exactly at the begin of the range). The latter holds from ``TableRecord.consistent_ts`` on; before it, and after a
+rewind, the range may repeat changes that the sink has. A filter may have kept rows that the source has deleted, too.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+
+from agent.filter import events
+from agent.ports.sink import FlushResult, FlushTask
+from agent.rows.changes import Changes
+from agent.rows.fold import NetChanges
+from agent.rows.spans import in_span
+from agent.sinks.common.left_out import IncompleteRows, Indexes
+from agent.sinks.iceberg.table import commit, compact, files, manifests, positions, rows
+from agent.sinks.iceberg.table import schema as iceberg_schema
+from agent.sinks.iceberg.table.commit import Step
+from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.manifests import Live, LiveFile
+from agent.sinks.iceberg.table.positions import NONE, Positions
+from agent.sinks.iceberg.table.schema import FORMS
+from agent.sinks.iceberg.table.state import State
+from agent.sinks.iceberg.upsert.find import Found, KeySearch
+from agent.sinks.iceberg.upsert.fold import Folded, folded
+
+
+def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
+    """Bring the table from ``task.from_ts`` to ``task.to_ts``.
+
+    :raises SinkFencedError: the table is not at ``from_ts``.
+    :raises SinkConflictError: other commits were faster, repeatedly.
+    :raises LeftOutValueError: an update left out values that the table does not have.
+    """
+    if State.of(place.opened()).is_written(task):
+        return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
+    with folded(task, changes) as what:
+        seen, committed = what.seen, False
+        if seen.rows:
+            committed = commit.on_newest(place, lambda table: _apply(table, task, what))
+    return FlushResult(
+        task.span,
+        task.from_ts,
+        task.to_ts,
+        committed=committed,
+        rows=seen.rows,
+        bytes=seen.bytes,
+        commit_time=seen.commit_time,
+    )
+
+
+def is_new(net: NetChanges, task: FlushTask) -> bool:
+    """Return whether the source guarantees that the table has none of these keys, and no filter has kept any."""
+    if not net.is_insert_only or task.from_ts < task.table.consistent_ts or task.feed.was_filtered:
+        return False
+    return not events.rules_for(task.feed.filter, task.table.schema_name, task.table.name).leaves_rows
+
+
+def _apply(table: Table, task: FlushTask, what: Folded) -> bool:
+    """Write the changes. Return whether the table now records ``to_ts``; it does not if there was nothing to change."""
+    state = State.of(table)
+    if state.is_written(task):
+        return True
+    step = _Replaced.of(table, task, what).step(state.written([task]))
+    if step is None:
+        return False
+    commit.commit_or_remove(table, step)
+    return True
+
+
+def replace_rows(table: Table, task: FlushTask, net: NetChanges) -> Step | None:
+    """Return the step that makes the rows of some keys what ``net`` says; None if nothing differs."""
+    return _Replaced.of_nets(table, task, [net], columns=net.upserts.schema).step(State.of(table))
+
+
+@dataclass(slots=True, eq=False)
+class _Replaced:
+    """What replaces rows of one version of a table."""
+
+    table: Table
+    task: FlushTask
+    live: Live
+    schema: Schema
+    #: deleted positions by data file: before, and by this commit
+    gone: dict[str, Positions]
+    added: dict[str, Positions] = field(default_factory=dict)
+    is_emptied: bool = False
+    new_files: list[files.TableFile] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, table: Table, task: FlushTask, what: Folded) -> "_Replaced":
+        seen = what.seen
+        return cls.of_nets(table, task, what.nets(), columns=seen.columns, is_truncated=seen.is_truncated)
+
+    @classmethod
+    def of_nets(
+        cls,
+        table: Table,
+        task: FlushTask,
+        nets: Iterable[NetChanges],
+        *,
+        columns: pa.Schema,
+        is_truncated: bool = False,
+    ) -> "_Replaced":
+        live = manifests.live(table)
+        self = cls(table, task, live, _schema(table, task, columns), positions.deleted(table, live.deletes))
+        if is_truncated:
+            self._truncate(columns)
+        pieces = (compact.filled(piece, self.schema) for piece in self._pieces(nets, is_truncated=is_truncated))
+        label = f"changes-{task.from_ts:x}-{task.to_ts:x}"
+        directory = compact.data_directory(table)
+        self.new_files = list(files.write_files(table.io, directory, label, pieces, self.schema))
+        return self
+
+    def step(self, state: State) -> Step | None:
+        if not (self.new_files or self.added or self.is_emptied):
+            return None
+        if self.is_emptied:
+            removed = frozenset(item.path for item in (*self.live.data, *self.live.deletes))
+            return Step(state, self.new_files, removed=removed, schema=self.schema, before=self.live)
+        made = compact.compacted(self.table, self.schema, self.live, self.gone, self.added)
+        new_files = [*self.new_files, *made.files]
+        return Step(state, new_files, made.deletes, made.removed, schema=self.schema, before=self.live)
+
+    def _truncate(self, columns: pa.Schema) -> None:
+        """Delete all rows of the span; those of others stay, at their own Ts."""
+        if self.task.span.is_whole_table:
+            self.is_emptied = True
+            return
+        key = list(self.task.table.key)
+        schema = rows.chosen(self.table.schema(), key)
+        source = pa.schema([pa.field(name, columns.field(name).type) for name in key])
+        for item in self.live.data:
+            with rows.opened(self.table.io, item.path, schema) as file:
+                for begin, batch in file.batches():
+                    [keys] = batch.combine_chunks().to_batches() or [None]
+                    if keys is not None:
+                        hashed = iceberg_schema.source_keys(keys, source)
+                        (mine,) = np.nonzero(in_span(hashed, self.task.span, key=key))
+                        self._add(item.path, begin + mine)
+
+    def _add(self, path: str, places: Positions) -> None:
+        new = np.setdiff1d(places, self.gone.get(path, NONE))
+        if len(new):
+            self.added[path] = positions.union(self.added.get(path, NONE), new)
+
+    def _pieces(self, nets: Iterable[NetChanges], *, is_truncated: bool) -> Iterator[pa.Table]:
+        for net in nets:
+            upserts = FORMS.table(net.upserts)
+            if is_truncated or is_new(net, self.task):
+                yield upserts
+                continue
+            found = self._found(net, upserts)
+            for item in found:
+                self._add(item.path, item.places)
+            net, upserts = self._with_others(net, upserts)
+            yield self._filled(net, upserts) if net.kept and upserts.num_rows else upserts
+            del net, upserts, found
+
+    def _found(self, net: NetChanges, upserts: pa.Table) -> list[Found]:
+        key = list(self.task.table.key)
+        deletes = FORMS.table(net.deletes)
+        parts = [part.select(key) for part in (upserts, deletes) if part.num_rows]
+        return self._search(pa.concat_tables(parts)) if parts else []
+
+    def _search(self, keys: pa.Table) -> list[Found]:
+        return list(KeySearch(self.table, keys).run(self.live.data, self.gone))
+
+    def _with_others(self, net: NetChanges, upserts: pa.Table) -> tuple[NetChanges, pa.Table]:
+        """Columns that the table has and the changes lack keep their values."""
+        known = {*upserts.schema.names}
+        others = [item for item in iceberg_schema.arrow_schema(self.table.schema()) if item.name not in known]
+        if not others or not upserts.num_rows:
+            return net, upserts
+        kept = dict(net.kept)
+        for item in others:
+            upserts = upserts.append_column(item, pa.nulls(upserts.num_rows, item.type))
+            kept[item.name] = np.ones(upserts.num_rows, np.bool_)
+        return replace(net, kept=kept), upserts
+
+    def _filled(self, net: NetChanges, upserts: pa.Table) -> pa.Table:
+        """Complete the rows that left values out.
+
+        :raises LeftOutValueError: the table lacks a row.
+        """
+        incomplete = IncompleteRows.of(upserts, net)
+        wanted = incomplete.stored_keys(net, self.task.table.key, forms=FORMS)
+        return incomplete.filled(self._stored(wanted, incomplete.columns), self.task.table)
+
+    def _stored(self, wanted: pa.Table, columns: pa.Schema) -> Iterator[tuple[Indexes, pa.Table]]:
+        by_path: dict[str, LiveFile] = {item.path: item for item in self.live.data}
+        names = [name for name in columns.names if name in iceberg_schema.arrow_schema(self.table.schema()).names]
+        schema = rows.chosen(self.table.schema(), names)
+        for found in self._search(wanted):
+            with rows.opened(self.table.io, by_path[found.path].path, schema) as file:
+                for at, values in file.taken(found.places):
+                    yield found.which[at], _with_columns(values, columns)
+
+
+def _with_columns(values: pa.Table, columns: pa.Schema) -> pa.Table:
+    arrays = [
+        values.column(item.name) if item.name in values.schema.names else pa.nulls(values.num_rows, item.type)
+        for item in columns
+    ]
+    return pa.table(arrays, schema=columns)
+
+
+def _schema(table: Table, task: FlushTask, columns: pa.Schema) -> Schema:
+    """Return the table's columns, with those that only the changes have.
+
+    :raises TableHeldError: a column is stored with another type.
+    """
+    name = f"{task.table.schema_name}.{task.table.name}"
+    known = iceberg_schema.arrow_schema(table.schema())
+    missing = iceberg_schema.missing_fields(known, FORMS.schema(columns), table=name)
+    if not missing:
+        return table.schema()
+    iceberg_schema.refuse_alike([*known.names, *(item.name for item in missing)], table=name)
+    return iceberg_schema.with_columns(table.schema(), missing, last_id=table.metadata.last_column_id)

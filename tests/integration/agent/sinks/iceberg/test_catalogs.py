@@ -1,0 +1,112 @@
+"""Tables of every kind of catalog: embedded, in a database, behind REST; and in a bucket."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.errors import SinkConfigError, SinkError, SinkUriError
+from agent.rows.changes import BEFORE_KEY
+from agent.sinks import open_sink
+from capture.embedded import EmbeddedPostgres, EmbeddedS3
+from reactor.records.changefeed import SinkMode
+from tests import iceberg_rest
+from tests.contracts.sink_bed import TABLE, Bed
+from tests.unit.agent.changes_build import delete, insert, update
+
+
+@pytest.fixture
+def rest(tmp_path: Path) -> Iterator[str]:
+    with iceberg_rest.running(tmp_path, token="secret-token") as port:
+        yield f"iceberg+rest://127.0.0.1:{port}?tls=false&token=secret-token"
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> str:
+    return f"iceberg+sql://localhost{tmp_path}/catalog.db?dialect=sqlite&warehouse={tmp_path}/lake"
+
+
+@pytest.fixture
+def in_postgres(postgres: EmbeddedPostgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    database = re.sub("[^a-z0-9]", "_", tmp_path.name)
+    postgres.create_database(database)
+    user, _, place = postgres.uri(database).removeprefix("postgresql://").rpartition("@")
+    name, _, password = user.partition(":")
+    monkeypatch.setenv("CATALOG_PASSWORD", password)
+    return f"iceberg+sql://{place}?user={name}&password=env:CATALOG_PASSWORD&warehouse={tmp_path}/lake"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedS3]:
+    with EmbeddedS3(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def in_bucket(server: EmbeddedS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in server.options().items():
+        monkeypatch.setenv(name, value)
+    return f"iceberg+sql://localhost{tmp_path}/catalog.db?dialect=sqlite&warehouse=s3://weir/{tmp_path.name}"
+
+
+@pytest.mark.parametrize("catalog", ["rest", "sqlite", "in_postgres", "in_bucket"])
+@pytest.mark.parametrize("mode", SinkMode)
+def test_a_tables_life(catalog: str, mode: SinkMode, request: pytest.FixtureRequest) -> None:
+    bed = Bed(request.getfixturevalue(catalog), mode)
+    bed.open().check([TABLE])
+    bed.load((1, "a", "x"), (2, "b", "y"))
+    moved = update(7, "a", "x", before=(1, None, None), before_kind=BEFORE_KEY, ts=110)
+    for _ in range(2):
+        assert bed.flush(100, 200, [moved, delete(2, None, None, ts=120), insert(3, "c", "z", ts=130)]).error == ""
+    bed.assert_at(200)
+    bed.assert_holds((7, "a", "x"), (3, "c", "z"))
+    with pytest.raises(SinkError):
+        bed.flush(100, 150, [delete(3, None, None, ts=110)])
+    bed.open().check([TABLE])
+
+
+def test_a_wrong_token_is_refused_in_one_line(rest: str) -> None:
+    with pytest.raises(SinkConfigError) as caught:
+        open_sink(rest.replace("secret", "wrong"), changefeed="feed", mode=SinkMode.UPSERT).check([TABLE])
+    assert "wrong-token" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "says"),
+    [
+        ("iceberg+file:///lake?warehouse=s3://b", "unknown option 'warehouse'"),
+        ("iceberg+file:///lake?anything=1", "unknown option 'anything'"),
+        ("iceberg+file:///a%23b", "has the character '#'"),
+        ("iceberg+sql://host/db", "needs warehouse="),
+        ("iceberg+sql://me:secret@host/db?warehouse=s3://b", "user and password as options"),
+        ("iceberg+rest://me:secret@host", "credentials as options"),
+        ("iceberg+rest://host?dialect=sqlite", "'dialect' is one of iceberg.sql"),
+        ("iceberg+glue://host/db", "there is no sink for iceberg\\+glue://"),
+    ],
+)
+def test_what_cannot_be_is_refused_when_it_is_opened(uri: str, says: str) -> None:
+    with pytest.raises(SinkUriError, match=says) as caught:
+        open_sink(uri, changefeed="feed", mode=SinkMode.UPSERT)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_database_that_is_not_there_is_named_without_its_password(tmp_path: Path) -> None:
+    uri = f"iceberg+sql://127.0.0.1:1/db?user=me&password=secret&warehouse={tmp_path}"
+    with pytest.raises(SinkError) as caught:
+        open_sink(uri, changefeed="feed", mode=SinkMode.UPSERT).check([TABLE])
+    assert caught.value.retryable
+    assert "secret" not in str(caught.value)
+
+
+def test_a_directory_that_is_not_mounted_is_no_lost_table(tmp_path: Path) -> None:
+    bed = Bed(f"iceberg+file://{tmp_path}/lake", SinkMode.UPSERT)
+    bed.load((1, "a", "x"))
+    (tmp_path / "lake").rename(tmp_path / "away")
+    for ask in (lambda: bed.at(), lambda: bed.flush(100, 200, [insert(2, "b", "y", ts=110)])):
+        with pytest.raises(SinkError, match="mount it") as caught:
+            ask()
+        assert caught.value.retryable
+    (tmp_path / "away").rename(tmp_path / "lake")
+    bed.assert_at(100)
