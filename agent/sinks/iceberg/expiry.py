@@ -29,14 +29,18 @@ from agent.sinks.iceberg.table.lake import TablePlace
 _BATCH: Final = 20
 _log = structlog.get_logger()
 _running: set[str] = set()
+#: commits since a table was last looked at
+_commits: dict[str, int] = {}
 _lock = Lock()
 
 
 def expire_if_due(place: TablePlace, *, retention_s: int) -> None:
-    """Begin in the background, unless it is running."""
+    """Begin in the background after some commits, unless it is running."""
     with _lock:
-        if str(place) in _running:
+        _commits[str(place)] = _commits.get(str(place), 0) + 1
+        if str(place) in _running or _commits[str(place)] < _BATCH:
             return
+        _commits[str(place)] = 0
         _running.add(str(place))
     Thread(target=_run, args=(place, retention_s), name="iceberg-expiry", daemon=True).start()
 

@@ -35,7 +35,7 @@ _STAGED: Final = "snapshot"
 #: small metadata, and no file of metadata that nobody needs; a refused commit is never repeated unasked
 _PROPERTIES: Final = {
     "format-version": "2",
-    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "true",  # as we do, see ``commit``
     "write.metadata.previous-versions-max": "20",
     "commit.retry.num-retries": "0",
 }

@@ -1,9 +1,14 @@
 """Iceberg plugin: Iceberg tables of an embedded, an SQL or a REST catalog."""
 
+from importlib.util import find_spec
+
 from agent.ports.plugin import SinkPlugin
 from agent.ports.sink import Sink, SinkScope, SinkUri
 from agent.ports.table_reader import TableReader
 from agent.sinks.iceberg.options import CAPABILITIES, IcebergOptions
+
+if find_spec("pyiceberg") is None:
+    raise ImportError("pyiceberg is not installed: pip install 'weir-cdc[iceberg]'")
 
 
 def _open(uri: SinkUri, scope: SinkScope) -> Sink:

@@ -19,6 +19,7 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile, DataFileContent, write_manifest_list
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
 from pyiceberg.table.update import (
@@ -122,7 +123,17 @@ def commit(table: Table, step: Step) -> None:
             {"ref-name": MAIN_BRANCH, "type": SnapshotRefType.BRANCH, "snapshot-id": snapshot_id}
         ),
     ]
-    table.catalog.commit_table(table, tuple(requirements), tuple(updates))
+    answer = table.catalog.commit_table(table, tuple(requirements), tuple(updates))
+    _remove_old(table, answer.metadata)
+
+
+def _remove_old(table: Table, newest: TableMetadata) -> None:
+    """Remove the metadata files that the newest one does not list any more: each commit writes one."""
+    kept = {item.metadata_file for item in newest.metadata_log}
+    for item in table.metadata.metadata_log:
+        if item.metadata_file not in kept:
+            with suppress(OSError):
+                table.io.delete(item.metadata_file)
 
 
 def commit_or_remove(table: Table, step: Step, *, kept: Sequence[TableFile] = ()) -> None:

@@ -50,7 +50,9 @@ def in_bucket(server: EmbeddedS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return f"iceberg+sql://localhost{tmp_path}/catalog.db?dialect=sqlite&warehouse=s3://weir/{tmp_path.name}"
 
 
-@pytest.mark.parametrize("catalog", ["rest", "sqlite", "in_postgres", "in_bucket"])
+@pytest.mark.parametrize(
+    "catalog", ["rest", "sqlite", "in_postgres", pytest.param("in_bucket", marks=pytest.mark.matrix)]
+)
 @pytest.mark.parametrize("mode", SinkMode)
 def test_a_tables_life(catalog: str, mode: SinkMode, request: pytest.FixtureRequest) -> None:
     bed = Bed(request.getfixturevalue(catalog), mode)

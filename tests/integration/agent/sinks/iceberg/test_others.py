@@ -107,6 +107,9 @@ def test_files_and_snapshots_do_not_pile_up(bed: Bed, monkeypatch: pytest.Monkey
     on_disk = {str(path) for path in Path(compact.data_directory(table).removeprefix("file://")).iterdir()}
     assert named <= on_disk, "no file is missing"
     assert len(on_disk) < 100
+    metadata = Path(f"{table.metadata.location}/metadata".removeprefix("file://"))
+    assert len(list(metadata.glob("*.metadata.json"))) < 25
+    assert len(list(metadata.glob("*.avro"))) < 120
     bed.assert_holds((1, "t59", "x"), (2, "b", "y"))
 
 
