@@ -28,6 +28,7 @@ from capture.member.access import ClusterAccess, OwnToken
 from capture.member.capture_actor import CaptureActor, CaptureMemory, LeaveCluster
 from capture.member.cluster_service import ClusterService
 from capture.member.membership import Base, Membership
+from capture.member.schedules.diffs import DiffSchedule
 from capture.member.services import DataPlane, build_data_plane
 from capture.messaging.tls import NodeTls, Tls
 from capture.messaging.transport import TcpTransport, Transport
@@ -72,6 +73,7 @@ class Capture:
         self.changefeeds = Changefeeds(
             self.cluster, token=lambda: self.own_token.value, ca_file=str(settings.tls_ca_file or "")
         )
+        self._diffs = DiffSchedule(self, self.cluster)
         self._connect = connect_etcd or _connect
         self._state = CaptureMemory(ready=anyio.Event(), leaving=anyio.Event())
         self._ref: ActorRef[LeaveCluster] | None = None
@@ -92,9 +94,11 @@ class Capture:
                 await self._work()
             except Exception as error:
                 failure = error  # kept out of the task group, which would wrap it
+            tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(work, name="capture")
+            tasks.start_soon(self._diffs.run, name="comparisons by schedule")
         if failure is not None:
             raise failure
 

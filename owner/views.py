@@ -84,6 +84,7 @@ def view(
         changes=changefeed.run.coordinator.rows_flushed if changefeed.run else 0,
         state_since=info.state_since,
         sync_point=facts.sync_points[-1] if facts.sync_points else None,
+        last_diff=feed.last_diff,
         history=tuple(changefeed.machine.history),
         crashes=sum(position.crashes for position in feed.positions.values()),
         last_crash=_last_crash(feed),

@@ -24,6 +24,7 @@
 /weir/{cluster}/{namespace}/suspects/{changefeed}           Suspects
 /weir/{cluster}/{namespace}/stream-attempt/{changefeed}/{source}  StreamAttempt
 /weir/{cluster}/{namespace}/resync/{changefeed}/{table}     TableResync
+/weir/{cluster}/{namespace}/last-diff/{changefeed}          LastDiff
 """
 
 import re
@@ -276,6 +277,10 @@ class ResyncKey(_TableKey):
     KIND = "resync"
 
 
+class LastDiffKey(FeedKey):
+    KIND = "last-diff"
+
+
 Key = (
     OwnerKey
     | CaptureKey
@@ -302,6 +307,7 @@ Key = (
     | SuspectsKey
     | StreamAttemptKey
     | ResyncKey
+    | LastDiffKey
 )
 
 
@@ -365,6 +371,8 @@ def parse(text: str) -> Key:
             return StreamAttemptKey(cluster, namespace, _feed(changefeed), source)
         case ["", "weir", cluster, namespace, "resync", changefeed, table] if _NUMBER.match(table):
             return ResyncKey(cluster, namespace, _feed(changefeed), int(table))
+        case ["", "weir", cluster, namespace, "last-diff", changefeed]:
+            return LastDiffKey(cluster, namespace, _feed(changefeed))
     raise InvalidKeyError(f"not a key of Weir's: {text!r}")
 
 

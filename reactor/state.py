@@ -24,6 +24,7 @@ from reactor.records.capture import CaptureInfo
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, DdlRecord, UnitRecord
 from reactor.records.formats import ClusterFormat
 from reactor.records.held import HeldTable
+from reactor.records.last_diff import LastDiff
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
 from reactor.records.resync import TableResync
@@ -64,6 +65,7 @@ class ChangefeedState:
     attempts: dict[CaptureId, Attempt] = field(default_factory=dict)
     schema_attempts: dict[CaptureId, Attempt] = field(default_factory=dict)
     suspects: Suspects | None = None
+    last_diff: LastDiff | None = None
     #: by source
     stream_attempts: dict[str, StreamAttempt] = field(default_factory=dict)
     #: by table id
@@ -76,7 +78,7 @@ class ChangefeedState:
     def exists(self) -> bool:
         """False once its last key is gone."""
         attempts = (self.attempts, self.schema_attempts, self.suspects, self.stream_attempts)
-        tables = (self.partitionings, self.held, *attempts, self.resyncs)
+        tables = (self.partitionings, self.held, *attempts, self.resyncs, self.last_diff)
         records = (self.positions, self.units, self.heads, self.ddl, self.sync_points, *tables, self.broken)
         return self.info is not None or self.status is not None or any(records)
 
@@ -213,6 +215,8 @@ class ClusterState:
                 feed.suspects = _decode(Suspects, text, value)
             case keys.StreamAttemptKey():
                 _store_record(feed.stream_attempts, key.source, StreamAttempt, text, value)
+            case keys.LastDiffKey():
+                feed.last_diff = _decode(LastDiff, text, value)
             case keys.ResyncKey():
                 _store_record(feed.resyncs, key.table_id, TableResync, text, value, table_id=key.table_id)
 

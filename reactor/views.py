@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from reactor.records.changefeed import FeedState, Mode, RunningError, SinkMode, Unit
+from reactor.records.last_diff import LastDiff
 from reactor.records.sync_point import SyncPoint
 
 
@@ -158,6 +159,8 @@ class ChangefeedView(View):
     lost_tables: int = 0
     #: the newest Ts at which all tables of the sink were at once, and their versions there
     sync_point: SyncPoint | None = None
+    #: the newest comparison by schedule
+    last_diff: LastDiff | None = None
     #: errors and warnings that the answering owner has seen, oldest first
     history: tuple[RunningError, ...] = ()
     #: how often a span, a processor or the owner's part of it crashed and was restarted, on the captures that are

@@ -40,7 +40,9 @@ def _add_feeds(registry: CollectorRegistry, feeds: Sequence[ChangefeedView]) -> 
     changes = gauge("weir_changefeed_changes", "row changes written under this epoch", registry, "changefeed")
     blocked = gauge("weir_changefeed_blocked", "1 while something holds it up", registry, "changefeed")
     state = gauge("weir_changefeed_state", "1 for the state it is in", registry, "changefeed", "state")
+    diff = _LastDiffs(registry)
     for feed in feeds:
+        diff.add(feed)
         checkpoint.labels(feed.id).set(feed.checkpoint_ts)
         resolved.labels(feed.id).set(feed.resolved_ts)
         changes.labels(feed.id).set(feed.changes)
@@ -49,3 +51,24 @@ def _add_feeds(registry: CollectorRegistry, feeds: Sequence[ChangefeedView]) -> 
             lag.labels(feed.id).set(feed.lag_seconds)
         for one in FeedState:
             state.labels(feed.id, one.value).set(one is feed.state)
+
+
+class _LastDiffs:
+    """The newest comparison of each changefeed that is compared by schedule."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._equal = gauge("weir_diff_equal", "1 if source and sink were equal", registry, "changefeed")
+        self._time = gauge("weir_diff_time_seconds", "when the comparison ended, Unix time", registry, "changefeed")
+        self._ts = gauge("weir_diff_ts", "the Ts of the comparison", registry, "changefeed")
+        self._tables = gauge("weir_diff_tables", "tables by result", registry, "changefeed", "result")
+
+    def add(self, feed: ChangefeedView) -> None:
+        found = feed.last_diff
+        if found is None:
+            return
+        self._equal.labels(feed.id).set(found.is_equal)
+        self._time.labels(feed.id).set(found.time)
+        self._ts.labels(feed.id).set(found.ts)
+        counts = {"equal": found.compared - found.differ, "differs": found.differ, "waiting": found.wait}
+        for result, count in counts.items():
+            self._tables.labels(feed.id, result).set(count)

@@ -106,6 +106,7 @@ def _few(feed: ChangefeedState, cluster: str, namespace: str) -> list[keys.Key]:
         *(keys.AttemptKey(cluster, namespace, feed.id, capture) for capture in sorted(feed.attempts)),
         *(keys.SchemaAttemptKey(cluster, namespace, feed.id, capture) for capture in sorted(feed.schema_attempts)),
         keys.SuspectsKey(cluster, namespace, feed.id),
+        keys.LastDiffKey(cluster, namespace, feed.id),
         *(keys.StreamAttemptKey(cluster, namespace, feed.id, source) for source in sorted(feed.stream_attempts)),
     ]
 

@@ -136,6 +136,9 @@ class ChangefeedConfig(UserConfig):
     dump_chunk_rows: Annotated[int, Field(ge=1_000, le=10_000_000)] = 250_000
     #: rows that snapshots, copies and comparisons read from the source in a second, all together; None: no limit
     read_rows_per_second: RowsPerSecond | None = later(None, format=6)
+    #: how often source and sink are compared; 0: never. And the share of each table that is compared, at random
+    diff_every_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = later(0, format=6)
+    diff_sample: Annotated[float, Field(gt=0, le=1)] = later(1.0, format=6)
     #: how long segments below every checkpoint are kept, so that a changefeed can be rewound
     log_retention_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 600
     #: how much of the log is kept for tables that are held: so long, and so many bytes; then their position is lost

@@ -9,7 +9,7 @@ cluster's format refuses to join. So two neighbouring versions may run side by s
     3   tables that are copied again
     4   changefeeds that take a new position
     5   tables that operators pause, add, or let leave out changes
-    6   limits of how fast a source is read
+    6   limits of how fast a source is read; comparisons by schedule
 
 A field that was added later (``reactor.records.base.later``) says which format it needs where it is set; a new kind of
 record, or a new word in an old one, is a ``Feature``.

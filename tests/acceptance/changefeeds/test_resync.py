@@ -14,7 +14,8 @@ from agent.sinks.delta.table.place import TablePlace, commit_properties
 from capture.api.client import Client
 from capture.api.port import RepairAsked
 from capture.cli.main import main
-from reactor.records.changefeed import FeedState, SinkMode
+from reactor.records.changefeed import ChangefeedConfig, FeedState, SinkMode
+from reactor.records.last_diff import LastDiff
 from tests.acceptance.bed import Bed
 from tests.acceptance.checks import CHANGELOG, changelog, sink_rows, source_rows
 from tests.acceptance.maria_bed import MariaBed
@@ -104,7 +105,7 @@ def repaired(bed: Bed, *, dry_run: bool = False) -> list[tuple[dict[str, str], s
     return sorted(((one.key, one.what, one.columns) for one in found.keys), key=repr)
 
 
-def damage(bed: Bed, what: str, predicate: str) -> None:
+def damage(bed: Bed, what: str, predicate: str, feed: str = SHOP) -> None:
     """As a bug of Weir's own would, between two flushes."""
 
     def attempt(table: DeltaTable) -> None:
@@ -114,7 +115,7 @@ def damage(bed: Bed, what: str, predicate: str) -> None:
         else:
             table.update({"value": "value + 1"}, predicate=predicate, commit_properties=properties)
 
-    place = TablePlace(str(bed.lake(SHOP) / "public" / "item"))
+    place = TablePlace(str(bed.lake(feed) / "public" / "item"))
     on_newest(place, place.opened, attempt)
 
 
@@ -136,6 +137,38 @@ def test_what_the_page_says_is_what_happens(
     exec(script.replace("127.0.0.1:8300", address), {})
     bed.wait_for("it flows", flows(bed))
     check(bed, "item", "id, value")
+
+
+@pytest.mark.matrix
+def test_rows_are_found_by_a_schedule_and_copied_again_by_a_condition_and_slowly(
+    bed: Bed, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEIR_TOKEN", bed.token_of(bed.processes[0]))
+    feed, table = "slow", ["-c", "slow", "--table", "public.item", "--server", f"http://{bed.processes[0].address}"]
+    bed.execute("INSERT INTO item SELECT i, 0 FROM generate_series(1, 500) AS i ON CONFLICT DO NOTHING")
+    bed.create_feed(feed, config=ChangefeedConfig(diff_every_seconds=1, read_rows_per_second=100_000))
+
+    def last() -> LastDiff:
+        return bed.query(feed).last_diff or LastDiff(time=0.0, error="none yet")
+
+    bed.wait_for("both sides are equal", lambda: last().is_equal and last().compared > 0, timeout_s=60.0)
+    damage(bed, "delete", "id = 7", feed)
+    damage(bed, "update", "id = 8", feed)
+    bed.wait_for("that is seen", lambda: last().differing == ("public.item",), timeout_s=60.0)
+    capsys.readouterr()
+    assert main(["table", "resync", *table, "--where", "id BETWEEN 1 AND 7", "--rows-per-second", "1000"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "1 rows repaired"
+    assert main(["repair", *table, "--where", "value = 1", "--dry-run"]) == 1, "it matches at the sink alone"
+    assert "id=8" in capsys.readouterr().out
+    assert main(["repair", *table, "--where", "nope = 1"]) == 1
+    assert "public.item is left as it is: the expression 'nope = 1' reads nope" in capsys.readouterr().out
+    assert main(["repair", *table, "--where", "random() < 1"]) == 1
+    assert "is not supported" in capsys.readouterr().err
+    bed.ask(lambda client: client.resync_table(feed, "public.item", rows_per_second=100))
+    bed.wait_for("it is copied", lambda: [one.limit for one in bed.query(feed).resyncs] == [100])
+    bed.wait_for("it flows", flows(bed, feed), timeout_s=90.0)
+    bed.wait_for("both sides are equal again", lambda: last().is_equal and last().compared > 0, timeout_s=60.0)
+    bed.ask(lambda client: client.remove(feed))
 
 
 @pytest.mark.matrix

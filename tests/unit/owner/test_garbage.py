@@ -39,6 +39,7 @@ PLACES = (
     keys.HeldKey(CLUSTER, NAMESPACE, FEED, 1),
     keys.AttemptKey(CLUSTER, NAMESPACE, FEED, B),
     keys.SuspectsKey(CLUSTER, NAMESPACE, FEED),
+    keys.LastDiffKey(CLUSTER, NAMESPACE, FEED),
     keys.StreamAttemptKey(CLUSTER, NAMESPACE, FEED, "main"),
 )
 #: and those of the whole cluster

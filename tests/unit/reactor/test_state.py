@@ -19,6 +19,7 @@ from reactor.records.changefeed import (
     UnitStage,
 )
 from reactor.records.held import HeldTable, HoldOrigin
+from reactor.records.last_diff import LastDiff
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import RepartitionUnderWay, TablePartitioning
 from reactor.records.sync_point import SyncPoint
@@ -105,9 +106,14 @@ def test_what_is_under_way_and_what_is_suspected_belong_to_their_changefeed(stat
     assert [keys.parse(str(key)) for key in (attempt_key, suspects_key)] == [attempt_key, suspects_key]
     assert state.changefeeds[FEED].attempts == {"a": attempt}
     assert state.changefeeds[FEED].suspects == suspects
+    last, last_key = LastDiff(time=1.0), keys.LastDiffKey("c", "default", FEED)
+    put(state, last_key, last)
+    assert keys.parse(str(last_key)) == last_key
+    assert state.changefeeds[FEED].last_diff == last
     state.update(str(attempt_key), None, mod_revision=2)
     assert state.changefeeds[FEED].attempts == {}
     state.update(str(suspects_key), None, mod_revision=3)
+    state.update(str(last_key), None, mod_revision=4)
     assert state.changefeeds == {}
 
 

@@ -18,7 +18,9 @@ from capture.api.http import FORWARDED_FROM, create_app
 from capture.api.port import ChangefeedSpec, ChangefeedUpdate, KeyRepair, RepairAsked, TableDiff, TableRepair
 from capture.errors import ServerUnreachableError, StillRunningError
 from reactor.errors import EtcdUnreachableError, OwnerNotFoundError
+from reactor.ids import Ts
 from reactor.records.changefeed import FeedState, SinkMode
+from reactor.records.last_diff import LastDiff
 from tests.unit.capture.fakes import MemoryAccess, MemoryCluster
 
 SPEC = ChangefeedSpec(changefeed_id="feed", source_uri="postgresql://u:geheim@h/d", sink_uri="delta+file:///lake")
@@ -207,6 +209,16 @@ async def test_the_owners_metrics_show_every_changefeed() -> None:
     assert f'weir_changefeed_state{{changefeed="{SPEC.changefeed_id}",state="normal"}} 1.0' in text
     assert f'weir_changefeed_checkpoint_ts{{changefeed="{SPEC.changefeed_id}"}}' in text
     assert "weir_capture_is_owner 1.0" in text
+    assert "weir_diff_equal{" not in text
+    last = LastDiff(time=9.0, ts=Ts(7), compared=3, differ=1, wait=2)
+    cluster.feeds[SPEC.changefeed_id] = cluster.feeds[SPEC.changefeed_id].model_copy(update={"last_diff": last})
+    text = (await call(cluster, "GET", "/metrics")).text
+    of_feed = f'changefeed="{SPEC.changefeed_id}"'
+    assert f"weir_diff_equal{{{of_feed}}} 0.0" in text
+    assert f"weir_diff_time_seconds{{{of_feed}}} 9.0" in text
+    assert f"weir_diff_ts{{{of_feed}}} 7.0" in text
+    for result, count in {"equal": 2.0, "differs": 1.0, "waiting": 2.0}.items():
+        assert f'weir_diff_tables{{{of_feed},result="{result}"}} {count}' in text
     cluster.breaks_with = OwnerNotFoundError("no owner; try again")
     assert "weir_capture_is_owner 1.0" in (await call(cluster, "GET", "/metrics")).text
 

@@ -1,0 +1,1 @@
+"""Schedules: what a member does for changefeeds from time to time."""
