@@ -20,8 +20,7 @@ from anyio import CapacityLimiter, to_thread
 
 T = TypeVar("T")
 
-#: a chunk that is read at once is of at most so many seconds, and has at least so many rows
-_CHUNK_S: Final = 5
+#: a chunk that is read at once has the rows of a second, but at least so many: each is a job, and a file of the sink
 _CHUNK_ROWS_MIN: Final = 2_000
 
 
@@ -64,7 +63,7 @@ class Pace:
     def chunk_rows(self, unlimited: int) -> int:
         """Return how many rows to read at once, where ``unlimited`` are without a limit."""
         lowest = min((budget.rows_per_second for budget in self.budgets), default=unlimited)
-        return min(unlimited, max(lowest * _CHUNK_S, _CHUNK_ROWS_MIN))
+        return min(unlimited, max(lowest, _CHUNK_ROWS_MIN))
 
     def spend(self, rows: int) -> None:
         for budget in self.budgets:

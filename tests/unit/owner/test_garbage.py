@@ -39,8 +39,8 @@ PLACES = (
     keys.HeldKey(CLUSTER, NAMESPACE, FEED, 1),
     keys.AttemptKey(CLUSTER, NAMESPACE, FEED, B),
     keys.SuspectsKey(CLUSTER, NAMESPACE, FEED),
-    keys.LastDiffKey(CLUSTER, NAMESPACE, FEED),
     keys.StreamAttemptKey(CLUSTER, NAMESPACE, FEED, "main"),
+    keys.LastDiffKey(CLUSTER, NAMESPACE, FEED),
 )
 #: and those of the whole cluster
 SHARED = (
@@ -73,6 +73,7 @@ def examples(cluster: SmallCluster) -> dict[str, Any]:
         str(PLACES[9]): {"tables": [1], "is_trial": True},
         str(PLACES[10]): {"tables": [1, 2], "ts": 120, "capture": "b"},
         str(PLACES[11]): {"capture": "b", "process": "x", "epoch": 1, "ts": 120, "ended": ["a"]},
+        str(PLACES[12]): {"time": 1.0, "ts": 120, "compared": 2, "differ": 1, "differing": ["public.t1"]},
         str(SHARED[2]): {"source": "main", "kind": "postgresql", "system_id": "1"},
         str(SHARED[1]): {"number": 1},
     }

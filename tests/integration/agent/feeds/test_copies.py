@@ -147,14 +147,14 @@ def test_chunks_that_are_too_large_for_a_limit_are_read_row_by_row_and_by_no_tas
     fill(site, 3_000)
     with pytest.raises(WeirError):
         site.copy(InlineExecutor(before=_lose_all))
-    monkeypatch.setattr(pacing, "_CHUNK_S", 0)
-    monkeypatch.setattr(pacing, "_CHUNK_ROWS_MIN", 100)
+    monkeypatch.setattr(pacing.Pace, "chunk_rows", lambda _self, _unlimited: 100)
     second, began = InlineExecutor(), time.monotonic()
     table, rows = site.copy(second, epoch=5, rows_per_second=10_000)
-    if second.descriptions:
-        assert len(second.descriptions) == 30, "PostgreSQL has nothing that it could continue: it divides again"
+    if site.schema == "public":
+        assert len(second.descriptions) >= 30, "nothing is there that could be continued: it is divided again"
     else:
-        assert time.monotonic() - began >= 2 * 1_000 / 10_000
+        assert second.descriptions == []
+    assert time.monotonic() - began >= 2 * 1_000 / 10_000
     site.place(table)
     assert rows == len(site.rows()) == 3_000
 

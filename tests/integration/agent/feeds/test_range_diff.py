@@ -262,8 +262,10 @@ def letters(bed: Bed) -> tuple[str, dict[str, tuple[str, str]]]:
     return "`v_`", {"v": ("text", "substr('abc', 1 + seq % 3, 1)")}
 
 
-def test_only_rows_that_match_on_either_side_are_made_equal(bed: Bed) -> None:
+@pytest.mark.parametrize("mode", SinkMode)
+def test_only_rows_that_match_on_either_side_are_made_equal(bed: Bed, mode: SinkMode) -> None:
     """Of 1 to 20: 1, 4, 7 … have b."""
+    bed = replace(bed, mode=mode)
     name, columns = letters(bed)
     bed.make(columns)
     plain = name.strip('"`')

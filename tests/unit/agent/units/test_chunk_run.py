@@ -120,8 +120,8 @@ def test_tables_that_cannot_be_divided_are_told(tmp_path: Path) -> None:
     _, session = run_of(tmp_path, rate=1_000, chunks=1, rows=1)
     order = DumpOrder((TABLE,), SinkMode.UPSERT, cast("Callable[[], Sink]", NoSink), epoch=1, pace=session.pace)
     [table] = session.plan.tables
-    assert order.rows_at_once == 5_000
-    for rows, count, undivided in ((10_000, 1, False), (10_001, 1, True), (100_000, 10, False)):
+    assert order.rows_at_once == 2_000
+    for rows, count, undivided in ((4_000, 1, False), (4_001, 1, True), (40_000, 10, False)):
         plan = TablePlan(TABLE, table.schema, Chunks(count, rows), 1)
         assert is_undivided(order, plan) is undivided
         assert not is_undivided(DumpOrder((TABLE,), SinkMode.UPSERT, order.open_sink, epoch=1), plan)

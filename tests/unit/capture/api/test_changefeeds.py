@@ -94,6 +94,34 @@ async def test_a_caller_that_leaves_creates_nothing(is_forwarded: bool) -> None:
     assert owner.specs == {}
 
 
+@pytest.mark.parametrize(("method", "path"), [("GET", "diff?sample=0.5"), ("POST", "repair")])
+@pytest.mark.parametrize("is_forwarded", [False, True])
+async def test_nothing_is_compared_any_more_for_a_caller_that_has_left(
+    is_forwarded: bool, method: str, path: str
+) -> None:
+    owner, log = MemoryCluster(), list[str]()
+
+    async def compare(*_: object) -> None:
+        log.append("begun")
+        try:
+            await anyio.sleep_forever()
+        finally:
+            log.append("cancelled")
+
+    owner.diff = owner.repair = compare  # type: ignore[method-assign, assignment]
+    async with served(owner) as address, served(MemoryCluster(is_owner=False, owner=address)) as other:
+        known = {"authorization": "Bearer secret"}
+        async with (
+            httpx.AsyncClient(base_url=f"http://{other if is_forwarded else address}", headers=known) as client,
+            anyio.create_task_group() as tasks,
+        ):
+            body = None if method == "GET" else {"dry_run": True}
+            tasks.start_soon(partial(client.request, method, f"/api/v2/changefeeds/shop/{path}", json=body))
+            await until(lambda: log == ["begun"])
+            tasks.cancel_scope.cancel()
+        await until(lambda: log == ["begun", "cancelled"])
+
+
 async def until(condition: Callable[[], bool]) -> None:
     with anyio.fail_after(10):
         while not condition():  # noqa: ASYNC110 - of another task, behind a socket
