@@ -8,7 +8,6 @@ afterwards. Waiting blocks a thread, and ends at once when the work is stopped.
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from threading import Event
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
@@ -49,12 +48,15 @@ class RowBudget:
         return max(self._free_at - self._clock(), 0.0)
 
 
-@dataclass(frozen=True, slots=True)
 class Pace:
-    """What one piece of work reads at: within all of its ``budgets``, until it is ``stopped``."""
+    """What one piece of work reads at: within all of its ``budgets``, until it is ``stopped``. ``rows``: what it has
+    paid for so far."""
 
-    budgets: tuple[RowBudget, ...] = ()
-    stopped: Event = field(default_factory=Event)
+    def __init__(self, budgets: tuple[RowBudget, ...] = (), stopped: Event | None = None) -> None:
+        self.budgets = budgets
+        self.stopped = stopped or Event()
+        self.rows = 0
+        self._lock = threading.Lock()
 
     @property
     def is_limited(self) -> bool:
@@ -66,6 +68,9 @@ class Pace:
         return min(unlimited, max(lowest, _CHUNK_ROWS_MIN))
 
     def spend(self, rows: int) -> None:
+        """Note rows that were, or are about to be, read."""
+        with self._lock:
+            self.rows += rows
         for budget in self.budgets:
             budget.spend(rows)
 

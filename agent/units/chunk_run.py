@@ -60,7 +60,8 @@ class ChunkRun:
         self._unfit = order.open_sink().unfit([table.record for table in session.plan.tables])
 
     def run(self, done: DoneChunks, *, stopped: Event, on_done: Callable[[], None]) -> None:
-        """Read the chunks missing from ``done`` and add them to it; call ``on_done`` after each.
+        """Read the chunks missing from ``done`` and add them to it; call ``on_done`` after each, and where reading is
+        limited once a second.
 
         :raises WeirError: a chunk failed for good, or the session is lost.
         """
@@ -78,6 +79,8 @@ class ChunkRun:
                 while self._start(threads, waiting, is_stopped=stopped.is_set()):
                     for future in self._finished(stopped):
                         self._take(future, waiting, done)
+                        on_done()
+                    if self._pace.is_limited:
                         on_done()
                     self._record(is_last=False)
         finally:

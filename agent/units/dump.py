@@ -48,6 +48,8 @@ class DumpUnit:
         self._manifest = manifest
         self._executor = executor
         self._on_progress = on_progress
+        #: those of earlier runs
+        self._rows_before = 0
         self._stopped = order.pace.stopped if order.pace else threading.Event()
 
     async def run(self) -> DumpProgress:
@@ -73,21 +75,28 @@ class DumpUnit:
             plan = session.plan
             self._manifest.write_plan(plan)
             done = self._manifest.read_done(plan)
+            self._rows_before = sum(file.rows for chunk in done.values() for file in chunk.files)
             self._on_progress(self._progress(plan, done))
             run = ChunkRun(order, session, self._manifest)
             run.run(done, stopped=self._stopped, on_done=lambda: self._on_progress(self._progress(plan, done)))
         return plan, done
 
+    def _rows_paid(self) -> int:
+        """Where reading is limited, a chunk may take long: what is read of it counts as progress."""
+        pace = self._order.pace
+        return self._rows_before + pace.rows if pace and pace.is_limited else 0
+
     def _progress(self, plan: Plan, done: DoneChunks) -> DumpProgress:
         files = [file for chunk in done.values() for file in chunk.files]
         rows = sum(file.rows for file in files)
+        shown = max(rows, self._rows_paid())
         is_finished = all(is_complete(table, done) for table in plan.tables)
         estimate = sum(table.chunks.rows for table in plan.tables)
         return DumpProgress(
             tables=tuple(table.record for table in plan.tables),
             start=Position(plan.start_ts, plan.position),
-            rows_done=rows,
-            rows_total=rows if is_finished else max(rows, estimate),
+            rows_done=rows if is_finished else shown,
+            rows_total=rows if is_finished else max(shown, estimate),
             bytes_done=sum(file.bytes for file in files),
             manifest=self._manifest.uri,
         )

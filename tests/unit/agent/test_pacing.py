@@ -43,7 +43,7 @@ def test_the_lowest_limit_holds(clock: Clock) -> None:
     slow, fast = RowBudget(100, clock=clock), RowBudget(10_000, clock=clock)
     pace = Pace((fast, slow))
     pace.spend(50)
-    assert pace.seconds_left() == 0.5
+    assert (pace.seconds_left(), pace.rows) == (0.5, 50)
     assert (pace.chunk_rows(250_000), pace.chunk_rows(1_000)) == (2_000, 1_000)
     assert Pace((fast,)).chunk_rows(250_000) == 10_000
     assert Pace().chunk_rows(250_000) == 250_000

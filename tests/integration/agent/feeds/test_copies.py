@@ -19,6 +19,7 @@ from agent.feeds.copies import CopyOrder
 from agent.feeds.runtime import Feed
 from agent.ports.executor import Executor
 from agent.sources.mysql.position.positions import SourcePosition, next_epoch
+from agent.units.dump import DumpProgress
 from capture.embedded import EmbeddedMariaDB, EmbeddedPostgres
 from reactor.errors import WeirError
 from reactor.ids import ChangefeedId, TableSpan, Ts
@@ -45,10 +46,11 @@ class Site:
         number: int = 1,
         epoch: int = 1,
         rows_per_second: int | None = None,
+        on_progress: Callable[[DumpProgress], None] = lambda _: None,
     ) -> tuple[TableRecord, int]:
         order = CopyOrder(self.tables["shop"], number, epoch, self.log, rows_per_second)
         return anyio.run(
-            partial(copies.copy, self.feed, cast("Executor", executor or InlineExecutor()), order, lambda _: None)
+            partial(copies.copy, self.feed, cast("Executor", executor or InlineExecutor()), order, on_progress)
         )
 
     def place(self, table: TableRecord, number: int = 1) -> None:
@@ -136,9 +138,14 @@ def test_a_copy_that_was_lost_continues_with_what_is_finished(site: Site) -> Non
 def test_a_limit_is_kept(site: Site) -> None:
     fill(site, 4_000)
     site.feed = replace(site.feed, config=site.feed.config.with_(read_rows_per_second=8_000))
-    began = time.monotonic()
-    assert site.copy(rows_per_second=50_000)[1] == 4_000
+    began, seen = time.monotonic(), list[tuple[int, int]]()
+    assert (
+        site.copy(rows_per_second=50_000, on_progress=lambda at: seen.append((at.rows_done, at.rows_total)))[1] == 4_000
+    )
     assert time.monotonic() - began >= 3 * 1_000 / 8_000, "the fourth chunk waits for those before it"
+    assert seen[0][0] == 0
+    assert seen[-1] == (4_000, 4_000)
+    assert all(done <= total for done, total in seen)
 
 
 def test_chunks_that_are_too_large_for_a_limit_are_read_row_by_row_and_by_no_task(

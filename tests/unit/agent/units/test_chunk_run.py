@@ -13,6 +13,7 @@ from agent.pacing import Pace, ReadingStopped, RowBudget
 from agent.ports.sink import Sink, StagedFile
 from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan, is_undivided
 from agent.rows.schema import TableSchema
+from agent.units import chunk_run
 from agent.units.chunk_run import ChunkRun
 from agent.units.manifest import Manifest
 from reactor.ids import Ts
@@ -109,6 +110,20 @@ def test_a_part_of_a_chunk_is_none(tmp_path: Path) -> None:
     assert done == {}
     with pytest.raises(ReadingStopped):
         session.pace.wait()
+
+
+def test_a_chunk_that_takes_long_shows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk_run, "_RECORD_PERIOD_S", 0.001)
+    run, session = run_of(tmp_path, rate=1, chunks=1, rows=3_600, waits=True)
+    seen: list[int] = []
+
+    def on_done() -> None:
+        seen.append(session.pace.rows)
+        if seen[-1]:
+            session.pace.stopped.set()
+
+    run.run({}, stopped=session.pace.stopped, on_done=on_done)
+    assert seen[-1] == 3_600
 
 
 def _stop_when_read(session: Session) -> None:
