@@ -14,7 +14,7 @@ class IcebergOptions(BaseModel, extra="allow"):
     """Options not listed here are passed to the catalog and the object store; ``iceberg+file`` accepts none."""
 
     retention_seconds: int = Field(
-        600, ge=0, le=_RETENTION_MAX_S, description="how long old snapshots and their files stay for readers"
+        300, ge=0, le=_RETENTION_MAX_S, description="how long old snapshots and their files stay for readers"
     )
     warehouse: str = Field(
         "", description="iceberg+sql: /directory or s3://bucket/prefix; iceberg+rest: the catalog's name of it"

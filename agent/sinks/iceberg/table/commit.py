@@ -73,16 +73,18 @@ class Step:
         return data + [file.data_file(DataFileContent.POSITION_DELETES) for file in self.deletes]
 
 
-def on_newest(place: TablePlace, attempt: Callable[[Table], T], *, is_checked: bool = True) -> T:
+def on_newest(
+    place: TablePlace, attempt: Callable[[Table], T], *, is_checked: bool = True, newest: Table | None = None
+) -> T:
     """Run ``attempt`` on the newest version of the table, and again after a commit that was refused.
 
-    ``is_checked``: the table is held if others have changed it.
+    ``is_checked``: the table is held if others have changed it. ``newest``: the table, if it was opened just now.
 
     :raises SinkConflictError: it lost against other commits every time.
     :raises SinkError: the table cannot be read or written.
     """
     for count in range(1, _ATTEMPTS + 1):
-        table = place.opened()
+        table, newest = newest or place.opened(), None
         if is_checked:
             state.check_history(table, place)
         try:

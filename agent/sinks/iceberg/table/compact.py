@@ -1,8 +1,8 @@
 """Compaction: what a commit rewrites of a table beside its own changes, so that readers find few files.
 
 It is a part of the commit that makes it due, and so never in another's way. Small files are joined, files that have
-lost many rows are written again without them, and then all position deletes that are still needed become one file. Each
-costs in proportion to what was written since the last time.
+lost many rows are written again without them, and many files of position deletes become one, with what is still needed.
+Each costs in proportion to what was written since the last time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +25,8 @@ _SMALL_BYTES: Final = 8 << 20
 _SMALL_MAX: Final = 24
 #: share of deleted rows with which a file is rewritten
 _THIN: Final = 0.25
+#: deleted rows for which a small file is not left until it is joined with others
+_THIN_ROWS: Final = 50_000
 _DELETES_MAX: Final = 12
 #: bytes of files that one commit rewrites
 _BUDGET: Final = 256 << 20
@@ -50,12 +52,9 @@ def compacted(
     after = _joined(gone, added)
     empty = {item.path for item in live.data if len(after.get(item.path, NONE)) >= item.file.record_count}
     chosen = _chosen([item for item in live.data if item.path not in empty], after)
-    is_due = bool(chosen or empty) or len(live.deletes) >= _DELETES_MAX
-    if not is_due:
-        return Rewritten(deletes=_deletes(table, added))
     made = _rewrite(table, schema, chosen, after)
     removed = empty | {item.path for item in chosen}
-    if not live.deletes:
+    if len(live.deletes) < _DELETES_MAX:  # what they say of files that are gone does no harm
         rest = {path: places for path, places in added.items() if path not in removed}
         return Rewritten(frozenset(removed), made, _deletes(table, rest))
     rest = {path: places for path, places in positions.applied(live, after).items() if path not in removed}
@@ -72,7 +71,7 @@ def _chosen(live: Sequence[LiveFile], after: Mapping[str, Positions]) -> list[Li
     small = [item for item in live if item.file.file_size_in_bytes < _SMALL_BYTES]
     if len(small) < _SMALL_MAX:
         small = []
-    thin = [item for item in live if len(after.get(item.path, NONE)) >= _THIN * item.file.record_count]
+    thin = [item for item in live if _is_thin(item, len(after.get(item.path, NONE)))]
     chosen, size = list[LiveFile](), 0
     for item in {item.path: item for item in (*small, *thin)}.values():
         size += item.file.file_size_in_bytes
@@ -80,6 +79,11 @@ def _chosen(live: Sequence[LiveFile], after: Mapping[str, Positions]) -> list[Li
             break
         chosen.append(item)
     return chosen
+
+
+def _is_thin(item: LiveFile, gone: int) -> bool:
+    is_small = item.file.file_size_in_bytes < _SMALL_BYTES
+    return gone >= _THIN * item.file.record_count and not (is_small and gone < _THIN_ROWS)
 
 
 def _rewrite(

@@ -1,17 +1,21 @@
 """File access of Iceberg tables: pyiceberg's over pyarrow, except that a local file is on disk when it is closed.
 
 The catalog names a file right after it was written. Without this, a power failure could leave a table whose metadata
-exists and whose files do not.
+exists and whose files do not. The names of a commit's files are made durable together, when the last one, the table's
+metadata, is.
 """
 
 import os
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 from pyiceberg.io import OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.typedef import EMPTY_DICT, Properties
+
+#: the file that names all others
+_LAST: Final = ".metadata.json"
 
 
 class LakeFileIO(PyArrowFileIO):
@@ -65,7 +69,12 @@ class _DurableStream(OutputStream):
         os.fsync(self._file.fileno())
         self._file.close()
         os.replace(self._scratch, self._path)
-        sync_directory(os.path.dirname(self._path))
+        if self._path.endswith(_LAST):
+            directory = os.path.dirname(self._path)
+            sync_directory(directory)
+            data = os.path.join(os.path.dirname(directory), "data")
+            if os.path.isdir(data):
+                sync_directory(data)
 
     def abort(self) -> None:
         """Close without the file: nothing appears."""

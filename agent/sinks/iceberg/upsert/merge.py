@@ -40,12 +40,13 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> Flu
     :raises SinkConflictError: other commits were faster, repeatedly.
     :raises LeftOutValueError: an update left out values that the table does not have.
     """
-    if State.of(place.opened()).is_written(task):
+    table = place.opened()
+    if State.of(table).is_written(task):
         return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
     with folded(task, changes) as what:
         seen, committed = what.seen, False
         if seen.rows:
-            committed = commit.on_newest(place, lambda table: _apply(table, task, what))
+            committed = commit.on_newest(place, lambda newest: _apply(newest, task, what), newest=table)
     return FlushResult(
         task.span,
         task.from_ts,
