@@ -5,7 +5,7 @@ the one that published it. If one transaction did both, rows that it inserted in
 there were two, the table must have been empty when all transactions had ended that began before it was published.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +21,7 @@ _LOCK_MS: Final = 2_000
 _CREATED_SQL: Final = (
     "SELECT xmin::text FROM pg_catalog.pg_attribute WHERE attrelid = {table} AND attname = 'ctid' AND attnum < 0"
 )
+_ATTACHED_SQL: Final = "SELECT cmin::text FROM pg_catalog.pg_inherits WHERE inhrelid = {table}"
 _AGES_SQL: Final = (
     "SELECT attrelid::int8, xmin::text FROM pg_catalog.pg_attribute "
     "WHERE attrelid IN ({tables}) AND attname = 'ctid' AND attnum < 0"
@@ -117,14 +118,26 @@ class Newcomers:
             return False
         return not self._has_rows_of_root(relation, created_by)
 
-    def is_whole_partition(self, table_id: int) -> bool:
-        """Return whether a new partition is complete: it has no rows from before it was attached."""
+    def is_whole_partition(self, table_id: int, writers: Callable[[int], Collection[int]] = lambda _: ()) -> bool:
+        """Return whether a new partition is complete: it has no rows from before it was attached. ``writers``: which
+        transactions (32 bits) the stream has with rows of it as rows of its root.
+
+        It cannot be written by others while it is being attached, so later ones of these wrote all their rows behind
+        that. The numbers of any other transactions say nothing; a savepoint's is above that of its transaction.
+        """
         relation = self.now.tables[table_id]
-        [[xmin]] = self.connection.query(_CREATED_SQL.format(table=int(table_id)))
-        created_by = xids.full(int(xmin or 0), self.now.ahead)
-        if self.now.xids[f"i{table_id}"] == created_by:
-            return not self._has_unsent(relation, int(xmin or 0))
-        return not self._has_rows(relation, "true")  # it cannot be written while it is being attached
+        created_by, attached_by = self.created_by(table_id), self.now.xids[f"i{table_id}"]
+        if attached_by == created_by:
+            return not self._has_unsent(relation, xids.short(created_by))
+        if not self._has_rows(relation, "true"):
+            return True
+        [[command]] = self.connection.query(_ATTACHED_SQL.format(table=table_id))
+        behind = f"xmin::text = '{xids.short(attached_by)}' AND xmax::text = '0' AND cmin::text::int8 > {command}"
+        if not self._has_rows(relation, f"NOT ({behind})"):
+            return True
+        later = (xid for xid in writers(table_id) if xids.near(xid, self.now.ahead) > attached_by)
+        known = ", ".join(f"'{xid}'" for xid in later) or "NULL"
+        return not self._has_rows(relation, f"NOT ({behind}) AND (xmin::text IN ({known})) IS NOT TRUE")
 
     def has_old_rows(self, relation: Relation) -> bool:
         """Return whether there are rows from before the last proof."""

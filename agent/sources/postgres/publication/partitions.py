@@ -24,11 +24,12 @@ from reactor.ids import Ts
 class Partitions:
     """``was_truncated``: whether the stream has a TRUNCATE of the table behind the last proof, by this transaction; it
     is asked to have come as far as the log was when the catalog was read. ``sightings``: of transactions that the
-    catalog shows."""
+    catalog shows. ``writers``: of a partition, which transactions that it may not show had its first rows."""
 
     asked: Newcomers
     was_truncated: Callable[[int, Ts, int | None], bool]
     sightings: Collection[PartitionSighting] = ()
+    writers: Callable[[int], Collection[int]] = lambda _: ()
 
     def trouble(self, root: int) -> str:
         """Why rows of the table may be in no stream; empty where none is."""
@@ -47,7 +48,7 @@ class Partitions:
             return "has had a partition detached and attached again: what became of its rows meanwhile is in no stream"
         new = now.keys() - before.keys()
         for leaf in new:
-            if not self.asked.is_whole_partition(leaf):
+            if not self.asked.is_whole_partition(leaf, self._writers):
                 return f"has got partition {tables[leaf].name} with rows, which are in no stream"
             if self.asked.rewriters(tables[leaf]):
                 return f"has got partition {tables[leaf].name}, whose rows were rewritten: that is in no stream"
@@ -77,6 +78,10 @@ class Partitions:
         if has_its_file and (sighting.times > 1 or not self.asked.has_rows(relation)):
             return f"has had partition {relation.name} emptied in the transaction that filled it, which is in no stream"
         return ""
+
+    def _writers(self, leaf: int) -> set[int]:
+        """Return the transactions (32 bits) that are known to have written it as a partition."""
+        return {sighting.xid for sighting in self.sightings if sighting.leaf == leaf}.union(self.writers(leaf))
 
     def _has_new_file(self, leaf: int) -> bool:
         """A partition that is new since the last proof was emptied or rewritten after it had become one."""

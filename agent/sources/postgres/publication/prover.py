@@ -11,6 +11,7 @@ The check uses a persistent connection (``digest``); the rows themselves are rea
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from agent.errors import NEW_POSITION, PositionLostError
 from agent.rows.arena import LogChunk
@@ -169,12 +170,16 @@ class Prover:
             sightings = [*before.unseen, *self._sightings.take_partitions(upto)]
             unseen = [one for one in sightings if not now.shows(xids.near(one.xid, now.ahead))]
             shown = [one for one in sightings if one not in unseen]
-            partitions = Partitions(asked, self._was_truncated, shown)
+            writers = partial(self._sightings.writers, upto=now.end_ts)
+            partitions = Partitions(asked, self._was_truncated, shown, writers)
             self._judge_roots(partitions, found)
+            self._schemas |= _schemas(cut)
             self._judge_rewrites(Rewrites(asked, self._was_truncated), found)
             self._judge_readded(now, found, cut)
             passed_over = asked.younger(before.passed_over | self._sightings.take_passed_over(upto))
-            clean = self._judge_newcomers(asked, partitions, _first_schemas(cut), found, passed_over, upto)
+            clean = self._judge_newcomers(
+                asked, partitions, _schemas(cut, SchemaChangeKind.CREATE), found, passed_over, upto
+            )
             self._judge_gone(connection, now, found, upto)
             _name_held(now, found, upto)
             self._join(connection, now, joining, found, upto)
@@ -216,13 +221,11 @@ class Prover:
 
     def _judge_rewrites(self, rewrites: Rewrites, found: Findings) -> None:
         for table in found.old:
-            if table not in found.held and (trouble := rewrites.trouble(table)):
+            if table not in found.held and (trouble := rewrites.trouble(table, self._schemas.get(table))):
                 self._hold_old(found, table, trouble)
 
     def _judge_readded(self, now: Catalog, found: Findings, cut: LogChunk) -> None:
         """A column that was dropped and added again is another one; the stream has said so by now, or never will."""
-        changes = [change for record in cut.ddl for change in record.changes if change.after]
-        self._schemas |= {change.table_id: TableSchema.from_json(change.after) for change in changes}
         seen: dict[int, Ts] = {}
         for table, record in found.old.items():
             if table in found.held or table not in self._schemas or table not in now.tables:
@@ -240,13 +243,13 @@ class Prover:
 
     def _was_unlogged(self, asked: Newcomers, relation: Relation) -> bool:
         first_writer = self._sightings.first_writer(relation.table_id)
-        if first_writer is not None and asked.has_rows_of_before(relation, first_writer):
-            return True
-        return asked.was_unlogged(relation) and not self._was_truncated(relation.table_id, asked.now.end_ts, None)
+        is_late = first_writer is not None and asked.has_rows_of_before(relation, first_writer)
+        is_rewritten = is_late or asked.was_unlogged(relation)
+        return is_late or (is_rewritten and not self._was_truncated(relation.table_id, asked.now.end_ts, None))
 
     def _was_truncated(self, table_id: int, upto: Ts, xid: int | None) -> bool:
-        xid = None if xid is None else xids.short(xid)
-        return self._sightings.has_truncate(table_id, since=self._at, upto=upto, xid=xid)
+        short = None if xid is None else xids.short(xid)
+        return self._sightings.has_truncate(table_id, since=self._at, upto=upto, xid=short)
 
     def _recorded_leaves(self, asked: Newcomers, root: int, found: Findings) -> dict[int, int]:
         """Return the partitions that the proof has: of a table that the stream has not named yet without those that
@@ -364,14 +367,11 @@ class Prover:
                 del self._gone[table]
 
 
-def _first_schemas(cut: LogChunk) -> dict[int, TableSchema]:
-    """Return new tables as the transactions that brought their first rows have left them."""
+def _schemas(cut: LogChunk, kind: SchemaChangeKind | None = None) -> dict[int, TableSchema]:
+    """Return tables as the last changes of them, of this kind if given, have left them."""
     changes = (change for record in cut.ddl for change in record.changes)
-    return {
-        change.table_id: TableSchema.from_json(change.after)
-        for change in changes
-        if change.kind is SchemaChangeKind.CREATE
-    }
+    wanted = (change for change in changes if change.after and kind in (None, change.kind))
+    return {change.table_id: TableSchema.from_json(change.after) for change in wanted}
 
 
 def _record(asked: Newcomers, table_id: int) -> TableRecord:

@@ -58,19 +58,19 @@ class Rewrites:
     asked: Newcomers
     was_truncated: Callable[[int, Ts, int | None], bool]
 
-    def trouble(self, table_id: int) -> str:
-        """Why the table's rows may have values that are in no stream; empty where they have none."""
+    def trouble(self, table_id: int, declared: TableSchema | None) -> str:
+        """Why the table's rows may have values that are in no stream; empty where they have none. ``declared``: the
+        table as the stream has it."""
         before, relation = self.asked.before, self.asked.now.tables.get(table_id)
-        if relation is None or relation.is_partitioned or before.files.get(table_id, relation.file) == relation.file:
+        if relation is None or relation.is_partitioned:
             return ""
+        if before.files.get(table_id, relation.file) == relation.file:
+            return self._trouble_of_defaults(relation, declared)
         altered = self._altered(relation)
         added = relation.columns.keys() - before.columns.get(table_id, {}).keys()
         is_extended = bool(added)
         if table_id in before.columns and (column := self.asked.filled_column(relation, added)):
-            return (
-                f"has got column {column} with values for the rows that were there, by a default that is gone: what "
-                "they are is not in the log"
-            )
+            return _filled(column)
         if table_id in before.columns and not altered and not is_extended:
             return self._trouble_alone(relation)
         suspects = [number for number in altered if self._keeps(relation, number)]
@@ -90,6 +90,15 @@ class Rewrites:
             f"was rewritten when its column {rows[0][0] if rows else suspects[0]} was altered, as by ALTER COLUMN … "
             "TYPE … USING: what its values are now is not in the log"
         )
+
+    def _trouble_of_defaults(self, relation: Relation, declared: TableSchema | None) -> str:
+        """Return the trouble of a column that has been altered since it was seen first, and that the stream has not
+        declared yet: its rows may have got a default that is gone."""
+        known = self.asked.before.columns.get(relation.table_id, {})
+        places = {column.place for column in declared.columns} if declared else set(known)
+        altered = [at for at in known.keys() - places if at in relation.columns and self._is_explained(relation, at)]
+        column = self.asked.filled_column(relation, altered)
+        return _filled(column) if column else ""
 
     def trouble_of_new(self, table_id: int, first: TableSchema | None) -> str:
         """Like ``trouble``, for a table that the stream has named since the last proof: as ``first`` behind the
@@ -153,6 +162,13 @@ class Rewrites:
     def _keeps(self, relation: Relation, number: int) -> bool:
         before, after = self.asked.before.columns[relation.table_id][number], relation.columns[number]
         return keeps(self.asked.connection, before[:2], after[:2])
+
+
+def _filled(column: str) -> str:
+    return (
+        f"has got column {column} with values for the rows that were there, by a default that is gone: what they are "
+        "is not in the log"
+    )
 
 
 def _kind(column: Column) -> Kind:

@@ -99,6 +99,13 @@ class Sightings:
             self._has_asked |= found
             return found
 
+    def writers(self, leaf: int, *, upto: Ts) -> set[int]:
+        """Return which transactions that end at ``upto`` or before had the partition's first rows, as far as they are
+        not taken; waits until the stream has reached ``upto``."""
+        with self._moved:
+            self._moved.wait_for(lambda: self._reached >= upto - 1, _WAIT_S)
+            return {one.xid for (ts, _, number), one in self._partitions.items() if number == leaf and ts <= upto}
+
     def take_partitions(self, upto: Ts) -> list[PartitionSighting]:
         """Return, once, those of transactions that end at ``upto`` or before."""
         with self._moved:

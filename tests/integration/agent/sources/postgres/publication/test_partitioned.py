@@ -223,6 +223,35 @@ async def test_a_new_partitioned_table_that_was_emptied_as_a_whole_is_not_held(
     drop_slots(rig)
 
 
+_X = "CREATE TABLE x (id int NOT NULL, v text)"
+_ATTACH = "ALTER TABLE r2 ATTACH PARTITION x FOR VALUES FROM (30) TO (40)"
+_ROW = "INSERT INTO r VALUES (31, 'x')"
+#: statements, and whether x had rows when it was attached
+_ATTACHED = {
+    "then filled": ((_X, _ATTACH, "INSERT INTO r VALUES (31, 'x'), (32, 'y')"), False),
+    "and filled": ((_X, f"BEGIN; {_ATTACH}; {_ROW}; COMMIT"), False),
+    "and filled, then written": ((_X, f"BEGIN; {_ATTACH}; {_ROW}; COMMIT", "INSERT INTO r VALUES (32, 'x')"), False),
+    "created and filled": ((f"BEGIN; {_X}; {_ATTACH}; {_ROW}; COMMIT",), False),
+    "filled by its transaction": ((_X, f"BEGIN; INSERT INTO x VALUES (32, 'x'); {_ATTACH}; {_ROW}; COMMIT"), True),
+    "filled by its transaction, in a savepoint": (
+        (_X, f"BEGIN; INSERT INTO x VALUES (32, 'x'); SAVEPOINT s; {_ATTACH}; RELEASE s; {_ROW}; COMMIT"),
+        True,
+    ),
+    "filled": ((_X, "INSERT INTO x VALUES (32, 'x')", _ATTACH, _ROW), True),
+}
+
+
+@pytest.mark.parametrize("case", _ATTACHED)
+async def test_by_root_a_partition_that_is_filled_at_once_holds_nothing(by_root: SyncRig, case: str) -> None:
+    """Unless it had rows before."""
+    statements, had_rows = _ATTACHED[case]
+    for statement in statements:
+        by_root.execute(statement)
+    async with by_root.running():
+        await by_root.wait_resolved()
+    assert [kind for _, kind in named(by_root)] == ([SchemaChangeKind.HOLD] if had_rows else [])
+
+
 _R21 = "CREATE TABLE r21 PARTITION OF r2 FOR VALUES FROM (30) TO (40)"
 _R21_ROW = "INSERT INTO r VALUES (31, 'x')"
 #: of partitions that the catalog shows neither before nor behind, and of TRUNCATE that leaves no other file

@@ -109,7 +109,7 @@ def _proof(
     with published.one_moment(connection):
         now = published.read(connection, (), tables)
         rewrites = Rewrites(Newcomers(connection, before or Proof(), now), lambda *_: was_truncated)
-        found = {table: rewrites.trouble(table) for table in tables} if before else {}
+        found = {table: rewrites.trouble(table, None) for table in tables} if before else {}
     proof = losses.following(before, now, "", known=tables) if before else losses.first(now, "", tables)
     return Proof.from_text(proof.to_text()), found
 
@@ -232,6 +232,24 @@ async def test_what_keeps_the_values_holds_no_table(rig: SyncRig) -> None:
     async with rig.running(rig.unit("b")):
         await rig.wait_resolved()
     assert [change.reason for record in rig.ddl() for change in record.holds] == []
+
+
+@pytest.mark.parametrize("default", ["random()", "5"])
+async def test_a_default_that_is_dropped_before_the_stream_declares_its_column_is_missed(
+    rig: SyncRig, default: str
+) -> None:
+    """The catalog is read with the default and without; a constant is kept in the catalog."""
+    async with rig.running():
+        for statement in (
+            _ROWS,
+            f"ALTER TABLE t ADD w float DEFAULT {default}",
+            "ALTER TABLE t ALTER w DROP DEFAULT",
+            "INSERT INTO t VALUES (99, 'b', 1)",
+        ):
+            rig.execute(statement)
+            await rig.wait_resolved()
+    [change] = [change for record in rig.ddl() for change in record.changes]
+    assert (change.is_hold, change.fills) == ((True, {}) if default != "5" else (False, {"w": "5"}))
 
 
 @pytest.mark.parametrize("is_running", [False, True])
