@@ -17,7 +17,7 @@ from agent.filter.tables import TableFilter
 from agent.sources.registry import check_settings
 from capture.api import port as views
 from capture.errors import JobRefusedError
-from capture.member.preflight import check_sink_terms, refuse_resync
+from capture.member.preflight import check_sink_terms, refuse_resync, refuse_too_many
 from owner import jobs
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import (
@@ -221,6 +221,7 @@ async def _moves(
                 f"{one.schema_name}.{one.name} has no key, and cannot join a changefeed that exists: give it one, "
                 "leave it out by a rule, or create another changefeed for it"
             )
+    refuse_too_many((*(one for one in unit.tables if one.table_id not in leaving), *found))
     if found and not asked.dry_run:
         await data_plane.publish(after, found)
     return tuple(map(_name, found)), leaving

@@ -15,10 +15,13 @@ from capture.errors import ConfigError
 from capture.security.reach import LookUp
 from capture.security.secrets import resolve
 from owner.scheduler.spans import even_spans
-from reactor.ids import TableSpan, Ts
+from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.records.changefeed import ChangefeedConfig, FilterConfig, Mode, SinkMode, TableRecord, UnitRecord
 from reactor.records.partitioning import TablePartitioning
+from reactor.txn import BYTES_MAX
 
+#: of a transaction with the record of the tables: its other fields, their further positions, and other records
+_OTHER_BYTES = 160 << 10
 #: of tables that will be held
 _NAMED = 10
 
@@ -42,6 +45,7 @@ def check_first(spec: ChangefeedSpec, cluster_id: str, look_up: LookUp) -> tuple
     _check_bounds(spec)
     events.check_words(spec.config.filter)
     found = source.check()
+    refuse_too_many(found.tables)
     if spec.start_ts:
         source.check_start(Ts(spec.start_ts))
     elif spec.target_ts:
@@ -77,6 +81,20 @@ def refuse_resync(uri: str, overwrite_ts: Ts | None = None) -> None:
         raise ConfigError("a new position is the source's own: leave --overwrite-checkpoint-ts or --resync out")
     if not capabilities_of(uri).replaces:
         raise SinkConfigError("this sink's tables cannot be copied again; create another changefeed for a new snapshot")
+
+
+def refuse_too_many(tables: Sequence[TableRecord]) -> None:
+    """All tables of a changefeed are in one record, which etcd limits; the owner writes it again with each change.
+
+    :raises SourceConfigError: there is no room for so many.
+    """
+    size = sum(len(table.with_(start_ts=MAX_TS).encode()) + 1 for table in tables)
+    limit = BYTES_MAX - _OTHER_BYTES
+    if size > limit:
+        raise SourceConfigError(
+            f"the filter matches {len(tables):,} tables, and a changefeed has room for about "
+            f"{len(tables) * limit // size:,} with such names in its record; divide them among changefeeds by rules"
+        )
 
 
 def _unfit(sink: Sink, tables: Sequence[TableRecord]) -> tuple[str, ...]:
