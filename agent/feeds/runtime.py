@@ -303,8 +303,7 @@ class ChangefeedRuntime:
 
     async def _load(self, order: StartUnit, on_progress: Progress) -> None:
         records = self._records(order.source)
-        dumped = await records.read()
-        assert dumped is not None, "load follows a dump, whose record it reads"
+        dumped = await records.require()
         running = dumped.with_(unit=Unit.LOAD, stage=UnitStage.RUNNING, epoch=order.epoch, worker=self._capture)
         await records.write(running)
         load = LoadUnit(

@@ -14,6 +14,7 @@ from reactor.records.changefeed import Unit, UnitRecord
 from reactor.records.log_head import LogHead
 from reactor.store.port import Compare, Delete, EtcdClient, Operation, Put, Target
 
+_REMOVED = "the changefeed was removed; this unit stops"
 _RETRY_S = 0.2
 _RETRY_MAX_S = 5.0
 #: operations of one transaction; etcd takes 128 by default
@@ -35,6 +36,15 @@ class UnitRecords:
 
     async def read(self) -> UnitRecord | None:
         return (await self._read())[0]
+
+    async def require(self) -> UnitRecord:
+        """Return the record that an earlier unit has left.
+
+        :raises UnitFencedError: there is none, so the changefeed has been removed since.
+        """
+        if (record := await self.read()) is None:
+            raise UnitFencedError(_REMOVED)
+        return record
 
     async def write(self, record: UnitRecord) -> None:
         """Store ``record``; idempotent.
@@ -108,7 +118,7 @@ class UnitRecords:
         if (await self._client.txn(compares, operations)).succeeded:
             return True
         if self._guard is not None and not await still_holds(self._client, self._guard):
-            raise UnitFencedError("the changefeed was removed; this unit stops")
+            raise UnitFencedError(_REMOVED)
         return False
 
     async def _read(self) -> tuple[UnitRecord | None, int]:

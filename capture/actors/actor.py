@@ -369,6 +369,7 @@ class Cell(Generic[M]):
             ask.succeed(await handle(ask.message))
         except WeirError as error:
             ask.fail(error)
-        except BaseException:
-            ask.fail(ActorDeadError(f"actor {self.name} ended while it answered; what was asked may be half done"))
+        except BaseException as error:
+            cause = f"crashed ({type(error).__name__})" if isinstance(error, Exception) else "ended"
+            ask.fail(ActorDeadError(f"actor {self.name} {cause} while it answered; what was asked may be half done"))
             raise

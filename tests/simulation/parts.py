@@ -195,8 +195,7 @@ class SimulatedParts:
 
     async def _load(self, order: StartUnit) -> None:
         records = self._records(order.source)
-        dumped = await records.read()
-        assert dumped is not None
+        dumped = await records.require()
         running = dumped.with_(unit=Unit.LOAD, stage=UnitStage.RUNNING, epoch=order.epoch, worker=self._capture)
         await records.write(running)
         await self._load_tables(running.tables)

@@ -29,6 +29,14 @@ async def test_a_record_is_read_as_it_was_written() -> None:
     assert await records.read() == record(3)
 
 
+async def test_a_record_of_an_earlier_unit_is_gone_with_its_changefeed() -> None:
+    records = UnitRecords(MemoryClient(MemoryEtcd()), _KEY)
+    with pytest.raises(UnitFencedError, match="removed"):
+        await records.require()
+    await records.write(record(3))
+    assert await records.require() == record(3)
+
+
 async def test_an_older_order_is_refused() -> None:
     records = UnitRecords(MemoryClient(MemoryEtcd()), _KEY)
     await records.write(record(3))
