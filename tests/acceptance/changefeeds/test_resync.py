@@ -145,7 +145,9 @@ def test_rows_are_found_by_a_schedule_and_copied_again_by_a_condition_and_slowly
 ) -> None:
     monkeypatch.setenv("WEIR_TOKEN", bed.token_of(bed.processes[0]))
     feed, table = "slow", ["-c", "slow", "--table", "public.item", "--server", f"http://{bed.processes[0].address}"]
-    bed.execute("INSERT INTO item SELECT i, 0 FROM generate_series(1, 500) AS i ON CONFLICT DO NOTHING")
+    bed.execute(
+        "INSERT INTO item SELECT i, 0 FROM generate_series(1, 500) AS i ON CONFLICT (id) DO UPDATE SET value = 0"
+    )
     bed.create_feed(feed, config=ChangefeedConfig(diff_every_seconds=1, read_rows_per_second=100_000))
 
     def last() -> LastDiff:
@@ -158,7 +160,9 @@ def test_rows_are_found_by_a_schedule_and_copied_again_by_a_condition_and_slowly
     capsys.readouterr()
     assert main(["table", "resync", *table, "--where", "id BETWEEN 1 AND 7", "--rows-per-second", "1000"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "1 rows repaired"
-    assert main(["repair", *table, "--where", "value = 1", "--dry-run"]) == 1, "it matches at the sink alone"
+    assert main(["repair", *table, "--where", "value = 1 AND id <= 500", "--dry-run"]) == 1, (
+        "it matches at the sink alone"
+    )
     assert "id=8" in capsys.readouterr().out
     assert main(["repair", *table, "--where", "nope = 1"]) == 1
     assert "public.item is left as it is: the expression 'nope = 1' reads nope" in capsys.readouterr().out
