@@ -13,7 +13,7 @@ from agent.rows.schema import Column, TableSchema
 from agent.sources.common.starts import refuse_future
 from agent.sources.mysql.ddl.parser import parse as ddl
 from agent.sources.mysql.ddl.parser.cursor import Name
-from agent.sources.mysql.ddl.parser.parse import Created, DatabaseDropped, Edit, Renamed
+from agent.sources.mysql.ddl.parser.parse import Created, DatabaseDefined, DatabaseDropped, Edit, Renamed
 from agent.sources.mysql.position.event_list import ListedEvent, list_events
 from agent.sources.mysql.position.positions import (
     FIRST_POSITION,
@@ -103,11 +103,11 @@ def _events_from(connection: Connection, begin: BinlogPosition) -> Iterator[List
 def _changed(edit: Edit, schemas: Mapping[Name, TableSchema]) -> Name | None:
     """Return the table that an edit changes, if it is replicated; a created one has all its rows after the start."""
     match edit:
-        case Created(reason=""):
+        case Created(reason="") | DatabaseDefined():
             return None
         case DatabaseDropped(database):
             return next((name for name in schemas if name[0] == database), None)
-        case Renamed(table, to):
+        case Renamed(table, to, _):
             return next((name for name in (table, to) if name in schemas), None)
         case _:
             return edit.table if edit.table in schemas else None

@@ -4,7 +4,7 @@ Before each opening, it checks that the server can continue exactly at the log's
 position's server, by GTID at another one (``resume``). A new session ends the one that a lost worker has left.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -30,7 +30,8 @@ from agent.sources.mysql.position.consistency import current_place
 from agent.sources.mysql.position.positions import SourcePosition
 from agent.sources.mysql.position.resume import position_at, resume
 from agent.sources.mysql.server.cascades import logs_cascades
-from agent.sources.mysql.server.catalog import SYSTEM_SCHEMAS, database_collation, read_schemas
+from agent.sources.mysql.server.catalog import SYSTEM_SCHEMAS, database_collations, read_schemas
+from agent.sources.mysql.server.computed import computed_columns
 from agent.sources.mysql.server.connection import Connection, connect
 from agent.sources.mysql.server.reach import reaches_others
 from agent.sources.mysql.server.uri import Target
@@ -117,14 +118,23 @@ class MysqlStreams:
             is_mariadb=connection.is_mariadb,
             time_zone=str(time_zone),
             folds_names=folding == "1",
+            collations=self._collations,
             collation_of=self._collation_of,
             reaches=self._reaches,
+            computed=self._computed,
             logs_cascades=self._settings.unlogged_cascades == "accept" or logs_cascades(connection),
         )
 
-    def _collation_of(self, database: str) -> int:
+    def _collations(self) -> Mapping[str, int]:
         with connect(self._target) as connection:
-            return database_collation(connection, database)
+            return database_collations(connection)
+
+    def _collation_of(self, database: str) -> int:
+        return self._collations().get(database, 0)
+
+    def _computed(self, name: tuple[str, str]) -> Mapping[str, str]:
+        with connect(self._target) as connection:
+            return computed_columns(connection, *name)
 
     def _reaches(self, names: Sequence[tuple[str, str]]) -> bool:
         with connect(self._target) as connection:

@@ -1,6 +1,6 @@
 """Interpreter environment: what it queries from the server, and the changefeed's configuration."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from agent.rows.schema import TableSchema, ZeroDates
@@ -14,8 +14,9 @@ class Server:
     ``look``: a table's current definition, None if it is gone. ``ignores_rename``: whether to ignore a table that gets
     this name by this statement. ``time_zone``: the server's, empty if unknown. ``folds_names``: the server has table
     names in lower case, however statements spell them. ``logs_cascades``: row changes by foreign keys are logged, or
-    accepted as missing. ``collation_of``: a database's collation, 0 if unknown. ``reaches``: whether a change of
-    tables of these names may change others too."""
+    accepted as missing. ``collations``: of all databases; ``collation_of``: of one that the log does not define, 0 if
+    unknown. ``reaches``: whether a change of tables of these names may change others too. ``computed``: the
+    expressions of a table's generated columns."""
 
     wants: Callable[[str, str], bool]
     takes: Callable[[TableRecord], bool]
@@ -26,5 +27,7 @@ class Server:
     time_zone: str = ""
     folds_names: bool = False
     logs_cascades: bool = False
+    collations: Callable[[], Mapping[str, int]] = lambda: {}
     collation_of: Callable[[str], int] = lambda database: 0
     reaches: Callable[[Sequence[Name]], bool] = lambda names: False
+    computed: Callable[[Name], Mapping[str, str]] = lambda name: {}

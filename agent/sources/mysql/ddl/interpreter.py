@@ -22,6 +22,7 @@ from agent.rows.schema_change import KnownTable
 from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl import shadows, written
 from agent.sources.mysql.ddl.changing import ChangingTables
+from agent.sources.mysql.ddl.computed import recomputed
 from agent.sources.mysql.ddl.copies import Copies, by_name
 from agent.sources.mysql.ddl.environment import Server
 from agent.sources.mysql.ddl.event import DdlEvent
@@ -32,6 +33,7 @@ from agent.sources.mysql.ddl.parser.parse import (
     CASCADES,
     Altered,
     Created,
+    DatabaseDefined,
     DatabaseDropped,
     Dropped,
     Edit,
@@ -61,6 +63,8 @@ class Interpreter:
         self._known = known
         self._server = server
         self._copies = Copies(known)
+        #: default collations of databases, as far as the log has been read
+        self._collations = dict(server.collations())
         #: state of the current statement
         self._changes = ChangingTables(known)
         #: ids of tables that were held when they were dropped
@@ -81,7 +85,7 @@ class Interpreter:
             session=self._session(event),
             folds_names=self._server.folds_names,
             copies=self._copies.by_name,
-            collation_of=self._server.collation_of,
+            collation_of=self._collation_of,
         ):
             self._take(edit, event)
         for table in self._copies.end_statement():
@@ -115,6 +119,9 @@ class Interpreter:
                 record = table.record.with_(collation=found.collation)
                 self._known.put(replace(table, record=record, schema=replace(table.schema, collation=found.collation)))
 
+    def _collation_of(self, database: str) -> int:
+        return self._collations.get(database) or self._server.collation_of(database)
+
     def _record(self, ts: Ts, statement: str) -> DdlRecord | None:
         changes = self._changes.taken()
         return DdlRecord(ts=ts, changes=changes, statement=statement) if changes else None
@@ -134,12 +141,17 @@ class Interpreter:
                 self._create(edit, event)
             case Dropped(table):
                 self._drop(table)
+            case DatabaseDefined(name, collation):
+                self._collations[name] = collation
             case DatabaseDropped(name):
+                self._collations.pop(name, None)
                 self._copies.drop_database(name)
                 for table in [table for table in self._known.by_name if table[0] == name]:
                     self._drop(table)
-            case Renamed(table, to):
-                self._rename(table, to, event)
+            case Renamed(table, to, if_exists):
+                # a name that is taken is given to no other table
+                if not if_exists or table in self._known.by_name or to not in self._known.by_name:
+                    self._rename(table, to, event)
             case Altered():
                 self._alter(edit, event)
             case Unfollowed():
@@ -282,7 +294,11 @@ class Interpreter:
 
     def _alter(self, edit: Altered, event: DdlEvent) -> None:
         columns = Columns(edit.renames, edit.added, edit.fills, edit.required)
+        before, computed = self._schemas().get(edit.table), lambda: self._server.computed(edit.table)
+        doubt = recomputed(before, edit, self._terms(event), computed) if before else ""
         if self._copies.alter(edit.table, edit.schema, columns, edit.unknown_fills):
+            if doubt:
+                self._copies.doubt(edit.table, doubt)
             return
         table = self._known.by_name[edit.table]
         if table.is_held:
@@ -290,8 +306,10 @@ class Interpreter:
         schema = self._exact(edit.table, edit.schema, asks_key=edit.asks_key)
         assert schema is not None, "the statement has a schema"
         self._put(table, schema, columns, self._terms(event))
-        if edit.unknown_fills and not self._known.is_empty(table.record.table_id):
-            self._hold(edit.table, _unknown_fills_reason(edit.unknown_fills))
+        if self._known.is_empty(table.record.table_id):
+            return
+        if reason := _unknown_fills_reason(edit.unknown_fills) if edit.unknown_fills else doubt:
+            self._hold(edit.table, reason)
 
     def _unfollow(self, edit: Unfollowed) -> None:
         if self._is_harmless(edit.reason):

@@ -12,6 +12,7 @@ from typing import Final
 from agent.errors import DecodeError
 from agent.rows.schema import Column, TableSchema, ZeroDates
 from agent.rows.schema_change import KnownTable
+from agent.sources.mysql.decode.charsets import charset_of
 from agent.sources.mysql.decode.table_map import TableMap, parse_table_map
 from agent.sources.mysql.decode.table_name import parse_table_name
 
@@ -118,30 +119,40 @@ def _completed(declared: TableMap, known: TableSchema | None) -> TableSchema:
     if declared.has_names and declared.has_members:
         names = {column.name: column for column in known.columns} if known else {}
         return replace(schema, columns=tuple(_named(column, names.get(column.name)) for column in schema.columns))
-    if known is None or not _fits(schema.columns, known.columns):
+    if known is None or not _fits(declared, known):
         raise TableUnknownError(
             (schema.schema_name, schema.name),
             "the binlog does not name its columns, and they are not those that Weir knows"
-            f"{_difference(schema, known)}; run: SET GLOBAL binlog_row_metadata = 'FULL'",
+            f"{_difference(declared, known)}; run: SET GLOBAL binlog_row_metadata = 'FULL'",
         )
     return known
 
 
-def _fits(declared: tuple[Column, ...], known: tuple[Column, ...]) -> bool:
-    """Return whether there are as many columns, of the same types."""
-    return [(column.type_id, column.modifier) for column in declared] == [
-        (column.type_id, column.modifier) for column in known
-    ]
+def _fits(declared: TableMap, known: TableSchema) -> bool:
+    """Return whether there are as many columns, and each is as the log says, as far as that goes."""
+    columns = declared.schema.columns
+    is_equal = (_fits_column(declared, *pair) for pair in zip(columns, known.columns, strict=False))
+    return len(columns) == len(known.columns) and all(is_equal)
 
 
-def _difference(declared: TableSchema, known: TableSchema | None) -> str:
+def _fits_column(declared: TableMap, column: Column, known: Column) -> bool:
+    is_same = (column.type_id, column.modifier) == (known.type_id, known.modifier)
+    if declared.has_signs:
+        is_same = is_same and column.is_unsigned == known.is_unsigned
+    if column.collation and known.collation:
+        is_same = is_same and charset_of(column.collation) == charset_of(known.collation)
+    return is_same
+
+
+def _difference(declared: TableMap, known: TableSchema | None) -> str:
     if known is None:
         return ""
-    if len(declared.columns) != len(known.columns):
-        return f" ({len(declared.columns)} of them, and Weir knows {len(known.columns)})"
-    pairs = zip(declared.columns, known.columns, strict=True)
-    one, other = next(pair for pair in pairs if not _fits(pair[:1], pair[1:]))
-    return f" ({other.name} is {other.type_name}, and has type {one.type_id} ({one.modifier}) in the log)"
+    columns = declared.schema.columns
+    if len(columns) != len(known.columns):
+        return f" ({len(columns)} of them, and Weir knows {len(known.columns)})"
+    pairs = zip(columns, known.columns, strict=True)
+    one, other = next(pair for pair in pairs if not _fits_column(declared, *pair))
+    return f" ({other.name} is {other.type_name}, and is {one.type_name} in the log)"
 
 
 def _named(declared: Column, known: Column | None) -> Column:

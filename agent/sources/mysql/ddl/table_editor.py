@@ -68,6 +68,8 @@ class TableEditor:
         self._fills: dict[str, str] = {}
         self._required: set[str] = set()
         self.unknown_fills: tuple[str, ...] = ()
+        #: columns that were there and get an expression
+        self.recomputed: tuple[str, ...] = ()
         self.asks_key = False
         #: it gets a unique key with a hidden column
         self.has_hash = False
@@ -215,6 +217,8 @@ class TableEditor:
         column = self._column(definition)
         if definition.is_required:
             self._required.add(definition.name)
+        if definition.generated:
+            self.recomputed = (*self.recomputed, definition.name)
         if item.column.is_key:
             column, self.asks_key = replace(column, is_key=True), self.asks_key or not definition.is_required
         self._items[at] = _Item(column, item.origin)

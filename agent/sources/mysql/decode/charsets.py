@@ -2,14 +2,16 @@
 
 Text is decoded as the server converts it to utf8mb4, so that a row of the stream equals the row of a dump. Python's
 codecs do most of this; ``_PATCHES`` contains the bytes for which the server's tables differ, found by querying a server
-for every byte. Bytes that the server cannot convert (it shows ``?``) become ``?`` in single-byte character sets; in
-multi-byte ones they are refused, since the codec may be incomplete there.
+for every byte. Bytes that the server cannot convert (it shows ``?``) become ``?``. ``multibyte`` has the sets of East
+Asia.
 """
 
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
+
+from agent.sources.mysql.decode import multibyte
 
 BINARY: Final = "binary"
 BINARY_COLLATION: Final = 63
@@ -95,10 +97,14 @@ _WIDTHS: Final = {
     "utf8mb4": 4,
 }
 
+_UNICODE: Final = frozenset({"gb18030", "utf16", "utf16le", "utf32", "utf8mb4"})
+#: without the characters beyond the Basic Multilingual Plane
+_BASIC: Final = frozenset({"ucs2", "utf8mb3"})
+_BASIC_MAX: Final = "\uffff"
+
 _CODECS: Final = {
     "armscii8": "latin-1",
     "ascii": "ascii",
-    "big5": "big5",
     "cp1250": "cp1250",
     "cp1251": "cp1251",
     "cp1256": "cp1256",
@@ -106,12 +112,8 @@ _CODECS: Final = {
     "cp850": "cp850",
     "cp852": "cp852",
     "cp866": "cp866",
-    "cp932": "cp932",
     "dec8": "latin-1",
-    "euckr": "cp949",
     "gb18030": "gb18030",
-    "gb2312": "gb2312",
-    "gbk": "gbk",
     "geostd8": "cp1252",
     "greek": "iso8859-7",
     "hebrew": "iso8859-8",
@@ -125,11 +127,9 @@ _CODECS: Final = {
     "latin7": "iso8859-13",
     "macce": "mac_latin2",
     "macroman": "mac_roman",
-    "sjis": "shift_jis",
     "swe7": "ascii",
     "tis620": "tis-620",
     "ucs2": "utf-16-be",
-    "ujis": "euc_jp",
     "utf16": "utf-16-be",
     "utf16le": "utf-16-le",
     "utf32": "utf-32-be",
@@ -180,10 +180,6 @@ _PATCHES: Final[Mapping[str, Mapping[int, str]]] = {
 }
 
 
-#: characters for which Python's codec differs, with the server's character
-_REPLACED: Final[Mapping[str, tuple[str, str]]] = {"sjis": ("＼", "\\"), "ujis": ("＼", "\\")}
-
-
 def charset_of(collation: int) -> str:
     """Return the character set's name; empty for an unknown number."""
     if name := _CHARSETS.get(collation):
@@ -208,7 +204,7 @@ def bytes_per_character(charset: str) -> int:
 
 def is_readable(charset: str) -> bool:
     """Return whether ``to_text`` decodes it like the server."""
-    return charset in _CODECS
+    return charset in _CODECS or multibyte.is_known(charset)
 
 
 def is_single_byte(charset: str) -> bool:
@@ -231,5 +227,17 @@ def to_text(charset: str, data: bytes) -> str:
     """
     if is_single_byte(charset):
         return "".join(table(charset)[number] for number in data)
-    text = data.decode(_CODECS.get(charset, "utf-8"))
-    return text.replace(*_REPLACED[charset]) if charset in _REPLACED else text
+    if multibyte.is_known(charset):
+        return multibyte.to_text(charset, data)
+    return data.decode(_CODECS.get(charset, "utf-8"))
+
+
+def has(charset: str, text: str) -> bool:
+    """Return whether the character set certainly has all characters of a text."""
+    if text.isascii() and charset != "swe7":
+        return True
+    if multibyte.is_known(charset):
+        return multibyte.characters(charset).issuperset(text)
+    if is_single_byte(charset):
+        return set(table(charset)).issuperset(text)
+    return charset in _UNICODE or (charset in _BASIC and max(text) <= _BASIC_MAX)

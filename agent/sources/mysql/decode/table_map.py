@@ -46,12 +46,14 @@ class TableMap:
     """``map_id``: the table's number in row events, until the server closes the table.
 
     If names are missing, columns are called ``@1``, ``@2``, …; if members are missing, enums and sets have none.
+    ``has_signs``: it says which numbers are unsigned.
     """
 
     map_id: int
     schema: TableSchema
     has_names: bool
     has_members: bool
+    has_signs: bool
 
 
 class _Reader:
@@ -120,6 +122,7 @@ def _parse(reader: _Reader, *, is_mariadb: bool) -> TableMap:
         schema,
         has_names=_NAMES in optional,
         has_members=has_members,
+        has_signs=_SIGNS in optional,
     )
 
 

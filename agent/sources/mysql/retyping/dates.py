@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from agent.rows.schema import Column, ZeroDates
 from agent.rows.schema_change import Convert
 from agent.sources.mysql.decode.types import FieldType
+from agent.sources.mysql.retyping import impossible
 from agent.sources.mysql.retyping import moments as clocks
 from agent.sources.mysql.retyping.numbers import UnfitError
 from agent.sources.mysql.retyping.terms import RetypeTerms
@@ -56,11 +57,29 @@ def between(before: Column, after: Column, terms: RetypeTerms) -> Convert:
     zone = _zone(terms) if _is_stamp(before) != _is_stamp(after) else None
 
     def convert(values: pa.Array) -> pa.Array:
+        if terms.zero_dates is ZeroDates.STRING and terms.is_mariadb and not (_is_stamp(before) or _is_stamp(after)):
+            return _apart(values, possible, after, terms, is_rounded=is_rounded)
+        return possible(values)
+
+    def possible(values: pa.Array) -> pa.Array:
         read = _read(values, before, terms, zone if _is_stamp(before) else None)
         cut = clocks.fewer_digits_of_moments(clocks.micros(read.values), digits, is_rounded=is_rounded)
         return _written(cut, read, after, terms, zone if _is_stamp(after) else None)
 
     return convert
+
+
+def _apart(values: pa.Array, possible: Convert, after: Column, terms: RetypeTerms, *, is_rounded: bool) -> pa.Array:
+    """Convert dates that no calendar has one by one, and all others by ``possible``."""
+    odd = impossible.is_impossible(values)
+    if not odd.any():
+        return possible(values)
+    if terms.sql_mode is None:
+        raise UnfitError("a date that no calendar has; which ones the server allowed, the log does not say")
+    mode, texts = terms.sql_mode, values.filter(pa.array(odd)).to_pylist()
+    found = [impossible.converted(text, after, mode, is_rounded=is_rounded) for text in texts]
+    others = possible(pc.if_else(pa.array(odd), None, values))
+    return pc.replace_with_mask(others, pa.array(odd), pa.array(found, others.type))
 
 
 def _into_time(before: Column, after: Column, terms: RetypeTerms, *, is_rounded: bool) -> Convert:

@@ -50,7 +50,9 @@ def conversions(
 def conversion(before: Column, after: Column, terms: RetypeTerms) -> Conversion:
     """Return the conversion. ``terms``: of the statement that changed the type."""
     found = _conversion(before, after, terms)
-    if isinstance(found, Refused) or not (after.name in terms.required and not terms.is_strict):
+    # instead of NULL, a timestamp gets the time of the statement in any mode
+    has_fill = not terms.is_strict or after.type_id == FieldType.TIMESTAMP2
+    if isinstance(found, Refused) or not (after.name in terms.required and has_fill):
         return found
     return _without_nulls(after, found.convert if isinstance(found, Exact) else None, terms)
 

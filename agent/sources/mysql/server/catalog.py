@@ -28,8 +28,11 @@ SELECT table_schema, table_name, column_name, data_type, column_type, character_
        numeric_scale, datetime_precision, collation_name, column_key
   FROM information_schema.columns WHERE {tables} ORDER BY table_schema, table_name, ordinal_position
 """
-_DEFAULTS_SQL: Final = "SELECT table_schema, table_name, table_collation FROM information_schema.tables WHERE {tables}"
-_DATABASE_SQL: Final = "SELECT default_collation_name FROM information_schema.schemata WHERE schema_name = {name}"
+_DEFAULTS_SQL: Final = """
+SELECT table_schema, table_name, table_collation FROM information_schema.tables
+ WHERE {tables} AND table_type IN ('BASE TABLE', 'SYSTEM VERSIONED')
+"""
+_DATABASES_SQL: Final = "SELECT schema_name, default_collation_name FROM information_schema.schemata"
 _NAMES_SQL: Final = "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type <> 'VIEW'"
 
 _PLAIN: Final = {
@@ -97,7 +100,7 @@ class Queries(Protocol):
 def read_schemas(
     connection: Queries, tables: Iterable[tuple[str, str]], *, zero_dates: ZeroDates = ZeroDates.NULL
 ) -> dict[int, TableSchema]:
-    """Return the definitions of the tables (schema, name), by id.
+    """Return the definitions of the tables (schema, name), by id; views and sequences are none.
 
     :raises SourceConfigError: a table is gone, or has a column of an unknown type.
     """
@@ -108,7 +111,7 @@ def read_schemas(
         names = {name for _, name in group}
         defaults = {_table_of(row): str(row[2]) for row in connection.query(_asking(_DEFAULTS_SQL, schema_name, names))}
         for (found_schema, name), rows in groupby(_column_rows(connection, schema_name, names), key=_table_of):
-            if found_schema == schema_name and name in names:
+            if found_schema == schema_name and name in names and (schema_name, name) in defaults:
                 columns = tuple(_column(row[2:], collations, f"{schema_name}.{name}") for row in rows)
                 number = table_id(schema_name, name)
                 schemas[number] = TableSchema(
@@ -126,10 +129,10 @@ def read_schemas(
     return schemas
 
 
-def database_collation(connection: Queries, name: str) -> int:
-    """Return the default collation of a database; 0 if there is no such database."""
-    rows = connection.query(_DATABASE_SQL.format(name=literal(name)))
-    return read_collations(connection).get(str(rows[0][0]), 0) if rows else 0
+def database_collations(connection: Queries) -> dict[str, int]:
+    """Return the default collations of all databases; 0 if one is not known."""
+    numbers = read_collations(connection)
+    return {str(name): numbers.get(str(collation), 0) for name, collation in connection.query(_DATABASES_SQL)}
 
 
 def names_of(connection: Queries, table_ids: Collection[int]) -> dict[int, tuple[str, str]]:

@@ -25,7 +25,8 @@ SYSTEM: Final = "SYSTEM"
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """``charset``: collation number of the statement's text, ``connection``: of the texts in it. ``time_zone``: its
+    """``charset``: collation number of the statement's text, ``connection``: of the texts in it,
+    ``server``: of new databases. ``time_zone``: its
     name, empty if unknown. ``micros``: microseconds of the statement's start, None if unknown. ``second``: the start as
     Unix time."""
 
@@ -35,6 +36,7 @@ class Session:
     micros: int | None = None
     second: int | None = None
     connection: int = 0
+    server: int = 0
 
     @property
     def has_quoted_names(self) -> bool:
@@ -83,6 +85,7 @@ def parse_session(status: bytes) -> Session:
         time_zone=found.get(_TIME_ZONE, b"")[1:].decode(errors="replace"),
         micros=None if micros is None else int.from_bytes(micros, "little"),
         connection=int.from_bytes(found.get(_CHARSET, b"")[2:4], "little"),
+        server=int.from_bytes(found.get(_CHARSET, b"")[4:6], "little"),
     )
 
 

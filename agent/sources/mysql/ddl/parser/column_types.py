@@ -12,8 +12,11 @@ from typing import Final
 from sqlglot import exp
 
 from agent.rows.schema import Column
+from agent.sources.mysql.ddl.parser.cursor import UnreadableError
 from agent.sources.mysql.decode import charsets, type_names
 from agent.sources.mysql.decode.types import FieldType
+from agent.sources.mysql.retyping import texts
+from agent.sources.mysql.retyping.numbers import UnfitError
 from agent.sources.mysql.values.session import UNKNOWN, Session
 
 _BINARY: Final = 63
@@ -92,7 +95,10 @@ class DefinitionContext:
 
 
 def column_of(name: str, kind: exp.DataType, around: DefinitionContext) -> Column | None:
-    """Return the column; None if its type is unknown."""
+    """Return the column; None if its type is unknown.
+
+    :raises UnreadableError: a member of an enum or set is not known as the server stores it.
+    """
     column = _column(name, kind, around)
     if column is None:
         return None
@@ -124,6 +130,7 @@ def _special(name: str, kind: exp.DataType, around: DefinitionContext) -> Column
     this = kind.this
     if this in (_T.ENUM, _T.SET):
         members = tuple(_kept(str(item.this), around.collation) for item in kind.expressions)
+        members = tuple(_stored(member, around.collation) for member in members)
         return _members(name, members, is_set=this is _T.SET, collation=around.collation)
     if this is _T.BIT:
         return Column(name, int(FieldType.BIT), [*_sizes(kind), 1][0])
@@ -150,6 +157,20 @@ def _string(name: str, kind: exp.DataType, around: DefinitionContext) -> Column:
 def _kept(member: str, collation: int) -> str:
     """Strip trailing spaces, like the server, unless the member is binary."""
     return member if collation == _BINARY else member.rstrip(" ")
+
+
+def _stored(member: str, collation: int) -> str:
+    """Return the member as its character set has it.
+
+    :raises UnreadableError: it may not have all of its characters, and others in their place.
+    """
+    charset = charsets.charset_of(collation)
+    if charset in (charsets.BINARY, "") or charsets.has(charset, member):
+        return member
+    try:
+        return texts.translated(member, collation)
+    except UnfitError as error:
+        raise UnreadableError(f"{charset} may lack characters of the member {member}") from error
 
 
 def _members(name: str, members: tuple[str, ...], *, is_set: bool, collation: int) -> Column:

@@ -18,11 +18,21 @@ from agent.rows.schema import TableSchema
 from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl.parser import sql_text
 from agent.sources.mysql.ddl.parser.alteration_words import take_parts
-from agent.sources.mysql.ddl.parser.alterations import AddKey, Cascade, DropKey, Part, RenameTo, RowsMoved, Versioning
+from agent.sources.mysql.ddl.parser.alterations import (
+    AddKey,
+    Cascade,
+    DropKey,
+    Part,
+    RenameTo,
+    RowsMoved,
+    Versioning,
+)
 from agent.sources.mysql.ddl.parser.column_types import DefinitionContext
 from agent.sources.mysql.ddl.parser.creation import Creation, take_creation
 from agent.sources.mysql.ddl.parser.cursor import Cursor, Name, UnreadableError
+from agent.sources.mysql.ddl.parser.databases import take_database
 from agent.sources.mysql.ddl.table_editor import TableEditor
+from agent.sources.mysql.decode.charsets import collation_of
 from agent.sources.mysql.values.session import UNKNOWN, Session
 
 VERSIONED: Final = "it keeps the history of its rows from here on (SYSTEM VERSIONING), which is mixed into the log"
@@ -51,15 +61,19 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
+    """``if_exists``: nothing has happened if the table was not there."""
+
     table: Name
     to: Name
+    if_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Altered:
     """``schema``: the result, under its old name. ``renames``: new column → old; ``unknown_fills``: new columns whose
     values in existing rows are unknown. ``asks_key``: only the server knows the resulting key. ``required``: columns
-    that are declared NOT NULL."""
+    that are declared NOT NULL. ``recomputed``: columns that get an
+    expression, by which the server computes them anew."""
 
     table: Name
     schema: TableSchema
@@ -69,6 +83,15 @@ class Altered:
     unknown_fills: tuple[str, ...] = ()
     asks_key: bool = False
     required: frozenset[str] = frozenset()
+    recomputed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseDefined:
+    """``collation``: of its future tables; 0 if it is not known."""
+
+    name: str
+    collation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +116,7 @@ class Unparsed:
     columns: Columns = field(default_factory=Columns)
 
 
-Edit = Created | Dropped | Renamed | Altered | DatabaseDropped | Unfollowed | Unparsed
+Edit = Created | Dropped | Renamed | Altered | DatabaseDefined | DatabaseDropped | Unfollowed | Unparsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +217,13 @@ def _edits(read: _Statement) -> Iterator[Edit]:
 
 
 def _renames(read: _Statement) -> list[Edit]:
-    read.cursor.take("IF", "EXISTS")
+    if_exists = read.cursor.take("IF", "EXISTS")
     edits: list[Edit] = []
     while not edits or read.cursor.symbol(","):
         old = read.table()
         read.cursor.wait()
         read.cursor.expect("TO")
-        edits.append(Renamed(old, read.table()))
+        edits.append(Renamed(old, read.table(), if_exists))
     _end(read.cursor)
     return edits
 
@@ -226,9 +249,19 @@ def _drop(read: _Statement) -> Iterator[Edit]:
         yield from edits
 
 
+def _database(read: _Statement, *, is_new: bool) -> Iterator[Edit]:
+    name, charset = take_database(read.cursor)
+    if charset is not None or is_new:
+        collation = collation_of(charset) if charset else read.session.server
+        yield DatabaseDefined(read.fold((name or read.database, ""))[0], collation)
+
+
 def _create(read: _Statement) -> Iterator[Edit]:
     cursor = read.cursor
     replaces = cursor.take("OR", "REPLACE")
+    if cursor.take_one("DATABASE", "SCHEMA"):
+        yield from _database(read, is_new=True)
+        return
     if cursor.peek().word in ("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "INDEX"):
         yield from _create_index(read)
         return
@@ -285,22 +318,25 @@ def _alter(read: _Statement) -> Iterator[Edit]:
     is_lax = False
     while word := cursor.take_one("ONLINE", "OFFLINE", "IGNORE"):
         is_lax = is_lax or word == "IGNORE"
+    if cursor.take_one("DATABASE", "SCHEMA"):
+        yield from _database(read, is_new=False)
+        return
     if not cursor.take("TABLE"):
         return
-    cursor.take("IF", "EXISTS")
+    if_exists = cursor.take("IF", "EXISTS")
     table = read.table()
     cursor.wait()
     parts = take_parts(cursor, read.database, read.session)
     if is_lax and any(isinstance(part, AddKey) for part in parts):
         yield Unfollowed(table, IGNORED, needs_rows=True)
-    yield from _altered(read, table, parts)
+    yield from _altered(read, table, parts, if_exists=if_exists)
 
 
-def _altered(read: _Statement, table: Name, parts: Sequence[Part]) -> Iterator[Edit]:
+def _altered(read: _Statement, table: Name, parts: Sequence[Part], *, if_exists: bool = False) -> Iterator[Edit]:
     yield from _consequences(read, table, parts)
     renames = [read.fold(part.table) for part in parts if isinstance(part, RenameTo)]
     to = renames[-1] if renames else table
-    moved = [Renamed(table, to)] if renames else []
+    moved = [Renamed(table, to, if_exists)] if renames else []
     known = read.known.get(table)
     if known is None:
         yield from moved
@@ -347,6 +383,7 @@ def _of_editor(table: Name, editor: TableEditor) -> Altered:
         editor.unknown_fills,
         asks_key=editor.asks_key,
         required=columns.required,
+        recomputed=editor.recomputed,
     )
 
 

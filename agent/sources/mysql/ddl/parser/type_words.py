@@ -38,7 +38,11 @@ _OF_BYTES: Final = {
     **{"CHAR": "BINARY", "VARCHAR": "VARBINARY", "TINYTEXT": "TINYBLOB", "TEXT": "BLOB"},
     **{"MEDIUMTEXT": "MEDIUMBLOB", "LONGTEXT": "LONGBLOB"},
 }
-_REAL_AS_FLOAT, _ORACLE = 1, 1 << 9
+_REAL_AS_FLOAT, _ORACLE, _MAXDB = 1, 1 << 9, 1 << 12
+_COMPATIBLE: Final = _ORACLE | _MAXDB
+#: MariaDB's qualifiers of types, and the SQL mode whose types they are
+_QUALIFIERS: Final = {"MARIADB_SCHEMA": 0, "ORACLE_SCHEMA": _ORACLE, "MAXDB_SCHEMA": _MAXDB}
+_IN_ORACLE: Final = {"DATE": "DATETIME", "RAW": "VARBINARY", "CLOB": "LONGTEXT", "NUMBER": "DECIMAL"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,7 @@ def take_type(cursor: Cursor, session: Session) -> TypeWords:
 
     :raises UnreadableError: no known type comes next.
     """
-    name, charset = _name(cursor, session)
+    name, charset = _name(cursor, _sql_mode(cursor, session))
     arguments: Sequence[Token] = cursor.expression() if cursor.peek().text == "(" else ()
     size = 0
     if name in ("TEXT", "BLOB") and arguments:
@@ -92,7 +96,17 @@ def take_type(cursor: Cursor, session: Session) -> TypeWords:
     return TypeWords(name, text, charset, is_unsigned, size, display, is_zerofill)
 
 
-def _name(cursor: Cursor, session: Session) -> tuple[str, str]:
+def _sql_mode(cursor: Cursor, session: Session) -> int:
+    """Parse a qualifier (``oracle_schema.date``); return the SQL mode that gives the type its meaning."""
+    other = _QUALIFIERS.get(cursor.peek().name.upper())
+    if other is None or cursor.peek(1).text != ".":
+        return session.sql_mode
+    cursor.next()
+    cursor.next()
+    return session.sql_mode & ~_COMPATIBLE | other
+
+
+def _name(cursor: Cursor, sql_mode: int) -> tuple[str, str]:
     """Parse the type's name; return it with the character set that it implies."""
     word, charset = cursor.next().word, ""
     if word == "NATIONAL":
@@ -103,16 +117,25 @@ def _name(cursor: Cursor, session: Session) -> tuple[str, str]:
     if word == "LONG":
         return _long(cursor)
     if word == "REAL":
-        word = "FLOAT" if session.sql_mode & _REAL_AS_FLOAT else "DOUBLE"
+        word = "FLOAT" if sql_mode & _REAL_AS_FLOAT else "DOUBLE"
     if word == "DOUBLE":
         cursor.take("PRECISION")
     if word in _CHARACTERS and cursor.take_one("VARYING", "VARCHAR", "VARCHARACTER"):
         word = "VARCHAR"
-    if word == "DATE" and session.sql_mode & _ORACLE:
+    if word == "TIMESTAMP" and sql_mode & _MAXDB:
         word = "DATETIME"
+    if sql_mode & _ORACLE:
+        word = _of_oracle(word, has_size=cursor.peek().text == "(")
     if word not in _PLAIN:
         raise UnreadableError(f"{word} is no known type")
     return word, charset
+
+
+def _of_oracle(word: str, *, has_size: bool) -> str:
+    """Return MariaDB's type for a word in the SQL mode ORACLE."""
+    if word in ("BLOB", "NUMBER") and not has_size:
+        return {"BLOB": "LONGBLOB", "NUMBER": "DOUBLE"}[word]
+    return _IN_ORACLE.get(word, word)
 
 
 def _long(cursor: Cursor) -> tuple[str, str]:

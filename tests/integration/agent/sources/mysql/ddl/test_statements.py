@@ -19,7 +19,7 @@ from agent.sources.mysql.decode import wire
 from agent.sources.mysql.decode.charsets import charset_of
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.position.positions import SourcePosition
-from agent.sources.mysql.server.catalog import database_collation, read_schemas
+from agent.sources.mysql.server.catalog import database_collations, read_schemas
 from agent.sources.mysql.server.connection import connect
 from agent.sources.mysql.server.uri import parse_uri
 from agent.sources.mysql.streams import MysqlStream, MysqlStreams
@@ -61,7 +61,7 @@ def look_at(server: EmbeddedMariaDB, name: tuple[str, str]) -> TableSchema | Non
 
 def collation_of(server: EmbeddedMariaDB, database: str) -> int:
     with connect(server.uri()) as connection:
-        return database_collation(connection, database)
+        return database_collations(connection).get(database, 0)
 
 
 class Followed:

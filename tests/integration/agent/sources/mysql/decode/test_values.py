@@ -1,7 +1,9 @@
 """The decoder on real servers: what only one of them has, what only some settings bring, and the catalog beside it."""
 
 import ipaddress
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -19,6 +21,10 @@ from tests.integration.agent.sources.mysql.decode.test_oracle import TYPES
 from tests.mysql_server import is_mariadb
 
 _DATABASE = "decode_values"
+
+
+def batched(codes: Sequence[bytes], size: int) -> Iterator[Sequence[bytes]]:
+    return (codes[begin : begin + size] for begin in range(0, len(codes), size))
 
 
 def _catalog_schema(server: EmbeddedMariaDB, table: str) -> TableSchema:
@@ -56,6 +62,30 @@ def test_every_collation_and_every_byte_is_read_as_the_server_does(server: Embed
         if charsets.is_single_byte(charset):
             each = ", ".join(f"CONVERT(_{charset} X'{number:02x}' USING utf8mb4)" for number in range(256))
             assert list(charsets.table(charset)) == server.execute(f"SELECT {each}")[0], charset
+
+
+_DOUBLE = [bytes(code) for code in product(range(0x81, 0xFF), range(0x40, 0xFF))]
+_TRIPLE = [b"\x8f" + bytes(code) for code in product(range(0xA1, 0xFF), repeat=2)]
+
+
+@pytest.mark.parametrize("share", [12, pytest.param(1, marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("charset", ["big5", "cp932", "eucjpms", "euckr", "gb2312", "gbk", "sjis", "ujis"])
+def test_every_code_of_several_bytes_is_read_as_the_server_does(
+    server: EmbeddedMariaDB, charset: str, share: int
+) -> None:
+    """What a server takes for a code, and which character it shows for it."""
+    codes = _DOUBLE + (_TRIPLE if charset in ("eucjpms", "ujis") else [])
+    chosen = codes[len(charset) % share :: share]
+    done = 0
+    for block in batched(chosen, 2000):
+        texts = [f"CONVERT(X'{code.hex()}', CHAR CHARACTER SET {charset})" for code in block]
+        [stored] = server.execute(f"SELECT {', '.join(f'HEX({text})' for text in texts)}")
+        [shown] = server.execute(f"SELECT {', '.join(f'HEX(CONVERT({text} USING utf8mb4))' for text in texts)}")
+        for code, kept, utf8 in zip(block, stored, shown, strict=True):
+            if kept is not None and bytes.fromhex(kept) == code:
+                assert charsets.to_text(charset, code) == bytes.fromhex(utf8).decode(), code.hex()
+                done += 1
+    assert done > len(chosen) // 10
 
 
 def test_the_catalog_and_a_table_map_say_the_same_of_all_types(server: EmbeddedMariaDB) -> None:

@@ -9,6 +9,7 @@ from agent.errors import SourceConfigError
 from agent.rows.schema import TableSchema, ZeroDates
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.server.catalog import names_of, read_schemas
+from agent.sources.mysql.server.computed import computed_columns
 from agent.sources.mysql.server.connection import connect
 from capture.embedded import EmbeddedMariaDB
 from tests.integration.agent.sources.mysql.row_events import table_events
@@ -114,6 +115,31 @@ def test_many_tables_at_once_and_one_that_is_gone(server: EmbeddedMariaDB, datab
         assert read_schemas(connection, []) == {}
         with pytest.raises(SourceConfigError, match=r"table catalog_test\.gone is gone"):
             read_schemas(connection, [(database, "composite"), (database, "gone")])
+
+
+def test_views_and_sequences_are_no_tables(server: EmbeddedMariaDB, database: str) -> None:
+    server.execute("CREATE VIEW seen AS SELECT * FROM composite", database=database)
+    if is_mariadb(server):
+        server.execute("CREATE SEQUENCE numbers", database=database)
+    for name in ("seen", "numbers"):
+        with connect(server.uri()) as connection, pytest.raises(SourceConfigError, match="is gone"):
+            read_schemas(connection, [(database, name)])
+
+
+def test_generated_columns_and_what_they_are_computed_from(server: EmbeddedMariaDB) -> None:
+    name = "catalog_computed"
+    server.create_database(name)
+    columns = "id int PRIMARY KEY, `B c` int, n int, s int AS (`B c` + 1) STORED, v text AS (upper(hex(n))) VIRTUAL"
+    server.execute(f"CREATE TABLE t ({columns})", database=name)
+    server.execute("CREATE TABLE u (id int PRIMARY KEY, S int AS (id) STORED)", database=name)
+    with connect(server.uri()) as connection:
+        found = computed_columns(connection, name, "t")
+        gone = computed_columns(connection, name, "has_another_name_now")
+    assert sorted(found) == ["s", "v"]
+    assert "`B c`" in found["s"]
+    assert "`n`" in found["v"]
+    assert "`B c`" in gone["s"]
+    assert "`id`" in gone["s"]
 
 
 def test_names_by_id(server: EmbeddedMariaDB, database: str) -> None:

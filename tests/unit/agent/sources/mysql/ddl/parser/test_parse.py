@@ -9,6 +9,7 @@ from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl.parser.parse import (
     Altered,
     Created,
+    DatabaseDefined,
     DatabaseDropped,
     Dropped,
     Edit,
@@ -19,6 +20,7 @@ from agent.sources.mysql.ddl.parser.parse import (
 )
 from agent.sources.mysql.decode.types import FieldType
 from agent.sources.mysql.dialect import DIALECT
+from agent.sources.mysql.values.session import Session
 from agent.sources.registry import arrow_schema
 
 T = ("d", "t")
@@ -242,7 +244,7 @@ def test_types(definition: str, arrow: str) -> None:
         ("CREATE TABLE u LIKE t", [Created(("d", "u"), T)]),
         ("DROP DATABASE IF EXISTS `d`", [DatabaseDropped("d")]),
         ("DROP SCHEMA d", [DatabaseDropped("d")]),
-        ("CREATE DATABASE e", []),
+        ("CREATE DATABASE e", [DatabaseDefined("e", 0)]),
         ("CREATE INDEX i ON t (a)", []),
         ("ALTER TABLE t ENGINE=InnoDB", []),
         ("ALTER TABLE t ADD UNIQUE KEY u (a)", []),
@@ -346,3 +348,41 @@ def test_what_cannot_be_read_is_looked_at(statement: str) -> None:
 def test_nothing_makes_it_fall(text: str) -> None:
     found: Any = parsed(text)
     assert found == []
+
+
+_ORACLE, _MAXDB = 1 << 9, 1 << 12
+
+
+@pytest.mark.parametrize(
+    ("sql_mode", "types", "expected"),
+    [
+        (_ORACLE, ["number", "number(5)", "number(7,2)"], ["double", "decimal(5,0)", "decimal(7,2)"]),
+        (_ORACLE, ["raw(9)", "clob", "blob", "blob(100)"], ["varbinary(9)", "longtext", "longblob", "tinyblob"]),
+        (_ORACLE, ["varchar2(4)", "date", "mariadb_schema.date"], ["varchar(4)", "datetime", "date"]),
+        (0, ["date", "oracle_schema.date", "blob", "maxdb_schema.timestamp"], ["date", "datetime", "blob", "datetime"]),
+        (_MAXDB, ["timestamp", "`mariadb_schema`.timestamp"], ["datetime", "timestamp"]),
+    ],
+)
+def test_types_are_those_of_the_sql_mode(sql_mode: int, types: list[str], expected: list[str]) -> None:
+    parts = ", ".join(f"ADD c{at} {name}" for at, name in enumerate(types))
+    session = Session(sql_mode=sql_mode)
+    [edit] = parse_ddl(f"ALTER TABLE t {parts}", "d", {T: table()}, is_mariadb=True, session=session)
+    assert isinstance(edit, Altered)
+    assert [column.type_name for column in edit.schema.columns[3:]] == expected
+
+
+@pytest.mark.parametrize(
+    ("definition", "members"),
+    [
+        ("enum('中','x') CHARACTER SET gbk", ("中", "x")),
+        ("enum('€','x') CHARACTER SET latin2", ("?", "x")),
+        ("set('😀','x') CHARACTER SET utf8mb3", ("?", "x")),
+        ("enum('€','x') CHARACTER SET gbk", None),
+    ],
+)
+def test_members_are_what_their_character_set_has(definition: str, members: tuple[str, ...] | None) -> None:
+    """Which character stands for another in a set of East Asia, only the server knows: the definition is read there."""
+    [edit] = parsed(f"ALTER TABLE t ADD e {definition}")
+    assert isinstance(edit, Altered if members else Unparsed)
+    if isinstance(edit, Altered):
+        assert edit.schema.columns[-1].members == members

@@ -1,0 +1,19 @@
+"""Databases: parses CREATE DATABASE and ALTER DATABASE, as far as they concern future tables. Pure."""
+
+from agent.sources.mysql.ddl.parser.alterations import Convert
+from agent.sources.mysql.ddl.parser.cursor import Cursor
+from agent.sources.mysql.ddl.parser.table_options import take_options
+
+_OPTIONS = ("CHARACTER", "CHARSET", "COLLATE", "DEFAULT", "COMMENT", "ENCRYPTION", "READ")
+
+
+def take_database(cursor: Cursor) -> tuple[str, str | None]:
+    """Parse the rest. Return the name, empty for the current database, and the character set or collation: empty for
+    the server's, None if the statement has none.
+
+    :raises UnreadableError: an option is unknown.
+    """
+    cursor.take("IF", "NOT", "EXISTS")
+    name = "" if cursor.peek().word in _OPTIONS else cursor.name()
+    charsets = [part.charset for part in take_options(cursor) if isinstance(part, Convert)]
+    return name, charsets[-1] if charsets else None

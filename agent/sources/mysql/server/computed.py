@@ -1,0 +1,28 @@
+"""Computed columns: finds the generated columns of tables, and their expressions."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from agent.sources.mysql.server.connection import Connection
+from agent.sources.mysql.server.sql import literal
+
+_SQL: Final = """
+SELECT table_name, column_name, generation_expression FROM information_schema.columns
+ WHERE generation_expression <> '' AND table_schema = {schema}
+"""
+_THERE: Final = "SELECT 1 FROM information_schema.tables WHERE table_schema = {schema} AND table_name = {name}"
+
+
+def computed_columns(connection: Connection, schema_name: str, name: str) -> Mapping[str, str]:
+    """Return the expressions of a table's generated columns, by the column's name in lower case.
+
+    If the table is gone, it may have another name now: then those of all tables of its database, joined by spaces.
+    """
+    schema = literal(schema_name)
+    rows = connection.query(_SQL.format(schema=schema))
+    if rows and connection.query(_THERE.format(schema=schema, name=literal(name))):
+        rows = [row for row in rows if str(row[0]) == name]
+    found: dict[str, str] = {}
+    for _, column, expression in rows:
+        found[str(column).lower()] = f"{found.get(str(column).lower(), '')} {expression}"
+    return found
