@@ -33,6 +33,7 @@ from agent.errors import RESYNC, SinkConfigError, SinkPassingError, SinkUriError
 from agent.ports.sink import SinkUri
 from agent.sinks.iceberg.options import IcebergOptions
 from agent.sinks.iceberg.table.errors import storage_errors
+from agent.sinks.iceberg.table.io import LakeFileIO
 from reactor.records.changefeed import TableRecord
 
 _DATABASE: Final = "catalog.db"
@@ -136,6 +137,12 @@ class Lake:
                 return
         with storage_errors(self, "list the namespaces of"):
             self.catalog().list_namespaces()
+        if self.storage == "sql":  # a REST catalog says only with a table where it is stored
+            io, probe = LakeFileIO(dict(self.properties)), f"{self.warehouse}/.weir-probe-{uuid4().hex}"
+            with storage_errors(self.warehouse, "write to"):
+                with io.new_output(probe).create() as stream:
+                    stream.write(b"probe")
+                io.delete(probe)
 
     def place(self, table: TableRecord) -> "TablePlace":
         return self.place_at(table.path)

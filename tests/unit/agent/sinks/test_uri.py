@@ -41,7 +41,10 @@ def test_what_is_shown_has_no_secret() -> None:
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("iceberg+file:///lake", r"there is no sink for iceberg\+file://; there are blackhole, delta\+file, delta\+s3"),
+        (
+            "hudi+file:///lake",
+            r"there is no sink for hudi\+file://; there are blackhole, delta\+file, delta\+s3, iceberg",
+        ),
         ("/lake", "is not a URI; write for instance delta"),
         ("delta+file://lake", r"must name an absolute directory: delta\+file:///dir"),
         ("delta+file:///lake?retention=1", r"unknown option 'retention': delta\+file:// knows deletion_vectors, ret"),

@@ -102,6 +102,13 @@ def test_a_database_that_is_not_there_is_named_without_its_password(tmp_path: Pa
     assert "secret" not in str(caught.value)
 
 
+def test_a_warehouse_that_cannot_be_written_is_refused_at_create(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    uri = f"iceberg+sql://localhost{tmp_path}/catalog.db?dialect=sqlite&warehouse={tmp_path}/file/lake"
+    with pytest.raises(SinkError, match="cannot write to file://"):
+        open_sink(uri, changefeed="feed", mode=SinkMode.UPSERT).check([TABLE])
+
+
 def test_a_directory_that_is_not_mounted_is_no_lost_table(tmp_path: Path) -> None:
     bed = Bed(f"iceberg+file://{tmp_path}/lake", SinkMode.UPSERT)
     bed.load((1, "a", "x"))
