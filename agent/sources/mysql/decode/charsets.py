@@ -212,6 +212,11 @@ def is_single_byte(charset: str) -> bool:
     return charset in _CODECS and charset not in _WIDTHS
 
 
+def has_gaps(charset: str) -> bool:
+    """Return whether some of its codes may have no character of their own, and be shown as ``?`` or U+FFFD."""
+    return is_single_byte(charset) or multibyte.is_known(charset)
+
+
 @lru_cache(maxsize=64)
 def table(charset: str) -> tuple[str, ...]:
     """Return the character of each byte, for single-byte character sets."""

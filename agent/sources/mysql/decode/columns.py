@@ -150,9 +150,11 @@ def _text(column: Column, *_: Any) -> Callable[[pa.Array], pa.Array]:
     charset = charsets.charset_of(column.collation)
     if charset in charsets.UTF8:
         return conversions.utf8
-    if charsets.is_single_byte(charset):
-        return conversions.from_single_byte(charset)
-    return conversions.from_codec(charset)
+    if not charsets.has_gaps(charset):
+        return conversions.from_codec(charset)
+    is_single = charsets.is_single_byte(charset)
+    convert = conversions.from_single_byte(charset) if is_single else conversions.from_codec(charset)
+    return conversions.apart(convert) if column.is_key else convert
 
 
 def _any_text(column: Column, _: pa.DataType, room: _Room) -> Builder:

@@ -22,6 +22,7 @@ from agent.sources.mysql.decode.inflating import inflate
 from agent.sources.mysql.decode.json import binary, kernels
 
 _OFFSET_MAX = 2**31 - 1
+_NO_CHARACTER = "a text of the key with a code that its character set has no character for; repair it at the source"
 _NO_DOCUMENT = "its bytes are not a JSON document"
 #: character sets in which a byte below 128 is not the ASCII character
 _NOT_ASCII: Final = frozenset({"swe7", "ucs2", "utf16", "utf16le", "utf32"})
@@ -71,6 +72,20 @@ def from_single_byte(charset: str) -> Callable[[pa.Array], pa.Array]:
         return _with_text(values, out_offsets, out[:size])
 
     return convert
+
+
+def apart(convert: Callable[[pa.Array], pa.Array]) -> Callable[[pa.Array], pa.Array]:
+    """Return ``convert`` for texts of a key, refusing codes without a character: different keys would become one."""
+
+    def checked(values: pa.Array) -> pa.Array:
+        texts = convert(values)
+        marks = pc.greater(pc.count_substring(texts, "?"), pc.count_substring(values, b"?"))
+        lost = pc.fill_null(pc.or_(marks, pc.match_substring(texts, "\ufffd")), False)
+        if pc.any(lost).as_py():
+            raise BadValueError(pc.index(lost, True).as_py(), _NO_CHARACTER)
+        return texts
+
+    return checked
 
 
 def from_codec(charset: str) -> Callable[[pa.Array], pa.Array]:

@@ -405,3 +405,17 @@ _VALUES: dict[str, tuple[Column, bytes, Any]] = {
 @pytest.mark.parametrize(("column", "raw", "expected"), _VALUES.values(), ids=_VALUES.keys())
 def test_values(column: Column, raw: bytes, expected: Any) -> None:
     assert _value(column, raw) == expected
+
+
+@pytest.mark.parametrize(
+    ("collation", "good", "bad"), [(1, b"?\xa4\x51", b"\xa2\xcc"), (12, b"?a", b"?\xa2\xaf"), (3, b"?", b"\xa4")]
+)
+def test_a_key_without_a_character_is_refused_as_others_would_be_the_same(
+    collation: int, good: bytes, bad: bytes
+) -> None:
+    column = Column("v", _VARCHAR, 10, collation=collation)
+    key = replace(column, is_key=True)
+    assert _value(key, text(good)) == _value(column, text(good))
+    assert _value(column, text(bad)).strip("?\ufffd") == ""
+    with pytest.raises(DecodeError, match="a text of the key"):
+        _value(key, text(bad))
