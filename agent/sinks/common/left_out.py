@@ -79,6 +79,17 @@ def match(wanted: pa.Table, keys: pa.Table) -> Indexes:
     return row[codes[wanted.num_rows :]]
 
 
+def equal(left: pa.Table, right: pa.Table) -> Mask:
+    """Compare row by row."""
+    equal = np.ones(left.num_rows, np.bool_)
+    for ours, theirs in zip(left.columns, right.columns, strict=True):
+        same = pc.fill_null(pc.equal(ours, theirs), pc.and_(ours.is_null(), theirs.is_null()))
+        if pa.types.is_floating(ours.type):
+            same = pc.or_(same, pc.and_(pc.is_nan(ours), pc.is_nan(theirs)))
+        equal &= same.to_numpy()
+    return equal
+
+
 def refuse_lost(net: NetChanges, task: FlushTask) -> None:
     """:raises LeftOutValueError: an update left values out that the table cannot have, or that cannot be distinguished
     from those of another row: while a snapshot was read in several goes, a key may have been two rows'."""

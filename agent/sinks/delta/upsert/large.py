@@ -23,7 +23,6 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from agent.kernels.key_hash import Hashes, key_hash
@@ -31,7 +30,7 @@ from agent.ports.sink import FlushResult, FlushTask
 from agent.rows.changes import Changes
 from agent.rows.fold import net_changes
 from agent.rows.spans import by_span, incomplete_moves
-from agent.rows.unify import Mask, after_truncate
+from agent.rows.unify import after_truncate
 from agent.sinks.common import left_out
 from agent.sinks.common.left_out import IncompleteRows
 from agent.sinks.delta.table import commit, schema
@@ -141,17 +140,6 @@ class _Hashed:
         return cls(keys, table.column(-1).combine_chunks().to_numpy(), is_unique)
 
 
-def _equal(left: pa.Table, right: pa.Table) -> Mask:
-    """Compare row by row."""
-    equal = np.ones(left.num_rows, np.bool_)
-    for ours, theirs in zip(left.columns, right.columns, strict=True):
-        same = pc.fill_null(pc.equal(ours, theirs), pc.and_(ours.is_null(), theirs.is_null()))
-        if pa.types.is_floating(ours.type):
-            same = pc.or_(same, pc.and_(pc.is_nan(ours), pc.is_nan(theirs)))
-        equal &= same.to_numpy()
-    return equal
-
-
 class _Scratch:
     """Scratch files by part: the changes; then the keys that the table may hold, and rows that leave values out; then
     the values."""
@@ -258,7 +246,7 @@ class _Scratch:
                 return left_out.match(kept.keys, keys.keys)
             at = np.minimum(np.searchsorted(kept.hashes, keys.hashes), len(kept.hashes) - 1)
             (found,) = np.nonzero(kept.hashes[at] == keys.hashes)
-            found = found[_equal(kept.keys.take(pa.array(at[found])), keys.keys.take(pa.array(found)))]
+            found = found[left_out.equal(kept.keys.take(pa.array(at[found])), keys.keys.take(pa.array(found)))]
         match[found] = at[found]
         return match
 

@@ -19,7 +19,7 @@ from pyiceberg.table import Table
 from pyiceberg.types import PrimitiveType
 
 from agent.kernels.key_hash import key_hash
-from agent.sinks.common.left_out import match
+from agent.sinks.common.left_out import equal, match
 from agent.sinks.iceberg.table import rows
 from agent.sinks.iceberg.table.manifests import LiveFile
 from agent.sinks.iceberg.table.positions import Positions
@@ -42,7 +42,10 @@ class KeySearch:
         self._names = keys.schema.names
         self._schema: Schema = rows.chosen(table.schema(), self._names)
         self._keys = keys.combine_chunks()
-        self._hashes = np.sort(_hashes(self._keys, self._names))
+        hashes = _hashes(self._keys, self._names)
+        self._order = np.argsort(hashes)
+        self._hashes = hashes[self._order]
+        self._is_unique = bool((self._hashes[1:] != self._hashes[:-1]).all())
         self._numbers = [_comparable(self._keys.column(name)) for name in self._names]
 
     def run(self, files: Sequence[LiveFile], gone: dict[str, Positions]) -> Iterator[Found]:
@@ -81,11 +84,17 @@ class KeySearch:
                 (alike,) = np.nonzero(self._hashes[at] == hashes)
                 if not len(alike):
                     continue
-                number = match(self._keys, batch.take(pa.array(alike)))
+                number = self._matched(batch.take(pa.array(alike)), self._order[at[alike]])
                 is_found = number >= 0
                 places.append(begin + alike[is_found])
                 which.append(number[is_found])
         return Found(path, np.concatenate(places), np.concatenate(which))
+
+    def _matched(self, found: pa.Table, number: Positions) -> Positions:
+        """Return which of the keys each of ``found`` is, or -1. ``number``: a key with the same hash."""
+        if not self._is_unique:
+            return match(self._keys, found)
+        return np.where(equal(self._keys.take(pa.array(number)), found), number, -1)
 
     def _may_group(self, group: Any, column: str | None) -> bool:
         numbers = self._numbers[0]
