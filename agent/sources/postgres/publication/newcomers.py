@@ -5,6 +5,7 @@ the one that published it. If one transaction did both, rows that it inserted in
 there were two, the table must have been empty when all transactions had ended that began before it was published.
 """
 
+import itertools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
@@ -54,6 +55,19 @@ _WRITERS_SQL: Final = (
     "SELECT c.xmin::text, min(CASE WHEN c.xmax::text = '0' THEN c.cmin::text::int8 ELSE 4294967295 END) "
     "FROM pg_catalog.pg_class c WHERE c.oid IN (SELECT indexrelid FROM pg_catalog.pg_index WHERE indrelid = {table}) "
     "OR c.oid = {table} AND NOT EXISTS (SELECT FROM pg_catalog.pg_index WHERE indrelid = {table}) GROUP BY 1"
+)
+#: of a partition without indexes, and a transaction: the command with the oldest row that the table has of it, the one
+#: that made it a partition, and those that have left rows in the catalog, so that they wrote none in it
+_COMMANDS_SQL: Final = (
+    "SELECT (SELECT min(cmin::text::int8) FROM ONLY {name} WHERE xmin::text = '{xid}' AND xmax::text = '0'), "
+    "(SELECT max(cmin::text::int8) FROM pg_catalog.pg_inherits WHERE inhrelid = {table} AND xmin::text = '{xid}'), "
+    "(SELECT reltoastrelid <> 0 FROM pg_catalog.pg_class WHERE oid = {table}), "
+    "ARRAY(SELECT cmin::text::int8 FROM pg_catalog.pg_class WHERE xmin::text = '{xid}' UNION "
+    "SELECT cmin::text::int8 FROM pg_catalog.pg_attribute WHERE xmin::text = '{xid}' UNION "
+    "SELECT cmin::text::int8 FROM pg_catalog.pg_inherits WHERE xmin::text = '{xid}' UNION "
+    "SELECT cmin::text::int8 FROM pg_catalog.pg_depend WHERE xmin::text = '{xid}' UNION "
+    "SELECT cmin::text::int8 FROM pg_catalog.pg_type WHERE xmin::text = '{xid}')::text "
+    "WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_index WHERE indrelid = {table})"
 )
 #: new columns, and whether they have a default or a constraint, of their own or their type's, by which the server
 #: fills all rows, unless it keeps one value for all of them in the catalog
@@ -138,6 +152,29 @@ class Newcomers:
         later = (xid for xid in writers(table_id) if xids.near(xid, self.now.ahead) > attached_by)
         known = ", ".join(f"'{xid}'" for xid in later) or "NULL"
         return not self._has_rows(relation, f"NOT ({behind}) AND (xmin::text IN ({known})) IS NOT TRUE")
+
+    def may_have_been_emptied(self, relation: Relation, xid: int) -> bool:
+        """Return whether the transaction may have emptied the table, which has no index, between its rows.
+
+        Before the oldest row that is there were more commands then that have left nothing in the catalog: an INSERT,
+        and a TRUNCATE that keeps the file, which is one only if there is a TOAST table. That makes one of its own when
+        the table is made a partition, and one when its root is emptied, but no two in a row.
+        """
+        name = qualified(relation.schema_name, relation.name)
+        sql = _COMMANDS_SQL.format(name=name, table=relation.table_id, xid=xids.short(xid))
+        if not (rows := self.connection.query(sql)):
+            return False
+        first, attached, has_toast, listed = rows[0]
+        if first is None:
+            return True
+        known = {int(number) for number in str(listed).strip("{}").split(",") if number}
+        since = 0 if attached is None else int(attached) + 1
+        silent = [number for number in range(since, int(first)) if number not in known]
+        if has_toast != "t":
+            return bool(silent)
+        if attached is None:
+            return any(number + 1 == other for number, other in itertools.pairwise(silent))
+        return len(silent) > _OWN_COMMANDS
 
     def has_old_rows(self, relation: Relation) -> bool:
         """Return whether there are rows from before the last proof."""

@@ -7,7 +7,8 @@ that was emptied since it was created has another; what was attached may have ha
 
 Of a partition that came and went between two readings the catalog shows nothing. But the stream names it in front of
 its first row (``sightings``). It names it again behind a TRUNCATE that leaves no other file, which is one in the
-transaction that made the partition, or emptied its root.
+transaction that made the partition, or emptied its root; unless the partition has no index: then the numbers of the
+transaction's commands are compared.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -75,7 +76,8 @@ class Partitions:
             has_its_file = relation.file == leaf or relation.written_by <= made_by
         else:
             has_its_file = sighting.follows_truncate and relation.written_by == xid
-        if has_its_file and (sighting.times > 1 or not self.asked.has_rows(relation)):
+        is_emptied = has_its_file and (sighting.times > 1 or not self.asked.has_rows(relation))
+        if is_emptied or (has_its_file and self.asked.may_have_been_emptied(relation, xid)):
             return f"has had partition {relation.name} emptied in the transaction that filled it, which is in no stream"
         return ""
 
