@@ -305,7 +305,7 @@ class Interpreter:
             return
         schema = self._exact(edit.table, edit.schema, asks_key=edit.asks_key)
         assert schema is not None, "the statement has a schema"
-        self._put(table, schema, columns, self._terms(event))
+        self._put(table, schema, columns, replace(self._terms(event), numbered=edit.numbered))
         if self._known.is_empty(table.record.table_id):
             return
         if reason := _unknown_fills_reason(edit.unknown_fills) if edit.unknown_fills else doubt:

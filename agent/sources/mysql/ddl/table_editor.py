@@ -68,8 +68,9 @@ class TableEditor:
         self._fills: dict[str, str] = {}
         self._required: set[str] = set()
         self.unknown_fills: tuple[str, ...] = ()
-        #: columns that were there and get an expression
+        #: columns that were there and get an expression, or AUTO_INCREMENT
         self.recomputed: tuple[str, ...] = ()
+        self.numbered: frozenset[str] = frozenset()
         self.asks_key = False
         #: it gets a unique key with a hidden column
         self.has_hash = False
@@ -217,6 +218,8 @@ class TableEditor:
         column = self._column(definition)
         if definition.is_required:
             self._required.add(definition.name)
+        if definition.is_numbered:
+            self.numbered |= {definition.name}
         if definition.generated:
             self.recomputed = (*self.recomputed, definition.name)
         if item.column.is_key:

@@ -50,6 +50,8 @@ def conversions(
 def conversion(before: Column, after: Column, terms: RetypeTerms) -> Conversion:
     """Return the conversion. ``terms``: of the statement that changed the type."""
     found = _conversion(before, after, terms)
+    if after.name in terms.numbered and not isinstance(found, Refused):
+        return _numbered(after, found.convert if isinstance(found, Exact) else None, terms)
     # instead of NULL, a timestamp gets the time of the statement in any mode
     has_fill = not terms.is_strict or after.type_id == FieldType.TIMESTAMP2
     if isinstance(found, Refused) or not (after.name in terms.required and has_fill):
@@ -105,6 +107,22 @@ def _mapped(values: pa.Array, scalar: Scalar, arrow: pa.DataType) -> pa.Array:
     if pa.types.is_boolean(arrow):
         found = [None if item is None else bool(item) for item in found]
     return pa.array(found, arrow).take(encoded.indices)
+
+
+def _numbered(after: Column, convert: Convert | None, terms: RetypeTerms) -> Conversion:
+    """Handle a column that gets AUTO_INCREMENT: the server numbers its rows with NULL or 0."""
+
+    def checked(values: pa.Array) -> pa.Array:
+        found = values if convert is None else convert(values)
+        has_zero = terms.numbers_zeros and pc.any(pc.equal(found, pa.scalar(0).cast(found.type))).as_py()
+        if found.null_count or has_zero:
+            raise DecodeError(
+                f"column {after.name} has become AUTO_INCREMENT, and which numbers the server put for NULL or 0 is not "
+                f"known; {RESYNC}"
+            )
+        return found
+
+    return Exact(checked)
 
 
 def _without_nulls(after: Column, convert: Convert | None, terms: RetypeTerms) -> Conversion:

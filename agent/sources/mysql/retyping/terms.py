@@ -16,23 +16,30 @@ _STRICT: Final = 1 << 21 | 1 << 22
 #: with this SQL mode MySQL truncates instead of rounding; with the other one MariaDB rounds instead of truncating
 _TRUNCATES, _ROUNDS = 1 << 32, 1 << 34
 _PADS_CHARS: Final = 1 << 31
+_KEEPS_ZEROS: Final = 1 << 19
 _MARIADB, _MYSQL = "mariadb", "mysql"
 
 
 @dataclass(frozen=True, slots=True)
 class RetypeTerms:
-    """``sql_mode``: None if unknown, as for a copy that a tool has filled. ``required``: columns that the statement
-    declares NOT NULL."""
+    """``sql_mode``: None if unknown, as for a copy that a tool has filled. ``required``, ``numbered``: columns
+    that the statement declares NOT NULL, or AUTO_INCREMENT."""
 
     is_mariadb: bool
     sql_mode: int | None = None
     time_zone: str = ""
     required: frozenset[str] = frozenset()
     zero_dates: ZeroDates = ZeroDates.NULL
+    numbered: frozenset[str] = frozenset()
 
     @property
     def is_strict(self) -> bool:
         return self.sql_mode is not None and bool(self.sql_mode & _STRICT)
+
+    @property
+    def numbers_zeros(self) -> bool:
+        """Whether a 0 in a column with AUTO_INCREMENT becomes a number."""
+        return self.sql_mode is None or not self.sql_mode & _KEEPS_ZEROS
 
     @property
     def is_rounded(self) -> bool | None:
@@ -56,6 +63,8 @@ class RetypeTerms:
             fields["sql_mode"] = str(self.sql_mode)
         if self.required:
             fields["required"] = "\n".join(sorted(self.required))
+        if self.numbered:
+            fields["numbered"] = "\n".join(sorted(self.numbered))
         return fields
 
     @classmethod
@@ -63,11 +72,12 @@ class RetypeTerms:
         """Return the terms; None if the record has none."""
         if "server" not in fields:
             return None
-        required = fields.get("required", "")
+        required, numbered = (fields.get(name, "") for name in ("required", "numbered"))
         return cls(
             fields["server"] == _MARIADB,
             int(fields["sql_mode"]) if "sql_mode" in fields else None,
             fields.get("time_zone", ""),
             frozenset(required.split("\n")) if required else frozenset(),
             zero_dates,
+            frozenset(numbered.split("\n")) if numbered else frozenset(),
         )

@@ -73,7 +73,7 @@ class Altered:
     """``schema``: the result, under its old name. ``renames``: new column → old; ``unknown_fills``: new columns whose
     values in existing rows are unknown. ``asks_key``: only the server knows the resulting key. ``required``: columns
     that are declared NOT NULL. ``recomputed``: columns that get an
-    expression, by which the server computes them anew."""
+    expression, by which the server computes them anew; ``numbered``: those that get AUTO_INCREMENT."""
 
     table: Name
     schema: TableSchema
@@ -84,6 +84,7 @@ class Altered:
     asks_key: bool = False
     required: frozenset[str] = frozenset()
     recomputed: tuple[str, ...] = ()
+    numbered: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +385,7 @@ def _of_editor(table: Name, editor: TableEditor) -> Altered:
         asks_key=editor.asks_key,
         required=columns.required,
         recomputed=editor.recomputed,
+        numbered=editor.numbered,
     )
 
 
