@@ -346,10 +346,8 @@ class RareEvents:
             f"{self._target} sent what is no binlog event (behind {self._place()}); it is read again"
         )
 
-    def out_of_order(self) -> SourceUnreachableError:
-        return SourceUnreachableError(
-            f"{self._target} began a transaction behind its own position ({self._place()}); the binlog is opened again"
-        )
+    def out_of_order(self, what: str = "a transaction behind its own position") -> SourceUnreachableError:
+        return SourceUnreachableError(f"{self._target} sent {what} ({self._place()}); the binlog is opened again")
 
 
 def _is_of_temporary_table(statement: str, flags: int) -> bool:

@@ -184,6 +184,8 @@ class BinlogStream:
 
         If the arena is full of one open transaction, return a part of it. A chunk for a table definition may have no
         rows.
+
+        :raises SourceError: the binlog's events are in an impossible order.
         """
         state, arena = self._state, self._arena
         is_complete = bool(state[txn.DONE_ROWS] > 0) or self._has_ddl
@@ -222,6 +224,8 @@ class BinlogStream:
     def _describe_cut(self, rows: int, *, is_complete: bool) -> LogChunk:
         arena = self._arena
         ddl = self._rare.take_ddl(self.resolved_ts) if is_complete else ()
+        if not (rows or ddl):  # a definition whose transaction has not ended, though none is open
+            raise self._rare.out_of_order("a schema change outside of a transaction")
         times = [Ts(int(arena.rows[row, COMMIT_TS])) for row in (0, rows - 1)] if rows else []
         times += [record.ts for record in ddl]
         return LogChunk(

@@ -128,6 +128,7 @@ def streamed(age: str, path: Path) -> bytes:
 
 @pytest.mark.parametrize("age", AGES)
 @RUNS
+@example(changes=[(0.439453125, 127), (0.21484375, 1)])
 @given(changes=edits)
 def test_a_damaged_stream_ends_with_an_error_and_rows_with_theirs(
     tmp_path: Path, age: str, changes: list[Edit]
