@@ -6,7 +6,7 @@ are constants; and every operation stands in parentheses. So a condition cannot 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Final
 
 from sqlglot import exp
@@ -71,7 +71,7 @@ class _Writer:
             case exp.Column():
                 return self.words.identifier(self._name(node.name))
             case exp.Literal():
-                return self.words.literal(str(node.this)) if node.is_string else self._number(str(node.this))
+                return self.words.literal(str(node.this)) if node.is_string else format(Decimal(str(node.this)), "f")
             case exp.Boolean():
                 return "TRUE" if node.this else "FALSE"
             case exp.Null():
@@ -106,9 +106,3 @@ class _Writer:
         if len(near) != 1:
             raise FilterError(f"the expression {self.expression.text!r} names {written!r}: there is no such column")
         return near[0]
-
-    def _number(self, text: str) -> str:
-        try:
-            return format(Decimal(text), "f")
-        except InvalidOperation:
-            raise FilterError(f"the expression {self.expression.text!r} has {text!r}, which is no number") from None

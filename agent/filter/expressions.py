@@ -7,7 +7,7 @@ is parsed, never while rows flow.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +25,11 @@ Mask = npt.NDArray[np.bool_]
 #: each level takes a few stack frames, both when parsing and when evaluating
 _DEPTH_MAX: Final = 100
 _LENGTH_MAX: Final = 20_000
+_INT64_MAX: Final = 2**63 - 1
+#: of a decimal in Arrow; longer numbers are floats
+_DECIMAL_DIGITS_MAX: Final = 76
+#: of a double
+_EXPONENT_MAX: Final = 308
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +105,19 @@ def _refuse_unknown(tree: exp.Expr, text: str) -> None:
         if type(node) not in _KNOWN:
             what = node.sql(dialect="mysql")
             raise FilterError(f"the expression {text!r} uses {what!r}, which is not supported; see docs/operating.md")
+        if isinstance(node, exp.Literal) and not node.is_string and not _is_number(str(node.this)):
+            raise FilterError(
+                f"the expression {text[:80]!r} has {str(node.this)[:20]!r}, which is no number up to 1e{_EXPONENT_MAX}"
+            )
         if isinstance(node, exp.Column) and node.table:
             raise FilterError(f"the expression {text!r} names {node.sql()!r}; write columns without a table's name")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return abs(Decimal(text).adjusted()) <= _EXPONENT_MAX
+    except InvalidOperation:
+        return False
 
 
 def _evaluate(node: exp.Expr, rows: pa.RecordBatch) -> Any:
@@ -161,7 +177,12 @@ def _literal(node: exp.Literal) -> pa.Scalar:
     if node.is_string:
         return pa.scalar(str(node.this))
     text = str(node.this)
-    return pa.scalar(int(text)) if text.isdigit() else pa.scalar(Decimal(text))
+    if text.isdigit() and int(text) <= _INT64_MAX:
+        return pa.scalar(int(text))
+    number = Decimal(text)
+    digits, exponent = len(number.as_tuple().digits), int(number.as_tuple().exponent)
+    fits = max(digits + exponent, digits, -exponent) <= _DECIMAL_DIGITS_MAX
+    return pa.scalar(number if fits else float(text))
 
 
 def _text(node: exp.Expr) -> str:
@@ -210,8 +231,20 @@ def _compared(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda left, right: function(*_alike(left, right))
 
 
+def _arithmetic(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """As in SQL, integers are added up as wide ones, however narrow their columns are."""
+    return lambda left, right: function(_widened(left), _widened(right))
+
+
+def _widened(value: Any) -> Any:
+    if pa.types.is_uint64(value.type):
+        return value.cast(pa.decimal128(20, 0))
+    return value.cast(pa.int64()) if pa.types.is_integer(value.type) else value
+
+
 def _modulo(left: Any, right: Any) -> Any:
-    """Return the remainder with the dividend's sign, as in SQL."""
+    """Return the remainder with the dividend's sign, NULL for a divisor of 0, as in MySQL."""
+    right = pc.if_else(pc.equal(right, 0), pa.scalar(None, right.type), right)
     quotient = pc.divide(left, right)
     if pa.types.is_floating(quotient.type) or pa.types.is_decimal(quotient.type):
         quotient = pc.trunc(quotient)
@@ -231,10 +264,10 @@ _BINARY: Final[dict[type[exp.Expr], Callable[[Any, Any], Any]]] = {
     exp.GTE: _compared(pc.greater_equal),
     exp.LT: _compared(pc.less),
     exp.LTE: _compared(pc.less_equal),
-    exp.Add: pc.add,
-    exp.Sub: pc.subtract,
-    exp.Mul: pc.multiply,
-    exp.Mod: _modulo,
+    exp.Add: _arithmetic(pc.add_checked),
+    exp.Sub: _arithmetic(pc.subtract_checked),
+    exp.Mul: _arithmetic(pc.multiply_checked),
+    exp.Mod: _arithmetic(_modulo),
 }
 _FUNCTIONS: Final[dict[type[exp.Expr], Callable[[Any], Any]]] = {
     exp.Lower: pc.utf8_lower,

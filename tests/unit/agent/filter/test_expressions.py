@@ -83,3 +83,44 @@ def test_what_does_not_fit_the_columns_is_one_line(text: str) -> None:
         parse(text).matches(ROWS)
     assert "\n" not in str(caught.value)
     assert repr(text) in str(caught.value)
+
+
+LARGEST = pa.RecordBatch.from_pydict(
+    {
+        "u64": pa.array([1, 2**64 - 1], pa.uint64()),
+        "u8": pa.array([200, 100], pa.uint8()),
+        "i64": pa.array([-(2**63), 2**63 - 1], pa.int64()),
+        "f64": pa.array([1e-9, 1.5e300], pa.float64()),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"u64 = {2**64 - 1}", [0, 1]),
+        (f"u64 < {2**70}", [1, 1]),
+        ("u64 + 1 > u64", [1, 1]),
+        ("u8 + u8 > 255", [1, 0]),
+        ("u8 - 150 < 0", [0, 1]),
+        ("u8 * 2 = 400", [1, 0]),
+        (f"i64 > {10**40}", [0, 0]),
+        ("f64 > 1e300", [0, 1]),
+        ("f64 < 1e-8", [1, 0]),
+        ("u8 % 7 = 4", [1, 0]),
+        ("u8 % (u8 - 200) = 0", [0, 1]),
+    ],
+)
+def test_large_numbers_and_sums_of_narrow_columns(text: str, expected: list[int]) -> None:
+    assert parse(text).matches(LARGEST).tolist() == [bool(one) for one in expected]
+
+
+def test_a_sum_that_no_integer_holds_is_refused() -> None:
+    with pytest.raises(FilterError, match="overflow"):
+        parse("i64 + 1 > 0").matches(LARGEST)
+
+
+@pytest.mark.parametrize("number", ["1e309", "1e99999999", "1e-400", "9" * 400])
+def test_numbers_that_no_column_has_are_refused(number: str) -> None:
+    with pytest.raises(FilterError, match="is no number up to 1e308"):
+        parse(f"id = {number}")
