@@ -88,7 +88,10 @@ class Process:
 
     @property
     def is_stopped(self) -> bool:
-        return self.is_running and psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+        try:
+            return self.is_running and psutil.Process(self.pid).status() == psutil.STATUS_STOPPED
+        except psutil.NoSuchProcess:  # another thread has just ended it
+            return False
 
     @property
     def has_fallen(self) -> bool:
