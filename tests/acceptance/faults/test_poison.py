@@ -38,6 +38,8 @@ class Poison:
         self._kind = kind
         self._http = httpx.Client(base_url=f"{bed.etcd.url}/v3/kv", timeout=5.0, trust_env=False)
         self._addresses: dict[str, str] = {}
+        #: captures, whose notes stay until their leases are over
+        self._struck: set[str] = set()
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -68,7 +70,9 @@ class Poison:
         self._addresses |= {key: json.loads(value)["address"] for key, value in captures.items()}
         for capture in self.at_work():
             process = next((one for one in self._bed.processes if one.address == self._addresses.get(capture)), None)
-            if capture in captures and process is not None and process.is_running:
+            is_present = capture in captures and capture not in self._struck
+            if is_present and process is not None and process.is_running:
+                self._struck.add(capture)
                 self._bed.kill(process)
                 self.ended.append(process)
 
