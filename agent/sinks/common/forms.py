@@ -1,10 +1,12 @@
-"""Forms: how a sink represents the values of source columns. What is common to sinks is told it by this."""
+"""Forms: a sink's representation of source columns, for code that all sinks share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+
+from agent.errors import RESYNC, TableHeldError
 
 #: ``pa.Array`` or ``pa.ChunkedArray``
 Column = Any
@@ -38,3 +40,21 @@ def plain_type(arrow: pa.DataType) -> pa.DataType:
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
         return pa.list_(plain_type(arrow.value_type))
     return arrow
+
+
+def missing_fields(stored: pa.Schema, wanted: pa.Schema, *, table: str) -> list[pa.Field]:
+    """Return the columns of ``wanted`` that the table lacks.
+
+    :raises TableHeldError: a column is stored with another type.
+    """
+    missing = []
+    for item in wanted:
+        at = stored.get_field_index(item.name)
+        if at < 0:
+            missing.append(item)
+        elif plain_type(stored.field(at).type) != plain_type(item.type):
+            raise TableHeldError(
+                f"column {item.name} of {table} is {stored.field(at).type} in the sink and {item.type} in the source; "
+                f"{RESYNC}"
+            )
+    return missing

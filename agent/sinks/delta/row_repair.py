@@ -18,6 +18,7 @@ from agent.errors import SinkFencedError
 from agent.ports.sink import FeedContext, FlushTask, RowRepair
 from agent.rows.fold import net_changes
 from agent.sinks.common import changelog
+from agent.sinks.common.span_records import refuse_retired
 from agent.sinks.delta.table import commit, disk
 from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table import place as delta_table
@@ -48,7 +49,7 @@ def repair(place: TablePlace, owner: TableOwner, order: RowRepair) -> None:
 def _refuse_past(table: DeltaTable, changefeed: str, order: RowRepair) -> None:
     for span in order.spans:
         recorded = delta_table.committed_ts(table, changefeed, span)
-        delta_table.refuse_retired(recorded, order.table, span)
+        refuse_retired(recorded, order.table, span)
         if recorded is None or recorded > order.ts:
             raise SinkFencedError(
                 f"the sink records {recorded} for span {span} of {order.table.schema_name}.{order.table.name}, and the "

@@ -13,11 +13,10 @@ A result without error that is not ``committed`` after ``commit`` had nothing to
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import chain, groupby
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
 from deltalake import CommitProperties, Schema
 from deltalake.exceptions import DeltaError
@@ -36,12 +35,15 @@ from agent.ports.sink import (
     TableCopy,
     Visible,
 )
-from agent.rows.changes import INSERT, TRUNCATE, Changes
+from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import SchemaChange
 from agent.rows.unify import after_truncate
 from agent.sinks.common import changelog
-from agent.sinks.common.side_by_side import side_by_side
+from agent.sinks.common.commits import Work, commit_results, table_by_table
+from agent.sinks.common.flush_rows import Seen, refuse_unless_inserts
+from agent.sinks.common.forms import missing_fields
+from agent.sinks.common.span_records import RETIRED, refuse_retired
 from agent.sinks.delta import read, row_repair
 from agent.sinks.delta.alter import repartition, replacement
 from agent.sinks.delta.alter.alter import Alterer
@@ -124,7 +126,7 @@ class DeltaSink:
         if opened is None:
             return None
         recorded = delta_table.committed_ts(opened, self._owner.changefeed, span)
-        delta_table.refuse_retired(recorded, table, span)
+        refuse_retired(recorded, table, span)
         if recorded is not None:
             history.check(place, opened)
         return recorded
@@ -133,7 +135,7 @@ class DeltaSink:
         """Version and records are of one snapshot of the table's log."""
         opened = self.place(table).opened()
         recorded = (delta_table.committed_ts(opened, self._owner.changefeed, span) for span in spans)
-        known = (ts for ts in recorded if ts is not None and ts != delta_table.RETIRED)
+        known = (ts for ts in recorded if ts is not None and ts != RETIRED)
         return Visible(str(opened.version()), max(known, default=Ts(0)))
 
     def repartition(self, table: TableRecord, order: SpanRepartition) -> Ts:
@@ -183,7 +185,7 @@ class DeltaSink:
         columns = delta_schema.delta_schema(arrow, is_changelog=self._is_changelog)
         for text in dict.fromkeys(file.schema for file in staged):
             found = delta_table.to_arrow(Schema.from_json(text))
-            missing = delta_schema.missing_fields(columns, found, table=schema.qualified_name)
+            missing = missing_fields(columns, found, table=schema.qualified_name)
             columns = pa.schema([*columns, *missing])
         _refuse_lost(place, staged)
         return columns, staged
@@ -215,7 +217,7 @@ class DeltaSink:
                 "this one begins when that one is renamed or dropped, or when what lies there is moved away"
             )
         if recorded != table.start_ts:
-            position = "is split" if recorded == delta_table.RETIRED else f"is at {recorded}"
+            position = "is split" if recorded == RETIRED else f"is at {recorded}"
             raise TableForeignError(
                 f"{place} holds a table that an earlier changefeed {self._owner.changefeed!r} loaded (it {position}, "
                 f"this one starts at {table.start_ts}); remove it or choose another sink directory"
@@ -276,12 +278,12 @@ class DeltaSink:
 
     def _write_files(self, place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
         """Write this task's rows as files for ``commit``, one per schema of the changes."""
-        seen = _Seen()
+        seen = Seen()
         parts, files = seen.counted(changes), []
         if not self._is_changelog:
             rest, is_truncate = after_truncate(list(parts))
             files += [TRUNCATION] if is_truncate else []
-            _refuse_unless_inserts(rest)
+            refuse_unless_inserts(rest)
             parts = iter(rest)
         for _, group in groupby(parts, lambda part: part.after.schema):
             tables: Iterator[pa.Table] = (self._rows(part, task) for part in group)
@@ -307,38 +309,14 @@ class DeltaSink:
         return delta_schema.delta_table(pa.Table.from_batches([part.after]))
 
     def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> list[FlushResult]:
-        done = list(results)
-        at: dict[TableRecord, list[int]] = {}
-        for index, task in enumerate(tasks):
-            at.setdefault(task.table, []).append(index)
-
-        def settle(table: TableRecord) -> list[FlushResult]:
+        def settle(table: TableRecord, work: list[Work]) -> list[FlushResult]:
             place = self.place(table)
-            settled = delta_commit.commit_results(place, [(tasks[index], done[index]) for index in at[table]])
+            settled = commit_results(work, partial(delta_commit.commit_work, place))
             if any(result.committed for result in settled):  # keep what an operator may need to repair it
                 upkeep.begin_if_due(place, retention_s=self._retention_s)
             return settled
 
-        for table, settled in zip(at, side_by_side(settle, list(at)), strict=True):
-            for index, result in zip(at[table], settled, strict=True):
-                done[index] = result
-        return done
-
-
-@dataclass(slots=True)
-class _Seen:
-    """Statistics of the changes that passed through ``counted``."""
-
-    rows: int = 0
-    commit_time: float = 0.0
-
-    def counted(self, changes: Iterable[Changes]) -> Iterator[Changes]:
-        for part in changes:
-            if len(part):
-                self.rows += len(part)
-                self.commit_time = max(self.commit_time, part.commit_time)
-                yield part
-            del part  # free it before the next ones are read
+        return table_by_table(tasks, results, settle)
 
 
 def _refuse_lost(place: TablePlace, files: Sequence[DataFile]) -> None:
@@ -348,12 +326,3 @@ def _refuse_lost(place: TablePlace, files: Sequence[DataFile]) -> None:
     if place.is_away():
         raise away_error(place)
     raise TableHeldError(f"rows that were staged in {place} were removed; {RESYNC}")
-
-
-def _refuse_unless_inserts(parts: Sequence[Changes]) -> None:
-    for part in parts:
-        if not np.isin(part.op, (INSERT, TRUNCATE)).all():
-            raise TableHeldError(
-                f"{part.schema.qualified_name} has no key, and a row of it was updated or deleted; "
-                "give it a primary key, or replicate it in changelog mode"
-            )

@@ -19,6 +19,7 @@ from agent.errors import TableForeignError
 from agent.ports.sink import StagedFile
 from agent.rows.schema import TableSchema
 from agent.sinks.common import changelog
+from agent.sinks.common.span_records import RETIRED
 from agent.sinks.iceberg.table import commit, compact, files, fit
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.commit import Step
@@ -27,7 +28,7 @@ from agent.sinks.iceberg.table.files import TableFile
 from agent.sinks.iceberg.table.io import LakeFileIO
 from agent.sinks.iceberg.table.lake import TablePlace
 from agent.sinks.iceberg.table.schema import FORMS
-from agent.sinks.iceberg.table.state import OWNER, RETIRED, State, TableOwner
+from agent.sinks.iceberg.table.state import OWNER, State, TableOwner
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import TableRecord
 

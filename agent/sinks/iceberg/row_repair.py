@@ -15,12 +15,13 @@ from agent.errors import SinkFencedError
 from agent.ports.sink import FeedContext, FlushTask, RowRepair
 from agent.rows.fold import net_changes
 from agent.sinks.common import changelog
+from agent.sinks.common.span_records import refuse_retired
 from agent.sinks.iceberg.append import append_files
 from agent.sinks.iceberg.table import commit, compact, files
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.lake import TablePlace
 from agent.sinks.iceberg.table.schema import FORMS
-from agent.sinks.iceberg.table.state import State, TableOwner, refuse_retired
+from agent.sinks.iceberg.table.state import State, TableOwner
 from agent.sinks.iceberg.upsert import merge
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import SinkMode

@@ -12,6 +12,7 @@ A result without error that is not ``committed`` after ``commit`` had nothing to
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -31,7 +32,8 @@ from agent.ports.sink import (
 from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import SchemaChange
-from agent.sinks.common.side_by_side import side_by_side
+from agent.sinks.common.commits import Work, commit_results, table_by_table
+from agent.sinks.common.span_records import RETIRED, refuse_retired
 from agent.sinks.iceberg import append, expiry, load, read, row_repair
 from agent.sinks.iceberg.alter import repartition, replacement
 from agent.sinks.iceberg.alter.alter import Alterer
@@ -39,7 +41,7 @@ from agent.sinks.iceberg.options import CAPABILITIES, IcebergOptions
 from agent.sinks.iceberg.table.files import TableFile
 from agent.sinks.iceberg.table.lake import Lake, TablePlace
 from agent.sinks.iceberg.table.schema import FORMS
-from agent.sinks.iceberg.table.state import RETIRED, State, TableOwner, check_history, refuse_retired
+from agent.sinks.iceberg.table.state import State, TableOwner, check_history
 from agent.sinks.iceberg.upsert import merge
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import TableRecord
@@ -140,22 +142,14 @@ class IcebergSink:
         return append.write(place, task, changes, is_changelog=self._owner.is_changelog)
 
     def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> list[FlushResult]:
-        done = list(results)
-        at: dict[TableRecord, list[int]] = {}
-        for index, task in enumerate(tasks):
-            at.setdefault(task.table, []).append(index)
-
-        def settle(table: TableRecord) -> list[FlushResult]:
+        def settle(table: TableRecord, work: list[Work]) -> list[FlushResult]:
             place = self.place(table)
-            settled = append.commit_results(place, [(tasks[index], done[index]) for index in at[table]])
+            settled = commit_results(work, partial(append.commit_work, place))
             if any(result.committed for result in settled):
                 expiry.expire_if_due(place, retention_s=self._retention_s)
             return settled
 
-        for table, settled in zip(at, side_by_side(settle, list(at)), strict=True):
-            for index, result in zip(at[table], settled, strict=True):
-                done[index] = result
-        return done
+        return table_by_table(tasks, results, settle)
 
 
 def _parsed(files: Sequence[StagedFile]) -> list[TableFile]:

@@ -19,6 +19,7 @@ from deltalake import DeltaTable, Schema
 from agent.errors import CopyBehindError, SinkFencedError, TableForeignError
 from agent.ports.sink import TableCopy
 from agent.sinks.common.changelog import truncate_row
+from agent.sinks.common.span_records import RETIRED
 from agent.sinks.delta.alter import steps
 from agent.sinks.delta.table import commit, disk
 from agent.sinks.delta.table import files as delta_files
@@ -83,7 +84,7 @@ def is_replaced(table: DeltaTable, place: TablePlace, order: Replacement) -> boo
         return True
     found = (delta_table.committed_ts(table, changefeed, span) for span in order.copy.spans)
     recorded = [ts for ts in found if ts is not None]
-    known = [ts for ts in recorded if ts != delta_table.RETIRED]
+    known = [ts for ts in recorded if ts != RETIRED]
     if max(known, default=0) > order.ts:
         raise CopyBehindError(f"{place} is at {max(known)}, and the copy of {order.name} is of {order.ts}")
     if not recorded and steps.dropped_ts(table) is None:

@@ -19,20 +19,16 @@ from uuid import uuid4
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import Schema
 from deltalake.transaction import AddAction
 
 from agent import host_cache
+from agent.sinks.common import row_groups
 from agent.sinks.delta.table import disk
 from agent.sinks.delta.table.errors import storage_error
 from agent.sinks.delta.table.place import TablePlace
 
-_ROW_GROUP_ROWS = 131_072
-_ROW_GROUP_BYTES = 16 << 20
-_SAMPLE_ROWS = 1_000
-_TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 #: number of columns with statistics, as Delta's default; longer texts than this have none
 _STATS_COLUMNS_MAX = 32
 _STATS_TEXT_MAX = 64
@@ -79,18 +75,18 @@ def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema:
 
     :raises SinkError: the storage fails.
     """
-    groups = _row_groups(tables)
+    groups = row_groups.row_groups(tables)
     first = next(groups, None)
     if first is None:
         return None
     metadata: list[Any] = []
     try:
         with _opened(place, name) as file:
-            with _writing(file, schema, _repetitive(first), metadata) as writer:
-                writer.write_table(first, row_group_size=_ROW_GROUP_ROWS)
+            with _writing(file, schema, row_groups.repetitive(first), metadata) as writer:
+                writer.write_table(first, row_group_size=row_groups.ROWS_MAX)
                 del first  # free what is written while the next is made
                 for table in groups:
-                    writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
+                    writer.write_table(table, row_group_size=row_groups.ROWS_MAX)
                     del table
             size = file.tell()
     except OSError as error:
@@ -166,35 +162,7 @@ def read_file(
 def _batch_rows(metadata: Any) -> int:
     """Return a number of rows that is about as large as one of our row groups."""
     size = sum(metadata.row_group(group).total_byte_size for group in range(metadata.num_row_groups))
-    return int(min(_ROW_GROUP_ROWS, max(metadata.num_rows * _ROW_GROUP_BYTES // max(size, 1), 1_000)))
-
-
-def _repetitive(table: pa.Table) -> list[str]:
-    """Return the columns that benefit from a dictionary, which is wasted if nearly every value is different."""
-    sample = table.slice(0, _SAMPLE_ROWS)
-    counted = [item.name for item in table.schema if _is_counted(item.type)]
-    return [name for name in counted if 2 * pc.count_distinct(sample.column(name)).as_py() <= sample.num_rows]
-
-
-def _is_counted(arrow: pa.DataType) -> bool:
-    return bool(pa.types.is_primitive(arrow) or pa.types.is_decimal(arrow) or arrow in _TEXTS)
-
-
-def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Join small pieces, so that row groups are worthwhile."""
-    waiting: list[pa.Table] = []
-    rows = size = 0
-    for table in tables:
-        if table.num_rows:
-            waiting.append(table)
-            rows, size = rows + table.num_rows, size + table.nbytes
-        del table
-        if rows >= _ROW_GROUP_ROWS or size >= _ROW_GROUP_BYTES:
-            group, waiting, rows, size = pa.concat_tables(waiting), [], 0, 0
-            yield group
-            del group
-    if waiting:
-        yield pa.concat_tables(waiting)
+    return int(min(row_groups.ROWS_MAX, max(metadata.num_rows * row_groups.BYTES_MAX // max(size, 1), 1_000)))
 
 
 @contextmanager

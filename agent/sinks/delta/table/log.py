@@ -25,9 +25,9 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from agent import host_cache
+from agent.sinks.common.forms import missing_fields
 from agent.sinks.delta.table import disk, history
 from agent.sinks.delta.table import place as delta_table
-from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.commits import Action, commits_of
 from agent.sinks.delta.table.history import Commit
 from agent.sinks.delta.table.place import SEEN, TablePlace
@@ -136,7 +136,7 @@ class TableLog:
         """
         if schema not in self._fitting:
             stored, wanted = (delta_table.to_arrow(item) for item in (self.schema(), Schema.from_json(schema)))
-            if delta_schema.missing_fields(stored, wanted, table=name):
+            if missing_fields(stored, wanted, table=name):
                 return False
             self._fitting.add(schema)
         return True

@@ -20,13 +20,14 @@ from deltalake.fs import DeltaStorageHandler
 from pyarrow import fs
 
 from agent import host_cache
-from agent.errors import RESYNC, SinkFencedError, TableForeignError
+from agent.errors import RESYNC, TableForeignError
 from agent.object_store import ObjectStore
 from agent.ports.sink import FlushTask
+from agent.sinks.common import span_records
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.errors import MARK, away_error, storage_errors
-from reactor.ids import MAX_TS, TableSpan, Ts
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.ids import TableSpan, Ts
+from reactor.records.changefeed import SinkMode
 
 #: our key in a table's description, and prefix of its records' names
 OWNER = "weir"
@@ -35,8 +36,6 @@ SEEN = f"{OWNER}/seen"
 _MARK_TEXT = b"Weir writes the tables below. Without this file the directory is taken for one whose mount has gone.\n"
 #: sinks' directories that this process has seen, with their devices
 _seen: dict[str, int] = {}
-#: the record of a span that its table no longer has: no writer ever reaches this Ts
-RETIRED = MAX_TS
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,40 +203,8 @@ def committed_ts(table: Records, changefeed: str, span: TableSpan) -> Ts | None:
 
 
 def is_written(table: Records, task: FlushTask) -> bool:
-    """Return whether the table already records the task's end: written by an earlier attempt whose answer was lost.
-
-    :raises SinkFencedError: the record is past the task's begin, and not its end.
-    :raises TableForeignError: there is no record, or one that is behind what was written.
-    """
-    recorded = committed_ts(table, task.feed.changefeed, task.span)
-    refuse_retired(recorded, task.table, task.span)
-    name = f"{task.table.schema_name}.{task.table.name}"
-    if recorded is None:
-        raise TableForeignError(
-            f"the sink has no record of {name}: its table was replaced; bring it back with its history and resume the "
-            f"changefeed, or move it away: {RESYNC}"
-        )
-    if recorded == task.to_ts:
-        return True
-    if recorded < task.from_ts:
-        raise TableForeignError(
-            f"the sink's table {name} was set back: it records {recorded}, and {task.from_ts} was written; bring the "
-            "newer one back and resume the changefeed, or pause it, and rewind it to a Ts that is not past the record"
-        )
-    if recorded != task.from_ts:
-        raise SinkFencedError(
-            f"the sink records {recorded} for span {task.span} of {name}, "
-            f"this writer expects {task.from_ts}: it is stale and stops"
-        )
-    return False
-
-
-def refuse_retired(recorded: Ts | None, table: TableRecord, span: TableSpan) -> None:
-    """:raises SinkFencedError: the table has other spans."""
-    if recorded == RETIRED:
-        raise SinkFencedError(
-            f"{table.schema_name}.{table.name} has other spans than {span}: this writer is stale and stops"
-        )
+    """See ``span_records.is_written``."""
+    return span_records.is_written(committed_ts(table, task.feed.changefeed, task.span), task)
 
 
 def record_properties(changefeed: str, span: TableSpan, ts: Ts) -> CommitProperties:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.errors import RESYNC, TableHeldError
+from agent.errors import TableHeldError
 from agent.sinks.common import changelog, forms
 from agent.sinks.common.forms import Forms
 
@@ -82,21 +82,3 @@ def _source_column(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_time(wanted):
         column = pc.binary_join_element_wise(pa.scalar("1970-01-01 "), column, "").cast(pa.timestamp("us"))
     return column.cast(wanted)
-
-
-def missing_fields(stored: pa.Schema, wanted: pa.Schema, *, table: str) -> Sequence[pa.Field]:
-    """Return the columns of ``wanted`` that the table lacks.
-
-    :raises TableHeldError: a column is stored with another type.
-    """
-    missing = []
-    for item in wanted:
-        at = stored.get_field_index(item.name)
-        if at < 0:
-            missing.append(item)
-        elif plain_type(stored.field(at).type) != plain_type(item.type):
-            raise TableHeldError(
-                f"column {item.name} of {table} is {stored.field(at).type} in the sink and {item.type} in the source; "
-                f"{RESYNC}"
-            )
-    return missing

@@ -13,12 +13,13 @@ from pyiceberg.table import Table
 
 from agent.errors import TableHeldError
 from agent.rows.schema_change import SchemaChange
+from agent.sinks.common.span_records import RETIRED
 from agent.sinks.iceberg import load
 from agent.sinks.iceberg.alter import columns
 from agent.sinks.iceberg.table import commit
 from agent.sinks.iceberg.table.commit import Step
 from agent.sinks.iceberg.table.lake import Lake, TablePlace
-from agent.sinks.iceberg.table.state import RETIRED, State, TableOwner
+from agent.sinks.iceberg.table.state import State, TableOwner
 from reactor.ids import Ts
 from reactor.records.changefeed import SchemaChangeKind, TableRecord
 

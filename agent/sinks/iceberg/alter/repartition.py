@@ -11,10 +11,11 @@ from pyiceberg.table import Table
 
 from agent.errors import RESYNC, SinkFencedError, TableHeldError
 from agent.ports.sink import SpanRepartition
+from agent.sinks.common.span_records import RETIRED
 from agent.sinks.iceberg.table import commit
 from agent.sinks.iceberg.table.commit import Step
 from agent.sinks.iceberg.table.lake import TablePlace
-from agent.sinks.iceberg.table.state import RETIRED, State
+from agent.sinks.iceberg.table.state import State
 from reactor.ids import Ts
 from reactor.records.changefeed import TableRecord
 

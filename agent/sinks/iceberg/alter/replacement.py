@@ -18,13 +18,14 @@ from pyiceberg.table import Table
 from agent.errors import CopyBehindError, CopyLostError, SinkFencedError, TableForeignError
 from agent.ports.sink import TableCopy
 from agent.sinks.common.changelog import truncate_row
+from agent.sinks.common.span_records import RETIRED
 from agent.sinks.iceberg import load
 from agent.sinks.iceberg.table import commit, compact, files, fit, manifests
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.commit import Step
 from agent.sinks.iceberg.table.files import TableFile
 from agent.sinks.iceberg.table.lake import TablePlace
-from agent.sinks.iceberg.table.state import RETIRED, State, TableOwner
+from agent.sinks.iceberg.table.state import State, TableOwner
 
 
 def replace(place: TablePlace, owner: TableOwner, copy: TableCopy, staged: Sequence[TableFile]) -> None:

@@ -25,19 +25,16 @@ from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
 from pyiceberg.types import DecimalType, NestedField, PrimitiveType, StringType
 
+from agent.sinks.common import row_groups
 from agent.sinks.iceberg.table import io as files_io
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.errors import storage_errors
 
 #: bytes in memory of the rows of one file
 FILE_BYTES: Final = 128 << 20
-_ROW_GROUP_ROWS = 131_072
-_ROW_GROUP_BYTES = 16 << 20
-_SAMPLE_ROWS = 1_000
 #: number of columns with bounds, and characters of a text's
 _BOUNDS_MAX = 32
 _BOUND_CHARS = 64
-_TEXTS = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 #: the columns of position deletes, with the ids that Iceberg gives them
 PATH_ID: Final = 2147483546
 POSITION_ID: Final = 2147483545
@@ -188,7 +185,7 @@ def write_files(
     :raises SinkError: the storage fails.
     """
     arrow = iceberg_schema.file_schema(schema)
-    rest = _row_groups(tables)
+    rest = row_groups.row_groups(tables)
     for first in rest:
         path = f"{directory}/{label}-{uuid4().hex[:12]}.parquet"
         statistics, rows = Statistics(schema), 0
@@ -221,11 +218,11 @@ def write_parquet(io: FileIO, path: str, tables: Iterable[pa.Table], schema: pa.
                 schema,
                 compression="zstd",
                 compression_level=1,
-                use_dictionary=_repetitive(first),
+                use_dictionary=row_groups.repetitive(first),
                 store_schema=False,
             ) as writer:
                 for table in chain([first], groups):
-                    writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
+                    writer.write_table(table, row_group_size=row_groups.ROWS_MAX)
                     rows += table.num_rows
             size = stream.tell()
             stream.close()
@@ -255,31 +252,3 @@ def _up_to(size: int, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield table
         if size <= 0:
             return
-
-
-def _row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Join small pieces, so that row groups are worthwhile."""
-    waiting: list[pa.Table] = []
-    rows = size = 0
-    for table in tables:
-        if table.num_rows:
-            waiting.append(table)
-            rows, size = rows + table.num_rows, size + table.nbytes
-        del table
-        if rows >= _ROW_GROUP_ROWS or size >= _ROW_GROUP_BYTES:
-            group, waiting, rows, size = pa.concat_tables(waiting), [], 0, 0
-            yield group
-            del group
-    if waiting:
-        yield pa.concat_tables(waiting)
-
-
-def _repetitive(table: pa.Table) -> list[str]:
-    """Return the columns that benefit from a dictionary, which is wasted if nearly every value is different."""
-    sample = table.slice(0, _SAMPLE_ROWS)
-    counted = [item.name for item in table.schema if _is_counted(item.type)]
-    return [name for name in counted if 2 * pc.count_distinct(sample.column(name)).as_py() <= sample.num_rows]
-
-
-def _is_counted(arrow: pa.DataType) -> bool:
-    return bool(pa.types.is_primitive(arrow) or pa.types.is_decimal(arrow) or arrow in _TEXTS)

@@ -13,7 +13,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import ListType, NestedField
 
-from agent.sinks.common.forms import plain_type
+from agent.sinks.common.forms import missing_fields, plain_type
 from agent.sinks.iceberg.table import compact, files, rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.files import TableFile
@@ -33,7 +33,7 @@ def joined(columns: pa.Schema, staged: Sequence[TableFile], *, name: str) -> pa.
     """As ``widened``, for the columns of a table to be."""
     for text in dict.fromkeys(file.columns for file in staged if file.columns):
         found = iceberg_schema.arrow_schema(Schema.model_validate_json(text))
-        columns = pa.schema([*columns, *iceberg_schema.missing_fields(columns, found, table=name)])
+        columns = pa.schema([*columns, *missing_fields(columns, found, table=name)])
     iceberg_schema.refuse_alike(columns.names, table=name)
     return columns
 

@@ -30,7 +30,7 @@ from pyiceberg.types import (
     TimeType,
 )
 
-from agent.errors import RESYNC, TableHeldError
+from agent.errors import TableHeldError
 from agent.sinks.common import changelog
 from agent.sinks.common.forms import Column, Forms, plain_type
 
@@ -165,24 +165,6 @@ def fingerprint(schema: Schema) -> str:
     """Return a short text that differs if the columns, their ids or types do."""
     text = "\n".join(f"{field.field_id} {field.name!r} {field.field_type}" for field in schema.fields)
     return blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def missing_fields(stored: pa.Schema, wanted: pa.Schema, *, table: str) -> list[pa.Field]:
-    """Return the columns of ``wanted`` that the table lacks.
-
-    :raises TableHeldError: a column is stored with another type.
-    """
-    missing = []
-    for item in wanted:
-        at = stored.get_field_index(item.name)
-        if at < 0:
-            missing.append(item)
-        elif plain_type(stored.field(at).type) != plain_type(item.type):
-            raise TableHeldError(
-                f"column {item.name} of {table} is {stored.field(at).type} in the sink and {item.type} in the source; "
-                f"{RESYNC}"
-            )
-    return missing
 
 
 def with_columns(schema: Schema, wanted: Iterable[pa.Field], *, last_id: int) -> Schema:

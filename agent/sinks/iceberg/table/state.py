@@ -18,18 +18,17 @@ from typing import Any, Final, Self
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from agent.errors import RESYNC, SinkFencedError, TableForeignError
+from agent.errors import RESYNC, TableForeignError
 from agent.ports.sink import FlushTask
+from agent.sinks.common import span_records
 from agent.sinks.iceberg.table import schema
-from reactor.ids import MAX_TS, TableSpan, Ts
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.ids import TableSpan, Ts
+from reactor.records.changefeed import SinkMode
 
 OWNER: Final = "weir.owner"
 STATE: Final = "weir.state"
 SUMMARY_OWNER: Final = "weir.changefeed"
 SUMMARY_RECORDS: Final = "weir.records"
-#: the record of a span that its table no longer has: no writer ever reaches this Ts
-RETIRED: Final = MAX_TS
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,41 +116,8 @@ class State:
         return self.at({task.span: task.to_ts for task in tasks})
 
     def is_written(self, task: FlushTask) -> bool:
-        """Return whether the task's end is recorded: written by an earlier attempt whose answer was lost.
-
-        :raises SinkFencedError: the record is past the task's begin, and not its end.
-        :raises TableForeignError: there is no record, or one that is behind what was written.
-        """
-        recorded = self.recorded_ts(task.span)
-        refuse_retired(recorded, task.table, task.span)
-        name = f"{task.table.schema_name}.{task.table.name}"
-        if recorded is None:
-            raise TableForeignError(
-                f"the sink has no record of {name}: its table was replaced; bring it back with its history and resume "
-                f"the changefeed, or move it away: {RESYNC}"
-            )
-        if recorded == task.to_ts:
-            return True
-        if recorded < task.from_ts:
-            raise TableForeignError(
-                f"the sink's table {name} was set back: it records {recorded}, and {task.from_ts} was written; bring "
-                "the newer one back and resume the changefeed, or pause it, and rewind it to a Ts that is not past the "
-                "record"
-            )
-        if recorded != task.from_ts:
-            raise SinkFencedError(
-                f"the sink records {recorded} for span {task.span} of {name}, "
-                f"this writer expects {task.from_ts}: it is stale and stops"
-            )
-        return False
-
-
-def refuse_retired(recorded: Ts | None, table: TableRecord, span: TableSpan) -> None:
-    """:raises SinkFencedError: the table has other spans."""
-    if recorded == RETIRED:
-        raise SinkFencedError(
-            f"{table.schema_name}.{table.name} has other spans than {span}: this writer is stale and stops"
-        )
+        """See ``span_records.is_written``."""
+        return span_records.is_written(self.recorded_ts(task.span), task)
 
 
 def check_history(table: Table, place: object) -> None:

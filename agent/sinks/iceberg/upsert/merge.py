@@ -20,6 +20,7 @@ from agent.ports.sink import FlushResult, FlushTask
 from agent.rows.changes import Changes
 from agent.rows.fold import NetChanges
 from agent.rows.spans import in_span
+from agent.sinks.common.forms import missing_fields
 from agent.sinks.common.left_out import IncompleteRows, Indexes
 from agent.sinks.iceberg.table import commit, compact, files, manifests, positions, rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
@@ -221,7 +222,7 @@ def _schema(table: Table, task: FlushTask, columns: pa.Schema) -> Schema:
     """
     name = f"{task.table.schema_name}.{task.table.name}"
     known = iceberg_schema.arrow_schema(table.schema())
-    missing = iceberg_schema.missing_fields(known, FORMS.schema(columns), table=name)
+    missing = missing_fields(known, FORMS.schema(columns), table=name)
     if not missing:
         return table.schema()
     iceberg_schema.refuse_alike([*known.names, *(item.name for item in missing)], table=name)

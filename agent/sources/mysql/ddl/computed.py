@@ -1,7 +1,7 @@
 """Computed columns: finds the generated columns whose values in existing rows a statement may have changed. Pure.
 
-The server computes a generated column anew when its expression changes, or the definition of a column that it is
-computed from; no row event says so.
+The server recomputes a generated column when its expression or the definition of a column in the expression changes;
+the log has no row events for this.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from agent.sources.mysql.retyping.numbers import bounds
 from agent.sources.mysql.retyping.retyping import conversion
 from agent.sources.mysql.retyping.terms import RetypeTerms
 
-#: families of which a larger type has the same values in every expression
+#: families in which a value stays the same in every expression when its type becomes larger
 _PLAIN = frozenset({Family.WHOLE, Family.TEXT, Family.BYTES, Family.MEMBERS})
 _ZEROFILL = "zerofill"
 _REASON = "the server has computed the generated column {} anew, in rows that no event names"

@@ -72,8 +72,8 @@ class Renamed:
 class Altered:
     """``schema``: the result, under its old name. ``renames``: new column → old; ``unknown_fills``: new columns whose
     values in existing rows are unknown. ``asks_key``: only the server knows the resulting key. ``required``: columns
-    that are declared NOT NULL. ``recomputed``: columns that get an
-    expression, by which the server computes them anew; ``numbered``: those that get AUTO_INCREMENT."""
+    that are declared NOT NULL. ``recomputed``: columns that get an expression, so the server recomputes them.
+    ``numbered``: those that get AUTO_INCREMENT."""
 
     table: Name
     schema: TableSchema

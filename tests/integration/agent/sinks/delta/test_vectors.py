@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from agent.errors import SinkFencedError, SinkUriError
 from agent.rows.changes import BEFORE_KEY
 from agent.sinks import open_sink
+from agent.sinks.common import row_groups
 from agent.sinks.delta.sink import DeltaSink
-from agent.sinks.delta.table import deletion_vectors, files
+from agent.sinks.delta.table import deletion_vectors
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.upkeep import upkeep
@@ -149,7 +150,7 @@ def _never(*_: Any) -> None:
 def test_what_updates_left_out_is_looked_up_in_the_stored_row(sink: DeltaSink, monkeypatch: pytest.MonkeyPatch) -> None:
     """In several files and row groups, under what was the key, or in a file that lacks the column."""
     monkeypatch.setattr(merge, "_apply", _never)
-    monkeypatch.setattr(files, "_ROW_GROUP_ROWS", 100)
+    monkeypatch.setattr(row_groups, "ROWS_MAX", 100)
     flush(sink, task(sink, 100, 110), changes([insert(at, "n", f"big {at}") for at in range(2_000, 3_000)]))
     add_column(sink)
     wide = pa.schema([*ARROW, pa.field("late", pa.string())])

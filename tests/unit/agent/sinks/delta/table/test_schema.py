@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 from agent.errors import TableHeldError
-from agent.sinks.delta.table.schema import COMMIT_VERSION, delta_column, delta_schema, delta_type, missing_fields
+from agent.sinks.common.forms import missing_fields
+from agent.sinks.delta.table.schema import COMMIT_VERSION, delta_column, delta_schema, delta_type
 
 SAME = [
     pa.bool_(),
