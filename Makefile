@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test cover check kernels bench simulate soak fuzz matrix java mariadb mysql iproute clean
+.PHONY: help quickstart notebooks test cover check kernels bench simulate soak fuzz matrix java mariadb mysql iproute clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -30,6 +30,9 @@ help: ## what can be made
 
 quickstart: java $(if $(findstring mariadb,$(ARGS)),mariadb) ## replicate a database under load into Delta tables, here and now
 	@exec $(PYTHON) -m capture quickstart $(ARGS)
+
+notebooks: java ## run the notebooks of examples/, cell by cell
+	@$(PYTHON) -m tests.notebooks $(ARGS)
 
 test: java mariadb mysql iproute ## all tests but the long ones of make matrix
 	@$(PYTHON) -m pytest $(PARALLEL) $(ARGS)

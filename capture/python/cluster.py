@@ -14,6 +14,7 @@ import anyio
 from anyio import CapacityLimiter, to_thread
 
 from capture.api.inputs import Config
+from capture.python import live
 from capture.python.local import LocalChangefeed, LocalCluster
 from capture.python.moment import Moment
 from capture.python.table import Table
@@ -104,6 +105,21 @@ class Changefeed:
             goal.refuse_timeout(view)
             await anyio.sleep(_POLL_S)
         return view
+
+    async def watch(self, *, seconds: float | None = None, every: float = 1.0) -> ChangefeedView:
+        """As ``LocalChangefeed.watch``; other tasks of the event loop run meanwhile."""
+        live.check_interval(every)
+        widget = live.Live(self.id, seconds)
+        try:
+            while widget.show(view := await self.query(), self.local.samples):  # noqa: ASYNC110 - it polls the server
+                await anyio.sleep(every)
+        finally:
+            widget.end(self.local.view, self.local.samples)
+        return view
+
+    def plot_lag(self, axes: Any = None) -> Any:
+        """As ``LocalChangefeed.plot_lag``."""
+        return self.local.plot_lag(axes)
 
     def __repr__(self) -> str:
         return repr(self.local)

@@ -4,15 +4,16 @@ import builtins
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 from capture.api import port as views
 from capture.api.client import Client
 from capture.api.connection import Connection
 from capture.api.inputs import Config, config_of, model_of, one_of, spec_of
 from capture.errors import CaptureNotEmptyError
-from capture.python import html
+from capture.python import html, live
 from capture.python.moment import Moment
+from capture.python.samples import Samples
 from capture.python.table import Table
 from capture.python.waiting import Goal
 from reactor.records.changefeed import FeedState, Mode, SinkMode
@@ -33,11 +34,13 @@ class Host(Protocol):
 
 
 class LocalChangefeed:
-    """One changefeed. ``view``: as the last answer showed it; None before the first."""
+    """One changefeed. ``view``: as the last answer showed it; None before the first. ``samples``: lag and throughput in
+    the answers so far."""
 
     def __init__(self, connection: Connection, id: str, view: ChangefeedView | None = None) -> None:
         self.id = id
         self.view = view
+        self.samples = Samples()
         self._connection = connection
 
     def query(self) -> ChangefeedView:
@@ -186,6 +189,33 @@ class LocalChangefeed:
 
         return self._call(poll)
 
+    def watch(self, *, seconds: float | None = None, every: float = 1.0) -> ChangefeedView:
+        """Show state, lag, throughput, snapshot and held tables live in this cell: for ``seconds``, or until the cell
+        is interrupted or the changefeed has ended. ``every``: seconds between updates.
+
+        :raises ConfigError: the extra "notebook" is not installed.
+        """
+        live.check_interval(every)
+        widget = live.Live(self.id, seconds)
+        try:
+            while widget.show(view := self.query(), self.samples):
+                time.sleep(every)
+        except KeyboardInterrupt:  # how a cell is interrupted
+            if self.view is None:
+                raise
+            return self.view
+        finally:
+            widget.end(self.view, self.samples)
+        return view
+
+    def plot_lag(self, axes: Any = None) -> Any:
+        """Plot the lag that this object has seen in ``watch``, ``wait`` and ``query`` into matplotlib's ``axes`` (None:
+        new ones); return the axes.
+
+        :raises ConfigError: the extra "notebook" is not installed.
+        """
+        return live.plot_lag(self.id, self.samples, axes)
+
     def __repr__(self) -> str:
         return f"<Changefeed {self.id}{described(self.view)}>"
 
@@ -194,6 +224,7 @@ class LocalChangefeed:
 
     def _seen(self, view: ChangefeedView) -> ChangefeedView:
         self.view = view
+        self.samples.add(view)
         return view
 
     def _call(self, question: Callable[[Client], T]) -> T:

@@ -1,0 +1,38 @@
+"""Every notebook runs on a real kernel, cell by cell."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.notebooks import EXAMPLES
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(300)]
+
+
+def run(notebook: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.notebooks", str(notebook)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("notebook", EXAMPLES, ids=lambda path: path.name)
+def test_it_runs(notebook: Path) -> None:
+    done = run(notebook)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "[('public.item', True)]" in done.stdout
+    assert "ChangefeedWidget" in done.stdout
+
+
+def test_a_cell_that_fails_is_found(tmp_path: Path) -> None:
+    import nbformat
+
+    notebook = tmp_path / "failing.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 / 0")]), notebook)
+    done = run(notebook)
+    assert done.returncode == 1
+    assert "ZeroDivisionError" in done.stdout
+
+
+def test_there_are_notebooks() -> None:
+    assert EXAMPLES
