@@ -37,6 +37,8 @@ from agent.sources.mysql.ddl.parser.parse import (
     DatabaseDropped,
     Dropped,
     Edit,
+    Effort,
+    Rebuilt,
     Renamed,
     Unfollowed,
     Unparsed,
@@ -45,7 +47,7 @@ from agent.sources.mysql.ddl.replicated_tables import KnownTables
 from agent.sources.mysql.ddl.shadows import Shadow
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.dialect import DIALECT
-from agent.sources.mysql.retyping.terms import RetypeTerms
+from agent.sources.mysql.retyping.terms import STRICT, RetypeTerms
 from agent.sources.mysql.values.session import SYSTEM, Session
 from reactor.ids import Ts
 from reactor.records.changefeed import DdlRecord, TableRecord
@@ -154,6 +156,8 @@ class Interpreter:
                     self._rename(table, to, event)
             case Altered():
                 self._alter(edit, event)
+            case Rebuilt():
+                self._rebuild(edit, event)
             case Unfollowed():
                 self._unfollow(edit)
             case Unparsed():
@@ -269,7 +273,7 @@ class Interpreter:
             return
         columns = shadow.columns if shadow else by_name(table.schema, schema)
         unknown_fills = shadow.unknown_fills if shadow else columns.added
-        self._put(table, schema, shadows.limited(columns, schema), RetypeTerms(self._server.is_mariadb))
+        self._put(table, schema, shadows.limited(columns, schema), RetypeTerms(self._server.is_mariadb, copies=True))
         if doubt := self._doubt(schema, shadow, unknown_fills, table.schema):
             self._hold(name, doubt)
 
@@ -295,7 +299,7 @@ class Interpreter:
     def _alter(self, edit: Altered, event: DdlEvent) -> None:
         columns = Columns(edit.renames, edit.added, edit.fills, edit.required)
         before, computed = self._schemas().get(edit.table), lambda: self._server.computed(edit.table)
-        doubt = recomputed(before, edit, self._terms(event), computed) if before else ""
+        doubt = recomputed(before, edit, self._terms(event, edit.effort), computed) if before else ""
         if self._copies.alter(edit.table, edit.schema, columns, edit.unknown_fills):
             if doubt:
                 self._copies.doubt(edit.table, doubt)
@@ -305,11 +309,17 @@ class Interpreter:
             return
         schema = self._exact(edit.table, edit.schema, asks_key=edit.asks_key)
         assert schema is not None, "the statement has a schema"
-        self._put(table, schema, columns, replace(self._terms(event), numbered=edit.numbered))
+        self._put(table, schema, columns, replace(self._terms(event, edit.effort), numbered=edit.numbered))
         if self._known.is_empty(table.record.table_id):
             return
         if reason := _unknown_fills_reason(edit.unknown_fills) if edit.unknown_fills else doubt:
             self._hold(edit.table, reason)
+
+    def _rebuild(self, edit: Rebuilt, event: DdlEvent) -> None:
+        table, terms = self._known.by_name.get(edit.table), self._terms(event, edit.effort)
+        if terms.zeroes_dates and table is not None and table.schema is not None and not table.is_held:
+            self._changes.touch(table)
+            self._changes.put(table, Columns(), terms)
 
     def _unfollow(self, edit: Unfollowed) -> None:
         if self._is_harmless(edit.reason):
@@ -348,14 +358,15 @@ class Interpreter:
             if leaves_open:
                 self._copies.doubt(name, _unreadable(event))
         elif known is not None:
-            self._put(known, schema, columns, self._terms(event))
+            self._put(known, schema, columns, self._terms(event, edit.effort))
             if leaves_open:
                 self._hold(name, _unreadable(event))
 
-    def _terms(self, event: DdlEvent) -> RetypeTerms:
+    def _terms(self, event: DdlEvent, effort: Effort) -> RetypeTerms:
         """Return the conditions under which the statement converts values."""
         session = self._session(event)
-        return RetypeTerms(self._server.is_mariadb, session.sql_mode, session.time_zone)
+        mode = session.sql_mode & ~STRICT if effort.is_lax else session.sql_mode
+        return RetypeTerms(self._server.is_mariadb, mode, session.time_zone, copies=effort.copies)
 
     def _put(self, table: KnownTable, schema: TableSchema, columns: Columns, terms: RetypeTerms) -> None:
         self._changes.touch(table)

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from agent.rows.schema import Column
 from agent.sources.mysql.decode.types import FieldType
+from agent.sources.mysql.retyping.terms import NO_ZERO_IN_DATE
 
-_NO_ZERO_IN_DATE, _ALLOW_INVALID_DATES = 1 << 23, 1 << 25
+_ALLOW_INVALID_DATES = 1 << 25
 _MINUTE_US = 60_000_000
 _ZERO = "0000-00-00"
 
@@ -32,6 +33,13 @@ def is_impossible(values: pa.Array) -> npt.NDArray[np.bool_]:
 
 def _number(values: pa.Array, begin: int, end: int) -> npt.NDArray[np.int64]:
     return np.asarray(pc.fill_null(pc.utf8_slice_codeunits(values, begin, end).cast(pa.int64()), 0), np.int64)
+
+
+def may_become_zero(values: pa.Array, sql_mode: int | None) -> bool:
+    """Return whether a server that writes these dates anew may put the zero date for one. ``sql_mode``: None if it is
+    unknown."""
+    odd = values.filter(pa.array(is_impossible(values))).unique().to_pylist()
+    return any(sql_mode is None or not _is_allowed(text.partition(" ")[0], sql_mode) for text in odd)
 
 
 def converted(text: str, after: Column, sql_mode: int, *, is_rounded: bool) -> str:
@@ -55,7 +63,7 @@ def _is_allowed(day: str, sql_mode: int) -> bool:
     if month and number:
         # the calendar of year 4 is that of year 0
         return bool(sql_mode & _ALLOW_INVALID_DATES) or number <= monthrange(year or 4, month)[1]
-    return not sql_mode & _NO_ZERO_IN_DATE
+    return not sql_mode & NO_ZERO_IN_DATE
 
 
 def _micros(clock: str) -> int:

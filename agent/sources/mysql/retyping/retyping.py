@@ -16,15 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.errors import RESYNC, DecodeError
-from agent.rows.schema import Column, TableSchema
+from agent.rows.schema import Column, TableSchema, ZeroDates
 from agent.rows.schema_change import Conversion, Convert, Exact, Refused
 from agent.sources.mysql.decode import types
 from agent.sources.mysql.decode.types import FieldType
-from agent.sources.mysql.retyping import dates
+from agent.sources.mysql.retyping import dates, impossible
 from agent.sources.mysql.retyping import numbers as retyping_numbers
 from agent.sources.mysql.retyping import texts as retyping_texts
 from agent.sources.mysql.retyping import values as retyping_values
-from agent.sources.mysql.retyping.families import TEMPORAL, Family, family_of, is_same
+from agent.sources.mysql.retyping.families import CALENDAR, TEMPORAL, Family, family_of, is_same
 from agent.sources.mysql.retyping.numbers import UnfitError
 from agent.sources.mysql.retyping.terms import RetypeTerms
 from agent.sources.mysql.retyping.values import Scalar
@@ -50,6 +50,8 @@ def conversions(
 def conversion(before: Column, after: Column, terms: RetypeTerms) -> Conversion:
     """Return the conversion. ``terms``: of the statement that changed the type."""
     found = _conversion(before, after, terms)
+    if found is None and terms.zeroes_dates and terms.zero_dates is ZeroDates.STRING and _is_calendar(after):
+        found = Exact(_without_zeroed(after, terms))
     if after.name in terms.numbered and not isinstance(found, Refused):
         return _numbered(after, found.convert if isinstance(found, Exact) else None, terms)
     # instead of NULL, a timestamp gets the time of the statement in any mode
@@ -107,6 +109,26 @@ def _mapped(values: pa.Array, scalar: Scalar, arrow: pa.DataType) -> pa.Array:
     if pa.types.is_boolean(arrow):
         found = [None if item is None else bool(item) for item in found]
     return pa.array(found, arrow).take(encoded.indices)
+
+
+def _is_calendar(column: Column) -> bool:
+    """Return whether the column may have dates that no calendar has; a ``timestamp`` has at most the zero date."""
+    return family_of(column) in CALENDAR and column.type_id not in (FieldType.TIMESTAMP2, FieldType.TIMESTAMP)
+
+
+def _without_zeroed(after: Column, terms: RetypeTerms) -> Convert:
+    """Handle a column of dates that the statement leaves alone: whether the server copied the table, the log does not
+    say."""
+
+    def checked(values: pa.Array) -> pa.Array:
+        if impossible.may_become_zero(values, terms.sql_mode):
+            raise DecodeError(
+                f"column {after.name} has dates that no calendar has; if the server copied the table for a statement, "
+                f"it has put 0000-00-00 for them; {RESYNC}"
+            )
+        return values
+
+    return checked
 
 
 def _numbered(after: Column, convert: Convert | None, terms: RetypeTerms) -> Conversion:

@@ -12,18 +12,21 @@ from typing import Final, Self
 from agent.rows.schema import ZeroDates
 from agent.sources.mysql.values.session import Session
 
-_STRICT: Final = 1 << 21 | 1 << 22
+STRICT: Final = 1 << 21 | 1 << 22
 #: with this SQL mode MySQL truncates instead of rounding; with the other one MariaDB rounds instead of truncating
 _TRUNCATES, _ROUNDS = 1 << 32, 1 << 34
 _PADS_CHARS: Final = 1 << 31
 _KEEPS_ZEROS: Final = 1 << 19
+NO_ZERO_IN_DATE: Final = 1 << 23
+_NO_ZERO_DATE: Final = 1 << 24
 _MARIADB, _MYSQL = "mariadb", "mysql"
 
 
 @dataclass(frozen=True, slots=True)
 class RetypeTerms:
     """``sql_mode``: None if unknown, as for a copy that a tool has filled. ``required``, ``numbered``: columns
-    that the statement declares NOT NULL, or AUTO_INCREMENT."""
+    that the statement declares NOT NULL, or AUTO_INCREMENT. ``copies``: the server may have written every row anew,
+    also values of columns that the statement does not name."""
 
     is_mariadb: bool
     sql_mode: int | None = None
@@ -31,10 +34,21 @@ class RetypeTerms:
     required: frozenset[str] = frozenset()
     zero_dates: ZeroDates = ZeroDates.NULL
     numbered: frozenset[str] = frozenset()
+    copies: bool = False
 
     @property
     def is_strict(self) -> bool:
-        return self.sql_mode is not None and bool(self.sql_mode & _STRICT)
+        return self.sql_mode is not None and bool(self.sql_mode & STRICT)
+
+    @property
+    def zeroes_dates(self) -> bool:
+        """Whether impossible dates may have become ``0000-00-00`` in rows that the server wrote anew. A strict server
+        refuses such a statement; MariaDB looks at them only in two modes."""
+        if not self.copies or self.sql_mode is None:
+            return self.copies
+        if self.is_strict:
+            return False
+        return not self.is_mariadb or bool(self.sql_mode & (NO_ZERO_IN_DATE | _NO_ZERO_DATE))
 
     @property
     def numbers_zeros(self) -> bool:
@@ -65,6 +79,8 @@ class RetypeTerms:
             fields["required"] = "\n".join(sorted(self.required))
         if self.numbered:
             fields["numbered"] = "\n".join(sorted(self.numbered))
+        if self.copies:
+            fields["copies"] = "1"
         return fields
 
     @classmethod
@@ -80,4 +96,5 @@ class RetypeTerms:
             frozenset(required.split("\n")) if required else frozenset(),
             zero_dates,
             frozenset(numbered.split("\n")) if numbered else frozenset(),
+            "copies" in fields,
         )

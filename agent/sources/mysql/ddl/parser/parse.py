@@ -39,6 +39,9 @@ VERSIONED: Final = "it keeps the history of its rows from here on (SYSTEM VERSIO
 CASCADES: Final = "a foreign key changes its rows from here on, and the server does not log that"
 HASHED: Final = "it has a unique key by hash from here on, with a hidden column in the log"
 IGNORED: Final = "ALTER IGNORE may have deleted rows that no event names"
+_PARTITION_WORDS: Final = ("PARTITION", "PARTITIONING")
+#: ways to alter a table without a copy
+_IN_PLACE: Final = ("INPLACE", "INSTANT", "NOCOPY")
 FILLED: Final = "it was created with rows by a statement, which holds no rows; set binlog_format=ROW for all sessions"
 
 
@@ -69,11 +72,23 @@ class Renamed:
 
 
 @dataclass(frozen=True, slots=True)
+class Effort:
+    """``copies``: the server may have copied the table. ``is_lax``: what a strict server refuses was allowed."""
+
+    copies: bool = True
+    is_lax: bool = False
+
+
+#: of a statement that says nothing about it
+EFFORT: Final = Effort()
+
+
+@dataclass(frozen=True, slots=True)
 class Altered:
     """``schema``: the result, under its old name. ``renames``: new column → old; ``unknown_fills``: new columns whose
     values in existing rows are unknown. ``asks_key``: only the server knows the resulting key. ``required``: columns
     that are declared NOT NULL. ``recomputed``: columns that get an expression, so the server recomputes them.
-    ``numbered``: those that get AUTO_INCREMENT."""
+    ``numbered``: those that get AUTO_INCREMENT. ``effort``: what the statement asks of the server."""
 
     table: Name
     schema: TableSchema
@@ -85,6 +100,15 @@ class Altered:
     required: frozenset[str] = frozenset()
     recomputed: tuple[str, ...] = ()
     numbered: frozenset[str] = frozenset()
+    effort: Effort = EFFORT
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """The definition stays, and the server may have written all rows anew."""
+
+    table: Name
+    effort: Effort
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +139,10 @@ class Unparsed:
 
     table: Name
     columns: Columns = field(default_factory=Columns)
+    effort: Effort = EFFORT
 
 
-Edit = Created | Dropped | Renamed | Altered | DatabaseDefined | DatabaseDropped | Unfollowed | Unparsed
+Edit = Created | Dropped | Renamed | Altered | Rebuilt | DatabaseDefined | DatabaseDropped | Unfollowed | Unparsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +263,8 @@ def _drop(read: _Statement) -> Iterator[Edit]:
         cursor.take("IF", "EXISTS")
         key = DropKey(cursor.name())
         cursor.expect("ON")
-        yield from _altered(read, read.table(), [key])
+        table = read.table()
+        yield from _altered(read, table, [key], Effort(_may_copy(cursor)))
     elif cursor.take_one("TABLE", "TABLES"):
         cursor.take("IF", "EXISTS")
         edits = [Dropped(read.table())]
@@ -310,8 +336,8 @@ def _create_index(read: _Statement) -> Iterator[Edit]:
     cursor.wait()
     cursor.expect("ON")
     table = read.table()
-    if is_unique:
-        yield from _altered(read, table, [AddKey(name, ())])
+    parts = [AddKey(name, ())] if is_unique else []
+    yield from _altered(read, table, parts, Effort(_may_copy(cursor)))
 
 
 def _alter(read: _Statement) -> Iterator[Edit]:
@@ -327,13 +353,16 @@ def _alter(read: _Statement) -> Iterator[Edit]:
     if_exists = cursor.take("IF", "EXISTS")
     table = read.table()
     cursor.wait()
+    effort = Effort(_may_copy(cursor), is_lax)
     parts = take_parts(cursor, read.database, read.session)
     if is_lax and any(isinstance(part, AddKey) for part in parts):
         yield Unfollowed(table, IGNORED, needs_rows=True)
-    yield from _altered(read, table, parts, if_exists=if_exists)
+    yield from _altered(read, table, parts, effort, if_exists=if_exists)
 
 
-def _altered(read: _Statement, table: Name, parts: Sequence[Part], *, if_exists: bool = False) -> Iterator[Edit]:
+def _altered(
+    read: _Statement, table: Name, parts: Sequence[Part], effort: Effort, *, if_exists: bool = False
+) -> Iterator[Edit]:
     yield from _consequences(read, table, parts)
     renames = [read.fold(part.table) for part in parts if isinstance(part, RenameTo)]
     to = renames[-1] if renames else table
@@ -348,11 +377,26 @@ def _altered(read: _Statement, table: Name, parts: Sequence[Part], *, if_exists:
         yield Unfollowed(table, HASHED)
     if not is_read:
         yield from moved
-        yield Unparsed(to, _certain(editor))
+        yield Unparsed(to, _certain(editor), effort)
         return
     if editor.is_changed:
-        yield _of_editor(table, editor)
+        yield _of_editor(table, editor, effort)
+    elif effort.copies:
+        yield Rebuilt(table, effort)
     yield from moved
+
+
+def _may_copy(cursor: Cursor) -> bool:
+    """Return whether the server may copy the table for the rest of a statement: not to rename it, nor where the
+    statement rules it out."""
+    words = [token.word for token in cursor.rest]
+    algorithm = ""
+    for at, word in enumerate(words):
+        if word == "ALGORITHM":
+            algorithm = next((behind for behind in words[at + 1 : at + 3] if behind), "")
+    is_rename = words[:1] == ["RENAME"] and words[1:2] not in (["COLUMN"], ["KEY"], ["INDEX"])
+    is_alone = not any(token.text == "," or token.word in _PARTITION_WORDS for token in cursor.rest)
+    return not (is_rename and is_alone) and algorithm not in _IN_PLACE
 
 
 def _consequences(read: _Statement, table: Name, parts: Sequence[Part]) -> Iterator[Edit]:
@@ -373,7 +417,7 @@ def _consequences(read: _Statement, table: Name, parts: Sequence[Part]) -> Itera
                 yield Unfollowed(table, CASCADES)
 
 
-def _of_editor(table: Name, editor: TableEditor) -> Altered:
+def _of_editor(table: Name, editor: TableEditor, effort: Effort) -> Altered:
     columns = editor.columns()
     return Altered(
         table,
@@ -386,6 +430,7 @@ def _of_editor(table: Name, editor: TableEditor) -> Altered:
         required=columns.required,
         recomputed=editor.recomputed,
         numbered=editor.numbered,
+        effort=effort,
     )
 
 

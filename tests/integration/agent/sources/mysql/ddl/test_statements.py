@@ -67,20 +67,27 @@ def collation_of(server: EmbeddedMariaDB, database: str) -> int:
 class Followed:
     """Statements run on the server, and followed by their words alone, unless it ``looks``."""
 
-    def __init__(self, server: EmbeddedMariaDB, database: str, *, looks: bool = False) -> None:
+    def __init__(
+        self,
+        server: EmbeddedMariaDB,
+        database: str,
+        *,
+        looks: bool = False,
+        zero_dates: ZeroDates = ZeroDates.NULL,
+    ) -> None:
         self._server = server
         self._database = database
         number = table_id(database, "t")
-        schema = schema_of(server, database)
+        schema = replace(schema_of(server, database), zero_dates=zero_dates)
         record = TableRecord(table_id=number, schema_name=database, name="t", key=schema.key)
         table = KnownTable(record, schema)
-        self.known = KnownTables([table], zero_dates=ZeroDates.NULL, is_mariadb=is_mariadb(server))
+        self.known = KnownTables([table], zero_dates=zero_dates, is_mariadb=is_mariadb(server))
         them = Server(
             wants=lambda schema, _: schema == database,
             takes=lambda table: bool(table.key),
             look=lambda name: look_at(server, name) if looks else None,
             ignores_rename=lambda name, statement: False,
-            zero_dates=ZeroDates.NULL,
+            zero_dates=zero_dates,
             is_mariadb=is_mariadb(server),
             time_zone="UTC",
             collation_of=lambda name: collation_of(server, name),
