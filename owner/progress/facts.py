@@ -6,7 +6,7 @@ from functools import cached_property
 
 from owner.progress.units import SOURCE, current_unit, tables_of
 from owner.scheduler.heartbeat_budget import HeartbeatBudget
-from reactor.ids import CaptureId, Ts
+from reactor.ids import MAX_TS, CaptureId, Ts
 from reactor.records.attempts import Attempt, Suspects
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, DdlRecord, Mode, TableRecord, Unit, UnitRecord
 from reactor.records.held import HeldTable, HoldStage, tried_after_end
@@ -82,9 +82,15 @@ class Facts:
     @cached_property
     def lost(self) -> frozenset[int]:
         """Tables that must be copied before they are written: the log that they need is lost
-        (``owner.feed.renewal``), or does not have the rows that they came with."""
+        (``owner.feed.renewal``), or does not have the rows that they came with. A table that came after the target is
+        never written, so it needs no copy."""
         lost_ts = self.record.lost_ts if self.record else Ts(0)
-        return frozenset(table.table_id for table in self.tables or () if table.start_ts < lost_ts or table.to_copy)
+        end_ts = MAX_TS if self.info.target_ts is None else self.info.target_ts
+        return frozenset(
+            table.table_id
+            for table in self.tables or ()
+            if table.start_ts < lost_ts or (table.to_copy and table.start_ts <= end_ts)
+        )
 
     @property
     def needs_position(self) -> bool:

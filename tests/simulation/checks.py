@@ -23,7 +23,7 @@ from agent.log.segment import SegmentName
 from owner.owner import Owner
 from reactor import keys
 from reactor.errors import InvalidKeyError, WeirError
-from reactor.ids import KEY_SPACE, ChangefeedId, TableSpan, Ts
+from reactor.ids import KEY_SPACE, MAX_TS, ChangefeedId, TableSpan, Ts
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, UnitRecord
 from reactor.records.held import HeldTable, needed_ts
 from reactor.records.log_head import LogHead
@@ -61,9 +61,11 @@ class Feed:
 
     @property
     def is_lost(self) -> bool:
-        """Tables of it are still to be copied, as its position was lost."""
+        """Tables of it are still to be copied: its position was lost, or they came with rows before its target."""
+        end_ts = MAX_TS if self.info.target_ts is None else self.info.target_ts
         return self.unit is not None and any(
-            table.start_ts < self.unit.lost_ts or table.to_copy for table in self.unit.tables
+            table.start_ts < self.unit.lost_ts or (table.to_copy and table.start_ts <= end_ts)
+            for table in self.unit.tables
         )
 
 

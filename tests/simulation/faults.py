@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _LONG_S = (0.5, 2.0, 6.0, 12.0)
+_SLOW_LINK_S = (0.2, 1.0, 3.0)
+#: how often a fault is followed by a slow link; in most runs never, since slow links hide what others would show
+_SLOW_SHARES = (0.0, 0.0, 0.2)
 
 
 class Faults:
@@ -42,6 +45,8 @@ class Faults:
         # some kinds are left out, since one fault may mask the effects of another
         self._kinds = [kind for weight, kind in kinds for _ in range(weight) if self._random.random() < 0.7]
         self._pace_s = self._random.choice((0.5, 1.2, 2.5))
+        self._links = world.chance("links")
+        self._slow_share = self._links.choice(_SLOW_SHARES)
 
     async def rage(self, seconds: float, operator: "Operator") -> None:
         until = self._world.loop.time() + seconds
@@ -52,6 +57,8 @@ class Faults:
                 self._random.choice(self._kinds)()
             else:
                 operator.meddle()
+            if self._links.random() < self._slow_share:
+                self._slow_down_link()
 
     def end(self) -> None:
         """Heal everything; how the cluster recovers is checked later."""
@@ -61,6 +68,7 @@ class Faults:
         world.weather.clear_up()
         world.network.slow_s, world.network.break_chance = world.weather.slow_network_s, 0.0
         world.network.heal_all()
+        world.network.slow_links.clear()
         for sink in world.outside.sinks.values():
             sink.sick.clear()
             sink.poisoned.clear()
@@ -149,6 +157,24 @@ class Faults:
         for pair in pairs:
             network.cut(*pair)
         self._after(heal, f"{node.name} joined again")
+
+    def _slow_down_link(self) -> None:
+        """Delay what one machine sends to the others, or to one of them; their own messages are as fast as before."""
+        node = self._links.choice(self._world.nodes)
+        others = [other for other in self._world.nodes if other is not node]
+        if self._links.random() < 0.5:
+            others = [self._links.choice(others)]
+        slow_s = self._links.choice(_SLOW_LINK_S)
+        self._world.note(f"{node.name} sends {slow_s} s slower to {', '.join(other.name for other in others)}")
+        links = self._world.network.slow_links
+        pairs = [(node.name, other.name) for other in others]
+        links.update(dict.fromkeys(pairs, slow_s))
+
+        def heal() -> None:
+            for pair in pairs:
+                links.pop(pair, None)
+
+        self._after(heal, f"{node.name} sends at full speed again")
 
     def _reset_streams(self) -> None:
         if node := self._any_node():

@@ -105,12 +105,15 @@ class Endpoint:
 
 
 class Network:
-    """All links. ``cut(a, b)`` delays what goes from a to b; ``slow_s``: maximum delay of a chunk."""
+    """All links. ``cut(a, b)`` holds back what goes from a to b; ``slow_s``: maximum delay of a chunk; ``slow_links``:
+    further seconds by which each chunk from a to b is delayed.
+    """
 
     def __init__(self, loop: SimulationLoop, random: Random) -> None:
         self.endpoints: dict[str, Endpoint] = {}
         self.streams: list[Stream] = []
         self.slow_s = 0.01
+        self.slow_links: dict[tuple[str, str], float] = {}
         self.break_chance = 0.0
         self._loop = loop
         self._random = random
@@ -152,6 +155,7 @@ class Network:
         if data is not None and self._random.random() < self.break_chance:
             source.reset()  # the sender does not know what has arrived
         at = self._loop.time() + 0.0002 + self._random.random() * self.slow_s
+        at += self.slow_links.get((source.host, target.host), 0.0)
         self._loop.call_at(target.arrival_after(at), target.arrive, data, context=self._context)
 
     def at(self, host: str) -> "HostTransport":

@@ -49,7 +49,7 @@ from reactor.records.partitioning import TablePartitioning
 from reactor.records.resync import ResyncStage, TableResync
 from reactor.watch import WatchCursor
 from reactor.worker import EtcdWorker
-from tests.simulation import crashes, data_plane, operator, run
+from tests.simulation import crashes, data_plane, faults, operator, run
 from tests.simulation.checks import Feed
 from tests.simulation.operator import Operator
 from tests.simulation.outside import Sink
@@ -259,6 +259,7 @@ def cut_ahead_of_the_spans(stack: ExitStack) -> None:
         return original(self, facts, partitioning, sets)
 
     _replace(stack, Repartitions, "_await_stop", await_stop)
+    _replace(stack, Operator, "_resync", Operator._repartition)
 
 
 def forget_what_holds_a_table(stack: ExitStack) -> None:
@@ -420,9 +421,10 @@ def forget_a_span_in_one_place_only(stack: ExitStack) -> None:
 
 def begin_again_under_the_same_epoch(stack: ExitStack) -> None:
     """After a crash, the new owner part accepts captures' reports that contain only changes since the last one. Such
-    crashes are frequent here."""
+    crashes, and links that delay the first whole report, are frequent here."""
     _replace(stack, run, "_CRASHING_SHARE", 1.1)
     _replace(stack, crashes, "_PACE_S", 1.0)
+    _replace(stack, faults, "_SLOW_SHARES", (1.0,))
     _replace(stack, crashes, "_ASYNC", ())
     _replace(stack, crashes, "_PLAIN", ((Changefeed, "tick", "owner"),))
     _replace(stack, Crashes, "hold_back", lambda self, feed, now: [])

@@ -261,3 +261,12 @@ def test_a_changefeed_with_a_target_copies_no_table_that_comes() -> None:
     feed = cluster.state.changefeeds[FEED]
     assert feed.held[3].stage is HoldStage.LOST
     assert feed.resyncs == {}
+
+
+def test_a_table_that_comes_after_the_target_does_not_keep_the_changefeed_from_its_end() -> None:
+    cluster = running("a", target_ts=400)
+    cluster.change_schema(record(450, create(NEW.with_(start_ts=Ts(449), to_copy=True))))
+    cluster.advance_log(800)
+    cluster.step(8)
+    assert cluster.state.changefeeds[FEED].held == {}
+    assert cluster.info().state is FeedState.FINISHED
