@@ -33,6 +33,7 @@ from agent.sources.mysql.server.cascades import logs_cascades
 from agent.sources.mysql.server.catalog import SYSTEM_SCHEMAS, database_collations, read_schemas
 from agent.sources.mysql.server.computed import computed_columns
 from agent.sources.mysql.server.connection import Connection, connect
+from agent.sources.mysql.server.defaults import explicit_timestamps
 from agent.sources.mysql.server.reach import reaches_others
 from agent.sources.mysql.server.uri import Target
 from agent.sources.mysql.settings import MysqlSettings
@@ -118,6 +119,7 @@ class MysqlStreams:
             is_mariadb=connection.is_mariadb,
             time_zone=str(time_zone),
             folds_names=folding == "1",
+            explicit_timestamps=explicit_timestamps(connection),
             collations=self._collations,
             collation_of=self._collation_of,
             reaches=self._reaches,

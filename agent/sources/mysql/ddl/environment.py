@@ -16,7 +16,8 @@ class Server:
     names in lower case, however statements spell them. ``logs_cascades``: row changes by foreign keys are logged, or
     accepted as missing. ``collations``: of all databases; ``collation_of``: of one that the log does not define, 0 if
     unknown. ``reaches``: whether a change of tables of these names may change others too. ``computed``: the
-    expressions of a table's generated columns."""
+    expressions of a table's generated columns. ``explicit_timestamps``: ``explicit_defaults_for_timestamp`` of sessions
+    of which the log does not say it; None if MariaDB logs it as an option."""
 
     wants: Callable[[str, str], bool]
     takes: Callable[[TableRecord], bool]
@@ -26,6 +27,7 @@ class Server:
     is_mariadb: bool
     time_zone: str = ""
     folds_names: bool = False
+    explicit_timestamps: bool | None = True
     logs_cascades: bool = False
     collations: Callable[[], Mapping[str, int]] = lambda: {}
     collation_of: Callable[[str], int] = lambda database: 0

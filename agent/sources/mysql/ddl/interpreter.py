@@ -129,8 +129,12 @@ class Interpreter:
         return DdlRecord(ts=ts, changes=changes, statement=statement) if changes else None
 
     def _session(self, event: DdlEvent) -> Session:
-        is_system = event.session.time_zone in ("", SYSTEM)
-        return replace(event.session, time_zone=self._server.time_zone) if is_system else event.session
+        session, server = event.session, self._server
+        explicit = session.explicit_timestamps
+        if explicit is None:
+            explicit = session.has_explicit_bit if server.explicit_timestamps is None else server.explicit_timestamps
+        zone = server.time_zone if session.time_zone in ("", SYSTEM) else session.time_zone
+        return replace(session, time_zone=zone, explicit_timestamps=explicit)
 
     def _schemas(self) -> dict[Name, TableSchema]:
         tables = self._known.by_name.items()

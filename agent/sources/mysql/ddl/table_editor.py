@@ -35,6 +35,7 @@ from agent.sources.mysql.decode.types import FieldType, is_binary
 _BLOBS: Final = frozenset({FieldType.BLOB, FieldType.BLOB_COMPRESSED, FieldType.GEOMETRY})
 #: maximum bytes of an InnoDB index
 _KEY_BYTES_MAX: Final = 3072
+_TIMESTAMPS: Final = frozenset({FieldType.TIMESTAMP, FieldType.TIMESTAMP2})
 _SHORT_TEXTS: Final = frozenset({FieldType.STRING, FieldType.VARCHAR})
 _TEXTS: Final = _SHORT_TEXTS | {FieldType.BLOB, FieldType.VARCHAR_COMPRESSED, FieldType.BLOB_COMPRESSED}
 
@@ -68,6 +69,8 @@ class TableEditor:
         self._fills: dict[str, str] = {}
         self._required: set[str] = set()
         self.unknown_fills: tuple[str, ...] = ()
+        #: new columns that get the statement's time if they are the table's first ``timestamp``
+        self._bare_timestamps: dict[str, Definition] = {}
         #: columns that were there and get an expression, or AUTO_INCREMENT
         self.recomputed: tuple[str, ...] = ()
         self.numbered: frozenset[str] = frozenset()
@@ -112,7 +115,15 @@ class TableEditor:
         then placed one after another."""
         steps = [*((step, part) for step in (self._set, self._leave, self._come) for part in parts)]
         done = [_is_done(step, part) for step, part in steps]
+        self._fill_first_timestamp()
         return all(done)
+
+    def _fill_first_timestamp(self) -> None:
+        """Without explicit defaults the first ``timestamp`` has the default CURRENT_TIMESTAMP."""
+        first = next((item.column for item in self._items if item.column.type_id in _TIMESTAMPS), None)
+        if first is not None and first.name in self._bare_timestamps:
+            definition = replace(self._bare_timestamps[first.name], default=exp.CurrentTimestamp())
+            self._fill(definition.node(), first)
 
     def _set(self, part: Part) -> bool:
         """Apply the character set, which affects all parts."""
@@ -196,6 +207,8 @@ class TableEditor:
         self._taken.append(definition.name)
         column, node = self._column(definition), definition.node()
         self._fill(node, column)
+        if definition.is_bare_timestamp and self._around.session.explicit_timestamps is False:
+            self._bare_timestamps[column.name] = definition
         return self._place(_Item(column), definition.place)
 
     def _fill(self, definition: exp.ColumnDef, column: Column) -> None:

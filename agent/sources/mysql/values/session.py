@@ -9,15 +9,18 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Final
 from zoneinfo import ZoneInfo
 
-_SQL_MODE, _CATALOG, _CHARSET, _TIME_ZONE, _CATALOG_ALONE, _INVOKER, _DATABASES = 1, 2, 4, 5, 6, 11, 12
+_OPTIONS, _SQL_MODE, _CATALOG, _CHARSET, _TIME_ZONE, _CATALOG_ALONE, _INVOKER, _DATABASES = 0, 1, 2, 4, 5, 6, 11, 12
+_EXPLICIT_TIMESTAMPS = 16
 #: of MySQL and of MariaDB
 _MICROSECONDS, _HIGH_RESOLUTION = 13, 128
 #: sizes of the fixed-length fields, in bytes
 _WIDTHS: Final = {
-    **{0: 4, _SQL_MODE: 8, 3: 4, _CHARSET: 6, 7: 2, 8: 2, 9: 8, 10: 4, _MICROSECONDS: 3},
-    **{16: 1, 17: 8, 18: 2, 19: 1, 20: 1, _HIGH_RESOLUTION: 3, 129: 8},
+    **{_OPTIONS: 4, _SQL_MODE: 8, 3: 4, _CHARSET: 6, 7: 2, 8: 2, 9: 8, 10: 4, _MICROSECONDS: 3},
+    **{_EXPLICIT_TIMESTAMPS: 1, 17: 8, 18: 2, 19: 1, 20: 1, _HIGH_RESOLUTION: 3, 129: 8},
 }
 _TOO_MANY = 254
+#: in the options: ``explicit_defaults_for_timestamp`` of MariaDB
+_EXPLICIT_BIT: Final = 1 << 24
 _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
 #: names of the server's own time zone
 SYSTEM: Final = "SYSTEM"
@@ -28,7 +31,8 @@ class Session:
     """``charset``: collation number of the statement's text, ``connection``: of the texts in it,
     ``server``: of new databases. ``time_zone``: its
     name, empty if unknown. ``micros``: microseconds of the statement's start, None if unknown. ``second``: the start as
-    Unix time."""
+    Unix time. ``explicit_timestamps``: a ``timestamp`` has no default of its own, None if the log does not say;
+    ``has_explicit_bit``: the same as MariaDB logs it, if it does."""
 
     sql_mode: int = 0
     charset: int = 0
@@ -37,6 +41,8 @@ class Session:
     second: int | None = None
     connection: int = 0
     server: int = 0
+    explicit_timestamps: bool | None = None
+    has_explicit_bit: bool = False
 
     @property
     def has_quoted_names(self) -> bool:
@@ -78,6 +84,7 @@ def parse_session(status: bytes) -> Session:
     while at < len(status) and (end := _end(status, at)) is not None:
         found[status[at]] = status[at + 1 : end]
         at = end
+    explicit = found.get(_EXPLICIT_TIMESTAMPS)
     micros = found.get(_MICROSECONDS, found.get(_HIGH_RESOLUTION))
     return Session(
         sql_mode=int.from_bytes(found.get(_SQL_MODE, b""), "little"),
@@ -86,6 +93,8 @@ def parse_session(status: bytes) -> Session:
         micros=None if micros is None else int.from_bytes(micros, "little"),
         connection=int.from_bytes(found.get(_CHARSET, b"")[2:4], "little"),
         server=int.from_bytes(found.get(_CHARSET, b"")[4:6], "little"),
+        explicit_timestamps=None if explicit is None else explicit != b"\0",
+        has_explicit_bit=bool(int.from_bytes(found.get(_OPTIONS, b""), "little") & _EXPLICIT_BIT),
     )
 
 

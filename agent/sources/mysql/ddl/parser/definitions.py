@@ -32,7 +32,8 @@ _KEYWORDS: Final = frozenset(
 @dataclass(slots=True)
 class Definition:
     """``place``: the column after which it is placed, ``FIRST``, or None. ``charset``: name of a character set or a
-    collation, empty for the table's. ``is_required``: NOT NULL. ``generated``: its expression."""
+    collation, empty for the table's. ``is_required``: NOT NULL. ``generated``: its expression.
+    ``is_nullable``: NULL is stated. ``has_update``: ON UPDATE."""
 
     name: str
     type: TypeWords
@@ -41,11 +42,19 @@ class Definition:
     is_primary: bool = False
     is_unique: bool = False
     is_numbered: bool = False
+    is_nullable: bool = False
+    has_update: bool = False
     is_compressed: bool = False
     cascades: bool = False
     generated: str = ""
     default: exp.Expr | None = None
     place: str | None = None
+
+    @property
+    def is_bare_timestamp(self) -> bool:
+        """Whether it is a ``timestamp`` without NULL, default and update of its own."""
+        is_bare = self.default is None and not (self.has_update or self.generated or self.is_nullable)
+        return self.type.name == "TIMESTAMP" and is_bare
 
     def node(self) -> exp.ColumnDef:
         """Return the definition as sqlglot parses it."""
@@ -85,6 +94,9 @@ def take_definition(cursor: Cursor, session: Session) -> Definition:
         found.is_required = found.is_numbered = found.is_unique = True
     while cursor:
         _take_attribute(cursor, found)
+    is_timestamp = words.name == "TIMESTAMP" and not (found.is_nullable or found.generated)
+    if is_timestamp and session.explicit_timestamps is False:
+        found.is_required = True
     return found
 
 
@@ -101,7 +113,9 @@ def _take_attribute(cursor: Cursor, found: Definition) -> None:
     match word:
         case "NOT":
             _take_not(cursor, found)
-        case "NULL" | "VISIBLE" | "INVISIBLE" | "VIRTUAL" | "STORED" | "PERSISTENT" | "ENFORCED" | "SIGNED":
+        case "NULL":
+            found.is_nullable = True
+        case "VISIBLE" | "INVISIBLE" | "VIRTUAL" | "STORED" | "PERSISTENT" | "ENFORCED" | "SIGNED":
             pass
         case "DEFAULT":
             found.default = _default(cursor)
@@ -110,6 +124,7 @@ def _take_attribute(cursor: Cursor, found: Definition) -> None:
             found.is_required = found.is_numbered = found.is_unique = True
         case "ON":
             cursor.expect("UPDATE")
+            found.has_update = True
             cursor.next()
             if cursor.peek().text == "(":
                 cursor.group()

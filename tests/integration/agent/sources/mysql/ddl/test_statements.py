@@ -21,6 +21,7 @@ from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.position.positions import SourcePosition
 from agent.sources.mysql.server.catalog import database_collations, read_schemas
 from agent.sources.mysql.server.connection import connect
+from agent.sources.mysql.server.defaults import explicit_timestamps
 from agent.sources.mysql.server.uri import parse_uri
 from agent.sources.mysql.streams import MysqlStream, MysqlStreams
 from agent.sources.mysql.values.fills import fill_value
@@ -64,6 +65,11 @@ def collation_of(server: EmbeddedMariaDB, database: str) -> int:
         return database_collations(connection).get(database, 0)
 
 
+def explicit_of(server: EmbeddedMariaDB) -> bool | None:
+    with connect(server.uri()) as connection:
+        return explicit_timestamps(connection)
+
+
 class Followed:
     """Statements run on the server, and followed by their words alone, unless it ``looks``."""
 
@@ -91,6 +97,7 @@ class Followed:
             is_mariadb=is_mariadb(server),
             time_zone="UTC",
             collation_of=lambda name: collation_of(server, name),
+            explicit_timestamps=explicit_of(server),
         )
         self._interpreter = Interpreter(self.known, them)
 
