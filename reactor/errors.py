@@ -6,9 +6,10 @@ Weir's key space ├── InvalidRecordError         a value under a key that c
 state machine has no row for an event (a bug in us) ├── FormatError                the cluster's format is unknown to
 this version, or too old for a request (upgrade) ├── EtcdError                  any error of etcd │   ├──
 EtcdUnreachableError   no endpoint answers, or none in time (retryable) │   ├── EtcdAuthError          user, password or
-permission refused │   ├── CompactedError         the requested revision is gone; list again │   ├── LeaseExpiredError
-the lease has expired (or was never granted) │   └── TxnTooLargeError       one patch group exceeds etcd's size or
-operation limit ├── SessionDoneError           the session's lease has expired: whoever acts under it must stop ├──
+permission refused │   ├── CompactedError         the requested revision is gone; list again │   ├──
+RevisionsLostError     the store lacks revisions that it has shown │   ├── LeaseExpiredError      the lease has expired
+(or was never granted) │   └── TxnTooLargeError       one patch group exceeds etcd's size or operation limit ├──
+SessionDoneError           the session's lease has expired: whoever acts under it must stop ├──
 NotOwnerError              this capture is not, or is no longer, the owner ├── OwnerNotFoundError         no capture is
 owner at the moment (retryable) ├── ConflictError              a compared revision has changed; tick again (always
 retried by the worker) ├── IgnorePatchError           raised by a patch function to skip just that patch ├──
@@ -96,6 +97,10 @@ class CompactedError(EtcdError):
     """The requested revision has been compacted; read the prefix again."""
 
     retryable = True
+
+
+class RevisionsLostError(EtcdError):
+    """The store lacks revisions that it has shown: another server took over without them, or a backup was restored."""
 
 
 class LeaseExpiredError(EtcdError):

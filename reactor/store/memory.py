@@ -16,11 +16,9 @@ from typing import Protocol
 import anyio
 import anyio.lowlevel
 
-from reactor.errors import CompactedError, EtcdError, EtcdUnreachableError, LeaseExpiredError, TxnTooLargeError
+from reactor.errors import CompactedError, EtcdError, EtcdUnreachableError, LeaseExpiredError
+from reactor.store import request
 from reactor.store.port import Compare, Delete, Event, KeyValue, Operation, Put, Snapshot, Target, TxnResult, WatchBatch
-
-OPERATIONS_MAX = 128
-BYTES_MAX = 1536 * 1024
 
 
 class Fault(Protocol):
@@ -130,16 +128,10 @@ class MemoryEtcd:
             await self._changed.wait()
 
     def _check(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
-        puts = [operation for operation in operations if isinstance(operation, Put)]
-        size = sum(len(put.key) + len(put.value) for put in puts)
-        count = max(len(compares), len(operations))
-        if count > OPERATIONS_MAX or size > BYTES_MAX:
-            raise TxnTooLargeError(f"{count} operations, {size} bytes are over etcd's limits; do fewer at once")
-        if len({operation.key for operation in operations}) != len(operations):
-            raise EtcdError("duplicate key given in txn request; write each key once")
-        for put in puts:
-            if put.lease:
-                self._lease(put.lease)
+        request.check(compares, operations)
+        for operation in operations:
+            if isinstance(operation, Put) and operation.lease:
+                self._lease(operation.lease)
 
     def _holds(self, compare: Compare) -> bool:
         if not compare.last:

@@ -1,16 +1,18 @@
-"""What every ``EtcdClient`` does: the same cases on a real etcd and on its twin in memory."""
+"""What every ``EtcdClient`` does: the same cases on a real etcd, on its twin in memory, and on databases."""
 
 import itertools
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import anyio
 import pytest
 
 from capture.embedded import EmbeddedEtcd
 from reactor.errors import CompactedError, EtcdError, LeaseExpiredError, TxnTooLargeError
+from reactor.store import sql
 from reactor.store.etcd import connect
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Delete, EtcdClient, Event, Put, Target, WatchBatch
@@ -36,13 +38,31 @@ def own_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEtcd]
         yield etcd
 
 
-@pytest.fixture(params=["memory", "etcd"])
+@pytest.fixture(params=["memory", "etcd", "sqlite"])
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     if request.param == "memory":
         yield Store(_memory_connect())
-    else:
+    elif request.param == "etcd":
         etcd: EmbeddedEtcd = request.getfixturevalue("own_etcd")
         yield Store(_etcd_connect(etcd.url))
+    else:
+        yield Store(_sql_connect(sqlite_url(request.getfixturevalue("tmp_path"))))
+
+
+def sqlite_url(directory: Path) -> str:
+    return f"sqlite://{directory / 'store.db'}"
+
+
+def _sql_connect(url: str) -> Callable[[], AbstractAsyncContextManager[EtcdClient]]:
+    @asynccontextmanager
+    async def open_client() -> AsyncIterator[EtcdClient]:
+        client = await sql.connect(url)
+        try:
+            yield client
+        finally:
+            await client.close()
+
+    return open_client
 
 
 def _memory_connect() -> Callable[[], AbstractAsyncContextManager[EtcdClient]]:
@@ -392,3 +412,9 @@ async def _events_until(client: EtcdClient, prefix: str, start: int, last: int) 
 async def test_the_twin_in_memory_answers_as_etcd_does(own_etcd: EmbeddedEtcd, seed: int) -> None:
     real = await _random_history(Store(_etcd_connect(own_etcd.url)), seed)
     assert await _random_history(Store(_memory_connect()), seed) == real
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_database_answers_as_etcd_does(tmp_path: Path, seed: int) -> None:
+    twin = await _random_history(Store(_memory_connect()), seed)
+    assert await _random_history(Store(_sql_connect(sqlite_url(tmp_path))), seed) == twin

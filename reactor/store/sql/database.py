@@ -1,0 +1,55 @@
+"""Database: what the store's logic needs of an SQL database: transactions, its clock, and its errors as ours.
+
+SQL is written once, with ``?`` for parameters; ``{now}`` and ``{clock}`` stand for the dialect's expressions.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    sql: str
+    parameters: Sequence[object] = ()
+
+
+class Statements(Protocol):
+    """The statements of one transaction, in their order."""
+
+    def read(self, *queries: Query) -> list[list[Row]]:
+        """Return the rows of each query, in one round trip if the database can."""
+        ...
+
+    def write(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        """Run the statement for each row, at the latest before the next read or the commit."""
+        ...
+
+
+class Database(Protocol):
+    """One connection, used by one thread at a time. Errors are those of ``reactor.errors``.
+
+    ``{now}`` is the time of leases in milliseconds: it never goes back while ``{clock}`` is the same text. With another
+    text, times of before mean nothing.
+    """
+
+    #: names the database in errors and logs, without secrets
+    name: str
+
+    def writing(self, is_given_up: Callable[[], bool]) -> AbstractContextManager[Statements]:
+        """A transaction that no other writing one overlaps, durable when it ends; undone by an error.
+
+        ``is_given_up``: asked right before the commit; nobody waits for the answer any longer, so it must not happen.
+
+        :raises EtcdUnreachableError: it may or may not have been committed.
+        """
+        ...
+
+    def reading(self) -> AbstractContextManager[Statements]:
+        """A transaction that reads one state of the database, which has all that was committed before."""
+        ...
+
+    def close(self) -> None: ...
