@@ -36,6 +36,7 @@ from capture.security.reach import look_up_freely
 from reactor.messages import Liveness
 from reactor.restarts import RestartPolicy
 from reactor.settings import TlsFiles
+from reactor.store import sql
 from reactor.store.etcd import connect
 from reactor.store.port import EtcdClient
 
@@ -180,9 +181,11 @@ def node_tls(settings: ServerSettings) -> NodeTls | None:
 
 
 async def _connect(settings: ServerSettings) -> EtcdClient:
+    if settings.sql_store:
+        return await sql.connect(settings.sql_store)
     tls = None
     if settings.etcd_ca_file is not None:
         cert, key = settings.etcd_cert_file, settings.etcd_key_file
         tls = TlsFiles(str(settings.etcd_ca_file), str(cert) if cert else None, str(key) if key else None)
     password = look_up_freely(settings.etcd_password)
-    return await connect(settings.etcd, tls=tls, user=settings.etcd_user or None, password=password or None)
+    return await connect(settings.etcd_urls, tls=tls, user=settings.etcd_user or None, password=password or None)

@@ -12,8 +12,9 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
+from urllib.parse import quote, unquote, urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, ValidationInfo
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from agent.spark.masters import is_connect, shown, unprotected
@@ -30,6 +31,9 @@ _ENV_PREFIX = "WEIR_"
 _OTHER_VARIABLES: Final = frozenset(
     {"WEIR_SERVER", "WEIR_TOKEN", "WEIR_TOKEN_FILE", "WEIR_CA_FILE", "WEIR_DEBUG", "WEIR_FAILPOINTS", "WEIR_HOST_CACHE"}
 )
+#: what ``store`` begins with; the rest is for the store itself to check
+_ETCD: Final = ("http", "https")
+_SQL: Final = ("sqlite",)
 #: secrets of changefeeds, those of tests, and variables that Kubernetes sets for a service called weir
 _FOREIGN_VARIABLES: Final = re.compile(
     r"WEIR_(SECRET_|TEST_|SAMPLE$|MYSQL$|PORT(_|$)|([A-Z0-9_]+_)?SERVICE_(HOST|PORT))"
@@ -50,6 +54,15 @@ def _listed(value: Any) -> Any:
 
 def _host_and_port(value: str) -> str:
     split_address(value)
+    return value
+
+
+def _store(value: str, info: ValidationInfo) -> str:
+    kind = value.partition(":")[0]
+    if value and kind not in (*_ETCD, *_SQL):
+        raise ValueError("must be sqlite, sqlite:///path/of/the/file, or URLs of etcd")
+    if value and info.data.get("etcd"):
+        raise ValueError("is given, and etcd is given, too; a cluster has one store, so leave one of them out")
     return value
 
 
@@ -76,8 +89,10 @@ class ServerSettings(BaseSettings):
         env_prefix=_ENV_PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True, env_ignore_empty=True
     )
 
-    #: etcd's client URLs; none: an embedded etcd below data_dir, for a cluster on one machine
+    #: etcd's client URLs; none, and no other store: an embedded etcd below data_dir, for a cluster on one machine
     etcd: Names = ()
+    #: instead of etcd: ``sqlite`` (below data_dir), ``sqlite:///path/of/the/file``. etcd's URLs are accepted, too
+    store: Annotated[str, AfterValidator(_store)] = Field(default="", repr=False)
     etcd_user: str = ""
     #: may be a reference: env:NAME or file:/path
     etcd_password: str = Field(default="", repr=False)
@@ -129,6 +144,18 @@ class ServerSettings(BaseSettings):
     log_file: Path | None = None
 
     @property
+    def etcd_urls(self) -> tuple[str, ...]:
+        """Return etcd's client URLs, by whichever setting; none if another store is used, or the embedded etcd."""
+        return self.etcd or (tuple(_listed(self.store)) if self.store.startswith(_ETCD) else ())
+
+    @property
+    def sql_store(self) -> str:
+        """Return the URL of the SQL store; empty if etcd is the store."""
+        if self.store == "sqlite":
+            return f"sqlite://{quote(str((self.data_dir / 'store.db').absolute()))}"
+        return self.store if self.store.startswith(_SQL) else ""
+
+    @property
     def listen_peer_addr(self) -> str:
         """Return ``peer_addr``, or any free port of the API's host."""
         return self.peer_addr or f"{self.addr.rpartition(':')[0]}:0"
@@ -140,6 +167,7 @@ class ServerSettings(BaseSettings):
             self.tls_key_file,
             self.tls_ca_file and self.tls_ca_file.with_suffix(".key"),
             self.etcd_key_file,
+            *self._store_files,
         )
         return ReachSettings(
             data_dir=self.data_dir,
@@ -149,6 +177,11 @@ class ServerSettings(BaseSettings):
             protected=tuple(file for file in own if file is not None),
             variables=frozenset((*map(_variable, type(self).model_fields), "WEIR_TOKEN")),
         )
+
+    @property
+    def _store_files(self) -> tuple[Path, ...]:
+        file = unquote(urlsplit(self.sql_store).path) if self.sql_store.startswith("sqlite") else ""
+        return tuple(Path(f"{file}{suffix}") for suffix in ("", "-wal", "-shm")) if file else ()
 
     @property
     def has_tls(self) -> bool:

@@ -1,7 +1,7 @@
 """Server: one capture as a process, with HTTP API and capture actor in one event loop, up to a clean leave.
 
-``running`` is used by ``weir server`` and by the quickstart: it binds the port, starts an embedded etcd if none is
-configured, runs the member and its API, and undoes all that in reverse. ``capture.capture`` implements the member
+``running`` is used by ``weir server`` and by the quickstart: it binds the port, starts an embedded etcd if no store
+is configured, runs the member and its API, and undoes all that in reverse. ``capture.capture`` implements the member
 between ``run`` and ``leave``.
 
 SIGTERM or SIGINT: drain, leave, exit 0. A second one: exit at once.
@@ -149,11 +149,11 @@ async def running(settings: ServerSettings, *, new_member: NewMember) -> AsyncIt
     if not settings.spark_master.startswith("sc://"):
         await to_thread.run_sync(find_java)
     with locked(settings.data_dir / LOCK_FILE, what="a capture"), _listener(settings.addr) as listener:
-        async with _etcd(settings) as urls:
+        async with _with_etcd(settings) as connected:
             host, _ = split_address(settings.addr)
             port = listener.getsockname()[1]
             address = join_address(host, port)
-            member = new_member(settings.model_copy(update={"etcd": urls, "addr": address}))
+            member = new_member(connected.model_copy(update={"addr": address}))
             member.own_token.load(settings.data_dir)
             async with anyio.create_task_group() as tasks:
                 with announced(_local(settings, address)):
@@ -235,14 +235,15 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 @asynccontextmanager
-async def _etcd(settings: ServerSettings) -> AsyncIterator[tuple[str, ...]]:
-    if settings.etcd:
-        yield settings.etcd
+async def _with_etcd(settings: ServerSettings) -> AsyncIterator[ServerSettings]:
+    """Run the embedded etcd if no store is given, and yield the settings with its URL."""
+    if settings.etcd_urls or settings.sql_store:
+        yield settings
         return
     part = EmbeddedEtcd(settings.data_dir / "etcd")
     try:
         await to_thread.run_sync(part.start)
-        yield (part.url,)
+        yield settings.model_copy(update={"etcd": (part.url,)})
     finally:
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(part.stop)

@@ -131,6 +131,9 @@ def server(
         Path | None, typer.Option(help="Settings in TOML; flags and WEIR_* variables win over it.")
     ] = None,
     etcd: Annotated[str | None, typer.Option(help="URL[,URL] of etcd; without it an embedded one is started.")] = None,
+    store: Annotated[
+        str | None, typer.Option(help="Instead of etcd: sqlite, or sqlite:///path, for captures of one machine.")
+    ] = None,
     addr: Annotated[str | None, typer.Option(help="host:port of the HTTP API.")] = None,
     advertise_addr: Annotated[str | None, typer.Option(help="host:port that others use instead of --addr.")] = None,
     peer_addr: Annotated[str | None, typer.Option(help="host:port for other captures.")] = None,
@@ -140,7 +143,7 @@ def server(
     data_dir: Annotated[Path | None, typer.Option(help="Where this capture keeps its own files.")] = None,
     log_storage: Annotated[str | None, typer.Option(help="URI of the change log, the same for all captures.")] = None,
     spark_master: Annotated[str | None, typer.Option(help="local[*], spark://…, yarn, k8s://…, sc://…")] = None,
-    cluster_id: Annotated[str | None, typer.Option(help="Captures with the same id and etcd are one cluster.")] = None,
+    cluster_id: Annotated[str | None, typer.Option(help="Captures with the same id and store are one cluster.")] = None,
     secret_key_file: Annotated[Path | None, typer.Option(help="Key for secrets in etcd, the same for all.")] = None,
     tls_ca_file: Annotated[Path | None, typer.Option(help="The cluster's certificate authority, in PEM.")] = None,
     tls_cert_file: Annotated[Path | None, typer.Option(help="This node's certificate; see `weir certs`.")] = None,
@@ -168,6 +171,7 @@ def server(
     settings = load_server_settings(
         config,
         etcd=etcd,
+        store=store,
         addr=addr,
         advertise_addr=advertise_addr,
         peer_addr=peer_addr,
@@ -202,7 +206,7 @@ def quickstart(
         Path | None,
         typer.Option(
             help="Everything goes below it; a second run continues from there.",
-            show_default="weir-data, weir-data-mariadb, …-iceberg",
+            show_default="weir-data, weir-data-mariadb, …-iceberg, …-sqlite",
         ),
     ] = None,
     seconds: Annotated[int, typer.Option(min=1, help="How long the load writes.")] = 60,
@@ -216,6 +220,7 @@ def quickstart(
         Literal["directory", "s3"], typer.Option(help="Where log and tables lie: in directories, or on an S3 server.")
     ] = "directory",
     format: Annotated[Literal["delta", "iceberg"], typer.Option(help="The tables' format.")] = "delta",
+    store: Annotated[Literal["etcd", "sqlite"], typer.Option(help="Where the cluster keeps its state.")] = "etcd",
     json: Json = False,
 ) -> int:
     """See it work: an embedded database under load, replicated into lakehouse tables, compared at the end."""
@@ -235,6 +240,7 @@ def quickstart(
         spark=spark,
         storage=storage,
         format=format,
+        store=store,
         json=json,
     )
 

@@ -17,6 +17,7 @@ from capture.terminal.progress import Reporter
 SparkKind = Literal["local", "standalone"]
 StorageKind = Literal["directory", "s3"]
 FormatKind = Literal["delta", "iceberg"]
+StoreKind = Literal["etcd", "sqlite"]
 
 _BUCKET: Final = "s3://weir"
 #: an executor that fits into an embedded worker

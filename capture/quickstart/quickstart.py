@@ -1,6 +1,6 @@
 """Quickstart: a database under load, replicated into lakehouse tables by a cluster of one capture, on one machine.
 
-Everything is stored below one directory: the database, ``etcd``, ``log``, ``lake``, the key for secrets. A second run
+Everything is stored below one directory: the database, the store, ``log``, ``lake``, the key for secrets. A second run
 there continues from the first, however that ended. Optionally jobs run on a Spark cluster, and log and tables are
 stored on an S3 server (``parts``). All parts are children of this process and die with it.
 
@@ -31,7 +31,7 @@ from capture.embedded import places
 from capture.errors import ChangefeedNotFoundError, ConfigError
 from capture.quickstart.lag import LagMeter
 from capture.quickstart.load import Workload
-from capture.quickstart.parts import FormatKind, Parts, SparkKind, StorageKind
+from capture.quickstart.parts import FormatKind, Parts, SparkKind, StorageKind, StoreKind
 from capture.quickstart.pgbench import Pgbench
 from capture.quickstart.sysbench import Sysbench
 from capture.server import NewMember, running
@@ -82,17 +82,19 @@ def run(
     spark: SparkKind,
     storage: StorageKind,
     format: FormatKind,
+    store: StoreKind,
     json: bool,
 ) -> int:
     """Run the quickstart, and return the exit code: 0 if source and sink are equal at the end, 130 after Ctrl-C.
 
     :raises WeirError: a part cannot start, or the changefeed failed.
     """
-    directory = directory or _default_directory(source, format)
+    directory = directory or _default_directory(source, format, store)
     _refuse_other_source(directory, source)
     _refuse_other_format(directory, format)
+    _refuse_other_store(directory, store)
     make_directory(directory)
-    settings = _settings(directory)
+    settings = _settings(directory, store)
     workload = Pgbench(directory) if source == "postgres" else Sysbench(directory)
     parts = Parts(directory, spark, storage, format)
     logs.configure(settings.log_level, file=directory / "weir.log")
@@ -144,7 +146,8 @@ class Quickstart:
     async def run(self) -> Summary:
         await to_thread.run_sync(find_java)
         async with self._source(), self._running_parts() as settings:
-            self._reporter.step("starting etcd, Spark and a capture")
+            own = "" if settings.sql_store else "etcd, "
+            self._reporter.step(f"starting {own}Spark and a capture")
             async with running(settings, new_member=self._new_member) as member:
                 self._reporter.finish()
                 feed = await self._changefeed(member.cluster)
@@ -321,16 +324,27 @@ def _refuse_other_format(directory: Path, format: FormatKind) -> None:
         raise ConfigError(f"{directory} holds a quickstart with {was} tables; choose another --dir for {format}")
 
 
-def _default_directory(source: SourceKind, format: FormatKind) -> Path:
+def _refuse_other_store(directory: Path, store: StoreKind) -> None:
+    """:raises ConfigError: the directory was used with another store."""
+    files: Mapping[StoreKind, str] = {"etcd": "etcd", "sqlite": "store.db"}
+    for was, file in files.items():
+        if was != store and (directory / file).exists():
+            raise ConfigError(
+                f"{directory} holds a quickstart with {was} as its store; choose another --dir for {store}"
+            )
+
+
+def _default_directory(source: SourceKind, format: FormatKind, store: StoreKind) -> Path:
     directory = _DIRECTORIES[source]
-    return directory if format == "delta" else directory.with_name(f"{directory.name}-{format}")
+    suffixes = [kind for kind, usual in ((format, "delta"), (store, "etcd")) if kind != usual]
+    return directory.with_name("-".join((directory.name, *suffixes)))
 
 
-def _settings(directory: Path) -> ServerSettings:
+def _settings(directory: Path, store: StoreKind) -> ServerSettings:
     """Use the default address if it is free, so that ``weir changefeed query`` finds it; otherwise any."""
     host, port = split_address(DEFAULT_ADDRESS)
     address = DEFAULT_ADDRESS if places.is_free(port, host) else f"{host}:0"
-    return load_server_settings(etcd="", addr=address, data_dir=directory)
+    return load_server_settings(etcd="", store="" if store == "etcd" else store, addr=address, data_dir=directory)
 
 
 def _print(summary: Summary, parts: Parts) -> None:

@@ -40,8 +40,10 @@ def test_it_ends_equal_and_continues(tmp_path: Path) -> None:
 
 
 @pytest.mark.matrix
-@pytest.mark.parametrize("options", [("--spark", "standalone"), ("--storage", "s3")], ids=["standalone", "s3"])
-def test_it_ends_equal_on_a_spark_cluster_and_on_an_object_store(tmp_path: Path, options: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "options", [("--spark", "standalone"), ("--storage", "s3"), ("--store", "sqlite")], ids=lambda options: options[1]
+)
+def test_it_ends_equal_on_other_parts(tmp_path: Path, options: tuple[str, str]) -> None:
     done = subprocess.run([*command(tmp_path / "weir", seconds=5), *options], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)

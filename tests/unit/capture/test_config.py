@@ -186,3 +186,29 @@ def test_a_spark_cluster_over_a_network_is_protected_or_refused() -> None:
     with pytest.raises(ConfigError, match=r"sc://h/;user_id=me is reached.* give use_ssl=true in spark-master, or"):
         load_server_settings(spark_master="sc://h/;user_id=me").check_spark()
     assert "geheim" not in repr(load_server_settings(spark={"spark.authenticate.secret": "geheim"}))
+
+
+@pytest.mark.parametrize(
+    ("given", "etcd", "sql"),
+    [
+        ("", (), ""),
+        ("http://a:1,https://b:2", ("http://a:1", "https://b:2"), ""),
+        ("sqlite", (), "sqlite:///var/lib/we%20ir/store.db"),
+        ("sqlite:///srv/weir.db", (), "sqlite:///srv/weir.db"),
+    ],
+)
+def test_a_store_is_etcd_or_a_database(given: str, etcd: tuple[str, ...], sql: str) -> None:
+    settings = load_server_settings(store=given, data_dir=Path("/var/lib/we ir"))
+    assert (settings.etcd_urls, settings.sql_store) == (etcd, sql)
+
+
+def test_a_store_that_nobody_knows_and_two_stores_are_refused() -> None:
+    with pytest.raises(ConfigError, match="'store' in --store: must be sqlite"):
+        load_server_settings(store="redis://h")
+    with pytest.raises(ConfigError, match="leave one of them out"):
+        load_server_settings(store="sqlite", etcd="http://a:1")
+
+
+def test_secrets_of_changefeeds_are_not_read_from_the_store() -> None:
+    settings = load_server_settings(store="sqlite:///srv/weir.db")
+    assert Path("/srv/weir.db-wal") in settings.reach.protected
