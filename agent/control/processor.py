@@ -261,8 +261,12 @@ class Processor:
             flusher=self._flusher_ref,
             emit=self._emit,
             warn=self._warn,
+            is_settled=self._is_settled,
             again=local.orders_again() if local is not None else None,
         )
+
+    def _is_settled(self, table: TableRecord) -> bool:
+        return table.table_id not in self._held and self._tables.get(table.table_id, table) == table
 
     def _on_crash(self, writer: "_Writer", error: Exception, *, is_final: bool) -> None:
         """Suspend flushing the span until it has restarted; if its budget is exhausted, end the changefeed's run."""

@@ -14,6 +14,7 @@ from agent.control import effects
 from agent.control.actors import ActorContext, Reference
 from agent.control.flusher import PASSING, Join, Leave
 from agent.control.runtime import SpanFlushed, SpanPosition, SpanRuntime
+from agent.errors import TableForeignError
 from agent.running_error import running_error
 from reactor import failpoints
 from reactor.errors import Scope, WeirError
@@ -24,6 +25,8 @@ from reactor.records.changefeed import RunningError, TableRecord
 
 Emit = Callable[[effects.SpanEvent], None]
 Warn = Callable[[RunningError], None]
+#: whether this is a table's newest record, and the sink has all of its schema changes
+IsSettled = Callable[[TableRecord], bool]
 
 _RETRY_S, _RETRY_MAX_S = 1.0, 15.0
 
@@ -75,6 +78,7 @@ class SpanWriter:
         flusher: Reference,
         emit: Emit,
         warn: Warn,
+        is_settled: IsSettled = lambda _: True,
         again: effects.PrepareSpan | effects.RunSpan | effects.StopSpan | None = None,
     ) -> None:
         self._span = span
@@ -83,6 +87,7 @@ class SpanWriter:
         self._flusher = flusher
         self._emit = emit
         self._warn = warn
+        self._is_settled = is_settled
         self._position: SpanPosition | None = None
         self._context: ActorContext | None = None
         self._order: effects.PrepareSpan | effects.RunSpan | None = None
@@ -108,17 +113,25 @@ class SpanWriter:
             if error.code == _ENDED:  # the flusher ends with the processor, and so does this actor
                 self._is_over = True
                 return
-            if self._order is not None and error.code in PASSING and error.scope is not Scope.CAPTURE:
+            if self._order is not None and self._is_passing(error):
                 self._ask_again(self._order, error)
                 return
             if error.scope is Scope.TABLE:
                 error.of_table(self._span.table_id)
             await self._fail(running_error(error))
 
+    def _is_passing(self, error: WeirError) -> bool:
+        """Return whether to ask again. A sink that has renamed or replaced the table has it elsewhere than its record
+        says, until the change is completed in etcd."""
+        if error.code == TableForeignError.code:
+            return not self._is_settled(self._table)
+        return error.code in PASSING and error.scope is not Scope.CAPTURE
+
     def _ask_again(self, order: effects.PrepareSpan | effects.RunSpan, error: WeirError) -> None:
         assert self._context is not None
         self._failures += 1
-        self._warn(running_error(error))
+        if error.code in PASSING:
+            self._warn(running_error(error))
         self._context.schedule(min(_RETRY_S * 2 ** (self._failures - 1), _RETRY_MAX_S), _Again(order))
 
     async def _handle(self, message: SpanOrder) -> None:

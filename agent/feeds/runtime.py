@@ -196,7 +196,10 @@ class ChangefeedRuntime:
             raise
         if any(span.rows for span in flushed.spans):
             self._at_once = None
-        spans = [await self._reread_position(span) if _is_fenced(span) else span for span in flushed.spans]
+        spans = [
+            await self._reread_position(span, limits.table(span.position.table)) if _is_fenced(span) else span
+            for span in flushed.spans
+        ]
         return Flushed(tuple(spans), flushed.is_behind)
 
     async def run_unit(self, order: StartUnit, on_progress: Progress) -> None:
@@ -224,11 +227,11 @@ class ChangefeedRuntime:
                 "give it more time (flush-timeout-seconds); it is asked again"
             ) from error
 
-    async def _reread_position(self, span: SpanFlushed) -> SpanFlushed:
+    async def _reread_position(self, span: SpanFlushed, table: TableRecord) -> SpanFlushed:
         """Handle a sink that was further than expected: by the previous writer, or a commit whose answer was lost."""
         before = span.position
         try:
-            position = await self.open_span(before.table, before.span, before.checkpoint_ts)
+            position = await self.open_span(table, before.span, before.checkpoint_ts)
         except SinkFencedError:  # its table has other spans
             return span
         except WeirError as error:

@@ -286,7 +286,7 @@ async def test_a_late_capture_s_span_fails_alone(tmp_path: Path) -> None:
     late = SpanFlushed(
         SpanPosition(whole, RECORD, Ts(100), Ts(100)), error=RunningError(code=SinkFencedError.code, message="late")
     )
-    assert await parts._reread_position(late) is late
+    assert await parts._reread_position(late, RECORD) is late
     with pytest.raises(SinkFencedError, match="has other spans than"):
         await parts.open_span(RECORD, whole, Ts(0))
     assert (await parts.open_span(RECORD, SPANS[2], Ts(0))).committed_ts == 150

@@ -13,7 +13,7 @@ from agent.control.gate import Gate, Owner
 from agent.control.processor import FromOwner, Input, Moved, Processor
 from agent.control.runtime import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
 from agent.control.span_writer import SpanWriter
-from agent.errors import JobTimeoutError, SinkConfigError, SinkConflictError, SinkError
+from agent.errors import JobTimeoutError, SinkConfigError, SinkConflictError, SinkError, TableForeignError
 from capture.actors.actor import ActorRef
 from capture.actors.system import ActorSystem
 from capture.errors import MailboxFullError
@@ -36,7 +36,16 @@ from reactor.messages import (
     StopWorker,
     WorkerStage,
 )
-from reactor.records.changefeed import RunningError, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import (
+    DdlRecord,
+    RunningError,
+    SchemaChangeKind,
+    TableChange,
+    TableRecord,
+    Unit,
+    UnitRecord,
+    UnitStage,
+)
 from reactor.records.log_head import LogHead
 from reactor.state import ClusterState
 
@@ -53,12 +62,18 @@ class MemoryParts:
 
     recorded: dict[TableSpan, Ts] = field(default_factory=lambda: {SPAN: Ts(10)})
     errors: list[Exception] = field(default_factory=list)
+    #: the sink has the table under this name only
+    name: str = ""
+    asked_for: list[str] = field(default_factory=list)
     flushes: list[tuple[Ts, Ts]] = field(default_factory=list)
     flush_takes_s: float = 0.1
     unit_error: Exception | None = None
     is_closed: bool = False
 
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
+        self.asked_for.append(table.name)
+        if self.name and table.name != self.name:
+            raise TableForeignError(f"the sink has no record of {table.name}; copy it again")
         recorded = self.recorded[span]
         return SpanPosition(span, table, recorded, max(recorded, checkpoint_ts))
 
@@ -228,6 +243,36 @@ async def test_passing_errors_are_tried_again_and_do_not_reach_the_owner() -> No
         await r.add_span()
         await r.until(lambda: r.checkpoint() == 20)
         assert r.reported == []
+
+
+async def test_a_table_that_the_sink_has_renamed_is_asked_for_until_its_record_has_the_new_name() -> None:
+    """The sink renames it before etcd says so, and a crash may lie in between."""
+    renamed = TABLE.with_(name="t_new")
+    change = TableChange(table_id=7, kind=SchemaChangeKind.RENAME, table=renamed)
+    async with rig() as r:
+        key = str(keys.DdlKey("c", "default", FEED, Ts(15)))
+        record = DdlRecord(ts=Ts(15), changes=(change,))
+        r.state.update(key, record.encode(), mod_revision=3)
+        await r.log_moves(20)
+        r.runtime.name = "t_new"
+        await r.order(Heartbeat((SPAN,), barrier=Barrier(MAX_TS)))
+        await r.order(AddSpan(SPAN, True, SpanCheckpoint(Ts(10), Ts(10))))
+        await r.until(lambda: len(r.runtime.asked_for) > 2)
+        assert (r.span_state(), r.reported, r.warned) == (SpanState.PREPARING, [], [])
+        r.state.update(key, record.with_(done=True).encode(), mod_revision=4)
+        await r.log_moves(20, tables=(renamed,))
+        await r.until(lambda: r.span_state() is SpanState.PREPARED)
+        assert set(r.runtime.asked_for) == {"t", "t_new"}
+
+
+async def test_a_table_that_the_sink_does_not_have_is_reported_at_once() -> None:
+    async with rig() as r:
+        await r.log_moves(20)
+        r.runtime.name = "another"
+        await r.order(Heartbeat((SPAN,), barrier=Barrier(MAX_TS)))
+        await r.order(AddSpan(SPAN, True, SpanCheckpoint(Ts(10), Ts(10))))
+        await r.until(lambda: bool(r.reported))
+        assert (r.reported[0].code, r.runtime.asked_for) == ("TableForeign", ["t"])
 
 
 async def test_a_lasting_error_ends_the_span_and_reaches_the_owner() -> None:
