@@ -71,11 +71,11 @@ class FlushLimits:
         held_ts = min(tables.get(table_id, MAX_TS), self.held.get(table_id, MAX_TS))
         return min(self.head.resolved_ts, self.barrier.global_ts, held_ts)
 
-    def change_since(self, table_id: int, ts: Ts) -> str:
-        """Return the JSON of the newest change of a table that still exists, if it is after ``ts``; else an empty
+    def change_since(self, table_id: int, ts: Ts) -> tuple[Ts, str]:
+        """Return Ts and JSON of the newest change of a table that still exists, if it is after ``ts``; else an empty
         text. The transaction that created a table may have changed it behind its first rows."""
         at, change = self.changes.get(table_id, (Ts(0), None))
-        return change.model_dump_json() if change is not None and change.after and at > ts else ""
+        return at, change.model_dump_json() if change is not None and change.after and at > ts else ""
 
     def is_gone_since(self, table_id: int, ts: Ts) -> bool:
         """Return whether the table was dropped at its source after ``ts``, and in the sink."""

@@ -81,8 +81,8 @@ def plan_flush(
         if limits.is_gone_since(position.table.table_id, position.committed_ts):
             ahead = []  # no span needs it: the sink keeps what it has
         made = _tasks(position, [item for item in ahead if item.first_ts <= to_ts], to_ts, feed, weights)
-        change = limits.change_since(position.table.table_id, position.committed_ts) if made else ""
-        tasks.extend(replace(task, change=change) if change else task for task in made)
+        ts, change = limits.change_since(position.table.table_id, position.committed_ts) if made else (Ts(0), "")
+        tasks.extend(replace(task, change=change, change_ts=ts) if change else task for task in made)
     return FlushPlan(tuple(tasks), tuple(targets), is_behind)
 
 

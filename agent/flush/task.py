@@ -25,6 +25,7 @@ from agent.sources.registry import decode
 from reactor import failpoints
 from reactor.errors import WeirError
 from reactor.failpoints import Point
+from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode
 
 _TABLES_AT_ONCE = 4
@@ -86,13 +87,20 @@ def read_changes(task: FlushTask) -> Iterator[Changes]:
     rules = events.rules_for(task.feed.filter, task.table.schema_name, task.table.name)
     for schema, batch, clock in _joined(_batches(task)):
         changes = clock.with_times(decode(schema, batch, task.table.key))
-        if task.change:
+        if task.change and _may_precede(changes, task.change_ts):
             changes = conform(changes, task.change, keeps_gone=task.feed.sink_mode is SinkMode.CHANGELOG)
         _refuse_incomplete_moves(changes, task)
         if rules:
             changes = rules.apply(changes)
         yield keep_span(changes, task.span, key=task.table.key)
         del changes, batch  # free them before the next ones are read
+
+
+def _may_precede(changes: Changes, change_ts: Ts) -> bool:
+    """Return whether rows may have the schema before a change. Later ones have the new one, in which an old name may be
+    another column's; where columns have numbers, these tell."""
+    has_numbers = any(column.place for column in changes.schema.columns)
+    return has_numbers or bool((changes.commit_ts <= change_ts).any())
 
 
 @dataclass(frozen=True, slots=True)

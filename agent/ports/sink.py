@@ -13,7 +13,7 @@ from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import SchemaChange
 from reactor.errors import Scope
-from reactor.ids import TableSpan, Ts
+from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.records.changefeed import NO_FILTER, FilterConfig, SinkMode, TableRecord
 
 
@@ -58,9 +58,9 @@ class FlushTask:
     """Move one span from ``from_ts`` to ``to_ts``: the input of one Spark task.
 
     ``from_ts`` is the Ts that the sink records for the span; the sink refuses the write if it has another one.
-    ``change``: the newest schema change in the range (JSON of a ``TableChange``), or empty; its transaction may contain
-    rows of the old schema. ``part`` of ``parts``: a changelog span's backlog may be divided into tasks whose files are
-    committed together.
+    ``change``: the newest schema change in the range (JSON of a ``TableChange``), or empty; its transaction, at
+    ``change_ts``, may contain rows of the old schema. ``part`` of ``parts``: a changelog span's backlog may be divided
+    into tasks whose files are committed together.
     """
 
     feed: FeedContext
@@ -72,6 +72,7 @@ class FlushTask:
     part: int = 0
     parts: int = 1
     change: str = ""
+    change_ts: Ts = MAX_TS
 
 
 @dataclass(frozen=True, slots=True)

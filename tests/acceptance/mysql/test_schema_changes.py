@@ -34,6 +34,8 @@ def bed(tmp_path_factory: pytest.TempPathFactory, trap: Path) -> Iterator[MariaB
     with bed:
         bed.execute("CREATE TABLE thing (id int PRIMARY KEY, a varchar(20), b int, gone text)")
         bed.execute("INSERT INTO thing SELECT id, CONCAT('a', id), k, 'g' FROM sbtest1")
+        bed.execute("CREATE TABLE ring (id int PRIMARY KEY, a int, b int, c int)")
+        bed.execute("INSERT INTO ring VALUES (1, 1, 2, 3)")
         config = {"filter": {"rules": ["*.*", "!aside.*"]}}
         bed.create_feed(UPSERT, SinkMode.UPSERT, config=config)
         bed.create_feed(CHANGELOG, SinkMode.CHANGELOG, config=config)
@@ -75,8 +77,13 @@ def test_columns_come_go_and_change(bed: MariaBed) -> None:
         bed.execute("ALTER TABLE thing MODIFY b bigint")
         bed.execute("UPDATE thing SET b = 1 << 40 WHERE id = 7")
         bed.execute("ALTER TABLE sbtest1 ADD extra int DEFAULT 3")
+        bed.execute("ALTER TABLE ring CHANGE a x int, CHANGE b a bigint, RENAME COLUMN c TO b")
+        bed.execute("INSERT INTO ring VALUES (3, 1, 2, 3)")
+        bed.execute("ALTER TABLE ring RENAME COLUMN x TO y, ADD x varchar(9) DEFAULT 4")
+        bed.execute("INSERT INTO ring VALUES (4, 5, 6, 7, '8')")
     catch_up(bed)
     check(bed, "thing", "id", "n", "c", "b", "e")
+    check(bed, "ring", "id", "y", "a", "b", "x")
     check(bed, "sbtest1", "id", "k", "c", "pad", "extra")
     check_diff(bed)
 

@@ -20,6 +20,7 @@ from agent.flush.task import read_changes, run_flush
 from agent.log.reader import LogReader
 from agent.log.storage import LogDirectory
 from agent.ports.sink import FeedContext, FlushTask
+from agent.rows.schema import Column
 from agent.sinks import open_sink
 from agent.sinks.common.changelog import changelog_rows
 from agent.sinks.delta.table.schema import FORMS
@@ -29,10 +30,20 @@ from agent.spark.executor import SparkExecutor
 from reactor.errors import Scope, WeirError
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records.changefeed import ColumnSelector, EventFilter, FilterConfig, SinkMode, TableRecord
+from reactor.records.changefeed import (
+    ColumnSelector,
+    EventFilter,
+    FilterConfig,
+    SchemaChangeKind,
+    SinkMode,
+    TableChange,
+    TableRecord,
+)
 from reactor.records.log_head import Era, LogHead
 from tests.integration.agent.flush.pgoutput_build import (
+    INT8,
     TABLE,
+    TEXT,
     Event,
     deleted,
     inserted,
@@ -315,6 +326,27 @@ def test_small_segments_are_decoded_together_and_every_row_keeps_its_commit_time
     moments = written.column("_commit_timestamp").to_pylist()
     assert [moment and moment.timestamp() for moment in moments] == [5.0, 6.5, None]
     assert changes.commit_time == 6.5
+
+
+def test_rows_behind_a_change_have_the_new_names(tmp_path: Path) -> None:
+    """Two columns have swapped their names: an old name is another column's now."""
+    key, text, number = TABLE.columns[0], Column("name", TEXT, -1, "text"), Column("big", INT8, -1, "int8")
+    before = replace(TABLE, columns=(key, text, number))
+    after = replace(TABLE, columns=(key, replace(text, name="big"), replace(number, name="name")))
+    change = TableChange(
+        kind=SchemaChangeKind.ALTER,
+        table_id=TABLE.table_id,
+        table=RECORD,
+        before=before.to_json(),
+        after=after.to_json(),
+        renames={"big": "name", "name": "big"},
+    )
+    log = LogDirectory(str(tmp_path), changefeed="feed", source="main")
+    segment = write_segment(log, 1, 120, [inserted(110, 1, "12", 34, table=after)], table=after)
+    context = FeedContext("feed", "", SinkMode.UPSERT)
+    task = FlushTask(context, TableSpan(TABLE.table_id), RECORD, (segment,), Ts(100), Ts(120))
+    [found] = read_changes(replace(task, change=change.model_dump_json(), change_ts=Ts(105)))
+    assert found.after.to_pylist() == [{"id": 1, "big": "12", "name": 34}]
 
 
 @pytest.mark.spark

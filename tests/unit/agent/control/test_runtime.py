@@ -31,10 +31,11 @@ def test_the_owners_barrier_counts_too() -> None:
 
 def test_a_range_knows_the_newest_change_that_lies_in_it() -> None:
     found = limits(record(30, 1, done=True), record(50, 1, done=True, after='{"x":1}'), record(60, 1))
-    assert '{\\"x\\":1}' in found.change_since(1, Ts(49))
-    assert found.change_since(1, Ts(50)) == ""
-    assert found.change_since(2, Ts(0)) == ""
-    assert limits(record(30, 1, done=True, after="")).change_since(1, Ts(0)) == "", "it is gone"
+    assert '{\\"x\\":1}' in found.change_since(1, Ts(49))[1]
+    assert found.change_since(1, Ts(49))[0] == 50
+    assert found.change_since(1, Ts(50))[1] == ""
+    assert found.change_since(2, Ts(0))[1] == ""
+    assert limits(record(30, 1, done=True, after="")).change_since(1, Ts(0))[1] == "", "it is gone"
 
 
 def test_the_newest_record_of_a_table_counts() -> None:
