@@ -72,6 +72,7 @@ class MysqlStreams:
             known_tables(self._order.tables, self._order.schemas, ddl, at=at.ts).values(),
             zero_dates=self._zero_dates,
             is_mariadb=connection.is_mariadb,
+            begin=at.ts,
         )
         position = SourcePosition.from_json(at.text) if at.text else position_at(connection, at.ts)
         resumption = resume(connection, position)

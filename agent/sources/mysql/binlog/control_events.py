@@ -217,8 +217,12 @@ class RareEvents:
     def _record_truncate(self, statement: str, database: str, arena: Arena, at: int) -> bool:
         """Record a TRUNCATE as a line of one byte; return False if the table's columns are unknown."""
         name = self._folded(statements.truncated_table(statement, database))
-        if name is None or not self._declarations.is_wanted(*name):
-            return name is not None
+        try:
+            if name is None or not self._declarations.is_wanted(*name):
+                return name is not None
+        except TableUnknownError as error:
+            self._hold_tables([error.table], error.reason)
+            return True
         # a renamed table keeps the id of its first name, which only ``known`` returns
         schema = self._known(*name)
         slot = self._declarations.newest_slot(schema.table_id if schema else table_id(*name))

@@ -56,6 +56,14 @@ _log = structlog.get_logger()
 
 #: remedy for a held table that cannot be copied again automatically
 CURE: Final = "leave it out by a filter rule and create a changefeed for it alone, or create the changefeed again"
+_STAYED: Final = (
+    "rows came under its earlier name {}, which it may still have (MariaDB logs RENAME TABLE of a temporary table "
+    "alike)"
+)
+_TAKEN: Final = (
+    "{} was renamed to {}, which another table has: one of them is not what it seems (MariaDB logs RENAME TABLE of a "
+    "temporary table alike; a change with sql_log_bin = 0 is in no log)"
+)
 
 
 class Interpreter:
@@ -98,8 +106,21 @@ class Interpreter:
         """Hold tables that cannot be followed from ``ts`` on, for a reason found in the log itself."""
         self._changes = ChangingTables(self._known)
         for name in names:
-            self._hold(name, reason)
+            table = self._known.by_name.get(name)
+            if table is None:
+                self._appear(name, ts)
+            else:
+                self._hold(name, reason)
         return self._record(ts, "")
+
+    def _appear(self, name: Name, ts: Ts) -> None:
+        """Handle a table that has rows under a name that was given up: what had it may still be that table."""
+        left = self._known.left(name)
+        if left is not None:
+            self._hold((left.record.schema_name, left.record.name), _STAYED.format(".".join(name)))
+        self._known.note_made(name)
+        if self._server.wants(*name):
+            self._meet(name, DdlEvent(ts, name[0], ""))
 
     def written(self, statement: str, database: str) -> list[Name]:
         """Return the replicated tables whose rows a statement may have changed."""
@@ -169,6 +190,7 @@ class Interpreter:
 
     def _create(self, edit: Created, event: DdlEvent) -> None:
         name = edit.table
+        self._known.note_made(name)
         if name in self._known.by_name:
             if not self._copies.take_left(name):
                 return
@@ -221,6 +243,7 @@ class Interpreter:
                 self._burnt.add(table.record.table_id)
 
     def _rename(self, old: Name, new: Name, event: DdlEvent) -> None:
+        self._known.note_made(new)
         table = self._known.by_name.get(old)
         if table is not None and not self._copies.take_left(old):
             self._move(table, old, new, event)
@@ -241,6 +264,10 @@ class Interpreter:
         is_unreplicated = table.is_held and table.schema is None
         if is_unreplicated and not self._server.wants(*new):
             self._forget(old)
+            return
+        if new in self._known.by_name and not self._copies.take_left(new):
+            for name in (old, new):
+                self._hold(name, _TAKEN.format(".".join(old), ".".join(new)))
             return
         self._known.drop(*old)
         if old in shadows.bases_of(new):

@@ -3,6 +3,9 @@
 A table map with full metadata describes its table except for two things: its id in Weir (a renamed table keeps the id
 of its first name), and that a binary string is a uuid or an IP address. A table map with less metadata is completed
 from the known definition; if that does not fit, the column names are unknown, and reading ends.
+
+What the log says of a table must agree with what its statements have made of it: else a statement was not logged
+(``sql_log_bin = 0``), or was of a temporary table, and what became of older rows is unknown.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,9 +18,12 @@ from agent.rows.schema_change import KnownTable
 from agent.sources.mysql.decode.charsets import charset_of
 from agent.sources.mysql.decode.table_map import TableMap, parse_table_map
 from agent.sources.mysql.decode.table_name import parse_table_name
+from agent.sources.mysql.decode.types import arrow_schema
+from reactor.ids import MAX_TS, Ts
 
 #: MariaDB's hidden columns for unique keys that are too long for an index
 _HIDDEN: Final = "DB_ROW_HASH_"
+_UNLOGGED: Final = "a change with sql_log_bin = 0 is in no log"
 
 
 class TableUnknownError(Exception):
@@ -30,9 +36,12 @@ class TableUnknownError(Exception):
 
 
 class KnownTables:
-    """Tables by schema and name; the stream reads them, the interpreter of definitions writes them."""
+    """Tables by schema and name; the stream reads them, the interpreter of definitions writes them. ``begin``: where
+    the stream begins."""
 
-    def __init__(self, tables: Iterable[KnownTable], *, zero_dates: ZeroDates, is_mariadb: bool) -> None:
+    def __init__(
+        self, tables: Iterable[KnownTable], *, zero_dates: ZeroDates, is_mariadb: bool, begin: Ts = MAX_TS
+    ) -> None:
         self._zero_dates = zero_dates
         self._is_mariadb = is_mariadb
         self._tables = {_name(table): _with_collation(table) for table in tables}
@@ -40,6 +49,10 @@ class KnownTables:
         self._empty: set[int] = set()
         #: tables that are not replicated, and had rows in the log
         self._unreplicated: set[tuple[str, str]] = set()
+        #: names that no table has: the id of the table that had it
+        self._gone: dict[tuple[str, str], int] = {}
+        #: ids of tables whose definition here may be that of a later place
+        self._early = {table.record.table_id for table in self._tables.values() if table.record.start_ts > begin}
 
     @property
     def by_name(self) -> Mapping[tuple[str, str], KnownTable]:
@@ -47,11 +60,26 @@ class KnownTables:
 
     def put(self, table: KnownTable) -> None:
         """Add a table, or replace its definition."""
-        self._tables = {name: other for name, other in self._tables.items() if not _is_same(other, table)}
+        before = [name for name, other in self._tables.items() if _is_same(other, table)]
+        for name in before:
+            self.drop(*name)
         self._tables[_name(table)] = table
+        self.note_made(_name(table))
+        self._early.discard(table.record.table_id)
 
     def drop(self, schema_name: str, name: str) -> None:
-        self._tables.pop((schema_name, name), None)
+        table = self._tables.pop((schema_name, name), None)
+        if table is not None:
+            self._gone[schema_name, name] = table.record.table_id
+
+    def note_made(self, name: tuple[str, str]) -> None:
+        """Note that a table was created or renamed, so that it has this name."""
+        self._gone.pop(name, None)
+
+    def left(self, name: tuple[str, str]) -> KnownTable | None:
+        """Return the table that had a name that no table should have now."""
+        number = self._gone.get(name)
+        return next((table for table in self._tables.values() if table.record.table_id == number), None)
 
     def put_new(self, table: KnownTable) -> None:
         """Add a table without rows."""
@@ -71,7 +99,13 @@ class KnownTables:
         return name in self._unreplicated
 
     def is_wanted(self, schema_name: str, name: str) -> bool:
+        """Return whether the rows of this table are replicated.
+
+        :raises TableUnknownError: the log has no statement that gave a table this name.
+        """
         table = self._tables.get((schema_name, name))
+        if (schema_name, name) in self._gone:
+            raise TableUnknownError((schema_name, name), "no statement in the log has made a table of this name")
         if table is None:
             self._unreplicated.add((schema_name, name))
         return table is not None and not table.is_held
@@ -92,6 +126,8 @@ class KnownTables:
         table = self._tables[declared.schema.schema_name, declared.schema.name]
         self._empty.discard(table.record.table_id)
         schema = _completed(declared, table.schema)
+        if table.record.table_id not in self._early:
+            _check(schema, table, zero_dates=self._zero_dates)
         return replace(schema, table_id=table.record.table_id, zero_dates=self._zero_dates)
 
 
@@ -126,6 +162,28 @@ def _completed(declared: TableMap, known: TableSchema | None) -> TableSchema:
             f"{_difference(declared, known)}; run: SET GLOBAL binlog_row_metadata = 'FULL'",
         )
     return known
+
+
+def _check(declared: TableSchema, table: KnownTable, *, zero_dates: ZeroDates) -> None:
+    """Check columns, their types at a sink, and the key.
+
+    :raises TableUnknownError: they are others than those that Weir knows.
+    """
+    name, known = (declared.schema_name, declared.name), table.schema
+    if known is None:
+        return
+    reason = f"it has another definition in the log than its statements gave it ({{}}); {_UNLOGGED}"
+    one, other = (
+        {item.name: item.type for item in arrow_schema(replace(schema, zero_dates=zero_dates))}
+        for schema in (declared, known)
+    )
+    if odd := sorted(one.keys() ^ other.keys()):
+        there = "has" if odd[0] in one else "lacks"
+        raise TableUnknownError(name, reason.format(f"it {there} column {odd[0]}"))
+    if odd := sorted(column for column in one if one[column] != other[column]):
+        raise TableUnknownError(name, reason.format(f"column {odd[0]} is {one[odd[0]]}, not {other[odd[0]]}"))
+    if declared.key and {*declared.key} != {*(table.record.key or declared.key)}:
+        raise TableUnknownError(name, reason.format(f"its key is ({', '.join(declared.key)})"))
 
 
 def _fits(declared: TableMap, known: TableSchema) -> bool:
