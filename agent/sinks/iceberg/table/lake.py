@@ -99,9 +99,9 @@ class Lake:
             from pyiceberg.catalog.rest import RestCatalog
 
             return RestCatalog(self.name, **properties)
-        from pyiceberg.catalog.sql import SqlCatalog
+        from agent.sinks.iceberg.table.sql_catalog import KeepingSqlCatalog
 
-        return SqlCatalog(self.name, **properties)
+        return KeepingSqlCatalog(self.name, **properties)
 
     def is_away(self) -> bool:
         """Return whether the embedded catalog is missing, as in a directory that is not mounted."""

@@ -87,21 +87,25 @@ def live(table: Table, snapshot_id: int | None = None) -> Live:
 
 def entries(io: FileIO, manifest: ManifestFile) -> tuple[ManifestEntry, ...]:
     """Return the entries that are not deleted."""
-    global _cached
     with _lock:
         found = _cache.get(manifest.manifest_path)
         if found is not None:
             _cache.move_to_end(manifest.manifest_path)
             return found
     read = tuple(manifest.fetch_manifest_entry(io, discard_deleted=True))
+    _keep(manifest.manifest_path, read)
+    return read
+
+
+def _keep(path: str, read: tuple[ManifestEntry, ...]) -> None:
+    global _cached
     with _lock:
-        if manifest.manifest_path not in _cache:
-            _cache[manifest.manifest_path] = read
+        if path not in _cache:
+            _cache[path] = read
             _cached += len(read)
         while _cached > _ENTRIES_MAX and len(_cache) > 1:
             _, gone = _cache.popitem(last=False)
             _cached -= len(gone)
-    return read
 
 
 class _Writer(ManifestWriterV2):
@@ -167,10 +171,26 @@ def _changed(
 
 
 def _written(
-    table: Table, snapshot_id: int, content: ManifestContent, changed: Iterable[ManifestEntry]
+    table: Table, snapshot_id: int, content: ManifestContent, changed: Sequence[ManifestEntry]
 ) -> ManifestFile:
     path = f"{table.metadata.location}/metadata/{uuid4()}-m{int(content)}.avro"
     with _Writer(table, path, snapshot_id, content) as writer:
         for entry in changed:
             writer.add_entry(entry)
+    _keep(path, tuple(_as_read(changed, table.metadata.next_sequence_number())))
     return writer.to_manifest_file()
+
+
+def _as_read(changed: Iterable[ManifestEntry], sequence: int) -> Iterator[ManifestEntry]:
+    """Yield entries as they are read from their manifest: new ones have the number of their snapshot."""
+    for entry in changed:
+        if entry.status == ManifestEntryStatus.ADDED:
+            yield ManifestEntry.from_args(
+                status=entry.status,
+                snapshot_id=entry.snapshot_id,
+                sequence_number=sequence,
+                file_sequence_number=sequence,
+                data_file=entry.data_file,
+            )
+        elif entry.status != ManifestEntryStatus.DELETED:
+            yield entry

@@ -3,7 +3,10 @@
 A position delete names a row by its file and its place in it. Every reader of format version 2 knows them.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from threading import Lock
 from typing import Final
 
 import numpy as np
@@ -19,7 +22,42 @@ from agent.sinks.iceberg.table.files import DELETES
 from agent.sinks.iceberg.table.manifests import Live, LiveFile
 
 Positions = npt.NDArray[np.int64]
+ByPath = tuple[tuple[str, Positions], ...]
 NONE: Final = np.empty(0, np.int64)
+#: bytes of positions that are kept in memory, over all tables
+_KEPT_BYTES: Final = 32 << 20
+
+
+class _Kept:
+    """Positions of files that were read; such a file never changes."""
+
+    def __init__(self) -> None:
+        self._by_file: OrderedDict[str, ByPath] = OrderedDict()
+        self._bytes = 0
+        self._lock = Lock()
+
+    def positions(self, file: str, read: Callable[[], ByPath]) -> ByPath:
+        with self._lock:
+            known = self._by_file.get(file)
+            if known is not None:
+                self._by_file.move_to_end(file)
+                return known
+        known = read()
+        with self._lock:
+            if file not in self._by_file and _size(known) <= _KEPT_BYTES:
+                self._by_file[file] = known
+                self._bytes += _size(known)
+            while self._bytes > _KEPT_BYTES:
+                _, gone = self._by_file.popitem(last=False)
+                self._bytes -= _size(gone)
+        return known
+
+
+def _size(found: ByPath) -> int:
+    return sum(places.nbytes + len(path) for path, places in found)
+
+
+_kept: Final = _Kept()
 
 
 def deleted(table: Table, files: Iterable[LiveFile]) -> dict[str, Positions]:
@@ -28,11 +66,15 @@ def deleted(table: Table, files: Iterable[LiveFile]) -> dict[str, Positions]:
     for item in files:
         if item.file.file_format != FileFormat.PARQUET:
             raise TableForeignError(f"others have written deletion vectors into {'.'.join(table.name())}; {RESYNC}")
-        with storage_errors(item.path, "read"), table.io.new_input(item.path).open() as stream:
-            rows = pq.read_table(stream, columns=["file_path", "pos"], read_dictionary=["file_path"], use_threads=False)
-        for path, places in by_path(rows):
+        for path, places in _kept.positions(item.path, partial(_read, table, item)):
             found.setdefault(path, []).append(places)
     return {path: np.unique(np.concatenate(places)) for path, places in found.items()}
+
+
+def _read(table: Table, item: LiveFile) -> ByPath:
+    with storage_errors(item.path, "read"), table.io.new_input(item.path).open() as stream:
+        rows = pq.read_table(stream, columns=["file_path", "pos"], read_dictionary=["file_path"], use_threads=False)
+    return tuple(by_path(rows))
 
 
 def by_path(rows: pa.Table) -> Iterable[tuple[str, Positions]]:

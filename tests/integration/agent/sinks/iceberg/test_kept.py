@@ -1,0 +1,83 @@
+"""What is kept in memory of metadata, manifests and position deletes: the same as read again, and less work."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table.snapshots import Snapshot
+
+from agent.sinks.iceberg.table import manifests, positions
+from agent.sinks.iceberg.table.manifests import Live, LiveFile
+from reactor.records.changefeed import SinkMode
+from tests.contracts.sink_bed import TABLE, Bed
+from tests.integration.agent.sinks.iceberg.lake import table_of
+from tests.unit.agent.changes_build import insert, update
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Bed:
+    bed = Bed(f"iceberg+file://{tmp_path}/lake", SinkMode.UPSERT)
+    bed.load((1, "a", "x"), (2, "b", "y"))
+    return bed
+
+
+def _flush(bed: Bed, turn: int) -> None:
+    some = [update(1, f"t{turn}", "x", ts=101 + turn), insert(10 + turn, "n", "z", ts=101 + turn)]
+    assert bed.flush(100 + turn, 101 + turn, some).committed
+
+
+def _entries(live: Live) -> list[tuple[object, ...]]:
+    return sorted((_described(item) for item in (*live.data, *live.deletes)), key=repr)
+
+
+def _described(item: LiveFile) -> tuple[object, ...]:
+    entry, file = item.entry, item.file
+    numbers = (entry.snapshot_id, entry.sequence_number, entry.file_sequence_number, file.spec_id, file.record_count)
+    maps = (file.lower_bounds, file.upper_bounds, file.value_counts, file.null_value_counts, file.nan_value_counts)
+    return (item.path, item.manifest, file.content, file.file_size_in_bytes, *numbers, *(dict(one) for one in maps))
+
+
+def test_what_is_kept_equals_what_is_stored(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through flushes, a compaction and joined manifests."""
+    for turn in range(30):
+        _flush(bed, turn)
+        table = table_of(bed, TABLE)
+        stored = FromInputFile.table_metadata(table.io.new_input(table.metadata_location))
+        assert table.metadata == stored
+        kept = manifests.live(table)
+        gone = positions.deleted(table, kept.deletes)
+        with monkeypatch.context() as patch:
+            patch.setattr(manifests, "_cache", type(manifests._cache)())
+            patch.setattr(positions, "_kept", positions._Kept())
+            read = manifests.live(table)
+            assert _entries(kept) == _entries(read)
+            assert {path: list(at) for path, at in gone.items()} == {
+                path: list(at) for path, at in positions.deleted(table, read.deletes).items()
+            }
+
+
+def test_a_flush_reads_no_metadata_and_copies_no_snapshot(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So its cost does not grow with the snapshots that are retained."""
+    for turn in range(3):
+        _flush(bed, turn)
+    read: list[str] = []
+    inner = FromInputFile.table_metadata
+
+    def table_metadata(file: Any, encoding: str = "utf-8") -> Any:
+        read.append(file.location)
+        return inner(file, encoding)
+
+    copied: list[int] = []
+    deeply = Snapshot.__deepcopy__
+
+    def deepcopy(self: Snapshot, memo: Any = None) -> Snapshot:
+        copied.append(self.snapshot_id)
+        return deeply(self, memo)
+
+    monkeypatch.setattr(FromInputFile, "table_metadata", staticmethod(table_metadata))
+    monkeypatch.setattr(Snapshot, "__deepcopy__", deepcopy)
+    _flush(bed, 3)
+    assert read == []
+    assert len(copied) == 2, "the one before, and the new one"
+    assert len(table_of(bed, TABLE).metadata.snapshots) == 5
