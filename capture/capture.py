@@ -33,6 +33,7 @@ from capture.member.services import DataPlane, build_data_plane
 from capture.messaging.tls import NodeTls, Tls
 from capture.messaging.transport import TcpTransport, Transport
 from capture.security.reach import look_up_freely
+from capture.security.secrets import resolve
 from reactor.messages import Liveness
 from reactor.restarts import RestartPolicy
 from reactor.settings import TlsFiles
@@ -182,7 +183,7 @@ def node_tls(settings: ServerSettings) -> NodeTls | None:
 
 async def _connect(settings: ServerSettings) -> EtcdClient:
     if settings.sql_store:
-        return await sql.connect(settings.sql_store)
+        return await sql.connect(resolve(settings.sql_store))
     tls = None
     if settings.etcd_ca_file is not None:
         cert, key = settings.etcd_cert_file, settings.etcd_key_file

@@ -131,9 +131,7 @@ def server(
         Path | None, typer.Option(help="Settings in TOML; flags and WEIR_* variables win over it.")
     ] = None,
     etcd: Annotated[str | None, typer.Option(help="URL[,URL] of etcd; without it an embedded one is started.")] = None,
-    store: Annotated[
-        str | None, typer.Option(help="Instead of etcd: sqlite, or sqlite:///path, for captures of one machine.")
-    ] = None,
+    store: Annotated[str | None, typer.Option(help="Instead of etcd: sqlite, sqlite:///path or postgresql://…")] = None,
     addr: Annotated[str | None, typer.Option(help="host:port of the HTTP API.")] = None,
     advertise_addr: Annotated[str | None, typer.Option(help="host:port that others use instead of --addr.")] = None,
     peer_addr: Annotated[str | None, typer.Option(help="host:port for other captures.")] = None,
@@ -220,7 +218,9 @@ def quickstart(
         Literal["directory", "s3"], typer.Option(help="Where log and tables lie: in directories, or on an S3 server.")
     ] = "directory",
     format: Annotated[Literal["delta", "iceberg"], typer.Option(help="The tables' format.")] = "delta",
-    store: Annotated[Literal["etcd", "sqlite"], typer.Option(help="Where the cluster keeps its state.")] = "etcd",
+    store: Annotated[
+        Literal["etcd", "sqlite", "postgresql"], typer.Option(help="Where the cluster keeps its state.")
+    ] = "etcd",
     json: Json = False,
 ) -> int:
     """See it work: an embedded database under load, replicated into lakehouse tables, compared at the end."""

@@ -1,6 +1,7 @@
-"""Quickstart parts: optionally a Spark cluster instead of local Spark, and an S3 server instead of directories.
+"""Quickstart parts: optionally a Spark cluster instead of local Spark, an S3 server instead of directories, and another
+store than etcd.
 
-Both run below the quickstart's directory and end with it.
+They run below the quickstart's directory and end with it.
 """
 
 import os
@@ -11,13 +12,13 @@ from pathlib import Path
 from typing import Final, Literal
 
 from capture.config import ServerSettings
-from capture.embedded import EmbeddedS3, EmbeddedSpark
+from capture.embedded import EmbeddedPostgres, EmbeddedS3, EmbeddedSpark
 from capture.terminal.progress import Reporter
 
 SparkKind = Literal["local", "standalone"]
 StorageKind = Literal["directory", "s3"]
 FormatKind = Literal["delta", "iceberg"]
-StoreKind = Literal["etcd", "sqlite"]
+StoreKind = Literal["etcd", "sqlite", "postgresql"]
 
 _BUCKET: Final = "s3://weir"
 #: an executor that fits into an embedded worker
@@ -26,12 +27,13 @@ _SPARK: Final[Mapping[str, str]] = {"spark.executor.memory": "512m", "spark.driv
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Where Spark runs, and where log and tables are stored."""
+    """Where Spark runs, and where log, tables and the cluster's state are stored."""
 
     directory: Path
     spark: SparkKind = "local"
     storage: StorageKind = "directory"
     format: FormatKind = "delta"
+    store: StoreKind = "etcd"
 
     @property
     def lake(self) -> str:
@@ -50,6 +52,11 @@ class Parts:
         """Run the parts, and yield the capture's settings. Blocking to enter and to leave."""
         changed: dict[str, object] = {}
         with ExitStack() as stack:
+            if self.store == "postgresql":
+                reporter.step("starting a PostgreSQL for the cluster's state")
+                database = stack.enter_context(EmbeddedPostgres(self.directory / "store", wal_level="replica"))
+                reporter.finish()
+                changed["store"] = database.uri()
             if self.storage == "s3":
                 reporter.step("starting an S3 server")
                 server = stack.enter_context(EmbeddedS3(self.directory / "s3"))

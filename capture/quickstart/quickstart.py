@@ -96,7 +96,7 @@ def run(
     make_directory(directory)
     settings = _settings(directory, store)
     workload = Pgbench(directory) if source == "postgres" else Sysbench(directory)
-    parts = Parts(directory, spark, storage, format)
+    parts = Parts(directory, spark, storage, format, store)
     logs.configure(settings.log_level, file=directory / "weir.log")
     with locked(directory / "quickstart.lock", what="a quickstart"), Reporter() as reporter:
         session = Quickstart(
@@ -326,7 +326,7 @@ def _refuse_other_format(directory: Path, format: FormatKind) -> None:
 
 def _refuse_other_store(directory: Path, store: StoreKind) -> None:
     """:raises ConfigError: the directory was used with another store."""
-    files: Mapping[StoreKind, str] = {"etcd": "etcd", "sqlite": "store.db"}
+    files: Mapping[StoreKind, str] = {"etcd": "etcd", "sqlite": "store.db", "postgresql": "store"}
     for was, file in files.items():
         if was != store and (directory / file).exists():
             raise ConfigError(
@@ -344,7 +344,7 @@ def _settings(directory: Path, store: StoreKind) -> ServerSettings:
     """Use the default address if it is free, so that ``weir changefeed query`` finds it; otherwise any."""
     host, port = split_address(DEFAULT_ADDRESS)
     address = DEFAULT_ADDRESS if places.is_free(port, host) else f"{host}:0"
-    return load_server_settings(etcd="", store="" if store == "etcd" else store, addr=address, data_dir=directory)
+    return load_server_settings(etcd="", store="sqlite" if store == "sqlite" else "", addr=address, data_dir=directory)
 
 
 def _print(summary: Summary, parts: Parts) -> None:

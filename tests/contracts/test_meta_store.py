@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from capture.embedded import EmbeddedEtcd
+from capture.embedded import EmbeddedEtcd, EmbeddedPostgres
 from reactor.errors import CompactedError, EtcdError, LeaseExpiredError, TxnTooLargeError
 from reactor.store import sql
 from reactor.store.etcd import connect
@@ -38,15 +38,24 @@ def own_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEtcd]
         yield etcd
 
 
-@pytest.fixture(params=["memory", "etcd", "sqlite"])
+@pytest.fixture(scope="module")
+def own_database(postgres: EmbeddedPostgres) -> str:
+    """As ``own_etcd``."""
+    postgres.create_database("contract")
+    return postgres.uri("contract")
+
+
+@pytest.fixture(params=["memory", "etcd", "sqlite", "postgres"])
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     if request.param == "memory":
         yield Store(_memory_connect())
     elif request.param == "etcd":
         etcd: EmbeddedEtcd = request.getfixturevalue("own_etcd")
         yield Store(_etcd_connect(etcd.url))
-    else:
+    elif request.param == "sqlite":
         yield Store(_sql_connect(sqlite_url(request.getfixturevalue("tmp_path"))))
+    else:
+        yield Store(_sql_connect(request.getfixturevalue("own_database")))
 
 
 def sqlite_url(directory: Path) -> str:
@@ -415,6 +424,7 @@ async def test_the_twin_in_memory_answers_as_etcd_does(own_etcd: EmbeddedEtcd, s
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_a_database_answers_as_etcd_does(tmp_path: Path, seed: int) -> None:
+async def test_a_database_answers_as_etcd_does(tmp_path: Path, own_database: str, seed: int) -> None:
     twin = await _random_history(Store(_memory_connect()), seed)
     assert await _random_history(Store(_sql_connect(sqlite_url(tmp_path))), seed) == twin
+    assert await _random_history(Store(_sql_connect(own_database)), seed) == twin

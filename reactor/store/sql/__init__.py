@@ -3,8 +3,8 @@
     client ──► lane (thread, connection) ──► logic ──► database (dialect)
        └─────► watching ──────┘
 
-``logic`` has the statements of each call; a *database* (``sqlite``) runs them, and knows the clock. Three tables have
-the state: ``weir_key``, ``weir_lease``, and ``weir_change``, the journal that watches read. The one row of
+``logic`` has the statements of each call; a *database* (``sqlite``, ``postgres``) runs them, and knows the clock. Three
+tables have the state: ``weir_key``, ``weir_lease``, and ``weir_change``, the journal that watches read. The one row of
 ``weir_store``, which every writing transaction locks, has the revision.
 """
 

@@ -16,7 +16,7 @@ import structlog
 from reactor.errors import EtcdError, EtcdUnreachableError
 from reactor.store.port import Compare, Delete, KeyValue, Operation, Put, Snapshot, TxnResult, WatchBatch
 from reactor.store.sql import logic
-from reactor.store.sql.database import Database, Statements
+from reactor.store.sql.database import Announcing, Database, Statements
 from reactor.store.sql.lane import Lane
 from reactor.store.sql.logic import Change, Head, Seen
 from reactor.store.sql.pulse import Pulse
@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 _RETRY_S = 0.05
 _WATCH_RETRY_S = 0.1
+#: how long a watch waits for a commit before it looks whether a lease is over
+_NEWS_S = 0.25
 
 _log = structlog.get_logger()
 
@@ -33,12 +35,12 @@ _log = structlog.get_logger()
 async def connect(url: str, *, timeout_s: float = 5.0) -> "SqlClient":
     """Return a client that has had one answer, so that a wrong URL is reported at once.
 
-    ``url``: ``sqlite:///path/of/the/file``, an absolute path. Every call takes at most ``timeout_s``.
+    ``url``: ``sqlite:///path/of/the/file``, an absolute path, or ``postgresql://…`` as libpq has it. Every call takes
+    at most ``timeout_s``.
 
     :raises EtcdError: the URL is malformed, or the database cannot be used.
     """
-    open_database, name = _opener(url, timeout_s)
-    client = SqlClient(open_database, name=name, timeout_s=timeout_s)
+    client = _client(url, timeout_s)
     try:
         await client.time_to_live(0)
     except BaseException:
@@ -49,16 +51,25 @@ async def connect(url: str, *, timeout_s: float = 5.0) -> "SqlClient":
 
 
 class SqlClient:
-    """Created by ``connect``. ``name``: of the store, in errors."""
+    """Created by ``connect``. ``name``: of the store, in errors. ``open_news``: a connection of its own that waits for
+    commits, if the database tells of them."""
 
-    def __init__(self, open_database: Callable[[], Database], *, name: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        open_database: Callable[[], Database],
+        *,
+        name: str,
+        timeout_s: float,
+        open_news: Callable[[], Announcing] | None = None,
+    ) -> None:
         self._writes = Lane(open_database, self._greet, name=name)
         self._reads = Lane(open_database, self._greet, name=name)
+        self._news = Lane(open_news, self._greet, name=name) if open_news else None
         self._name = name
         self._timeout_s = timeout_s
         self._seen = Seen()
         self._is_closed = False
-        self._pulse = Pulse(self._look)
+        self._pulse = Pulse(self._look, is_waiting=open_news is not None)
 
     async def get(self, key: str) -> KeyValue | None:
         return await self._read(lambda statements: logic.get(statements, key))
@@ -101,6 +112,8 @@ class SqlClient:
         self._is_closed = True
         await self._writes.close()
         await self._reads.close()
+        if self._news is not None:
+            await self._news.close()
 
     async def _txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> tuple[TxnResult, bool]:
         logic.check_request(compares, operations)
@@ -132,7 +145,13 @@ class SqlClient:
             return  # reading the next page says so again, if it is still so
 
     async def _look(self) -> int:
-        """Also ends leases that nobody else ends: an owner's death is an event like any other."""
+        """Also end leases that nobody else ends: an owner's death is an event like any other."""
+        if self._news is not None:
+            revision = await self._news.run(
+                lambda database, gone: database.wait_changed(gone, _NEWS_S), self._timeout_s
+            )
+            if revision is not None:
+                return revision
         head = await self._read(lambda statements: (logic.head(statements),) * 2)
         return head.revision
 
@@ -196,13 +215,28 @@ class SqlClient:
             logic.check_same(statements, seen)
 
 
-def _opener(url: str, timeout_s: float) -> tuple[Callable[[], Database], str]:
+def _client(url: str, timeout_s: float) -> SqlClient:
+    """:raises EtcdError: the URL is malformed, or what it needs is not installed."""
     parts = urlsplit(url)
     match parts.scheme:
         case "sqlite":
             path = Path(unquote(parts.path))
             if parts.netloc or not parts.path.strip("/"):
                 raise EtcdError("a store in SQLite is named sqlite:///path/of/the/file; give its whole path")
-            return (lambda: SqliteDatabase(path, busy_s=timeout_s)), f"SQLite file {path}"
+            return SqlClient(
+                lambda: SqliteDatabase(path, busy_s=timeout_s), name=f"SQLite file {path}", timeout_s=timeout_s
+            )
+        case "postgresql" | "postgres":
+            try:
+                from reactor.store.sql import postgres
+            except ImportError:
+                raise EtcdError("a store in PostgreSQL needs psycopg; pip install 'weir-cdc[postgres-store]'") from None
+
+            def opened() -> postgres.PostgresDatabase:
+                return postgres.PostgresDatabase(url, timeout_s=timeout_s)
+
+            return SqlClient(opened, name=postgres.name_of(url), timeout_s=timeout_s, open_news=opened)
         case _:
-            raise EtcdError(f"{parts.scheme or 'no'} store is known; give sqlite:///path, or URLs of etcd")
+            raise EtcdError(
+                f"{parts.scheme or 'no'} store is known; give sqlite:///path, postgresql://…, or URLs of etcd"
+            )

@@ -28,6 +28,10 @@ class Statements(Protocol):
         """Run the statement for each row, at the latest before the next read or the commit."""
         ...
 
+    def announce(self, revision: int) -> None:
+        """Tell waiting watches of the commit, if the database can."""
+        ...
+
 
 class Database(Protocol):
     """One connection, used by one thread at a time. Errors are those of ``reactor.errors``.
@@ -53,3 +57,11 @@ class Database(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class Announcing(Database, Protocol):
+    """A database that tells of commits, so that nobody has to look for them."""
+
+    def wait_changed(self, is_given_up: Callable[[], bool], wait_s: float) -> int | None:
+        """Wait for a commit; return its revision, or None if there was none, or may have been one before."""
+        ...

@@ -7,7 +7,7 @@ is then not committed, unless the commit had begun.
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import anyio
 from anyio import CapacityLimiter, to_thread
@@ -16,22 +16,23 @@ from reactor.errors import EtcdUnreachableError
 from reactor.store.sql.database import Database
 
 T = TypeVar("T")
+D = TypeVar("D", bound=Database)
 
 
-class Lane:
+class Lane(Generic[D]):
     """``open_database`` is called by the first call, and by the next one after a lost connection; ``greet`` then looks
     at the new connection."""
 
-    def __init__(self, open_database: Callable[[], Database], greet: Callable[[Database], None], *, name: str) -> None:
+    def __init__(self, open_database: Callable[[], D], greet: Callable[[D], None], *, name: str) -> None:
         self._open = open_database
         self._greet = greet
         self._name = name
-        self._database: Database | None = None
+        self._database: D | None = None
         self._lock = threading.Lock()
         self._limiter = CapacityLimiter(1)
         self._is_closed = False
 
-    async def run(self, work: Callable[[Database, Callable[[], bool]], T], left_s: float) -> T:
+    async def run(self, work: Callable[[D, Callable[[], bool]], T], left_s: float) -> T:
         """Return the result of ``work``, called with the connection and with what says that the caller has given up.
 
         :raises EtcdUnreachableError: no answer within ``left_s``; it may still come to a commit that had begun.
@@ -52,7 +53,7 @@ class Lane:
     async def close(self) -> None:
         await to_thread.run_sync(self._close, limiter=CapacityLimiter(1))
 
-    def _work(self, work: Callable[[Database, Callable[[], bool]], T], given_up: threading.Event, deadline: float) -> T:
+    def _work(self, work: Callable[[D, Callable[[], bool]], T], given_up: threading.Event, deadline: float) -> T:
         if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise EtcdUnreachableError(f"{self._name} still works for an earlier call; ask again")
         try:
@@ -64,13 +65,13 @@ class Lane:
                 self._database = self._opened()
             try:
                 return work(self._database, given_up.is_set)
-            except EtcdUnreachableError:
-                self._drop()
+            except BaseException:
+                self._drop()  # whatever state an error has left the connection in
                 raise
         finally:
             self._lock.release()
 
-    def _opened(self) -> Database:
+    def _opened(self) -> D:
         database = self._open()
         try:
             self._greet(database)

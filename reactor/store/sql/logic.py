@@ -177,6 +177,7 @@ class Change:
             )
             if self._revision // _COMPACT_EVERY > self._head.revision // _COMPACT_EVERY:
                 self._forget_before(self._revision - KEPT_REVISIONS)
+            self._statements.announce(self._revision)
         return replace(self._head, revision=self._revision, mark=self._mark, is_due=False)
 
     def txn(self, compares: Sequence[Compare], operations: Sequence[Operation], seen: Seen) -> tuple[TxnResult, bool]:

@@ -1,7 +1,7 @@
 """Pulse: tells the watches of one client that the store has changed, however many they are.
 
 What this client commits itself is told at once. For what others commit, one of the waiting watches looks at the store's
-revision, more seldom the longer nothing has happened.
+revision: more seldom the longer nothing has happened, or without a pause if the look itself waits for a commit.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,10 +16,11 @@ _GROWTH = 1.03
 
 
 class Pulse:
-    """``look`` returns the store's revision."""
+    """``look`` returns the store's revision; with ``is_waiting`` when there is a new one, or after a while."""
 
-    def __init__(self, look: Callable[[], Awaitable[int]]) -> None:
+    def __init__(self, look: Callable[[], Awaitable[int]], *, is_waiting: bool = False) -> None:
         self._look = look
+        self._is_waiting = is_waiting
         self._revision = 0
         self._pause_s = POLL_S_MIN
         self._is_looking = False
@@ -42,10 +43,11 @@ class Pulse:
     async def _look_once(self, news: anyio.Event) -> None:
         self._is_looking = True
         try:
-            with anyio.move_on_after(self._pause_s):
-                await news.wait()
-                return
-            self._pause_s = min(self._pause_s * _GROWTH, POLL_S_MAX)
+            if not self._is_waiting:
+                with anyio.move_on_after(self._pause_s):
+                    await news.wait()
+                    return
+                self._pause_s = min(self._pause_s * _GROWTH, POLL_S_MAX)
             self.note(await self._look())
         finally:
             self._is_looking = False

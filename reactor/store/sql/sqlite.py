@@ -145,6 +145,9 @@ class _Statements:
         if rows:
             self._connection.executemany(_sql(sql), rows)
 
+    def announce(self, revision: int) -> None:
+        """SQLite has no way to: other processes look (``reactor.store.sql.pulse``)."""
+
 
 @cache
 def machine_clock() -> Clock:

@@ -41,7 +41,9 @@ def test_it_ends_equal_and_continues(tmp_path: Path) -> None:
 
 @pytest.mark.matrix
 @pytest.mark.parametrize(
-    "options", [("--spark", "standalone"), ("--storage", "s3"), ("--store", "sqlite")], ids=lambda options: options[1]
+    "options",
+    [("--spark", "standalone"), ("--storage", "s3"), ("--store", "sqlite"), ("--store", "postgresql")],
+    ids=lambda options: options[1],
 )
 def test_it_ends_equal_on_other_parts(tmp_path: Path, options: tuple[str, str]) -> None:
     done = subprocess.run([*command(tmp_path / "weir", seconds=5), *options], capture_output=True, text=True)

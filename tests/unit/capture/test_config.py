@@ -195,6 +195,7 @@ def test_a_spark_cluster_over_a_network_is_protected_or_refused() -> None:
         ("http://a:1,https://b:2", ("http://a:1", "https://b:2"), ""),
         ("sqlite", (), "sqlite:///var/lib/we%20ir/store.db"),
         ("sqlite:///srv/weir.db", (), "sqlite:///srv/weir.db"),
+        ("postgresql://weir@h/db", (), "postgresql://weir@h/db"),
     ],
 )
 def test_a_store_is_etcd_or_a_database(given: str, etcd: tuple[str, ...], sql: str) -> None:

@@ -1,0 +1,242 @@
+"""PostgreSQL: a store for clusters whose team has a PostgreSQL and no etcd, over psycopg.
+
+A reading call is one round trip, a writing one two (lock and read; write and commit), each sent as one pipeline.
+Commits ``NOTIFY`` the watches. The URL is libpq's: with several hosts, or another address for the same name, it follows
+a fail-over; only a server that can be written to is used.
+
+The clock of leases is the server's, so clocks of captures do not matter. The server's start names it: after a restart,
+or on another server, every lease has its whole time once more. A capture that stands still within a transaction is
+ended by the server (``idle_in_transaction_session_timeout``), and what it had begun is undone.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any
+
+import psycopg
+from psycopg import conninfo, errors
+
+from reactor.errors import EtcdAuthError, EtcdError, EtcdUnreachableError
+from reactor.store.sql.database import Query, Row
+from reactor.store.sql.logic import FORMAT
+
+CHANNEL = "weir_store"
+#: ``hashtext`` of nothing in particular: the lock under which the tables are created
+_LOCK = 0x7765_6972
+_SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS weir_store (
+        id bigint PRIMARY KEY CHECK (id = 1), format bigint NOT NULL, revision bigint NOT NULL,
+        compacted bigint NOT NULL, mark bigint NOT NULL, clock text NOT NULL) WITH (fillfactor = 50)""",
+    """CREATE TABLE IF NOT EXISTS weir_key (
+        name text COLLATE "C" PRIMARY KEY, value bytea NOT NULL, created bigint NOT NULL, modified bigint NOT NULL,
+        lease bigint NOT NULL) WITH (fillfactor = 80)""",
+    "CREATE INDEX IF NOT EXISTS weir_key_lease ON weir_key (lease) WHERE lease <> 0",
+    "CREATE TABLE IF NOT EXISTS weir_lease (id bigint PRIMARY KEY, ttl_ms bigint NOT NULL, deadline bigint NOT NULL)",
+    """CREATE TABLE IF NOT EXISTS weir_change (
+        revision bigint NOT NULL, place bigint NOT NULL, mark bigint NOT NULL, name text COLLATE "C" NOT NULL,
+        value bytea, created bigint NOT NULL, lease bigint NOT NULL, PRIMARY KEY (revision, place))""",
+    "INSERT INTO weir_store VALUES (1, {format}, 1, 0, 0, {clock}) ON CONFLICT DO NOTHING",
+)
+_NOW = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_CLOCK = "extract(epoch FROM pg_postmaster_start_time())::text"
+_WRITE = Query("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
+_READ = Query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+_COMMIT = Query("COMMIT")
+_LOCK_STORE = Query("SELECT id FROM weir_store WHERE id = 1 FOR UPDATE")
+#: how soon a listener notices that nobody waits for it any longer
+_LISTEN_STEP_S = 0.02
+#: of a server that went away, or refuses for now: another attempt may succeed, there or elsewhere
+_PASSING = (
+    errors.OperationalError,
+    errors.QueryCanceled,
+    errors.LockNotAvailable,
+    errors.ReadOnlySqlTransaction,
+    errors.IdleInTransactionSessionTimeout,
+    errors.SerializationFailure,
+    errors.InterfaceError,
+    TimeoutError,
+)
+
+
+class _Connection(psycopg.Connection[Row]):
+    """A connection that does not wait for its server past ``deadline`` (of the monotonic clock)."""
+
+    deadline = math.inf
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        left_s = self.deadline - time.monotonic()
+        try:
+            return super().wait(gen, interval, left_s if timeout is None else min(left_s, timeout))
+        except Exception:
+            if time.monotonic() >= self.deadline:
+                raise TimeoutError("no answer in time") from None
+            raise
+
+
+class PostgresDatabase:
+    """One connection. ``timeout_s``: how long a transaction may take.
+
+    :raises EtcdUnreachableError: no server that can be written to answers.
+    :raises EtcdAuthError: user, password or privileges are refused.
+    :raises EtcdError: the server cannot be used; the text says why.
+    """
+
+    def __init__(self, uri: str, *, timeout_s: float) -> None:
+        self.name = name_of(uri)
+        self._timeout_s = timeout_s
+        self._is_listening = False
+        timeout_ms = int(timeout_s * 1000)
+        options: dict[str, Any] = {
+            "connect_timeout": max(2, math.ceil(timeout_s)),
+            "tcp_user_timeout": timeout_ms,
+            "keepalives_idle": max(1, int(timeout_s)),
+            "application_name": "weir",
+            "target_session_attrs": "read-write",
+            "client_encoding": "UTF8",
+        }
+        with self._translated():
+            self._connection = _Connection.connect(uri, autocommit=True, **options)
+        try:
+            with self._translated():
+                self._prepare(timeout_ms)
+        except BaseException:
+            self.close()
+            raise
+
+    @contextmanager
+    def writing(self, is_given_up: Callable[[], bool]) -> Iterator["_Statements"]:
+        with self._transaction(_WRITE, _LOCK_STORE) as statements:
+            yield statements
+            if is_given_up():
+                raise EtcdUnreachableError(f"{self.name}: the caller has gone; nothing was written")
+            statements.finish()
+
+    @contextmanager
+    def reading(self) -> Iterator["_Statements"]:
+        with self._transaction(_READ) as statements:
+            yield statements
+            statements.finish()
+
+    def wait_changed(self, is_given_up: Callable[[], bool], wait_s: float) -> int | None:
+        """Wait for a commit; return its revision, or None if there was none, or may have been one before."""
+        with self._translated():
+            self._connection.deadline = time.monotonic() + wait_s + self._timeout_s
+            if not self._is_listening:
+                self._connection.execute(f"LISTEN {CHANNEL}".encode())
+                self._is_listening = True
+                return None
+            until = time.monotonic() + wait_s
+            while not is_given_up() and (left_s := until - time.monotonic()) > 0:
+                found = list(self._connection.notifies(timeout=min(left_s, _LISTEN_STEP_S), stop_after=1))
+                if found:
+                    return max(int(each.payload) for each in found)
+        return None
+
+    def close(self) -> None:
+        with suppress(psycopg.Error):
+            self._connection.close()
+
+    def _prepare(self, timeout_ms: int) -> None:
+        execute = self._connection.execute
+        for setting in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
+            execute("SELECT set_config(%s, %s, false)", [setting, str(timeout_ms)])
+        # a commit that the server might forget would be a decision that never happened
+        if execute("SHOW synchronous_commit").fetchone() == ("off",):
+            execute("SET synchronous_commit = on")
+        if execute("SELECT to_regclass('weir_store')").fetchone() == (None,):
+            with self._connection.transaction():
+                execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+                for statement in _SCHEMA:
+                    execute(_sql(statement.format(format=FORMAT, clock="{clock}")))
+        found = execute("SELECT format FROM weir_store").fetchone()
+        if found != (FORMAT,):
+            raise EtcdError(f"{self.name} has a format that this version does not know; use the version that wrote it")
+
+    @contextmanager
+    def _transaction(self, *first: Query) -> Iterator["_Statements"]:
+        """After an error the connection is of no use: its transaction ends with it."""
+        self._connection.deadline = time.monotonic() + self._timeout_s
+        with self._translated():
+            try:
+                yield _Statements(self._connection, first)
+            except BaseException:
+                self.close()
+                raise
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (psycopg.Error, TimeoutError) as error:
+            raise _translated(error, self.name) from None
+
+
+class _Statements:
+    """Statements wait until there is something to read, or the end."""
+
+    def __init__(self, connection: psycopg.Connection[Row], first: Sequence[Query]) -> None:
+        self._connection = connection
+        self._waiting: list[tuple[str, Sequence[Sequence[object]]]] = [(each.sql, [()]) for each in first]
+        self._revision = 0
+
+    def read(self, *queries: Query) -> list[list[Row]]:
+        with self._connection.pipeline():
+            self._flush()
+            cursors = [
+                self._connection.execute(_sql(query.sql), query.parameters or None, binary=True) for query in queries
+            ]
+        return [cursor.fetchall() for cursor in cursors]  # fetching within the pipeline is a round trip for each
+
+    def write(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        if rows:
+            self._waiting.append((sql, rows))
+
+    def announce(self, revision: int) -> None:
+        self._waiting.append((f"SELECT pg_notify('{CHANNEL}', ?)", [[str(revision)]]))
+
+    def finish(self) -> None:
+        with self._connection.pipeline():
+            self._waiting.append((_COMMIT.sql, [()]))
+            self._flush()
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for sql, rows in waiting:
+            for row in rows:
+                self._connection.execute(_sql(sql), row or None)
+
+
+def name_of(uri: str) -> str:
+    """Return where the server is, without secrets.
+
+    :raises EtcdError: the URI is malformed.
+    """
+    try:
+        found = conninfo.conninfo_to_dict(uri)
+    except psycopg.Error:
+        raise EtcdError("the store's URI is malformed; write postgresql://user@host:port/database") from None
+    return f"PostgreSQL at {found.get('host', 'this machine')}:{found.get('port', 5432)}/{found.get('dbname', '')}"
+
+
+@cache
+def _sql(sql: str) -> bytes:
+    return sql.replace("?", "%s").replace("{now}", _NOW).replace("{clock}", _CLOCK).encode()
+
+
+def _translated(error: Exception, name: str) -> EtcdError:
+    text = " ".join(str(error).split())[:300]
+    state = getattr(error, "sqlstate", None) or ""
+    if state.startswith("28") or "authentication failed" in text or "no password supplied" in text:
+        return EtcdAuthError(f"{name} refuses the user or its password ({text}); correct them")
+    if isinstance(error, errors.InsufficientPrivilege):
+        return EtcdAuthError(f"{name} refuses this user ({text}); let it create and write tables in its schema")
+    if isinstance(error, errors.DiskFull):
+        return EtcdError(f"{name} cannot grow: its disk is full; make room")
+    if isinstance(error, errors.InvalidCatalogName) or ('database "' in text and "does not exist" in text):
+        return EtcdError(f"{name} has no such database; create it")
+    if isinstance(error, _PASSING):
+        return EtcdUnreachableError(f"{name} does not answer: {text}")
+    return EtcdError(f"{name} refused: {text}")
