@@ -1,7 +1,7 @@
 """failover: time until all tables of many changefeeds flow again after the owner was killed.
 
-Three captures as processes with a real etcd, real messages, and everything but rows (``support.light``). The owner gets
-SIGKILL, so it does not resign: its lease has to expire. Its spans and sources' workers are then reassigned. A
+Three captures as processes with a real store, real messages, and everything but rows (``support.light``). The owner
+gets SIGKILL, so it does not resign: its lease has to expire. Its spans and sources' workers are then reassigned. A
 changefeed flows again when the checkpoint that its new owner stores is later than the kill, which requires all of its
 spans. The peer is the lease, for which every failover has to wait.
 """
@@ -17,7 +17,7 @@ import anyio
 import psutil
 
 from benchmarks.support.light import CLUSTER, position_now
-from capture.embedded import EmbeddedEtcd
+from benchmarks.support.metadata import STORES, connect
 from reactor import keys
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.records.capture import CaptureInfo
@@ -32,7 +32,6 @@ from reactor.records.changefeed import (
     UnitStage,
 )
 from reactor.settings import ReactorSettings
-from reactor.store.etcd import connect
 from reactor.store.port import EtcdClient, WatchBatch
 
 NAMESPACE = keys.DEFAULT_NAMESPACE
@@ -103,13 +102,16 @@ class _Watcher:
                     self.status_writes += 1
 
 
-def run(changefeeds: int = 100, tables: int = 100, captures: int = 3) -> dict[str, object]:
-    with tempfile.TemporaryDirectory() as directory, EmbeddedEtcd(directory, unsafe_no_fsync=True) as etcd:
-        return anyio.run(_run, etcd.url, Path(directory), changefeeds, tables, captures)
+def run(changefeeds: int = 100, tables: int = 100, captures: int = 3, store: str = "etcd") -> dict[str, object]:
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        directory.chmod(0o755)  # a database server may run as another user
+        with STORES[store](directory) as url:
+            return anyio.run(_run, url, directory, changefeeds, tables, captures)
 
 
 async def _run(url: str, directory: Path, changefeeds: int, tables: int, captures: int) -> dict[str, object]:
-    client = await connect([url])
+    client = await connect(url)
     try:
         revision = await _store(client, changefeeds, tables)
         with _processes(url, directory, captures):

@@ -11,18 +11,16 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from statistics import median
 
 import anyio
 
-from capture.embedded import EmbeddedEtcd, EmbeddedPostgres
+from benchmarks.support.metadata import STORES, client_of
+from capture.embedded import EmbeddedPostgres
 from capture.embedded.postgres import tool
 from reactor import loop
-from reactor.store import etcd, sql
-from reactor.store.port import Compare, EtcdClient, Put, Target
+from reactor.store.port import Compare, Put, Target
 
 _SECONDS = 5.0
 _WATCHED = 500
@@ -32,36 +30,12 @@ _ROW = "CREATE TABLE row (id int PRIMARY KEY, value bytea); INSERT INTO row VALU
 _UPDATE = f"UPDATE row SET value = decode('{_VALUE.hex()}', 'hex') WHERE id = 1;\n"
 
 
-@contextmanager
-def _etcd(directory: Path) -> Iterator[str]:
-    with EmbeddedEtcd(directory / "etcd") as part:
-        yield part.url
-
-
-@contextmanager
-def _postgres(directory: Path) -> Iterator[str]:
-    with EmbeddedPostgres(directory / "postgres", wal_level="replica") as part:
-        yield part.uri()
-
-
-@contextmanager
-def _sqlite(directory: Path) -> Iterator[str]:
-    yield f"sqlite://{directory / 'store.db'}"
-
-
-_STORES: dict[str, Callable[[Path], AbstractContextManager[str]]] = {
-    "etcd": _etcd,
-    "postgres": _postgres,
-    "sqlite": _sqlite,
-}
-
-
 def run() -> dict[str, object]:
     figures: dict[str, object] = {}
     with tempfile.TemporaryDirectory(dir=".") as name:  # beside the project: /tmp may be no disk
         directory = Path(name).absolute()
         directory.chmod(0o755)
-        for store, running in _STORES.items():
+        for store, running in STORES.items():
             with running(directory) as url:
                 found = loop.run(_measure, url)
             figures |= {f"{store}_{figure}": value for figure, value in found.items()}
@@ -92,7 +66,7 @@ async def _decisions(url: str, captures: int) -> float:
     async def decide(number: int) -> None:
         nonlocal committed
         key = f"/weir/bench/{captures}/{number}"
-        async with _client(url) as client:
+        async with client_of(url) as client:
             revision = await client.put(key, _VALUE)
             while time.perf_counter() < until:
                 result = await client.txn([Compare(key, Target.MOD_REVISION, revision)], [Put(key, _VALUE)])
@@ -109,7 +83,7 @@ async def _decisions(url: str, captures: int) -> float:
 
 async def _delays(url: str) -> list[float]:
     delays: list[float] = []
-    async with _client(url) as writer, _client(url) as reader:
+    async with client_of(url) as writer, client_of(url) as reader:
         start = await writer.put("/weir/watched", b"")
         async with reader.watch_prefix("/weir/watched", start_revision=start) as watch:
             await anext(watch)
@@ -122,15 +96,6 @@ async def _delays(url: str) -> list[float]:
                         pass
                     delays.append(time.perf_counter() - sent)
     return delays
-
-
-@asynccontextmanager
-async def _client(url: str) -> AsyncIterator[EtcdClient]:
-    client: EtcdClient = await (etcd.connect([url]) if url.startswith("http") else sql.connect(url))
-    try:
-        yield client
-    finally:
-        await client.close()
 
 
 def _beside_pgbench(directory: Path) -> tuple[float, float]:

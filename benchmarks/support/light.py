@@ -1,4 +1,4 @@
-"""Light capture: everything but rows, ``python -m benchmarks.support.light ETCD_URL DATA_DIR``.
+"""Light capture: everything but rows, ``python -m benchmarks.support.light STORE_URL DATA_DIR``.
 
 Session, election, owner, processors, messages and etcd are real, in a process of its own. A flush reaches its target at
 once and writes nothing; the source's log advances with the clock, its positions being milliseconds. So a machine with
@@ -18,6 +18,7 @@ from agent.control.runtime import Flushed, FlushLimits, Progress, SpanFlushed, S
 from agent.health.health import Health
 from agent.log.head import EtcdHeadStore, LogWriter
 from agent.units.records import UnitRecords
+from benchmarks.support.metadata import connect
 from capture.config import ServerSettings
 from capture.gc_settings import collect_seldom
 from capture.logs import configure
@@ -30,7 +31,6 @@ from reactor import keys, loop
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.records.changefeed import ChangefeedInfo, TableRecord
 from reactor.state import ClusterState
-from reactor.store.etcd import connect
 from reactor.store.port import Compare, EtcdClient, Target
 
 CLUSTER = "light"
@@ -111,7 +111,7 @@ class _MemberDataPlane:
 
 async def _run(url: str, data_dir: Path) -> None:
     settings = ServerSettings(cluster_id=CLUSTER, etcd=(url,), addr="127.0.0.1:0", data_dir=data_dir)
-    client = await connect([url])
+    client = await connect(url)
     base = Base(settings, cast("DataPlane", _DataPlane()), TcpTransport())
     async with live(base, client) as membership:
         await membership.wait_end()

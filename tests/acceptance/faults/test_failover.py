@@ -3,6 +3,7 @@
 import pytest
 
 from benchmarks.cluster import failover
+from benchmarks.support.metadata import STORES
 from tests.patience import patient
 
 pytestmark = pytest.mark.acceptance
@@ -10,7 +11,8 @@ pytestmark = pytest.mark.acceptance
 _AFTER_THE_LEASE_S = 5.0
 
 
-def test_all_tables_flow_again_soon_after_the_owners_lease_is_over() -> None:
-    figures = failover.run(changefeeds=10, tables=20)
+@pytest.mark.parametrize("store", STORES)
+def test_all_tables_flow_again_soon_after_the_owners_lease_is_over(store: str) -> None:
+    figures = failover.run(changefeeds=10, tables=20, store=store)
     promised_s = float(str(figures["lease_ttl_s"])) + _AFTER_THE_LEASE_S
     assert float(str(figures["all_flow_again_s"])) <= patient(promised_s)
