@@ -188,14 +188,16 @@ class Change:
         names = {compare.key for compare in compares if not compare.last} | {each.key for each in operations}
         leases = {put.lease for put in operations if isinstance(put, Put) and put.lease}
         ranges = [compare for compare in compares if compare.last]
-        found, living, *within = self._begin(
+        living = [_where_in("SELECT id FROM weir_lease WHERE id", sorted(leases))] if leases else []
+        found, *others = self._begin(
             _where_in("SELECT name, created, modified FROM weir_key WHERE name", sorted(names)),
-            _where_in("SELECT id FROM weir_lease WHERE id", sorted(leases)),
             *(_range(compare) for compare in ranges),
+            *living,
             seen=seen,
         )
         known = {name: (created, modified) for name, created, modified in found}
-        if missing := leases - {row[0] for row in living}:
+        within = others[: len(ranges)]
+        if missing := leases - {row[0] for rows in others[len(ranges) :] for row in rows}:
             raise _over(min(missing))
         exact = all(_holds(compare, [known.get(compare.key, (0, 0))]) for compare in compares if not compare.last)
         if not exact or not all(

@@ -10,6 +10,7 @@ ended by the server (``idle_in_transaction_session_timeout``), and what it had b
 """
 
 import math
+import select
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -47,7 +48,7 @@ _READ = Query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 _COMMIT = Query("COMMIT")
 _LOCK_STORE = Query("SELECT id FROM weir_store WHERE id = 1 FOR UPDATE")
 #: how soon a listener notices that nobody waits for it any longer
-_LISTEN_STEP_S = 0.02
+_LISTEN_STEP_S = 0.05
 #: of a server that went away, or refuses for now: another attempt may succeed, there or elsewhere
 _PASSING = (
     errors.OperationalError,
@@ -129,9 +130,12 @@ class PostgresDatabase:
                 self._is_listening = True
                 return None
             until = time.monotonic() + wait_s
+            socket = select.poll()  # many times cheaper than to let psycopg wait in steps
+            socket.register(self._connection.fileno(), select.POLLIN)
             while not is_given_up() and (left_s := until - time.monotonic()) > 0:
-                found = list(self._connection.notifies(timeout=min(left_s, _LISTEN_STEP_S), stop_after=1))
-                if found:
+                if not socket.poll(1000 * min(left_s, _LISTEN_STEP_S)):
+                    continue
+                if found := list(self._connection.notifies(timeout=0)):
                     return max(int(each.payload) for each in found)
         return None
 

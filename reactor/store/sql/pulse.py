@@ -10,8 +10,8 @@ import anyio
 
 #: between two looks, while things happen, and when nothing has happened for long
 POLL_S_MIN = 0.005
-POLL_S_MAX = 0.05
-#: the growth of the time between two looks: about two seconds from the one to the other
+POLL_S_MAX = 0.1
+#: the growth of the time between two looks: about three seconds from the one to the other
 _GROWTH = 1.03
 
 
