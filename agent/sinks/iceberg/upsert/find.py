@@ -2,7 +2,8 @@
 
 The statistics of the files come first: a file is opened if one of the keys is between the bounds of its key columns,
 and a row group of it is read likewise, from the key columns alone. So the cost grows with the files that may hold a
-key, and a key that rises (a serial number, a time) has few.
+key, and a key that rises (a serial number, a time) has few. Integer keys are looked up in an index of the file instead
+(``index``), if it is large.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,6 +24,7 @@ from agent.sinks.common.left_out import equal, match
 from agent.sinks.iceberg.table import rows
 from agent.sinks.iceberg.table.manifests import LiveFile
 from agent.sinks.iceberg.table.positions import Positions
+from agent.sinks.iceberg.upsert import index
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +55,8 @@ class KeySearch:
         for item in files:
             if not self._may_hold(item.file):
                 continue
-            found = self._in_file(item.path)
+            is_indexed = index.is_worth(item.file, self._schema, self._keys)
+            found = self._indexed(item.file) if is_indexed else self._in_file(item.path)
             if item.path in gone:
                 is_live = ~np.isin(found.places, gone[item.path])
                 found = Found(item.path, found.places[is_live], found.which[is_live])
@@ -73,6 +76,12 @@ class KeySearch:
             if not _has_between(numbers, *bounds):
                 return False
         return True
+
+    def _indexed(self, file: DataFile) -> Found:
+        numbers = self._keys.column(0).cast(pa.int64()).to_numpy()
+        order = np.argsort(numbers)
+        places, which = index.search(self._io, file, self._schema, numbers[order])
+        return Found(str(file.file_path), places, order[which])
 
     def _in_file(self, path: str) -> Found:
         places, which = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
