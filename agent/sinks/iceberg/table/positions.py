@@ -68,7 +68,7 @@ def deleted(table: Table, files: Iterable[LiveFile]) -> dict[str, Positions]:
             raise TableForeignError(f"others have written deletion vectors into {'.'.join(table.name())}; {RESYNC}")
         for path, places in _kept.positions(item.path, partial(_read, table, item)):
             found.setdefault(path, []).append(places)
-    return {path: np.unique(np.concatenate(places)) for path, places in found.items()}
+    return {path: rising(places) for path, places in found.items()}
 
 
 def _read(table: Table, item: LiveFile) -> ByPath:
@@ -109,4 +109,30 @@ def applied(live: Live, positions: Mapping[str, Positions]) -> dict[str, Positio
 
 
 def union(some: Positions, others: Positions) -> Positions:
-    return np.union1d(some, others)
+    """Return the positions of both, which rise."""
+    if not len(some) or not len(others):
+        return some if len(some) else others
+    return rising([some, others])
+
+
+def without(some: Positions, others: Positions) -> Positions:
+    """Return those of ``some`` that are not among ``others``, which rise."""
+    return some[~among(some, others)]
+
+
+def among(some: Positions, others: Positions) -> npt.NDArray[np.bool_]:
+    """Return which of ``some`` are among ``others``, which rise."""
+    if not len(others):
+        return np.zeros(len(some), np.bool_)
+    nearest: Positions = others[np.minimum(np.searchsorted(others, some), len(others) - 1)]
+    return np.equal(nearest, some)
+
+
+def rising(parts: list[Positions]) -> Positions:
+    """Return the positions of all parts, each once, in increasing order. Numpy's own sets go through hashes."""
+    found = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts), kind="stable")
+    if len(parts) == 1 and not (found[1:] > found[:-1]).all():
+        found = np.sort(found)
+    is_first = np.ones(len(found), np.bool_)
+    is_first[1:] = found[1:] != found[:-1]
+    return found if is_first.all() else found[is_first]

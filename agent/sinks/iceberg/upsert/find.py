@@ -21,7 +21,7 @@ from pyiceberg.types import PrimitiveType
 
 from agent.kernels.key_hash import key_hash
 from agent.sinks.common.left_out import equal, match
-from agent.sinks.iceberg.table import rows
+from agent.sinks.iceberg.table import positions, rows
 from agent.sinks.iceberg.table.manifests import LiveFile
 from agent.sinks.iceberg.table.positions import Positions
 from agent.sinks.iceberg.upsert import index
@@ -58,7 +58,7 @@ class KeySearch:
             is_indexed = index.is_worth(item.file, self._schema, self._keys)
             found = self._indexed(item.file) if is_indexed else self._in_file(item.path)
             if item.path in gone:
-                is_live = ~np.isin(found.places, gone[item.path])
+                is_live = ~positions.among(found.places, gone[item.path])
                 found = Found(item.path, found.places[is_live], found.which[is_live])
             if len(found.places):
                 yield found

@@ -150,7 +150,7 @@ class _Replaced:
                         self._add(item.path, begin + mine)
 
     def _add(self, path: str, places: Positions) -> None:
-        new = np.setdiff1d(places, self.gone.get(path, NONE))
+        new = positions.without(places, self.gone.get(path, NONE))
         if len(new):
             self.added[path] = positions.union(self.added.get(path, NONE), new)
 

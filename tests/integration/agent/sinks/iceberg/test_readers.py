@@ -1,8 +1,10 @@
-"""What other readers see in tables with updates, deletes and changed columns: PyIceberg and DuckDB."""
+"""What other readers see in tables with updates, deletes and changed columns: PyIceberg, DuckDB, perhaps Polars."""
 
 import importlib.util
+import warnings
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,12 @@ def _pyiceberg(table: Table) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in table.scan().to_arrow().to_pylist()]
 
 
+def _polars(table: Table) -> list[tuple[Any, ...]]:
+    with warnings.catch_warnings(action="ignore"):  # it would be faster with another package
+        found: pa.Table = import_module("polars").scan_iceberg(table.metadata_location).collect().to_arrow()
+    return [tuple(row.values()) for row in found.to_pylist()]
+
+
 def _ours(bed: Bed) -> list[tuple[Any, ...]]:
     found = open_table(bed.uri, TABLE.path).scan().read_all()
     return [tuple(row.values()) for row in found.to_pylist()]
@@ -81,7 +89,8 @@ def _ours(bed: Bed) -> list[tuple[Any, ...]]:
 
 def _agree(bed: Bed, rows: list[tuple[Any, ...]]) -> None:
     table = table_of(bed, TABLE)
-    for found in (_ours(bed), _pyiceberg(table), _duckdb(table)):
+    readers = [_pyiceberg, _duckdb, *([_polars] if importlib.util.find_spec("polars") else [])]
+    for found in (_ours(bed), *(read(table) for read in readers)):
         assert sorted(found, key=repr) == sorted(rows, key=repr)
 
 
