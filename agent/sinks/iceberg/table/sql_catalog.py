@@ -24,8 +24,8 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.typedef import Identifier
 
-#: tables whose metadata is kept
-_KEPT_MAX: Final = 128
+#: snapshots that are kept, over all tables: each takes some kilobytes
+_SNAPSHOTS_MAX: Final = 10_000
 #: updates that look at no snapshot that no ref names
 _OF_REFS: Final = (
     AddSchemaUpdate,
@@ -47,7 +47,7 @@ class KeepingSqlCatalog(SqlCatalog):
     def _keep(self, location: str, metadata: TableMetadata) -> None:
         with self._lock:
             self._kept[location] = metadata
-            if len(self._kept) > _KEPT_MAX:
+            while len(self._kept) > 1 and sum(len(item.snapshots) for item in self._kept.values()) > _SNAPSHOTS_MAX:
                 self._kept.popitem(last=False)
 
     def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:

@@ -7,12 +7,13 @@ import pytest
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.snapshots import Snapshot
 
-from agent.sinks.iceberg.table import manifests, positions
+from agent.sinks.iceberg.table import manifests, positions, sql_catalog
 from agent.sinks.iceberg.table.manifests import Live, LiveFile
+from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode
 from tests.contracts.sink_bed import TABLE, Bed
 from tests.integration.agent.sinks.iceberg.lake import table_of
-from tests.unit.agent.changes_build import insert, update
+from tests.unit.agent.changes_build import ARROW, changes, insert, table_schema, update
 
 
 @pytest.fixture
@@ -81,3 +82,17 @@ def test_a_flush_reads_no_metadata_and_copies_no_snapshot(bed: Bed, monkeypatch:
     assert read == []
     assert len(copied) == 2, "the one before, and the new one"
     assert len(table_of(bed, TABLE).metadata.snapshots) == 5
+
+
+def test_little_is_kept(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many tables, those that were used last; of one, what is needed for its next commit."""
+    monkeypatch.setattr(sql_catalog, "_SNAPSHOTS_MAX", 6)
+    other = TABLE.with_(table_id=2, name="other")
+    batch = changes([insert(1, "a", "x")]).after
+    staged = bed.open().writer().stage(other, "1-0", iter([batch]), Ts(100))
+    bed.open().load(other, table_schema(name="other"), ARROW, staged)
+    for turn in range(8):
+        _flush(bed, turn)
+    [kept] = table_of(bed, TABLE).catalog._kept.values()  # type: ignore[attr-defined]
+    assert len(kept.snapshots) == 9
+    bed.assert_holds((1, "a", "x"), table=other)
