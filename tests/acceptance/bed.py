@@ -118,6 +118,7 @@ class Bed:
     """A context manager: everything is started and ends with the block. ``environment``: for all captures.
 
     With a ``network`` every capture is on a host of its own, and etcd and PostgreSQL are reached through that.
+    ``sink`` is the scheme of the changefeeds' sinks.
     """
 
     def __init__(
@@ -129,8 +130,10 @@ class Bed:
         session_ttl_s: int = SESSION_TTL_S,
         spark_master: str = "local[1]",
         network: Network | None = None,
+        sink: str = "delta+file",
     ) -> None:
         self.directory = directory
+        self.sink = sink
         self.environment = dict(environment or {})
         self.session_ttl_s = session_ttl_s
         self.spark_master = spark_master
@@ -291,7 +294,7 @@ class Bed:
         return view.unit is Unit.SYNC and view.checkpoint_ts > 0
 
     def create(self, name: str, **fields: object) -> None:
-        usual = {"source_uri": self.source_uri, "sink_uri": f"delta+file://{self.lake(name)}"}
+        usual = {"source_uri": self.source_uri, "sink_uri": f"{self.sink}://{self.lake(name)}"}
         spec = ChangefeedSpec.model_validate({"changefeed_id": name} | usual | fields)
         self.ask(lambda client: client.create(spec), timeout_s=_CREATE_TIMEOUT_S)
 

@@ -1,16 +1,20 @@
 """What must hold whatever has happened: the upserted tables equal the source, the changelog has every change once.
 
-Both are read by delta-rs, a reader that is not ours.
+They are read by delta-rs and by pyiceberg, as the lake is: readers that are not ours.
 """
 
 from collections.abc import Callable
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import psycopg
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
 
 from tests.acceptance.bed import DATABASE, SESSION_TTL_S, Bed, Load
 
@@ -70,19 +74,27 @@ def check_changelog(bed: Bed) -> None:
 
 
 def longest_silence_s(bed: Bed, since: float, until: float) -> float:
-    """The longest time in which some table of some changefeed had no commit; files tell when they were written."""
+    """The longest time in which some table of some changefeed had no commit."""
     longest = 0.0
     for feed in FEEDS:
         for table in ("account", "audit", "item"):
-            log = bed.lake(feed) / "public" / table / "_delta_log"
-            commits = [commit.stat().st_mtime for commit in log.glob("*.json")]
-            times = [since, *sorted(time for time in commits if since < time < until), until]
+            times = [since, *sorted(time for time in _commits(bed.lake(feed), table) if since < time < until), until]
             longest = max(longest, *(after - before for before, after in pairwise(times)))
     return longest
 
 
+def _commits(lake: Path, table: str) -> list[float]:
+    """The times of a table's commits: of Delta's files, and of the snapshots that are retained."""
+    if _is_iceberg(lake):
+        return [item.timestamp_ms / 1000 for item in _iceberg(lake, table).metadata.snapshots]
+    return [commit.stat().st_mtime for commit in (lake / "public" / table / "_delta_log").glob("*.json")]
+
+
 def changelog(bed: Bed, table: str) -> Any:
-    return DeltaTable(bed.lake(CHANGELOG) / "public" / table).to_pyarrow_table()
+    lake = bed.lake(CHANGELOG)
+    if _is_iceberg(lake):
+        return _iceberg(lake, table).scan().to_arrow()
+    return DeltaTable(lake / "public" / table).to_pyarrow_table()
 
 
 def source_rows(bed: Bed, sql: str) -> list[tuple[Any, ...]]:
@@ -91,7 +103,22 @@ def source_rows(bed: Bed, sql: str) -> list[tuple[Any, ...]]:
 
 
 def sink_rows(lake: Path, table: str, sql: str) -> list[tuple[Any, ...]]:
+    if _is_iceberg(lake):
+        with duckdb.connect() as engine:
+            return (
+                engine.register("t", _iceberg(lake, table).scan().to_arrow()).execute(sql.format(table="t")).fetchall()
+            )
     delta = DeltaTable(lake / "public" / table)
     found = QueryBuilder().register("t", delta).execute(sql.format(table="t")).read_all()
     rows = [found.column(index).to_pylist() for index in range(found.num_columns)]
     return list(zip(*rows, strict=True))
+
+
+def _is_iceberg(lake: Path) -> bool:
+    return (lake / "catalog.db").exists()
+
+
+def _iceberg(lake: Path, table: str) -> Table:
+    catalog = SqlCatalog("weir", uri=f"sqlite:///{lake / 'catalog.db'}?timeout=30")
+    with closing(catalog):
+        return catalog.load_table(("public", table))

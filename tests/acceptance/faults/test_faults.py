@@ -1,7 +1,7 @@
 """What breaks in real life, done to three captures under load: service goes on, and no row is lost or doubled.
 
 One bed serves all tests: each breaks one thing while pgbench writes, waits for the service to go on, lets the load end,
-and then compares both changefeeds with the source by its own reading of the Delta tables.
+and then compares both changefeeds with the source by its own reading of the tables.
 """
 
 import subprocess
@@ -35,9 +35,9 @@ LEAVE_TIMEOUT_S = 15
 SILENCE_S_MAX = 5.0
 
 
-@pytest.fixture(scope="module")
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    with Bed(tmp_path_factory.mktemp("bed"), captures=3) as bed:
+@pytest.fixture(scope="module", params=["delta+file", pytest.param("iceberg+file", marks=pytest.mark.matrix)])
+def bed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    with Bed(tmp_path_factory.mktemp("bed"), captures=3, sink=request.param) as bed:
         bed.create_feed(UPSERT, SinkMode.UPSERT)
         bed.create_feed(CHANGELOG, SinkMode.CHANGELOG)
         yield bed
