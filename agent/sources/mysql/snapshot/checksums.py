@@ -45,7 +45,8 @@ class MysqlChecksums:
 
     def bounds(self, column: str) -> tuple[int, int] | None:
         name = identifier(column)
-        [(low, high)] = self.connection.query(f"SELECT min({name}), max({name}) FROM {self._table}")
+        # a bit is sent as bytes, unless it is a number
+        [(low, high)] = self.connection.query(f"SELECT min({name}) + 0, max({name}) + 0 FROM {self._table}")
         return None if low is None or high is None else (int(low), int(high))
 
     def sum(self, keys: KeyRange) -> RangeSum:

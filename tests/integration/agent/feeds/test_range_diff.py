@@ -212,6 +212,22 @@ def test_a_table_with_a_text_key_is_one_range(bed: Bed) -> None:
     assert bed.compared().differences == ("id=17: only in the sink",)
 
 
+@pytest.mark.parametrize("bed", ["mariadb"], indirect=True)
+@pytest.mark.parametrize("kind", ["bit(20)", "bigint unsigned", "year"])
+def test_every_key_that_is_a_number_at_the_sink_has_ranges(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(range_diff, "_RANGE_ROWS", 50)
+    bed.execute(f"CREATE TABLE t (id {kind} PRIMARY KEY)")
+    first, last = {"bigint unsigned": (1 << 63, (1 << 64) - 1), "year": (1902, 2100)}.get(kind, (0, 200_000))
+    rows = ", ".join(f"({key})" for key in (*range(first, first + 190), last))
+    bed.execute(f"INSERT INTO t VALUES {rows}")
+    bed.copy()
+    assert bed.compared().equal
+    bed.execute(f"DELETE FROM t WHERE id = {first + 5}")
+    assert (bed.compared().equal, bed.compared().rows_source) == (False, 190)
+
+
 def test_a_type_without_an_equal_sum_is_compared_by_rows_and_reports_it(bed: Bed) -> None:
     bed.make(UNSUMMED[bed.kind])
     found = bed.compared()
