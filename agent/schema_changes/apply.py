@@ -167,6 +167,6 @@ def _refuse_keyless(change: TableChange, terms: Terms) -> None:
     if change.table is not None and not change.table.key and not is_free:
         name = f"{change.table.schema_name}.{change.table.name}"
         raise TableIneligibleError(
-            f"table {name} has lost its key: give it one again, and create the changefeed again; or leave it out by a "
+            f"table {name} has lost its key: give it one again, and {RESYNC}; or leave it out by a "
             f"filter rule !{name}; or set force-replicate = true, to append its inserts only"
         )

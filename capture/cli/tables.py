@@ -43,7 +43,7 @@ def resync(
             asked = client.cancel_resync(changefeed_id, table)
         else:
             asked = client.resync_table(changefeed_id, table, rows_per_second=rows_per_second)
-        is_well = not wait or cancel or _flows(client, changefeed_id, table)
+        is_well = not wait or cancel or _joins(client, changefeed_id, table)
     if json:
         console.print_json(asked)
     elif cancel:

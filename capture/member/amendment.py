@@ -9,7 +9,7 @@ flow.
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agent.filter import events
@@ -29,8 +29,9 @@ from reactor.records.changefeed import (
     Unit,
     UnitRecord,
 )
+from reactor.records.held import HoldOrigin
 from reactor.records.partitioning import TablePartitioning
-from reactor.views import ChangefeedView, TableView
+from reactor.views import ChangefeedView, HeldView, TableView
 
 if TYPE_CHECKING:
     from capture.member.services import DataPlane
@@ -66,8 +67,13 @@ class TableAmendments(ABC):
     async def resync_table(
         self, changefeed_id: str, table: str, *, rows_per_second: int | None = None
     ) -> views.TableResyncView:
+        """:raises JobRefusedError: the table is not replicated, is being copied already, or cannot be copied."""
+        view = await self.query(changefeed_id)
+        refuse_resync(view.sink)
+        if (held := _held_by_source(view, table)) is not None:
+            await self.rejoin(changefeed_id, held)
+            return views.TableResyncView(changefeed_id=changefeed_id, table=table)
         table_id = await self.table_id(changefeed_id, table)
-        refuse_resync((await self.query(changefeed_id)).sink)
         await self.ask(
             jobs.ResyncTable(_NO_JOB, ChangefeedId(changefeed_id), table_id, rows_per_second=rows_per_second)
         )
@@ -107,6 +113,10 @@ class TableAmendments(ABC):
 
     @abstractmethod
     def info_of(self, changefeed_id: str) -> ChangefeedInfo: ...
+
+    @abstractmethod
+    async def rejoin(self, changefeed_id: str, held: HeldView) -> None:
+        """Take in again a table that the stream could not follow."""
 
     @abstractmethod
     async def update(
@@ -188,6 +198,42 @@ async def update(
     )
 
 
+async def rejoin(operations: OwnerJobs, data_plane: "DataPlane", info: ChangefeedInfo, held: HeldView) -> None:
+    """Let a table that the source's stream could not follow leave and join at once: the stream follows it again, as it
+    is now, from a position behind which it is copied.
+
+    :raises WeirError: the source has no such table, or does not send it.
+    """
+    unit, name = operations.unit_of(info.id), held.renamed_to or held.table
+    found = [one for one in await data_plane.discover(info) if ".".join(_name(one)) == name]
+    if unit is None or unit.unit is not Unit.SYNC or not found:
+        raise JobRefusedError(
+            f"there is no table {name} at the source of changefeed {info.id} that could be copied again; if it was "
+            f"renamed out of the filter, `weir table add` takes it in, and `weir table remove` leaves {held.table} out"
+        )
+    _refuse_keyless(found)
+    await data_plane.publish(info, found)
+    leaving = tuple(one.table_id for one in unit.tables if one.table_id == held.table_id)
+    joining = tuple(dict.fromkeys((*unit.joining, *map(_name, found))))
+    await operations.ask(jobs.Update(_NO_JOB, info.id, config=info.config, joining=joining, leaving=leaving))
+
+
+def _held_by_source(view: ChangefeedView, table: str) -> HeldView | None:
+    """Return the table's hold if the stream has nothing of it since then."""
+    wanted = (held for held in view.held if table in (held.table, held.renamed_to))
+    return next((held for held in wanted if held.origin == HoldOrigin.SOURCE), None)
+
+
+def _refuse_keyless(tables: Iterable[TableRecord]) -> None:
+    """:raises JobRefusedError: one has no key, by which a copy and the changes behind it are told apart."""
+    for table in tables:
+        if not table.key:
+            raise JobRefusedError(
+                f"{table.schema_name}.{table.name} has no key, and cannot join a changefeed that exists: give it one, "
+                "leave it out by a rule, or create another changefeed for it"
+            )
+
+
 async def _moves(
     operations: OwnerJobs, data_plane: "DataPlane", info: ChangefeedInfo, asked: views.ChangefeedUpdate, table: str
 ) -> tuple[tuple[tuple[str, str], ...] | None, tuple[int, ...]]:
@@ -215,12 +261,7 @@ async def _moves(
     ]
     if found:
         refuse_resync(info.sink.masked)
-    for one in found:
-        if not one.key:
-            raise JobRefusedError(
-                f"{one.schema_name}.{one.name} has no key, and cannot join a changefeed that exists: give it one, "
-                "leave it out by a rule, or create another changefeed for it"
-            )
+    _refuse_keyless(found)
     refuse_too_many((*(one for one in unit.tables if one.table_id not in leaving), *found))
     if found and not asked.dry_run:
         await data_plane.publish(after, found)

@@ -43,7 +43,7 @@ from reactor.records.partitioning import TablePartitioning
 from reactor.records.sync_point import SyncPoint
 from reactor.state import ClusterState
 from reactor.store.port import Compare, Put, Target
-from reactor.views import ChangefeedView
+from reactor.views import ChangefeedView, HeldView
 
 _SEEN_TIMEOUT_S = 10.0
 _SEEN_POLL_S = 0.02
@@ -222,6 +222,10 @@ class ClusterService(TableAmendments):
         """What source and sink say against it is found out first. :raises JobRefusedError: it is not stopped."""
         await self._use_cluster_key()
         return await amendment.update(self, self._capture.data_plane, self.info_of(changefeed_id), asked, table=table)
+
+    async def rejoin(self, changefeed_id: str, held: HeldView) -> None:
+        await self._use_cluster_key()
+        await amendment.rejoin(self, self._capture.data_plane, self.info_of(changefeed_id), held)
 
     async def rewind(self, changefeed_id: str, ts: int) -> views.RewindView:
         """:raises JobRefusedError: it is not stopped, its log is too short, or the rewind would have no effect at its

@@ -279,8 +279,7 @@ def asked(facts: "Facts", table_id: int, *, wall: float, rows_per_second: int | 
     held = facts.held.get(table_id)
     if held is not None and held.origin is HoldOrigin.SOURCE:
         raise JobRefusedError(
-            f"{name} cannot be copied again while its source cannot follow it ({held.error.message}); leave it out by "
-            f"a filter rule !{name} and create a changefeed for it alone"
+            f"{name} has just been held, as its source cannot follow it ({held.error.message}); ask for its copy again"
         )
     return TableResync(
         table_id=table_id, name=name, number=int(wall * 1000), since=wall, rows_per_second=rows_per_second

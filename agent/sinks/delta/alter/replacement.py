@@ -6,7 +6,9 @@ an earlier copy, however late, is refused. Readers see the old table, or the cop
 
 Earlier changes by other writers no longer matter, so the table's history is not checked: it is checked from our commit
 on. A changelog keeps its rows: the copy's are appended, after a ``truncate`` at the copy's position with sequence
-number -1, so that folding the changelog by Ts and sequence number yields the table.
+number -1, so that folding the changelog by Ts and sequence number yields the table. Where a column has another type
+than before, old and new rows do not fit into one table: the changelog begins again with that ``truncate``, and its
+earlier rows are in the table's earlier versions.
 """
 
 from collections.abc import Sequence
@@ -16,9 +18,10 @@ from uuid import uuid4
 import pyarrow as pa
 from deltalake import DeltaTable, Schema
 
-from agent.errors import CopyBehindError, SinkFencedError, TableForeignError
+from agent.errors import CopyBehindError, SinkFencedError, TableForeignError, TableHeldError
 from agent.ports.sink import TableCopy
 from agent.sinks.common.changelog import truncate_row
+from agent.sinks.common.forms import missing_fields
 from agent.sinks.common.span_records import RETIRED
 from agent.sinks.delta.alter import steps
 from agent.sinks.delta.table import commit, disk
@@ -104,15 +107,27 @@ def _replace(table: DeltaTable, place: TablePlace, order: Replacement) -> None:
     if order.is_changelog:
         marker = write_marker(place, order)
         files = [marker, *order.files]
-        commit.add_columns(table, files, name=order.name)
-        commit.commit_to(table, files, delta_table.commit_properties(table, order.records()))
-        return
+        if not _has_other_types(table, order):
+            commit.add_columns(table, files, name=order.name)
+            commit.commit_to(table, files, delta_table.commit_properties(table, order.records()))
+            return
+    else:
+        files = list(order.files)
     table.create_write_transaction(
-        [file.add_action() for file in order.files if file.rows],
+        [file.add_action() for file in files if file.rows],
         "overwrite",
         Schema.from_arrow(order.columns),
         commit_properties=delta_table.commit_properties(table, order.records()),
     )
+
+
+def _has_other_types(table: DeltaTable, order: Replacement) -> bool:
+    """Return whether a column has another type than the table's, so that old and new rows cannot be in one table."""
+    try:
+        missing_fields(delta_table.arrow_schema(table), order.columns, table=order.name)
+    except TableHeldError:
+        return True
+    return False
 
 
 def write_marker(place: TablePlace, order: Replacement) -> DataFile:

@@ -17,6 +17,7 @@ from typing import Final
 
 import structlog
 
+from agent.errors import RESYNC
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common.schema_diff import Columns
@@ -54,8 +55,8 @@ from reactor.records.changefeed import DdlRecord, TableRecord
 
 _log = structlog.get_logger()
 
-#: remedy for a held table that cannot be copied again automatically
-CURE: Final = "leave it out by a filter rule and create a changefeed for it alone, or create the changefeed again"
+#: remedy for a held table
+CURE: Final = f"{RESYNC}, or leave it out by a filter rule"
 _STAYED: Final = (
     "rows came under its earlier name {}, which it may still have (MariaDB logs RENAME TABLE of a temporary table "
     "alike)"

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from agent.errors import DecodeError
+from agent.errors import RESYNC, DecodeError
 from agent.kernels.columns import BadValueError
 from agent.kernels.jit import Bytes, Ints
 from agent.rows.changes import Changes
@@ -32,9 +32,7 @@ _BLOCK_ROWS_MAX: Final = 4_096
 _BLOCK_ROWS_MIN: Final = 64
 _BYTE_BITS = 8
 _NOT_ITS_EVENT: Final = "an event is not a row change of its schema"
-_GAP_IN_INSERT: Final = (
-    "an insert leaves out columns; set binlog_row_image=FULL on the server, and create the changefeed again"
-)
+_GAP_IN_INSERT: Final = f"an insert leaves out columns; set binlog_row_image=FULL on the server; {RESYNC}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,5 +190,5 @@ def _buffers(events: pa.LargeBinaryArray) -> tuple[Bytes, Ints]:
 
 def _damaged(schema: TableSchema, commit_ts: int, what: str) -> str:
     # most causes include a remedy
-    cure = "" if ";" in what else "; create the changefeed again, and report this with the table's definition"
+    cure = "" if ";" in what else f"; {RESYNC}; report this with the table's definition"
     return f"{schema.qualified_name}: {what}, at commit {commit_ts}{cure}"

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from agent.errors import RESYNC
 from agent.kernels.columns import BadValueError, Texts, allocate, array, check
 from agent.kernels.fixed import NULL, Kernel
 from agent.kernels.jit import Bytes, Ints
@@ -36,8 +37,8 @@ def bent_key(schema: TableSchema, column: Column, error: BentKeyError, where: st
     """Return the error line with its cure."""
     return (
         f"{schema.qualified_name}: key column {column.name} cannot be read: {error.reason} (infinity, 24:00, NaN, the "
-        f"name of an object), {where}; change it at the source and create the changefeed again, or leave the table out "
-        f"by a filter rule !{schema.qualified_name}"
+        f"name of an object), {where}; change it at the source, and then {RESYNC}; or leave the table out by a filter "
+        f"rule !{schema.qualified_name}"
     )
 
 

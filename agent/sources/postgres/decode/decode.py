@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from agent.errors import DecodeError
+from agent.errors import RESYNC, DecodeError
 from agent.kernels.columns import BadValueError
 from agent.kernels.fixed import NULL
 from agent.rows.changes import Changes
@@ -106,7 +106,4 @@ def _build(
 
 
 def _damaged(schema: TableSchema, commit_ts: int, what: str) -> str:
-    return (
-        f"{schema.qualified_name}: {what}, at commit {commit_ts}; "
-        "create the changefeed again, and report this with the table's definition"
-    )
+    return f"{schema.qualified_name}: {what}, at commit {commit_ts}; {RESYNC}; report this with the table's definition"

@@ -6,6 +6,7 @@ What else has become of the publication meanwhile (another table that came or we
 
 from collections.abc import Collection, Mapping
 
+from agent.errors import RESYNC
 from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.published import Catalog
@@ -13,7 +14,7 @@ from agent.sources.postgres.publication.sightings import PartitionSighting
 from reactor.records.changefeed import TableRecord
 
 #: the cure of a table that has lost changes
-CURE = "for its rows to be copied again create the changefeed again, or leave it out by a filter rule"
+CURE = f"{RESYNC}, or leave it out by a filter rule"
 
 
 def lost(before: Proof, now: Catalog, known: Mapping[int, TableRecord]) -> dict[int, str]:

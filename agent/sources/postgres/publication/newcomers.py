@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
-from agent.errors import SourceError
+from agent.errors import RESYNC, SourceError
 from agent.sources.postgres.publication import losses, type_facts, xids
 from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.published import Catalog, Relation
@@ -83,8 +83,8 @@ _OWN_COMMANDS: Final = 2
 def keyless(record: TableRecord) -> str:
     """Return why a new table without a key is held."""
     return (
-        f"table {record.schema_name}.{record.name} has no key to upsert by, so it is not taken in; give it one and "
-        "create the changefeed again, leave it out by a filter rule, or set force-replicate = true"
+        f"table {record.schema_name}.{record.name} has no key to upsert by, so it is not taken in; give it one, "
+        f"and {RESYNC}; or leave it out by a filter rule, or set force-replicate = true"
     )
 
 

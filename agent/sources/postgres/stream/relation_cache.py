@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import structlog
 
+from agent.errors import RESYNC
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common import schema_diff
@@ -202,8 +203,7 @@ def _hold(record: TableRecord, reason: str) -> TableChange:
 def _computed(record: TableRecord, column: str) -> str:
     return (
         f"what rows of table {record.schema_name}.{record.name} hold in its new column {column} is in no stream (it "
-        "was computed when the column was added); for its rows to be copied again create the changefeed again, or "
-        "leave it out by a filter rule"
+        f"was computed when the column was added); {RESYNC}, or leave it out by a filter rule"
     )
 
 

@@ -328,7 +328,7 @@ def test_what_cannot_be_copied_is_refused() -> None:
     error = RunningError(code="NotFollowed", message="a column is in no stream", table_id=1)
     record_ = HeldTable(table_id=1, name="public.t1", ts=Ts(200), origin=HoldOrigin.SOURCE, error=error)
     source.put(keys.HeldKey(CLUSTER, NAMESPACE, FEED, 1), record_)
-    assert "while its source cannot follow it" in asked(source)
+    assert "ask for its copy again" in asked(source)
 
 
 def test_older_captures_are_waited_for() -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from agent.errors import RESYNC
 from agent.rows.schema import TableSchema
 from agent.sources.mysql.decode import types, wire
 from agent.sources.mysql.decode.json import binary
@@ -25,7 +26,7 @@ _WORDS: Final = ("replace", "insert", "remove")
 _HAS_CHANGES = 1
 _NO_DOCUMENT: Final = (
     "a partial JSON update whose document before is not in the log; "
-    "set binlog_row_value_options='' or binlog_row_image=FULL on the server, and create the changefeed again"
+    f"set binlog_row_value_options='' or binlog_row_image=FULL on the server; {RESYNC}"
 )
 _STEP: Final = re.compile(r'\[(\d+)\]|\."((?:[^"\\]|\\.)*)"|\.([^.\["]+)', re.DOTALL)
 
