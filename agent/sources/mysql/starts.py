@@ -13,7 +13,7 @@ from agent.rows.schema import Column, TableSchema
 from agent.sources.common.starts import refuse_future
 from agent.sources.mysql.ddl.parser import parse as ddl
 from agent.sources.mysql.ddl.parser.cursor import Name
-from agent.sources.mysql.ddl.parser.parse import Created, DatabaseDefined, DatabaseDropped, Edit, Renamed
+from agent.sources.mysql.ddl.parser.edits import Created, DatabaseDefined, DatabaseDropped, Edit, Renamed
 from agent.sources.mysql.position.event_list import ListedEvent, list_events
 from agent.sources.mysql.position.positions import (
     FIRST_POSITION,

@@ -7,7 +7,7 @@ the log has no row events for this.
 from collections.abc import Callable, Mapping
 
 from agent.rows.schema import Column, TableSchema
-from agent.sources.mysql.ddl.parser.parse import Altered
+from agent.sources.mysql.ddl.parser.edits import Altered
 from agent.sources.mysql.ddl.parser.tokens import tokens
 from agent.sources.mysql.decode.charsets import UTF8, charset_of
 from agent.sources.mysql.retyping.families import Family, family_of

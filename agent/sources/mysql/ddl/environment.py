@@ -1,10 +1,13 @@
 """Interpreter environment: what it queries from the server, and the changefeed's configuration."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.rows.schema import TableSchema, ZeroDates
 from agent.sources.mysql.ddl.parser.cursor import Name
+from agent.sources.mysql.ddl.parser.edits import Effort
+from agent.sources.mysql.retyping.terms import STRICT, RetypeTerms
+from agent.sources.mysql.values.session import SYSTEM, Session
 from reactor.records.changefeed import TableRecord
 
 
@@ -33,3 +36,17 @@ class Server:
     collation_of: Callable[[str], int] = lambda database: 0
     reaches: Callable[[Sequence[Name]], bool] = lambda names: False
     computed: Callable[[Name], Mapping[str, str]] = lambda name: {}
+
+    def session(self, logged: Session) -> Session:
+        """Return the session of a statement, with what the log leaves to the server."""
+        explicit = logged.explicit_timestamps
+        if explicit is None:
+            explicit = logged.has_explicit_bit if self.explicit_timestamps is None else self.explicit_timestamps
+        zone = self.time_zone if logged.time_zone in ("", SYSTEM) else logged.time_zone
+        return replace(logged, time_zone=zone, explicit_timestamps=explicit)
+
+    def terms(self, logged: Session, effort: Effort) -> RetypeTerms:
+        """Return the conditions under which a statement converts values."""
+        session = self.session(logged)
+        mode = session.sql_mode & ~STRICT if effort.is_lax else session.sql_mode
+        return RetypeTerms(self.is_mariadb, mode, session.time_zone, copies=effort.copies)

@@ -13,15 +13,13 @@ cannot be parsed, the server's definition is read; if it does not show what beca
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
 
 import structlog
 
-from agent.errors import RESYNC
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common.schema_diff import Columns
-from agent.sources.mysql.ddl import shadows, written
+from agent.sources.mysql.ddl import reasons, shadows, written
 from agent.sources.mysql.ddl.changing import ChangingTables
 from agent.sources.mysql.ddl.computed import recomputed
 from agent.sources.mysql.ddl.copies import Copies, by_name
@@ -30,7 +28,7 @@ from agent.sources.mysql.ddl.event import DdlEvent
 from agent.sources.mysql.ddl.likeness import is_like, is_open, key_of
 from agent.sources.mysql.ddl.parser import parse
 from agent.sources.mysql.ddl.parser.cursor import Name
-from agent.sources.mysql.ddl.parser.parse import (
+from agent.sources.mysql.ddl.parser.edits import (
     CASCADES,
     Altered,
     Created,
@@ -38,33 +36,19 @@ from agent.sources.mysql.ddl.parser.parse import (
     DatabaseDropped,
     Dropped,
     Edit,
-    Effort,
     Rebuilt,
     Renamed,
     Unfollowed,
     Unparsed,
 )
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
-from agent.sources.mysql.ddl.shadows import Shadow
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.dialect import DIALECT
-from agent.sources.mysql.retyping.terms import STRICT, RetypeTerms
-from agent.sources.mysql.values.session import SYSTEM, Session
+from agent.sources.mysql.retyping.terms import RetypeTerms
 from reactor.ids import Ts
 from reactor.records.changefeed import DdlRecord, TableRecord
 
 _log = structlog.get_logger()
-
-#: remedy for a held table
-CURE: Final = f"{RESYNC}, or leave it out by a filter rule"
-_STAYED: Final = (
-    "rows came under its earlier name {}, which it may still have (MariaDB logs RENAME TABLE of a temporary table "
-    "alike)"
-)
-_TAKEN: Final = (
-    "{} was renamed to {}, which another table has: one of them is not what it seems (MariaDB logs RENAME TABLE of a "
-    "temporary table alike; a change with sql_log_bin = 0 is in no log)"
-)
 
 
 class Interpreter:
@@ -87,13 +71,14 @@ class Interpreter:
         :raises SourceError: a query to the server fails.
         """
         self._changes = ChangingTables(self._known)
-        self._ask_collations(event)
+        for name in self._mentioned(event.statement, event.database):
+            self._known.ask_collation(name, self._server.look)
         for edit in parse.parse_ddl(
             event.statement,
             event.database,
             self._schemas(),
             is_mariadb=self._server.is_mariadb,
-            session=self._session(event),
+            session=self._server.session(event.session),
             folds_names=self._server.folds_names,
             copies=self._copies.by_name,
             collation_of=self._collation_of,
@@ -101,6 +86,8 @@ class Interpreter:
             self._take(edit, event)
         for table in self._copies.end_statement():
             self._known.put(table)  # no copy replaced it: it was only renamed
+        for name in self._mentioned(event.statement, event.database):
+            self._take_keyed(name, event)
         return self._record(event.ts, event.statement)
 
     def hold(self, names: Iterable[Name], reason: str, ts: Ts) -> DdlRecord | None:
@@ -118,7 +105,7 @@ class Interpreter:
         """Handle a table that has rows under a name that was given up: what had it may still be that table."""
         left = self._known.left(name)
         if left is not None:
-            self._hold((left.record.schema_name, left.record.name), _STAYED.format(".".join(name)))
+            self._hold((left.record.schema_name, left.record.name), reasons.STAYED.format(".".join(name)))
         self._known.note_made(name)
         if self._server.wants(*name):
             self._meet(name, DdlEvent(ts, name[0], ""))
@@ -132,31 +119,12 @@ class Interpreter:
         """Return the replicated tables that a statement names anywhere."""
         return parse.mentioned(statement, database, self._known.by_name, folds_names=self._server.folds_names)
 
-    def _ask_collations(self, event: DdlEvent) -> None:
-        """Query collations of tables that a statement names, if their records lack them (records of v0.1.0).
-
-        New texts of such a table have that collation, unless the statement has another.
-        """
-        for name in self._mentioned(event.statement, event.database):
-            table = self._known.by_name[name]
-            if table.schema is not None and not table.schema.collation and (found := self._server.look(name)):
-                record = table.record.with_(collation=found.collation)
-                self._known.put(replace(table, record=record, schema=replace(table.schema, collation=found.collation)))
-
     def _collation_of(self, database: str) -> int:
         return self._collations.get(database) or self._server.collation_of(database)
 
     def _record(self, ts: Ts, statement: str) -> DdlRecord | None:
         changes = self._changes.taken()
         return DdlRecord(ts=ts, changes=changes, statement=statement) if changes else None
-
-    def _session(self, event: DdlEvent) -> Session:
-        session, server = event.session, self._server
-        explicit = session.explicit_timestamps
-        if explicit is None:
-            explicit = session.has_explicit_bit if server.explicit_timestamps is None else server.explicit_timestamps
-        zone = server.time_zone if session.time_zone in ("", SYSTEM) else session.time_zone
-        return replace(session, time_zone=zone, explicit_timestamps=explicit)
 
     def _schemas(self) -> dict[Name, TableSchema]:
         tables = self._known.by_name.items()
@@ -204,7 +172,7 @@ class Interpreter:
             return
         if edit.reason and not self._is_harmless(edit.reason):
             record = self._new_record(name, schema, event.ts)
-            self._changes.begin(KnownTable(record, None, _line(name, edit.reason)))
+            self._changes.begin(KnownTable(record, None, reasons.line(name, edit.reason)))
             return
         schema = self._exact(name, schema)
         if schema is None:
@@ -212,11 +180,21 @@ class Interpreter:
             return
         record = self._new_record(name, schema, event.ts)
         if not self._server.takes(record):
-            _log.warning("a new table has no key and is left out; set force-replicate = true", table=".".join(name))
+            self._changes.begin(KnownTable(record, None, f"{'.'.join(name)}: {reasons.KEYLESS}"))
         else:
             table = KnownTable(record, self._ours(schema, record))
             self._changes.begin(table)
             self._known.put_new(table)
+
+    def _take_keyed(self, name: Name, event: DdlEvent) -> None:
+        """Copy a table that was held without a key, if the statement has given it one."""
+        table = self._known.by_name.get(name)
+        if table is None or reasons.KEYLESS not in table.held:
+            return
+        schema = self._server.look(name)
+        if schema is not None and self._server.takes(self._new_record(name, schema, event.ts)):
+            self._forget(name)
+            self._copy(self._new_record(name, schema, event.ts), schema)
 
     def _new_record(self, name: Name, schema: TableSchema | None, ts: Ts) -> TableRecord:
         return TableRecord.new(
@@ -268,7 +246,7 @@ class Interpreter:
             return
         if new in self._known.by_name and not self._copies.take_left(new):
             for name in (old, new):
-                self._hold(name, _TAKEN.format(".".join(old), ".".join(new)))
+                self._hold(name, reasons.TAKEN.format(".".join(old), ".".join(new)))
             return
         self._known.drop(*old)
         if old in shadows.bases_of(new):
@@ -284,11 +262,17 @@ class Interpreter:
             _log.warning("a table that was renamed is gone again and is left out", table=table)
             return
         record = self._new_record(name, schema, event.ts)
-        if self._server.ignores_rename(name, event.statement) or not self._server.takes(record):
+        if self._server.ignores_rename(name, event.statement):
             _log.warning("a table that was renamed is left out", table=table)
+        elif not self._server.takes(record):
+            self._changes.begin(KnownTable(record, None, f"{table}: {reasons.KEYLESS}"))
         else:
-            record = record.with_(to_copy=True)
-            self._changes.begin(KnownTable(record, self._ours(schema, record)))
+            self._copy(record, schema)
+
+    def _copy(self, record: TableRecord, schema: TableSchema) -> None:
+        """Add a table with rows that are in no log."""
+        record = record.with_(to_copy=True)
+        self._changes.begin(KnownTable(record, self._ours(schema, record)))
 
     def _replace(self, copy: Name, name: Name, base: KnownTable, ts: Ts) -> None:
         """Replace a table by its copy: a single alteration of the table."""
@@ -306,7 +290,7 @@ class Interpreter:
         columns = shadow.columns if shadow else by_name(table.schema, schema)
         unknown_fills = shadow.unknown_fills if shadow else columns.added
         self._put(table, schema, shadows.limited(columns, schema), RetypeTerms(self._server.is_mariadb, copies=True))
-        if doubt := self._doubt(schema, shadow, unknown_fills, table.schema):
+        if doubt := reasons.of_copy(schema, shadow, unknown_fills, table.schema):
             self._hold(name, doubt)
 
     def _begin_empty(self, name: Name, schema: TableSchema, ts: Ts) -> None:
@@ -315,23 +299,11 @@ class Interpreter:
         self._changes.begin(table)
         self._known.put_new(table)
 
-    def _doubt(
-        self, schema: TableSchema, shadow: Shadow | None, unknown_fills: Iterable[str], before: TableSchema
-    ) -> str:
-        """Return why rows of a copy may differ from those of its table."""
-        if shadow is not None and shadow.doubt:
-            return shadow.doubt
-        names = {column.name for column in schema.columns}
-        origins = {column.name for column in before.columns}
-        columns = shadow.columns if shadow else Columns()
-        explained = {*columns.added, *columns.renames, *origins}
-        unknown = sorted((names - explained) | ({*unknown_fills} & names))
-        return _unknown_fills_reason(unknown) if unknown else ""
-
     def _alter(self, edit: Altered, event: DdlEvent) -> None:
         columns = Columns(edit.renames, edit.added, edit.fills, edit.required)
+        terms = self._server.terms(event.session, edit.effort)
         before, computed = self._schemas().get(edit.table), lambda: self._server.computed(edit.table)
-        doubt = recomputed(before, edit, self._terms(event, edit.effort), computed) if before else ""
+        doubt = recomputed(before, edit, terms, computed) if before else ""
         if self._copies.alter(edit.table, edit.schema, columns, edit.unknown_fills):
             if doubt:
                 self._copies.doubt(edit.table, doubt)
@@ -341,14 +313,14 @@ class Interpreter:
             return
         schema = self._exact(edit.table, edit.schema, asks_key=edit.asks_key)
         assert schema is not None, "the statement has a schema"
-        self._put(table, schema, columns, replace(self._terms(event, edit.effort), numbered=edit.numbered))
+        self._put(table, schema, columns, replace(terms, numbered=edit.numbered))
         if self._known.is_empty(table.record.table_id):
             return
-        if reason := _unknown_fills_reason(edit.unknown_fills) if edit.unknown_fills else doubt:
+        if reason := reasons.unknown_fills(edit.unknown_fills) if edit.unknown_fills else doubt:
             self._hold(edit.table, reason)
 
     def _rebuild(self, edit: Rebuilt, event: DdlEvent) -> None:
-        table, terms = self._known.by_name.get(edit.table), self._terms(event, edit.effort)
+        table, terms = self._known.by_name.get(edit.table), self._server.terms(event.session, edit.effort)
         if terms.zeroes_dates and table is not None and table.schema is not None and not table.is_held:
             self._changes.touch(table)
             self._changes.put(table, Columns(), terms)
@@ -369,7 +341,7 @@ class Interpreter:
         table = self._known.by_name.get(name)
         if table is not None and not table.is_held:
             self._changes.touch(table)
-            self._known.put(replace(table, held=_line(name, reason)))
+            self._known.put(replace(table, held=reasons.line(name, reason)))
             _log.warning("a table cannot be followed any more and is held", table=".".join(name), reason=reason)
 
     def _reread_definition(self, edit: Unparsed, event: DdlEvent) -> None:
@@ -381,24 +353,18 @@ class Interpreter:
         schema = self._server.look(name) if before is not None else None
         if before is None or schema is None:
             if before is not None:
-                self._unfollow(Unfollowed(name, _unreadable(event)))
+                self._unfollow(Unfollowed(name, reasons.unreadable(event)))
             return
         columns = by_name(before, schema, edit.columns)
         leaves_open = is_open(before, schema, columns, edit.columns.added)
         if copy is not None:
             self._copies.alter(name, schema, columns, ())
             if leaves_open:
-                self._copies.doubt(name, _unreadable(event))
+                self._copies.doubt(name, reasons.unreadable(event))
         elif known is not None:
-            self._put(known, schema, columns, self._terms(event, edit.effort))
+            self._put(known, schema, columns, self._server.terms(event.session, edit.effort))
             if leaves_open:
-                self._hold(name, _unreadable(event))
-
-    def _terms(self, event: DdlEvent, effort: Effort) -> RetypeTerms:
-        """Return the conditions under which the statement converts values."""
-        session = self._session(event)
-        mode = session.sql_mode & ~STRICT if effort.is_lax else session.sql_mode
-        return RetypeTerms(self._server.is_mariadb, mode, session.time_zone, copies=effort.copies)
+                self._hold(name, reasons.unreadable(event))
 
     def _put(self, table: KnownTable, schema: TableSchema, columns: Columns, terms: RetypeTerms) -> None:
         self._changes.touch(table)
@@ -427,15 +393,3 @@ class Interpreter:
 def moved(table: KnownTable, name: Name) -> KnownTable:
     schema = None if table.schema is None else replace(table.schema, schema_name=name[0], name=name[1])
     return replace(table, record=table.record.named(*name), schema=schema)
-
-
-def _line(name: Name, reason: str) -> str:
-    return f"{'.'.join(name)}: {reason}; {CURE}"
-
-
-def _unknown_fills_reason(columns: Iterable[str]) -> str:
-    return f"what older rows hold in the new column {', '.join(columns)} is in no statement"
-
-
-def _unreadable(event: DdlEvent) -> str:
-    return f"a statement cannot be read that may change it: {' '.join(event.statement[:120].split())}"

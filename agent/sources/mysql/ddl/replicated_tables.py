@@ -8,7 +8,7 @@ What the log says of a table must agree with what its statements have made of it
 (``sql_log_bin = 0``), or was of a temporary table, and what became of older rows is unknown.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -66,6 +66,15 @@ class KnownTables:
         self._tables[_name(table)] = table
         self.note_made(_name(table))
         self._early.discard(table.record.table_id)
+
+    def ask_collation(self, name: tuple[str, str], look: Callable[[tuple[str, str]], TableSchema | None]) -> None:
+        """Query a table's collation if its record lacks it (records of v0.1.0): its new texts have that."""
+        table = self._tables.get(name)
+        if table is None or table.schema is None or table.schema.collation:
+            return
+        if found := look(name):
+            schema = replace(table.schema, collation=found.collation)
+            self.put(replace(table, record=table.record.with_(collation=found.collation), schema=schema))
 
     def drop(self, schema_name: str, name: str) -> None:
         table = self._tables.pop((schema_name, name), None)

@@ -11,7 +11,7 @@ Neither is TRUNCATE: in the log it is an event of rows.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.rows.schema import TableSchema
@@ -31,118 +31,31 @@ from agent.sources.mysql.ddl.parser.column_types import DefinitionContext
 from agent.sources.mysql.ddl.parser.creation import Creation, take_creation
 from agent.sources.mysql.ddl.parser.cursor import Cursor, Name, UnreadableError
 from agent.sources.mysql.ddl.parser.databases import take_database
+from agent.sources.mysql.ddl.parser.edits import (
+    CASCADES,
+    FILLED,
+    HASHED,
+    IGNORED,
+    VERSIONED,
+    Altered,
+    Created,
+    DatabaseDefined,
+    DatabaseDropped,
+    Dropped,
+    Edit,
+    Effort,
+    Rebuilt,
+    Renamed,
+    Unfollowed,
+    Unparsed,
+)
 from agent.sources.mysql.ddl.table_editor import TableEditor
 from agent.sources.mysql.decode.charsets import collation_of
 from agent.sources.mysql.values.session import UNKNOWN, Session
 
-VERSIONED: Final = "it keeps the history of its rows from here on (SYSTEM VERSIONING), which is mixed into the log"
-CASCADES: Final = "a foreign key changes its rows from here on, and the server does not log that"
-HASHED: Final = "it has a unique key by hash from here on, with a hidden column in the log"
-IGNORED: Final = "ALTER IGNORE may have deleted rows that no event names"
 _PARTITION_WORDS: Final = ("PARTITION", "PARTITIONING")
 #: ways to alter a table without a copy
 _IN_PLACE: Final = ("INPLACE", "INSTANT", "NOCOPY")
-FILLED: Final = "it was created with rows by a statement, which holds no rows; set binlog_format=ROW for all sessions"
-
-
-@dataclass(frozen=True, slots=True)
-class Created:
-    """``like``: the table whose definition is copied. ``schema``: the statement's definition, None if it has none.
-    ``reason``: why the table cannot be followed, empty if it can."""
-
-    table: Name
-    like: Name | None = None
-    schema: TableSchema | None = None
-    if_absent: bool = False
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    table: Name
-
-
-@dataclass(frozen=True, slots=True)
-class Renamed:
-    """``if_exists``: nothing has happened if the table was not there."""
-
-    table: Name
-    to: Name
-    if_exists: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """``copies``: the server may have copied the table. ``is_lax``: what a strict server refuses was allowed."""
-
-    copies: bool = True
-    is_lax: bool = False
-
-
-#: of a statement that says nothing about it
-EFFORT: Final = Effort()
-
-
-@dataclass(frozen=True, slots=True)
-class Altered:
-    """``schema``: the result, under its old name. ``renames``: new column → old; ``unknown_fills``: new columns whose
-    values in existing rows are unknown. ``asks_key``: only the server knows the resulting key. ``required``: columns
-    that are declared NOT NULL. ``recomputed``: columns that get an expression, so the server recomputes them.
-    ``numbered``: those that get AUTO_INCREMENT. ``effort``: what the statement asks of the server."""
-
-    table: Name
-    schema: TableSchema
-    renames: Mapping[str, str] = field(default_factory=dict)
-    added: tuple[str, ...] = ()
-    fills: Mapping[str, str] = field(default_factory=dict)
-    unknown_fills: tuple[str, ...] = ()
-    asks_key: bool = False
-    required: frozenset[str] = frozenset()
-    recomputed: tuple[str, ...] = ()
-    numbered: frozenset[str] = frozenset()
-    effort: Effort = EFFORT
-
-
-@dataclass(frozen=True, slots=True)
-class Rebuilt:
-    """The definition stays, and the server may have written all rows anew."""
-
-    table: Name
-    effort: Effort
-
-
-@dataclass(frozen=True, slots=True)
-class DatabaseDefined:
-    """``collation``: of its future tables; 0 if it is not known."""
-
-    name: str
-    collation: int
-
-
-@dataclass(frozen=True, slots=True)
-class DatabaseDropped:
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unfollowed:
-    """The table cannot be followed from here on. ``needs_rows``: only if it has any."""
-
-    table: Name
-    reason: str
-    needs_rows: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Unparsed:
-    """The definition of ``table`` has to be read. ``columns``: how the parsed ones correspond to those before."""
-
-    table: Name
-    columns: Columns = field(default_factory=Columns)
-    effort: Effort = EFFORT
-
-
-Edit = Created | Dropped | Renamed | Altered | Rebuilt | DatabaseDefined | DatabaseDropped | Unfollowed | Unparsed
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import pytest
 
 from agent.rows.schema import TableSchema, ZeroDates
 from agent.sources.mysql.ddl.parser import parse as ddl
+from agent.sources.mysql.ddl.parser.edits import Altered, Edit
 from agent.sources.mysql.values.fills import fill_value
 from agent.sources.mysql.values.session import Session
 from capture.embedded import EmbeddedMariaDB
@@ -45,7 +46,7 @@ class Added:
     title: str
     name: str
     schema: TableSchema
-    edit: ddl.Edit
+    edit: Edit
     there: list[Any]
 
 
@@ -105,7 +106,7 @@ def _is_done(cursor: Any, part: str) -> bool:
     return True
 
 
-def _parsed(server: EmbeddedMariaDB, database: str, statement: str, known: TableSchema, mode: str) -> ddl.Edit:
+def _parsed(server: EmbeddedMariaDB, database: str, statement: str, known: TableSchema, mode: str) -> Edit:
     second, micros = divmod(round(_NOW * 1e6), 1_000_000)
     session = Session(_MODES[mode], 45, _ZONE, micros, second)
     edits = ddl.parse_ddl(
@@ -116,11 +117,11 @@ def _parsed(server: EmbeddedMariaDB, database: str, statement: str, known: Table
 
 
 def is_known(found: Added) -> bool:
-    return isinstance(found.edit, ddl.Altered) and found.name not in found.edit.unknown_fills
+    return isinstance(found.edit, Altered) and found.name not in found.edit.unknown_fills
 
 
 def wrong(found: Added) -> list[str]:
-    if not isinstance(found.edit, ddl.Altered) or found.name in found.edit.unknown_fills:
+    if not isinstance(found.edit, Altered) or found.name in found.edit.unknown_fills:
         return []
     text = found.edit.fills.get(found.name)
     value = None if text is None else fill_value(found.schema, found.name, text).as_py()

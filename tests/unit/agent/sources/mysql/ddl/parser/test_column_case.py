@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.rows.schema import TableSchema
-from agent.sources.mysql.ddl.parser.parse import Altered, Created, parse_ddl
+from agent.sources.mysql.ddl.parser.edits import Altered, Created
+from agent.sources.mysql.ddl.parser.parse import parse_ddl
 
 _CREATE = "CREATE TABLE t (id int NOT NULL, part varchar(5) NOT NULL, c0 int, PRIMARY KEY ({id}, {part}))"
 #: {names} are references; others are what columns are called from then on

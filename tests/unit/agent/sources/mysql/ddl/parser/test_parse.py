@@ -6,7 +6,7 @@ import pytest
 
 from agent.rows.schema import Column, TableSchema
 from agent.sources.common.schema_diff import Columns
-from agent.sources.mysql.ddl.parser.parse import (
+from agent.sources.mysql.ddl.parser.edits import (
     Altered,
     Created,
     DatabaseDefined,
@@ -18,8 +18,8 @@ from agent.sources.mysql.ddl.parser.parse import (
     Renamed,
     Unfollowed,
     Unparsed,
-    parse_ddl,
 )
+from agent.sources.mysql.ddl.parser.parse import parse_ddl
 from agent.sources.mysql.decode.types import FieldType
 from agent.sources.mysql.dialect import DIALECT
 from agent.sources.mysql.values.session import Session

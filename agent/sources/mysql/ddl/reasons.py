@@ -1,0 +1,52 @@
+"""Hold reasons: the lines that say why a table cannot be followed, and what to do."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from agent.errors import RESYNC
+from agent.rows.schema import TableSchema
+from agent.sources.common.schema_diff import Columns
+from agent.sources.mysql.ddl.event import DdlEvent
+from agent.sources.mysql.ddl.parser.cursor import Name
+from agent.sources.mysql.ddl.shadows import Shadow
+
+#: remedy for a held table
+CURE: Final = f"{RESYNC}, or leave it out by a filter rule"
+#: reason of a table that an upserting changefeed cannot have; it is copied when it gets a key
+KEYLESS: Final = (
+    "it has no key by which rows are upserted: give it a primary key, or leave it out by a filter rule, or set "
+    "force-replicate = true"
+)
+STAYED: Final = (
+    "rows came under its earlier name {}, which it may still have (MariaDB logs RENAME TABLE of a temporary table "
+    "alike)"
+)
+TAKEN: Final = (
+    "{} was renamed to {}, which another table has: one of them is not what it seems (MariaDB logs RENAME TABLE of a "
+    "temporary table alike; a change with sql_log_bin = 0 is in no log)"
+)
+
+
+def line(name: Name, reason: str) -> str:
+    return f"{'.'.join(name)}: {reason}; {CURE}"
+
+
+def unknown_fills(columns: Iterable[str]) -> str:
+    return f"what older rows hold in the new column {', '.join(columns)} is in no statement"
+
+
+def unreadable(event: DdlEvent) -> str:
+    return f"a statement cannot be read that may change it: {' '.join(event.statement[:120].split())}"
+
+
+def of_copy(schema: TableSchema, shadow: Shadow | None, filled: Iterable[str], before: TableSchema) -> str:
+    """Return why rows of a copy may differ from those of its table; empty if they do not. ``filled``: new columns
+    whose values in existing rows are unknown."""
+    if shadow is not None and shadow.doubt:
+        return shadow.doubt
+    names = {column.name for column in schema.columns}
+    origins = {column.name for column in before.columns}
+    columns = shadow.columns if shadow else Columns()
+    explained = {*columns.added, *columns.renames, *origins}
+    unknown = sorted((names - explained) | ({*filled} & names))
+    return unknown_fills(unknown) if unknown else ""
