@@ -19,6 +19,8 @@ from agent.sources.postgres.server.sql import identifier, qualified
 from reactor.records.changefeed import TableRecord
 
 _LOCK_MS: Final = 2_000
+#: asked each time, of a fact that may be missing
+_EMPTY_LOCK_MS: Final = 100
 _CREATED_SQL: Final = (
     "SELECT xmin::text FROM pg_catalog.pg_attribute WHERE attrelid = {table} AND attname = 'ctid' AND attnum < 0"
 )
@@ -220,6 +222,25 @@ class Newcomers:
                 otherwise=False,
             )
         }
+
+    def empty(self, leaves: Collection[int]) -> frozenset[int]:
+        """Return those whose files, as the catalog has them, have no page; none of them if one is locked."""
+        listed = ", ".join(f"({leaf}, {self.now.tables[leaf].file})" for leaf in sorted(leaves))
+        if not listed:
+            return frozenset()
+        try:
+            self.connection.query(f"SAVEPOINT weir; SET LOCAL lock_timeout = {_EMPTY_LOCK_MS}")
+            # the file's number is read last: a file that is no more the table's never will be again
+            rows = self.connection.query(
+                f"SELECT leaf FROM (VALUES {listed}) leaves(leaf, file) WHERE CASE WHEN "
+                "pg_catalog.pg_relation_size(leaf::pg_catalog.oid::pg_catalog.regclass) = 0 THEN "
+                "pg_catalog.pg_relation_filenode(leaf::pg_catalog.oid::pg_catalog.regclass)::int8 = file END"
+            )
+        except SourceError:
+            return frozenset()
+        finally:
+            self.connection.query("ROLLBACK TO SAVEPOINT weir")
+        return frozenset(int(row[0] or 0) for row in rows)
 
     def has_rows_of_before(self, relation: Relation, first_writer: int) -> bool:
         """Return whether the transaction that created the table wrote rows, and an earlier one than ``first_writer``

@@ -9,6 +9,10 @@ Of a partition that came and went between two readings the catalog shows nothing
 its first row (``sightings``). It names it again behind a TRUNCATE that leaves no other file, which is one in the
 transaction that made the partition, or emptied its root; unless the partition has no index: then the numbers of the
 transaction's commands are compared.
+
+``ALTER COLUMN … TYPE`` of the root rewrites every partition. One that has rows of the rewrite was not emptied behind
+it, and if it was emptied before, and filled, the stream has declared it with the old type in between. One without rows
+had none before if its file had no page then, and the stream has not had a row of it.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -17,7 +21,7 @@ from dataclasses import dataclass
 from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.newcomers import Newcomers
 from agent.sources.postgres.publication.published import Relation
-from agent.sources.postgres.publication.sightings import PartitionSighting
+from agent.sources.postgres.publication.sightings import PartitionSighting, Shape, Sightings
 from reactor.ids import Ts
 
 
@@ -25,12 +29,15 @@ from reactor.ids import Ts
 class Partitions:
     """``was_truncated``: whether the stream has a TRUNCATE of the table behind the last proof, by this transaction; it
     is asked to have come as far as the log was when the catalog was read. ``sightings``: of transactions that the
-    catalog shows. ``writers``: of a partition, which transactions that it may not show had its first rows."""
+    catalog shows. ``writers``: of a partition, which transactions that it may not show had its first rows.
+    ``seen``: what the stream has shown. ``retyped``: see ``Rewrites``."""
 
     asked: Newcomers
     was_truncated: Callable[[int, Ts, int | None], bool]
     sightings: Collection[PartitionSighting] = ()
     writers: Callable[[int], Collection[int]] = lambda _: ()
+    seen: Sightings | None = None
+    retyped: Callable[[int], Shape] = lambda _: frozenset()
 
     def trouble(self, root: int) -> str:
         """Why rows of the table may be in no stream; empty where none is."""
@@ -55,6 +62,9 @@ class Partitions:
                 return f"has got partition {tables[leaf].name}, whose rows were rewritten: that is in no stream"
         emptied = [tables[leaf] for leaf in new if self._has_new_file(leaf)]
         emptied += [tables[leaf] for leaf, file in before.items() if now[leaf] != file]
+        retyped = self.retyped(root) if emptied and not new else frozenset()
+        if retyped and all(self._is_only_retyped(relation, retyped) for relation in emptied):
+            emptied = []
         for relation in emptied:
             has_old_rows = relation.table_id in before and self.asked.has_old_rows(relation)
             if not has_old_rows and not self._was_truncated(root, emptied):
@@ -63,6 +73,19 @@ class Partitions:
             if sighting.root == root and (trouble := self._trouble_of(sighting, before)):
                 return trouble
         return ""
+
+    def _is_only_retyped(self, relation: Relation, retyped: Shape) -> bool:
+        """Return whether the partition has another file because its columns have other types, and for nothing else."""
+        leaf, now = relation.table_id, self.asked.now
+        declared = self.seen.declarations(leaf, upto=now.end_ts) if self.seen else None
+        if declared is None or any(one.leaf == leaf for one in self.asked.before.unseen):
+            return False
+        if not self.asked.has_rows(relation):
+            return leaf in self.asked.before.empty and not (self.seen and self.seen.has_declared(leaf))
+        writers = self.asked.rewriters(relation)
+        return len(writers) == 1 and all(
+            retyped <= shape and xids.near(xid, now.ahead) >= max(writers) for xid, shape in declared
+        )
 
     def _trouble_of(self, sighting: PartitionSighting, before: Mapping[int, int]) -> str:
         """Return the trouble of a partition whose rows are in the stream."""

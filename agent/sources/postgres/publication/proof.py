@@ -34,7 +34,8 @@ class Proof:
     ``types``: facts of the user-made types in the tables (see ``type_facts``). ``files``: of each table, its file;
     ``columns``: facts of its columns, by number (see ``rewrites``). ``unseen``: partitions that the stream named in
     transactions that the catalog did not show yet. ``passed_over``: tables whose rows the stream had under names that
-    no rule wants, of those that may look as if the stream had all their rows.
+    no rule wants, of those that may look as if the stream had all their rows. ``empty``: partitions whose files had no
+    page.
     """
 
     digest: str = ""
@@ -50,6 +51,7 @@ class Proof:
     columns: dict[int, dict[int, ColumnFacts]] = field(default_factory=dict)
     unseen: tuple[PartitionSighting, ...] = ()
     passed_over: frozenset[int] = frozenset()
+    empty: frozenset[int] = frozenset()
 
     def has_seen(self, row: RowKey, xid: int) -> bool:
         """The row as this transaction wrote it was there."""
@@ -58,7 +60,7 @@ class Proof:
     def to_text(self, packed_max: int | None = None) -> str:
         """``packed_max``: see ``FIRST_MAX``."""
         fields = {name: value for name, value in asdict(self).items() if value}
-        for name in ("held", "clean", "passed_over"):
+        for name in ("held", "clean", "passed_over", "empty"):
             if name in fields:
                 fields[name] = sorted(fields[name])
         if self.unseen:
@@ -86,6 +88,7 @@ class Proof:
             held=frozenset(fields.get("held", ())),
             clean=frozenset(fields.get("clean", ())),
             passed_over=frozenset(fields.get("passed_over", ())),
+            empty=frozenset(fields.get("empty", ())),
             types=fields.get("types", {}),
             files=_files(_unpacked(fields.get("files", ""))),
             columns=_columns(_unpacked(fields.get("columns", ""))),

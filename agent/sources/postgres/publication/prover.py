@@ -171,10 +171,18 @@ class Prover:
             unseen = [one for one in sightings if not now.shows(xids.near(one.xid, now.ahead))]
             shown = [one for one in sightings if one not in unseen]
             writers = partial(self._sightings.writers, upto=now.end_ts)
-            partitions = Partitions(asked, self._was_truncated, shown, writers)
+            rewrites, declared = Rewrites(asked, self._was_truncated), dict(self._schemas)
+            partitions = Partitions(
+                asked,
+                self._was_truncated,
+                shown,
+                writers,
+                self._sightings,
+                lambda root: rewrites.retyped(root, declared.get(root)),
+            )
             self._judge_roots(partitions, found)
             self._schemas |= _schemas(cut)
-            self._judge_rewrites(Rewrites(asked, self._was_truncated), found)
+            self._judge_rewrites(rewrites, found)
             self._judge_readded(now, found, cut)
             passed_over = asked.younger(before.passed_over | self._sightings.take_passed_over(upto))
             clean = self._judge_newcomers(
@@ -184,11 +192,13 @@ class Prover:
             _name_held(now, found, upto)
             self._join(connection, now, joining, found, upto)
             leaves = {table: self._recorded_leaves(asked, table, found) for table in losses.roots(now)}
+            empty = asked.empty({leaf for of_root in leaves.values() for leaf in of_root})
         self._is_prepared = found.known.keys() == asked_for
         self._known = found.known
         proof = losses.following(before, now, seen, known=found.known, held=found.held, clean=clean, unseen=unseen)
+        passed_over -= found.known.keys()
         self._proof = replace(
-            proof, types=dict(facts.values), leaves=leaves, passed_over=frozenset(passed_over - found.known.keys())
+            proof, types=dict(facts.values), leaves=leaves, passed_over=frozenset(passed_over), empty=empty
         )
         self._text = self._proof.to_text()
         self._must_read = False

@@ -24,6 +24,7 @@ from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.decode import types
 from agent.sources.postgres.publication.newcomers import Newcomers
 from agent.sources.postgres.publication.published import Relation
+from agent.sources.postgres.publication.sightings import Shape
 from agent.sources.postgres.server.connection import Connection
 from reactor.ids import Ts
 
@@ -99,6 +100,18 @@ class Rewrites:
         altered = [at for at in known.keys() - places if at in relation.columns and self._is_explained(relation, at)]
         column = self.asked.filled_column(relation, altered)
         return _filled(column) if column else ""
+
+    def retyped(self, table_id: int, declared: TableSchema | None) -> Shape:
+        """Return the columns of a partitioned table that have types which explain that its partitions were rewritten:
+        name, type and modifier as they are now. None, if anything else may have been done to values too, or a column
+        came that the stream has not declared yet."""
+        before, relation = self.asked.before, self.asked.now.tables[table_id]
+        places = {column.place for column in declared.columns} if declared else set()
+        altered = self._altered(relation) if table_id in before.columns else []
+        if relation.columns.keys() - places or any(self._keeps(relation, number) for number in altered):
+            return frozenset()
+        names = {number: name for name, number in relation.numbers.items()}
+        return frozenset((names[number], *relation.columns[number][:2]) for number in altered)
 
     def trouble_of_new(self, table_id: int, first: TableSchema | None) -> str:
         """Like ``trouble``, for a table that the stream has named since the last proof: as ``first`` behind the

@@ -28,6 +28,10 @@ class PartitionSighting:
     follows_truncate: bool = False
 
 
+#: a declared table's columns: name, type and modifier
+Shape = frozenset[tuple[str, int, int]]
+
+
 class Sightings:
     """Written by the stream's thread, asked by another."""
 
@@ -35,6 +39,10 @@ class Sightings:
         #: by table, the transactions that emptied it, and where they end
         self._truncations: dict[int, dict[Ts, int]] = defaultdict(dict)
         self._partitions: dict[tuple[Ts, int, int], PartitionSighting] = {}
+        #: every declaration of a partition that may be needed yet: where, of which, by whom, and with which columns
+        self._declared: list[tuple[Ts, int, int, Shape]] = []
+        #: partitions that the stream has declared since it was opened
+        self._ever: set[int] = set()
         #: tables that no rule wanted under the names that they had, and where the stream named them first
         self._passed_over: dict[int, Ts] = {}
         self._has_asked: set[int] = set()
@@ -52,9 +60,11 @@ class Sightings:
             for key in [key for key in self._partitions if key[0] == ts and not {*key[1:]}.isdisjoint(table_ids)]:
                 del self._partitions[key]
 
-    def note_partition(self, root: int, leaf: int, ts: Ts, xid: int) -> None:
-        """The transaction has a row of the partition behind this."""
+    def note_partition(self, root: int, leaf: int, ts: Ts, xid: int, shape: Shape = frozenset()) -> None:
+        """The transaction has a row of the partition, whose columns are ``shape``, behind this."""
         with self._moved:
+            self._ever.add(leaf)
+            self._declared.append((ts, leaf, xid, shape))
             found = self._partitions.get((ts, root, leaf)) or PartitionSighting(
                 root, leaf, xid, follows_truncate=ts in self._truncations.get(root, {})
             )
@@ -106,6 +116,19 @@ class Sightings:
             self._moved.wait_for(lambda: self._reached >= upto - 1, _WAIT_S)
             return {one.xid for (ts, _, number), one in self._partitions.items() if number == leaf and ts <= upto}
 
+    def declarations(self, leaf: int, *, upto: Ts) -> list[tuple[int, Shape]] | None:
+        """Return the transactions (32 bits) that have declared the partition, and how, as far as they are not
+        forgotten; waits until the stream has reached ``upto``, and returns None if it does not."""
+        with self._moved:
+            if not self._moved.wait_for(lambda: self._reached >= upto - 1, _WAIT_S):
+                return None
+            return [(xid, shape) for _, number, xid, shape in self._declared if number == leaf]
+
+    def has_declared(self, leaf: int) -> bool:
+        """Return whether the stream has had a row of the partition since it was opened."""
+        with self._moved:
+            return leaf in self._ever
+
     def take_partitions(self, upto: Ts) -> list[PartitionSighting]:
         """Return, once, those of transactions that end at ``upto`` or before."""
         with self._moved:
@@ -125,6 +148,7 @@ class Sightings:
     def forget(self, upto: Ts) -> None:
         """Drop what is at ``upto`` or before, which is no longer needed."""
         with self._moved:
+            self._declared = [one for one in self._declared if one[0] > upto]
             self._new = {table_id: seen for table_id, seen in self._new.items() if seen[0] > upto}
             for table_id, found in list(self._truncations.items()):
                 self._truncations[table_id] = {ts: xid for ts, xid in found.items() if ts > upto}

@@ -239,7 +239,7 @@ class ReplicationStream:
         """A declaration in a transaction that is already in the log may be older than what is known."""
         state, tracker = self._state, self._tracker
         ts = Ts(int(state[split.COMMIT_TS]))
-        self._sight(schema.table_id, ts)
+        self._sight(schema, ts)
         is_news = tracker is not None and not state[split.SKIPPING]
         if tracker is not None and is_news and tracker.awaits(schema):
             self._awaited[schema.table_id] = schema
@@ -253,12 +253,13 @@ class ReplicationStream:
             self._sightings.note_passed_over(schema.table_id, ts)
         self._declarations.declare(schema)
 
-    def _sight(self, table_id: int, ts: Ts) -> None:
+    def _sight(self, schema: TableSchema, ts: Ts) -> None:
         """A partition whose rows are sent as its root's is declared right behind that."""
-        state, (root, *before) = self._state, self._declared
+        table_id, state, (root, *before) = schema.table_id, self._state, self._declared
         self._declared = table_id, ts, int(state[split.SEQ])
         if before == [*self._declared[1:]] and root != table_id and not state[split.SKIPPING]:
-            self._sightings.note_partition(root, table_id, ts, int(state[split.XID]))
+            shape = frozenset((column.name, column.type_id, column.modifier) for column in schema.columns)
+            self._sightings.note_partition(root, table_id, ts, int(state[split.XID]), shape)
 
     def _take_in(self, relation: int) -> bool:
         """Handle the first row of a table; return False if the table has not been described."""

@@ -412,3 +412,66 @@ def _waits(rig: SyncRig, other: Connection, waiting: list[threading.Thread], sql
         if other.query(count) != before:
             return True
     return False
+
+
+_RETYPE = "ALTER TABLE r ALTER v TYPE varchar(9)"
+_RETYPED = "INSERT INTO r VALUES (3, 'z')"
+#: statements between two readings, and whether the stream has all that they did
+_RETYPES = {
+    "alone": ((_RETYPE, _RETYPED), True),
+    "then written in its transaction": ((f"BEGIN; {_RETYPE}; {_RETYPED}; COMMIT",), True),
+    "two columns": (("ALTER TABLE r ALTER v TYPE varchar(9), ALTER w TYPE bigint", _RETYPED), True),
+    "emptied before": (("TRUNCATE r0", _RETYPE, _RETYPED), False),
+    "emptied before, and filled": (("TRUNCATE r0", "INSERT INTO r VALUES (4, 'w')", _RETYPE, _RETYPED), False),
+    "emptied and filled in its transaction": (
+        (f"BEGIN; TRUNCATE r0; INSERT INTO r VALUES (4, 'w'); {_RETYPE}; {_RETYPED}; COMMIT",),
+        False,
+    ),
+    "emptied behind": ((_RETYPE, "TRUNCATE r0"), False),
+    "emptied behind, and filled": ((_RETYPE, "TRUNCATE r0", _RETYPED), False),
+    "emptied behind in its transaction, and filled": ((f"BEGIN; {_RETYPE}; TRUNCATE r0; {_RETYPED}; COMMIT",), False),
+    "emptied between two": (
+        (_RETYPE, "TRUNCATE r0", "INSERT INTO r VALUES (4, 'w')", "ALTER TABLE r ALTER w TYPE bigint", _RETYPED),
+        False,
+    ),
+    "an empty one filled and emptied before": (
+        ("INSERT INTO r VALUES (25, 'w')", "TRUNCATE r20", _RETYPE, _RETYPED),
+        False,
+    ),
+    "with other values": (("ALTER TABLE r ALTER v TYPE text USING upper(v)", _RETYPED), False),
+    "with a column that was filled": (
+        (
+            "ALTER TABLE r ADD x int DEFAULT 5; ALTER TABLE r ALTER x DROP DEFAULT",
+            _RETYPE,
+            _RETYPED,
+        ),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", _RETYPES)
+async def test_by_root_partitions_rewritten_for_another_type_alone_hold_nothing(by_root: SyncRig, case: str) -> None:
+    """r20 and rest have no rows; of r0 and r1 the stream has rows."""
+    statements, is_whole = _RETYPES[case]
+    async with by_root.running():
+        by_root.execute("ALTER TABLE r ADD w int; INSERT INTO r VALUES (1, 'a'), (11, 'b')")
+        await by_root.wait_resolved()
+    for statement in statements:
+        by_root.execute(statement)
+    async with by_root.running():
+        await by_root.wait_resolved()
+    kinds = [kind for _, kind in named(by_root)]
+    assert SchemaChangeKind.HOLD in kinds if not is_whole else kinds == [SchemaChangeKind.ALTER] * 2
+
+
+async def test_by_root_partitions_that_are_written_all_the_time_get_another_type(by_root: SyncRig) -> None:
+    async with by_root.running():
+        for statement in (_ROWS[0], _RETYPE, _RETYPED, "ALTER TABLE r ALTER v TYPE text", "UPDATE r SET v = 'y'"):
+            by_root.execute(statement)
+            await by_root.wait_resolved()
+        # what was written since the last reading, under a declaration of before
+        for statement in ("UPDATE r SET v = v", _RETYPE, "UPDATE r SET v = v"):
+            by_root.execute(statement)
+        await by_root.wait_resolved()
+    assert [kind for _, kind in named(by_root)] == [SchemaChangeKind.ALTER] * 3
