@@ -10,13 +10,13 @@ a table without an expression too, and the catalog does not show which it was: s
 Where another column of the table got a type that does touch values, or the table was emptied, the new file says
 nothing; then a column is suspect only if nothing else is seen to have changed in its row. What the server rewrites by
 itself (``int`` as ``bigint``) looks the same with an expression and without: there rows are compared, when the sink
-follows (``snapshot.survivors``).
+follows (``snapshot.survivors``), also in other columns that got another type in the same transaction.
 
 SET UNLOGGED and SET LOGGED rewrite a table too, without changing a column. Its rows then have the ``xmin`` of the
 transaction that gave the table its file, which is also the ``xmin`` of its row, or of an index's row, in ``pg_class``.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -84,6 +84,8 @@ class Rewrites:
         if is_extended or len(suspects) < len(altered) or self.was_truncated(table_id, self.asked.now.end_ts, None):
             # the table has a new file anyway, so it counts what else can have been done to a column
             suspects = [number for number in suspects if not self._is_explained(relation, number)]
+            rewritten = {self._xid(table_id, number) for number in altered if not self._keeps(relation, number)}
+            suspects = [number for number in suspects if not self._is_compared(relation, number, rewritten)]
         if not suspects:
             return ""
         rows = self.asked.connection.query(_NAME_SQL.format(table=table_id, number=suspects[0]))
@@ -171,6 +173,12 @@ class Rewrites:
     def _is_explained(self, relation: Relation, number: int) -> bool:
         """Return whether the column's row differs in something else than the type: the name, NOT NULL, a default."""
         return self.asked.before.columns[relation.table_id][number][2] != relation.columns[number][2]
+
+    def _is_compared(self, relation: Relation, number: int, rewritten: Collection[int]) -> bool:
+        """Return whether the sink compares the column's values with the source's rows, when it follows: the column has
+        another type since a transaction that made the server rewrite the table for the type of another column."""
+        before, after = self.asked.before.columns[relation.table_id][number], relation.columns[number]
+        return before[:2] != after[:2] and self._xid(relation.table_id, number) in rewritten
 
     def _keeps(self, relation: Relation, number: int) -> bool:
         before, after = self.asked.before.columns[relation.table_id][number], relation.columns[number]

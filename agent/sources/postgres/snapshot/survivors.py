@@ -65,7 +65,7 @@ def read(
     rows: str,
 ) -> Survivors | None:
     """Return rows of the table as it became ``after``; None if the server itself changes no value, or there are no
-    rows.
+    rows. Where the type of one column makes the server rewrite the table, all columns with another type are read.
 
     ``origins``: new column name → old one. ``rows``: the condition under which the table's rows are published.
 
@@ -74,10 +74,14 @@ def read(
     old, new = _by_name(before), _by_name(after)
     retyped = [name for name, origin in origins.items() if _kind(old[origin]) != _kind(new[name])]
     with session(source, None) as connection:
-        retyped = [name for name in retyped if not keeps(connection, _kind(old[origins[name]]), _kind(new[name]))]
+        kept = [name for name in retyped if keeps(connection, _kind(old[origins[name]]), _kind(new[name]))]
         if not retyped or not connection.query(f"SELECT FROM pg_catalog.pg_class WHERE oid = {after.table_id}"):
             return None
+        if len(kept) == len(retyped) and not _has_company(connection, after, kept):
+            return None
         now = _as_now(read_schemas(connection, [after.table_id])[after.table_id], after)
+        if any(name in now and _kind(now[name]) != _kind(new[name]) for name in kept):
+            raise _unknown(after, "the table was altered again before its rows were compared")
         # a column retyped again, or dropped, is judged with that later change
         retyped = [name for name in retyped if name in now and _kind(now[name]) == _kind(new[name])]
         names = list(key) or [name for name in new if name in now]
@@ -158,6 +162,21 @@ class _Table:
         columns = [self.columns[name] for name in self.retyped]
         arrow = {column.name: types.arrow_type(column) for column in columns}
         return [identifier(name) for name, kind in arrow.items() if _is_long(kind)]
+
+
+def _has_company(connection: Connection, after: TableSchema, kept: Sequence[str]) -> bool:
+    """Return whether a transaction that altered one of these columns also altered one that is not replicated, so that
+    the server may have rewritten the table, and with it columns whose types alone are no reason to."""
+    places = {column.name: column.place for column in after.columns}
+    known, asked = (
+        ", ".join(map(str, sorted(numbers))) for numbers in (places.values(), map(places.__getitem__, kept))
+    )
+    found = connection.query(
+        "SELECT FROM pg_catalog.pg_attribute k JOIN pg_catalog.pg_attribute o ON o.attrelid = k.attrelid "
+        f"AND o.xmin::text = k.xmin::text WHERE k.attrelid = {after.table_id} AND k.attnum IN ({asked}) "
+        f"AND o.attnum > 0 AND o.attnum NOT IN ({known}) LIMIT 1"
+    )
+    return bool(found)
 
 
 def _sample(pages: int) -> str:

@@ -471,7 +471,8 @@ async def test_by_root_partitions_that_are_written_all_the_time_get_another_type
             by_root.execute(statement)
             await by_root.wait_resolved()
         # what was written since the last reading, under a declaration of before
-        for statement in ("UPDATE r SET v = v", _RETYPE, "UPDATE r SET v = v"):
+        for statement in ("UPDATE r SET v = v", _RETYPE, "UPDATE r SET v = v WHERE id = 1"):
             by_root.execute(statement)
         await by_root.wait_resolved()
-    assert [kind for _, kind in named(by_root)] == [SchemaChangeKind.ALTER] * 3
+    # text in the place of varchar changes nothing at a sink
+    assert [(change.kind, change.reason) for change in changes(by_root)] == [(SchemaChangeKind.ALTER, "")] * 2

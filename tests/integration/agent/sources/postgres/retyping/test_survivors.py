@@ -2,11 +2,13 @@
 the source has, and the table is held where they differ."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agent.errors import TableHeldError
+from agent.sources.postgres.server.terms import ALL_ROWS
 from agent.sources.postgres.snapshot import survivors
 from capture.embedded import EmbeddedPostgres
 from reactor.records.changefeed import SinkMode
@@ -78,6 +80,9 @@ _STORIES = {
     "ALTER TABLE t ALTER id TYPE bigint USING id * 1000": False,
     "ALTER TABLE t ALTER id TYPE bigint, ALTER v TYPE bigint USING v + 1": False,
     "ALTER TABLE t ALTER v TYPE bigint; ALTER TABLE t ALTER v SET NOT NULL; ALTER TABLE t ALTER v SET DEFAULT 3": True,
+    # the server rewrites the table for one column, and computes another's values on the way
+    "ALTER TABLE t ALTER v TYPE bigint, ALTER n TYPE varchar": True,
+    "ALTER TABLE t ALTER v TYPE bigint, ALTER n TYPE varchar USING n || 'x'": False,
     "ALTER TABLE t ALTER v TYPE bigint USING -v; ALTER TABLE t ALTER v SET NOT NULL": False,
     "ALTER TABLE t ALTER v TYPE bigint USING -v; VACUUM FULL t; REINDEX TABLE t; CREATE INDEX ON t (n)": False,
     "ALTER TABLE t ALTER v TYPE bigint USING -v; ALTER TABLE t ALTER w TYPE bigint": False,
@@ -106,6 +111,41 @@ def test_rows_are_judged_by_the_transaction_that_wrote_them(postgres: EmbeddedPo
         else:
             with pytest.raises(TableHeldError):
                 bed.follow()
+
+
+@pytest.mark.parametrize(
+    ("story", "is_compared"),
+    [
+        ("ALTER TABLE t ALTER v TYPE bigint, ALTER n TYPE varchar USING n || 'x'", True),
+        ("ALTER TABLE t ALTER n TYPE varchar", False),
+        ("ALTER TABLE t ALTER v TYPE bigint; ALTER TABLE t ALTER n TYPE varchar", False),
+    ],
+)
+def test_a_column_is_compared_where_one_that_is_not_replicated_was_altered_with_it(
+    postgres: EmbeddedPostgres, tmp_path: Path, story: str, *, is_compared: bool
+) -> None:
+    bed = Bed(postgres, tmp_path, SinkMode.UPSERT, _BED)
+    for statement in story.split("; "):
+        bed.execute(statement)
+    before, after = (
+        replace(schema, columns=tuple(column for column in schema.columns if column.name != "v"))
+        for schema in (bed.schema, bed.read_schema())
+    )
+    origins = {column.name: column.name for column in after.columns}
+    found = survivors.read(bed.uri, before, after, origins, ("id",), ALL_ROWS)
+    assert (found.columns if found else ()) == (("n",) if is_compared else ())
+
+
+def test_a_column_that_is_altered_again_before_it_is_compared_holds_the_table(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    bed = Bed(postgres, tmp_path, SinkMode.UPSERT, _BED)
+    bed.execute("ALTER TABLE t ALTER v TYPE bigint, ALTER n TYPE varchar USING n || 'x'")
+    after = bed.read_schema()
+    bed.execute("ALTER TABLE t ALTER n TYPE text")
+    origins = {column.name: column.name for column in after.columns}
+    with pytest.raises(TableHeldError, match="altered again"):
+        survivors.read(bed.uri, bed.schema, after, origins, ("id",), ALL_ROWS)
 
 
 @pytest.mark.parametrize("is_altered", [False, True])
