@@ -15,7 +15,7 @@ from agent.sources.postgres.publication import losses, type_facts, xids
 from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.published import Catalog, Relation
 from agent.sources.postgres.server.connection import Connection, Row
-from agent.sources.postgres.server.sql import identifier, qualified
+from agent.sources.postgres.server.sql import identifier, literal, qualified
 from reactor.records.changefeed import TableRecord
 
 _LOCK_MS: Final = 2_000
@@ -109,6 +109,20 @@ def unlogged(now: Catalog, table_id: int) -> str:
     return (
         f"table {now.tables[table_id].qualified_name} was rewritten with rows though no column was altered, as by SET "
         f"LOGGED: what was written while it was UNLOGGED is in no log; {losses.CURE}"
+    )
+
+
+def is_replaced(connection: Connection, now: Catalog, record: TableRecord) -> bool:
+    """Return whether another table has its name, and no publication has that one."""
+    rows = connection.query(
+        "SELECT c.oid::int8, c.relnamespace::int8 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
+        f"ON n.oid = c.relnamespace WHERE n.nspname = {literal(record.schema_name)} "
+        f"AND c.relname = {literal(record.name)} AND c.relkind IN ('r', 'p')"
+    )
+    return bool(rows) and not any(
+        one.is_all or int(oid or 0) in one.members or int(schema or 0) in one.schemas
+        for oid, schema in rows
+        for one in now.publications.values()
     )
 
 

@@ -20,7 +20,7 @@ from agent.rows.schema_change import KnownTable
 from agent.sources.common.joining import Joining, Name, Reading
 from agent.sources.postgres.publication import digest, losses, published, type_facts, xids
 from agent.sources.postgres.publication.findings import Findings
-from agent.sources.postgres.publication.newcomers import Newcomers, keyless, late, renamed, unlogged
+from agent.sources.postgres.publication.newcomers import Newcomers, is_replaced, keyless, late, renamed, unlogged
 from agent.sources.postgres.publication.partitions import Partitions
 from agent.sources.postgres.publication.proof import FIRST_MAX, Proof
 from agent.sources.postgres.publication.published import Catalog, Relation, one_moment
@@ -367,7 +367,7 @@ class Prover:
         self._gone = {table: self._gone.get(table, now.end_ts) for table in gone}
         for table, end_ts in list(self._gone.items()):
             record = found.known[table]
-            if _is_replaced(connection, now, record):
+            if is_replaced(connection, now, record):
                 name = f"{record.schema_name}.{record.name}"
                 reason = f"table {name} was dropped and created again, and the new one is not published; {losses.CURE}"
                 found.hold(record, upto, reason)
@@ -394,17 +394,3 @@ def _name_held(now: Catalog, found: Findings, upto: Ts) -> None:
     again; a partitioned one not even then, if the row's partition is declared already."""
     for table in found.held.intersection(found.known, now.tables):
         found.name_held(table, now.tables[table].schema_name, now.tables[table].name, upto)
-
-
-def _is_replaced(connection: Connection, now: Catalog, record: TableRecord) -> bool:
-    """Another table has its name, and no publication has that one."""
-    rows = connection.query(
-        "SELECT c.oid::int8, c.relnamespace::int8 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
-        f"ON n.oid = c.relnamespace WHERE n.nspname = {literal(record.schema_name)} "
-        f"AND c.relname = {literal(record.name)} AND c.relkind IN ('r', 'p')"
-    )
-    return bool(rows) and not any(
-        one.is_all or int(oid or 0) in one.members or int(schema or 0) in one.schemas
-        for oid, schema in rows
-        for one in now.publications.values()
-    )
