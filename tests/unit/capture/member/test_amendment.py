@@ -29,7 +29,7 @@ from reactor.records.changefeed import (
     UnitStage,
 )
 from reactor.records.partitioning import TablePartitioning
-from reactor.views import ChangefeedView
+from reactor.views import ChangefeedView, HeldView
 
 SOURCE, SINK = "postgresql://u:geheim@h/d", "delta+file:///lake"
 TABLES = tuple(TableRecord(table_id=n, schema_name="public", name=f"t{n}") for n in (1, 2))
@@ -221,4 +221,41 @@ async def test_a_filter_that_cannot_be_followed_is_refused() -> None:
     data_plane.there = (TableRecord(table_id=3, schema_name="aside", name="t3"),)
     with pytest.raises(JobRefusedError, match=r"aside.t3 has no key"):
         await moved(data_plane, "*.*")
+    assert data_plane.published == []
+
+
+async def rejoined(data_plane: PlayedDataPlane, held: HeldView, unit: UnitRecord | None = SYNC) -> jobs.Update:
+    service = PlayedService(unit)
+    await amendment.rejoin(
+        cast("ClusterService", service), cast("DataPlane", data_plane), feed(data_plane, FeedState.WARNING), held
+    )
+    (job,) = service.asked
+    assert isinstance(job, jobs.Update)
+    return job
+
+
+async def test_a_table_that_the_stream_could_not_follow_leaves_and_joins_at_once() -> None:
+    data_plane = PlayedDataPlane()
+    data_plane.there = tuple(table.with_(key=("id",)) for table in data_plane.there)
+    held = HeldView(table="public.t1", table_id=1, stage="held", origin="source")
+    job = await rejoined(data_plane, held)
+    assert (job.joining, job.leaving, data_plane.published) == ((("public", "t1"),), (1,), ["t1"])
+    assert job.config == feed(data_plane).config, "the filter stays as it is"
+    waiting = SYNC.with_(joining=(("public", "t4"), ("public", "t1")))
+    assert (await rejoined(data_plane, held, waiting)).joining == (("public", "t4"), ("public", "t1"))
+    renamed = held.model_copy(update={"renamed_to": "aside.t3"})
+    assert (await rejoined(data_plane, renamed)).joining == (("aside", "t3"),)
+    newcomer = HeldView(table="aside.t3", table_id=3, stage="held", origin="source")
+    assert (await rejoined(data_plane, newcomer)).leaving == (), "it was never one of the tables"
+
+
+async def test_a_table_that_the_stream_cannot_follow_again_is_refused() -> None:
+    data_plane = PlayedDataPlane()
+    gone = HeldView(table="public.t9", table_id=9, stage="held", origin="source")
+    with pytest.raises(JobRefusedError, match=r"there is no table public\.t9 at the source"):
+        await rejoined(data_plane, gone)
+    with pytest.raises(JobRefusedError, match=r"public\.t1 has no key"):
+        await rejoined(data_plane, gone.model_copy(update={"table": "public.t1", "table_id": 1}))
+    with pytest.raises(JobRefusedError, match="there is no table"):
+        await rejoined(data_plane, gone.model_copy(update={"table": "aside.t3", "table_id": 3}), LOAD)
     assert data_plane.published == []
