@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 import anyio
 import pytest
@@ -41,8 +42,9 @@ def own_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEtcd]
 @pytest.fixture(scope="module")
 def own_database(postgres: EmbeddedPostgres) -> str:
     """As ``own_etcd``."""
-    postgres.create_database("contract")
-    return postgres.uri("contract")
+    database = f"contract_{uuid4().hex[:8]}"  # other modules name theirs by a number
+    postgres.create_database(database)
+    return postgres.uri(database)
 
 
 @pytest.fixture(params=["memory", "etcd", "sqlite", "postgres"])

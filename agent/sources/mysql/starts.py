@@ -13,7 +13,7 @@ from agent.rows.schema import Column, TableSchema
 from agent.sources.common.starts import refuse_future
 from agent.sources.mysql.ddl.parser import parse as ddl
 from agent.sources.mysql.ddl.parser.cursor import Name
-from agent.sources.mysql.ddl.parser.edits import Created, DatabaseDefined, DatabaseDropped, Edit, Renamed
+from agent.sources.mysql.ddl.parser.edits import Created, DatabaseDefined, DatabaseDropped, Edit, Rebuilt, Renamed
 from agent.sources.mysql.position.event_list import ListedEvent, list_events
 from agent.sources.mysql.position.positions import (
     FIRST_POSITION,
@@ -101,9 +101,9 @@ def _events_from(connection: Connection, begin: BinlogPosition) -> Iterator[List
 
 
 def _changed(edit: Edit, schemas: Mapping[Name, TableSchema]) -> Name | None:
-    """Return the table that an edit changes, if it is replicated; a created one has all its rows after the start."""
+    """Return the replicated table whose columns an edit changes; a created one has all its rows after the start."""
     match edit:
-        case Created(reason="") | DatabaseDefined():
+        case Created(reason="") | DatabaseDefined() | Rebuilt():
             return None
         case DatabaseDropped(database):
             return next((name for name in schemas if name[0] == database), None)
