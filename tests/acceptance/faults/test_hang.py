@@ -64,14 +64,11 @@ def test_a_sink_that_never_answers_delays_no_other(bed: Bed) -> None:
             held_at = bed.last_ts()
             for _ in range(3):
                 goes_on(bed, CHANGELOG)
-            bed.wait_for("it is said what hangs", lambda: bed.query(UPSERT).state is FeedState.WARNING, timeout_s=30)
-            warning = bed.query(UPSERT).warning
-            assert warning is not None
-            assert warning.code == "JobTimeout"
-            assert "upsert: public.account" in warning.message
+            bed.wait_for("the warning names what hangs", lambda: reports_hang(bed), timeout_s=30)
             goes_on(bed, CHANGELOG)
             assert not bed.covers(UPSERT, held_at)
-            assert bed.query(CHANGELOG).state is FeedState.NORMAL
+            # on a busy machine a flush of its own may have taken longer than the deadline, and is tried again
+            bed.wait_for("no other warns", lambda: bed.query(CHANGELOG).state is FeedState.NORMAL, timeout_s=PROMPT_S)
         bed.wait_for("it continues by itself", follows(bed), timeout_s=60)
     bed.wait_for("both have caught up", follows(bed))
     check_upsert(bed)
@@ -101,6 +98,17 @@ def test_a_capture_whose_sink_hangs_leaves_when_asked_to(bed: Bed) -> None:
         goes_on(bed, UPSERT)
         assert "prepare" in span_states(bed, CHANGELOG)
         assert bed.terminate(process, timeout_s=20) == 0
+
+
+def reports_hang(bed: Bed) -> bool:
+    view = bed.query(UPSERT)
+    warning = view.warning
+    return (
+        view.state is FeedState.WARNING
+        and warning is not None
+        and warning.code == "JobTimeout"
+        and "upsert: public.account" in warning.message
+    )
 
 
 def goes_on(bed: Bed, feed: str) -> None:
