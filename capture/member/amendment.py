@@ -8,8 +8,9 @@ flow.
 """
 
 import builtins
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from agent.filter import events
@@ -205,7 +206,8 @@ async def rejoin(operations: OwnerJobs, data_plane: "DataPlane", info: Changefee
     :raises WeirError: the source has no such table, or does not send it.
     """
     unit, name = operations.unit_of(info.id), held.renamed_to or held.table
-    found = [one for one in await data_plane.discover(info) if ".".join(_name(one)) == name]
+    rules = TableFilter(info.config.filter.rules)
+    found = [one for one in await data_plane.discover(_only(info, [_whole(name)])) if rules.wants(*_name(one))]
     if unit is None or unit.unit is not Unit.SYNC or not found:
         raise JobRefusedError(
             f"there is no table {name} at the source of changefeed {info.id} that could be copied again; if it was "
@@ -253,10 +255,17 @@ async def _moves(
         raise JobRefusedError(f"these rules leave changefeed {info.id} none of its tables; let one stay, or remove it")
     after = info.with_(config=asked.config)
     known, before = {_name(one) for one in unit.tables}, TableFilter(info.config.filter.rules)
+    if table:
+        asked_for = _only(after, [_whole(table), *(_whole(".".join(name)) for name in unit.joining)])
+    else:
+        # what holds a table, as that it has no key, refuses no other
+        held = {one.table for one in (await operations.query(info.id)).held} - {*map(".".join, unit.joining)}
+        asked_for = _only(after, [*after.config.filter.rules, *(f"!{_whole(name)}" for name in sorted(held))])
     found = [
         one
-        for one in await data_plane.discover(after)
-        if _name(one) not in known
+        for one in await data_plane.discover(asked_for)
+        if rules.wants(*_name(one))
+        and _name(one) not in known
         and (_name(one) in unit.joining or ".".join(_name(one)) == table or not before.wants(*_name(one)))
     ]
     if found:
@@ -266,6 +275,17 @@ async def _moves(
     if found and not asked.dry_run:
         await data_plane.publish(after, found)
     return tuple(map(_name, found)), leaving
+
+
+def _only(info: ChangefeedInfo, rules: Sequence[str]) -> ChangefeedInfo:
+    """Return the changefeed with other rules, so that its source checks no other table."""
+    return info.with_(config=info.config.with_(filter=info.config.filter.with_(rules=tuple(rules))))
+
+
+def _whole(name: str) -> str:
+    """Return the rule that selects one table. ``name``: ``schema.table``, of which both may contain a point."""
+    escaped = re.escape(name).replace("/", r"\/")
+    return f"/{escaped}/"
 
 
 def _name(table: TableRecord) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from agent.errors import PositionLostError, SinkConfigError
+from agent.errors import PositionLostError, SinkConfigError, TableIneligibleError
 from agent.filter.tables import TableFilter
 from capture.api.port import ChangefeedUpdate, FieldChange
 from capture.errors import ConfigError, JobRefusedError
@@ -33,6 +33,8 @@ from reactor.views import ChangefeedView, HeldView
 
 SOURCE, SINK = "postgresql://u:geheim@h/d", "delta+file:///lake"
 TABLES = tuple(TableRecord(table_id=n, schema_name="public", name=f"t{n}") for n in (1, 2))
+#: a name with a point
+KEYLESS = TableRecord(table_id=4, schema_name="public", name="log.s")
 SYNC = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=TABLES)
 LOAD = UnitRecord(unit=Unit.LOAD, stage=UnitStage.RUNNING, tables=TABLES)
 
@@ -41,6 +43,7 @@ class PlayedService:
     def __init__(self, unit: UnitRecord | None) -> None:
         self.unit = unit
         self.asked: list[jobs.Job] = []
+        self.held: tuple[HeldView, ...] = ()
 
     def unit_of(self, changefeed_id: str) -> UnitRecord | None:
         return self.unit
@@ -53,7 +56,7 @@ class PlayedService:
         return (Difference("sink", "a", "b"),)
 
     async def query(self, changefeed_id: str) -> ChangefeedView:
-        return ChangefeedView(id=changefeed_id, state=FeedState.STOPPED)
+        return ChangefeedView(id=changefeed_id, state=FeedState.STOPPED, held=self.held)
 
 
 class PlayedDataPlane:
@@ -64,6 +67,8 @@ class PlayedDataPlane:
         self.asked: list[tuple[str | None, str | None]] = []
         self._recorded = recorded
         self.there = (*TABLES, TableRecord(table_id=3, schema_name="aside", name="t3", key=("id",)))
+        #: tables that the source refuses, wherever it is asked about them
+        self.unfit: tuple[tuple[str, str], ...] = ()
         self.published: list[str] = []
 
     def check_reach(self, *, source: str | None = None, sink: str | None = None) -> None:
@@ -81,6 +86,9 @@ class PlayedDataPlane:
 
     async def discover(self, info: ChangefeedInfo) -> tuple[TableRecord, ...]:
         rules = TableFilter(info.config.filter.rules)
+        for name in self.unfit:
+            if rules.wants(*name):
+                raise TableIneligibleError(f"{name} has no key")
         return tuple(table for table in self.there if rules.wants(table.schema_name, table.name))
 
     async def publish(self, info: ChangefeedInfo, tables: Sequence[TableRecord]) -> None:
@@ -183,9 +191,12 @@ def rules(*texts: str) -> ChangefeedConfig:
     return ChangefeedConfig(filter=FilterConfig(rules=texts))
 
 
-async def moved(data_plane: PlayedDataPlane, *texts: str, unit: UnitRecord = SYNC, table: str = "") -> jobs.Update:
+async def moved(
+    data_plane: PlayedDataPlane, *texts: str, unit: UnitRecord = SYNC, table: str = "", held: HeldView | None = None
+) -> jobs.Update:
     """From a filter of one schema."""
     service = PlayedService(unit)
+    service.held = (held,) if held else ()
     before = feed(data_plane, FeedState.NORMAL).with_(config=rules("public.*"))
     asked = ChangefeedUpdate(config=rules(*texts))
     await amendment.update(cast("ClusterService", service), cast("DataPlane", data_plane), before, asked, table=table)
@@ -247,6 +258,20 @@ async def test_a_table_that_the_stream_could_not_follow_leaves_and_joins_at_once
     assert (await rejoined(data_plane, renamed)).joining == (("aside", "t3"),)
     newcomer = HeldView(table="aside.t3", table_id=3, stage="held", origin="source")
     assert (await rejoined(data_plane, newcomer)).leaving == (), "it was never one of the tables"
+
+
+async def test_what_holds_one_table_refuses_no_other() -> None:
+    data_plane = PlayedDataPlane()
+    data_plane.there = (*(table.with_(key=("id",)) for table in data_plane.there), KEYLESS)
+    data_plane.unfit = (("public", "log.s"),)
+    held = HeldView(table="public.t1", table_id=1, stage="held", origin="source")
+    assert (await rejoined(data_plane, held)).joining == (("public", "t1"),)
+    unit = SYNC.with_(tables=(*TABLES, KEYLESS))
+    keyless = HeldView(table="public.log.s", table_id=4, stage="held", origin="source")
+    assert (await moved(data_plane, "*.*", unit=unit, held=keyless)).joining == (("aside", "t3"),)
+    waiting = unit.with_(joining=(("public", "t2"),))
+    named = await moved(data_plane, "public.*", "aside.t3", unit=waiting, table="aside.t3")
+    assert named.joining == (("aside", "t3"),)
 
 
 async def test_a_table_that_the_stream_cannot_follow_again_is_refused() -> None:
