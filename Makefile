@@ -6,6 +6,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help quickstart notebooks test cover check kernels bench simulate soak fuzz matrix java mariadb mysql iproute clean
 
+# Where this is set, every process compiles Weir's modules again, and every process of pytest rewrites all tests again:
+# two thirds of the time in which it collects them.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
