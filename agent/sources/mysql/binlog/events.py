@@ -27,7 +27,9 @@ _TABLE_MAP_HEAD, _ROWS_HEAD = 8, (8, 10)
 #: fields in the header of a payload event
 _PAYLOAD_END, _PAYLOAD_COMPRESSION = 0, 2
 ZSTD, UNCOMPRESSED = 0, 255
-_ALTER: Final = re.compile(rb"(?:/\*.*?\*/|\s|set\s+statement\s.*?\sfor\s)*alter\s", re.IGNORECASE | re.DOTALL)
+_SHOWN: Final = re.compile(
+    rb"create (?:or replace )?table (?:if not exists )?(?:`[^`]*`\.)?`[^`]*` \(\n  `", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +116,14 @@ def parse_query(body: bytes, *, is_compressed: bool = False) -> Query:
 
 
 def _text(statement: bytes, collation: int) -> str:
-    """Decode a statement as the client wrote it; the server's own are UTF-8, whatever the session's character set.
+    """Decode a statement, which has the session's character set.
 
-    Some texts are valid in both: no server makes an ALTER of its own.
+    Only the CREATE TABLE of a server that creates a table from rows or from a temporary table is UTF-8 in any session;
+    it has the form of SHOW CREATE TABLE. Bytes may be valid in both, such as those of a client that sends UTF-8 in a
+    session of ``latin1``.
     """
-    candidates = ("utf8mb4", charsets.charset_of(collation))
-    for charset in reversed(candidates) if _ALTER.match(statement) else candidates:
+    candidates = (charsets.charset_of(collation), "utf8mb4")
+    for charset in reversed(candidates) if _SHOWN.match(statement) else candidates:
         with contextlib.suppress(UnicodeDecodeError):
             return charsets.to_text(charset, statement)
     return statement.decode(errors="replace")

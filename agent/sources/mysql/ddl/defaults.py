@@ -63,9 +63,9 @@ def of_new_column(
     while isinstance(default, exp.Paren):
         default = default.this
     if isinstance(default, _NOW) or default.name.upper() == "NOW":
-        return _now(default, column, session)
-    if isinstance(default, exp.CurrentDate):
-        return _today(column, session)
+        return _now(default, column, session, is_mariadb=is_mariadb)
+    if isinstance(default, (exp.CurrentDate, exp.CurrentTime)):
+        return _today(default, column, session)
     try:
         value = constants.value_of(default, column)
         if value is None:
@@ -96,23 +96,41 @@ def _implicit(column: Column) -> str | _UnknownFill:
     return UNKNOWN_FILL if text is None else text
 
 
-def _now(default: exp.Expr, column: Column, session: Session) -> str | _UnknownFill:
+def _now(default: exp.Expr, column: Column, session: Session, *, is_mariadb: bool) -> str | _UnknownFill:
+    """Return the time of the statement; in a date or a time its part. Without a number MariaDB gives a column as many
+    digits as it has, MySQL none."""
     if column.type_id not in (FieldType.TIMESTAMP2, FieldType.DATETIME2):
-        return UNKNOWN_FILL
-    asked = default.expressions[0] if default.expressions else default.this
-    digits = int(asked.name) if isinstance(asked, exp.Literal) else column.modifier
-    now = session.now(min(digits, column.modifier))
+        return _today(default, column, session)
+    asked = _digits(default)
+    digits = asked if asked is not None else column.modifier if is_mariadb else 0
+    now = session.now(digits)
+    if now is None or (now != session.now(min(digits, column.modifier))):
+        return UNKNOWN_FILL  # it is rounded or not, depending on the server and the SQL mode
     zone = UTC if column.type_id == FieldType.TIMESTAMP2 else session.zone
-    if now is None or zone is None:
+    if zone is None:
         return UNKNOWN_FILL
     return now.astimezone(zone).replace(tzinfo=None).isoformat(sep=" ")
 
 
-def _today(column: Column, session: Session) -> str | _UnknownFill:
-    now = session.now(0)
-    if now is None or session.zone is None or column.type_id not in (FieldType.DATE, FieldType.DATETIME2):
+def _today(default: exp.Expr, column: Column, session: Session) -> str | _UnknownFill:
+    """Return the day of the statement, or its time of the day."""
+    is_day, is_time = isinstance(default, exp.CurrentDate), isinstance(default, exp.CurrentTime)
+    digits = _digits(default) or 0
+    now = session.now(digits)
+    if now is None or session.zone is None:
         return UNKNOWN_FILL
-    return now.astimezone(session.zone).date().isoformat()
+    local = now.astimezone(session.zone)
+    if column.type_id == FieldType.TIME2 and not is_day and digits <= column.modifier:
+        return local.time().isoformat()
+    if (column.type_id == FieldType.DATE and not is_time) or (column.type_id == FieldType.DATETIME2 and is_day):
+        return local.date().isoformat()
+    return UNKNOWN_FILL
+
+
+def _digits(default: exp.Expr) -> int | None:
+    """Return the number of digits behind the second that a function is asked for."""
+    asked = default.expressions[0] if default.expressions else default.this
+    return int(asked.name) if isinstance(asked, exp.Literal) else None
 
 
 def _stored(value: constants.Value, column: Column, terms: RetypeTerms) -> str | _UnknownFill:

@@ -31,6 +31,8 @@ from agent.sources.mysql.ddl.parser.definitions import FIRST, Definition
 from agent.sources.mysql.ddl.parser.type_words import TypeWords
 from agent.sources.mysql.decode import charsets, type_names
 from agent.sources.mysql.decode.types import FieldType, is_binary
+from agent.sources.mysql.retyping import texts
+from agent.sources.mysql.retyping.numbers import UnfitError
 
 _BLOBS: Final = frozenset({FieldType.BLOB, FieldType.BLOB_COMPRESSED, FieldType.GEOMETRY})
 #: maximum bytes of an InnoDB index
@@ -75,6 +77,8 @@ class TableEditor:
         self.recomputed: tuple[str, ...] = ()
         self.numbered: frozenset[str] = frozenset()
         self.asks_key = False
+        #: columns with members that have other bytes in the character set of a CONVERT, by their names before it
+        self._broken: set[str] = set()
         #: it gets a unique key with a hidden column
         self.has_hash = False
 
@@ -96,6 +100,11 @@ class TableEditor:
         is_same = self.schema == self._before and all(item.column.name == item.origin for item in self._items)
         is_same = is_same and self._around.known_collation == self._before.collation
         return not is_same or self._is_defined_anew or self._key is not None or self.asks_key
+
+    @property
+    def breaks_members(self) -> bool:
+        """Return whether a column that stays has members that are not what they were."""
+        return any(item.origin in self._broken for item in self._items)
 
     def columns(self) -> Columns:
         """Return how the columns correspond to those before."""
@@ -197,6 +206,8 @@ class TableEditor:
         for at, item in enumerate(self._items):
             if (item.column.members or item.column.type_id in _TEXTS) and not is_binary(item.column):
                 self._items[at] = replace(item, column=_converted(item.column, collation))
+                if item.origin and not _has_same_bytes(item.column, self._items[at].column):
+                    self._broken.add(item.origin)
         self._is_defined_anew = self._converts = True
         return True
 
@@ -227,6 +238,7 @@ class TableEditor:
             return part.if_exists
         self._is_defined_anew = True  # possibly its character set, which only the server's definition shows
         item = self._items[at]
+        self._broken.discard(item.origin or "")
         self._rename(part.old, definition.name)  # of any type
         column = self._column(definition)
         if definition.is_required:
@@ -334,6 +346,14 @@ def _converted(column: Column, collation: int) -> Column:
         return _named(column, (column.modifier - 1) // old * new + 1)
     longest = ((1 << 8 * column.modifier) - 1) // old * new
     return _named(column, max(column.modifier, _length_bytes(longest))) if new > old else column
+
+
+def _has_same_bytes(before: Column, after: Column) -> bool:
+    """Return whether the members have the same bytes in both character sets."""
+    try:
+        return all(texts.encoded(member, before) == texts.encoded(member, after) for member in before.members)
+    except (UnfitError, KeyError):  # a character that the other one lacks
+        return False
 
 
 def _length_bytes(longest: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from agent.rows.schema import Column
 from agent.sources.mysql.decode import types
 from agent.sources.mysql.decode.types import FieldType, Kind
-from agent.sources.mysql.retyping import numbers, texts
+from agent.sources.mysql.retyping import identifiers, numbers, texts
 from agent.sources.mysql.retyping.families import NUMBERS, Family
 from agent.sources.mysql.retyping.terms import RetypeTerms
 
@@ -18,6 +18,8 @@ Scalar = Callable[[Any], Any]
 
 def by_value(before: Column, after: Column, families: tuple[Family, Family], terms: RetypeTerms) -> Scalar | None:
     old, new = families
+    if Family.OPAQUE in families:
+        return _identifier(before, after, families)
     if new in (Family.TEXT, Family.BYTES, Family.MEMBERS):
         return _into_text(before, after, families, terms)
     if new in NUMBERS:
@@ -29,6 +31,16 @@ def by_value(before: Column, after: Column, families: tuple[Family, Family], ter
             text = _text_of(before, old)
             return None if text is None else (lambda value: numbers.year_of_text(text(value)))
         return None if number is None or store is None else (lambda value: store(number(value)))
+    return None
+
+
+def _identifier(before: Column, after: Column, families: tuple[Family, Family]) -> Scalar | None:
+    """Return the conversion of a uuid, inet4 or inet6 to a text, and back."""
+    one, other = types.kind_of(before), types.kind_of(after)
+    if one in identifiers.KINDS and families[1] is Family.TEXT:
+        return texts.text(after)
+    if other in identifiers.KINDS and families[0] is Family.TEXT:
+        return identifiers.of_text(other)
     return None
 
 
@@ -105,8 +117,8 @@ def _into_text(before: Column, after: Column, families: tuple[Family, Family], t
     if new is Family.BYTES and old in (Family.TEXT, Family.MEMBERS):
         store = texts.binary(after)
         return lambda value: store(texts.encoded(value, before))
-    if new is Family.MEMBERS and old in (Family.REAL, Family.DECIMAL):
-        return None
+    if terms.is_mariadb and new is Family.MEMBERS and old in (Family.REAL, Family.DECIMAL):
+        return _numbered_member(before, after, old)
     if new is Family.MEMBERS and (old is Family.BIT or (terms.is_mariadb and old in NUMBERS)):
         of_number = texts.member_of_number(after)
         return lambda value: of_number(int(value))
@@ -114,6 +126,12 @@ def _into_text(before: Column, after: Column, families: tuple[Family, Family], t
         return _bits_of(before, after, new)
     text, rest = _text_of(before, old), from_text(before, after, new)
     return None if text is None or rest is None else (lambda value: rest(text(value)))
+
+
+def _numbered_member(before: Column, after: Column, old: Family) -> Scalar:
+    """Return the conversion of a number with digits to the member of the rounded number."""
+    number, of_number = numbers.parsed_decimal if old is Family.DECIMAL else float, texts.member_of_number(after)
+    return lambda value: of_number(numbers.rounded(number(value), source=before))
 
 
 def _bits_of(before: Column, after: Column, new: Family) -> Scalar:

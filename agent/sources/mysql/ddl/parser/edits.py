@@ -12,6 +12,8 @@ VERSIONED: Final = "it keeps the history of its rows from here on (SYSTEM VERSIO
 CASCADES: Final = "a foreign key changes its rows from here on, and the server does not log that"
 HASHED: Final = "it has a unique key by hash from here on, with a hidden column in the log"
 IGNORED: Final = "ALTER IGNORE may have deleted rows that no event names"
+#: servers keep the bytes of the members, and take them for text of the new character set
+MEMBERS: Final = "the server does not convert the members of an enum or set in CONVERT TO CHARACTER SET"
 FILLED: Final = "it was created with rows by a statement, which holds no rows; set binlog_format=ROW for all sessions"
 
 

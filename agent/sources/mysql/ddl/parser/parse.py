@@ -36,6 +36,7 @@ from agent.sources.mysql.ddl.parser.edits import (
     FILLED,
     HASHED,
     IGNORED,
+    MEMBERS,
     VERSIONED,
     Altered,
     Created,
@@ -288,6 +289,8 @@ def _altered(
     is_read = editor.alter(parts)
     if editor.has_hash:
         yield Unfollowed(table, HASHED)
+    if editor.breaks_members:
+        yield Unfollowed(table, MEMBERS)
     if not is_read:
         yield from moved
         yield Unparsed(to, _certain(editor), effort)

@@ -171,7 +171,8 @@ def test_columns_are_what_the_server_has(server: EmbeddedMariaDB, database: str,
 def test_character_sets_are_what_the_server_has(server: EmbeddedMariaDB, database: str, parts: str) -> None:
     """A binlog with little metadata tells how long texts are at most, and nothing of their character sets."""
     followed = Followed(server, database)
-    followed.run("ALTER TABLE t ADD b1 binary(3), ADD s set('p','q')", f"ALTER TABLE t {parts}")
+    members = "" if parts.startswith("CONVERT TO CHARSET ucs2") else ", ADD s set('p','q')"
+    followed.run(f"ALTER TABLE t ADD b1 binary(3){members}", f"ALTER TABLE t {parts}")
     found, there = (
         [(column.name, column.type_id, column.modifier, charset_of(column.collation)) for column in schema.columns]
         for schema in (followed.schema(), schema_of(server, database))
@@ -313,6 +314,16 @@ DEFAULTS = [
     ("", "timestamp(6) NULL DEFAULT LOCALTIMESTAMP(6)"),
     ("timestamp = 1000000000", "timestamp DEFAULT NOW()"),
     ("sql_mode = 'NO_BACKSLASH_ESCAPES'", "varchar(9) DEFAULT 'a\\nb'"),
+    ("timestamp = 1000000000.987654, time_zone = '+09:30'", "time DEFAULT (CURRENT_TIME)"),
+    ("timestamp = 1000000000.987654, time_zone = '-11:00'", "time(6) DEFAULT (CURTIME(2))"),
+    ("timestamp = 1000000000.987654, time_zone = '+09:30'", "time DEFAULT (NOW())"),
+    ("timestamp = 1000000000.987654, time_zone = '+09:30'", "time(6) DEFAULT (NOW(6))"),
+    ("timestamp = 1000000000.987654, time_zone = '+12:00'", "date DEFAULT (NOW())"),
+    ("timestamp = 1000000000.987654, time_zone = '+12:00'", "date DEFAULT (CURRENT_DATE)"),
+    ("timestamp = 1000000000.987654, time_zone = '+12:00'", "datetime(2) DEFAULT (CURDATE())"),
+    ("timestamp = 1000000000.987654, time_zone = '+05:30'", "datetime(6) DEFAULT (NOW())"),
+    ("timestamp = 1000000000.987654, time_zone = '+05:30'", "datetime(6) DEFAULT NOW(6)"),
+    ("timestamp = 1000000000.25, time_zone = '+05:30'", "datetime(2) DEFAULT (NOW(6))"),
 ]
 
 
@@ -331,6 +342,14 @@ def test_what_older_rows_hold_in_a_new_column(
         cursor.execute("SELECT n FROM t")
         [[there]] = cursor.fetchall()
     assert str(value).removesuffix("+00:00") == str(there)
+
+
+@pytest.mark.parametrize("definition", ["datetime DEFAULT (NOW(3))", "timestamp(2) NULL DEFAULT (NOW(6))"])
+def test_times_of_more_digits_than_their_column(server: EmbeddedMariaDB, database: str, definition: str) -> None:
+    """Whether they are rounded depends on the server and its SQL mode."""
+    followed = Followed(server, database)
+    [record] = followed.run("SET timestamp = 1000000000.987654", f"ALTER TABLE t ADD n {definition}")
+    assert [change.is_hold for change in record.changes] == [True]
 
 
 @pytest.mark.parametrize("definition", ["date NOT NULL", "datetime(2) NOT NULL DEFAULT '0000-00-00'"])
@@ -415,6 +434,50 @@ def test_definitions_of_temporary_tables_are_none_of_ours(server: EmbeddedMariaD
     )
     assert records == []
     assert followed.schema() == before
+
+
+def test_names_in_the_character_set_of_the_session(server: EmbeddedMariaDB, database: str) -> None:
+    """A client that sends UTF-8 and says that it is latin1 makes names of more letters."""
+    followed = Followed(server, database, looks=True)
+    found = followed.run(
+        "SET NAMES latin1",
+        "CREATE TABLE `é` (`ü` int PRIMARY KEY)",
+        "ALTER TABLE `é` ADD `ö` int",
+        "RENAME TABLE `é` TO `ä`",
+        "CREATE TABLE `è` LIKE `ä`",
+        "DROP TABLE `è`",
+        "CREATE TEMPORARY TABLE p (`ï` int PRIMARY KEY)",
+        "CREATE TABLE `ê` LIKE p",
+    )
+    changes = [change for record in found for change in record.changes]
+    kinds, names = [change.kind for change in changes], [change.table.name for change in changes if change.table]
+    create, alter, rename = SchemaChangeKind.CREATE, SchemaChangeKind.ALTER, SchemaChangeKind.RENAME
+    assert kinds == [create, alter, rename, create, SchemaChangeKind.DROP, create]
+    assert names == ["Ã©", "Ã©", "Ã¤", "Ã¨", "Ãª"]
+    assert [column.name for column in followed.schema("Ã¤").columns] == ["Ã¼", "Ã¶"]
+
+
+@pytest.mark.parametrize(
+    ("members", "parts", "is_held"),
+    [
+        ("'é', 'b'", "CONVERT TO CHARACTER SET utf8mb4", True),
+        ("'é', 'b'", "CONVERT TO CHARACTER SET utf8mb4, MODIFY e enum('é', 'b')", True),
+        ("'é', 'b'", "CONVERT TO CHARACTER SET utf8mb4, MODIFY e enum('é', 'b'), DROP s", False),
+        ("'a', 'b'", "CONVERT TO CHARACTER SET utf8mb4", False),
+        ("'a', 'b'", "CONVERT TO CHARACTER SET ucs2", True),
+        ("'é', 'b'", "CHARACTER SET utf8mb4", False),
+    ],
+)
+def test_members_in_another_character_set(
+    server: EmbeddedMariaDB, database: str, members: str, parts: str, is_held: bool
+) -> None:
+    """The server takes their bytes for text of the new one, and loses values."""
+    run(server, database, f"ALTER TABLE t CHARACTER SET latin1, ADD e enum({members}), ADD s set({members})")
+    followed = Followed(server, database)
+    changes = [
+        change for record in followed.run("SET sql_mode = ''", f"ALTER TABLE t {parts}") for change in record.changes
+    ]
+    assert [change.is_hold for change in changes if change.is_hold] == [True] * is_held
 
 
 def test_defaults_in_the_character_set_of_the_session(server: EmbeddedMariaDB, database: str) -> None:

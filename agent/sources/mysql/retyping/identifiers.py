@@ -1,0 +1,43 @@
+"""Identifiers: converts uuid, inet4 and inet6, which a sink stores as the text that the server prints. By value. Pure.
+
+Texts are only converted in the usual spelling: servers also take others, and put NULL for what is none in lax mode.
+"""
+
+import re
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from agent.sources.mysql.decode.types import Kind
+from agent.sources.mysql.retyping.numbers import UnfitError
+
+KINDS: Final = frozenset({Kind.UUID, Kind.INET4, Kind.INET6})
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
+_BYTE: Final = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_INET4: Final = re.compile(rf"{_BYTE}(?:\.{_BYTE}){{3}}", re.ASCII)
+_INET6: Final = re.compile(r"[0-9a-fA-F:]+(?:[0-9]+(?:\.[0-9]+){3})?", re.ASCII)
+
+
+def of_text(kind: Kind) -> Callable[[str], str]:
+    """Return the conversion from a text."""
+
+    def uuid(value: str) -> str:
+        if not _UUID.fullmatch(value):
+            raise UnfitError("a text that is not a uuid in its usual spelling")
+        return value.lower()
+
+    def inet4(value: str) -> str:
+        if not _INET4.fullmatch(value):
+            raise UnfitError("a text that is not an IPv4 address in its usual spelling")
+        return value
+
+    return {Kind.UUID: uuid, Kind.INET4: inet4, Kind.INET6: _inet6}[kind]
+
+
+def _inet6(value: str) -> str:
+    if _INET6.fullmatch(value):
+        try:
+            return socket.inet_ntop(socket.AF_INET6, socket.inet_pton(socket.AF_INET6, value))
+        except OSError:
+            pass
+    raise UnfitError("a text that is not an IPv6 address in its usual spelling")
