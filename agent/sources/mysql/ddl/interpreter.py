@@ -103,11 +103,11 @@ class Interpreter:
 
     def _appear(self, name: Name, ts: Ts) -> None:
         """Handle a table that has rows under a name that was given up: what had it may still be that table."""
-        left = self._known.left(name)
-        if left is not None:
+        left, is_sure, wants = self._known.left(name), self._known.is_gone(name), self._server.wants(*name)
+        if left is not None and (is_sure or wants):
             self._hold((left.record.schema_name, left.record.name), reasons.STAYED.format(".".join(name)))
         self._known.note_made(name)
-        if self._server.wants(*name):
+        if wants:
             self._meet(name, DdlEvent(ts, name[0], ""))
 
     def written(self, statement: str, database: str) -> list[Name]:

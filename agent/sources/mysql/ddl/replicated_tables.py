@@ -16,6 +16,7 @@ from agent.errors import DecodeError
 from agent.rows.schema import Column, TableSchema, ZeroDates
 from agent.rows.schema_change import KnownTable
 from agent.sources.mysql.decode.charsets import charset_of
+from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.decode.table_map import TableMap, parse_table_map
 from agent.sources.mysql.decode.table_name import parse_table_name
 from agent.sources.mysql.decode.types import arrow_schema
@@ -51,6 +52,8 @@ class KnownTables:
         self._unreplicated: set[tuple[str, str]] = set()
         #: names that no table has: the id of the table that had it
         self._gone: dict[tuple[str, str], int] = {}
+        #: names that the log has given to a table, which may not be replicated
+        self._made: set[tuple[str, str]] = set()
         #: ids of tables whose definition here may be that of a later place
         self._early = {table.record.table_id for table in self._tables.values() if table.record.start_ts > begin}
 
@@ -84,10 +87,16 @@ class KnownTables:
     def note_made(self, name: tuple[str, str]) -> None:
         """Note that a table was created or renamed, so that it has this name."""
         self._gone.pop(name, None)
+        self._made.add(name)
+
+    def is_gone(self, name: tuple[str, str]) -> bool:
+        """Return whether this stream has read that a table gave up this name, and none got it."""
+        return name in self._gone
 
     def left(self, name: tuple[str, str]) -> KnownTable | None:
-        """Return the table that had a name that no table should have now."""
-        number = self._gone.get(name)
+        """Return the table that had a name that no table should have now. From before the stream began only first
+        names are known, by which ids are made."""
+        number = self._gone.get(name, 0 if name in self._made else table_id(*name))
         return next((table for table in self._tables.values() if table.record.table_id == number), None)
 
     def put_new(self, table: KnownTable) -> None:
@@ -112,11 +121,12 @@ class KnownTables:
 
         :raises TableUnknownError: the log has no statement that gave a table this name.
         """
-        table = self._tables.get((schema_name, name))
-        if (schema_name, name) in self._gone:
-            raise TableUnknownError((schema_name, name), "no statement in the log has made a table of this name")
+        at = schema_name, name
+        table = self._tables.get(at)
+        if at in self._gone or (table is None and at not in self._unreplicated and self.left(at) is not None):
+            raise TableUnknownError(at, "no statement in the log has made a table of this name")
         if table is None:
-            self._unreplicated.add((schema_name, name))
+            self._unreplicated.add(at)
         return table is not None and not table.is_held
 
     def schema_of(self, schema_name: str, name: str) -> TableSchema | None:

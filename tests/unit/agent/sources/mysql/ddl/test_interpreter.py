@@ -90,6 +90,10 @@ class Rig:
             record = self.record(statement)
         return record.changes if record else ()
 
+    def hold(self, name: str) -> Sequence[TableChange]:
+        record = self._interpreter.hold([("d", name)], "rows", Ts(self._ts + 1))
+        return record.changes if record else ()
+
     def again(self) -> KnownTables:
         """What another stream would know, by records as they are stored."""
         ddl = [DdlRecord.decode(record.encode(), key="ddl") for record in self._records]
@@ -113,6 +117,30 @@ class Rig:
 
     def names(self) -> list[str]:
         return sorted(name for _, name in self.tables.by_name)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_rows_under_a_name_that_was_given_up_are_noticed_by_another_stream_too(restarts: bool) -> None:
+    rig = Rig("t")
+    rig.there["d", "t"] = table("t")
+    rig.run("RENAME TABLE t TO u")
+    if restarts:
+        rig.restart()
+    with pytest.raises(TableUnknownError, match="no statement in the log"):
+        rig.tables.is_wanted("d", "t")
+    hold, create = rig.hold("t")
+    assert (hold.kind, hold.table and hold.table.name) == (HOLD, "u")
+    assert (create.kind, create.table and create.table.to_copy) == (CREATE, True)
+    assert rig.tables.is_wanted("d", "t")
+
+
+def test_a_name_that_another_table_has_got_is_not_the_one_that_was_given_up() -> None:
+    rig = Rig("t")
+    rig.run("RENAME TABLE t TO u")
+    rig.restart()
+    rig.run("CREATE TABLE t (id INT PRIMARY KEY)", "RENAME TABLE t TO e.t", "RENAME TABLE e.t TO t")
+    assert rig.tables.is_wanted("d", "t")
+    rig.fill("other")
 
 
 def test_a_column_comes_with_its_default() -> None:
