@@ -7,7 +7,7 @@ An answer's ``error`` is empty on success, and otherwise one line; ``value`` is 
 from dataclasses import dataclass
 
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.records.changefeed import ChangefeedConfig, Mode, SealedUri
+from reactor.records.changefeed import ChangefeedConfig, CopyLimit, Mode, SealedUri
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +47,7 @@ class Update:
     """Change the fields that are not None, only while it is stopped, the filter also while it runs; ``mode``: only when
     it has finished. ``target_ts`` 0: none. ``is_trial``: only return the differences. ``joining``: schema and name of
     all tables that another filter takes in, with the rows that they have; ``leaving``: those that it leaves out.
+    ``copy_limits``: ``UnitRecord.copy_limits`` from now on; None: as they are.
 
     Value: a tuple of ``owner.feed.amendment.Difference``.
     """
@@ -61,6 +62,7 @@ class Update:
     is_trial: bool = False
     joining: tuple[tuple[str, str], ...] | None = None
     leaving: tuple[int, ...] = ()
+    copy_limits: tuple[CopyLimit, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

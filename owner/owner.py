@@ -315,6 +315,8 @@ def _refuse_early(job: jobs.FeedJob, number: int) -> None:
         what = "a limit of reading", Feature.READ_LIMITS
     elif isinstance(job, jobs.ResyncTable):
         what = "a table that is copied again", Feature.RESYNC
+    elif isinstance(job, jobs.Update) and job.copy_limits:
+        what = "a limit of reading", Feature.READ_LIMITS
     elif isinstance(job, (jobs.PauseTable, jobs.SkipTable)):
         what = "a table that an operator holds", Feature.TABLE_STEPS
     elif isinstance(job, jobs.Resume) and job.is_resync:

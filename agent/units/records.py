@@ -50,7 +50,7 @@ class UnitRecords:
         """Store ``record``; idempotent.
 
         While a source is synced, the owner manages its tables and changes them with the schema: they stay as stored. So
-        do ``lost_ts``, which only the owner and ``renew`` write, and ``joining``.
+        do ``lost_ts``, which only the owner and ``renew`` write, ``joining`` and ``copy_limits``.
 
         :raises UnitFencedError: a worker with a newer order has written since, or the changefeed is gone.
         """
@@ -137,7 +137,8 @@ class UnitRecords:
 
 def _in_place_of(stored: UnitRecord, record: UnitRecord) -> UnitRecord:
     """Keep the stored fields that ``record`` does not know, and the tables of a source that is synced."""
-    record = record.keeping(stored).with_(lost_ts=stored.lost_ts, joining=stored.joining)
+    owners = {"lost_ts": stored.lost_ts, "joining": stored.joining, "copy_limits": stored.copy_limits}
+    record = record.keeping(stored).with_(**owners)
     if stored.unit is record.unit is Unit.SYNC:
         return record.with_(tables=stored.tables)
     known = {table.table_id: table for table in stored.tables if table.model_extra}

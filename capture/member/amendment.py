@@ -72,7 +72,7 @@ class TableAmendments(ABC):
         view = await self.query(changefeed_id)
         refuse_resync(view.sink)
         if (held := _held_by_source(view, table)) is not None:
-            await self.rejoin(changefeed_id, held)
+            await self.rejoin(changefeed_id, held, rows_per_second=rows_per_second)
             return views.TableResyncView(changefeed_id=changefeed_id, table=table)
         table_id = await self.table_id(changefeed_id, table)
         await self.ask(
@@ -116,7 +116,7 @@ class TableAmendments(ABC):
     def info_of(self, changefeed_id: str) -> ChangefeedInfo: ...
 
     @abstractmethod
-    async def rejoin(self, changefeed_id: str, held: HeldView) -> None:
+    async def rejoin(self, changefeed_id: str, held: HeldView, *, rows_per_second: int | None = None) -> None:
         """Take in again a table that the stream could not follow."""
 
     @abstractmethod
@@ -199,9 +199,16 @@ async def update(
     )
 
 
-async def rejoin(operations: OwnerJobs, data_plane: "DataPlane", info: ChangefeedInfo, held: HeldView) -> None:
+async def rejoin(
+    operations: OwnerJobs,
+    data_plane: "DataPlane",
+    info: ChangefeedInfo,
+    held: HeldView,
+    *,
+    rows_per_second: int | None = None,
+) -> None:
     """Let a table that the source's stream could not follow leave and join at once: the stream follows it again, as it
-    is now, from a position behind which it is copied.
+    is now, from a position behind which it is copied. ``rows_per_second``: that the copy reads at most.
 
     :raises WeirError: the source has no such table, or does not send it.
     """
@@ -216,8 +223,14 @@ async def rejoin(operations: OwnerJobs, data_plane: "DataPlane", info: Changefee
     _refuse_keyless(found)
     await data_plane.publish(info, found)
     leaving = tuple(one.table_id for one in unit.tables if one.table_id == held.table_id)
-    joining = tuple(dict.fromkeys((*unit.joining, *map(_name, found))))
-    await operations.ask(jobs.Update(_NO_JOB, info.id, config=info.config, joining=joining, leaving=leaving))
+    again = [_name(one) for one in found]
+    joining = tuple(dict.fromkeys((*unit.joining, *again)))
+    limits = tuple(limit for limit in unit.copy_limits if limit[:2] not in again)
+    if rows_per_second is not None:
+        limits = (*limits, *((*name, rows_per_second) for name in again))
+    await operations.ask(
+        jobs.Update(_NO_JOB, info.id, config=info.config, joining=joining, leaving=leaving, copy_limits=limits)
+    )
 
 
 def _held_by_source(view: ChangefeedView, table: str) -> HeldView | None:

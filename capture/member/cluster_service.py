@@ -223,9 +223,10 @@ class ClusterService(TableAmendments):
         await self._use_cluster_key()
         return await amendment.update(self, self._capture.data_plane, self.info_of(changefeed_id), asked, table=table)
 
-    async def rejoin(self, changefeed_id: str, held: HeldView) -> None:
+    async def rejoin(self, changefeed_id: str, held: HeldView, *, rows_per_second: int | None = None) -> None:
         await self._use_cluster_key()
-        await amendment.rejoin(self, self._capture.data_plane, self.info_of(changefeed_id), held)
+        info, data_plane = self.info_of(changefeed_id), self._capture.data_plane
+        await amendment.rejoin(self, data_plane, info, held, rows_per_second=rows_per_second)
 
     async def rewind(self, changefeed_id: str, ts: int) -> views.RewindView:
         """:raises JobRefusedError: it is not stopped, its log is too short, or the rewind would have no effect at its

@@ -260,7 +260,9 @@ class HeldTables:
                 self._change(verdict, Trigger.LOG_GONE, None, lost)
             if id not in facts.resyncs and facts.info.target_ts is None:
                 key = keys.ResyncKey(*self._place_of, id)
-                verdict.changes.append(patches.replace_record(key, None, renewal.copy_of(table, time=self._wall(now))))
+                limits = facts.record.copy_limits if facts.record else ()
+                copy = renewal.copy_of(table, limits, time=self._wall(now))
+                verdict.changes.append(patches.replace_record(key, None, copy))
 
     def _hold_refused(self, facts: "Facts", verdict: Verdict, now: float) -> None:
         for id in list(self._refusals)[:_AT_ONCE]:

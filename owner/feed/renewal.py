@@ -9,6 +9,7 @@ copied again as if somebody had asked for each (``owner.tables.resync``). The sy
 (``agent.units.renewal``), so whatever is in the way is an error of that unit, and is tried again as such.
 """
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from owner.errors import JobRefusedError
@@ -18,7 +19,7 @@ from owner.progress.units import SEQUENCES, SOURCE
 from reactor import keys, patches
 from reactor.errors import ConflictError, Scope
 from reactor.ids import MAX_TS, Ts
-from reactor.records.changefeed import FeedState, RunningError, TableRecord, Unit, UnitRecord
+from reactor.records.changefeed import CopyLimit, FeedState, RunningError, TableRecord, Unit, UnitRecord
 from reactor.records.held import HeldTable, HoldOrigin, HoldStage
 from reactor.records.resync import TableResync
 
@@ -99,10 +100,11 @@ def lost_table(table: TableRecord, checkpoint_ts: Ts, *, time: float) -> HeldTab
     )
 
 
-def copy_of(table: TableRecord, *, time: float) -> TableResync:
-    """Its resync."""
+def copy_of(table: TableRecord, limits: Iterable[CopyLimit], *, time: float) -> TableResync:
+    """Its resync, with the limit that was asked for."""
     name = f"{table.schema_name}.{table.name}"
-    return TableResync(table_id=table.table_id, name=name, number=int(time * 1000), since=time)
+    rate = next((rate for *of, rate in limits if of == [table.schema_name, table.name]), None)
+    return TableResync(table_id=table.table_id, name=name, number=int(time * 1000), since=time, rows_per_second=rate)
 
 
 def _needed(facts: "Facts", cluster: str) -> tuple[patches.Patch, ...]:

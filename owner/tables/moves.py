@@ -63,7 +63,9 @@ def _with_moves(unit: UnitRecord | None, change: Update) -> UnitRecord:
     if unit is None:
         raise ConflictError("the source's record is gone; tick again")
     kept = tuple(table for table in unit.tables if table.table_id not in change.leaving)
-    return unit.with_(tables=kept, joining=change.joining or ())
+    limits = unit.copy_limits if change.copy_limits is None else change.copy_limits
+    after = unit.with_(tables=kept, joining=change.joining or (), copy_limits=limits)
+    return after.with_(copy_limits=after.limited({*after.joining, *((one.schema_name, one.name) for one in kept)}))
 
 
 def without(key: keys.DdlKey, record: DdlRecord, gone: Collection[int]) -> patches.Patch:

@@ -316,7 +316,8 @@ def _with_table(unit: UnitRecord | None, table: TableRecord) -> UnitRecord:
         raise ConflictError("the table's record is gone; tick again")
     placed = table.with_(to_copy=False)
     tables = (placed.keeping(known) if known.table_id == table.table_id else known for known in unit.tables)
-    return unit.with_(tables=tuple(tables))
+    limits = tuple(limit for limit in unit.copy_limits if limit[:2] != (table.schema_name, table.name))
+    return unit.with_(tables=tuple(tables), copy_limits=limits)
 
 
 def _table_of(question: Question[Any]) -> int:

@@ -1,5 +1,6 @@
 """Changefeed records: changefeeds, their units, tables and schema changes; ``reactor.records.base`` has their base."""
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
@@ -267,6 +268,10 @@ def _location(schema_name: str, name: str) -> str:
     return "" if location == f"{schema_name}/{name}" else location
 
 
+#: schema and name of a table, and the rows per second that its next copy reads at most
+CopyLimit = tuple[str, str, RowsPerSecond]
+
+
 class UnitStage(StrEnum):
     RUNNING = "running"
     FINISHED = "finished"
@@ -302,6 +307,12 @@ class UnitRecord(Record):
 
     #: schema and name of tables that a changed filter wants, and that the sync unit is to take in with their rows
     joining: tuple[tuple[str, str], ...] = later((), format=5)
+    #: of tables that join with a limit, until they are copied
+    copy_limits: tuple[CopyLimit, ...] = later((), format=6)
+
+    def limited(self, names: Collection[tuple[str, str]]) -> tuple[CopyLimit, ...]:
+        """Return the limits of these tables, by schema and name."""
+        return tuple(limit for limit in self.copy_limits if limit[:2] in names)
 
     @property
     def needs_position(self) -> bool:

@@ -327,6 +327,21 @@ def test_a_copy_has_the_columns_of_its_time(loaded: Bed) -> None:
     loaded.assert_holds((1, "a", "x", 5), arrow=wide)
 
 
+def test_a_copy_may_have_a_column_of_another_type(loaded: Bed) -> None:
+    """Also without rows, which say nothing of types."""
+    sink = replacing(loaded)
+    numbers = pa.schema([ARROW.field(0), pa.field(ARROW.names[1], pa.int32()), *list(ARROW)[2:]])
+    sink.replace(loaded.copied(200, (1, 7, "x"), arrow=numbers))
+    loaded.assert_at(200)
+    loaded.assert_holds((1, 7, "x"), arrow=numbers)
+    assert loaded.flush(200, 300, [insert(2, 8, "y", ts=210)], arrow=numbers).error == ""
+    loaded.assert_holds((1, 7, "x"), (2, 8, "y"), arrow=numbers)
+    sink.replace(loaded.copied(300))
+    loaded.assert_holds()
+    assert loaded.flush(300, 400, [insert(2, "b", "y", ts=310)]).error == ""
+    loaded.assert_holds((2, "b", "y"))
+
+
 def replacing(bed: Bed) -> Replaces:
     sink = bed.open()
     needs(isinstance(sink, Replaces), "table resync")

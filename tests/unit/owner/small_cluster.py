@@ -325,7 +325,9 @@ class SmallCluster:
         tables = stored.tables if stored and stored.unit is order.unit is Unit.SYNC else TABLES
         record = UnitRecord(
             unit=order.unit, stage=stage, epoch=order.epoch, worker=capture, tables=tables, start_ts=Ts(100)
-        ).with_(lost_ts=stored.lost_ts if stored else Ts(0), joining=stored.joining if stored else ())
+        )
+        if stored is not None:
+            record = record.with_(lost_ts=stored.lost_ts, joining=stored.joining, copy_limits=stored.copy_limits)
         self.put(keys.UnitKey(CLUSTER, NAMESPACE, feed, order.source), record)
 
 

@@ -6,7 +6,9 @@ copy.
 
 Earlier changes by other writers no longer matter, so the table's history is not checked: it is checked from our commit
 on. A changelog keeps its rows: the copy's are appended, after a ``truncate`` at the copy's position with sequence
-number -1, so that folding the changelog by Ts and sequence number yields the table.
+number -1, so that folding the changelog by Ts and sequence number yields the table. Where a column has another type
+than before, or a name that differs from one of before only in case, old and new rows do not fit into one table: the
+changelog begins again with that ``truncate``, and its earlier rows are in the table's earlier snapshots.
 """
 
 from collections.abc import Sequence
@@ -15,9 +17,10 @@ from dataclasses import replace as replaced
 import pyarrow as pa
 from pyiceberg.table import Table
 
-from agent.errors import CopyBehindError, CopyLostError, SinkFencedError, TableForeignError
+from agent.errors import CopyBehindError, CopyLostError, SinkFencedError, TableForeignError, TableHeldError
 from agent.ports.sink import TableCopy
 from agent.sinks.common.changelog import truncate_row
+from agent.sinks.common.forms import missing_fields
 from agent.sinks.common.span_records import RETIRED
 from agent.sinks.iceberg import load
 from agent.sinks.iceberg.table import commit, compact, files, fit, manifests
@@ -73,14 +76,20 @@ def _replace(table: Table, owner: TableOwner, copy: TableCopy, columns: pa.Schem
     was = State.of(table)
     state = replaced(was if not was.dropped else State(cut=was.cut), ddl=int(ts), copy=int(ts), dropped=0)
     state = state.at(dict.fromkeys(copy.spans, int(ts)))
-    if owner.is_changelog:
-        columns = fit.widened(table, staged, name=copy.schema.qualified_name)
-        schema = fit.adopted(table, columns, staged)
-        marker = files.write_files(table.io, directory, "copy", [truncate_row(columns, ts)], schema)
-        made = [*marker, *fit.fitted(table.io, directory, staged, schema)]
-        commit.commit(table, Step(state, made, schema=schema, before=live))
-        return
+    kept = _kept_columns(table, columns, staged, name=copy.schema.qualified_name) if owner.is_changelog else None
+    columns = kept or columns
     schema = fit.adopted(table, columns, staged)
     made = fit.fitted(table.io, directory, staged, schema)
-    removed = frozenset(item.path for item in (*live.data, *live.deletes))
+    if owner.is_changelog:
+        made = [*files.write_files(table.io, directory, "copy", [truncate_row(columns, ts)], schema), *made]
+    removed = frozenset() if kept else frozenset(item.path for item in (*live.data, *live.deletes))
     commit.commit(table, Step(state, made, removed=removed, schema=schema, before=live))
+
+
+def _kept_columns(table: Table, columns: pa.Schema, staged: Sequence[TableFile], *, name: str) -> pa.Schema | None:
+    """Return the columns of a changelog with its old rows and the copy's; None: they cannot be in one table."""
+    try:
+        missing_fields(iceberg_schema.arrow_schema(table.schema()), columns, table=name)
+        return fit.widened(table, staged, name=name)
+    except TableHeldError:
+        return None

@@ -235,11 +235,16 @@ async def test_a_filter_that_cannot_be_followed_is_refused() -> None:
     assert data_plane.published == []
 
 
-async def rejoined(data_plane: PlayedDataPlane, held: HeldView, unit: UnitRecord | None = SYNC) -> jobs.Update:
-    service = PlayedService(unit)
-    await amendment.rejoin(
-        cast("ClusterService", service), cast("DataPlane", data_plane), feed(data_plane, FeedState.WARNING), held
-    )
+async def rejoined(
+    data_plane: PlayedDataPlane,
+    held: HeldView,
+    unit: UnitRecord | None = SYNC,
+    *,
+    rows_per_second: int | None = None,
+) -> jobs.Update:
+    service, before = PlayedService(unit), feed(data_plane, FeedState.WARNING)
+    operations, plane = cast("ClusterService", service), cast("DataPlane", data_plane)
+    await amendment.rejoin(operations, plane, before, held, rows_per_second=rows_per_second)
     (job,) = service.asked
     assert isinstance(job, jobs.Update)
     return job
@@ -254,6 +259,11 @@ async def test_a_table_that_the_stream_could_not_follow_leaves_and_joins_at_once
     assert job.config == feed(data_plane).config, "the filter stays as it is"
     waiting = SYNC.with_(joining=(("public", "t4"), ("public", "t1")))
     assert (await rejoined(data_plane, held, waiting)).joining == (("public", "t4"), ("public", "t1"))
+    assert job.copy_limits == ()
+    limited = await rejoined(data_plane, held, waiting.with_(copy_limits=(("public", "t4", 700),)), rows_per_second=500)
+    assert limited.copy_limits == (("public", "t4", 700), ("public", "t1", 500))
+    unlimited = await rejoined(data_plane, held, waiting.with_(copy_limits=limited.copy_limits))
+    assert unlimited.copy_limits == (("public", "t4", 700),), "asked for again, now as fast as it goes"
     renamed = held.model_copy(update={"renamed_to": "aside.t3"})
     assert (await rejoined(data_plane, renamed)).joining == (("aside", "t3"),)
     newcomer = HeldView(table="aside.t3", table_id=3, stage="held", origin="source")

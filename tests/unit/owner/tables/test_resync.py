@@ -1,5 +1,6 @@
 """Resyncs under the real owner: a table is copied again alone, and continues from its copy's position."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,14 +10,15 @@ from owner.questions import CopyTable, DropCopy, PlaceTable, TableCopied
 from reactor import keys
 from reactor.ids import TableSpan, Ts
 from reactor.questions import UNDER_WAY, Answered
-from reactor.records.changefeed import RunningError
+from reactor.records.changefeed import CopyLimit, RunningError
 from reactor.records.held import HeldTable, HoldOrigin, HoldStage
 from reactor.records.log_head import LogHead
 from reactor.records.resync import ResyncStage, TableResync, needed_ts
+from tests.unit.owner.feed.test_amendment import moving
 from tests.unit.owner.feed.test_held import broken, held, stage, until
 from tests.unit.owner.owner_build import FEED, S1, B
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
-from tests.unit.owner.tables.test_schema_changes import alter, drop, record
+from tests.unit.owner.tables.test_schema_changes import NEW, alter, create, drop, record
 from tests.unit.owner.test_owner import running
 
 T1, T2 = TABLES
@@ -176,6 +178,33 @@ def test_a_limit_waits_for_captures_that_keep_it() -> None:
     cluster.state.format = 5
     assert "a limit of reading needs format 6" in asked(cluster, ResyncTable("r", FEED, 1, rows_per_second=500))
     assert resync(cluster) is None
+    limited = replace(moving(("public", "t")), copy_limits=(("public", "t", 500),))
+    cluster.state.format = 5
+    cluster.ask(limited)
+    assert "a limit of reading needs format 6" in cluster.answers["move"].error
+    cluster.state.format = 5
+    cluster.ask(replace(limited, job_id="2", copy_limits=()))
+    assert cluster.answers["2"].error == ""
+
+
+def test_a_table_that_joins_is_copied_at_the_speed_that_was_asked_for_and_later_at_any() -> None:
+    cluster = running("a")
+    name, later = (NEW.schema_name, NEW.name), ("public", "later")
+    cluster.ask(replace(moving(name, later), copy_limits=((*name, 500), (*later, 600), ("public", "gone", 700))))
+    cluster.step()
+
+    def limits() -> tuple[CopyLimit, ...]:
+        return cluster.state.changefeeds[FEED].units["main"].copy_limits
+
+    assert limits() == ((*name, 500), (*later, 600)), "no other table comes"
+    cluster.ask(replace(moving(name, later), job_id="2"))
+    assert limits() == ((*name, 500), (*later, 600))
+    cluster.step(8)
+    cluster.change_schema(record(300, create(NEW.with_(start_ts=Ts(299), to_copy=True))))
+    assert last(cluster, CopyTable).rows_per_second == 500
+    placed(cluster, 600)
+    cluster.step(4)
+    assert limits() == ((*later, 600),)
 
 
 def test_what_fails_is_shown_and_tried_again_later_and_later() -> None:
