@@ -21,7 +21,7 @@ _WIDTHS: Final = {
 _TOO_MANY = 254
 #: in the options: ``explicit_defaults_for_timestamp`` of MariaDB
 _EXPLICIT_BIT: Final = 1 << 24
-_ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
+_PIPES_AS_CONCAT, _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 1 << 1, 1 << 2, 1 << 20
 #: names of the server's own time zone
 SYSTEM: Final = "SYSTEM"
 
@@ -47,6 +47,11 @@ class Session:
     @property
     def has_quoted_names(self) -> bool:
         return bool(self.sql_mode & _ANSI_QUOTES)
+
+    @property
+    def pipes_texts(self) -> bool:
+        """Return whether ``||`` puts texts together; else it is OR."""
+        return bool(self.sql_mode & _PIPES_AS_CONCAT)
 
     @property
     def has_plain_backslashes(self) -> bool:

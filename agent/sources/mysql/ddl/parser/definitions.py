@@ -93,7 +93,7 @@ def take_definition(cursor: Cursor, session: Session) -> Definition:
     if words.name == "SERIAL":
         found.is_required = found.is_numbered = found.is_unique = True
     while cursor:
-        _take_attribute(cursor, found)
+        _take_attribute(cursor, found, session)
     is_timestamp = words.name == "TIMESTAMP" and not (found.is_nullable or found.generated)
     if is_timestamp and session.explicit_timestamps is False:
         found.is_required = True
@@ -108,7 +108,7 @@ def parsed(expression: str) -> exp.Expr | None:
     return found if isinstance(found, exp.Expr) else None
 
 
-def _take_attribute(cursor: Cursor, found: Definition) -> None:
+def _take_attribute(cursor: Cursor, found: Definition, session: Session) -> None:
     word = cursor.next().word
     match word:
         case "NOT":
@@ -118,7 +118,7 @@ def _take_attribute(cursor: Cursor, found: Definition) -> None:
         case "VISIBLE" | "INVISIBLE" | "VIRTUAL" | "STORED" | "PERSISTENT" | "ENFORCED" | "SIGNED":
             pass
         case "DEFAULT":
-            found.default = _default(cursor)
+            found.default = _default(cursor, session)
         case "SERIAL":
             cursor.expect("DEFAULT", "VALUE")
             found.is_required = found.is_numbered = found.is_unique = True
@@ -232,9 +232,22 @@ def _takes_action(cursor: Cursor) -> bool:
     return word == "CASCADE"
 
 
-def _default(cursor: Cursor) -> exp.Expr:
+def _default(cursor: Cursor, session: Session) -> exp.Expr:
     tokens = _default_tokens(cursor)
+    if session.pipes_texts and (texts := _piped(tokens)):
+        return exp.Concat(expressions=texts)
     return parsed(spelt(tokens)) or _UNREADABLE.copy()
+
+
+def _piped(tokens: Sequence[Token]) -> list[exp.Expr]:
+    """Return the texts that ``('a' || 'b')`` puts together; empty if it is another expression."""
+    inner = tokens[1:-1] if tokens and tokens[0].text == "(" else tokens
+    texts, pipes = inner[::2], inner[1::2]
+    is_plain = all(token.kind is TokenKind.TEXT for token in texts) and all(token.text == "||" for token in pipes)
+    if not (pipes and is_plain and len(texts) == len(pipes) + 1):
+        return []
+    found = [text for token in texts if (text := parsed(token.text)) is not None]
+    return found if len(found) == len(texts) else []
 
 
 def _default_tokens(cursor: Cursor) -> Sequence[Token]:

@@ -314,6 +314,8 @@ DEFAULTS = [
     ("", "timestamp(6) NULL DEFAULT LOCALTIMESTAMP(6)"),
     ("timestamp = 1000000000", "timestamp DEFAULT NOW()"),
     ("sql_mode = 'NO_BACKSLASH_ESCAPES'", "varchar(9) DEFAULT 'a\\nb'"),
+    ("sql_mode = 'PIPES_AS_CONCAT'", "varchar(9) DEFAULT ('a' || 'b\\'s' || 'c')"),
+    ("sql_mode = 'ANSI'", "varchar(9) DEFAULT ('a' || 'b')"),
     ("timestamp = 1000000000.987654, time_zone = '+09:30'", "time DEFAULT (CURRENT_TIME)"),
     ("timestamp = 1000000000.987654, time_zone = '-11:00'", "time(6) DEFAULT (CURTIME(2))"),
     ("timestamp = 1000000000.987654, time_zone = '+09:30'", "time DEFAULT (NOW())"),
