@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from capture.cli.options import DEFAULT_SERVER, WHERE_HELP, Id, Json, Rate, Server, client_of
-from capture.errors import ConfigError
+from capture.errors import ConfigError, JobRefusedError
 from capture.terminal import console
 from reactor.ids import MAX_TS
 
@@ -152,9 +152,14 @@ def _show(done: "TableStepView", text: str, *, json: bool) -> None:
 
 def _joins(client: "Client", changefeed_id: str, table: str) -> bool:
     """Wait until the table is copied; return whether it flows then."""
+    has_waited = False
     with console.waiting("joining"):
         while (view := client.query(changefeed_id)).lost_tables or table in view.joining:
+            has_waited = has_waited or table in view.joining
             Event().wait(_POLL_S)
+    there = {known.table for known in view.tables} | {held.table for held in view.held}
+    if has_waited and table not in there:
+        raise JobRefusedError(f"{table} is gone from the source of changefeed {changefeed_id}")
     return _flows(client, changefeed_id, table)
 
 

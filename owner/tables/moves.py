@@ -7,6 +7,7 @@ from owner.errors import JobRefusedError
 from owner.jobs import Update
 from owner.progress.units import SOURCE
 from reactor import keys, patches
+from reactor.effects import Commit, Effect, Log
 from reactor.errors import ConflictError
 from reactor.records.changefeed import DdlRecord, UnitRecord
 
@@ -66,6 +67,28 @@ def _with_moves(unit: UnitRecord | None, change: Update) -> UnitRecord:
     limits = unit.copy_limits if change.copy_limits is None else change.copy_limits
     after = unit.with_(tables=kept, joining=change.joining or (), copy_limits=limits)
     return after.with_(copy_limits=after.limited({*after.joining, *((one.schema_name, one.name) for one in kept)}))
+
+
+def given_up(facts: "Facts", *, cluster: str) -> list[Effect]:
+    """Take note of the first record of tables that are gone before they have joined: nobody waits for them."""
+    record = next((record for _, record in sorted(facts.ddl.items()) if record.never_joined), None)
+    if record is None:
+        return []
+    place, names = (cluster, facts.info.namespace, facts.info.id), set(record.never_joined)
+
+    def left(unit: UnitRecord | None) -> UnitRecord:
+        if unit is None:
+            raise ConflictError("the source's record is gone; tick again")
+        joining = tuple(name for name in unit.joining if name not in names)
+        limits = tuple(limit for limit in unit.copy_limits if limit[:2] not in names)
+        return unit.with_(joining=joining, copy_limits=limits)
+
+    key, after = keys.DdlKey(*place, record.ts), record.with_(never_joined=())
+    noted = patches.replace_record(key, record, after) if record.changes else patches.delete_record(key, record)
+    group = patches.group([noted, patches.patch_record(keys.UnitKey(*place, SOURCE), UnitRecord, left)])
+    tables = ", ".join(f"{schema}.{name}" for schema, name in record.never_joined)
+    fields = (("changefeed", facts.info.id), ("tables", tables))
+    return [Commit(group), Log("warning", "tables that were to join are gone from the source", fields)]
 
 
 def without(key: keys.DdlKey, record: DdlRecord, gone: Collection[int]) -> patches.Patch:

@@ -97,6 +97,8 @@ class SchemaChanges:
         """Run one round."""
         if facts.tables is None:
             return []
+        if noted := moves.given_up(facts, cluster=self._cluster):
+            return noted
         pending = [record for _, record in sorted(facts.ddl.items()) if record.pending_ids]
         parts = [part for record in pending for part in _parts(record, facts)]
         self._forget({_name_of(part) for part in parts})

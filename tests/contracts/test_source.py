@@ -70,11 +70,11 @@ class Bed:
         self.source.prepare(self.report.tables)
         return self.source.begin(self.report.tables)
 
-    def chunks(self, at: Position, rows: int) -> list[LogChunk]:
+    def chunks(self, at: Position, rows: int, *, joining: frozenset[tuple[str, str]] = frozenset()) -> list[LogChunk]:
         """The stream from there, until so many rows have come; each chunk as the log would store it."""
         schemas = self.source.read_schemas([table.table_id for table in self.report.tables])
         reader = 4_100_000 + next(_NUMBERS) if self.source.numbers_readers else 0
-        order = StreamOrder(self.report.tables, self.report.identity, schemas, reader)
+        order = StreamOrder(self.report.tables, self.report.identity, schemas, reader, joining)
         found: list[LogChunk] = []
         deadline = time.monotonic() + _READ_S
         with closing(self.source.streams(order).open(at, Arena(_ARENA_BYTES))) as opened:
@@ -161,6 +161,14 @@ class SourceContract:
         assert [arrow_schema(part.schema) for part in chunk.batches()] == [arrow_schema(schema)]
         with pytest.raises(SourceConfigError):
             bed.source.read_schemas([table.table_id + 1])
+
+    def test_a_table_that_is_gone_before_it_joins_is_told(self, bed: Bed) -> None:
+        at = bed.begin()
+        bed.run("INSERT INTO t VALUES (1, 'a')")
+        [chunk] = bed.chunks(at, 1, joining=frozenset({("public", "gone")}))
+        assert [(record.never_joined, record.changes) for record in chunk.ddl] == [((("public", "gone"),), ())]
+        [chunk] = bed.chunks(at, 1)
+        assert chunk.ddl == ()
 
     def test_a_comparison_sees_one_moment(self, bed: Bed) -> None:
         at = bed.begin()

@@ -7,7 +7,7 @@ later (``TableRecord.to_copy``), at a position behind that one, so nothing from 
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agent.ports.source import StreamRestart
@@ -40,6 +40,7 @@ class Joining:
     pause_s: float = _PAUSE_S
     _read_at: float = float("-inf")
     _first: dict[Name, tuple[TableSchema, Reading]] = field(default_factory=dict)
+    _told: frozenset[Name] = frozenset()
 
     def restart(self) -> None:
         """:raises StreamRestart: tables have joined, and the stream does not know them."""
@@ -53,6 +54,13 @@ class Joining:
     def leave_out(self, names: Iterable[Name]) -> None:
         """The stream has taken them in by itself: they are new."""
         self.names.difference_update(names)
+
+    def gone(self, there: Collection[Name]) -> tuple[Name, ...]:
+        """Return the tables that the source has dropped or renamed since they were asked for, each once; ``there``: the
+        tables that exist. One that is made again while this stream is open joins all the same."""
+        gone = frozenset(self.names.difference(there))
+        new, self._told = gone - self._told, gone
+        return tuple(sorted(new))
 
     def ready(self, reading: Reading, upto: Ts) -> dict[Name, TableSchema]:
         """Return the tables that join at ``upto``, a position that the stream has come to."""

@@ -31,7 +31,7 @@ from agent.sources.mysql.position.positions import SourcePosition
 from agent.sources.mysql.position.resume import position_at, resume
 from agent.sources.mysql.server.cascades import logs_cascades
 from agent.sources.mysql.server.catalog import SYSTEM_SCHEMAS, database_collations, read_schemas
-from agent.sources.mysql.server.computed import computed_columns
+from agent.sources.mysql.server.computed import computed_columns, is_there
 from agent.sources.mysql.server.connection import Connection, connect
 from agent.sources.mysql.server.defaults import explicit_timestamps
 from agent.sources.mysql.server.reach import reaches_others
@@ -205,14 +205,25 @@ class Joiner:
         self._taken.update(record.ts for record in cut.ddl)
         if not self._joining.is_due() or not cut.is_complete:
             return cut
-        ready = self._joining.ready(self._read(SourcePosition.from_json(cut.position)), cut.resolved_ts)
-        if not ready:
+        reading = self._read(SourcePosition.from_json(cut.position))
+        ready = self._joining.ready(reading, cut.resolved_ts)
+        gone = self._joining.gone({*reading.schemas, *self._unfit(reading)})
+        if not ready and not gone:
             return cut
         ts = cut.resolved_ts
         while ts in self._taken:  # it is a change of its own, and follows none of them
             ts = Ts(ts - 1)
+        self._taken.add(ts)
         changes = tuple(schema_diff.created(self._known(schema, ts)) for schema in ready.values())
-        return replace(cut, ddl=(*cut.ddl, DdlRecord(ts=ts, changes=changes)))
+        return replace(cut, ddl=(*cut.ddl, DdlRecord(ts=ts, changes=changes, never_joined=gone)))
+
+    def _unfit(self, reading: Reading) -> list[tuple[str, str]]:
+        """Return joining tables that exist, and cannot be read as they are."""
+        missing = sorted(self._joining.names.difference(reading.schemas))
+        if not missing:
+            return []
+        with connect(self._target) as connection:
+            return [name for name in missing if is_there(connection, *name)]
 
     def _read(self, position: SourcePosition) -> Reading:
         schemas: dict[tuple[str, str], TableSchema] = {}

@@ -13,6 +13,11 @@ SELECT table_name, column_name, generation_expression FROM information_schema.co
 _THERE: Final = "SELECT 1 FROM information_schema.tables WHERE table_schema = {schema} AND table_name = {name}"
 
 
+def is_there(connection: Connection, schema_name: str, name: str) -> bool:
+    """Return whether there is such a table, or view."""
+    return bool(connection.query(_THERE.format(schema=literal(schema_name), name=literal(name))))
+
+
 def computed_columns(connection: Connection, schema_name: str, name: str) -> Mapping[str, str]:
     """Return the expressions of a table's generated columns, by the column's name in lower case.
 
@@ -20,7 +25,7 @@ def computed_columns(connection: Connection, schema_name: str, name: str) -> Map
     """
     schema = literal(schema_name)
     rows = connection.query(_SQL.format(schema=schema))
-    if rows and connection.query(_THERE.format(schema=schema, name=literal(name))):
+    if rows and is_there(connection, schema_name, name):
         rows = [row for row in rows if str(row[0]) == name]
     found: dict[str, str] = {}
     for _, column, expression in rows:

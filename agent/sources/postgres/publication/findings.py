@@ -23,6 +23,7 @@ class Findings:
         #: new tables that the stream does not take in, where it named them, and why
         self.refused: list[tuple[TableRecord, Ts, str]] = []
         self._changes: dict[Ts, list[TableChange]] = {}
+        self._never_joined: dict[Ts, tuple[tuple[str, str], ...]] = {}
         for record in ddl:
             for change in record.changes:
                 if self._counts(change):
@@ -32,8 +33,12 @@ class Findings:
         self.old = {table: record for table, record in known.items() if table in self.known}
 
     def records(self) -> tuple[DdlRecord, ...]:
+        gone = self._never_joined
+        all_changes = {**dict.fromkeys(gone, ()), **self._changes}
         return tuple(
-            DdlRecord(ts=ts, changes=tuple(changes)) for ts, changes in sorted(self._changes.items()) if changes
+            DdlRecord(ts=ts, changes=tuple(changes), never_joined=gone.get(ts, ()))
+            for ts, changes in sorted(all_changes.items())
+            if changes or ts in gone
         )
 
     def hold(self, record: TableRecord, ts: Ts, reason: str) -> None:
@@ -66,6 +71,11 @@ class Findings:
         self.known[table.record.table_id] = table.record
         self.held.discard(table.record.table_id)
         self._changes.setdefault(ts, []).append(schema_diff.created(table))
+
+    def give_up(self, names: tuple[tuple[str, str], ...], ts: Ts) -> None:
+        """Tables that were to join are gone from the source."""
+        if names:
+            self._never_joined[ts] = names
 
     def drop(self, table_id: int, ts: Ts) -> None:
         """Drop the table: it is gone from the source."""

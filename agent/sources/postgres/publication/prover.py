@@ -332,6 +332,7 @@ class Prover:
     ) -> None:
         """Take in tables that are published, once all transactions have ended that began before that was seen: what
         those have not sent is in the copies of the tables."""
+        found.give_up(self._joining.gone(joining), upto)
         there = [number for number in joining.values() if now.ways(number)]
         if not there:
             return

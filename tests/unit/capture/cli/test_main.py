@@ -172,6 +172,24 @@ def test_a_table_that_is_copied_again_is_waited_for(
     assert main([*resync, "--rows-per-second", "5"]) == 2, "a server would not wait so long"
 
 
+def test_a_table_that_is_gone_before_it_joins_is_not_waited_for(
+    capsys: pytest.CaptureFixture[str], cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
+    feed = cluster.feeds["feed"]
+    answers = iter([{"joining": ("public.t",)}, {}])
+
+    async def query(_self: MemoryCluster, _id: str) -> ChangefeedView:
+        return feed.model_copy(update=next(answers))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(MemoryCluster, "query", query)
+        patched.setattr(tables, "_POLL_S", 0.0)
+        patched.setattr(MemoryCluster, "resync_table", resynced)
+        assert main(["table", "resync", "-c", "feed", "--table", "public.t", "--wait"]) == 1
+    assert "public.t is gone from the source of changefeed feed" in capsys.readouterr().err
+
+
 def test_how_far_a_copy_is(capsys: pytest.CaptureFixture[str], cluster: MemoryCluster) -> None:
     assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
     copying = ResyncView(

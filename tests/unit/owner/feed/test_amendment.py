@@ -303,6 +303,24 @@ def test_tables_that_join_wait_for_the_source_and_are_copied() -> None:
     assert feed.resyncs.keys() == {3}
 
 
+def test_a_table_that_is_gone_before_it_has_joined_is_waited_for_no_longer() -> None:
+    cluster = running("a")
+    gone, later = ("public", "gone"), ("public", "later")
+    cluster.ask(replace(moving(gone, later), copy_limits=((*gone, 500), (*later, 600))))
+    cluster.step(8)
+    cluster.change_schema(DdlRecord(ts=Ts(300), never_joined=(gone,)))
+    cluster.step(4)
+    feed = cluster.state.changefeeds[FEED]
+    assert (feed.units["main"].joining, feed.units["main"].copy_limits) == ((later,), ((*later, 600),))
+    assert feed.ddl == {}
+    cluster.ask(replace(moving(gone, later), job_id="again"))
+    cluster.change_schema(record(400, alter(TABLES[0])).with_(never_joined=(later,)))
+    cluster.step(4)
+    assert cluster.state.changefeeds[FEED].units["main"].joining == (gone,), "asked for again, since it is there again"
+    assert cluster.schemas, "what else became of tables is followed"
+    assert feed.ddl[400].never_joined == ()
+
+
 def test_a_table_that_could_not_be_followed_begins_again_when_it_joins() -> None:
     cluster = running("a")
     change = TableChange(kind=SchemaChangeKind.HOLD, table_id=3, table=NEW, reason="it was there before")

@@ -69,3 +69,15 @@ def test_the_catalog_is_not_read_for_every_chunk() -> None:
     assert joining.is_due()
     joining.leave_out([NAME])
     assert not joining.is_due()
+
+
+def test_a_table_that_is_gone_is_told_once_and_joins_if_it_is_made_again() -> None:
+    other = ("public", "u")
+    joining = Joining({NAME, other})
+    assert joining.gone([NAME, other]) == ()
+    assert joining.gone([other]) == (NAME,)
+    assert joining.gone([other]) == ()
+    joining.ready(reading(100, "a"), Ts(50))
+    assert joining.gone([NAME, other]) == ()
+    assert joining.ready(reading(110, "a"), Ts(120)) == {NAME: schema("a")}
+    assert joining.gone([]) == (other,), "the first one has joined"
