@@ -1,6 +1,7 @@
 """Comparison of a soak: both ends as multisets of canonical rows, read by delta-rs and the server's own client.
 
-Independent of ``diff``. A changelog is folded by the table's key: the last change of each key counts.
+Independent of ``diff``. ``place`` is a table's directory. A changelog is folded by the table's key: the last change of
+each key counts.
 """
 
 from collections import Counter
@@ -15,22 +16,21 @@ from tests.soak.source import Row, Source, Table
 _SHOWN = 3
 
 
-def upserted(source: Source, table: Table, lake: Path) -> str:
+def upserted(source: Source, table: Table, place: Path) -> str:
     """Return the difference in one line; empty if equal."""
-    stored = _open(source, table, lake)
+    stored = _open(source, table, place)
     return stored if isinstance(stored, str) else _difference(source, table, stored.to_pyarrow_table().to_pylist())
 
 
-def changelog(source: Source, table: Table, lake: Path) -> str:
+def changelog(source: Source, table: Table, place: Path) -> str:
     """Return the difference in one line; empty if equal."""
-    stored = _open(source, table, lake)
+    stored = _open(source, table, place)
     if isinstance(stored, str):
         return stored
     return _difference(source, table, _folded(stored.to_pyarrow_table().to_pylist(), table.key))
 
 
-def _open(source: Source, table: Table, lake: Path) -> DeltaTable | str:
-    place = lake / source.database / table.name
+def _open(source: Source, table: Table, place: Path) -> DeltaTable | str:
     delta = DeltaTable(place) if DeltaTable.is_deltatable(str(place)) else None
     if delta is None or dropped_ts(delta) is not None:
         # PostgreSQL's stream declares a table with its first row

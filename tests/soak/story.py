@@ -245,14 +245,15 @@ class Story:
             | {f"{source.database}.{table.name}" for table in source.tables() if not table.key},
         )
         check = compare.upserted if mode is SinkMode.UPSERT else compare.changelog
-        known = {table.table for table in view.tables}
+        # a table gets another directory where a held one still has that of its name
+        known = {table.table: table.location for table in view.tables}
         compared = 0
         for table in source.tables():
             name = f"{source.database}.{table.name}"
             if not table.key or name in held or (mode is SinkMode.CHANGELOG and name not in known):
                 continue
             compared += 1
-            if difference := check(source, table, self._bed.lake(feed)):
+            if difference := check(source, table, self._bed.lake(feed) / (known.get(name) or name.replace(".", "/"))):
                 self._note_problem(f"{feed}: {difference}")
         self.outcome.tables_compared += compared
         self._say(f"{feed}: {compared} tables compared, {len(held)} held")
