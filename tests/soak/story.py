@@ -246,7 +246,7 @@ class Story:
         )
         check = compare.upserted if mode is SinkMode.UPSERT else compare.changelog
         # a table gets another directory where a held one still has that of its name
-        known = {table.table: table.location for table in view.tables}
+        known = {table.table: table.location for table in sorted(view.tables, key=lambda table: table.held is None)}
         compared = 0
         for table in source.tables():
             name = f"{source.database}.{table.name}"
