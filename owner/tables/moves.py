@@ -9,7 +9,7 @@ from owner.progress.units import SOURCE
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log
 from reactor.errors import ConflictError
-from reactor.records.changefeed import DdlRecord, UnitRecord
+from reactor.records.changefeed import CopyLimit, DdlRecord, UnitRecord
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts
@@ -66,7 +66,12 @@ def _with_moves(unit: UnitRecord | None, change: Update) -> UnitRecord:
     kept = tuple(table for table in unit.tables if table.table_id not in change.leaving)
     limits = unit.copy_limits if change.copy_limits is None else change.copy_limits
     after = unit.with_(tables=kept, joining=change.joining or (), copy_limits=limits)
-    return after.with_(copy_limits=after.limited({*after.joining, *((one.schema_name, one.name) for one in kept)}))
+    return after.with_(copy_limits=limits_of(after, {*after.joining, *((one.schema_name, one.name) for one in kept)}))
+
+
+def limits_of(unit: UnitRecord, names: Collection[tuple[str, str]]) -> tuple[CopyLimit, ...]:
+    """Return the limits of these tables, by schema and name."""
+    return tuple(limit for limit in unit.copy_limits if limit[:2] in names)
 
 
 def given_up(facts: "Facts", *, cluster: str) -> list[Effect]:

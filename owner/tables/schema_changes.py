@@ -272,7 +272,7 @@ def changed(unit: UnitRecord | None, record: DdlRecord) -> UnitRecord:
             tables[change.table_id] = change.table
     there = {(table.schema_name, table.name) for table in tables.values()}
     joining = tuple(name for name in unit.joining if name not in there)
-    limits = unit.limited({*joining, *there})
+    limits = moves.limits_of(unit, {*joining, *there})
     return unit.with_(tables=tuple(tables.values()), joining=joining, copy_limits=limits)
 
 

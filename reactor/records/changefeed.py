@@ -1,6 +1,5 @@
 """Changefeed records: changefeeds, their units, tables and schema changes; ``reactor.records.base`` has their base."""
 
-from collections.abc import Collection
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
@@ -309,10 +308,6 @@ class UnitRecord(Record):
     joining: tuple[tuple[str, str], ...] = later((), format=5)
     #: of tables that join with a limit, until they are copied
     copy_limits: tuple[CopyLimit, ...] = later((), format=6)
-
-    def limited(self, names: Collection[tuple[str, str]]) -> tuple[CopyLimit, ...]:
-        """Return the limits of these tables, by schema and name."""
-        return tuple(limit for limit in self.copy_limits if limit[:2] in names)
 
     @property
     def needs_position(self) -> bool:
