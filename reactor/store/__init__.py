@@ -1,1 +1,1 @@
-"""Metadata store: the port, its implementation on etcd, and one in memory."""
+"""Metadata store: the port, and its implementations on etcd, on SQL databases, and in memory."""

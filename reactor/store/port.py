@@ -1,8 +1,9 @@
-"""Metadata store port: the calls that Weir makes to etcd, as a protocol with its request and response values.
+"""Metadata store port: the calls that Weir makes to its store, as a protocol with its request and response values.
 
-``reactor.store.etcd`` implements it on a server, ``reactor.store.memory`` in memory; both pass the same contract tests
-(``tests/integration/reactor/store``), so results of one hold for the other. Keys are text, values bytes; revisions are
-etcd's. The only errors are ``reactor.errors.EtcdError`` and its subclasses.
+``reactor.store.etcd`` implements it on etcd, ``reactor.store.sql`` on a database, ``reactor.store.memory`` in memory.
+All pass the same contract tests (``tests/contracts/test_meta_store.py``), so results of one hold for the others. Keys
+are text, values bytes; revisions count as etcd's do. The only errors are ``reactor.errors.EtcdError`` and its
+subclasses.
 """
 
 from collections.abc import AsyncIterator, Sequence

@@ -238,5 +238,5 @@ def _client(url: str, timeout_s: float) -> SqlClient:
             return SqlClient(opened, name=postgres.name_of(url), timeout_s=timeout_s, open_news=opened)
         case _:
             raise EtcdError(
-                f"{parts.scheme or 'no'} store is known; give sqlite:///path, postgresql://…, or URLs of etcd"
+                f"no store has the scheme {parts.scheme!r}; give sqlite:///path, postgresql://…, or URLs of etcd"
             )
