@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from capture.python.entry import connect, local, start
     from capture.python.local import LocalChangefeed, LocalCluster
     from capture.python.moment import Moment
+    from capture.python.spark_source import SparkSource
     from capture.python.table import Table
     from reactor.errors import WeirError
 
@@ -20,6 +21,7 @@ __all__ = [
     "LocalChangefeed",
     "LocalCluster",
     "Moment",
+    "SparkSource",
     "Table",
     "WeirError",
     "connect",
@@ -32,6 +34,7 @@ _PLACES = {
     "LocalChangefeed": "capture.python.local",
     "LocalCluster": "capture.python.local",
     "Moment": "capture.python.moment",
+    "SparkSource": "capture.python.spark_source",
     "Table": "capture.python.table",
     "WeirError": "reactor.errors",
     "connect": "capture.python.entry",

@@ -30,6 +30,7 @@ from capture.member.cluster_service import ClusterService
 from capture.member.membership import Base, Membership
 from capture.member.schedules.diffs import DiffSchedule
 from capture.member.services import DataPlane, build_data_plane
+from capture.member.subscriptions.service import SubscriptionService
 from capture.messaging.tls import NodeTls, Tls
 from capture.messaging.transport import TcpTransport, Transport
 from capture.security.reach import look_up_freely
@@ -72,6 +73,7 @@ class Capture:
         self._base = Base(settings, self.data_plane, transport or TcpTransport(), tls, self.own_token)
         self.cluster = ClusterService(self)
         self.access = ClusterAccess(self, self.own_token)
+        self.subscriptions = SubscriptionService(self)
         self.changefeeds = Changefeeds(
             self.cluster, token=lambda: self.own_token.value, ca_file=str(settings.tls_ca_file or "")
         )

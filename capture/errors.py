@@ -19,6 +19,8 @@ PortInUseError                 the address to listen on is taken or not this mac
 ChangefeedExistsError          a changefeed of that id exists
 ChangefeedNotFoundError        no changefeed has that id
 TableNotFoundError             a changefeed has no table of that name
+SubscriptionNotFoundError      a changefeed has no such subscription, or another reader has opened it
+PositionGoneError              the change log does not have what comes next for a reader
 CaptureStoppedError            a capture in this process was stopped while it started
 CaptureNotFoundError           no capture has that id
 TokenNotFoundError             no token has that id
@@ -126,6 +128,14 @@ class ChangefeedNotFoundError(errors.WeirError):
 
 class TableNotFoundError(errors.WeirError):
     """The changefeed has no table of that name."""
+
+
+class SubscriptionNotFoundError(errors.WeirError):
+    """The changefeed has no such subscription, or another reader has opened it."""
+
+
+class PositionGoneError(errors.WeirError):
+    """The change log does not have what comes next for a reader."""
 
 
 class SyncPointNotFoundError(errors.WeirError):

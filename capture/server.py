@@ -29,6 +29,7 @@ from capture.api.access import Access
 from capture.api.connections import LimitedConnection
 from capture.api.http import create_app
 from capture.api.port import Cluster
+from capture.api.subscriptions import Subscriptions
 from capture.api.tls import ApiTls
 from capture.config import ServerSettings
 from capture.directory import locked
@@ -63,6 +64,11 @@ class Member(Protocol):
 
     @property
     def access(self) -> Access: ...
+
+    @property
+    def subscriptions(self) -> Subscriptions | None:
+        """None: it has no change log to read from."""
+        ...
 
     @property
     def own_token(self) -> OwnToken: ...
@@ -173,6 +179,7 @@ def _http_server(settings: ServerSettings, member: Member, tls: ApiTls) -> _Http
     app = create_app(
         member.cluster,
         member.access,
+        subscriptions=member.subscriptions,
         names=_names(settings),
         own_token=lambda: member.own_token.value,
         ca_file=settings.tls_ca_file,

@@ -33,8 +33,9 @@ from reactor.records.changefeed import (
 )
 from reactor.records.held import HeldTable, HoldStage
 from reactor.records.resync import TableResync
+from reactor.records.subscription import Subscription
 from reactor.state import ChangefeedState
-from reactor.views import ChangefeedView, HeldView, LagStages, ResyncView, SpanView, TableView
+from reactor.views import ChangefeedView, HeldView, LagStages, ResyncView, SpanView, SubscriptionView, TableView
 
 #: the state of spans that the sink does not have yet
 REPARTITIONING = "repartitioning"
@@ -85,6 +86,7 @@ def view(
         state_since=info.state_since,
         sync_point=facts.sync_points[-1] if facts.sync_points else None,
         last_diff=feed.last_diff,
+        subscriptions=tuple(_subscription(feed.subscriptions[name]) for name in sorted(feed.subscriptions)),
         history=tuple(changefeed.machine.history),
         crashes=sum(position.crashes for position in feed.positions.values()),
         last_crash=_last_crash(feed),
@@ -226,6 +228,10 @@ def _held_table(table: HeldTable, name: str, newest_name: str) -> HeldView:
         retry_at=table.retry_at,
         renamed_to=newest_name if newest_name != name else "",
     )
+
+
+def _subscription(item: Subscription) -> SubscriptionView:
+    return SubscriptionView(name=item.name, table=item.table, ts=item.ts, expires_at=item.expires_at)
 
 
 def _resync(facts: Facts, resync: TableResync) -> ResyncView:

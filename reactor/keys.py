@@ -25,6 +25,7 @@
 /weir/{cluster}/{namespace}/stream-attempt/{changefeed}/{source}  StreamAttempt
 /weir/{cluster}/{namespace}/resync/{changefeed}/{table}     TableResync
 /weir/{cluster}/{namespace}/last-diff/{changefeed}          LastDiff
+/weir/{cluster}/{namespace}/subscription/{changefeed}/{name}  Subscription
 """
 
 import re
@@ -281,6 +282,15 @@ class LastDiffKey(FeedKey):
     KIND = "last-diff"
 
 
+@dataclass(frozen=True, slots=True)
+class SubscriptionKey(FeedKey):
+    KIND = "subscription"
+    name: str
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/{self.namespace}/{self.KIND}/{self.changefeed}/{self.name}"
+
+
 Key = (
     OwnerKey
     | CaptureKey
@@ -308,6 +318,7 @@ Key = (
     | StreamAttemptKey
     | ResyncKey
     | LastDiffKey
+    | SubscriptionKey
 )
 
 
@@ -373,6 +384,8 @@ def parse(text: str) -> Key:
             return ResyncKey(cluster, namespace, _feed(changefeed), int(table))
         case ["", "weir", cluster, namespace, "last-diff", changefeed]:
             return LastDiffKey(cluster, namespace, _feed(changefeed))
+        case ["", "weir", cluster, namespace, "subscription", changefeed, name]:
+            return SubscriptionKey(cluster, namespace, _feed(changefeed), name)
     raise InvalidKeyError(f"not a key of Weir's: {text!r}")
 
 

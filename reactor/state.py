@@ -28,6 +28,7 @@ from reactor.records.last_diff import LastDiff
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
 from reactor.records.resync import TableResync
+from reactor.records.subscription import Subscription
 from reactor.records.sync_point import SyncPoint
 from reactor.records.task_position import TaskPosition
 from reactor.records.upstream import UpstreamInfo
@@ -70,6 +71,8 @@ class ChangefeedState:
     stream_attempts: dict[str, StreamAttempt] = field(default_factory=dict)
     #: by table id
     resyncs: dict[int, TableResync] = field(default_factory=dict)
+    #: by name
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
     #: grows with every change of one of its keys, and is unique across changefeeds
     change: int = 0
@@ -78,7 +81,7 @@ class ChangefeedState:
     def exists(self) -> bool:
         """False once its last key is gone."""
         attempts = (self.attempts, self.schema_attempts, self.suspects, self.stream_attempts)
-        tables = (self.partitionings, self.held, *attempts, self.resyncs, self.last_diff)
+        tables = (self.partitionings, self.held, *attempts, self.resyncs, self.last_diff, self.subscriptions)
         records = (self.positions, self.units, self.heads, self.ddl, self.sync_points, *tables, self.broken)
         return self.info is not None or self.status is not None or any(records)
 
@@ -217,6 +220,8 @@ class ClusterState:
                 _store_record(feed.stream_attempts, key.source, StreamAttempt, text, value)
             case keys.LastDiffKey():
                 feed.last_diff = _decode(LastDiff, text, value)
+            case keys.SubscriptionKey():
+                _store_record(feed.subscriptions, key.name, Subscription, text, value)
             case keys.ResyncKey():
                 _store_record(feed.resyncs, key.table_id, TableResync, text, value, table_id=key.table_id)
 

@@ -89,6 +89,16 @@ class ResyncView(View):
     message: str = ""
 
 
+class SubscriptionView(View):
+    """A reader of one table's changes. It has those up to ``ts``; later ones are kept for it until ``expires_at`` (Unix
+    seconds), within the limits for held tables."""
+
+    name: str
+    table: str
+    ts: int
+    expires_at: float
+
+
 class TableView(View):
     """One replicated table. ``held``: why it does not count in the changefeed's checkpoint; None if it does.
     ``resync``: its copy, if it is copied again. ``waiting_for``: what it needs before it can continue; empty if
@@ -161,6 +171,8 @@ class ChangefeedView(View):
     sync_point: SyncPoint | None = None
     #: the newest comparison by schedule
     last_diff: LastDiff | None = None
+    #: readers of its change log, by name
+    subscriptions: tuple[SubscriptionView, ...] = ()
     #: errors and warnings that the answering owner has seen, oldest first
     history: tuple[RunningError, ...] = ()
     #: how often a span, a processor or the owner's part of it crashed and was restarted, on the captures that are

@@ -25,8 +25,10 @@ _READS: tuple[tuple[re.Pattern[str], Role], ...] = (
     (re.compile(r"/api/v2/changefeeds/[^/]+/diff"), Role.OPERATOR),
     (re.compile(r"/api/v2/(tokens|audit)(/.*)?"), Role.ADMIN),
     (re.compile(r"/api/v2/(status|captures)|/metrics"), Role.VIEWER),
-    (re.compile(r"/api/v2/changefeeds(/[^/]+(/tables|/sync_points)?)?"), Role.VIEWER),
+    (re.compile(r"/api/v2/changefeeds(/[^/]+(/tables|/sync_points|/subscriptions)?)?"), Role.VIEWER),
 )
+#: what readers ask all the time; that a subscription was opened is recorded
+_ROUTINE = re.compile(r"/api/v2/changefeeds/[^/]+/subscriptions/[^/]+/(read|advance)")
 _CHANGES: tuple[tuple[re.Pattern[str], Role], ...] = (
     (re.compile(r"/api/v2/changefeeds(/.*)?"), Role.OPERATOR),
     (re.compile(r"/api/v2/captures/[^/]+/drain|/api/v2/owner/resign"), Role.OPERATOR),
@@ -118,6 +120,11 @@ def needed_role(method: str, path: str) -> Role:
     """Return the role that a route needs; an unlisted route needs the highest."""
     table = _READS if method in ("GET", "HEAD") else _CHANGES
     return next((role for pattern, role in table if pattern.fullmatch(path)), Role.ADMIN)
+
+
+def is_recorded(path: str) -> bool:
+    """Return whether a request that is no read belongs into the audit trail."""
+    return _ROUTINE.fullmatch(path) is None
 
 
 def new_token() -> str:

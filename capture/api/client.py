@@ -15,10 +15,11 @@ from pydantic import BaseModel
 from capture.api import port as views
 from capture.api.access import AuditView, TokenAsked, TokenView
 from capture.api.credentials import credentials
+from capture.api.subscriptions import AdvanceAsked, LogAsked, LogPart, OpenedSubscription, SubscriptionAsked
 from capture.errors import ConfigError, ServerUnreachableError, StillRunningError
 from reactor.errors import WeirError
 from reactor.records.sync_point import SyncPoint
-from reactor.views import ChangefeedView, TableView
+from reactor.views import ChangefeedView, SubscriptionView, TableView
 
 V = TypeVar("V", bound=BaseModel)
 _CONNECT_TIMEOUT_S = 5.0
@@ -176,6 +177,26 @@ class Client:
         """As ``diff``."""
         body = asked.model_dump(mode="json", exclude_defaults=True)
         return self._many(views.TableRepair, _path(changefeed_id, "repair"), method="POST", body=body, unlimited=True)
+
+    def open_subscription(self, changefeed_id: str, asked: SubscriptionAsked) -> OpenedSubscription:
+        body = asked.model_dump(mode="json", exclude_none=True)
+        return self._one(OpenedSubscription, _path(changefeed_id, "subscriptions"), method="POST", body=body)
+
+    def subscriptions(self, changefeed_id: str) -> "_Views[SubscriptionView]":
+        return self._many(SubscriptionView, _path(changefeed_id, "subscriptions"))
+
+    def read_log(self, changefeed_id: str, name: str, asked: LogAsked) -> LogPart:
+        body = asked.model_dump(mode="json", exclude_none=True)
+        return self._one(LogPart, _path(changefeed_id, f"subscriptions/{name}/read"), method="POST", body=body)
+
+    def advance(self, changefeed_id: str, name: str, asked: AdvanceAsked) -> SubscriptionView:
+        body = asked.model_dump(mode="json")
+        return self._one(
+            SubscriptionView, _path(changefeed_id, f"subscriptions/{name}/advance"), method="POST", body=body
+        )
+
+    def close_subscription(self, changefeed_id: str, name: str) -> None:
+        self._call("DELETE", _path(changefeed_id, f"subscriptions/{quote(name, safe='')}"))
 
     def captures(self) -> "_Views[views.CaptureView]":
         return self._many(views.CaptureView, "captures")

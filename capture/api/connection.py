@@ -9,7 +9,10 @@ from capture.errors import (
     ChangefeedExistsError,
     ChangefeedNotFoundError,
     JobRefusedError,
+    PositionGoneError,
     StillRunningError,
+    SubscriptionNotFoundError,
+    TableNotFoundError,
 )
 from reactor.errors import NotOwnerError, WeirError
 
@@ -21,7 +24,10 @@ _NAMED = (
     ChangefeedNotFoundError,
     JobRefusedError,
     NotOwnerError,
+    PositionGoneError,
     StillRunningError,
+    SubscriptionNotFoundError,
+    TableNotFoundError,
 )
 _BY_CODE: dict[str, Callable[[str], WeirError]] = {kind.code: kind for kind in _NAMED}
 

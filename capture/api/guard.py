@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import anyio
 import structlog
 
-from capture.api.access import TOKEN_LENGTH_MAX, Access, Caller, needed_role
+from capture.api.access import TOKEN_LENGTH_MAX, Access, Caller, is_recorded, needed_role
 from reactor.errors import WeirError
 
 Scope = MutableMapping[str, Any]
@@ -102,7 +102,8 @@ class Guard:
         except WeirError as error:
             return await _answer(send, self._status_of(error), error.code, str(error))
         scope[IS_FORWARDED] = self._is_forwarded(scope["path"])
-        if caller is None or scope["method"] in _READS or scope[IS_FORWARDED]:
+        is_read = scope["method"] in _READS or not is_recorded(scope["path"])
+        if caller is None or is_read or scope[IS_FORWARDED]:
             return await self._app(scope, _replay(body, receive), send)
         await self._change(scope, caller, _replay(body, receive), send, detail=_detail(body))
 

@@ -31,13 +31,18 @@ from capture.api.comparison_routes import comparison_routes
 from capture.api.departure import leave_with_caller, unless_left
 from capture.api.description import describe
 from capture.api.guard import FORWARDED_FOR, FORWARDER, IS_FORWARDED, Guard
+from capture.api.subscription_routes import subscription_routes
+from capture.api.subscriptions import Subscriptions
 from capture.api.table_routes import table_routes
 from capture.errors import (
     CaptureNotFoundError,
     ChangefeedExistsError,
     ChangefeedNotFoundError,
     JobRefusedError,
+    PositionGoneError,
     StillRunningError,
+    SubscriptionNotFoundError,
+    TableNotFoundError,
     TokenNotFoundError,
 )
 from capture.security.secrets import mask
@@ -63,6 +68,9 @@ _STATUS: dict[type[WeirError], int] = {
     CaptureNotFoundError: 404,
     ChangefeedExistsError: 409,
     JobRefusedError: 409,
+    TableNotFoundError: 404,
+    SubscriptionNotFoundError: 404,
+    PositionGoneError: 410,
     NotOwnerError: 503,
     StillRunningError: 202,
 }
@@ -103,6 +111,7 @@ def create_app(
     cluster: views.Cluster,
     access: Access,
     *,
+    subscriptions: Subscriptions | None = None,
     names: Collection[str] = (),
     own_token: Callable[[], str] = str,
     ca_file: Path | None = None,
@@ -121,6 +130,8 @@ def create_app(
     app.include_router(table_routes(cluster, PREFIX))
     app.include_router(comparison_routes(cluster, PREFIX))
     app.include_router(access_routes(access, PREFIX))
+    if subscriptions is not None:
+        app.include_router(subscription_routes(subscriptions, PREFIX))
     app.add_api_route("/health", partial(_health, cluster), include_in_schema=False)
     app.add_api_route("/ready", partial(_ready, cluster), include_in_schema=False)
     app.add_api_route("/metrics", partial(_metrics, cluster), include_in_schema=False)

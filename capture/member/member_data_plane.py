@@ -3,6 +3,7 @@
 Each question has its handler here; ``capture.member.asking`` has what they share.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -37,7 +38,7 @@ from reactor import failpoints, keys
 from reactor.failpoints import Point
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, Ts
 from reactor.questions import A, Ask, Question
-from reactor.records import held, resync
+from reactor.records import held, resync, subscription
 from reactor.records.changefeed import ChangefeedInfo
 from reactor.state import ClusterState
 from reactor.store.port import Compare, EtcdClient, Target
@@ -213,7 +214,8 @@ class LocalMemberDataPlane:
         feed = self._state.changefeeds.get(changefeed)
         if feed is None:
             return MAX_TS
-        return min(held.needed_ts(feed.held.values()), resync.needed_ts(feed.resyncs.values()))
+        read_ts = subscription.needed_ts(feed.subscriptions.values(), time.time())
+        return min(held.needed_ts(feed.held.values()), resync.needed_ts(feed.resyncs.values()), read_ts)
 
     def _checkpoint(self, changefeed: ChangefeedId) -> Ts:
         feed = self._state.changefeeds.get(changefeed)

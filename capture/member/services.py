@@ -4,8 +4,10 @@ They survive sessions. They also do what the cluster service needs from source a
 a changefeed is created, cleaning up after one is removed, and comparing tables.
 """
 
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -19,9 +21,12 @@ from agent.feeds.runtime import ChangefeedRuntime, Feed
 from agent.health.guarded_runtime import GuardedRuntime
 from agent.health.health import Health
 from agent.health.probe import SelfTest
-from agent.log.storage import claim
+from agent.log.reader import LogReader
+from agent.log.storage import LogDirectory, claim
 from agent.ports.executor import Executor
 from agent.ports.source import Position
+from agent.rows.batches import SegmentRef
+from agent.rows.schema import TableSchema
 from agent.spark.executor import SparkExecutor
 from agent.spark.masters import is_secret
 from capture.api.port import ChangefeedSpec
@@ -53,6 +58,15 @@ _log = structlog.get_logger()
 
 #: concurrent operators' requests; a silent source must not block the threads that write the log
 _QUESTIONS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LogRead:
+    """The part ``(from_ts, to_ts]`` of the log with ``head``."""
+
+    head: LogHead
+    from_ts: Ts
+    to_ts: Ts
 
 
 class MemberDataPlane(RuntimeFactory, Answers, Protocol):
@@ -123,6 +137,20 @@ class DataPlane(Protocol):
         """:raises WeirError: the source does not send them."""
         ...
 
+    async def read_log(self, info: ChangefeedInfo, source: str, read: LogRead) -> tuple[SegmentRef, ...]:
+        """Return the segments with changes in a part of the changefeed's log.
+
+        :raises LogError: they were removed, or the storage refused.
+        """
+        ...
+
+    async def table_schema(self, info: ChangefeedInfo, table_id: int) -> TableSchema:
+        """Return a table's columns as they are at the source.
+
+        :raises WeirError: the source cannot be reached, or the table is gone.
+        """
+        ...
+
     def comparison(
         self, info: ChangefeedInfo, tables: Sequence[TableRecord], head: LogHead
     ) -> AbstractAsyncContextManager[Comparison]:
@@ -179,6 +207,19 @@ class CaptureState(Protocol):
     def liveness(self) -> Liveness: ...
 
 
+class _LogReaders:
+    """The readers of logs that subscriptions read, with what they know of their directories."""
+
+    def __init__(self) -> None:
+        self._readers: dict[str, LogReader] = {}
+        self._lock = threading.Lock()
+
+    def segments(self, directory: LogDirectory, read: LogRead) -> tuple[SegmentRef, ...]:
+        with self._lock:
+            reader = self._readers.setdefault(str(directory), LogReader(directory))
+            return reader.segments(read.head, read.from_ts, read.to_ts)
+
+
 class LocalDataPlane:
     """Sources, Spark and sinks."""
 
@@ -199,6 +240,7 @@ class LocalDataPlane:
         self._reach = Reach(settings.reach)
         self._heartbeat_budget = CapacityLimiter(_QUESTIONS)
         self._trials = Lock()
+        self._log_readers = _LogReaders()
 
     @property
     def executor(self) -> Executor:
@@ -257,6 +299,14 @@ class LocalDataPlane:
 
     async def publish(self, info: ChangefeedInfo, tables: Sequence[TableRecord]) -> None:
         await self._ask(lambda: self.feed(info).open_source().publish(tables))
+
+    async def read_log(self, info: ChangefeedInfo, source: str, read: LogRead) -> tuple[SegmentRef, ...]:
+        directory = self.feed(info).log_directory(source)
+        return await self._ask(partial(self._log_readers.segments, directory, read))
+
+    async def table_schema(self, info: ChangefeedInfo, table_id: int) -> TableSchema:
+        found = await self._ask(lambda: self.feed(info).open_source().read_schemas([table_id]))
+        return found[table_id]
 
     @asynccontextmanager
     async def comparison(

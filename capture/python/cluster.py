@@ -5,15 +5,18 @@ cancelled call stops waiting; what it asked for may still be executed.
 """
 
 import builtins
-from collections.abc import Callable, Coroutine, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 import anyio
+import pyarrow as pa
 from anyio import CapacityLimiter, to_thread
 
 from capture.api.inputs import Config
+from capture.api.subscriptions import EXPIRES_DEFAULT_S
 from capture.python import live
 from capture.python.local import LocalChangefeed, LocalCluster
 from capture.python.moment import Moment
@@ -42,6 +45,16 @@ class AsyncHost(Protocol):
 async def _in_thread(call: Callable[[], T]) -> T:
     # a limiter of its own: a comparison may take hours, and must not keep the others' threads
     return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=CapacityLimiter(1))
+
+
+def _close(found: Iterator[pa.Table]) -> None:
+    """Close a generator; a cancelled call may still be running in its thread."""
+    while True:
+        try:
+            found.close()  # type: ignore[attr-defined]
+            return
+        except ValueError:  # it is executing
+            time.sleep(_POLL_S)
 
 
 def _awaited(method: Callable[Concatenate[L, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
@@ -73,6 +86,8 @@ class Changefeed:
     rewind = _awaited(LocalChangefeed.rewind)
     remove = _awaited(LocalChangefeed.remove)
     tables = _awaited(LocalChangefeed.tables)
+    subscriptions = _awaited(LocalChangefeed.subscriptions)
+    close_subscription = _awaited(LocalChangefeed.close_subscription)
     sync_points = _awaited(LocalChangefeed.sync_points)
     move = _awaited(LocalChangefeed.move)
     split = _awaited(LocalChangefeed.split)
@@ -87,6 +102,24 @@ class Changefeed:
     skip_table = _awaited(LocalChangefeed.skip_table)
     diff = _awaited(LocalChangefeed.diff)
     repair = _awaited(LocalChangefeed.repair)
+
+    async def changes(
+        self,
+        table: str,
+        *,
+        from_ts: int | str = "latest",
+        follow: bool = True,
+        name: str | None = None,
+        expires: float = EXPIRES_DEFAULT_S,
+    ) -> AsyncIterator[pa.Table]:
+        """As ``LocalChangefeed.changes``."""
+        found = self.local.changes(table, from_ts=from_ts, follow=follow, name=name, expires=expires)
+        try:
+            while (rows := await _in_thread(partial(next, found, None))) is not None:
+                yield rows
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _in_thread(partial(_close, found))
 
     async def table(self, name: str, *, storage_options: Mapping[str, str] | None = None) -> Table:
         """As ``LocalChangefeed.table``; the table's own methods block while they read."""

@@ -2,23 +2,27 @@
 
 import builtins
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
+
+import pyarrow as pa
 
 from capture.api import port as views
 from capture.api.client import Client
 from capture.api.connection import Connection
 from capture.api.inputs import Config, config_of, model_of, one_of, spec_of
+from capture.api.subscriptions import EXPIRES_DEFAULT_S
 from capture.errors import CaptureNotEmptyError
 from capture.python import html, live
+from capture.python.changes import Subscription
 from capture.python.moment import Moment
 from capture.python.samples import Samples
 from capture.python.table import Table
 from capture.python.waiting import Goal
 from reactor.records.changefeed import FeedState, Mode, SinkMode
 from reactor.records.sync_point import SyncPoint
-from reactor.views import ChangefeedView, TableView
+from reactor.views import ChangefeedView, SubscriptionView, TableView
 
 _POLL_S = 0.1
 _DRAIN_POLL_S = 0.5
@@ -96,6 +100,38 @@ class LocalChangefeed:
         :raises TableNotFoundError: the changefeed has no such table.
         """
         return Table.of(self.query(), name, storage_options)
+
+    def changes(
+        self,
+        table: str,
+        *,
+        from_ts: int | str = "latest",
+        follow: bool = True,
+        name: str | None = None,
+        expires: float = EXPIRES_DEFAULT_S,
+    ) -> Iterator[pa.Table]:
+        """Iterate over the changes of a table (schema.name), as the change log has them: the columns of a changelog
+        table, which are those that the source had then. The log storage is read directly.
+
+        ``from_ts``: behind a Ts (that of a ``Moment``, for example), "earliest" or "latest". ``follow``: wait for
+        further changes; otherwise end where the log ends. ``name``: a reader of that name continues behind what it has
+        been given before; changes that it had not finished with come again. Its position is kept for ``expires``
+        seconds without a request.
+
+        :raises WeirError: the log does not reach back to there, or cannot be read.
+        """
+        with Subscription(
+            self._connection, self.id, table, name=name, from_ts=from_ts, expires=expires
+        ) as subscription:
+            yield from subscription.batches(follow=follow)
+
+    def subscriptions(self) -> list[SubscriptionView]:
+        """Return the readers of its changes."""
+        return self._call(lambda client: client.subscriptions(self.id))
+
+    def close_subscription(self, name: str) -> None:
+        """Forget a reader's position, so that the log is not kept for it."""
+        self._call(lambda client: client.close_subscription(self.id, name))
 
     def sync_points(self) -> list[SyncPoint]:
         """Return the sync points that are kept, oldest first."""

@@ -10,6 +10,7 @@ cluster's format refuses to join. So two neighbouring versions may run side by s
     4   changefeeds that take a new position
     5   tables that operators pause, add, or let leave out changes
     6   limits of how fast a source is read; comparisons by schedule
+    7   subscriptions to changes
 
 A field that was added later (``reactor.records.base.later``) says which format it needs where it is set; a new kind of
 record, or a new word in an old one, is a ``Feature``.
@@ -23,7 +24,7 @@ from pydantic import BaseModel, Field
 from reactor.errors import FormatError
 from reactor.records.base import COUNT_MAX, NEEDS, Record
 
-FIRST, NEWEST = 1, 6
+FIRST, NEWEST = 1, 7
 
 
 class Feature(IntEnum):
@@ -34,6 +35,7 @@ class Feature(IntEnum):
     NEW_POSITION = 4
     TABLE_STEPS = 5
     READ_LIMITS = 6
+    SUBSCRIPTIONS = 7
 
 
 class ClusterFormat(Record):

@@ -12,10 +12,12 @@ from agent.control.runtime import SpanRuntime
 from agent.errors import SinkConfigError, SourceUnreachableError
 from agent.health.health import Health
 from agent.ports.sink import SpanRepartition
+from agent.rows.batches import SegmentRef
+from agent.rows.schema import TableSchema
 from capture.api.port import WHOLE, ChangefeedSpec, DiffAsked, RepairAsked, TableDiff, TableRepair
 from capture.errors import GoneError
 from capture.member.copies import CopyPlace, CopyProgress
-from capture.member.services import MemberDataPlane
+from capture.member.services import LogRead, MemberDataPlane
 from capture.security.secrets import Keeper
 from owner.questions import (
     ApplySchema,
@@ -106,6 +108,13 @@ class SimulatedDataPlane:
 
     async def publish(self, info: ChangefeedInfo, tables: Sequence[TableRecord]) -> None:
         """Send everything anyhow."""
+
+    async def read_log(self, info: ChangefeedInfo, source: str, read: LogRead) -> tuple[SegmentRef, ...]:
+        """Find nothing: the simulation's logs have no readers."""
+        return ()
+
+    async def table_schema(self, info: ChangefeedInfo, table_id: int) -> TableSchema:
+        return TableSchema(table_id, "", "", ())
 
     @asynccontextmanager
     async def comparison(

@@ -299,6 +299,7 @@ class MemoryMember:
         self.settings = settings
         self.cluster = MemoryCluster()
         self.access = MemoryAccess()
+        self.subscriptions = None
         self.own_token = OwnToken()
         self.events: list[str] = []
         self.fails_with: Exception | None = None

@@ -20,6 +20,7 @@ from capture.embedded import places
 from reactor.errors import EtcdUnreachableError
 from reactor.settings import TlsFiles
 from reactor.store.etcd import connect
+from tests.patience import patient
 
 
 @dataclass(frozen=True)
@@ -116,4 +117,4 @@ async def test_a_server_without_tls_is_named(tmp_path: Path) -> None:
     ca = identity(tmp_path, "ca")
     refused = pytest.raises(EtcdUnreachableError, match="refuses TLS with this client")
     with embedded.EmbeddedEtcd(tmp_path / "etcd") as plain, refused:
-        await connect([plain.url.replace("http:", "https:")], tls=TlsFiles(ca.certificate_file), timeout_s=1)
+        await connect([plain.url.replace("http:", "https:")], tls=TlsFiles(ca.certificate_file), timeout_s=patient(1))

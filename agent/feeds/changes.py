@@ -1,0 +1,99 @@
+"""Changes of one table, read from its log: for readers that are no sink. The rows are those of a changelog table."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent.errors import DecodeError
+from agent.flush.task import read_changes
+from agent.ports.sink import FeedContext, FlushTask
+from agent.rows.batches import SegmentRef
+from agent.rows.schema import TableSchema
+from agent.sinks.common.changelog import changelog_rows, changelog_schema
+from agent.sinks.common.forms import Forms, plain_type
+from agent.sources.registry import arrow_schema
+from reactor.ids import TableSpan, Ts
+from reactor.records.changefeed import FilterConfig, SinkMode, TableRecord
+
+
+@dataclass(frozen=True, slots=True)
+class LogSlice:
+    """The files with a table's changes in ``(from_ts, to_ts]``, in order, and what is needed to decode them."""
+
+    table: TableRecord
+    filter: FilterConfig
+    segments: tuple[SegmentRef, ...]
+    from_ts: Ts
+    to_ts: Ts
+
+
+def read(part: LogSlice) -> Iterator[pa.Table]:
+    """Yield the changes in log order. Each table has the columns that its changes had: those of
+    ``agent.sinks.common.changelog`` behind the source's.
+
+    :raises LogError: a segment is missing or damaged.
+    """
+    span = TableSpan(part.table.table_id)
+    feed = FeedContext("", "", SinkMode.CHANGELOG, part.filter)
+    task = FlushTask(feed, span, part.table, part.segments, part.from_ts, part.to_ts)
+    for changes in read_changes(task):
+        if len(changes):
+            yield changelog_rows(changes, span, key=part.table.key, forms=_PLAIN)
+
+
+def schema_of(schema: TableSchema) -> pa.Schema:
+    """Return the columns of ``read`` for a table that has ``schema``."""
+    return changelog_schema(_PLAIN.schema(arrow_schema(schema)))
+
+
+def conformed(rows: pa.Table, wanted: pa.Schema, *, leaves_out: bool) -> pa.Table:
+    """Return ``rows`` with the columns of ``wanted``; one that they lack is NULL. ``leaves_out``: columns that
+    ``wanted`` lacks are left out.
+
+    :raises DecodeError: the rows have a column that ``wanted`` lacks, or has with another type.
+    """
+    extra = [name for name in rows.schema.names if name not in wanted.names]
+    if extra and not leaves_out:
+        raise DecodeError(f"the source has a column that the reader does not know: {extra[0]}")
+    columns = []
+    for item in wanted:
+        column = rows.column(item.name) if item.name in rows.schema.names else pa.nulls(rows.num_rows, item.type)
+        try:
+            columns.append(column if column.type == item.type else column.cast(item.type))
+        except pa.ArrowException:
+            raise DecodeError(
+                f"column {item.name} is {column.type} at the source, and {item.type} to the reader"
+            ) from None
+    return pa.table(columns, schema=wanted)
+
+
+def divided(segments: Sequence[SegmentRef], bytes_max: int) -> Iterator[tuple[SegmentRef, ...]]:
+    """Yield consecutive segments in parts of about ``bytes_max``, at least one segment each."""
+    part: list[SegmentRef] = []
+    size = 0
+    for item in segments:
+        if part and size + item.bytes > bytes_max:
+            yield tuple(part)
+            part, size = [], 0
+        part.append(item)
+        size += item.bytes
+    if part:
+        yield tuple(part)
+
+
+def _type(arrow: pa.DataType) -> pa.DataType:
+    return pa.string() if pa.types.is_time(arrow) else plain_type(arrow)
+
+
+def _column(column: Any) -> Any:
+    wanted = _type(column.type)
+    if pa.types.is_time(column.type):
+        return pc.replace_substring_regex(column.cast(pa.string()), r"\.0+$", "")
+    return column if column.type == wanted else column.cast(wanted)
+
+
+#: times of day as text (Spark has no such type everywhere), all else in Arrow's own types
+_PLAIN = Forms(_type, _column)

@@ -1,0 +1,1 @@
+"""Subscriptions: positions of readers in a changefeed's log."""

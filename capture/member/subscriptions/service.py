@@ -1,0 +1,301 @@
+"""Subscription service: implements ``capture.api.subscriptions.Subscriptions`` on the owner's capture.
+
+A position is one key in the metadata store. Whoever removes segments leaves those behind a position that has not
+expired (``agent.log.retention``), within the limits for held tables. A reader whose changes are gone anyway is refused:
+it never continues with a gap.
+"""
+
+import builtins
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import anyio
+import structlog
+
+from agent.control.runtime import held_tables
+from agent.rows.batches import SegmentRef
+from capture.api.subscriptions import (
+    AdvanceAsked,
+    Begin,
+    LogAsked,
+    LogPart,
+    OpenedSubscription,
+    SegmentView,
+    SubscriptionAsked,
+)
+from capture.errors import (
+    ChangefeedNotFoundError,
+    JobRefusedError,
+    PositionGoneError,
+    SubscriptionNotFoundError,
+    TableNotFoundError,
+)
+from capture.member.services import CaptureState, LogRead, PresentMembership
+from owner.progress.units import SOURCE
+from reactor import keys
+from reactor.errors import NotOwnerError, OwnerNotFoundError
+from reactor.ids import MAX_TS, ChangefeedId, Ts
+from reactor.records import formats
+from reactor.records.changefeed import ChangefeedInfo, TableRecord, UnitRecord
+from reactor.records.formats import Feature
+from reactor.records.log_head import LogHead
+from reactor.records.subscription import Subscription
+from reactor.state import ChangefeedState
+from reactor.store.port import Compare, Delete, Put, Target
+from reactor.views import SubscriptionView
+
+_POLL_S = 0.05
+_SEEN_TIMEOUT_S = 10.0
+#: per changefeed
+_COUNT_MAX = 200
+#: a reader's requests renew its position when so much of the time is over
+_RENEWED_AFTER = 0.25
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """A table, and the part of the log that has its changes: those in ``(first_ts, end_ts]`` can be read."""
+
+    info: ChangefeedInfo
+    head: LogHead
+    table: TableRecord
+    first_ts: Ts
+    end_ts: Ts
+    #: why no later change can be read, if that does not pass
+    stopped: str = ""
+
+    @property
+    def name(self) -> str:
+        return _name(self.table)
+
+    def check(self, ts: int) -> None:
+        """:raises PositionGoneError: changes behind ``ts`` are missing."""
+        if ts < self.first_ts:
+            raise PositionGoneError(
+                f"the log does not have all changes of {self.name} behind {ts}: it begins at {self.first_ts} (older "
+                "segments were removed, or the table was copied again); read the sink's table again, then begin there"
+            )
+        if ts > self.head.resolved_ts:
+            raise PositionGoneError(
+                f"{ts} is past the end of the log ({self.head.resolved_ts}); begin at a Ts that it has reached"
+            )
+
+
+class SubscriptionService:
+    """See ``capture.api.subscriptions.Subscriptions`` for the methods."""
+
+    def __init__(self, capture: CaptureState) -> None:
+        self._capture = capture
+
+    async def open(self, changefeed_id: str, asked: SubscriptionAsked) -> OpenedSubscription:
+        """:raises TableNotFoundError: the changefeed has no such table.
+        :raises PositionGoneError: the log does not reach back to where the reader is.
+        """
+        membership = self._membership
+        formats.refuse_early("a subscription", Feature.SUBSCRIPTIONS, membership.state.format)
+        log = _log_of(self._feed(changefeed_id), asked.table)
+        key, stored = self._key(log.info, asked.name), self._stored(changefeed_id, asked.name)
+        if stored is not None and stored.table_id != log.table.table_id:
+            raise PositionGoneError(
+                f"subscription {asked.name} is of {stored.table}, not of {log.name}: "
+                "take another name, or close it first"
+            )
+        if stored is None and len(self._feed(changefeed_id).subscriptions) >= _COUNT_MAX:
+            raise JobRefusedError(
+                f"changefeed {changefeed_id} has {_COUNT_MAX} subscriptions; close some that nobody uses"
+            )
+        ts = _begin(log, asked, stored)
+        log.check(ts)
+        schema = await self._capture.data_plane.table_schema(log.info, log.table.table_id)
+        opened = Subscription(
+            name=asked.name,
+            table_id=log.table.table_id,
+            table=log.name,
+            ts=ts,
+            session=uuid.uuid4().hex,
+            expires_seconds=asked.expires_seconds,
+            expires_at=time.time() + asked.expires_seconds,
+        )
+        await self._write(membership, log.info, key, opened)
+        _log.info("subscription", changefeed=changefeed_id, name=asked.name, table=log.name, ts=ts)
+        return OpenedSubscription(
+            name=asked.name, table=log.name, ts=ts, session=opened.session, columns=schema.to_json()
+        )
+
+    async def list(self, changefeed_id: str) -> builtins.list[SubscriptionView]:
+        found = self._feed(changefeed_id).subscriptions
+        return [_view(found[name]) for name in sorted(found)]
+
+    async def read(self, changefeed_id: str, name: str, asked: LogAsked) -> LogPart:
+        """Return what can be read, and wait for something as long as the reader wishes.
+
+        :raises SubscriptionNotFoundError: there is none, or another reader has opened it since.
+        :raises PositionGoneError: changes behind ``after_ts`` are missing.
+        """
+        deadline = anyio.current_time() + asked.wait_seconds
+        while True:
+            stored = self._opened(changefeed_id, name, asked.session)
+            log = _log_of(self._feed(changefeed_id), stored.table, stored.table_id)
+            log.check(asked.after_ts)
+            if log.stopped and asked.after_ts >= log.end_ts:
+                raise PositionGoneError(log.stopped)
+            if log.end_ts > asked.after_ts or anyio.current_time() >= deadline:
+                break
+            await anyio.sleep(_POLL_S)
+        await self._renew(changefeed_id, stored)
+        wanted = log.end_ts if asked.to_ts is None else min(log.end_ts, Ts(asked.to_ts))
+        after, to_ts = Ts(asked.after_ts), max(wanted, Ts(asked.after_ts))
+        found: Sequence[SegmentRef] = ()
+        if to_ts > after:
+            segments = await self._capture.data_plane.read_log(log.info, SOURCE, LogRead(log.head, after, to_ts))
+            found = [item for item in segments if log.table.table_id in item.tables]
+            found, to_ts = _limited(found, after, to_ts, asked.max_bytes)
+        return LogPart(
+            table=log.table,
+            filter=log.info.config.filter,
+            from_ts=after,
+            to_ts=to_ts,
+            newest_ts=log.end_ts,
+            segments=tuple(SegmentView.model_validate(item, from_attributes=True) for item in found),
+        )
+
+    async def advance(self, changefeed_id: str, name: str, asked: AdvanceAsked) -> SubscriptionView:
+        """:raises SubscriptionNotFoundError: there is none, or another reader has opened it since."""
+        stored = self._opened(changefeed_id, name, asked.session)
+        info = _info(self._feed(changefeed_id), changefeed_id)
+        moved = stored.with_(ts=max(stored.ts, Ts(asked.ts)), expires_at=time.time() + stored.expires_seconds)
+        await self._write(self._membership, info, self._key(info, name), moved, session=asked.session)
+        return _view(moved)
+
+    async def close(self, changefeed_id: str, name: str) -> None:
+        info = _info(self._feed(changefeed_id), changefeed_id)
+        await self._membership.client.txn([], [Delete(str(self._key(info, name)))])
+
+    async def _renew(self, changefeed_id: str, stored: Subscription) -> None:
+        if stored.expires_at - time.time() < (1 - _RENEWED_AFTER) * stored.expires_seconds:
+            await self.advance(changefeed_id, stored.name, AdvanceAsked(session=stored.session, ts=stored.ts))
+
+    async def _write(
+        self,
+        membership: PresentMembership,
+        info: ChangefeedInfo,
+        key: keys.SubscriptionKey,
+        record: Subscription,
+        *,
+        session: str | None = None,
+    ) -> None:
+        """Store it while the changefeed exists, and (``session``) no other reader has opened it."""
+        state = membership.state
+        created = state.raw[str(keys.InfoKey(state.cluster, info.namespace, info.id))].create_revision
+        is_there = Compare(str(keys.InfoKey(state.cluster, info.namespace, info.id)), Target.CREATE_REVISION, created)
+        compares = [is_there]
+        if session is not None:
+            item = await membership.client.get(str(key))
+            if item is None or Subscription.decode(item.value, key=str(key)).session != session:
+                raise _taken(record.name)
+            compares.append(Compare(str(key), Target.MOD_REVISION, item.mod_revision))
+        done = await membership.client.txn(compares, [Put(str(key), record.encode())])
+        if not done.succeeded:
+            raise _taken(record.name)
+        with anyio.move_on_after(_SEEN_TIMEOUT_S):
+            # the next request is answered from this state
+            while membership.state.revision < done.revision:  # noqa: ASYNC110 - the state has no event
+                await anyio.sleep(_POLL_S)
+
+    def _stored(self, changefeed_id: str, name: str) -> Subscription | None:
+        return self._feed(changefeed_id).subscriptions.get(name)
+
+    def _opened(self, changefeed_id: str, name: str, session: str) -> Subscription:
+        stored = self._stored(changefeed_id, name)
+        if stored is None or stored.session != session:
+            raise _taken(name)
+        return stored
+
+    def _key(self, info: ChangefeedInfo, name: str) -> keys.SubscriptionKey:
+        return keys.SubscriptionKey(self._membership.state.cluster, info.namespace, info.id, name)
+
+    def _feed(self, changefeed_id: str) -> ChangefeedState:
+        membership = self._membership
+        if not membership.candidacy.is_owner:
+            raise NotOwnerError("this capture is not the owner; ask the owner")
+        feed = membership.state.changefeeds.get(ChangefeedId(changefeed_id))
+        _info(feed, changefeed_id)
+        assert feed is not None
+        return feed
+
+    @property
+    def _membership(self) -> PresentMembership:
+        if self._capture.membership is None:
+            raise OwnerNotFoundError("this capture has no session with the metadata store; try again in a few seconds")
+        return self._capture.membership
+
+
+def _info(feed: ChangefeedState | None, changefeed_id: str) -> ChangefeedInfo:
+    if feed is None or feed.info is None:
+        raise ChangefeedNotFoundError(f"no changefeed {changefeed_id!r}; `weir changefeed list` shows which there are")
+    return feed.info
+
+
+def _log_of(feed: ChangefeedState, name: str, table_id: int | None = None) -> _Log:
+    """Return the log of a table, known by its id or its name.
+
+    :raises TableNotFoundError: the changefeed has no such table.
+    """
+    info, unit = _info(feed, feed.id), feed.units.get(SOURCE)
+    head = feed.heads.get(SOURCE, LogHead())
+    tables = unit.tables if unit else ()
+    found = next((one for one in tables if one.table_id == table_id or (table_id is None and _name(one) == name)), None)
+    if found is None or unit is None:
+        known = ", ".join(sorted(map(_name, tables))[:20]) or "none yet"
+        raise TableNotFoundError(f"changefeed {feed.id} has no table {name}; it has {known}")
+    limit = held_tables(feed.ddl.values()).get(found.table_id, MAX_TS)
+    reasons = [
+        change.reason for record in feed.ddl.values() for change in record.holds if change.table_id == found.table_id
+    ]
+    stopped = f"changes of {name} behind {limit} cannot be read: {reasons[0]}" if reasons and limit < MAX_TS else ""
+    return _Log(info, head, found, _first_ts(unit, found, head), min(head.resolved_ts, limit), stopped)
+
+
+def _first_ts(unit: UnitRecord, table: TableRecord, head: LogHead) -> Ts:
+    """Return the Ts behind which the log has every change of the table."""
+    return max(head.removed_ts, table.start_ts, unit.lost_ts)
+
+
+def _begin(log: _Log, asked: SubscriptionAsked, stored: Subscription | None) -> Ts:
+    if asked.at_ts is not None:
+        return Ts(asked.at_ts)
+    if stored is not None:
+        return stored.ts
+    if asked.begin is Begin.EARLIEST:
+        return log.first_ts
+    return max(log.head.resolved_ts, log.first_ts) if asked.begin is Begin.LATEST else Ts(asked.begin)
+
+
+def _limited(
+    segments: Sequence[SegmentRef], after: Ts, to_ts: Ts, max_bytes: int | None
+) -> tuple[Sequence[SegmentRef], Ts]:
+    """Return the first segments of about ``max_bytes``, and how far they reach: no transaction is divided."""
+    size = 0
+    for number, item in enumerate(segments):
+        size += item.bytes
+        if max_bytes is not None and size >= max_bytes and after < item.resolved_ts < to_ts:
+            return segments[: number + 1], item.resolved_ts
+    return segments, to_ts
+
+
+def _view(item: Subscription) -> SubscriptionView:
+    return SubscriptionView(name=item.name, table=item.table, ts=item.ts, expires_at=item.expires_at)
+
+
+def _name(table: TableRecord) -> str:
+    return f"{table.schema_name}.{table.name}"
+
+
+def _taken(name: str) -> SubscriptionNotFoundError:
+    return SubscriptionNotFoundError(
+        f"subscription {name} was opened by another reader, or closed; give each reader a name of its own"
+    )
