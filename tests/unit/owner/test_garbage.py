@@ -41,6 +41,7 @@ PLACES = (
     keys.SuspectsKey(CLUSTER, NAMESPACE, FEED),
     keys.StreamAttemptKey(CLUSTER, NAMESPACE, FEED, "main"),
     keys.LastDiffKey(CLUSTER, NAMESPACE, FEED),
+    keys.SubscriptionKey(CLUSTER, NAMESPACE, FEED, "reader"),
 )
 #: and those of the whole cluster
 SHARED = (

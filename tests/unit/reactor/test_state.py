@@ -4,7 +4,7 @@ import pytest
 
 from reactor import keys
 from reactor.errors import Scope
-from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.ids import MAX_TS, CaptureId, ChangefeedId, Ts
 from reactor.records.attempts import Attempt, Suspects
 from reactor.records.base import Record
 from reactor.records.capture import CaptureInfo
@@ -22,6 +22,7 @@ from reactor.records.held import HeldTable, HoldOrigin
 from reactor.records.last_diff import LastDiff
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import RepartitionUnderWay, TablePartitioning
+from reactor.records.subscription import Subscription, needed_ts
 from reactor.records.sync_point import SyncPoint
 from reactor.records.task_position import TaskPosition
 from reactor.records.upstream import UpstreamInfo
@@ -114,6 +115,20 @@ def test_what_is_under_way_and_what_is_suspected_belong_to_their_changefeed(stat
     assert state.changefeeds[FEED].attempts == {}
     state.update(str(suspects_key), None, mod_revision=3)
     state.update(str(last_key), None, mod_revision=4)
+    assert state.changefeeds == {}
+
+
+def test_a_subscription_keeps_its_changefeed_and_the_log_until_it_expires(state: ClusterState) -> None:
+    reader = Subscription(
+        name="reader", table_id=7, table="public.t", ts=Ts(9), session="s", expires_seconds=60.0, expires_at=100.0
+    )
+    key = keys.SubscriptionKey("c", "default", FEED, "reader")
+    put(state, key, reader)
+    assert keys.parse(str(key)) == key
+    found = state.changefeeds[FEED].subscriptions
+    assert found == {"reader": reader}
+    assert (needed_ts(found.values(), 99.0), needed_ts(found.values(), 100.0)) == (9, MAX_TS)
+    state.update(str(key), None, mod_revision=2)
     assert state.changefeeds == {}
 
 

@@ -1,0 +1,137 @@
+"""Readers of changes in a real cluster: what they are given is what a changelog table has, over kills and restarts."""
+
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from capture.api.connection import Connection
+from capture.python.local import LocalChangefeed
+from reactor.records.changefeed import SinkMode
+from tests.acceptance.bed import Bed
+from tests.acceptance.checks import CHANGELOG, changelog
+from tests.patience import patient
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(400)]
+
+#: a query of a user's own session: all that has arrived, once
+QUERY = """
+import sys
+from pyspark.sql import SparkSession
+import capture
+server, token, directory = sys.argv[1:]
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark.dataSource.register(capture.SparkSource)
+changes = spark.readStream.format("weir").options(
+    server=server, token=token, changefeed="changelog", table="public.account", name="query", startingTs="earliest"
+).load()
+sink = changes.writeStream.format("parquet").option("checkpointLocation", f"{directory}/checkpoint")
+sink.option("path", f"{directory}/rows").trigger(availableNow=True).start().awaitTermination()
+"""
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    with Bed(tmp_path_factory.mktemp("bed"), captures=2) as bed:
+        bed.create_feed(CHANGELOG, SinkMode.CHANGELOG, config={"log_retention_seconds": 0})
+        yield bed
+
+
+def feed_of(bed: Bed, number: int = 0) -> LocalChangefeed:
+    process = bed.processes[number]
+    return LocalChangefeed(Connection(f"http://{process.address}", token=bed.token_of(process)), CHANGELOG)
+
+
+def counted(rows: pa.Table, *, after_ts: int = 0) -> Counter[tuple[Any, ...]]:
+    names = ("_commit_version", "_commit_seq", "_change_type", "id", "balance")
+    found = zip(*(rows.column(name).to_pylist() for name in names), strict=True)
+    return Counter(row for row in found if row[0] > after_ts)
+
+
+class Reader(threading.Thread):
+    """Follows a table by a name of its own until it has reached a Ts."""
+
+    def __init__(self, feed: LocalChangefeed) -> None:
+        super().__init__(daemon=True)
+        self.found: list[pa.Table] = []
+        self.reached = 0
+        self._changes = feed.changes("public.account", name="follower", from_ts="earliest")
+        self.start()
+
+    def run(self) -> None:
+        for rows in self._changes:
+            self.found.append(rows)
+            self.reached = max(self.reached, rows.column("_commit_version")[-1].as_py())
+
+
+def start_ts(bed: Bed) -> int:
+    return min(int(row[0]) for row in counted(changelog(bed, "account")))
+
+
+def test_readers_get_each_change_once_over_a_kill_of_the_owner(bed: Bed) -> None:
+    reader = Reader(feed_of(bed))
+    begin = start_ts(bed)
+    with bed.load():
+        bed.wait_for("the reader follows", lambda: reader.reached > begin)
+        owner = bed.owner()
+        bed.kill(owner)
+        bed.wait_for("another is owner", lambda: bed.owner() is not owner)
+        bed.start(owner)
+        reached = bed.last_ts()
+        bed.wait_for("the reader follows again", lambda: reader.reached > reached)
+    bed.execute("UPDATE account SET balance = 7 WHERE id = 1")
+    ts = bed.last_ts()
+    bed.wait_for("the sink has all", lambda: bed.covers(CHANGELOG, ts))
+    expected = counted(changelog(bed, "account"), after_ts=begin)
+    last = max(row[0] for row in expected)
+    bed.wait_for("the reader has all", lambda: reader.reached >= last)
+    assert counted(pa.concat_tables(reader.found)) == expected
+
+
+def test_the_log_is_kept_for_a_reader_until_it_is_closed(bed: Bed) -> None:
+    feed = feed_of(bed, 1)
+    kept = {view.name: view.ts for view in feed.subscriptions()}
+    assert kept["follower"] > 0
+    log = bed.directory / "log" / CHANGELOG / "main"
+    first = min(log.glob("*.arrow"))
+    taken = next(iter(feed.changes("public.account", name="other", from_ts="earliest", follow=False)))
+    assert taken.num_rows
+    feed.close_subscription("follower")
+    feed.close_subscription("other")
+    assert feed.subscriptions() == []
+
+    def is_removed() -> bool:
+        bed.execute("UPDATE account SET balance = balance + 1 WHERE id = 1")
+        return not first.exists()
+
+    bed.wait_for("the log is shortened", is_removed, timeout_s=60.0)
+
+
+def run_query(bed: Bed, directory: Path) -> Counter[tuple[Any, ...]]:
+    process = bed.processes[0]
+    command = [sys.executable, "-c", QUERY, f"http://{process.address}", bed.token_of(process), str(directory)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=patient(60), check=False)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return counted(pq.read_table(directory / "rows"))
+
+
+def test_a_spark_query_continues_from_its_checkpoint(bed: Bed, tmp_path: Path) -> None:
+    bed.execute("UPDATE account SET balance = 11 WHERE id = 2")
+    ts = bed.last_ts()
+    bed.wait_for("it is in the sink", lambda: bed.covers(CHANGELOG, ts))
+    first = run_query(bed, tmp_path)
+    begin = min(row[0] for row in first)
+    bed.execute("UPDATE account SET balance = 12 WHERE id = 2")
+    bed.execute("DELETE FROM account WHERE id = 2")
+    ts = bed.last_ts()
+    bed.wait_for("it is in the sink", lambda: bed.covers(CHANGELOG, ts))
+    expected = counted(changelog(bed, "account"), after_ts=begin - 1)
+    assert run_query(bed, tmp_path) == expected
+    assert max(expected.values()) == 1

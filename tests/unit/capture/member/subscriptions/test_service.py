@@ -1,0 +1,215 @@
+"""Subscriptions: where a reader begins and continues, when it is refused, and which files it is given."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agent.rows.batches import SegmentRef
+from agent.rows.schema import TableSchema
+from capture.api.subscriptions import AdvanceAsked, Begin, LogAsked, SubscriptionAsked
+from capture.errors import (
+    ChangefeedNotFoundError,
+    PositionGoneError,
+    SubscriptionNotFoundError,
+    TableNotFoundError,
+)
+from capture.member.services import LogRead
+from capture.member.subscriptions.service import SubscriptionService
+from reactor import keys
+from reactor.errors import FormatError, NotOwnerError
+from reactor.ids import ChangefeedId, Ts
+from reactor.records.changefeed import (
+    ChangefeedInfo,
+    DdlRecord,
+    SchemaChangeKind,
+    SealedUri,
+    TableChange,
+    TableRecord,
+    Unit,
+    UnitRecord,
+    UnitStage,
+)
+from reactor.records.log_head import LogHead
+from reactor.records.subscription import Subscription
+from reactor.state import ClusterState
+from reactor.store.memory import MemoryClient, MemoryEtcd
+from reactor.store.port import Delete, Put
+
+FEED = ChangefeedId("feed")
+URI = SealedUri(masked="x", sealed="x")
+TABLE = TableRecord(table_id=7, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
+OTHER = TableRecord(table_id=8, schema_name="public", name="u", key=("id",), start_ts=Ts(100))
+HEAD = LogHead(first_seq=1, last_seq=3, complete_seq=3, resolved_ts=Ts(400), removed_ts=Ts(50))
+SEGMENTS = tuple(
+    SegmentRef(f"/log/{seq}", seq, 1, Ts(100 * seq + 1), Ts(100 * seq + 90), Ts(100 * seq + 100), 10, tables)
+    for seq, tables in ((1, frozenset({7, 8})), (2, frozenset({7})), (3, frozenset({8})))
+)
+
+
+class Bed:
+    """The owner's capture with one changefeed of two tables; every write is seen at once."""
+
+    def __init__(self) -> None:
+        self.etcd, self.state = MemoryEtcd(), ClusterState("c")
+        self.state.format = 7
+        self.candidacy = SimpleNamespace(is_owner=True)
+        self.client = SimpleNamespace(get=MemoryClient(self.etcd).get, txn=self.txn)
+        self.reads: list[LogRead] = []
+        capture: Any = SimpleNamespace(membership=self, data_plane=self)
+        self.service = SubscriptionService(capture)
+        self.put(keys.InfoKey("c", "default", FEED), ChangefeedInfo(id=FEED, source=URI, sink=URI).encode())
+        self.unit()
+        self.put(keys.LogKey("c", "default", FEED, "main"), HEAD.encode())
+
+    def unit(self, *tables: TableRecord, lost_ts: int = 0) -> None:
+        unit = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=tables or (TABLE, OTHER), lost_ts=Ts(lost_ts))
+        self.put(keys.UnitKey("c", "default", FEED, "main"), unit.encode())
+
+    def put(self, key: keys.Key, value: bytes) -> None:
+        item = self.etcd.txn([], [Put(str(key), value)]).revision
+        self.state.update(str(key), value, mod_revision=item, create_revision=self._created(str(key)))
+
+    def _created(self, key: str) -> int:
+        found = self.etcd.get(key)
+        assert found is not None
+        return found.create_revision
+
+    async def txn(self, compares: Any, operations: Any) -> Any:
+        done = await MemoryClient(self.etcd).txn(compares, operations)
+        for operation in operations if done.succeeded else ():
+            match operation:
+                case Put(key=key, value=value):
+                    self.state.update(key, value, mod_revision=done.revision, create_revision=self._created(key))
+                case Delete(key=key):
+                    self.state.update(key, None, mod_revision=done.revision)
+        return done
+
+    async def read_log(self, info: ChangefeedInfo, source: str, read: LogRead) -> tuple[SegmentRef, ...]:
+        self.reads.append(read)
+        return tuple(item for item in SEGMENTS if item.last_ts > read.from_ts and item.first_ts <= read.to_ts)
+
+    async def table_schema(self, info: ChangefeedInfo, table_id: int) -> TableSchema:
+        return TableSchema(table_id, "public", "t", ())
+
+    async def open(self, **fields: Any) -> Any:
+        return await self.service.open(FEED, SubscriptionAsked(**({"name": "r", "table": "public.t"} | fields)))
+
+
+@pytest.fixture
+async def bed() -> Bed:
+    return Bed()
+
+
+@pytest.mark.parametrize(
+    ("begin", "ts"), [(Begin.LATEST, 400), (Begin.EARLIEST, 100), (250, 250), (100, 100), (400, 400)]
+)
+async def test_a_new_reader_begins_where_it_wishes(bed: Bed, begin: Begin | int, ts: int) -> None:
+    assert (await bed.open(begin=begin)).ts == ts
+
+
+@pytest.mark.parametrize("begin", [99, 401, 0])
+async def test_a_reader_never_begins_where_changes_are_missing(bed: Bed, begin: int) -> None:
+    with pytest.raises(PositionGoneError):
+        await bed.open(begin=begin)
+    assert await bed.service.list(FEED) == []
+
+
+async def test_a_reader_continues_behind_what_it_has_reported(bed: Bed) -> None:
+    first = await bed.open(begin=Begin.EARLIEST)
+    await bed.service.advance(FEED, "r", AdvanceAsked(session=first.session, ts=300))
+    assert (await bed.open(begin=Begin.EARLIEST)).ts == 300
+    assert (await bed.open(at_ts=200)).ts == 200, "its own checkpoint wins"
+
+
+async def test_a_position_never_goes_back_by_reporting(bed: Bed) -> None:
+    first = await bed.open(begin=300)
+    assert (await bed.service.advance(FEED, "r", AdvanceAsked(session=first.session, ts=200))).ts == 300
+
+
+async def test_the_reader_that_opened_last_is_the_only_one(bed: Bed) -> None:
+    first, second = await bed.open(begin=200), await bed.open(begin=200)
+    with pytest.raises(SubscriptionNotFoundError, match="opened by another reader"):
+        await bed.service.read(FEED, "r", LogAsked(session=first.session, after_ts=200))
+    with pytest.raises(SubscriptionNotFoundError, match="opened by another reader"):
+        await bed.service.advance(FEED, "r", AdvanceAsked(session=first.session, ts=300))
+    assert (await bed.service.read(FEED, "r", LogAsked(session=second.session, after_ts=200))).to_ts == 400
+
+
+async def test_a_reader_gets_the_files_of_its_table(bed: Bed) -> None:
+    opened = await bed.open(begin=Begin.EARLIEST)
+    part = await bed.service.read(FEED, "r", LogAsked(session=opened.session, after_ts=100))
+    assert ([item.seq for item in part.segments], part.from_ts, part.to_ts) == ([1, 2], 100, 400)
+    part = await bed.service.read(FEED, "r", LogAsked(session=opened.session, after_ts=100, max_bytes=5))
+    assert ([item.seq for item in part.segments], part.to_ts, part.newest_ts) == ([1], 200, 400)
+    part = await bed.service.read(FEED, "r", LogAsked(session=opened.session, after_ts=100, to_ts=150))
+    assert ([item.seq for item in part.segments], part.to_ts) == ([1], 150)
+    part = await bed.service.read(FEED, "r", LogAsked(session=opened.session, after_ts=400))
+    assert (part.segments, part.to_ts) == ((), 400)
+
+
+async def test_a_reader_behind_the_log_is_refused(bed: Bed) -> None:
+    opened = await bed.open(begin=200)
+    asked = LogAsked(session=opened.session, after_ts=200)
+    bed.put(keys.LogKey("c", "default", FEED, "main"), HEAD.with_(removed_ts=Ts(300)).encode())
+    with pytest.raises(PositionGoneError, match="it begins at 300"):
+        await bed.service.read(FEED, "r", asked)
+    bed.put(keys.LogKey("c", "default", FEED, "main"), HEAD.encode())
+    bed.unit(TABLE.with_(start_ts=Ts(350)), OTHER)
+    with pytest.raises(PositionGoneError, match="it begins at 350"):
+        await bed.service.read(FEED, "r", asked)
+    bed.unit(TABLE, OTHER, lost_ts=390)
+    with pytest.raises(PositionGoneError, match="it begins at 390"):
+        await bed.service.read(FEED, "r", asked)
+
+
+async def test_a_reader_stops_where_the_source_cannot_follow_the_table(bed: Bed) -> None:
+    opened = await bed.open(begin=200)
+    hold = TableChange(kind=SchemaChangeKind.HOLD, table_id=7, table=TABLE, reason="the log does not say; resync it")
+    bed.put(keys.DdlKey("c", "default", FEED, 301), DdlRecord(ts=Ts(301), changes=(hold,)).encode())
+    part = await bed.service.read(FEED, "r", LogAsked(session=opened.session, after_ts=200))
+    assert part.to_ts == 300
+    with pytest.raises(PositionGoneError, match="the log does not say; resync it"):
+        await bed.service.read(FEED, "r", LogAsked(session=opened.session, after_ts=300))
+
+
+async def test_what_is_not_there_is_named(bed: Bed) -> None:
+    with pytest.raises(TableNotFoundError, match=r"no table public.x; it has public.t, public.u"):
+        await bed.open(table="public.x")
+    with pytest.raises(ChangefeedNotFoundError):
+        await bed.service.open("other", SubscriptionAsked(name="r", table="public.t"))
+    await bed.open()
+    with pytest.raises(PositionGoneError, match=r"is of public.t, not of public.u"):
+        await bed.open(table="public.u")
+
+
+async def test_a_cluster_with_older_captures_has_no_subscriptions(bed: Bed) -> None:
+    bed.state.format = 6
+    with pytest.raises(FormatError, match="a subscription needs format 7"):
+        await bed.open()
+
+
+async def test_only_the_owner_answers(bed: Bed) -> None:
+    bed.candidacy.is_owner = False
+    with pytest.raises(NotOwnerError):
+        await bed.open()
+
+
+async def test_a_closed_subscription_holds_nothing(bed: Bed) -> None:
+    opened = await bed.open()
+    await bed.service.close(FEED, "r")
+    assert await bed.service.list(FEED) == []
+    await bed.service.close(FEED, "r")
+    with pytest.raises(SubscriptionNotFoundError):
+        await bed.service.read(FEED, "r", LogAsked(session=opened.session, after_ts=400))
+
+
+async def test_requests_renew_a_position_in_time(bed: Bed) -> None:
+    opened = await bed.open(expires_seconds=60.0)
+    key = keys.SubscriptionKey("c", "default", FEED, "r")
+    stored = bed.state.changefeeds[FEED].subscriptions["r"]
+    worn = stored.with_(expires_at=stored.expires_at - 30.0)
+    bed.put(key, worn.encode())
+    await bed.service.read(FEED, "r", LogAsked(session=opened.session, after_ts=400))
+    found = Subscription.decode(bed.state.raw[str(key)].value, key=str(key))
+    assert found.expires_at > worn.expires_at
