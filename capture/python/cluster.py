@@ -5,7 +5,6 @@ cancelled call stops waiting; what it asked for may still be executed.
 """
 
 import builtins
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from functools import partial, wraps
 from types import TracebackType
@@ -47,14 +46,14 @@ async def _in_thread(call: Callable[[], T]) -> T:
     return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=CapacityLimiter(1))
 
 
-def _close(found: Iterator[pa.Table]) -> None:
+async def _close(found: Iterator[pa.Table]) -> None:
     """Close a generator; a cancelled call may still be running in its thread."""
     while True:
         try:
-            found.close()  # type: ignore[attr-defined]
+            await _in_thread(found.close)  # type: ignore[attr-defined]
             return
         except ValueError:  # it is executing
-            time.sleep(_POLL_S)
+            await anyio.sleep(_POLL_S)
 
 
 def _awaited(method: Callable[Concatenate[L, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
@@ -119,7 +118,7 @@ class Changefeed:
                 yield rows
         finally:
             with anyio.CancelScope(shield=True):
-                await _in_thread(partial(_close, found))
+                await _close(found)
 
     async def table(self, name: str, *, storage_options: Mapping[str, str] | None = None) -> Table:
         """As ``LocalChangefeed.table``; the table's own methods block while they read."""

@@ -33,6 +33,7 @@ MAY_SLEEP = {
     "capture/embedded/postgres.py",
     "agent/sources/mysql/binlog/stream.py",
     "agent/sources/postgres/stream/stream.py",
+    "capture/python/changes.py",
     "capture/python/local.py",
 }
 #: a capture's task outlives the call that starts it

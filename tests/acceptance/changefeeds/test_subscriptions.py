@@ -1,5 +1,6 @@
 """Readers of changes in a real cluster: what they are given is what a changelog table has, over kills and restarts."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -13,7 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from capture.api.connection import Connection
+from capture.api.subscriptions import SubscriptionAsked
+from capture.errors import SubscriptionNotFoundError
 from capture.python.local import LocalChangefeed
+from reactor.errors import WeirError
 from reactor.records.changefeed import SinkMode
 from tests.acceptance.bed import Bed
 from tests.acceptance.checks import CHANGELOG, changelog
@@ -62,13 +66,17 @@ class Reader(threading.Thread):
         super().__init__(daemon=True)
         self.found: list[pa.Table] = []
         self.reached = 0
+        self.error: WeirError | None = None
         self._changes = feed.changes("public.account", name="follower", from_ts="earliest")
         self.start()
 
     def run(self) -> None:
-        for rows in self._changes:
-            self.found.append(rows)
-            self.reached = max(self.reached, rows.column("_commit_version")[-1].as_py())
+        try:
+            for rows in self._changes:
+                self.found.append(rows)
+                self.reached = max(self.reached, rows.column("_commit_version")[-1].as_py())
+        except WeirError as error:
+            self.error = error
 
 
 def start_ts(bed: Bed) -> int:
@@ -96,42 +104,48 @@ def test_readers_get_each_change_once_over_a_kill_of_the_owner(bed: Bed) -> None
 
 
 def test_the_log_is_kept_for_a_reader_until_it_is_closed(bed: Bed) -> None:
-    feed = feed_of(bed, 1)
-    kept = {view.name: view.ts for view in feed.subscriptions()}
-    assert kept["follower"] > 0
-    log = bed.directory / "log" / CHANGELOG / "main"
-    first = min(log.glob("*.arrow"))
-    taken = next(iter(feed.changes("public.account", name="other", from_ts="earliest", follow=False)))
-    assert taken.num_rows
+    feed, log = feed_of(bed, 1), bed.directory / "log" / CHANGELOG / "main"
+    bed.ask(lambda client: client.open_subscription(CHANGELOG, SubscriptionAsked(name="idle", table="public.account")))
+    reader = Reader(feed)
+    before = {path.name for path in log.glob("*.arrow")}
+
+    def write(wanted: int) -> int:
+        """How many segments of now are there when so many later changes are in the sink, one by one."""
+        for _ in range(wanted):
+            bed.execute("UPDATE account SET balance = balance + 1 WHERE id = 1")
+            ts = bed.last_ts()
+            bed.wait_for("it is in the sink", lambda ts=ts: bed.covers(CHANGELOG, ts))  # type: ignore[misc]
+        return len({path.name for path in log.glob("*.arrow")} - before)
+
+    assert write(5) >= 5
+    held = min(set(log.glob("*.arrow")) - {log / name for name in before})
+    assert list(counted(next(feed.changes("public.account", name="idle", follow=False))))
+    feed.close_subscription("idle")
     feed.close_subscription("follower")
-    feed.close_subscription("other")
-    assert feed.subscriptions() == []
-
-    def is_removed() -> bool:
-        bed.execute("UPDATE account SET balance = balance + 1 WHERE id = 1")
-        return not first.exists()
-
-    bed.wait_for("the log is shortened", is_removed, timeout_s=60.0)
+    bed.wait_for("the reader is refused", lambda: isinstance(reader.error, SubscriptionNotFoundError))
+    bed.wait_for("the log is shortened", lambda: bool(write(1)) and not held.exists(), timeout_s=60.0)
 
 
 def run_query(bed: Bed, directory: Path) -> Counter[tuple[Any, ...]]:
     process = bed.processes[0]
     command = [sys.executable, "-c", QUERY, f"http://{process.address}", bed.token_of(process), str(directory)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=patient(60), check=False)
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=patient(60), check=False, env=environment)
     assert ended.returncode == 0, ended.stderr[-3000:]
     return counted(pq.read_table(directory / "rows"))
 
 
 def test_a_spark_query_continues_from_its_checkpoint(bed: Bed, tmp_path: Path) -> None:
+    asked = SubscriptionAsked(name="query", table="public.account")
+    begin = bed.ask(lambda client: client.open_subscription(CHANGELOG, asked)).ts
     bed.execute("UPDATE account SET balance = 11 WHERE id = 2")
     ts = bed.last_ts()
     bed.wait_for("it is in the sink", lambda: bed.covers(CHANGELOG, ts))
-    first = run_query(bed, tmp_path)
-    begin = min(row[0] for row in first)
+    assert [row[2] for row in run_query(bed, tmp_path)] == ["update_postimage"]
     bed.execute("UPDATE account SET balance = 12 WHERE id = 2")
     bed.execute("DELETE FROM account WHERE id = 2")
     ts = bed.last_ts()
     bed.wait_for("it is in the sink", lambda: bed.covers(CHANGELOG, ts))
-    expected = counted(changelog(bed, "account"), after_ts=begin - 1)
+    expected = counted(changelog(bed, "account"), after_ts=begin)
     assert run_query(bed, tmp_path) == expected
     assert max(expected.values()) == 1

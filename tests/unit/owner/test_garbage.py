@@ -75,6 +75,15 @@ def examples(cluster: SmallCluster) -> dict[str, Any]:
         str(PLACES[10]): {"tables": [1, 2], "ts": 120, "capture": "b"},
         str(PLACES[11]): {"capture": "b", "process": "x", "epoch": 1, "ts": 120, "ended": ["a"]},
         str(PLACES[12]): {"time": 1.0, "ts": 120, "compared": 2, "differ": 1, "differing": ["public.t1"]},
+        str(PLACES[13]): {
+            "name": "reader",
+            "table_id": 1,
+            "table": "public.t1",
+            "ts": 120,
+            "session": "x",
+            "expires_seconds": 60.0,
+            "expires_at": 100.0,
+        },
         str(SHARED[2]): {"source": "main", "kind": "postgresql", "system_id": "1"},
         str(SHARED[1]): {"number": 1},
     }
