@@ -164,7 +164,8 @@ def _check_images(settings: _Settings) -> None:
             )
         _log.warning(
             "updates do not say the values of all columns: changes show the others as unchanged, and snapshots need "
-            "exact moments; SET GLOBAL binlog_row_image = 'FULL' mends it",
+            "exact moments; an insert that takes a column's default holds its table; "
+            "SET GLOBAL binlog_row_image = 'FULL' mends both",
             binlog_row_image=image,
         )
     if (metadata := settings.get("binlog_row_metadata", "MINIMAL")) != "FULL":
