@@ -23,6 +23,7 @@ from capture.cli.kernels import kernels_app
 from capture.cli.members import capture_app, owner_app
 from capture.cli.options import DEFAULT_SERVER, WHERE_HELP, Id, Json, Rate, Server, add_credentials, client_of
 from capture.cli.secrets import secret_app
+from capture.cli.subscriptions import subscription_app
 from capture.cli.tables import progress, table_app
 from capture.terminal import console
 from reactor.views import HeldView
@@ -38,6 +39,7 @@ app = typer.Typer(
 log_app = typer.Typer(no_args_is_help=True, help="Look into the change log.")
 app.add_typer(changefeed_app, name="changefeed")
 app.add_typer(table_app, name="table")
+app.add_typer(subscription_app, name="subscription")
 app.add_typer(capture_app, name="capture")
 app.add_typer(owner_app, name="owner")
 app.add_typer(token_app, name="token")

@@ -15,6 +15,7 @@ import pytest
 
 from capture.api.connection import Connection
 from capture.api.subscriptions import SubscriptionAsked
+from capture.cli.main import main
 from capture.errors import SubscriptionNotFoundError
 from capture.python.local import LocalChangefeed
 from reactor.errors import WeirError
@@ -103,7 +104,7 @@ def test_readers_get_each_change_once_over_a_kill_of_the_owner(bed: Bed) -> None
     assert counted(pa.concat_tables(reader.found)) == expected
 
 
-def test_the_log_is_kept_for_a_reader_until_it_is_closed(bed: Bed) -> None:
+def test_the_log_is_kept_for_a_reader_until_it_is_closed(bed: Bed, capsys: pytest.CaptureFixture[str]) -> None:
     feed, log = feed_of(bed, 1), bed.directory / "log" / CHANGELOG / "main"
     bed.ask(lambda client: client.open_subscription(CHANGELOG, SubscriptionAsked(name="idle", table="public.account")))
     reader = Reader(feed)
@@ -120,7 +121,12 @@ def test_the_log_is_kept_for_a_reader_until_it_is_closed(bed: Bed) -> None:
     assert write(5) >= 5
     held = min(set(log.glob("*.arrow")) - {log / name for name in before})
     assert list(counted(next(feed.changes("public.account", name="idle", follow=False))))
-    feed.close_subscription("idle")
+    server = ["-c", CHANGELOG, "--server", f"http://{bed.processes[1].address}"]
+    assert main(["subscription", "list", *server]) == 0
+    assert {"idle", "follower", "public.account"} <= set(capsys.readouterr().out.split())
+    assert main(["subscription", "close", *server, "--name", "idle"]) == 0
+    assert main(["subscription", "close", *server, "--name", "idle"]) == 1
+    assert "has no subscription idle; it has follower" in " ".join(capsys.readouterr().err.split())
     feed.close_subscription("follower")
     bed.wait_for("the reader is refused", lambda: isinstance(reader.error, SubscriptionNotFoundError))
     bed.wait_for("the log is shortened", lambda: bool(write(1)) and not held.exists(), timeout_s=60.0)
