@@ -53,7 +53,7 @@ class OpenedSubscription(View):
 
 class LogAsked(BaseModel):
     """The changes behind ``after_ts``, up to ``to_ts`` (None: the newest), in segments of about ``max_bytes`` at most.
-    ``wait_seconds``: how long to wait for one."""
+    ``wait_seconds``: how long to wait for a change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -131,29 +131,27 @@ class SubscriptionService:
         return [_view(found[name]) for name in sorted(found)]
 
     async def read(self, changefeed_id: str, name: str, asked: LogAsked) -> LogPart:
-        """Return what can be read, and wait for something as long as the reader wishes.
+        """Return what can be read, and wait for a change of the table as long as the reader wishes.
 
         :raises SubscriptionNotFoundError: there is none, or another reader has opened it since.
         :raises PositionGoneError: changes behind ``after_ts`` are missing.
         """
-        deadline = anyio.current_time() + asked.wait_seconds
+        deadline, after, seen_ts = anyio.current_time() + asked.wait_seconds, Ts(asked.after_ts), Ts(0)
+        found: Sequence[SegmentRef] = ()
         while True:
             stored = self._opened(changefeed_id, name, asked.session)
             log = _log_of(self._feed(changefeed_id), stored.table, stored.table_id)
-            log.check(asked.after_ts)
-            if log.stopped and asked.after_ts >= log.end_ts:
+            log.check(after)
+            if log.stopped and after >= log.end_ts:
                 raise PositionGoneError(log.stopped)
-            if log.end_ts > asked.after_ts or anyio.current_time() >= deadline:
+            to_ts = max(after, log.end_ts if asked.to_ts is None else min(log.end_ts, Ts(asked.to_ts)))
+            if to_ts > max(after, seen_ts):
+                found, seen_ts = await self._segments(log, after, to_ts), to_ts
+            if found or to_ts == asked.to_ts or log.stopped or anyio.current_time() >= deadline:
                 break
             await anyio.sleep(_POLL_S)
         await self._renew(changefeed_id, stored)
-        wanted = log.end_ts if asked.to_ts is None else min(log.end_ts, Ts(asked.to_ts))
-        after, to_ts = Ts(asked.after_ts), max(wanted, Ts(asked.after_ts))
-        found: Sequence[SegmentRef] = ()
-        if to_ts > after:
-            segments = await self._capture.data_plane.read_log(log.info, SOURCE, LogRead(log.head, after, to_ts))
-            found = [item for item in segments if log.table.table_id in item.tables]
-            found, to_ts = _limited(found, after, to_ts, asked.max_bytes)
+        found, to_ts = _limited(found, after, to_ts, asked.max_bytes)
         return LogPart(
             table=log.table,
             filter=log.info.config.filter,
@@ -162,6 +160,11 @@ class SubscriptionService:
             newest_ts=log.end_ts,
             segments=tuple(SegmentView.model_validate(item, from_attributes=True) for item in found),
         )
+
+    async def _segments(self, log: _Log, after: Ts, to_ts: Ts) -> Sequence[SegmentRef]:
+        """Return the segments with changes of the table in ``(after, to_ts]``."""
+        segments = await self._capture.data_plane.read_log(log.info, SOURCE, LogRead(log.head, after, to_ts))
+        return [item for item in segments if log.table.table_id in item.tables]
 
     async def advance(self, changefeed_id: str, name: str, asked: AdvanceAsked) -> SubscriptionView:
         """:raises SubscriptionNotFoundError: there is none, or another reader has opened it since."""

@@ -3,11 +3,12 @@
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 
 from agent.rows.batches import SegmentRef
 from agent.rows.schema import TableSchema
-from capture.api.subscriptions import AdvanceAsked, Begin, LogAsked, SubscriptionAsked
+from capture.api.subscriptions import AdvanceAsked, Begin, LogAsked, LogPart, SubscriptionAsked
 from capture.errors import (
     ChangefeedNotFoundError,
     PositionGoneError,
@@ -55,7 +56,8 @@ class Bed:
         self.state.format = 7
         self.candidacy = SimpleNamespace(is_owner=True)
         self.client = SimpleNamespace(get=MemoryClient(self.etcd).get, txn=self.txn)
-        self.reads: list[LogRead] = []
+        self.has_read = anyio.Event()
+        self.segments = SEGMENTS
         capture: Any = SimpleNamespace(membership=self, data_plane=self)
         self.service = SubscriptionService(capture)
         self.put(keys.InfoKey("c", "default", FEED), ChangefeedInfo(id=FEED, source=URI, sink=URI).encode())
@@ -86,8 +88,8 @@ class Bed:
         return done
 
     async def read_log(self, info: ChangefeedInfo, source: str, read: LogRead) -> tuple[SegmentRef, ...]:
-        self.reads.append(read)
-        return tuple(item for item in SEGMENTS if item.last_ts > read.from_ts and item.first_ts <= read.to_ts)
+        self.has_read.set()
+        return tuple(item for item in self.segments if item.last_ts > read.from_ts and item.first_ts <= read.to_ts)
 
     async def table_schema(self, info: ChangefeedInfo, table_id: int) -> TableSchema:
         return TableSchema(table_id, "public", "t", ())
@@ -146,6 +148,26 @@ async def test_a_reader_gets_the_files_of_its_table(bed: Bed) -> None:
     assert ([item.seq for item in part.segments], part.to_ts) == ([1], 150)
     part = await bed.service.read(FEED, "r", LogAsked(session=opened.session, after_ts=400))
     assert (part.segments, part.to_ts) == ((), 400)
+
+
+async def test_a_reader_waits_for_a_change_of_its_table(bed: Bed) -> None:
+    opened = await bed.open(begin=300)
+    asked = LogAsked(session=opened.session, after_ts=300, wait_seconds=20.0)
+    parts: list[LogPart] = []
+
+    async def read() -> None:
+        parts.append(await bed.service.read(FEED, "r", asked))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        await bed.has_read.wait()
+        assert parts == [], "the log has moved on, without a change of the table"
+        bed.segments += (SegmentRef("/log/4", 4, 1, Ts(450), Ts(460), Ts(500), 10, frozenset({7})),)
+        bed.put(keys.LogKey("c", "default", FEED, "main"), HEAD.with_(resolved_ts=Ts(500)).encode())
+    assert ([item.seq for item in parts[0].segments], parts[0].to_ts) == ([4], 500)
+    short = LogAsked(session=opened.session, after_ts=470, wait_seconds=0.05)
+    part = await bed.service.read(FEED, "r", short)
+    assert (part.segments, part.to_ts) == ((), 500)
 
 
 async def test_a_reader_behind_the_log_is_refused(bed: Bed) -> None:
