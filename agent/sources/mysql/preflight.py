@@ -165,7 +165,7 @@ def _check_images(settings: _Settings) -> None:
         _log.warning(
             "updates do not say the values of all columns: changes show the others as unchanged, and snapshots need "
             "exact moments; an insert that takes a column's default holds its table; "
-            "SET GLOBAL binlog_row_image = 'FULL' mends both",
+            "SET GLOBAL binlog_row_image = 'FULL' mends it",
             binlog_row_image=image,
         )
     if (metadata := settings.get("binlog_row_metadata", "MINIMAL")) != "FULL":
