@@ -35,7 +35,7 @@ _log = structlog.get_logger()
 #: the command by which a rewrite wrote the rows: the first of its transaction; a locked row does not show it
 _COMMAND_SQL: Final = "SELECT min(cmin::text::int8) FROM {rows} WHERE xmin::text = '{xmin}' AND xmax::text = '0'"
 _XMINS_SQL: Final = (
-    "SELECT attname, xmin::text FROM pg_catalog.pg_attribute "
+    "SELECT attnum::int4, attname, xmin::text FROM pg_catalog.pg_attribute "
     "WHERE attrelid = {table} AND attnum > 0 AND NOT attisdropped"
 )
 _NAME_SQL: Final = (
@@ -65,8 +65,9 @@ _CONSTANT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What rows from before a column may hold in it: ``value``, if its default is one for all rows."""
+    """What rows from before the column of this number may hold in it: ``value``, if its default is one for all rows."""
 
+    number: int
     value: str | None
     is_required: bool
 
@@ -108,16 +109,21 @@ class CatalogTable:
         return Numbers(by_name, tuple(there), tuple(gone))
 
     def at(self, declared: TableSchema) -> "CatalogTable":
-        """Return it with the names of ``declared``, whose columns have their numbers, and without what it says of
-        columns that have another type by now."""
+        """Return it with the names of ``declared``, whose columns have their numbers. Of columns that have another type
+        by now it says nothing but that rows may hold something in them."""
         names = {number: name for name, number in self.places.items()}
         found = {names[column.place]: column for column in declared.columns if column.place in names}
         renamed = {name: column.name for name, column in found.items() if self.types.get(name) == column.type_id}
+        retyped = {
+            column.name: Guess(column.place, None, is_required=False)
+            for name, column in found.items()
+            if name not in renamed
+        }
         return replace(
             self,
             places={renamed[name]: place for name, place in self.places.items() if name in renamed},
             fills={renamed[name]: value for name, value in self.fills.items() if name in renamed},
-            guesses={renamed[name]: guess for name, guess in self.guesses.items() if name in renamed},
+            guesses={renamed[name]: guess for name, guess in self.guesses.items() if name in renamed} | retyped,
             key=tuple(found[name].name if name in found else name for name in self.key),
         )
 
@@ -136,8 +142,9 @@ def look_up(connection: Connection, table_id: int, terms: AllTerms = ALL_COLUMNS
     defaults = {str(row[0]): (row[5] or row[9] or "", str(row[6])) for row in rows if str(row[0]) not in fills}
     required = {str(row[0]) for row in rows if "t" in (row[4], row[8])}
     constants = _constants(connection, defaults)
+    places = {str(row[0]): int(row[1] or 0) for row in rows}
     guesses = {
-        column: Guess(constants.get(column), column in required)
+        column: Guess(places[column], constants.get(column), column in required)
         for column, (default, _) in defaults.items()
         if default or column in required
     }
@@ -145,7 +152,7 @@ def look_up(connection: Connection, table_id: int, terms: AllTerms = ALL_COLUMNS
         is_there=True,
         schema_name=str(schema_name),
         name=str(name),
-        places={str(row[0]): int(row[1] or 0) for row in rows},
+        places=places,
         fills=fills,
         guesses=guesses,
         key=key_of(connection, table_id),
@@ -162,8 +169,8 @@ def verified(connection: Connection, table_id: int, guesses: Mapping[str, Guess]
     """Return the values of these columns in older rows, which the stream sent without them (a column that is not named
     is NULL), and the columns whose values are unknown.
 
-    Rows that are as old as a column, or not newer than its last change, are queried. If that takes too long, only the
-    default of a NOT NULL column is trusted.
+    Rows that are as old as a column, or not newer than its last change, are queried, by the name that the column has by
+    now. If that takes too long, only the default of a NOT NULL column is trusted.
     """
     trusted = {name: guess.value for name, guess in guesses.items() if guess.value is not None and guess.is_required}
     try:
@@ -173,17 +180,18 @@ def verified(connection: Connection, table_id: int, guesses: Mapping[str, Guess]
         if not names:
             return {}, []
         rows = rows_of(connection, TableSchema(table_id, str(names[0][0]), str(names[0][1]), ()))
-        xmins = {str(name): int(xmin or 0) for name, xmin in connection.query(_XMINS_SQL.format(table=int(table_id)))}
+        found = connection.query(_XMINS_SQL.format(table=int(table_id)))
+        columns = {int(number or 0): (str(name), int(xmin or 0)) for number, name, xmin in found}
     except SourceError as error:
         _log.info("older rows could not be read", table_id=table_id, reason=str(error))
         return trusted, sorted(guesses.keys() - trusted.keys())
     fills: dict[str, str] = {}
     unknown: list[str] = []
     for name, guess in sorted(guesses.items()):
-        if name not in xmins:
-            continue
+        if guess.number not in columns:
+            continue  # dropped since: the stream says so
         try:
-            value = _verified(connection, rows, name, guess, xmins[name])
+            value = _verified(connection, rows, guess, *columns[guess.number])
         except _NotOneValue:
             unknown.append(name)
         except SourceError as error:
@@ -202,8 +210,8 @@ class _NotOneValue(Exception):
     """Rows from before a column hold different values in it."""
 
 
-def _verified(connection: Connection, rows: str, name: str, guess: Guess, xmin: int) -> str | None:
-    """Return what all older rows hold in the column.
+def _verified(connection: Connection, rows: str, guess: Guess, name: str, xmin: int) -> str | None:
+    """Return what all older rows hold in the column of this name.
 
     :raises _NotOneValue: they hold something else than NULL or the guess.
     :raises SourceError: they cannot be read in time.

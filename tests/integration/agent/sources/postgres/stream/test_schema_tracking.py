@@ -154,6 +154,34 @@ async def test_a_name_that_is_another_columns_by_now_tells_nothing_of_the_one_be
     assert (second.added, second.renames, second.fills) == (("n",), {}, {"n": "none"})
 
 
+async def test_a_new_column_that_has_another_name_by_now_keeps_its_default(rig: SyncRig) -> None:
+    """The table was rewritten, so the default is verified by the rows, under the name that the column has by now."""
+    rig.execute("INSERT INTO a VALUES (1, 'v', 'b')")
+    added, renamed = await changes_of(
+        rig,
+        "ALTER TABLE a ALTER id TYPE bigint, ADD n int DEFAULT 7; INSERT INTO a VALUES (2)",
+        "ALTER TABLE a RENAME v TO w; ALTER TABLE a RENAME n TO v; INSERT INTO a VALUES (3)",
+    )
+    assert (added.added, added.fills) == (("n",), {"n": "7"})
+    assert renamed.renames == {"w": "v", "v": "n"}
+
+
+@pytest.mark.parametrize(
+    ("first", "kind"), [("INSERT INTO a VALUES (1)", SchemaChangeKind.HOLD), ("SELECT", SchemaChangeKind.ALTER)]
+)
+async def test_a_new_column_that_has_another_type_by_now_has_unknown_values(
+    rig: SyncRig, first: str, kind: SchemaChangeKind
+) -> None:
+    found = await changes_of(
+        rig,
+        first,
+        "ALTER TABLE a ADD n int DEFAULT 7; INSERT INTO a VALUES (2, 'v', 'b', NULL); DELETE FROM a WHERE id = 2",
+        "ALTER TABLE a ALTER n TYPE text USING 'x' || n",
+        "INSERT INTO a VALUES (3)",
+    )
+    assert found[0].kind is kind
+
+
 async def test_names_that_change_places_are_known_when_one_is_gone_since(rig: SyncRig) -> None:
     swap, again = await changes_of(
         rig,
