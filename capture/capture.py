@@ -27,19 +27,16 @@ from capture.member import waiting
 from capture.member.access import ClusterAccess, OwnToken
 from capture.member.capture_actor import CaptureActor, CaptureMemory, LeaveCluster
 from capture.member.cluster_service import ClusterService
+from capture.member.joining import refuse_halted
 from capture.member.membership import Base, Membership
 from capture.member.schedules.diffs import DiffSchedule
 from capture.member.services import DataPlane, build_data_plane
 from capture.member.subscriptions.service import SubscriptionService
 from capture.messaging.tls import NodeTls, Tls
 from capture.messaging.transport import TcpTransport, Transport
-from capture.security.reach import look_up_freely
-from capture.security.secrets import resolve
+from capture.store import connect_store
 from reactor.messages import Liveness
 from reactor.restarts import RestartPolicy
-from reactor.settings import TlsFiles
-from reactor.store import sql
-from reactor.store.etcd import connect
 from reactor.store.port import EtcdClient
 
 _OWNER_TIMEOUT_S = 30.0
@@ -78,7 +75,7 @@ class Capture:
             self.cluster, token=lambda: self.own_token.value, ca_file=str(settings.tls_ca_file or "")
         )
         self._diffs = DiffSchedule(self, self.cluster)
-        self._connect = connect_etcd or _connect
+        self._connect = connect_etcd or connect_store
         self._state = CaptureMemory(ready=anyio.Event(), leaving=anyio.Event())
         self._ref: ActorRef[LeaveCluster] | None = None
 
@@ -152,6 +149,7 @@ class Capture:
     async def _work(self) -> None:
         client = await self._connect(self.settings)
         try:
+            await refuse_halted(client, self.settings.cluster_id)
             # join only when able to move rows: the first flush after a fail-over must not wait for a JVM
             await waiting.start(self.data_plane, client, self.settings)
             await self._run_actor(client)
@@ -181,14 +179,3 @@ def node_tls(settings: ServerSettings) -> NodeTls | None:
     """
     ca, certificate, key = settings.tls_ca_file, settings.tls_cert_file, settings.tls_key_file
     return NodeTls(Tls(ca, certificate, key)) if ca and certificate and key else None
-
-
-async def _connect(settings: ServerSettings) -> EtcdClient:
-    if settings.sql_store:
-        return await sql.connect(resolve(settings.sql_store))
-    tls = None
-    if settings.etcd_ca_file is not None:
-        cert, key = settings.etcd_cert_file, settings.etcd_key_file
-        tls = TlsFiles(str(settings.etcd_ca_file), str(cert) if cert else None, str(key) if key else None)
-    password = look_up_freely(settings.etcd_password)
-    return await connect(settings.etcd_urls, tls=tls, user=settings.etcd_user or None, password=password or None)

@@ -33,9 +33,9 @@ from capture.api.subscriptions import Subscriptions
 from capture.api.tls import ApiTls
 from capture.config import ServerSettings
 from capture.directory import locked
-from capture.embedded import EmbeddedEtcd
 from capture.errors import ConfigError, PortInUseError
 from capture.security.own_token import LOCK_FILE, LocalServer, announced
+from capture.store import with_etcd
 from reactor import failpoints
 
 _log = structlog.get_logger()
@@ -155,7 +155,7 @@ async def running(settings: ServerSettings, *, new_member: NewMember) -> AsyncIt
     if not settings.spark_master.startswith("sc://"):
         await to_thread.run_sync(find_java)
     with locked(settings.data_dir / LOCK_FILE, what="a capture"), _listener(settings.addr) as listener:
-        async with _with_etcd(settings) as connected:
+        async with with_etcd(settings) as connected:
             host, _ = split_address(settings.addr)
             port = listener.getsockname()[1]
             address = join_address(host, port)
@@ -239,18 +239,3 @@ def _listener(address: str) -> Iterator[socket.socket]:
 
 def _family(host: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
-@asynccontextmanager
-async def _with_etcd(settings: ServerSettings) -> AsyncIterator[ServerSettings]:
-    """Run the embedded etcd if no store is given, and yield the settings with its URL."""
-    if settings.etcd_urls or settings.sql_store:
-        yield settings
-        return
-    part = EmbeddedEtcd(settings.data_dir / "etcd")
-    try:
-        await to_thread.run_sync(part.start)
-        yield settings.model_copy(update={"etcd": (part.url,)})
-    finally:
-        with anyio.CancelScope(shield=True):
-            await to_thread.run_sync(part.stop)

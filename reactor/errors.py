@@ -15,8 +15,9 @@ owner at the moment (retryable) ├── ConflictError              a compared 
 retried by the worker) ├── IgnorePatchError           raised by a patch function to skip just that patch ├──
 PatchFailedError           a patch function raised an unexpected error (a bug in us) ├── ReactorFinishedError       a
 reactor is done; the worker commits what is pending and returns ├── ProtocolError              a peer sent what this
-version cannot read ├── CrashedTooOftenError       a component exhausted its restart budget └── FailPointError
-a test asked for it (retryable)
+version cannot read ├── CrashedTooOftenError       a component exhausted its restart budget ├── TransferError
+a cluster's state cannot be taken from, or written to, a store └── FailPointError             a test asked for it
+(retryable)
 
 Every error has a *scope*: what cannot continue because of it (``Scope``).
 """
@@ -77,6 +78,10 @@ class InvalidTransitionError(WeirError):
 
 class FormatError(WeirError):
     """The cluster's format is unknown to this capture, or some captures do not support what is requested yet."""
+
+
+class TransferError(WeirError):
+    """A cluster's state cannot be taken from a store, or written to one: it is in use, halted, or not what it was."""
 
 
 class EtcdError(WeirError):

@@ -23,6 +23,7 @@ from capture.cli.kernels import kernels_app
 from capture.cli.members import capture_app, owner_app
 from capture.cli.options import DEFAULT_SERVER, WHERE_HELP, Id, Json, Rate, Server, add_credentials, client_of
 from capture.cli.secrets import secret_app
+from capture.cli.store import store_app
 from capture.cli.subscriptions import subscription_app
 from capture.cli.tables import progress, table_app
 from capture.terminal import console
@@ -46,6 +47,7 @@ app.add_typer(token_app, name="token")
 app.command("audit")(show_audit)
 app.add_typer(certs_app, name="certs")
 app.add_typer(secret_app, name="secret")
+app.add_typer(store_app, name="store")
 app.add_typer(log_app, name="log")
 app.add_typer(kernels_app, name="kernels")
 

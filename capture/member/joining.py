@@ -12,10 +12,21 @@ from reactor.records.formats import ClusterFormat
 from reactor.store.port import Compare, EtcdClient, Put, Target
 
 
+async def refuse_halted(client: EtcdClient, cluster: str) -> None:
+    """Look before anything is started, or written to the store.
+
+    :raises FormatError: the cluster is halted.
+    :raises EtcdError: the store refused or cannot be reached.
+    """
+    key = str(FormatKey(cluster))
+    if stored := await client.get(key):
+        ClusterFormat.decode(stored.value, key=key).refuse_halted()
+
+
 async def join(client: EtcdClient, cluster: str, info: CaptureInfo, *, lease: int) -> int:
     """Store ``info`` under the lease; return the revision.
 
-    :raises FormatError: this capture does not support the cluster's format.
+    :raises FormatError: this capture does not support the cluster's format, or the cluster is halted.
     :raises ConfigError: it lacks one of the cluster's secret keys.
     :raises InvalidRecordError: the cluster's format cannot be read.
     :raises EtcdError: etcd refused or cannot be reached.
@@ -24,6 +35,7 @@ async def join(client: EtcdClient, cluster: str, info: CaptureInfo, *, lease: in
     while True:
         stored = await client.get(format_key)
         found = ClusterFormat.decode(stored.value, key=format_key) if stored else ClusterFormat()
+        found.refuse_halted()
         formats.refuse_unknown(found.number)
         mark, same_mark = await read_mark(client, cluster)
         if info.secret_keys:

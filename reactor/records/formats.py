@@ -22,9 +22,11 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from reactor.errors import FormatError
-from reactor.records.base import COUNT_MAX, NEEDS, Record
+from reactor.records.base import COUNT_MAX, NEEDS, Record, later
 
 FIRST, NEWEST = 1, 7
+#: of a cluster that no capture of any version may join
+HALTED = 1_000_000
 
 
 class Feature(IntEnum):
@@ -39,9 +41,24 @@ class Feature(IntEnum):
 
 
 class ClusterFormat(Record):
-    """The format of a cluster. Written by its owner, and by joining captures, which do not change the number."""
+    """The format of a cluster. Written by its owner, and by joining captures, which do not change the number.
+
+    While the cluster is *halted*, ``number`` is ``HALTED``, so that older captures refuse to join, too.
+    ``reactor.store.transfer`` halts clusters.
+    """
 
     number: Annotated[int, Field(ge=FIRST, le=COUNT_MAX)] = FIRST
+    #: why no capture may join, and the cure; empty: it is not halted
+    halted: str = later("")
+    #: the number that it has when it is not halted; 0: this store does not have the whole cluster
+    halted_at: int = later(0)
+    #: names the last transfer that halted or wrote it
+    transfer: str = later("")
+
+    def refuse_halted(self) -> None:
+        """:raises FormatError: no capture may join."""
+        if self.halted:
+            raise FormatError(f"the cluster is halted: {self.halted}")
 
 
 def refuse_unknown(number: int, *, newest: int = NEWEST) -> None:

@@ -100,6 +100,13 @@ class MemoryEtcd:
         self._compacted = revision
         self._history = [entry for entry in self._history if entry[0] >= revision]
 
+    def pass_revision(self, revision: int) -> None:
+        self.expire()
+        if revision > self.revision:
+            self.revision = self._compacted = revision
+            self._history.clear()
+            self._wake_watchers()
+
     def expire(self) -> None:
         """Remove the leases that have expired."""
         now = anyio.current_time()
@@ -232,6 +239,10 @@ class MemoryClient:
     async def compact(self, revision: int) -> None:
         async with self._call("compact"):
             self._server.compact(revision)
+
+    async def pass_revision(self, revision: int, *, key: str) -> None:
+        async with self._call("pass_revision"):
+            self._server.pass_revision(revision)
 
     @asynccontextmanager
     async def watch_prefix(self, prefix: str, *, start_revision: int) -> AsyncIterator[AsyncIterator[WatchBatch]]:

@@ -163,4 +163,14 @@ class EtcdClient(Protocol):
         """Discard the history before ``revision``."""
         ...
 
+    async def pass_revision(self, revision: int, *, key: str) -> None:
+        """Return when the next write will have a revision above ``revision``, which no write may have had yet.
+
+        ``key``: may be written any number of times for that; it does not exist afterwards. Watches may have to read
+        their prefix again. If this is interrupted, the store's revision is anything in between.
+
+        :raises EtcdError: the store counts by writing, and it is too far.
+        """
+        ...
+
     async def close(self) -> None: ...

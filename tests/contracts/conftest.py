@@ -1,14 +1,17 @@
-"""Every sink under test is opened by its URI, as a capture does; the example package is installed for it."""
+"""What is under test: sinks, opened by their URIs as a capture does, with the example package installed; and stores."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from agent.ports import plugin as plugins
+from capture.embedded import EmbeddedEtcd, EmbeddedPostgres
 from tests import example_package
 from tests.contracts.sink_bed import IMPLEMENTATIONS, Bed
+from tests.contracts.store_bed import Store, etcd_connect, memory_connect, sql_connect, sqlite_url
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +30,31 @@ def example_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(params=IMPLEMENTATIONS)
 def bed(request: pytest.FixtureRequest, tmp_path: Path, example_site: Path) -> Bed:
     return Bed.of(IMPLEMENTATIONS[request.param], tmp_path)
+
+
+@pytest.fixture(scope="module")
+def own_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEtcd]:
+    """Revisions are looked at here, so nobody else's lease may run out meanwhile."""
+    with EmbeddedEtcd(tmp_path_factory.mktemp("contract"), unsafe_no_fsync=True) as etcd:
+        yield etcd
+
+
+@pytest.fixture(scope="module")
+def own_database(postgres: EmbeddedPostgres) -> str:
+    """As ``own_etcd``."""
+    database = f"contract_{uuid4().hex[:8]}"  # other modules name theirs by a number
+    postgres.create_database(database)
+    return postgres.uri(database)
+
+
+@pytest.fixture(params=["memory", "etcd", "sqlite", "postgres"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    if request.param == "memory":
+        yield Store(memory_connect())
+    elif request.param == "etcd":
+        etcd: EmbeddedEtcd = request.getfixturevalue("own_etcd")
+        yield Store(etcd_connect(etcd.url))
+    elif request.param == "sqlite":
+        yield Store(sql_connect(sqlite_url(request.getfixturevalue("tmp_path"))))
+    else:
+        yield Store(sql_connect(request.getfixturevalue("own_database")))

@@ -2,102 +2,15 @@
 
 import itertools
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
-from uuid import uuid4
 
 import anyio
 import pytest
 
-from capture.embedded import EmbeddedEtcd, EmbeddedPostgres
+from capture.embedded import EmbeddedEtcd
 from reactor.errors import CompactedError, EtcdError, LeaseExpiredError, TxnTooLargeError
-from reactor.store import sql
-from reactor.store.etcd import connect
-from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Delete, EtcdClient, Event, Put, Target, WatchBatch
-
-_PREFIXES = (f"/contract/{number}/" for number in itertools.count())
-
-
-@dataclass
-class Store:
-    """A way to open clients of one server, and a prefix that no other test uses."""
-
-    connect: Callable[[], AbstractAsyncContextManager[EtcdClient]]
-    prefix: str = field(default_factory=lambda: next(_PREFIXES))
-
-    def __truediv__(self, name: str) -> str:
-        return self.prefix + name
-
-
-@pytest.fixture(scope="module")
-def own_etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEtcd]:
-    """Revisions are looked at here, so nobody else's lease may run out meanwhile."""
-    with EmbeddedEtcd(tmp_path_factory.mktemp("contract"), unsafe_no_fsync=True) as etcd:
-        yield etcd
-
-
-@pytest.fixture(scope="module")
-def own_database(postgres: EmbeddedPostgres) -> str:
-    """As ``own_etcd``."""
-    database = f"contract_{uuid4().hex[:8]}"  # other modules name theirs by a number
-    postgres.create_database(database)
-    return postgres.uri(database)
-
-
-@pytest.fixture(params=["memory", "etcd", "sqlite", "postgres"])
-def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    if request.param == "memory":
-        yield Store(_memory_connect())
-    elif request.param == "etcd":
-        etcd: EmbeddedEtcd = request.getfixturevalue("own_etcd")
-        yield Store(_etcd_connect(etcd.url))
-    elif request.param == "sqlite":
-        yield Store(_sql_connect(sqlite_url(request.getfixturevalue("tmp_path"))))
-    else:
-        yield Store(_sql_connect(request.getfixturevalue("own_database")))
-
-
-def sqlite_url(directory: Path) -> str:
-    return f"sqlite://{directory / 'store.db'}"
-
-
-def _sql_connect(url: str) -> Callable[[], AbstractAsyncContextManager[EtcdClient]]:
-    @asynccontextmanager
-    async def open_client() -> AsyncIterator[EtcdClient]:
-        client = await sql.connect(url)
-        try:
-            yield client
-        finally:
-            await client.close()
-
-    return open_client
-
-
-def _memory_connect() -> Callable[[], AbstractAsyncContextManager[EtcdClient]]:
-    servers: list[MemoryEtcd] = []
-
-    @asynccontextmanager
-    async def open_client() -> AsyncIterator[EtcdClient]:
-        if not servers:
-            servers.append(MemoryEtcd())
-        yield MemoryClient(servers[0])
-
-    return open_client
-
-
-def _etcd_connect(url: str) -> Callable[[], AbstractAsyncContextManager[EtcdClient]]:
-    @asynccontextmanager
-    async def open_client() -> AsyncIterator[EtcdClient]:
-        client = await connect([url])
-        try:
-            yield client
-        finally:
-            await client.close()
-
-    return open_client
+from tests.contracts.store_bed import Store, etcd_connect, memory_connect, sql_connect, sqlite_url
 
 
 async def collect(client: EtcdClient, prefix: str, start_revision: int, *, until: int) -> list[WatchBatch]:
@@ -356,6 +269,45 @@ async def test_compacting_twice_or_ahead_is_refused(store: Store) -> None:
             await client.compact(revision + 1000)
 
 
+async def test_revisions_can_be_passed(store: Store) -> None:
+    async with store.connect() as client:
+        before = await client.put(store / "a", b"1")
+        await client.pass_revision(before + 700, key=store / "passing")
+        after = await client.put(store / "b", b"2")
+        assert after > before + 700
+        snapshot = await client.get_prefix(store.prefix)
+        assert [(item.key, item.create_revision) for item in snapshot.items] == [
+            (store / "a", before),
+            (store / "b", after),
+        ]
+        await client.pass_revision(before, key=store / "passing")
+        assert await client.put(store / "c", b"3") == after + 1, "it was passed long ago"
+        assert flatten(await collect(client, store.prefix, after, until=2)) == [
+            (store / "b", b"2"),
+            (store / "c", b"3"),
+        ]
+
+
+@pytest.mark.parametrize("name", ["memory", "sqlite"])
+async def test_a_watch_does_not_wait_for_revisions_that_were_passed(name: str, tmp_path: Path) -> None:
+    store = Store(memory_connect() if name == "memory" else sql_connect(sqlite_url(tmp_path)))
+    async with store.connect() as client:
+        revision = await client.put(store / "a", b"1")
+        async with client.watch_prefix(store.prefix, start_revision=revision + 1) as watch:
+            await client.pass_revision(revision + 12_345, key=store / "passing")
+            with pytest.raises(CompactedError), anyio.fail_after(10):
+                await anext(aiter(watch))
+
+
+async def test_etcd_says_what_to_do_where_it_would_have_to_write_for_too_long(own_etcd: EmbeddedEtcd) -> None:
+    store = Store(etcd_connect(own_etcd.url))
+    async with store.connect() as client:
+        before = await client.put(store / "a", b"1")
+        with pytest.raises(EtcdError, match=r"2000000 writes .*--bump-revision 2000000"):
+            await client.pass_revision(before + 2_000_000, key=store / "passing")
+        assert await client.put(store / "a", b"2") == before + 1
+
+
 async def test_what_one_client_wrote_another_reads_at_once(store: Store) -> None:
     async with store.connect() as writer, store.connect() as reader:
         for number in range(20):
@@ -421,12 +373,12 @@ async def _events_until(client: EtcdClient, prefix: str, start: int, last: int) 
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_the_twin_in_memory_answers_as_etcd_does(own_etcd: EmbeddedEtcd, seed: int) -> None:
-    real = await _random_history(Store(_etcd_connect(own_etcd.url)), seed)
-    assert await _random_history(Store(_memory_connect()), seed) == real
+    real = await _random_history(Store(etcd_connect(own_etcd.url)), seed)
+    assert await _random_history(Store(memory_connect()), seed) == real
 
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_a_database_answers_as_etcd_does(tmp_path: Path, own_database: str, seed: int) -> None:
-    twin = await _random_history(Store(_memory_connect()), seed)
-    assert await _random_history(Store(_sql_connect(sqlite_url(tmp_path))), seed) == twin
-    assert await _random_history(Store(_sql_connect(own_database)), seed) == twin
+    twin = await _random_history(Store(memory_connect()), seed)
+    assert await _random_history(Store(sql_connect(sqlite_url(tmp_path))), seed) == twin
+    assert await _random_history(Store(sql_connect(own_database)), seed) == twin

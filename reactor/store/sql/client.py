@@ -103,6 +103,9 @@ class SqlClient:
     async def compact(self, revision: int) -> None:
         await self._write(lambda change, seen: change.compact(revision, seen), self._timeout_s)
 
+    async def pass_revision(self, revision: int, *, key: str) -> None:
+        await self._write(lambda change, seen: change.pass_revision(revision, seen), self._timeout_s)
+
     @asynccontextmanager
     async def watch_prefix(self, prefix: str, *, start_revision: int) -> AsyncIterator[AsyncIterator[WatchBatch]]:
         async with aclosing(self._batches(prefix, start_revision)) as batches:

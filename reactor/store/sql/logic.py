@@ -241,6 +241,13 @@ class Change:
             raise EtcdError(f"cannot compact revision {revision}: the store is at {self._revision}")
         self._forget_before(revision)
 
+    def pass_revision(self, revision: int, seen: Seen) -> None:
+        """The journal has nothing of what is passed, so watches that wait for it read their prefix again."""
+        self._begin(seen=seen)
+        if revision > self._revision:
+            self._revision, self._mark = revision, secrets.randbits(62)
+            self._forget_before(revision)
+
     def _apply(self, operations: Iterable[Operation], created: dict[str, int]) -> None:
         """Write all operations in one revision, which is used only if something changes."""
         revision = self._revision + 1
@@ -290,6 +297,7 @@ class Change:
         if revision > self._head.compacted:
             self._statements.write("DELETE FROM weir_change WHERE revision < ?", [[revision]])
             self._statements.write("UPDATE weir_store SET compacted = ? WHERE id = ?", [[revision, 1]])
+            self._head = replace(self._head, compacted=revision)
 
 
 def after(prefix: str) -> str:
