@@ -138,6 +138,8 @@ class Bed:
         self.session_ttl_s = session_ttl_s
         self.spark_master = spark_master
         self.is_networked = network is not None
+        #: URL of the cluster's store, if it is not etcd
+        self.store = ""
         self.etcd = EmbeddedEtcd(directory / "etcd", host=network.etcd if network else "127.0.0.1")
         self.postgres = EmbeddedPostgres(directory / "postgres", host=network.postgres if network else "127.0.0.1")
         self.processes = [self._process(f"capture-{index}", network) for index in range(captures)]
@@ -180,7 +182,8 @@ class Bed:
     def start(self, process: Process) -> None:
         command = process.host.inside if process.host else []
         command += [*self.interpreter(process), "-m", "capture", "server"]
-        command += ["--etcd", self.etcd.url, "--addr", process.address]
+        command += ["--store", self.store] if self.store else ["--etcd", self.etcd.url]
+        command += ["--addr", process.address]
         command += ["--data-dir", str(process.data_dir), "--log-storage", str(self.directory / "log")]
         command += ["--secret-key-file", str(self._secret_key()), "--config", str(self._config())]
         with (self.directory / f"{process.name}.log").open("ab") as output:

@@ -6,6 +6,11 @@ lease that is over is never extended, no key is put under it, and no compare see
 database's clock, read after the lock was taken. If the clock is another one (``Database``), each lease gets its whole
 time again: a lease may end later than it should, never earlier.
 
+The first transaction under another clock also begins a new *lineage*: a row of ``weir_lineage``, never removed, with a
+drawn id and the revision that the store had then. A standby is another server, with another clock. So if one takes over
+that lacks revisions, its history says at which revision it left the one that a client has seen, however long ago that
+was, and whatever has been compacted since.
+
 A transaction that is killed between two statements has done nothing.
 """
 
@@ -31,17 +36,19 @@ _ROUNDING_MS = 1
 _LAST = "\U0010ffff"
 
 _HEAD = Query(
-    "SELECT revision, compacted, mark, clock, {clock}, {now}, (SELECT min(deadline) FROM weir_lease) FROM weir_store"
+    "SELECT revision, compacted, mark, clock, {clock}, {now}, (SELECT min(deadline) FROM weir_lease),"
+    " (SELECT id FROM weir_lineage ORDER BY number DESC LIMIT 1) FROM weir_store"
 )
 _KEY_COLUMNS = "name, value, created, modified, lease"
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The last revision a client has seen of the store, and the mark that was drawn for it."""
+    """The last revision a client has seen of the store, the mark that was drawn for it, and the lineage then."""
 
     revision: int = 0
     mark: int = 0
+    lineage: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +61,20 @@ class Head:
     now: int
     is_due: bool
     has_other_clock: bool
+    lineage: int = 0
 
     @classmethod
     def of(cls, rows: Sequence[Row]) -> "Head":
         if not rows:
             raise EtcdError("the store's row in weir_store is gone; restore the database")
-        revision, compacted, mark, stored, clock, now, deadline = rows[0]
+        revision, compacted, mark, stored, clock, now, deadline, lineage = rows[0]
         has_other_clock = stored != clock
         is_due = deadline is not None and (has_other_clock or deadline <= now)
-        return cls(revision, compacted, mark, now, is_due, has_other_clock)
+        return cls(revision, compacted, mark, now, is_due, has_other_clock, lineage)
 
     @property
     def seen(self) -> Seen:
-        return Seen(self.revision, self.mark)
+        return Seen(self.revision, self.mark, self.lineage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +94,25 @@ def check_not_behind(head: Head, seen: Seen) -> None:
 
 
 def check_same(statements: Statements, seen: Seen) -> None:
-    """Compare with the journal, on a connection to what may be another server.
+    """Compare with the lineages and the journal, on a connection to what may be another server.
 
     :raises RevisionsLostError: the store lacks revisions that were seen.
     """
     if not seen.revision:
         return
-    heads, marks = statements.read(_HEAD, Query("SELECT mark FROM weir_change WHERE revision = ?", [seen.revision]))
+    heads, marks, lineages = statements.read(
+        _HEAD,
+        Query("SELECT mark FROM weir_change WHERE revision = ?", [seen.revision]),
+        Query(
+            "SELECT since FROM weir_lineage WHERE number >= (SELECT number FROM weir_lineage WHERE id = ?)"
+            " ORDER BY number LIMIT 2",
+            [seen.lineage],
+        ),
+    )
     head = Head.of(heads)
     check_not_behind(head, seen)
-    if marks and marks[0][0] != seen.mark:
+    has_left = not lineages or any(since < seen.revision for (since,) in lineages[1:])
+    if has_left or (marks and marks[0][0] != seen.mark):
         raise _lost(seen, head.revision)
 
 
@@ -164,6 +181,12 @@ class Change:
         if self._head.has_other_clock:
             self._statements.write("UPDATE weir_lease SET deadline = ttl_ms + ?", [[self._head.now + _ROUNDING_MS]])
             self._statements.write("UPDATE weir_store SET clock = {clock} WHERE id = ?", [[1]])
+            lineage = secrets.randbits(62)
+            self._statements.write(
+                "INSERT INTO weir_lineage (number, id, since) SELECT max(number) + 1, ?, ? FROM weir_lineage",
+                [[lineage, self._revision]],
+            )
+            self._head = replace(self._head, lineage=lineage)
         elif self._head.is_due:
             self._end_leases(Query("SELECT id FROM weir_lease WHERE deadline <= ?", [self._head.now]))
             found = self._statements.read(*queries)

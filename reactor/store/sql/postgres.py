@@ -10,6 +10,7 @@ ended by the server (``idle_in_transaction_session_timeout``), and what it had b
 """
 
 import math
+import secrets
 import select
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +41,8 @@ _SCHEMA = (
         revision bigint NOT NULL, place bigint NOT NULL, mark bigint NOT NULL, name text COLLATE "C" NOT NULL,
         value bytea, created bigint NOT NULL, lease bigint NOT NULL, PRIMARY KEY (revision, place))""",
     "INSERT INTO weir_store VALUES (1, {format}, 1, 0, 0, {clock}) ON CONFLICT DO NOTHING",
+    "CREATE TABLE IF NOT EXISTS weir_lineage (number bigint PRIMARY KEY, id bigint NOT NULL, since bigint NOT NULL)",
+    "INSERT INTO weir_lineage SELECT 1, {lineage}, revision FROM weir_store ON CONFLICT DO NOTHING",
 )
 _NOW = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _CLOCK = "extract(epoch FROM pg_postmaster_start_time())::text"
@@ -150,11 +153,12 @@ class PostgresDatabase:
         # a commit that the server might forget would be a decision that never happened
         if execute("SHOW synchronous_commit").fetchone() == ("off",):
             execute("SET synchronous_commit = on")
-        if execute("SELECT to_regclass('weir_store')").fetchone() == (None,):
+        if execute("SELECT to_regclass('weir_lineage')").fetchone() == (None,):
             with self._connection.transaction():
                 execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+                values = {"format": FORMAT, "clock": "{clock}", "lineage": secrets.randbits(62)}
                 for statement in _SCHEMA:
-                    execute(_sql(statement.format(format=FORMAT, clock="{clock}")))
+                    execute(_sql(statement.format(**values)))
         found = execute("SELECT format FROM weir_store").fetchone()
         if found != (FORMAT,):
             raise EtcdError(f"{self.name} has a format that this version does not know; use the version that wrote it")

@@ -10,6 +10,7 @@ kernel's time namespace) of its times.
 """
 
 import os
+import secrets
 import sqlite3
 import subprocess
 import sys
@@ -44,6 +45,8 @@ _SCHEMA = (
         revision INTEGER NOT NULL, place INTEGER NOT NULL, mark INTEGER NOT NULL, name TEXT NOT NULL, value BLOB,
         created INTEGER NOT NULL, lease INTEGER NOT NULL, PRIMARY KEY (revision, place))""",
     "INSERT OR IGNORE INTO weir_store VALUES (1, {format}, 1, 0, 0, weir_clock())",
+    "CREATE TABLE IF NOT EXISTS weir_lineage (number INTEGER PRIMARY KEY, id INTEGER NOT NULL, since INTEGER NOT NULL)",
+    "INSERT OR IGNORE INTO weir_lineage SELECT 1, {lineage}, revision FROM weir_store",
 )
 
 
@@ -104,11 +107,12 @@ class SqliteDatabase:
         execute("PRAGMA fullfsync = ON")  # what fsync should do, on macOS
         execute("PRAGMA checkpoint_fullfsync = ON")
         with self._transaction("BEGIN"):
-            has_store = execute("SELECT 1 FROM sqlite_schema WHERE name = 'weir_store'").fetchone()
+            has_store = execute("SELECT 1 FROM sqlite_schema WHERE name = 'weir_lineage'").fetchone()
         if not has_store:
             with self._transaction("BEGIN IMMEDIATE"):
+                lineage = secrets.randbits(62)
                 for statement in _SCHEMA:
-                    execute(statement.format(format=FORMAT))
+                    execute(statement.format(format=FORMAT, lineage=lineage))
         found = execute("SELECT format FROM weir_store").fetchone()
         if found is None or found[0] != FORMAT:
             raise EtcdError(f"{self.name} has a format that this version does not know; use the version that wrote it")

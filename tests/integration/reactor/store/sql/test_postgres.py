@@ -4,6 +4,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import anyio
 import psycopg
@@ -28,9 +29,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgre
 
 def swap(data: Path, other: Path) -> None:
     """Put another data directory in the place of a stopped server's."""
-    data.rename(data.with_name("aside"))
+    aside = data.with_name(f"aside-{uuid4().hex}")
+    data.rename(aside)
     shutil.move(other, data)
-    owner = data.with_name("aside").stat()
+    owner = aside.stat()
     for each in (data, *data.rglob("*")):
         shutil.chown(each, owner.st_uid, owner.st_gid)
 
@@ -136,7 +138,10 @@ async def test_other_clients_hear_of_a_commit_at_once(server: EmbeddedPostgres) 
     await reading.close()
 
 
-async def test_a_server_that_lacks_revisions_stops_its_clients(server: EmbeddedPostgres, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_forgotten", [False, True])
+async def test_a_server_that_lacks_revisions_stops_its_clients(
+    server: EmbeddedPostgres, tmp_path: Path, *, is_forgotten: bool
+) -> None:
     """An older copy answers at the address, as a standby that had not received everything would."""
     first = await sql.connect(server.uri())
     await first.put("/g", b"1")
@@ -151,8 +156,11 @@ async def test_a_server_that_lacks_revisions_stops_its_clients(server: EmbeddedP
     await to_thread.run_sync(swap, data, tmp_path / "old")
     await to_thread.run_sync(server.start)
     other = await sql.connect(server.uri())  # has seen nothing, and writes: the number of revisions is no sign
+    last = 0
     for number in range(5):
-        await other.put("/g", b"other %d" % number)
+        last = await other.put("/g", b"other %d" % number)
+    if is_forgotten:
+        await other.compact(last)
     with pytest.raises(RevisionsLostError, match="a standby took over"):
         await answer(client, "/g")
     with pytest.raises(EtcdUnreachableError):

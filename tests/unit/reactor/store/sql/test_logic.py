@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -212,6 +213,84 @@ def test_a_store_that_went_back_is_noticed(path: Path, database: SqliteDatabase,
     txn(database, [Put("/a", b"3")])
     with database.reading() as statements:
         logic.check_same(statements, seen)
+
+
+def _seen(database: SqliteDatabase) -> Seen:
+    with database.reading() as statements:
+        return logic.head(statements).seen
+
+
+def test_a_standby_that_lacked_revisions_is_noticed_however_far_it_has_gone(path: Path, time: Time) -> None:
+    """Its journal has forgotten where it left the history that was seen."""
+    standby, late = path.with_name("standby.db"), path.with_name("late.db")
+    with closing(_open(path, time)) as primary:
+        txn(primary, [Put("/a", b"1")])
+        _copy(path, standby)
+        txn(primary, [Put("/a", b"2")])
+        seen = _seen(primary)
+        _copy(path, late)
+    for file, has_all in ((standby, False), (late, True)):
+        with closing(_open(file, time, "another server")) as promoted:
+            for number in range(3):
+                txn(promoted, [Put("/a", b"%d" % number)])
+            write(promoted, lambda change: change.pass_revision(50_000, Seen()))
+            with promoted.reading() as statements:
+                if has_all:
+                    logic.check_same(statements, seen)
+                else:
+                    with pytest.raises(RevisionsLostError, match="a standby took over without it"):
+                        logic.check_same(statements, seen)
+
+
+def test_a_standby_that_lacks_the_lineage_that_was_seen_is_noticed(path: Path, time: Time) -> None:
+    """The server was restarted, and wrote, after the last that the standby has."""
+    standby = path.with_name("standby.db")
+    with closing(_open(path, time)) as primary:
+        txn(primary, [Put("/a", b"1")])
+        _copy(path, standby)
+    with closing(_open(path, time, "restarted")) as primary:
+        txn(primary, [Put("/a", b"2")])
+        seen = _seen(primary)
+    with closing(_open(standby, time, "another server")) as promoted:
+        for _ in range(3):
+            txn(promoted, [Put("/a", b"other")])
+        write(promoted, lambda change: change.pass_revision(50_000, Seen()))
+        with promoted.reading() as statements, pytest.raises(RevisionsLostError):
+            logic.check_same(statements, seen)
+
+
+def test_restarts_of_the_same_store_are_not_taken_for_another(path: Path, time: Time) -> None:
+    seen = [Seen()]
+    for boot in range(5):
+        with closing(_open(path, time, f"boot {boot}")) as database:
+            if boot % 2:
+                write(database, lambda change: change.settle(Seen()))  # under another clock, without a revision
+            for old in seen:
+                with database.reading() as statements:
+                    logic.check_same(statements, old)
+            txn(database, [Put("/a", b"%d" % boot)])
+            seen.append(_seen(database))
+            for old in seen:
+                with database.reading() as statements:
+                    logic.check_same(statements, old)
+
+
+def _copy(path: Path, to: Path) -> None:
+    with closing(sqlite3.connect(path)) as one, closing(sqlite3.connect(to)) as other:
+        one.backup(other)
+
+
+def test_a_store_that_was_written_before_lineages_gets_one(path: Path, time: Time) -> None:
+    with closing(_open(path, time)) as database:
+        txn(database, [Put("/a", b"1")])
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE weir_lineage")
+    with closing(_open(path, time)) as database:
+        seen = _seen(database)
+        assert seen.lineage
+        with database.reading() as statements:
+            logic.check_same(statements, seen)
+        assert keys(database) == ["/a"]
 
 
 def test_what_a_caller_has_given_up_is_not_committed(database: SqliteDatabase) -> None:
