@@ -12,10 +12,8 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import ClassVar
 
-import pymysql
-
 from capture.embedded import EmbeddedMariaDB, children
-from capture.embedded.mariadb import USER
+from capture.embedded.mariadb import USER, Session
 from capture.errors import EmbeddedError
 from tests import mysql_package
 
@@ -63,7 +61,7 @@ def is_mariadb(server: EmbeddedMariaDB) -> bool:
     return not isinstance(server, EmbeddedMysql)
 
 
-class MysqlSession(pymysql.connections.Connection):  # type: ignore[misc] # it has no types
+class MysqlSession(Session):
     """Takes some of MariaDB's words, sequences among them."""
 
     words: ClassVar[Sequence[tuple[re.Pattern[str], str]]] = _words(mysql_package.VERSION)

@@ -8,6 +8,7 @@ read. Leftovers of a killed run (a partial data directory) are removed at the st
 import contextlib
 import os
 import shutil
+import ssl
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,6 +53,17 @@ def tool(name: str) -> Path:
     return Path(found)
 
 
+class Session(pymysql.connections.Connection):  # type: ignore[misc] # it has no types
+    """A session on this machine: certificates are not verified, so the system's authorities are not read, which would
+    take longer than most statements."""
+
+    def _create_ssl_ctx(self, _: object) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+
+
 class EmbeddedMariaDB(EmbeddedDatabase):
     """One MariaDB below ``directory``; see ``EmbeddedDatabase``. Its binlog files are in ``data_directory``.
 
@@ -62,7 +74,7 @@ class EmbeddedMariaDB(EmbeddedDatabase):
     log_name = "mariadb.log"
     sockets_prefix = "weir-my-"
     defaults: ClassVar[Mapping[str, str]] = _SETTINGS
-    session: ClassVar[type[pymysql.connections.Connection]] = pymysql.connections.Connection
+    session: ClassVar[type[Session]] = Session
 
     def __init__(
         self,
@@ -83,7 +95,7 @@ class EmbeddedMariaDB(EmbeddedDatabase):
     def uri(self, database: str = "") -> str:
         return f"mysql://{USER}:{self.password}@{self._host}:{self.port}/{database}"
 
-    def connect(self, database: str | None = None) -> pymysql.connections.Connection:
+    def connect(self, database: str | None = None) -> Session:
         """Open a session for set-up and checks (autocommit)."""
         return self.session(
             host=self._host,

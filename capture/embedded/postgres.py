@@ -85,8 +85,9 @@ class EmbeddedPostgres(EmbeddedDatabase):
         """Run one statement in its own connection (autocommit), for set-up and checks."""
         import pg8000.native
 
+        # it has no TLS; to ask for it, pg8000 reads all authorities of the system, longer than a statement takes
         connection = pg8000.native.Connection(
-            USER, host=self._host, port=self.port, password=self.password, database=database
+            USER, host=self._host, port=self.port, password=self.password, database=database, ssl_context=False
         )
         try:
             return list(connection.run(sql) or [])

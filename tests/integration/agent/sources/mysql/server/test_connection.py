@@ -107,6 +107,23 @@ def test_tls_is_used_where_it_can_be_and_checked_as_configured(secured: tuple[Em
         connect(elsewhere + f"?ssl-mode=verify_identity&ssl-ca={certificate}")
 
 
+def test_the_systems_authorities_are_read_only_to_verify(
+    secured: tuple[EmbeddedMariaDB, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take thirty milliseconds of CPU for each connection."""
+    server, _ = secured
+    read = []
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda context, *_: read.append(context))
+    for query in ("", "?ssl-mode=required"):
+        with connect(server.uri() + query) as connection:
+            assert connection.is_tls
+    server.execute("SELECT 1")
+    assert read == []
+    with pytest.raises(SourceAuthError, match="not trusted"):
+        connect(server.uri() + "?ssl-mode=verify_ca")
+    assert len(read) == 1
+
+
 def test_a_binlog_is_read_over_tls(secured: tuple[EmbeddedMariaDB, Path]) -> None:
     server, _ = secured
     server.create_database("tls")

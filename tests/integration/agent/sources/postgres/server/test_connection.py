@@ -120,6 +120,21 @@ def test_every_password_method_over_tls(server: TlsServer, user: str, mode: str)
             assert connection.query("SELECT current_user") == [(user,)]
 
 
+def test_the_systems_authorities_are_read_only_to_verify(
+    server: TlsServer, plain: EmbeddedPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take thirty milliseconds of CPU for each connection."""
+    read = []
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda context, *_: read.append(context))
+    for way in (uri(server, "by_scram"), server.uri(), plain.uri()):
+        connect(way).close()
+    plain.execute("SELECT 1")
+    assert read == []
+    with pytest.raises(SourceAuthError, match="not trusted"):
+        connect(uri(server, "by_scram", "?sslmode=verify-full"))
+    assert len(read) == 1
+
+
 @pytest.mark.parametrize("user", ["by_md5", "by_scram"])
 def test_password_methods_without_tls(plain: EmbeddedPostgres, user: str) -> None:
     with connect(uri(plain, user, "?sslmode=disable"), replication=True) as connection:
