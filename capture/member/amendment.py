@@ -234,9 +234,10 @@ async def rejoin(
 
 
 def _held_by_source(view: ChangefeedView, table: str) -> HeldView | None:
-    """Return the table's hold if the stream has nothing of it since then."""
-    wanted = (held for held in view.held if table in (held.table, held.renamed_to))
-    return next((held for held in wanted if held.origin == HoldOrigin.SOURCE), None)
+    """Return the table's hold if the stream has nothing of it since then. A table that has the name at the source comes
+    before one that had it."""
+    wanted = [held for held in view.held if table in (held.table, held.renamed_to) and held.origin == HoldOrigin.SOURCE]
+    return min(wanted, key=lambda held: (held.renamed_to or held.table) != table, default=None)
 
 
 def _refuse_keyless(tables: Iterable[TableRecord]) -> None:

@@ -17,6 +17,7 @@ from agent.rows.schema import TableSchema
 from agent.rows.schema_change import known_tables
 from agent.sources.postgres.publication import slots
 from agent.sources.postgres.publication.prover import Prover, Wants
+from agent.sources.postgres.publication.quiet_changes import QuietChanges
 from agent.sources.postgres.publication.sightings import Sightings
 from agent.sources.postgres.publication.slots import Names
 from agent.sources.postgres.server.connection import Connection, connect
@@ -51,9 +52,9 @@ class PostgresStreams:
         connection = connect(self._uri, replication=True)
         try:
             self._check_identity(connection, at.ts)
-            sightings = Sightings()
-            stream = self._start(connection, publications, at.ts, arena, sightings)
-            return PostgresStream(connection, stream, self._prover(at, sightings))
+            sightings, quiet = Sightings(), QuietChanges()
+            stream = self._start(connection, publications, at.ts, arena, sightings, quiet)
+            return PostgresStream(connection, stream, self._prover(at, sightings, quiet))
         except BaseException:
             connection.close()
             raise
@@ -72,7 +73,7 @@ class PostgresStreams:
             publications = slots.publications(session, names)
         return publications
 
-    def _prover(self, at: Position, sightings: Sightings) -> Prover:
+    def _prover(self, at: Position, sightings: Sightings, quiet: QuietChanges) -> Prover:
         return Prover(
             partial(connect, self._uri),
             slots.all_publications(self._names),
@@ -81,6 +82,7 @@ class PostgresStreams:
             proof=at.attachment or at.text,
             wants=self._wants(),
             sightings=sightings,
+            quiet=quiet,
             joining=self._joining(),
             schemas={table: known.schema for table, known in self._known.items() if known.schema is not None},
         )
@@ -122,6 +124,7 @@ class PostgresStreams:
         resolved_ts: Ts,
         arena: Arena,
         sightings: Sightings,
+        quiet: QuietChanges,
     ) -> ReplicationStream:
         resolver = TypeResolver(partial(connect, self._uri), sorted(self._known), publications)
         binary = not (self._is_text or resolver.needs_text)
@@ -134,6 +137,7 @@ class PostgresStreams:
             resolve=partial(self._resolve, resolver, binary=binary),
             tracker=tracker,
             sightings=sightings,
+            quiet=quiet,
         )
         stream.start(self._names.slot, publications, binary=binary)
         return stream

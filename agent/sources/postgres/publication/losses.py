@@ -4,7 +4,7 @@ Between two readings a table's changes were all sent if the rows that publish it
 What else has become of the publication meanwhile (another table that came or went) does not matter to it.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from agent.errors import RESYNC
 from agent.sources.postgres.publication import xids
@@ -23,6 +23,18 @@ def lost(before: Proof, now: Catalog, known: Mapping[int, TableRecord]) -> dict[
     for table_id, record in known.items():
         if table_id in now.tables and table_id not in before.held and (reason := _reason(before, now, record)):
             found[table_id] = f"table {record.schema_name}.{record.name} {reason}; {CURE}"
+    return found
+
+
+def absorbed(now: Catalog, known: Collection[int], wants: Callable[[str, str], bool]) -> set[int]:
+    """Return the tables that have become partitions of one that ``wants`` selects: their rows are sent as rows of that
+    one, which is judged by the partitions that it gets."""
+    found = set()
+    for table_id in known:
+        if table_id in now.tables and not now.ways(table_id):
+            above = [now.tables[one] for one in now.lineage(table_id)[1:] if now.ways(one)]
+            if any(wants(relation.schema_name, relation.name) for relation in above):
+                found.add(table_id)
     return found
 
 

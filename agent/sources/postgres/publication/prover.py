@@ -24,14 +24,14 @@ from agent.sources.postgres.publication.newcomers import Newcomers, is_replaced,
 from agent.sources.postgres.publication.partitions import Partitions
 from agent.sources.postgres.publication.proof import FIRST_MAX, Proof
 from agent.sources.postgres.publication.published import Catalog, Relation, one_moment
+from agent.sources.postgres.publication.quiet_changes import QuietChanges
 from agent.sources.postgres.publication.readded import readded
 from agent.sources.postgres.publication.rewrites import Rewrites
 from agent.sources.postgres.publication.sightings import Sightings
-from agent.sources.postgres.server.catalog import read_schemas
+from agent.sources.postgres.server.catalog import read_schemas, table_ids_of
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.keys import key_of
 from agent.sources.postgres.server.lsn import format_lsn
-from agent.sources.postgres.server.sql import literal
 from agent.sources.postgres.server.terms import read_terms
 from reactor.ids import Ts
 from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableRecord
@@ -68,6 +68,7 @@ class Prover:
         proof: str,
         wants: Wants,
         sightings: Sightings,
+        quiet: QuietChanges,
         joining: Collection[Name] = (),
         schemas: Mapping[int, TableSchema] | None = None,
     ) -> None:
@@ -79,6 +80,7 @@ class Prover:
         self._text = proof
         self._wants = wants
         self._sightings = sightings
+        self._quiet = quiet
         self._joining = Joining(set(joining))
         self._connection: Connection | None = None
         self._is_prepared = False
@@ -118,7 +120,7 @@ class Prover:
             self._must_read or self._joining.is_due() or cut.ddl or self._unsettled or self._gone or self._readded
         )
         is_quiet = is_quiet and not self._sightings.has_partitions(cut.resolved_ts)
-        is_quiet = is_quiet and not self._sightings.has_passed_over(cut.resolved_ts)
+        is_quiet = is_quiet and not self._sightings.has_passed_over(cut.resolved_ts) and not self._quiet.is_due()
         if is_quiet and self._proof and not self._proof.unseen and self._is_unchanged(connection, self._proof):
             self._pass(cut.resolved_ts)
             return replace(cut, attachment=self._text)
@@ -163,7 +165,9 @@ class Prover:
             facts = type_facts.read(connection, watched)
             before = self._proof or replace(losses.first(now, seen, found.known), types=dict(facts.values))
             self._refuse_other_publications(before, now)
-            for table, reason in losses.lost(before, now, found.old).items():
+            absorbed = losses.absorbed(now, found.known, self._wants.named)
+            remaining = {table: record for table, record in found.old.items() if table not in absorbed}
+            for table, reason in losses.lost(before, now, remaining).items():
                 found.hold(found.old[table], Ts(self._at + 1), reason)
             self._judge_types(connection, type_facts.altered(before.types, facts), found)
             asked = Newcomers(connection, before, now)
@@ -182,14 +186,16 @@ class Prover:
             )
             self._judge_roots(partitions, found)
             self._schemas |= _schemas(cut)
-            self._judge_rewrites(rewrites, found)
+            self._judge_rewrites(rewrites, found, declared)
             self._judge_readded(now, found, cut)
             passed_over = asked.younger(before.passed_over | self._sightings.take_passed_over(upto))
             clean = self._judge_newcomers(
                 asked, partitions, _schemas(cut, SchemaChangeKind.CREATE), found, passed_over, upto
             )
-            self._judge_gone(connection, now, found, upto)
+            self._judge_gone(connection, now, found, absorbed, upto)
             _name_held(now, found, upto)
+            flowing = {table: record for table, record in found.known.items() if table not in found.held}
+            self._quiet.look(connection, self._publications, before, now, flowing, self._schemas)
             self._join(connection, now, joining, found, upto)
             leaves = {table: self._recorded_leaves(asked, table, found) for table in losses.roots(now)}
             empty = asked.empty({leaf for of_root in leaves.values() for leaf in of_root})
@@ -229,9 +235,10 @@ class Prover:
             if table not in found.held and (trouble := partitions.trouble(table)):
                 self._hold_old(found, table, trouble)
 
-    def _judge_rewrites(self, rewrites: Rewrites, found: Findings) -> None:
+    def _judge_rewrites(self, rewrites: Rewrites, found: Findings, declared: Mapping[int, TableSchema]) -> None:
+        """``declared``: at the last position, as a default may be gone since then and before the catalog was asked."""
         for table in found.old:
-            if table not in found.held and (trouble := rewrites.trouble(table, self._schemas.get(table))):
+            if table not in found.held and (trouble := rewrites.trouble(table, declared.get(table))):
                 self._hold_old(found, table, trouble)
 
     def _judge_readded(self, now: Catalog, found: Findings, cut: LogChunk) -> None:
@@ -318,14 +325,7 @@ class Prover:
 
     def _joining_ids(self, connection: Connection) -> dict[Name, int]:
         """Return the numbers of the joining tables that exist."""
-        wanted = ", ".join(f"({literal(schema)}, {literal(name)})" for schema, name in sorted(self._joining.names))
-        if not wanted:
-            return {}
-        rows = connection.query(
-            "SELECT n.nspname, c.relname, c.oid::int8 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
-            f"ON n.oid = c.relnamespace WHERE (n.nspname, c.relname) IN ({wanted}) AND c.relkind IN ('r', 'p')"
-        )
-        return {(str(schema), str(name)): int(number or 0) for schema, name, number in rows}
+        return table_ids_of(connection, self._joining.names)
 
     def _join(
         self, connection: Connection, now: Catalog, joining: Mapping[Name, int], found: Findings, upto: Ts
@@ -362,13 +362,16 @@ class Prover:
             if now.ways(table) and self._wants.named(now.tables[table].schema_name, now.tables[table].name)
         }
 
-    def _judge_gone(self, connection: Connection, now: Catalog, found: Findings, upto: Ts) -> None:
-        """A dropped table goes when the stream is behind its end, unless another one has its name and is not sent."""
-        gone = {table for table in found.known if table not in now.tables}
+    def _judge_gone(
+        self, connection: Connection, now: Catalog, found: Findings, absorbed: Collection[int], upto: Ts
+    ) -> None:
+        """A dropped or absorbed table goes when the stream is behind its end, unless another one has the name of a
+        dropped one and is not sent."""
+        gone = {table for table in found.known if table not in now.tables or table in absorbed}
         self._gone = {table: self._gone.get(table, now.end_ts) for table in gone}
         for table, end_ts in list(self._gone.items()):
             record = found.known[table]
-            if is_replaced(connection, now, record):
+            if table not in absorbed and is_replaced(connection, now, record):
                 name = f"{record.schema_name}.{record.name}"
                 reason = f"table {name} was dropped and created again, and the new one is not published; {losses.CURE}"
                 found.hold(record, upto, reason)

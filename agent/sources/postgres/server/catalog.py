@@ -4,14 +4,14 @@ Columns that the publications do not send are omitted (``terms``); enums and dom
 column if the table's replica identity includes it. Under an exported snapshot, the definition is that of its moment.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any, Final, Protocol
 
 from agent.errors import SourceConfigError
 from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.decode import types
-from agent.sources.postgres.server.sql import qualified
+from agent.sources.postgres.server.sql import literal, qualified
 from agent.sources.postgres.server.terms import AllTerms
 
 _COLUMNS_SQL: Final = """
@@ -66,6 +66,18 @@ def read_schemas(
     if missing := [table for table in table_ids if table not in schemas]:
         raise SourceConfigError(f"table with oid {missing[0]} is gone from the source; start the changefeed again")
     return schemas
+
+
+def table_ids_of(connection: Queries, names: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """Return the oids of the tables that exist of these, by schema and name."""
+    wanted = ", ".join(f"({literal(schema)}, {literal(name)})" for schema, name in sorted(names))
+    if not wanted:
+        return {}
+    rows = connection.query(
+        "SELECT n.nspname, c.relname, c.oid::int8 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
+        f"ON n.oid = c.relnamespace WHERE (n.nspname, c.relname) IN ({wanted}) AND c.relkind IN ('r', 'p')"
+    )
+    return {(str(schema), str(name)): int(number or 0) for schema, name, number in rows}
 
 
 def _column(row: Sequence[Any]) -> Column:

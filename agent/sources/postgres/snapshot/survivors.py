@@ -79,7 +79,8 @@ def read(
             return None
         if len(kept) == len(retyped) and not _has_company(connection, after, kept):
             return None
-        now = _as_now(read_schemas(connection, [after.table_id])[after.table_id], after)
+        today = read_schemas(connection, [after.table_id])[after.table_id]
+        now = _as_now(today, after)
         if any(name in now and _kind(now[name]) != _kind(new[name]) for name in kept):
             raise _unknown(after, "the table was altered again before its rows were compared")
         # a column retyped again, or dropped, is judged with that later change
@@ -87,6 +88,7 @@ def read(
         names = list(key) or [name for name in new if name in now]
         if any(name not in now or _kind(now[name]) != _kind(new[name]) for name in names):
             raise _unknown(after, "the table was altered again before its rows were compared")
+        after = replace(after, schema_name=today.schema_name, name=today.name)
         table = _Table(connection, after, {name: now[name] for name in [*names, *retyped]}, tuple(retyped))
         found = table.survivors(rows) if retyped else None
     if found is None:
@@ -97,7 +99,8 @@ def read(
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """A table in one transaction. ``columns``: current names of the columns, by their names in ``after``."""
+    """A table in one transaction. ``after``: under its current name. ``columns``: the current ones, by their names in
+    ``after``."""
 
     connection: Connection
     after: TableSchema

@@ -55,6 +55,11 @@ class SchemaTracker:
         self._first: dict[tuple[Ts, int], TableSchema] = {}
         self._changes: dict[Ts, dict[int, TableChange | None]] = {}
 
+    @property
+    def changed_ts(self) -> Ts:
+        """Where the last change is that was not taken."""
+        return max(self._changes, default=Ts(0))
+
     def is_wanted(self, table_id: int) -> bool:
         return table_id in self.known
 
@@ -136,6 +141,17 @@ class SchemaTracker:
             self._first[ts, table_id] = after.schema
             self._settle(after, CatalogTable(), ts)
         return after.schema
+
+    def note_quiet(self, declared: TableSchema, ts: Ts, xid: int) -> None:
+        """Note a table as the catalog had it when the transaction ``xid`` (32 bits) had not begun; it has no row since.
+
+        Without a key the table has none that the stream could send; it may have one again by its next row.
+        """
+        known = self.known.get(declared.table_id)
+        if known is None or known.schema is None or _is_same(known.schema, declared):
+            return
+        if declared.key or not known.record.key:
+            self.note(declared, ts, xid)
 
     def take(self, upto: Ts) -> tuple[DdlRecord, ...]:
         """Return, and forget, the changes of transactions that end at or below ``upto``."""

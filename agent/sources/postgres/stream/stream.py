@@ -25,6 +25,7 @@ from agent.kernels.row_cells import COMMIT_TS
 from agent.rows.arena import Arena, LogChunk
 from agent.rows.schema import TableSchema
 from agent.sources.common.blocks import receive_all
+from agent.sources.postgres.publication.quiet_changes import QuietChanges
 from agent.sources.postgres.publication.sightings import Sightings
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.lsn import format_lsn
@@ -62,6 +63,7 @@ class ReplicationStream:
         resolve: Callable[[TableSchema], TableSchema],
         tracker: SchemaTracker | None = None,
         sightings: Sightings | None = None,
+        quiet: QuietChanges | None = None,
         pause_s: float = _PAUSE_S,
     ) -> None:
         self._connection = connection
@@ -70,6 +72,9 @@ class ReplicationStream:
         self._resolve = resolve
         self._tracker = tracker
         self._sightings = sightings or Sightings()
+        self._quiet = quiet or QuietChanges()
+        #: where schema changes were taken last
+        self._taken_ts = resolved
         #: the table that was declared last, and in front of which row
         self._declared: tuple[int, Ts, int] = (0, Ts(0), 0)
         self._declarations = Declarations(is_wanted)
@@ -249,6 +254,7 @@ class ReplicationStream:
             schema = self._resolve(schema)
             if tracker is not None and is_news:
                 schema = tracker.note(schema, ts, int(state[split.XID]))
+                self._quiet.note_declared(schema.table_id, int(state[split.XID]))
         elif is_news:
             self._sightings.note_passed_over(schema.table_id, ts)
         self._declarations.declare(schema)
@@ -275,7 +281,14 @@ class ReplicationStream:
         return True
 
     def _take_changes(self) -> tuple[DdlRecord, ...]:
-        return self._tracker.take(self.resolved_ts) if self._tracker is not None else ()
+        tracker, resolved_ts = self._tracker, self.resolved_ts
+        if tracker is None:
+            return ()
+        # behind every change that is noted, and the head passes every position once
+        for ts, schema, xid in self._quiet.take(max(self._taken_ts, tracker.changed_ts), resolved_ts):
+            tracker.note_quiet(schema, ts, xid)
+        self._taken_ts = resolved_ts
+        return tracker.take(resolved_ts)
 
     def _record_truncate(self, relations: tuple[int, ...], at: int, end: int) -> None:
         """Record one event for each of its tables; they share the bytes."""

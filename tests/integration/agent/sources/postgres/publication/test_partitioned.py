@@ -170,6 +170,39 @@ async def test_for_all_tables_a_new_partitioned_table_comes_as_the_publication_s
     drop_slots(rig)
 
 
+async def test_by_root_a_table_that_becomes_a_partition_leaves_and_its_root_is_held(by_root: SyncRig) -> None:
+    """Its rows are sent as the root's from then on; those that were there are in no stream of that."""
+    async with by_root.running():
+        by_root.execute("INSERT INTO a VALUES (31, 'a')")
+        await by_root.wait_resolved()
+        by_root.execute("ALTER TABLE r2 ATTACH PARTITION a FOR VALUES FROM (30) TO (40)")
+        by_root.execute("INSERT INTO r VALUES (32, 'b')")
+        await by_root.wait_resolved()
+        await by_root.wait_resolved()
+    assert sorted(named(by_root)) == [("", SchemaChangeKind.DROP), ("r", SchemaChangeKind.HOLD)]
+
+
+@pytest.mark.parametrize("via_root", [True, False])
+async def test_a_table_that_becomes_a_partition_of_its_successor(
+    postgres: EmbeddedPostgres, tmp_path: Path, via_root: bool
+) -> None:
+    tables = ["r", "a"] if via_root else [*_LEAVES, "a"]
+    rig = make(postgres, tmp_path, tables, f"FOR ALL TABLES WITH (publish_via_partition_root = {via_root})")
+    async with rig.running():
+        rig.execute("INSERT INTO a VALUES (1, 'a')")
+        await rig.wait_resolved()
+        rig.execute(
+            "BEGIN; ALTER TABLE a RENAME TO a_old; CREATE TABLE a (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);"
+            "ALTER TABLE a ATTACH PARTITION a_old FOR VALUES FROM (0) TO (10); COMMIT"
+        )
+        rig.execute("INSERT INTO a VALUES (2, 'b')")
+        await rig.wait_resolved()
+        await rig.wait_resolved()
+    of_root = [("a", SchemaChangeKind.HOLD), ("a_old", SchemaChangeKind.RENAME), ("", SchemaChangeKind.DROP)]
+    assert sorted(named(rig)) == sorted(of_root if via_root else [("a_old", SchemaChangeKind.RENAME)])
+    drop_slots(rig)
+
+
 _NEW = (
     "CREATE TABLE n (id int PRIMARY KEY) PARTITION BY RANGE (id)",
     "CREATE TABLE n0 PARTITION OF n FOR VALUES FROM (0) TO (10)",

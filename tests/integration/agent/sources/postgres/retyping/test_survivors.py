@@ -96,6 +96,9 @@ _STORIES = {
     "BEGIN; ALTER TABLE t ALTER v TYPE bigint; INSERT INTO t VALUES (30, 3, 3, ''); COMMIT": True,
     "BEGIN; ALTER TABLE t ALTER v TYPE bigint; UPDATE t SET v = 1 << 30 WHERE id = 7; COMMIT": True,
     "BEGIN; ALTER TABLE t ALTER v TYPE bigint USING -v; UPDATE t SET v = 9 WHERE id = 7; COMMIT": False,
+    # rows are read under the name that the table has by now
+    "ALTER TABLE t ALTER v TYPE bigint; ALTER TABLE t RENAME TO t_next": True,
+    "ALTER TABLE t ALTER v TYPE bigint USING -v; ALTER TABLE t RENAME TO t_other": False,
     "BEGIN; SAVEPOINT s; ALTER TABLE t ALTER v TYPE bigint USING -v; RELEASE s; COMMIT": False,
 }
 
@@ -105,7 +108,7 @@ def test_rows_are_judged_by_the_transaction_that_wrote_them(postgres: EmbeddedPo
         create = _BED.replace("t (id", f"t{at} (id").replace("INTO t", f"INTO t{at}")
         bed = Bed(postgres, tmp_path, SinkMode.UPSERT, create, f"t{at}")
         for statement in [story] if story.startswith("BEGIN") else story.split("; "):
-            bed.execute(re.sub(r"\bt\b", f"t{at}", statement))
+            bed.execute(re.sub(r"\bt(_\w+)?\b", rf"t{at}\1", statement))
         if is_followed:
             bed.follow()
         else:
