@@ -54,6 +54,7 @@ def test_kill_the_owner(bed: Bed) -> None:
     break_under_load(bed, lambda _: bed.kill(bed.owner()))
 
 
+@pytest.mark.matrix  # daily it sleeps past its lease, below, and wakes up
 def test_kill_the_sync_worker(bed: Bed) -> None:
     break_under_load(bed, lambda _: bed.kill(bed.sync_worker(UPSERT)))
 
@@ -124,6 +125,7 @@ def test_restart_postgres(bed: Bed) -> None:
     break_under_load(bed, restart)
 
 
+@pytest.mark.matrix  # daily one is stopped without, in test_lives
 def test_drain_a_capture(bed: Bed) -> None:
     """What is asked for in advance costs no lease: the capture is empty, and stays so, before it is stopped."""
     target = bed.sync_worker(UPSERT)

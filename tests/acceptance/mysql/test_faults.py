@@ -42,6 +42,7 @@ def whole_again(bed: MariaBed) -> Iterator[None]:
     bed.mend()
 
 
+@pytest.mark.matrix  # daily the server ends under it, below, and PostgreSQL's sleeps
 def test_kill_the_sync_worker(bed: MariaBed) -> None:
     break_under_load(bed, lambda _: bed.kill(bed.sync_worker(UPSERT)))
 

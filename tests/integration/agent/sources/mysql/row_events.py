@@ -30,11 +30,20 @@ class _Log:
         )
 
 
-def table_events(server: EmbeddedMariaDB, schema_name: str, name: str) -> list[tuple[TableSchema, pa.RecordBatch]]:
-    """One batch for each version of the table, in order; positions in epoch 0."""
+def new_binlog(server: EmbeddedMariaDB) -> str:
+    """Begin a file of its binlog, so that a test need not read what the tests before it have written."""
+    server.execute("FLUSH BINARY LOGS")
+    return _binlogs(server)[-1]
+
+
+def table_events(
+    server: EmbeddedMariaDB, schema_name: str, name: str, *, since: str
+) -> list[tuple[TableSchema, pa.RecordBatch]]:
+    """One batch for each version of the table, in order; positions in epoch 0. ``since``: the first file that is
+    read."""
     logs: list[_Log] = []
     mine: dict[int, bool] = {}
-    for ts, seq, kind, body in _events(server):
+    for ts, seq, kind, body in _events(server, since):
         map_id = int.from_bytes(body[:6], "little")
         if kind == _TABLE_MAP:
             schema = parse_table_map(body, is_mariadb=is_mariadb(server)).schema
@@ -46,9 +55,15 @@ def table_events(server: EmbeddedMariaDB, schema_name: str, name: str) -> list[t
     return [(log.schema, log.batch) for log in logs if log.lines]
 
 
-def _events(server: EmbeddedMariaDB) -> Iterator[tuple[int, int, int, bytes]]:
+def _binlogs(server: EmbeddedMariaDB) -> list[str]:
+    """In the order in which they were written."""
+    return [str(file) for file, *_ in server.execute("SHOW BINARY LOGS")]
+
+
+def _events(server: EmbeddedMariaDB, since: str) -> Iterator[tuple[int, int, int, bytes]]:
     ts = seq = 0
-    for file, *_ in server.execute("SHOW BINARY LOGS"):
+    files = _binlogs(server)
+    for file in files[files.index(since) :]:
         for event in open_binlog(server.data_directory / file):
             if event.type in _GTIDS:
                 ts, seq = pack(0, split_file_name(file)[1], event.at), 0

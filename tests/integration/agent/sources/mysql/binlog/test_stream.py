@@ -31,6 +31,8 @@ from reactor.records.changefeed import ChangefeedConfig, DdlRecord, FilterConfig
 from tests.integration.agent.sources.mysql.binlog_rig import describe, follow, lines, read_until, run, streaming, where
 from tests.mysql_server import is_mariadb
 
+pytestmark = pytest.mark.one_flavour  # make matrix runs the other
+
 _SCOPE = Scope("weir", "feed", SinkMode.UPSERT, ChangefeedConfig(filter=FilterConfig(rules=("c.*",))))
 Oracle = tuple[list[tuple[int, int]], list[str]]
 

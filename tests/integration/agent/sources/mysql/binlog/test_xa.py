@@ -49,6 +49,8 @@ from tests.integration.agent.sources.mysql.binlog_rig import follow, read_until,
 from tests.mysql_server import is_mariadb
 from tests.newest import newest_etcd
 
+pytestmark = pytest.mark.one_flavour  # make matrix runs the other
+
 SMALL = 1 << 17
 #: Ts of the commit and the first column, of each row
 Rows = list[tuple[int, int]]

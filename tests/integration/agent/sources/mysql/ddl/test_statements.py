@@ -37,6 +37,8 @@ from reactor.records.changefeed import (
 from tests.integration.agent.sources.mysql.binlog_rig import ARENA_BYTES, lines, read_until, run, streaming, where
 from tests.mysql_server import is_mariadb
 
+pytestmark = pytest.mark.one_flavour  # make matrix runs the other
+
 _REPLACED = ["DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY)"]
 _TABLE = "CREATE TABLE t (id int PRIMARY KEY, a varchar(20), b bigint unsigned, UNIQUE KEY u (b))"
 
@@ -260,6 +262,7 @@ _PARTITIONS_MOVED = {
 }
 
 
+@pytest.mark.one_flavour(False)  # some are MariaDB's alone
 @pytest.mark.parametrize("statement", _PARTITIONS_MOVED)
 def test_rows_that_move_with_partitions_hold_their_tables(
     server: EmbeddedMariaDB, database: str, statement: str

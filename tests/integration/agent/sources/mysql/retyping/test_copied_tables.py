@@ -17,6 +17,8 @@ from tests.integration.agent.sources.mysql.retyping.rig import read
 from tests.integration.agent.sources.mysql.retyping.test_pipeline import loaded, stored
 from tests.mysql_server import is_mariadb
 
+pytestmark = pytest.mark.one_flavour  # make matrix runs the other
+
 _FEED = apply.Terms(ChangefeedConfig(), SinkMode.UPSERT)
 _COLUMNS = "a int, d date, e datetime(3), f timestamp NULL, y varchar(9) DEFAULT 'x'"
 _TABLE = f"CREATE TABLE t (id int PRIMARY KEY, b int NOT NULL DEFAULT 3, {_COLUMNS}) CHARACTER SET utf8mb4"

@@ -12,7 +12,7 @@ from agent.sources.mysql.server.catalog import names_of, read_schemas
 from agent.sources.mysql.server.computed import computed_columns
 from agent.sources.mysql.server.connection import connect
 from capture.embedded import EmbeddedMariaDB
-from tests.integration.agent.sources.mysql.row_events import table_events
+from tests.integration.agent.sources.mysql.row_events import new_binlog, table_events
 from tests.mysql_server import EmbeddedMysql, is_mariadb
 
 _COLUMNS = """
@@ -76,8 +76,9 @@ def database(server: EmbeddedMariaDB) -> str:
 
 def _declared(server: EmbeddedMariaDB, database: str, name: str) -> TableSchema:
     quoted = name.replace("`", "``")
+    since = new_binlog(server)
     server.execute(f"INSERT IGNORE INTO `{quoted}` () VALUES ()", database=database)
-    [(schema, _)] = table_events(server, database, name)
+    [(schema, _)] = table_events(server, database, name, since=since)
     return schema
 
 

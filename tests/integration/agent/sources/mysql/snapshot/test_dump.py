@@ -34,9 +34,11 @@ from capture.embedded import EmbeddedMariaDB
 from reactor.errors import WeirError
 from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode, TableRecord
-from tests.integration.agent.sources.mysql.row_events import table_events
+from tests.integration.agent.sources.mysql.row_events import new_binlog, table_events
 from tests.integration.agent.units.test_dump import InlineExecutor, ParquetStage
 from tests.mysql_server import is_mariadb
+
+pytestmark = pytest.mark.one_flavour  # make matrix runs the other
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -88,6 +90,8 @@ class Source:
     server: EmbeddedMariaDB
     name: str
     stage: Path
+    #: the file with its first statements
+    binlog: str
 
     def run(self, *statements: str) -> None:
         with closing(self.server.connect(self.name)) as session, session.cursor() as cursor:
@@ -133,7 +137,7 @@ class Source:
 
     def replayed(self, rows: Rows, name: str, key: Sequence[str], *, behind: Ts, until: Ts = _END) -> Rows:
         """``rows`` with every change in ``(behind, until]``: what an upsert sink comes to hold."""
-        for schema, events in table_events(self.server, self.name, name):
+        for schema, events in table_events(self.server, self.name, name, since=self.binlog):
             changes = decode(schema, events)
             after = changes.after.to_pylist()
             before = changes.before.to_pylist() if changes.before is not None else after
@@ -152,8 +156,9 @@ def source(server: EmbeddedMariaDB, tmp_path: Path) -> Source:
 
 def _source(server: EmbeddedMariaDB, tmp_path: Path) -> Source:
     name = f"dump_{uuid.uuid4().hex[:8]}"
+    binlog = new_binlog(server)
     server.create_database(name)
-    found = Source(server, name, tmp_path)
+    found = Source(server, name, tmp_path, binlog)
     found.run(
         "CREATE TABLE keyed (id int PRIMARY KEY, v text, n decimal(10,2))",
         "CREATE TABLE pair (a int, b varchar(20), v int, PRIMARY KEY (a, b))",

@@ -22,7 +22,7 @@ from agent.sources.mysql.snapshot.chunk_plan import plan_chunks
 from agent.sources.mysql.snapshot.chunks import WHOLE_TABLE, Chunk, PlanKind
 from agent.sources.mysql.snapshot.rows import read_chunk, select_rows
 from capture.embedded import EmbeddedMariaDB
-from tests.integration.agent.sources.mysql.row_events import table_events
+from tests.integration.agent.sources.mysql.row_events import new_binlog, table_events
 from tests.integration.agent.sources.mysql.server.test_catalog import all_columns
 from tests.mysql_server import is_mariadb
 
@@ -95,7 +95,13 @@ _MYSQL_ROWS: tuple[dict[str, str], ...] = (
 
 
 @pytest.fixture(scope="module")
-def database(server: EmbeddedMariaDB) -> str:
+def binlog(server: EmbeddedMariaDB) -> str:
+    """The file with the first statements of this module."""
+    return new_binlog(server)
+
+
+@pytest.fixture(scope="module")
+def database(server: EmbeddedMariaDB, binlog: str) -> str:
     server.create_database("snapshot_test")
     return "snapshot_test"
 
@@ -111,13 +117,13 @@ def _read(server: EmbeddedMariaDB, schema: TableSchema, chunk: Chunk = WHOLE_TAB
     return pa.Table.from_batches(batches, schema=arrow_schema(schema))
 
 
-def _logged(server: EmbeddedMariaDB, schema: TableSchema) -> pa.Table:
+def _logged(server: EmbeddedMariaDB, schema: TableSchema, binlog: str) -> pa.Table:
     """What the inserts in the log say, under the schema of the catalog, which knows more than they do."""
-    [(_, batch)] = table_events(server, schema.schema_name, schema.name)
+    [(_, batch)] = table_events(server, schema.schema_name, schema.name, since=binlog)
     return pa.Table.from_batches([decode(schema, batch).after])
 
 
-def test_every_type_is_read_as_the_log_is_decoded(server: EmbeddedMariaDB, database: str) -> None:
+def test_every_type_is_read_as_the_log_is_decoded(server: EmbeddedMariaDB, database: str, binlog: str) -> None:
     rows = _ROWS + (_MARIADB_ROWS if is_mariadb(server) else _MYSQL_ROWS)
     definition = f"(id bigint primary key auto_increment, {all_columns(server)}) CHARACTER SET utf8mb4"
     with closing(server.connect(database)) as session, session.cursor() as cursor:
@@ -126,7 +132,7 @@ def test_every_type_is_read_as_the_log_is_decoded(server: EmbeddedMariaDB, datab
         for row in rows:
             cursor.execute(f"INSERT INTO all_types ({', '.join(row)}) VALUES ({', '.join(row.values())})")
     schema = _schema(server, database, "all_types")
-    read, logged = _read(server, schema), _logged(server, schema)
+    read, logged = _read(server, schema), _logged(server, schema, binlog)
     assert read.num_rows == len(rows)
     for name in read.schema.names:
         assert read.column(name).to_pylist() == logged.column(name).to_pylist(), name
@@ -136,12 +142,13 @@ def test_every_type_is_read_as_the_log_is_decoded(server: EmbeddedMariaDB, datab
 
 
 def test_years_of_two_digits_are_those_of_the_log(mariadb: EmbeddedMariaDB) -> None:
+    binlog = new_binlog(mariadb)
     mariadb.create_database("years")
     mariadb.execute("CREATE TABLE years (id int PRIMARY KEY, a year(2), b year NOT NULL)", database="years")
     rows = "(1, 69, 0), (2, 70, 1901), (3, 0, 2155), (4, NULL, 1999)"
     mariadb.execute(f"INSERT INTO years VALUES {rows}", database="years")
     schema = _schema(mariadb, "years", "years")
-    assert _read(mariadb, schema).equals(_logged(mariadb, schema))
+    assert _read(mariadb, schema).equals(_logged(mariadb, schema, binlog))
     found = _read(mariadb, schema).to_pydict()
     assert found == {"id": [1, 2, 3, 4], "a": [2069, 1970, 2000, None], "b": [0, 1901, 2155, 1999]}
 
@@ -178,10 +185,12 @@ def zero_dates(server: EmbeddedMariaDB, database: str) -> str:
 
 
 @pytest.mark.parametrize("rule", [ZeroDates.NULL, ZeroDates.STRING])
-def test_dates_that_no_calendar_has(server: EmbeddedMariaDB, database: str, zero_dates: str, rule: ZeroDates) -> None:
+def test_dates_that_no_calendar_has(
+    server: EmbeddedMariaDB, database: str, binlog: str, zero_dates: str, rule: ZeroDates
+) -> None:
     schema = _schema(server, database, zero_dates, zero_dates=rule)
     read = _read(server, schema)
-    assert read.equals(_logged(server, schema))
+    assert read.equals(_logged(server, schema, binlog))
     first, second = read.to_pylist()[:2]
     is_null = rule is ZeroDates.NULL
     assert first["dt"] == (None if is_null else "0000-00-00 00:00:00.0")
