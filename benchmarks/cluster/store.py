@@ -1,10 +1,11 @@
 """store: decisions committed per second, and how soon others hear of them, on each store.
 
 A decision is a transaction that compares one key and puts it. Each store is durable here: etcd and PostgreSQL flush to
-the disk, SQLite runs as always. ``one``: one capture decides, one decision after the other; ``four``: four captures,
-each with its own key. A watch's delay is from before the put until another client's watch has brought it, with a put
-every 10 ms. The peer is pgbench, whose one client updates one row of the same PostgreSQL; ``ratio`` compares one
-capture on PostgreSQL with it, in turns.
+the disk, SQLite runs as always. ``one``: one capture decides, one decision after the other; ``sixteen``: one capture
+makes up to sixteen at once, of as many keys, as the changefeeds of a busy one do; ``four``: four captures, each with
+its own key. A watch's delay is from before the put until another client's watch has brought it, with a put every 10 ms.
+The peer is pgbench, whose one client updates one row of the same PostgreSQL; ``ratio`` compares one capture on
+PostgreSQL, with sixteen at once, with it, in turns.
 """
 
 import re
@@ -20,11 +21,12 @@ from benchmarks.support.metadata import STORES, client_of
 from capture.embedded import EmbeddedPostgres
 from capture.embedded.postgres import tool
 from reactor import loop
-from reactor.store.port import Compare, Put, Target
+from reactor.store.port import Compare, EtcdClient, Put, Target
 
 _SECONDS = 5.0
 _WATCHED = 500
 _ROUNDS = 3
+_AT_ONCE = 16
 _VALUE = b"x" * 500
 _ROW = "CREATE TABLE row (id int PRIMARY KEY, value bytea); INSERT INTO row VALUES (1, '')"
 _UPDATE = f"UPDATE row SET value = decode('{_VALUE.hex()}', 'hex') WHERE id = 1;\n"
@@ -50,34 +52,38 @@ def run() -> dict[str, object]:
 
 
 async def _measure(url: str) -> dict[str, float]:
-    one, four = await _decisions(url, 1), await _decisions(url, 4)
+    one, four, sixteen = await _decisions(url, 1), await _decisions(url, 4), await _decisions(url, 1, at_once=_AT_ONCE)
     delays = sorted(await _delays(url))
     return {
         "one_per_second": one,
+        "sixteen_at_once_per_second": sixteen,
         "four_per_second": four,
         "watch_p50_ms": delays[len(delays) // 2] * 1000,
         "watch_p99_ms": delays[len(delays) * 99 // 100] * 1000,
     }
 
 
-async def _decisions(url: str, captures: int) -> float:
+async def _decisions(url: str, captures: int, at_once: int = 1) -> float:
     committed = 0
 
-    async def decide(number: int) -> None:
+    async def decide(client: EtcdClient, key: str) -> None:
         nonlocal committed
-        key = f"/weir/bench/{captures}/{number}"
-        async with client_of(url) as client:
-            revision = await client.put(key, _VALUE)
-            while time.perf_counter() < until:
-                result = await client.txn([Compare(key, Target.MOD_REVISION, revision)], [Put(key, _VALUE)])
-                assert result.succeeded
-                revision = result.revision
-                committed += 1
+        revision = await client.put(key, _VALUE)
+        while time.perf_counter() < until:
+            result = await client.txn([Compare(key, Target.MOD_REVISION, revision)], [Put(key, _VALUE)])
+            assert result.succeeded
+            revision = result.revision
+            committed += 1
+
+    async def work(capture: int) -> None:
+        async with client_of(url) as client, anyio.create_task_group() as tasks:
+            for number in range(at_once):
+                tasks.start_soon(decide, client, f"/weir/bench/{captures}/{capture}/{number}")
 
     until = time.perf_counter() + _SECONDS
     async with anyio.create_task_group() as tasks:
-        for number in range(captures):
-            tasks.start_soon(decide, number)
+        for capture in range(captures):
+            tasks.start_soon(work, capture)
     return committed / _SECONDS
 
 
@@ -106,7 +112,7 @@ def _beside_pgbench(directory: Path) -> tuple[float, float]:
     with EmbeddedPostgres(directory / "postgres", wal_level="replica") as server:
         for statement in _ROW.split(";"):
             server.execute(statement)
-        rounds = [(loop.run(_decisions, server.uri(), 1), _pgbench(server, script)) for _ in range(_ROUNDS)]
+        rounds = [(loop.run(_decisions, server.uri(), 1, _AT_ONCE), _pgbench(server, script)) for _ in range(_ROUNDS)]
     ours, theirs = zip(*rounds, strict=True)
     return median(ours), median(theirs)
 

@@ -17,6 +17,7 @@ from reactor.errors import EtcdError, EtcdUnreachableError
 from reactor.store.port import Compare, Delete, KeyValue, Operation, Put, Snapshot, TxnResult, WatchBatch
 from reactor.store.sql import logic
 from reactor.store.sql.database import Announcing, Database, Statements
+from reactor.store.sql.group import Group
 from reactor.store.sql.lane import Lane
 from reactor.store.sql.logic import Change, Head, Seen
 from reactor.store.sql.pulse import Pulse
@@ -68,6 +69,7 @@ class SqlClient:
         self._name = name
         self._timeout_s = timeout_s
         self._seen = Seen()
+        self._group = Group(self._writes, lambda: self._seen)
         self._is_closed = False
         self._pulse = Pulse(self._look, is_waiting=open_news is not None)
 
@@ -120,7 +122,9 @@ class SqlClient:
 
     async def _txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> tuple[TxnResult, bool]:
         logic.check_request(compares, operations)
-        return await self._write(lambda change, seen: change.txn(compares, operations, seen), self._timeout_s)
+        result, has_changed, head = await self._group.txn(compares, operations, self._timeout_s)
+        self._note(head)
+        return result, has_changed
 
     async def _batches(self, prefix: str, next_revision: int) -> AsyncGenerator[WatchBatch, None]:
         while True:

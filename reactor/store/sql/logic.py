@@ -39,6 +39,8 @@ _HEAD = Query(
     "SELECT revision, compacted, mark, clock, {clock}, {now}, (SELECT min(deadline) FROM weir_lease),"
     " (SELECT id FROM weir_lineage ORDER BY number DESC LIMIT 1) FROM weir_store"
 )
+#: compares and operations of one transaction
+Request = tuple[Sequence[Compare], Sequence[Operation]]
 _KEY_COLUMNS = "name, value, created, modified, lease"
 
 
@@ -208,9 +210,22 @@ class Change:
 
         :raises LeaseExpiredError: an operation puts under a lease that is over.
         """
+        (answer,) = self.txns([(compares, operations)], seen)
+        if isinstance(answer, EtcdError):
+            raise answer
+        return answer
+
+    def txns(self, requests: Sequence[Request], seen: Seen) -> list[tuple[TxnResult, bool] | EtcdError]:
+        """Do each after the other; return what ``txn`` would return or raise.
+
+        Of several, none compares ranges or puts under a lease, since what these depend on is read once, before all.
+        """
+        compares = [compare for each, _ in requests for compare in each]
+        operations = [operation for _, each in requests for operation in each]
         names = {compare.key for compare in compares if not compare.last} | {each.key for each in operations}
         leases = {put.lease for put in operations if isinstance(put, Put) and put.lease}
         ranges = [compare for compare in compares if compare.last]
+        assert len(requests) == 1 or not (leases or ranges), "it is done alone"
         living = [_where_in("SELECT id FROM weir_lease WHERE id", sorted(leases))] if leases else []
         found, *others = self._begin(
             _where_in("SELECT name, created, modified FROM weir_key WHERE name", sorted(names)),
@@ -219,16 +234,27 @@ class Change:
             seen=seen,
         )
         known = {name: (created, modified) for name, created, modified in found}
-        within = others[: len(ranges)]
         if missing := leases - {row[0] for rows in others[len(ranges) :] for row in rows}:
-            raise _over(min(missing))
-        exact = all(_holds(compare, [known.get(compare.key, (0, 0))]) for compare in compares if not compare.last)
-        if not exact or not all(
-            _holds(compare, rows or [(0, 0)]) for compare, rows in zip(ranges, within, strict=True)
-        ):
+            return [_over(min(missing))]
+        within = zip(ranges, others[: len(ranges)], strict=True)
+        if not all(_holds(compare, rows or [(0, 0)]) for compare, rows in within):
+            return [(TxnResult(False, self._revision), False)]
+        return [self._txn(*request, known) for request in requests]
+
+    def _txn(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], known: dict[str, tuple[int, int]]
+    ) -> tuple[TxnResult, bool]:
+        """``known``: the creation and the last change of each key that is named and exists; brought up to date."""
+        exact = (compare for compare in compares if not compare.last)
+        if not all(_holds(compare, [known.get(compare.key, (0, 0))]) for compare in exact):
             return TxnResult(False, self._revision), False
         before = self._revision
-        self._apply(operations, {name: created for name, (created, _) in known.items()})
+        self._apply(operations, {each.key: known[each.key][0] for each in operations if each.key in known})
+        if self._revision > before:
+            for operation in operations:
+                since = known.pop(operation.key, (self._revision, 0))[0]
+                if isinstance(operation, Put):
+                    known[operation.key] = since, self._revision
         return TxnResult(True, self._revision), self._revision > before
 
     def settle(self, seen: Seen) -> None:
