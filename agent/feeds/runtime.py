@@ -328,7 +328,7 @@ class ChangefeedRuntime:
         feed = self._feed
         log_key = keys.LogKey(feed.cluster, feed.namespace, feed.id, order.source)
         if running.needs_position:
-            place = Place(records, self._client, log_key, feed.manifest(order.source))
+            place = Place(records, self._client, log_key, feed.manifest(order.source), feed.log_directory(order.source))
             running = await renewal.take_position(running, source, place, ask=self._query)
         schemas = await to_thread.run_sync(feed.manifest(order.source).read_schemas)
         identity = Identity(running.system_id, running.timeline)

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 import anyio
 import structlog
 
-from agent.errors import HoldTooEarlyError, LogFencedError
+from agent.errors import NEW_POSITION, HoldTooEarlyError, LogFencedError, PositionLostError
 from agent.object_store import is_object_store
 from agent.rows.batches import SegmentRef
 from reactor.errors import EtcdError
@@ -159,10 +159,22 @@ class LogWriter:
     def has_taken_over(self) -> bool:
         return self._stored.head is not None
 
-    async def take_over(self, start_ts: Ts, *, position: str = "") -> LogHead:
-        """Become the writer in place of any other. ``start_ts``, ``position``: where a log without a head begins."""
+    async def take_over(self, start_ts: Ts, *, position: str = "", newest_epoch: int = 0) -> LogHead:
+        """Become the writer in place of any other. ``start_ts``, ``position``: where a log without a head begins;
+        ``newest_epoch``: of the files that are there.
+
+        A writer's epoch is stored before any file has it. So a head that is older than the files is of a store that was
+        put back to an earlier state, and what it says of the log and of the source's position is no longer true.
+
+        :raises PositionLostError: the head is older than the files.
+        """
         while True:
             stored = await self._read()
+            if stored.head is not None and stored.head.epoch < newest_epoch:
+                raise PositionLostError(
+                    f"the change log has files of epoch {newest_epoch}, and the store knows epoch {stored.head.epoch}: "
+                    f"the store was put back to an earlier state; bring the newest one back, or {NEW_POSITION}"
+                )
             head = stored.head or LogHead(resolved_ts=start_ts, position=position, epoch=self._epoch_floor)
             if await self._put(_new_era(head, self._capture), stored):
                 return self.head
@@ -331,12 +343,13 @@ def _new_era(head: LogHead, capture: CaptureId) -> LogHead:
     )
 
 
-def begun_again(head: LogHead, start_ts: Ts, *, position: str) -> LogHead:
-    """The log as it begins again at ``start_ts``: nothing that was in it is part of it any more."""
+def begun_again(head: LogHead, start_ts: Ts, *, position: str, newest_epoch: int = 0) -> LogHead:
+    """The log as it begins again at ``start_ts``: nothing that was in it is part of it any more. ``newest_epoch``: of
+    all files, which a store that was put back to an earlier state does not know."""
     assert start_ts > head.resolved_ts, f"a log at {head.resolved_ts} cannot begin again at {start_ts}"
-    seq = head.last_seq + 1
+    seq, epoch = head.last_seq + 1, max(head.epoch, newest_epoch) + 1
     return head.with_(
-        epoch=head.epoch + 1,
+        epoch=epoch,
         first_seq=seq,
         last_seq=seq - 1,
         complete_seq=seq - 1,
@@ -346,7 +359,7 @@ def begun_again(head: LogHead, start_ts: Ts, *, position: str) -> LogHead:
         position=position,
         attachment="",
         recent=(),
-        eras=(Era(epoch=head.epoch + 1, first_seq=seq),),
+        eras=(Era(epoch=epoch, first_seq=seq),),
     )
 
 

@@ -70,9 +70,9 @@ class UnitRecords:
             await anyio.sleep(delay_s)
             delay_s = min(2 * delay_s, _RETRY_MAX_S)
 
-    async def renew(self, record: UnitRecord, log: LogKey, start: Position) -> None:
+    async def renew(self, record: UnitRecord, log: LogKey, start: Position, *, newest_epoch: int = 0) -> None:
         """Store ``record``, which begins at ``start``, and let the log begin there too: in one transaction, and the
-        schema changes of before go ahead of it. Doing it again changes nothing.
+        schema changes of before go ahead of it. Doing it again changes nothing. ``newest_epoch``: of the log's files.
 
         :raises UnitFencedError: a worker with a newer order has written since, or the changefeed is gone.
         :raises LogFencedError: whoever reads the log still has come past ``start``.
@@ -80,12 +80,12 @@ class UnitRecords:
         while (stored := await self._read())[0] != record:
             self._refuse_newer(stored[0], record)
             try:
-                await self._renew(record, stored[1], log, start)
+                await self._renew(record, stored[1], log, start, newest_epoch)
             except EtcdError as error:
                 _log.warning("writing a new position got no answer", key=self._key, error=str(error))
                 await anyio.sleep(_RETRY_S)
 
-    async def _renew(self, record: UnitRecord, revision: int, log: LogKey, start: Position) -> None:
+    async def _renew(self, record: UnitRecord, revision: int, log: LogKey, start: Position, newest_epoch: int) -> None:
         """One try; what was stored meanwhile is looked at by the caller."""
         ddl = await self._client.get_prefix(ddl_prefix(log.cluster, log.namespace, log.changefeed))
         doomed = [Delete(item.key) for item in ddl.items]
@@ -102,7 +102,7 @@ class UnitRecords:
             raise LogFencedError(
                 f"the log has come to {before.resolved_ts}, past the new position {start.ts}; take another"
             )
-        head = begun_again(before, start.ts, position=start.text)
+        head = begun_again(before, start.ts, position=start.text, newest_epoch=newest_epoch)
         moved = Compare(str(log), Target.MOD_REVISION, item.mod_revision)
         await self._swap([Put(self._key, record.encode()), Put(str(log), head.encode())], revision, moved)
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import structlog
 
+from agent.log.epochs import newest_epoch
+from agent.log.storage import LogDirectory
 from agent.ports.source import Identity, Position, Source
 from agent.units.manifest import Manifest
 from agent.units.records import UnitRecords
@@ -33,6 +35,7 @@ class Place:
     client: EtcdClient
     log: LogKey
     manifest: Manifest
+    files: LogDirectory
 
 
 async def take_position(
@@ -51,7 +54,7 @@ async def take_position(
     await ask(place.manifest.write_begun, record.epoch, list(schemas.values()))
     server = {"system_id": report.identity.system_id, "timeline": report.identity.timeline}
     after = begun_again(record.with_(tables=tables, **server), start)
-    await place.records.renew(after, place.log, start)
+    await place.records.renew(after, place.log, start, newest_epoch=await ask(newest_epoch, place.files))
     _log.info("the changefeed has a new position", ts=start.ts, lost_ts=lost.ts, tables=len(tables))
     failpoints.reach(Point.POSITION_RECORDED)
     return after

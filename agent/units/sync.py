@@ -23,6 +23,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from agent.errors import SourceAuthError
 from agent.log import attachments, retention, segment
 from agent.log.attachments import Attachment
+from agent.log.epochs import newest_epoch
 from agent.log.head import LogWriter
 from agent.log.retention import Needs
 from agent.log.segment import SegmentName
@@ -101,7 +102,8 @@ class SyncUnit:
         :raises StreamEndsCapturesError: it has ended those who have read it.
         :raises WeirError: any other permanent failure.
         """
-        head = await self._writer.take_over(self._start.ts, position=self._start.text)
+        newest = await anyio.to_thread.run_sync(newest_epoch, self._directory)
+        head = await self._writer.take_over(self._start.ts, position=self._start.text, newest_epoch=newest)
         if self._attempts is None:
             await self._follow()
             return

@@ -16,6 +16,7 @@ from agent.sources.postgres.server.connection import Connection, connect
 from capture.embedded import EmbeddedPostgres
 from reactor.ids import CaptureId, Ts
 from reactor.records.log_head import LogHead
+from reactor.store.port import Put
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig, wait_until
 
 _SCHEMA = """
@@ -147,6 +148,21 @@ async def test_a_unit_that_was_replaced_stops_and_leaves_nothing_in_the_log(rig:
         await rig.wait_resolved()
     assert rig.head().writer == "newest"
     assert rig.logged() == rig.expected()
+
+
+async def test_a_store_that_was_put_back_does_not_continue_a_newer_log(rig: SyncRig) -> None:
+    """An older export was imported, say: the slot is past the old head, and what lies between would be left out."""
+    async with rig.running():
+        rig.execute("INSERT INTO b VALUES (1, 1, 1)")
+        await rig.wait_resolved()
+    old = rig.head()
+    async with rig.running():
+        rig.execute("INSERT INTO b VALUES (2, 2, 2)")
+        await rig.wait_resolved()
+    rig.etcd.txn([], [Put(str(rig.head_key), old.encode())])
+    with pytest.raises(PositionLostError, match="the store was put back to an earlier state"):
+        await rig.unit().run()
+    assert rig.head() == old
 
 
 async def test_a_reader_that_sleeps_does_not_keep_the_slot_from_its_successor(rig: SyncRig) -> None:

@@ -1,12 +1,17 @@
 """The head is moved by one writer at a time, whatever etcd loses on the way."""
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
-from agent.errors import LogFencedError
-from agent.log.head import EtcdHeadStore, LogWriter, epoch_of
+from agent.errors import LogFencedError, PositionLostError
+from agent.log.attachments import Attachment
+from agent.log.directories import TEMPORARY
+from agent.log.epochs import newest_epoch
+from agent.log.head import EtcdHeadStore, LogWriter, begun_again, epoch_of
 from agent.log.segment import SegmentName
+from agent.log.storage import LogDirectory
 from agent.rows.batches import SegmentRef
 from reactor.errors import EtcdUnreachableError
 from reactor.ids import CaptureId, ChangefeedId, Ts
@@ -88,6 +93,43 @@ async def test_a_new_writer_continues_behind_the_last_finished_transaction() -> 
     assert (head.epoch, head.writer, head.last_seq, head.resolved_ts) == (2, "new", 2, 20)
     assert head.eras == (Era(epoch=1, first_seq=1), Era(epoch=2, first_seq=3))
     assert [epoch_of(head, seq) for seq in (1, 2, 3, 9)] == [1, 1, 2, 2]
+
+
+async def test_a_head_that_is_older_than_its_files_is_not_continued() -> None:
+    """The store was put back to an earlier state."""
+    etcd = MemoryEtcd()
+    first = writer(etcd, "first")
+    await first.take_over(Ts(0), newest_epoch=7)  # without a head they are those of an earlier changefeed
+    before = stored(etcd)
+    await writer(etcd, "second").take_over(Ts(0), newest_epoch=before.epoch)
+    assert stored(etcd).epoch == before.epoch + 1
+    with pytest.raises(PositionLostError, match=r"files of epoch 3, and the store knows epoch 2: .* resume --resync"):
+        await writer(etcd, "third").take_over(Ts(0), newest_epoch=3)
+    assert stored(etcd).writer == "second"
+
+
+def test_a_log_that_begins_again_is_above_all_files() -> None:
+    head = LogHead(epoch=5, resolved_ts=Ts(10), complete_seq=3, last_seq=3)
+    for newest, epoch in ((0, 6), (5, 6), (9, 10)):
+        again = begun_again(head, Ts(20), position="", newest_epoch=newest)
+        assert (again.epoch, again.eras) == (epoch, (Era(epoch=epoch, first_seq=4),))
+
+
+@pytest.mark.parametrize(
+    ("names", "epoch"),
+    [
+        ([], 0),
+        (["000000000001-7-1-2-3.arrow", "000000000002-4-1-2-3.arrow", "elsewhere-99.txt"], 7),
+        ([f"{TEMPORARY}000000000001-8-1-2-3.arrow", "000000000001-7-1-2-3.arrow"], 8),
+        ([Attachment.of("x", epoch=9).name, "000000000001-7-1-2-3.arrow"], 9),
+    ],
+)
+def test_the_newest_epoch_is_that_of_any_file(names: list[str], epoch: int, tmp_path: Path) -> None:
+    directory = tmp_path / "feed" / "main"
+    for file in names:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / file).touch()
+    assert newest_epoch(LogDirectory(str(tmp_path), changefeed="feed", source="main")) == epoch
 
 
 async def test_an_era_without_segments_leaves_no_trace() -> None:

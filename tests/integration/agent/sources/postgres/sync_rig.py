@@ -131,6 +131,10 @@ class SyncRig:
                 group.start_soon(run)
                 yield failures
 
+    @property
+    def head_key(self) -> LogKey:
+        return _KEY
+
     def head(self) -> LogHead:
         item = self.etcd.get(str(_KEY))
         return LogHead.decode(item.value, key=str(_KEY)) if item else LogHead()
