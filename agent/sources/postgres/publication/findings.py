@@ -6,6 +6,7 @@ that is gone - is put at its place between them; a table that is held has no cha
 
 from collections.abc import Collection, Mapping, Sequence
 
+from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common import schema_diff
 from reactor.ids import Ts
@@ -108,3 +109,10 @@ class Findings:
         self.known[change.table_id] = change.table
         if change.kind is SchemaChangeKind.CREATE:
             self.created[change.table_id] = ts
+
+
+def schemas_after(ddl: Sequence[DdlRecord], kind: SchemaChangeKind | None = None) -> dict[int, TableSchema]:
+    """Return tables as the last changes of them, of this kind if given, have left them."""
+    changes = (change for record in ddl for change in record.changes)
+    wanted = (change for change in changes if change.after and kind in (None, change.kind))
+    return {change.table_id: TableSchema.from_json(change.after) for change in wanted}

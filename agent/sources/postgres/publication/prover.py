@@ -18,8 +18,8 @@ from agent.rows.arena import LogChunk
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common.joining import Joining, Name, Reading
-from agent.sources.postgres.publication import digest, losses, published, type_facts, xids
-from agent.sources.postgres.publication.findings import Findings
+from agent.sources.postgres.publication import digest, losses, published, silent, type_facts, xids
+from agent.sources.postgres.publication.findings import Findings, schemas_after
 from agent.sources.postgres.publication.newcomers import Newcomers, is_replaced, keyless, late, renamed, unlogged
 from agent.sources.postgres.publication.partitions import Partitions
 from agent.sources.postgres.publication.proof import FIRST_MAX, Proof
@@ -161,7 +161,9 @@ class Prover:
             watched = {*found.known, *joining.values()}
             seen = digest.read(connection)
             refused = (record.table_id for record, *_ in found.refused)
-            now = published.read(connection, self._publications, {*watched, *refused})
+            now = published.read(
+                connection, self._publications, {*watched, *refused}, others=silent.old_leaves(self._proof)
+            )
             facts = type_facts.read(connection, watched)
             before = self._proof or replace(losses.first(now, seen, found.known), types=dict(facts.values))
             self._refuse_other_publications(before, now)
@@ -185,12 +187,12 @@ class Prover:
                 lambda root: rewrites.retyped(root, declared.get(root)),
             )
             self._judge_roots(partitions, found)
-            self._schemas |= _schemas(cut)
+            self._schemas |= schemas_after(cut.ddl)
             self._judge_rewrites(rewrites, found, declared)
             self._judge_readded(now, found, cut)
             passed_over = asked.younger(before.passed_over | self._sightings.take_passed_over(upto))
             clean = self._judge_newcomers(
-                asked, partitions, _schemas(cut, SchemaChangeKind.CREATE), found, passed_over, upto
+                asked, partitions, schemas_after(cut.ddl, SchemaChangeKind.CREATE), found, passed_over, upto
             )
             self._judge_gone(connection, now, found, absorbed, upto)
             _name_held(now, found, upto)
@@ -207,6 +209,7 @@ class Prover:
             proof, types=dict(facts.values), leaves=leaves, passed_over=frozenset(passed_over), empty=empty
         )
         self._text = self._proof.to_text()
+        self._quiet.move_on(connection)
         self._must_read = False
         self._changes = ""
         return found.records()
@@ -321,6 +324,9 @@ class Prover:
                 clean.add(table)
             else:
                 found.hold(record, upto, late(now, table))
+        for table, reason in list(silent.find(asked, partitions, {*found.known, *found.held}, self._wants.named)):
+            record = _record(asked, table)
+            found.hold(record, upto, reason if self._wants.takes(record) else keyless(record))
         return frozenset(clean)
 
     def _joining_ids(self, connection: Connection) -> dict[Name, int]:
@@ -379,13 +385,6 @@ class Prover:
             elif end_ts <= upto:
                 found.drop(table, upto)
                 del self._gone[table]
-
-
-def _schemas(cut: LogChunk, kind: SchemaChangeKind | None = None) -> dict[int, TableSchema]:
-    """Return tables as the last changes of them, of this kind if given, have left them."""
-    changes = (change for record in cut.ddl for change in record.changes)
-    wanted = (change for change in changes if change.after and kind in (None, change.kind))
-    return {change.table_id: TableSchema.from_json(change.after) for change in wanted}
 
 
 def _record(asked: Newcomers, table_id: int) -> TableRecord:

@@ -193,15 +193,18 @@ def one_moment(connection: Connection) -> Iterator[None]:
         connection.query("ROLLBACK")
 
 
-def read(connection: Connection, names: Iterable[str], table_ids: Collection[int]) -> Catalog:
-    """The publications of these names, and what concerns these tables; inside ``one_moment``."""
+def read(
+    connection: Connection, names: Iterable[str], table_ids: Collection[int], *, others: Collection[int] = ()
+) -> Catalog:
+    """The publications of these names, and what concerns these tables; inside ``one_moment``. ``others``: tables that
+    need no columns and keys."""
     [[snapshot, end]] = connection.query(_NOW_SQL)
     horizon, ahead, running = xids.parse_snapshot(str(snapshot))
     reader = _Reader(connection, ahead, {})
     publications = reader.publications(names)
     parents = reader.parents()
     members = [table for publication in publications.values() for table in publication.members]
-    tables = reader.tables({*table_ids, *members, *parents, *parents.values()}, table_ids)
+    tables = reader.tables({*table_ids, *others, *members, *parents, *parents.values()}, table_ids)
     return Catalog(horizon, ahead, Ts(int(end or 0)), publications, tables, parents, reader.xids, running)
 
 

@@ -15,6 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import structlog
+
+from agent.errors import StatementRefusedError
 from agent.rows.schema import TableSchema
 from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.proof import Proof
@@ -27,6 +30,9 @@ from reactor.records.changefeed import TableRecord
 
 #: between two readings of definitions that do not count yet
 _AGAIN_S: Final = 5.0
+
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,18 @@ class QuietChanges:
         with self._lock:
             self._posted |= posted
 
+    def move_on(self, connection: Connection) -> None:
+        """Write a message into the log of a server that may be idle: it moves the stream past what is posted, with a
+        place for each table. Outside ``published.one_moment``."""
+        with self._lock:
+            places = len(self._posted)
+        if not places:
+            return
+        try:
+            connection.query(f"SELECT pg_catalog.pg_logical_emit_message(false, 'weir', repeat(' ', {places}))")
+        except StatementRefusedError as error:
+            _log.info("a schema change waits until the source writes", tables=places, reason=str(error))
+
     # The stream
 
     def note_declared(self, table_id: int, xid: int) -> None:
@@ -103,7 +121,7 @@ class QuietChanges:
         found: list[tuple[Ts, TableSchema, int]] = []
         with self._lock:
             for table, posted in sorted(self._posted.items(), key=lambda item: item[1].catalog.end_ts):
-                ts = max(posted.catalog.end_ts, after + 1)
+                ts = max(posted.catalog.end_ts - 1, after + 1)  # a commit record starts before the log's end
                 if ts > upto:
                     break
                 del self._posted[table]

@@ -182,6 +182,51 @@ async def test_by_root_a_table_that_becomes_a_partition_leaves_and_its_root_is_h
     assert sorted(named(by_root)) == [("", SchemaChangeKind.DROP), ("r", SchemaChangeKind.HOLD)]
 
 
+@pytest.mark.parametrize(
+    ("statements", "held"),
+    [
+        ("CREATE TABLE n (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); "
+         "ALTER TABLE n ATTACH PARTITION a FOR VALUES FROM (0) TO (10)", "n"),
+        ("ALTER TABLE r DETACH PARTITION r0", "r0"),
+    ],
+)  # fmt: skip
+async def test_a_table_that_has_got_its_rows_without_a_word_is_held_before_its_next_row(
+    postgres: EmbeddedPostgres, tmp_path: Path, statements: str, held: str
+) -> None:
+    rig = make(postgres, tmp_path, ["r", "a"], "FOR ALL TABLES WITH (publish_via_partition_root = true)")
+    async with rig.running():
+        rig.execute("INSERT INTO a VALUES (1, 'a'); INSERT INTO r VALUES (1, 'r')")
+        await rig.wait_resolved()
+        for statement in statements.split("; "):
+            rig.execute(statement)
+            await rig.wait_resolved()
+        await rig.wait_resolved()
+    assert (held, SchemaChangeKind.HOLD) in named(rig)
+    drop_slots(rig)
+
+
+@pytest.mark.parametrize("via_root", [True, False])
+async def test_a_new_partitioned_table_that_is_filled_behind_its_partitions_is_not_held(
+    postgres: EmbeddedPostgres, tmp_path: Path, via_root: bool
+) -> None:
+    tables = ["r", "a"] if via_root else [*_LEAVES, "a"]
+    rig = make(postgres, tmp_path, tables, f"FOR ALL TABLES WITH (publish_via_partition_root = {via_root})")
+    async with rig.running():
+        for statement in (
+            "CREATE TABLE n (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+            "CREATE TABLE n0 PARTITION OF n FOR VALUES FROM (0) TO (10)",
+            "CREATE TABLE n1 (id int PRIMARY KEY, v text)",
+            "ALTER TABLE n ATTACH PARTITION n1 FOR VALUES FROM (10) TO (20)",
+            "INSERT INTO n VALUES (1, 'a'), (11, 'b')",
+        ):
+            rig.execute(statement)
+        await rig.wait_resolved()
+        await rig.wait_resolved()
+    kinds = {kind for _, kind in named(rig)}
+    assert kinds == {SchemaChangeKind.CREATE}
+    drop_slots(rig)
+
+
 @pytest.mark.parametrize("via_root", [True, False])
 async def test_a_table_that_becomes_a_partition_of_its_successor(
     postgres: EmbeddedPostgres, tmp_path: Path, via_root: bool

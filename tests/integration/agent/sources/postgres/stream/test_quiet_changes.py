@@ -11,7 +11,7 @@ from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import connect
 from capture.embedded import EmbeddedPostgres
 from reactor.records.changefeed import SchemaChangeKind, TableChange
-from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
+from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig, wait_until
 
 _SCHEMA = """
 CREATE TABLE a (id int PRIMARY KEY, v text, n int);
@@ -86,6 +86,13 @@ async def test_tables_that_swap_names_without_rows(rig: SyncRig) -> None:
         await settle(rig)
     [record] = rig.ddl()
     assert {change.table and change.table.name: len(columns(change)) for change in record.changes} == {"a": 2, "b": 3}
+
+
+async def test_a_server_that_writes_nothing_else_is_no_reason_to_wait(rig: SyncRig) -> None:
+    async with rig.running():
+        await settle(rig)
+        rig.execute("ALTER TABLE root ADD x int; ALTER TABLE a ADD x int")
+        await wait_until(lambda: len(changes(rig)) == 2)
 
 
 async def test_each_table_changes_at_a_place_of_its_own(rig: SyncRig) -> None:
