@@ -10,6 +10,9 @@ from typing import Any, Protocol
 
 Row = tuple[Any, ...]
 
+#: sorts after every key
+_LAST = "\U0010ffff"
+
 
 @dataclass(frozen=True, slots=True)
 class Query:
@@ -65,3 +68,12 @@ class Announcing(Database, Protocol):
     def wait_changed(self, is_given_up: Callable[[], bool], wait_s: float) -> int | None:
         """Wait for a commit; return its revision, or None if there was none, or may have been one before."""
         ...
+
+
+def after(prefix: str) -> str:
+    """Return the first text that sorts after everything that begins with ``prefix``, by code points."""
+    for place in range(len(prefix) - 1, -1, -1):
+        if prefix[place] != _LAST:
+            code = ord(prefix[place]) + 1
+            return prefix[:place] + chr(0xE000 if code == 0xD800 else code)  # no text has surrogates
+    return _LAST

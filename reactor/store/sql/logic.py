@@ -22,7 +22,7 @@ from itertools import groupby
 from reactor.errors import CompactedError, EtcdError, LeaseExpiredError, RevisionsLostError
 from reactor.store import request
 from reactor.store.port import Compare, Delete, Event, KeyValue, Operation, Put, Snapshot, Target, TxnResult
-from reactor.store.sql.database import Query, Row, Statements
+from reactor.store.sql.database import Query, Row, Statements, after
 
 FORMAT = 1
 #: revisions that watches can go back, at least; the journal is shortened in steps
@@ -32,8 +32,6 @@ _COMPACT_EVERY = 1_000
 _PAGE = 500
 #: added to deadlines, because the database's time is rounded down: a lease never ends before its session does
 _ROUNDING_MS = 1
-#: sorts after every key
-_LAST = "\U0010ffff"
 
 _HEAD = Query(
     "SELECT revision, compacted, mark, clock, {clock}, {now}, (SELECT min(deadline) FROM weir_lease),"
@@ -347,15 +345,6 @@ class Change:
             self._statements.write("DELETE FROM weir_change WHERE revision < ?", [[revision]])
             self._statements.write("UPDATE weir_store SET compacted = ? WHERE id = ?", [[revision, 1]])
             self._head = replace(self._head, compacted=revision)
-
-
-def after(prefix: str) -> str:
-    """Return the first text that sorts after everything that begins with ``prefix``, by code points."""
-    for place in range(len(prefix) - 1, -1, -1):
-        if prefix[place] != _LAST:
-            code = ord(prefix[place]) + 1
-            return prefix[:place] + chr(0xE000 if code == 0xD800 else code)  # no text has surrogates
-    return _LAST
 
 
 def check_request(compares: Sequence[Compare], operations: Sequence[Operation]) -> None:

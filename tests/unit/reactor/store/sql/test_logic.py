@@ -16,7 +16,7 @@ from reactor.errors import CompactedError, EtcdUnreachableError, LeaseExpiredErr
 from reactor.store.memory import MemoryEtcd
 from reactor.store.port import Compare, Delete, Event, Operation, Put, Target
 from reactor.store.sql import logic
-from reactor.store.sql.database import Query
+from reactor.store.sql.database import Query, after
 from reactor.store.sql.logic import Change, Seen
 from reactor.store.sql.sqlite import Clock, SqliteDatabase
 
@@ -359,4 +359,4 @@ def test_a_process_killed_between_any_two_statements_has_done_all_or_nothing(tmp
     ("prefix", "expected"), [("/a/", "/a0"), ("a\U0010ffff", "b"), ("", "\U0010ffff"), ("\ud7ff", "\ue000")]
 )
 def test_the_end_of_a_prefix(prefix: str, expected: str) -> None:
-    assert logic.after(prefix) == expected
+    assert after(prefix) == expected
