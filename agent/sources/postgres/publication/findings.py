@@ -33,6 +33,11 @@ class Findings:
                     self.refused.append((change.table, record.ts, change.reason))
         self.old = {table: record for table, record in known.items() if table in self.known}
 
+    @property
+    def flowing(self) -> dict[int, TableRecord]:
+        """The tables, as they are in the end, that are not lost."""
+        return {table: record for table, record in self.known.items() if table not in self.held}
+
     def records(self) -> tuple[DdlRecord, ...]:
         gone = self._never_joined
         all_changes = {**dict.fromkeys(gone, ()), **self._changes}

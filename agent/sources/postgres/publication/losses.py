@@ -17,11 +17,14 @@ from reactor.records.changefeed import TableRecord
 CURE = f"{RESYNC}, or leave it out by a filter rule"
 
 
-def lost(before: Proof, now: Catalog, known: Mapping[int, TableRecord]) -> dict[int, str]:
-    """Why, by table; tables that are gone, or are lost already, are none of them."""
+def lost(
+    before: Proof, now: Catalog, known: Mapping[int, TableRecord], *, absorbed: Collection[int] = ()
+) -> dict[int, str]:
+    """Why, by table; tables that are gone or ``absorbed``, or are lost already, are none of them."""
     found = {}
-    for table_id, record in known.items():
-        if table_id in now.tables and table_id not in before.held and (reason := _reason(before, now, record)):
+    for table_id in known.keys() & now.tables.keys() - before.held - set(absorbed):
+        record = known[table_id]
+        if reason := _reason(before, now, record):
             found[table_id] = f"table {record.schema_name}.{record.name} {reason}; {CURE}"
     return found
 

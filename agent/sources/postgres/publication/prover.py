@@ -168,8 +168,7 @@ class Prover:
             before = self._proof or replace(losses.first(now, seen, found.known), types=dict(facts.values))
             self._refuse_other_publications(before, now)
             absorbed = losses.absorbed(now, found.known, self._wants.named)
-            remaining = {table: record for table, record in found.old.items() if table not in absorbed}
-            for table, reason in losses.lost(before, now, remaining).items():
+            for table, reason in losses.lost(before, now, found.old, absorbed=absorbed).items():
                 found.hold(found.old[table], Ts(self._at + 1), reason)
             self._judge_types(connection, type_facts.altered(before.types, facts), found)
             asked = Newcomers(connection, before, now)
@@ -196,8 +195,7 @@ class Prover:
             )
             self._judge_gone(connection, now, found, absorbed, upto)
             _name_held(now, found, upto)
-            flowing = {table: record for table, record in found.known.items() if table not in found.held}
-            self._quiet.look(connection, self._publications, before, now, flowing, self._schemas)
+            self._quiet.look(connection, self._publications, before, now, found.flowing, self._schemas)
             self._join(connection, now, joining, found, upto)
             leaves = {table: self._recorded_leaves(asked, table, found) for table in losses.roots(now)}
             empty = asked.empty({leaf for of_root in leaves.values() for leaf in of_root})
