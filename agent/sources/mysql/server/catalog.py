@@ -125,7 +125,9 @@ def read_schemas(
                 )
     for schema_name, name in wanted:
         if table_id(schema_name, name) not in schemas:
-            raise SourceConfigError(f"table {schema_name}.{name} is gone from the source; start the changefeed again")
+            raise SourceConfigError(
+                f"table {schema_name}.{name} is gone from the source: it was dropped or renamed meanwhile; try again"
+            )
     return schemas
 
 

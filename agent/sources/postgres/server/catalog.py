@@ -64,7 +64,9 @@ def read_schemas(
         resolved = tuple(types.resolve_column(_column(row), user_types) for row in columns)
         schemas[table_id] = TableSchema(table_id, schema_name, name, resolved, identity)
     if missing := [table for table in table_ids if table not in schemas]:
-        raise SourceConfigError(f"table with oid {missing[0]} is gone from the source; start the changefeed again")
+        raise SourceConfigError(
+            f"table with oid {missing[0]} is gone from the source: it was dropped or renamed meanwhile; try again"
+        )
     return schemas
 
 
@@ -101,6 +103,8 @@ def rows_of(connection: Queries, schema: TableSchema) -> str:
     """
     kinds = connection.query(f"SELECT relkind FROM pg_catalog.pg_class WHERE oid = {schema.table_id}")
     if not kinds:
-        raise SourceConfigError(f"table {schema.qualified_name} is gone from the source; start the changefeed again")
+        raise SourceConfigError(
+            f"table {schema.qualified_name} is gone from the source: it was dropped or renamed meanwhile; try again"
+        )
     name = qualified(schema.schema_name, schema.name)
     return name if kinds[0][0] == "p" else f"ONLY {name}"
