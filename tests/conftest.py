@@ -54,12 +54,32 @@ def _own_logging() -> Iterator[None]:
 _SERVERS = ("flavour", "server", "mysql", "mariadb", "postgres", "spark_executor")
 
 
+#: the part of a run over which tests of clusters are spread: no long one is the last
+_CLUSTERS_UNTIL = 0.8
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
+
+
 def _order(item: pytest.Item) -> int:
-    """Clusters come first, as they take longest and mostly wait; then tests of one server after the other."""
+    """Tests of clusters, then those of one server after the other."""
     if item.get_closest_marker("acceptance"):
         return 0
     asked_for = getattr(item, "fixturenames", ())
     return next((place for place, server in enumerate(_SERVERS, 1) if server in asked_for), len(_SERVERS) + 1)
+
+
+def _places(items: list[pytest.Item]) -> dict[str, float]:
+    """Where in the run each file comes, from 0 to 1. Clusters mostly wait, and need memory: they are spread among tests
+    that compute, so that processes which run side by side seldom have clusters at once."""
+    first: dict[str, int] = {}
+    for item in items:
+        first[_file(item)] = min(first.get(_file(item), len(_SERVERS) + 1), _order(item))
+    clusters = [file for file, order in first.items() if order == 0]
+    others = sorted((file for file, order in first.items() if order), key=first.__getitem__)
+    spread = {file: _CLUSTERS_UNTIL * at / len(clusters) for at, file in enumerate(clusters)}
+    return spread | {file: at / len(others) for at, file in enumerate(others)}
 
 
 def _is_left_to_matrix(item: pytest.Item) -> bool:
@@ -88,11 +108,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         mark = item.get_closest_marker("timeout")
         seconds = float(mark.args[0] if mark else item.config.getini("timeout"))
         item.add_marker(pytest.mark.timeout(patient(seconds)), append=False)
-    first: dict[str, int] = {}
-    for item in items:
-        file = item.nodeid.partition("::")[0]
-        first[file] = min(first.get(file, len(_SERVERS) + 1), _order(item))
-    items.sort(key=lambda item: first[item.nodeid.partition("::")[0]])
+    places = _places(items)
+    items.sort(key=lambda item: places[_file(item)])
 
 
 @pytest.fixture(scope="session")

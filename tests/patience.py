@@ -1,6 +1,6 @@
 """Deadlines of tests: promised times in ``make matrix``, four times as long elsewhere.
 
-``make test`` runs two tests side by side on any machine, so a missed deadline there says more about the machine than
+``make test`` runs three tests side by side on any machine, so a missed deadline there says more about the machine than
 about Weir. It therefore waits longer for the same outcome; ``make matrix`` and the benchmarks check the promised times.
 """
 
