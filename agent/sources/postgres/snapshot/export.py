@@ -5,9 +5,10 @@ others. So ``start_ts`` is one below the consistent point: every change at or be
 above it in the stream.
 
 The snapshot lives only as long as the connection that exported it, and only until that connection runs its next
-command; so this module holds the connection and never uses it again.
+command; so this module holds the connection and uses it again only to end the snapshot.
 """
 
+import contextlib
 from types import TracebackType
 from typing import Final, Self
 
@@ -21,13 +22,15 @@ from reactor.ids import Ts
 
 #: Slot creation waits for the transactions that run at the moment.
 _CREATE_TIMEOUT_S: Final = 600.0
+_DROP_TIMEOUT_S: Final = 5.0
 
 
 class ExportedSnapshot:
     """``snapshot`` is what other sessions name to see what this one saw; a context manager ends it."""
 
-    def __init__(self, connection: Connection, snapshot: str, start_ts: Ts) -> None:
+    def __init__(self, connection: Connection, snapshot: str, start_ts: Ts, *, temporary_slot: str = "") -> None:
         self._connection = connection
+        self._temporary_slot = temporary_slot
         self.snapshot = snapshot
         self.start_ts = start_ts
 
@@ -38,6 +41,12 @@ class ExportedSnapshot:
         self.close()
 
     def close(self) -> None:
+        """End the snapshot. A temporary slot is gone then: the server removes that of a lost connection later,
+        and refuses the next one of this name until then."""
+        if slot := self._temporary_slot:
+            self._temporary_slot = ""
+            with contextlib.suppress(SourceError):
+                self._connection.query(f"DROP_REPLICATION_SLOT {identifier(slot)}", timeout_s=_DROP_TIMEOUT_S)
         self._connection.close()
 
     def is_alive(self) -> bool:
@@ -66,7 +75,8 @@ def create_slot(source: str | Target, slot: str, *, is_temporary: bool = False) 
         _, consistent_point, snapshot, _ = row
         assert consistent_point is not None
         assert snapshot is not None
-        return ExportedSnapshot(connection, snapshot, Ts(parse_lsn(consistent_point) - 1))
+        start_ts = Ts(parse_lsn(consistent_point) - 1)
+        return ExportedSnapshot(connection, snapshot, start_ts, temporary_slot=slot if is_temporary else "")
     except BaseException:
         connection.close()
         raise

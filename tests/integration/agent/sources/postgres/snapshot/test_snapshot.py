@@ -154,3 +154,13 @@ def test_all_sessions_under_an_exported_snapshot_see_its_moment(postgres: Embedd
 def test_a_table_that_is_gone_is_named(postgres: EmbeddedPostgres, database: str) -> None:
     with connect(postgres.uri(database)) as connection, pytest.raises(SourceConfigError, match="oid 1 is gone"):
         read_schemas(connection, [1])
+
+
+def test_a_temporary_slot_is_gone_when_its_snapshot_is_closed(postgres: EmbeddedPostgres) -> None:
+    """So that the next comparison can have one of the same name at once."""
+    slots = "SELECT 1 FROM pg_catalog.pg_replication_slots WHERE slot_name = 'again_and_again'"
+    with connect(postgres.uri()) as looking:
+        for _ in range(20):
+            with create_slot(postgres.uri(), "again_and_again", is_temporary=True):
+                assert looking.query(slots) == [("1",)]
+            assert looking.query(slots) == []
