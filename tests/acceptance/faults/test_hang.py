@@ -61,6 +61,8 @@ def test_a_sink_that_never_answers_delays_no_other(bed: Bed) -> None:
     with bed.load():
         bed.wait_for("both follow", follows(bed))
         with hung(bed.lake(UPSERT) / "public" / "account"):
+            done = bed.transactions()  # without any the checkpoint is where the source is
+            bed.wait_for("the load writes", lambda: bed.transactions() > done)
             held_at = bed.last_ts()
             for _ in range(3):
                 goes_on(bed, CHANGELOG)
