@@ -80,9 +80,7 @@ def load(
     name = _run(work)
     if json:
         return console.print_json({**_counted(image), "store": name})
-    return console.print_line(
-        f"cluster {image.cluster} with {len(image.items)} keys is in {name}; start its captures with that store"
-    )
+    return console.print_line(_there(image, name))
 
 
 @store_app.command("migrate")
@@ -110,9 +108,7 @@ def migrate(
     image, name = _run(work)
     if json:
         return console.print_json({**_counted(image), "store": name})
-    return console.print_line(
-        f"cluster {cluster_id} with {len(image.items)} keys is in {name}; start its captures with that store"
-    )
+    return console.print_line(_there(image, name))
 
 
 @store_app.command("remove")

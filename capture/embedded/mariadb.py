@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import pymysql
 
+from agent.sources.common.tls import unverified
 from capture.embedded import children
 from capture.embedded.part import EmbeddedDatabase
 from capture.errors import EmbeddedError
@@ -58,10 +59,7 @@ class Session(pymysql.connections.Connection):  # type: ignore[misc] # it has no
     take longer than most statements."""
 
     def _create_ssl_ctx(self, _: object) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        return context
+        return unverified()
 
 
 class EmbeddedMariaDB(EmbeddedDatabase):

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+#: sorts after every key
+LAST = "\U0010ffff"
+
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:

@@ -23,13 +23,11 @@ from reactor import keys
 from reactor.errors import TransferError
 from reactor.records.formats import FIRST, HALTED, ClusterFormat
 from reactor.store.image import Image
-from reactor.store.port import Compare, Delete, EtcdClient, KeyValue, Put, Target
+from reactor.store.port import LAST, Compare, Delete, EtcdClient, KeyValue, Put, Target
 
 #: of one transaction, with the comparison of the marker
 _OPERATIONS = 100
 _BYTES = 1024 * 1024
-#: sorts after every key
-_LAST = "\U0010ffff"
 _PASSING = "__meta__/meta/passing"
 _UNFINISHED = "a transfer into this store has not ended; begin it again, or remove it with `weir store remove`"
 
@@ -99,7 +97,7 @@ async def move(source: Place, target: Place) -> Image:
         there = await _read(target)
         if there.format is None or there.format.transfer != transfer:
             raise TransferError(
-                f"in {source.name} {source.cluster} is halted: {state.format.halted}; what is there can be exported"
+                f"cluster {source.cluster} in {source.name} is halted: {state.format.halted}; its state can be exported"
             )
         if not there.format.halted:
             return image
@@ -209,12 +207,12 @@ async def _finish(image: Image, target: Place, marker: int, transfer: str) -> No
 
 
 async def _mark(place: Place, state: _State, transfer: str) -> int:
-    """Halt what is there, as something that is not whole; return the marker's revision."""
+    """Halt the cluster and mark it as incomplete; return the marker's revision."""
     marker = ClusterFormat(number=HALTED, halted=_UNFINISHED, transfer=transfer)
     if state.items:
         unchanged = [Compare(place.format_key, Target.MOD_REVISION, state.format_revision), _no_member(place)]
     else:
-        unchanged = [Compare(place.prefix, Target.CREATE_REVISION, 0, last=f"{place.prefix}{_LAST}")]
+        unchanged = [Compare(place.prefix, Target.CREATE_REVISION, 0, last=f"{place.prefix}{LAST}")]
     done = await place.client.txn(unchanged, [Put(place.format_key, marker.encode())])
     if not done.succeeded:
         raise _other_writer(place)
@@ -270,7 +268,7 @@ def _unchanged(place: Place, marker: int) -> Compare:
 
 def _no_member(place: Place) -> Compare:
     members = keys.capture_prefix(place.cluster)
-    return Compare(members, Target.CREATE_REVISION, 0, last=f"{members}{_LAST}")
+    return Compare(members, Target.CREATE_REVISION, 0, last=f"{members}{LAST}")
 
 
 def _other_writer(place: Place) -> TransferError:

@@ -75,7 +75,7 @@ async def live_and_leave(place: Place) -> None:
 
 
 async def content(place: Place) -> dict[str, bytes]:
-    """All but the format's key, of which only what captures look at is equal."""
+    """Return the keys and values without the format's key, whose transfer name differs."""
     items = (await place.client.get_prefix(place.prefix)).items
     return {item.key: item.value for item in items if item.key != place.format_key}
 

@@ -8,10 +8,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-Row = tuple[Any, ...]
+from reactor.store.port import LAST
 
-#: sorts after every key
-_LAST = "\U0010ffff"
+Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class Announcing(Database, Protocol):
 def after(prefix: str) -> str:
     """Return the first text that sorts after everything that begins with ``prefix``, by code points."""
     for place in range(len(prefix) - 1, -1, -1):
-        if prefix[place] != _LAST:
+        if prefix[place] != LAST:
             code = ord(prefix[place]) + 1
             return prefix[:place] + chr(0xE000 if code == 0xD800 else code)  # no text has surrogates
-    return _LAST
+    return LAST

@@ -26,6 +26,7 @@ from agent.errors import (
     SourceUnreachableError,
     StatementRefusedError,
 )
+from agent.sources.common.tls import unverified
 from agent.sources.mysql.server.refusals import refusal
 from agent.sources.mysql.server.uri import SslMode, Target, parse_uri
 
@@ -167,7 +168,7 @@ class _Core(pymysql.connections.Connection):  # type: ignore[misc]
 
     def _create_ssl_ctx(self, options: ssl.SSLContext | dict[str, Any]) -> ssl.SSLContext:
         """PyMySQL's hook. Without a context of ours the certificate is not verified: ``ssl-mode=preferred``."""
-        return options if isinstance(options, ssl.SSLContext) else _unverified()
+        return options if isinstance(options, ssl.SSLContext) else unverified()
 
 
 class _OnlyEncrypted:
@@ -309,7 +310,7 @@ def _tls_options(target: Target) -> dict[str, Any]:
     if target.ssl_mode is SslMode.PREFERRED:
         return {}
     if target.ssl_mode is SslMode.REQUIRED and not target.ssl_ca:
-        return {"ssl": _unverified()}
+        return {"ssl": unverified()}
     try:
         context = ssl.create_default_context(cafile=target.ssl_ca or None)
     except OSError as error:
@@ -319,15 +320,6 @@ def _tls_options(target: Target) -> dict[str, Any]:
     context.check_hostname = target.ssl_mode is SslMode.VERIFY_IDENTITY
     context.verify_mode = ssl.CERT_NONE if target.ssl_mode is SslMode.REQUIRED else ssl.CERT_REQUIRED
     return {"ssl": context}
-
-
-def _unverified() -> ssl.SSLContext:
-    """A context that encrypts and trusts any certificate. Python's default context would read all authorities of the
-    system first, which takes longer than the rest of a connection."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _text_row(row: tuple[bytes | None, ...]) -> Row:

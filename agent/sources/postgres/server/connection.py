@@ -21,6 +21,7 @@ from pg8000.core import CoreConnection
 from pg8000.exceptions import DatabaseError, InterfaceError
 
 from agent.errors import SourceAuthError, SourceConfigError, SourceError, SourceUnreachableError
+from agent.sources.common.tls import unverified
 from agent.sources.postgres.server.refusals import ErrorFields, parse_error, refusal
 from agent.sources.postgres.server.uri import Target, parse_uri
 
@@ -221,7 +222,7 @@ def _encrypted_if_possible(raw: socket.socket, target: Target) -> socket.socket:
     """Ask for TLS as pg8000 would, whose context reads all authorities of the system and then verifies nothing."""
     try:
         raw.sendall(_SSL_REQUEST)
-        return _unverified().wrap_socket(raw, server_hostname=target.host) if raw.recv(1) == b"S" else raw
+        return unverified().wrap_socket(raw, server_hostname=target.host) if raw.recv(1) == b"S" else raw
     except OSError as error:
         raise _handshake_failure(error, target) from error
 
@@ -292,22 +293,13 @@ def _tls_context(target: Target) -> ssl.SSLContext | bool:
     if target.sslmode in ("disable", "prefer") or target.socket_directory:
         return False
     if target.sslmode == "require" and not target.sslrootcert:
-        return _unverified()
+        return unverified()
     try:
         context = ssl.create_default_context(cafile=target.sslrootcert or None)
     except OSError as error:
         raise SourceConfigError(f"sslrootcert {target.sslrootcert} cannot be read; name a PEM file") from error
     context.check_hostname = target.sslmode == "verify-full"
     context.verify_mode = ssl.CERT_NONE if target.sslmode == "require" else ssl.CERT_REQUIRED
-    return context
-
-
-def _unverified() -> ssl.SSLContext:
-    """A context that encrypts and trusts any certificate. Python's default context would read all authorities of the
-    system first, which takes longer than the rest of a connection."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
     return context
 
 
