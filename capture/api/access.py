@@ -11,8 +11,9 @@ import secrets
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from capture.api.requests.base import CONVERTED, Asked
 from reactor.records.access import Role
 from reactor.views import View
 
@@ -45,12 +46,10 @@ class Caller:
     is_server: bool = False
 
 
-class TokenAsked(BaseModel):
+class TokenAsked(Asked):
     """The properties of a new token. ``expires_in_seconds``: None: until it is revoked."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    role: Role
+    role: Annotated[Role, CONVERTED]
     name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[\w.@ -]+$")] = "token"
     expires_in_seconds: Annotated[int, Field(ge=1, le=10 * 365 * 86_400)] | None = None
 

@@ -4,8 +4,9 @@
     Origin   none, or this server's own: no page of another site may call
     token    Authorization: Bearer …; which a form or an image of a page cannot send
     role     by ``capture.api.access.needed_role``
-    body     JSON, at most 1 MiB, within a deadline
-    trail    every change is recorded before, and its outcome after
+    path     at most 1,024 characters, all of them printable
+    body     JSON of one meaning (``capture.api.requests.body``), at most 1 MiB, within a deadline
+    trail    every change is recorded before, and its outcome after, also if its path or body is refused
 
 Health and the documentation pages need no token. A rejection names the reason, never the request's content.
 """
@@ -13,6 +14,7 @@ Health and the documentation pages need no token. A rejection names the reason, 
 import json
 from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +23,8 @@ import anyio
 import structlog
 
 from capture.api.access import TOKEN_LENGTH_MAX, Access, Caller, is_recorded, needed_role
+from capture.api.requests.body import BodyError, read
+from capture.api.requests.shown import one_line
 from reactor.errors import WeirError
 
 Scope = MutableMapping[str, Any]
@@ -29,12 +33,14 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_BYTES_MAX = 1024 * 1024
+_TOO_LARGE = f"a body has at most {BODY_BYTES_MAX} bytes; send less at once"
 _BODY_TIMEOUT_S = 10.0
 _READS = ("GET", "HEAD")
 _PUBLIC = ("/health", "/ready", "/api/v2/health", "/api/v2/ready", "/docs", "/openapi.json", "/favicon.ico")
 _PUBLIC_FILES = "/static-offline-docs/"
 #: fields of a body that go into the trail, none of them secret
 _NAMED, _NAMED_MAX = ("table", "ts"), 200
+_PATH_LENGTH_MAX, _PATH_RECORDED_MAX = 1024, 300
 #: another capture's own token, and the origin of the request that it forwards
 FORWARDER, FORWARDED_FOR = b"weir-forwarder", b"weir-forwarded-for"
 
@@ -96,16 +102,24 @@ class Guard:
             return await self._app(scope, receive, send)
         try:
             caller = await self._admit(scope)
-            body = await _body(scope, receive)
         except _RefusedError as error:
             return await _answer(send, error.status, error.code, str(error))
         except WeirError as error:
             return await _answer(send, self._status_of(error), error.code, str(error))
         scope[IS_FORWARDED] = self._is_forwarded(scope["path"])
+        answer: Callable[[Send], Awaitable[None]]
+        detail, is_recorded_there = "", scope[IS_FORWARDED]
+        try:
+            _check_path(scope["path"])
+            body = await _body(scope, receive)
+            detail = _detail(read(body))
+            answer = partial(self._app, scope, _replay(body, receive))
+        except (_RefusedError, BodyError) as error:
+            answer, is_recorded_there = partial(_refuse, error), False
         is_read = scope["method"] in _READS or not is_recorded(scope["path"])
-        if caller is None or is_read or scope[IS_FORWARDED]:
-            return await self._app(scope, _replay(body, receive), send)
-        await self._change(scope, caller, _replay(body, receive), send, detail=_detail(body))
+        if caller is None or is_read or is_recorded_there:
+            return await answer(send)
+        await self._change(scope, caller, answer, send, detail=detail)
 
     async def _admit(self, scope: Scope) -> Caller | None:
         """Return the caller; None for public paths.
@@ -121,7 +135,9 @@ class Guard:
         caller = await self._caller(headers)
         needed = needed_role(method, path)
         if not caller.role.includes(needed):
-            text = f"{caller.name} is {caller.role}, and {method} {path[:200]} needs role {needed}; ask an admin"
+            text = (
+                f"{caller.name} is {caller.role}, and {method} {one_line(path, 200)} needs role {needed}; ask an admin"
+            )
             raise _RefusedError(403, "Forbidden", text)
         scope["caller"] = caller
         return caller
@@ -135,7 +151,11 @@ class Guard:
     def _check_origin(self, headers: "_Headers", scheme: str) -> None:
         origin = headers.one(b"origin")
         if origin and origin.lower() != f"{scheme}://{headers.one(b'host')}".lower():
-            raise _RefusedError(403, "OriginRefused", "pages of other sites may not call this server")
+            raise _RefusedError(
+                403,
+                "OriginRefused",
+                "pages of other sites may not call this server; call it from its own /docs, or a program",
+            )
 
     async def _caller(self, headers: "_Headers") -> Caller:
         kind, _, token = headers.one(b"authorization").partition(" ")
@@ -149,7 +169,9 @@ class Guard:
             raise _RefusedError(401, "Unauthenticated", text)
         return caller
 
-    async def _change(self, scope: Scope, caller: Caller, receive: Receive, send: Send, *, detail: str) -> None:
+    async def _change(
+        self, scope: Scope, caller: Caller, answer: Callable[[Send], Awaitable[None]], send: Send, *, detail: str
+    ) -> None:
         status = 500
 
         async def watch(message: MutableMapping[str, Any]) -> None:
@@ -159,13 +181,13 @@ class Guard:
             await send(message)
 
         source = await self._source(scope)
-        method, path = scope["method"], scope["path"][:300]
+        method, path = scope["method"], one_line(scope["path"], _PATH_RECORDED_MAX)
         try:
             entry = await self._access.begin(caller, method, path, source, detail=detail)
         except WeirError as error:
             return await _answer(send, self._status_of(error), error.code, str(error))
         try:
-            await self._app(scope, receive, watch)
+            await answer(watch)
         finally:
             _log.info(
                 "audit",
@@ -222,7 +244,7 @@ async def _body(scope: Scope, receive: Receive) -> bytes:
     headers = _Headers(scope)
     length = headers.one(b"content-length")
     if length.isdecimal() and int(length) > BODY_BYTES_MAX:
-        raise _RefusedError(413, "BodyTooLarge", f"a body has at most {BODY_BYTES_MAX} bytes")
+        raise _RefusedError(413, "BodyTooLarge", _TOO_LARGE)
     parts, size = [], 0
     with anyio.move_on_after(_BODY_TIMEOUT_S) as scope_:
         while True:
@@ -230,25 +252,31 @@ async def _body(scope: Scope, receive: Receive) -> bytes:
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > BODY_BYTES_MAX:
-                raise _RefusedError(413, "BodyTooLarge", f"a body has at most {BODY_BYTES_MAX} bytes")
+                raise _RefusedError(413, "BodyTooLarge", _TOO_LARGE)
             if message["type"] != "http.request" or not message.get("more_body"):
                 break
     if scope_.cancelled_caught:
-        raise _RefusedError(408, "BodyTooSlow", f"the body did not arrive within {_BODY_TIMEOUT_S:g} s")
+        raise _RefusedError(408, "BodyTooSlow", f"the body did not arrive within {_BODY_TIMEOUT_S:g} s; send it again")
     kind = headers.one(b"content-type").partition(";")[0].strip().lower()
     if size and kind != "application/json":
-        raise _RefusedError(415, "InvalidRequest", "a body must be JSON, with Content-Type: application/json")
+        raise _RefusedError(415, "InvalidRequest", "a body must be JSON; send it with Content-Type: application/json")
     return b"".join(parts)
 
 
-def _detail(body: bytes) -> str:
+def _check_path(path: str) -> None:
+    """:raises _RefusedError: it is no path of ours."""
+    if len(path) > _PATH_LENGTH_MAX:
+        raise _RefusedError(400, "InvalidRequest", f"a path has at most {_PATH_LENGTH_MAX} characters; correct the id")
+    if not path.isprintable():
+        raise _RefusedError(400, "InvalidRequest", "the path has a character that cannot be shown; correct the id")
+
+
+def _detail(body: Any) -> str:
     """Return which table and Ts the body names."""
-    try:
-        found = json.loads(body) if body else {}
-    except ValueError:
-        return ""
-    named = ((name, found.get(name)) for name in _NAMED) if isinstance(found, dict) else ()
-    return ", ".join(f"{name} {str(value)[:_NAMED_MAX]}" for name, value in named if isinstance(value, str | int))
+    named = ((name, body.get(name)) for name in _NAMED) if isinstance(body, dict) else ()
+    return ", ".join(
+        f"{name} {one_line(str(value), _NAMED_MAX)}" for name, value in named if isinstance(value, str | int)
+    )
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
@@ -261,6 +289,12 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return await receive()
 
     return again
+
+
+async def _refuse(error: _RefusedError | BodyError, send: Send) -> None:
+    if isinstance(error, _RefusedError):
+        return await _answer(send, error.status, error.code, str(error))
+    return await _answer(send, 400, "InvalidRequest", str(error))
 
 
 async def _answer(send: Send, status: int, code: str, text: str) -> None:

@@ -15,12 +15,11 @@ from typing import Annotated
 import anyio
 import httpx
 import structlog
-from fastapi import APIRouter, Body, Request, Response
+from fastapi import APIRouter, Body, Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from capture.api import metrics
@@ -31,6 +30,9 @@ from capture.api.comparison_routes import comparison_routes
 from capture.api.departure import leave_with_caller, unless_left
 from capture.api.description import describe
 from capture.api.guard import FORWARDED_FOR, FORWARDER, IS_FORWARDED, Guard
+from capture.api.requests.base import Asked, Name, PositionTs, TableName
+from capture.api.requests.fit import Fit
+from capture.api.requests.shown import one_line
 from capture.api.subscription_routes import subscription_routes
 from capture.api.subscriptions import Subscriptions
 from capture.api.table_routes import table_routes
@@ -48,6 +50,7 @@ from capture.errors import (
 from capture.security.secrets import mask
 from capture.version import installed_version
 from reactor.errors import NotOwnerError, WeirError
+from reactor.records.base import SpanCount
 from reactor.records.sync_point import SyncPoint
 from reactor.views import ChangefeedView, TableView
 
@@ -76,35 +79,27 @@ _STATUS: dict[type[WeirError], int] = {
 }
 
 
-class ResumeBody(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    overwrite_checkpoint_ts: views.PositionTs | None = None
+class ResumeBody(Asked):
+    overwrite_checkpoint_ts: PositionTs | None = None
     resync: bool = False
 
 
-class RewindBody(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    ts: views.PositionTs
+class RewindBody(Asked):
+    ts: PositionTs
 
 
-class MoveTableBody(BaseModel):
+class MoveTableBody(Asked):
     """``table``: schema.name"""
 
-    model_config = ConfigDict(extra="forbid")
-
-    table: str
-    capture_id: str
+    table: TableName
+    capture_id: Name
 
 
-class SplitBody(BaseModel):
+class SplitBody(Asked):
     """``table``: schema.name; ``spans``: 1 joins it, none: as many as the captures can share evenly"""
 
-    model_config = ConfigDict(extra="forbid")
-
-    table: str
-    spans: Annotated[int, Field(ge=1)] | None = None
+    table: TableName
+    spans: SpanCount | None = None
 
 
 def create_app(
@@ -123,15 +118,20 @@ def create_app(
     """
     forwarder = _Forwarder(cluster, own_token, ca_file)
 
+    fit = Fit()
     app = FastAPIOffline(redoc_url=None, title="Weir", version=installed_version())
-    app.include_router(_member_routes(cluster))
-    app.include_router(_changefeed_routes(cluster))
-    app.include_router(_operator_routes(cluster))
-    app.include_router(table_routes(cluster, PREFIX))
-    app.include_router(comparison_routes(cluster, PREFIX))
-    app.include_router(access_routes(access, PREFIX))
+    routers = [
+        _member_routes(cluster),
+        _changefeed_routes(cluster),
+        _operator_routes(cluster),
+        table_routes(cluster, PREFIX),
+        comparison_routes(cluster, PREFIX),
+        access_routes(access, PREFIX),
+    ]
     if subscriptions is not None:
-        app.include_router(subscription_routes(subscriptions, PREFIX))
+        routers.append(subscription_routes(subscriptions, PREFIX))
+    for router in routers:
+        app.include_router(router, dependencies=[Depends(fit)])
     app.add_api_route("/health", partial(_health, cluster), include_in_schema=False)
     app.add_api_route("/ready", partial(_ready, cluster), include_in_schema=False)
     app.add_api_route("/metrics", partial(_metrics, cluster), include_in_schema=False)
@@ -139,6 +139,7 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.middleware("http")(forwarder.handle)
+    fit.bind(app)
     describe(app, open_paths=(f"{PREFIX}/health", f"{PREFIX}/ready"))
     return Guard(app, access=access, names=names, is_forwarded=forwarder.is_forwarded, status_of=status_of)
 
@@ -284,7 +285,7 @@ class _Forwarder:
         except Exception as error:
             _log.exception("request failed", method=request.method, path=request.url.path)
             text = f"{type(error).__name__}: {mask(str(error))}; see this capture's log"
-            return _json_error(500, "Internal", _one_line(text))
+            return _json_error(500, "Internal", text)
 
     async def _forward(self, request: Request) -> Response:
         """Forward with the caller's own token: the owner authenticates it itself."""
@@ -364,8 +365,8 @@ async def _on_invalid_request(_: Request, error: Exception) -> Response:
     """Without the input: it contains passwords."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if part != "body") or "the body"
-    return _json_error(400, "InvalidRequest", f"{where}: {_one_line(str(first['msg']))}; see /docs")
+    where = one_line(".".join(str(part) for part in first["loc"] if part != "body"), 200) or "the body"
+    return _json_error(400, "InvalidRequest", f"{where}: {first['msg']}; see /docs")
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
@@ -374,12 +375,8 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 def _error_response(error: WeirError) -> Response:
-    return _json_error(status_of(error), error.code, _one_line(mask(str(error))))
+    return _json_error(status_of(error), error.code, mask(str(error)))
 
 
 def _json_error(status: int, code: str, message: str) -> Response:
-    return JSONResponse({"error_code": code, "error_msg": message}, status_code=status)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return JSONResponse({"error_code": code, "error_msg": one_line(message)}, status_code=status)

@@ -9,42 +9,35 @@ import builtins
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from reactor.ids import MAX_TS
+from capture.api.requests.base import CONVERTED, Asked, Condition, Name, PositionTs, TableNames, Uri
 from reactor.records.base import RowsPerSecond
 from reactor.records.changefeed import ChangefeedConfig, Mode, SinkMode
 from reactor.records.sync_point import SyncPoint
 from reactor.views import ChangefeedView, TableView, View
 
-#: a Ts given by a user
-PositionTs = Annotated[int, Field(ge=0, le=MAX_TS)]
 
-
-class ChangefeedSpec(BaseModel):
+class ChangefeedSpec(Asked):
     """The parameters of ``changefeed create``. URIs are in clear here, and sealed before they are stored."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    changefeed_id: str
-    source_uri: str
-    sink_uri: str
-    mode: Mode = Mode.ALL
-    sink_mode: SinkMode = SinkMode.UPSERT
+    changefeed_id: Name
+    source_uri: Uri
+    sink_uri: Uri
+    mode: Annotated[Mode, CONVERTED] = Mode.ALL
+    sink_mode: Annotated[SinkMode, CONVERTED] = SinkMode.UPSERT
     #: None: where the dump (or the slot) starts
     start_ts: PositionTs | None = None
     target_ts: PositionTs | None = None
     config: ChangefeedConfig = ChangefeedConfig()
 
 
-class ChangefeedUpdate(BaseModel):
+class ChangefeedUpdate(Asked):
     """The parameters of ``changefeed update``; None: unchanged. ``target_ts`` 0: none. ``dry_run``: only show."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    source_uri: str | None = None
-    sink_uri: str | None = None
-    mode: Mode | None = None
+    source_uri: Uri | None = None
+    sink_uri: Uri | None = None
+    mode: Annotated[Mode | None, CONVERTED] = None
     target_ts: PositionTs | None = None
     config: ChangefeedConfig | None = None
     dry_run: bool = False
@@ -113,14 +106,14 @@ class DiffAsked(View):
 WHOLE = DiffAsked()
 
 
-class RepairAsked(View):
+class RepairAsked(Asked):
     """``tables``: schema.name; none: all of the changefeed. ``dry_run``: only show what differs. ``where``: a condition
     over the columns of the one table; only rows whose keys match it, at the source or at the sink, are compared.
     ``rows_per_second``: to read from the source at most."""
 
-    tables: tuple[str, ...] = ()
+    tables: TableNames = ()
     dry_run: bool = False
-    where: str = ""
+    where: Condition = ""
     rows_per_second: RowsPerSecond | None = None
 
 

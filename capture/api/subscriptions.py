@@ -8,9 +8,10 @@ name belongs to the reader that opened it last: its session is refused from then
 from enum import StrEnum
 from typing import Annotated, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from capture.api.port import PositionTs
+from capture.api.requests.base import CONVERTED, Asked, Name, PositionTs, TableName
+from reactor.records.base import COUNT_MAX
 from reactor.records.changefeed import FilterConfig, TableRecord
 from reactor.views import SubscriptionView, View
 
@@ -26,16 +27,14 @@ class Begin(StrEnum):
     LATEST = "latest"
 
 
-class SubscriptionAsked(BaseModel):
+class SubscriptionAsked(Asked):
     """``table``: schema.name. ``begin``: where a new reader begins: behind a Ts, or at either end of the log; one that
     exists continues where it is. ``at_ts``: where it continues, if the reader knows that itself. ``expires_seconds``:
     how long its position is kept without a request of it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
-    table: str
-    begin: PositionTs | Begin = Begin.LATEST
+    table: TableName
+    begin: PositionTs | Annotated[Begin, CONVERTED] = Begin.LATEST
     at_ts: PositionTs | None = None
     expires_seconds: Annotated[float, Field(ge=10, le=EXPIRES_MAX_S)] = EXPIRES_DEFAULT_S
 
@@ -51,25 +50,21 @@ class OpenedSubscription(View):
     columns: str
 
 
-class LogAsked(BaseModel):
+class LogAsked(Asked):
     """The changes behind ``after_ts``, up to ``to_ts`` (None: the newest), in segments of about ``max_bytes`` at most.
     ``wait_seconds``: how long to wait for a change."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    session: str
+    session: Name
     after_ts: PositionTs
     to_ts: PositionTs | None = None
-    max_bytes: Annotated[int, Field(ge=1)] | None = None
+    max_bytes: Annotated[int, Field(ge=1, le=COUNT_MAX)] | None = None
     wait_seconds: Annotated[float, Field(ge=0, le=WAIT_MAX_S)] = 0.0
 
 
-class AdvanceAsked(BaseModel):
+class AdvanceAsked(Asked):
     """``ts``: the reader has every change up to it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    session: str
+    session: Name
     ts: PositionTs
 
 

@@ -1,18 +1,16 @@
 """Table routes: HTTP requests about one table of a changefeed, which the owner answers."""
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict
 
 from capture.api import port as views
+from capture.api.requests.base import Asked, PositionTs, TableName
 from reactor.records.base import RowsPerSecond
 
 
-class TableBody(BaseModel):
+class TableBody(Asked):
     """``table``: schema.name"""
 
-    model_config = ConfigDict(extra="forbid")
-
-    table: str
+    table: TableName
 
 
 class ResyncBody(TableBody):
@@ -24,7 +22,7 @@ class ResyncBody(TableBody):
 class SkipBody(TableBody):
     """``ts``: where the table continues. ``confirmed``: that the changes before are to be left out."""
 
-    ts: views.PositionTs
+    ts: PositionTs
     confirmed: bool = False
 
 

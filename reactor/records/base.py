@@ -84,8 +84,16 @@ class Record(BaseModel):
         return self.with_(**(seen.model_extra | (self.model_extra or {}))) if seen.model_extra else self
 
 
+#: texts that a user lists; more than that is no list that somebody has written
+Text = Annotated[str, Field(max_length=65_536)]
+Texts = Annotated[tuple[Text, ...], Field(strict=False, max_length=20_000)]
+
+
 class UserConfig(Record):
-    """A record that users write: unknown keys are refused, with their names, except in stored values."""
+    """A record that users write: unknown keys are refused, with their names, except in stored values. Values must have
+    their own type: ``true`` is no number, nor is ``"5"``."""
+
+    model_config = ConfigDict(strict=True)
 
     @model_validator(mode="after")
     def _refuse_unknown(self, info: ValidationInfo) -> Self:

@@ -17,6 +17,8 @@ from reactor.records.base import (
     RowsPerSecond,
     StoredTs,
     TableId,
+    Text,
+    Texts,
     UserConfig,
     later,
 )
@@ -87,32 +89,32 @@ class SealedUri(Record):
 class EventFilter(UserConfig):
     """Changes to ignore, of the tables that ``matcher`` names (see ``agent.filter.events``)."""
 
-    matcher: tuple[str, ...] = ("*.*",)
+    matcher: Texts = ("*.*",)
     #: insert, update, delete, all dml, all ddl, truncate table, drop column, …
-    ignore_event: tuple[str, ...] = ()
+    ignore_event: Texts = ()
     #: regular expressions that are looked for in a DDL statement
-    ignore_sql: tuple[str, ...] = ()
+    ignore_sql: Texts = ()
     #: SQL conditions over the row's columns
-    ignore_insert_value_expr: str = ""
-    ignore_update_new_value_expr: str = ""
-    ignore_update_old_value_expr: str = ""
-    ignore_delete_value_expr: str = ""
+    ignore_insert_value_expr: Text = ""
+    ignore_update_new_value_expr: Text = ""
+    ignore_update_old_value_expr: Text = ""
+    ignore_delete_value_expr: Text = ""
 
 
 class ColumnSelector(UserConfig):
     """Columns of the tables that ``matcher`` names: names and wildcards; a leading ``!`` excludes; the last match
     decides."""
 
-    matcher: tuple[str, ...]
-    columns: tuple[str, ...]
+    matcher: Texts
+    columns: Texts
 
 
 class FilterConfig(UserConfig):
     """Which tables to replicate: ``db.*``, ``!db.tmp*``; the last matching rule decides."""
 
-    rules: tuple[str, ...] = ("*.*",)
-    event_filters: tuple[EventFilter, ...] = ()
-    column_selectors: tuple[ColumnSelector, ...] = ()
+    rules: Texts = ("*.*",)
+    event_filters: Annotated[tuple[EventFilter, ...], Field(strict=False)] = ()
+    column_selectors: Annotated[tuple[ColumnSelector, ...], Field(strict=False)] = ()
 
 
 #: everything of every table
@@ -128,8 +130,8 @@ class ChangefeedConfig(UserConfig):
     #: what only the source knows, by its own names (see ``source_settings``)
     source: dict[str, Setting] = later({})
     #: of these the ones that v0.1.0 looks for here: users write them below [source] too, see the sources' plugins
-    slot: str = ""
-    publication: str = ""
+    slot: Text = ""
+    publication: Text = ""
     zero_dates: Literal["null", "strict", "string"] = "null"
     unlogged_cascades: Literal["refuse", "accept"] = later("refuse")
     #: rows in one dumped chunk

@@ -79,6 +79,10 @@ class _Log:
                 f"the log does not have all changes of {self.name} behind {ts}: it begins at {self.first_ts} (older "
                 "segments were removed, or the table was copied again); read the sink's table again, then begin there"
             )
+        self.check_reached(ts)
+
+    def check_reached(self, ts: int) -> None:
+        """:raises PositionGoneError: nobody can have the changes up to ``ts``."""
         if ts > self.head.resolved_ts:
             raise PositionGoneError(
                 f"{ts} is past the end of the log ({self.head.resolved_ts}); begin at a Ts that it has reached"
@@ -167,9 +171,14 @@ class SubscriptionService:
         return [item for item in segments if log.table.table_id in item.tables]
 
     async def advance(self, changefeed_id: str, name: str, asked: AdvanceAsked) -> SubscriptionView:
-        """:raises SubscriptionNotFoundError: there is none, or another reader has opened it since."""
+        """:raises SubscriptionNotFoundError: there is none, or another reader has opened it since.
+        :raises PositionGoneError: the log does not reach there: later changes would be removed unread.
+        """
         stored = self._opened(changefeed_id, name, asked.session)
-        info = _info(self._feed(changefeed_id), changefeed_id)
+        log = _log_of(self._feed(changefeed_id), stored.table, stored.table_id)
+        if asked.ts > stored.ts:
+            log.check_reached(asked.ts)
+        info = log.info
         moved = stored.with_(ts=max(stored.ts, Ts(asked.ts)), expires_at=time.time() + stored.expires_seconds)
         await self._write(self._membership, info, self._key(info, name), moved, session=asked.session)
         return _view(moved)

@@ -282,7 +282,7 @@ class MemoryAccess:
         if self.breaks_with is not None:
             raise self.breaks_with
         named = {"name": caller.name, "role": caller.role, "token": caller.token}
-        self.entries.append(AuditView(time=1.0, method=method, path=path, source=source, **named))
+        self.entries.append(AuditView(time=1.0, method=method, path=path, source=source, detail=detail, **named))
         return str(len(self.entries) - 1)
 
     async def end(self, entry: str, status: int) -> None:

@@ -129,6 +129,14 @@ async def test_a_position_never_goes_back_by_reporting(bed: Bed) -> None:
     assert (await bed.service.advance(FEED, "r", AdvanceAsked(session=first.session, ts=200))).ts == 300
 
 
+async def test_a_position_that_the_log_has_not_reached_is_not_taken(bed: Bed) -> None:
+    """The changes up to it would be removed before the reader has seen them."""
+    first = await bed.open(begin=300)
+    with pytest.raises(PositionGoneError, match=r"401 is past the end of the log \(400\);"):
+        await bed.service.advance(FEED, "r", AdvanceAsked(session=first.session, ts=401))
+    assert (await bed.open()).ts == 300
+
+
 async def test_the_reader_that_opened_last_is_the_only_one(bed: Bed) -> None:
     first, second = await bed.open(begin=200), await bed.open(begin=200)
     with pytest.raises(SubscriptionNotFoundError, match="opened by another reader"):

@@ -1,0 +1,1 @@
+"""Requests: what a body, a query and their values may be, for every route."""
