@@ -44,6 +44,13 @@ _PATH_LENGTH_MAX, _PATH_RECORDED_MAX = 1024, 300
 #: another capture's own token, and the origin of the request that it forwards
 FORWARDER, FORWARDED_FOR = b"weir-forwarder", b"weir-forwarded-for"
 
+#: no page of another site shows an answer in a frame, or loads it as a script or an image
+_OWN_PAGES = (
+    (b"x-frame-options", b"DENY"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
 #: where the application finds the decision about that
 IS_FORWARDED = "weir.is-forwarded"
 
@@ -100,6 +107,7 @@ class Guard:
                 await send({"type": "websocket.close", "code": 1008})
                 return
             return await self._app(scope, receive, send)
+        send = _for_own_pages(send)
         try:
             caller = await self._admit(scope)
         except _RefusedError as error:
@@ -289,6 +297,17 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return await receive()
 
     return again
+
+
+def _for_own_pages(send: Send) -> Send:
+    """Add the headers with which a browser keeps answers from pages of other sites."""
+
+    async def add(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *_OWN_PAGES]
+        await send(message)
+
+    return add
 
 
 async def _refuse(error: _RefusedError | BodyError, send: Send) -> None:

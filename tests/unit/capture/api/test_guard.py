@@ -180,6 +180,16 @@ async def test_pages_of_other_sites_are_refused(origin: str, is_taken: bool) -> 
         assert (answer.status_code == 200) is is_taken
 
 
+@pytest.mark.parametrize("path", ["/health", "/docs", "/api/v2/changefeeds", "/api/v2/nothing"])
+@pytest.mark.parametrize("headers", [{}, bearer("secret"), bearer("secret") | {"host": "evil.example"}], ids=str)
+async def test_no_answer_can_be_framed_or_loaded_by_another_page(path: str, headers: dict[str, str]) -> None:
+    async with asked() as client:
+        answer = await client.get(path, headers=headers)
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+
+
 async def test_what_a_form_can_send_is_refused() -> None:
     one = access()
     async with asked(one) as client:
