@@ -80,6 +80,7 @@ class EmbeddedMysql(EmbeddedMariaDB):
     version: ClassVar[str] = mysql_package.VERSION
     log_name = "mysql.log"
     session = MysqlSession
+    small: ClassVar[Mapping[str, str]] = MappingProxyType({"innodb_redo_log_capacity": "64M"})
     defaults: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "log_bin": "binlog",
@@ -90,7 +91,6 @@ class EmbeddedMysql(EmbeddedMariaDB):
             "secure_file_priv": "",
             "mysqlx": "OFF",
             "innodb_buffer_pool_size": "128M",
-            "innodb_redo_log_capacity": "64M",
             "cte_max_recursion_depth": "10000000",
         }
     )

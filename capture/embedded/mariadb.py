@@ -72,6 +72,8 @@ class EmbeddedMariaDB(EmbeddedDatabase):
     log_name = "mariadb.log"
     sockets_prefix = "weir-my-"
     defaults: ClassVar[Mapping[str, str]] = _SETTINGS
+    #: for servers that live as long as a test: the log is small, since there are many of them
+    small: ClassVar[Mapping[str, str]] = MappingProxyType({"innodb_log_file_size": "64M"})
     session: ClassVar[type[Session]] = Session
 
     def __init__(
@@ -83,7 +85,7 @@ class EmbeddedMariaDB(EmbeddedDatabase):
         host: str = "127.0.0.1",
     ) -> None:
         super().__init__(directory, host=host)
-        self._settings = {**self.defaults, **(_NO_FSYNC if unsafe_no_fsync else {}), **settings}
+        self._settings = {**self.defaults, **({**_NO_FSYNC, **self.small} if unsafe_no_fsync else {}), **settings}
 
     @property
     def socket(self) -> str:

@@ -29,6 +29,8 @@ _SETTINGS = {
     "shared_buffers": "256MB",
     "jit": "off",
 }
+#: for servers that live as long as a test: their WAL is small, since there are many of them
+_NO_FSYNC = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
 
 
 def installation() -> Path:
@@ -127,7 +129,7 @@ class EmbeddedPostgres(EmbeddedDatabase):
             "unix_socket_directories": self.socket_directory,
         }
         if self._unsafe_no_fsync:
-            settings |= {"fsync": "off", "full_page_writes": "off"}
+            settings |= _NO_FSYNC
         command: list[str | Path] = [tool("postgres"), "-D", self.data_directory]
         for name, value in settings.items():
             command += ["-c", f"{name}={value}"]
