@@ -12,7 +12,8 @@ import shutil
 import tempfile
 import zlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,6 +111,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.timeout(patient(seconds)), append=False)
     places = _places(items)
     items.sort(key=lambda item: places[_file(item)])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: Any, request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
+    """A directory that a fixture makes goes with the fixture, unless a test has failed meanwhile: servers are large."""
+    if fixturedef.scope == "session" or "tmp_path_factory" not in fixturedef.argnames:
+        return (yield)
+    base = request.getfixturevalue("tmp_path_factory").getbasetemp()
+    before, failed = set(base.iterdir()), request.session.testsfailed
+    made: set[Path] = set()
+
+    def remove() -> None:
+        if request.session.testsfailed == failed:
+            for directory in made:
+                shutil.rmtree(directory, ignore_errors=True)
+
+    fixturedef.addfinalizer(remove)  # the first one, so that it is called when the fixture itself has ended
+    try:
+        return (yield)
+    finally:
+        made |= {path for path in base.iterdir() if path not in before and not path.is_symlink()}
 
 
 @pytest.fixture(scope="session")
