@@ -28,6 +28,17 @@ _CLIENT: Final = frozenset(
 #: options of delta-rs that obstore does not know
 _OF_DELTA: Final = ("aws_s3_locking_provider", "aws_s3_allow_unsafe_rename", "delta_dynamo", "dynamo_", "allow_unsafe")
 _MULTIPART_BYTES: Final = 16 << 20
+#: a machine's role: where clients look that have no credentials
+_ROLES: Final = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
+_NO_CREDENTIALS: Final = (
+    "no credentials: neither options nor the environment of this process have any, and the machine has no role; "
+    'executors of another machine get theirs by "spark.executorEnv.…"'
+)
+
+
+def without_credentials(text: str) -> str:
+    """Return what a client lacks whose error has this text; empty if it has credentials."""
+    return _NO_CREDENTIALS if any(host in text for host in _ROLES) else ""
 
 
 def is_object_store(uri: str) -> bool:
@@ -158,4 +169,5 @@ def _request(call: Any) -> Any:
 
 
 def _line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return without_credentials(line) or line[:300]

@@ -13,7 +13,6 @@ import tempfile
 import zlib
 from collections import deque
 from collections.abc import Generator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from agent.spark.executor import SparkExecutor
 from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB, EmbeddedPostgres
-from tests import validated
+from tests import scratch, validated
 from tests.mysql_package import why_not
 from tests.mysql_server import EmbeddedMysql
 from tests.patience import patient
@@ -115,23 +114,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: Any, request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
-    """A directory that a fixture makes goes with the fixture, unless a test has failed meanwhile: servers are large."""
-    if fixturedef.scope == "session" or "tmp_path_factory" not in fixturedef.argnames:
-        return (yield)
-    base = request.getfixturevalue("tmp_path_factory").getbasetemp()
-    before, failed = set(base.iterdir()), request.session.testsfailed
-    made: set[Path] = set()
+    return (yield from scratch.with_directories(fixturedef, request))
 
-    def remove() -> None:
-        if request.session.testsfailed == failed:
-            for directory in made:
-                shutil.rmtree(directory, ignore_errors=True)
 
-    fixturedef.addfinalizer(remove)  # the first one, so that it is called when the fixture itself has ended
-    try:
-        return (yield)
-    finally:
-        made |= {path for path in base.iterdir() if path not in before and not path.is_symlink()}
+@pytest.fixture(scope="session")
+def shared() -> scratch.Servers:
+    """The servers of the run that have been started so far."""
+    return []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _clear_shared(shared: scratch.Servers) -> Iterator[None]:
+    yield
+    for server in shared:
+        scratch.clear(server)
 
 
 @pytest.fixture(scope="session")
@@ -162,25 +158,28 @@ def etcd_url(etcd: EmbeddedEtcd) -> str:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedPostgres]:
+def postgres(tmp_path_factory: pytest.TempPathFactory, shared: scratch.Servers) -> Iterator[EmbeddedPostgres]:
     """A running PostgreSQL with ``wal_level=logical``; make a database of your own with ``create_database``."""
     with EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), unsafe_no_fsync=True) as part:
+        shared.append(part)
         yield part
 
 
 @pytest.fixture(scope="session")
-def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedMariaDB]:
+def mariadb(tmp_path_factory: pytest.TempPathFactory, shared: scratch.Servers) -> Iterator[EmbeddedMariaDB]:
     """A running MariaDB with a full row binlog; make a database of your own with ``create_database``."""
     with EmbeddedMariaDB(tmp_path_factory.mktemp("mariadb"), unsafe_no_fsync=True) as part:
+        shared.append(part)
         yield part
 
 
 @pytest.fixture(scope="session")
-def mysql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedMysql]:
+def mysql(tmp_path_factory: pytest.TempPathFactory, shared: scratch.Servers) -> Iterator[EmbeddedMysql]:
     """The same of MySQL."""
     if reason := why_not():
         pytest.skip(reason)
     with EmbeddedMysql(tmp_path_factory.mktemp("mysql"), unsafe_no_fsync=True) as part:
+        shared.append(part)
         yield part
 
 

@@ -49,17 +49,20 @@ class _Daemon(EmbeddedPart):
 
     def _launch(self) -> None:
         home = places.package("pyspark")
-        command: list[str | Path] = [find_java(), *_HEAP, *self._options(), "-cp", f"{home / 'jars'}/*"]
         environment = {"SPARK_HOME": str(home), "SPARK_SCALA_VERSION": "2.13", "SPARK_LOCAL_DIRS": str(self._directory)}
         if self._secret:
             environment[_SECRET_VARIABLE] = self._secret
         with self._log.open("ab") as output:
             self._child = children.spawn(
-                [*command, f"{_PACKAGE}.{self.main}", *self._arguments()],
+                self._command(home),
                 output=output,
                 user=self._user,
                 environment=environment,
             )
+
+    def _command(self, home: Path) -> list[str | Path]:
+        java: list[str | Path] = [find_java(), *_HEAP, *self._options(), "-cp", f"{home / 'jars'}/*"]
+        return [*java, f"{_PACKAGE}.{self.main}", *self._arguments()]
 
 
 class EmbeddedSparkMaster(_Daemon):

@@ -184,10 +184,15 @@ class Bed:
         command += [*self.interpreter(process), "-m", "capture", "server"]
         command += ["--store", self.store] if self.store else ["--etcd", self.etcd.url]
         command += ["--addr", process.address]
-        command += ["--data-dir", str(process.data_dir), "--log-storage", str(self.directory / "log")]
+        command += ["--data-dir", str(process.data_dir), "--log-storage", self.log_storage]
         command += ["--secret-key-file", str(self._secret_key()), "--config", str(self._config())]
         with (self.directory / f"{process.name}.log").open("ab") as output:
             process.child = children.spawn(command, output=output, environment=self.environment)
+
+    @property
+    def log_storage(self) -> str:
+        """Where the change log is."""
+        return str(self.directory / "log")
 
     def interpreter(self, process: Process) -> list[str]:
         """What runs its code."""

@@ -17,6 +17,7 @@ from deltalake.exceptions import DeltaError
 
 from agent import own_faults
 from agent.errors import SinkConfigError, SinkError, SinkPassingError, TableHeldError, TablePassingError
+from agent.object_store import without_credentials
 from reactor.errors import Scope
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ def storage_error(place: "TablePlace", doing: str, error: BaseException) -> Sink
         return TablePassingError(f"{tried}: {os.strerror(number)}; give this user access, it is tried again")
     if place.is_local or number is not None:
         return TableHeldError(f"{tried}: {text}; bring back what is missing or damaged, then resume the changefeed")
+    if reason := without_credentials(text):
+        return SinkPassingError(f"{tried}: {reason}; it is tried again")
     if _WRONG_STORE.search(text):
         return SinkConfigError(f"{tried}: {text}; see whether bucket and credentials in the sink's URI are right")
     if _WRONG_TABLE.search(text):

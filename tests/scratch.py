@@ -1,0 +1,68 @@
+"""Scratch space of tests: what a module of tests has made on disk is removed when the module ends.
+
+A whole run makes more than ten gigabytes of server data. Directories of modules in which a test has failed are kept, as
+pytest keeps those of failed tests.
+"""
+
+import contextlib
+import shutil
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pg8000.exceptions
+import pymysql
+import pytest
+
+from capture.embedded import EmbeddedMariaDB, EmbeddedPostgres
+
+#: that tests share
+Servers = list[EmbeddedMariaDB | EmbeddedPostgres]
+
+_OF_MARIADB = {"information_schema", "mysql", "performance_schema", "sys"}
+_OF_POSTGRES = {"postgres", "template0", "template1"}
+
+
+def with_directories(fixturedef: Any, request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
+    """Set a fixture up; what it makes by ``tmp_path_factory`` goes with it, unless a test has failed meanwhile."""
+    if fixturedef.scope == "session" or "tmp_path_factory" not in fixturedef.argnames:
+        return (yield)
+    base = request.getfixturevalue("tmp_path_factory").getbasetemp()
+    before, failed = set(base.iterdir()), request.session.testsfailed
+    made: set[Path] = set()
+
+    def remove() -> None:
+        if request.session.testsfailed == failed:
+            for directory in made:
+                shutil.rmtree(directory, ignore_errors=True)
+
+    fixturedef.addfinalizer(remove)  # the first one, so that it is called when the fixture itself has ended
+    try:
+        return (yield)
+    finally:
+        made |= {path for path in base.iterdir() if path not in before and not path.is_symlink()}
+
+
+def clear(server: EmbeddedMariaDB | EmbeddedPostgres) -> None:
+    """Remove the databases of a server that others use after this, and what it keeps of its log for nobody."""
+    if isinstance(server, EmbeddedMariaDB):
+        _clear_mariadb(server)
+    else:
+        _clear_postgres(server)
+
+
+def _clear_postgres(server: EmbeddedPostgres) -> None:
+    server.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active")
+    for [name] in server.execute("SELECT datname::text FROM pg_database"):
+        if name not in _OF_POSTGRES:
+            with contextlib.suppress(pg8000.exceptions.DatabaseError):  # its slot is read
+                server.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def _clear_mariadb(server: EmbeddedMariaDB) -> None:
+    for [name] in server.execute("SELECT schema_name FROM information_schema.schemata"):
+        if name not in _OF_MARIADB:
+            server.execute(f"DROP DATABASE `{name}`")
+    with contextlib.suppress(pymysql.err.MySQLError):  # a server without a binlog
+        [[newest, *_]] = server.execute("SHOW MASTER STATUS")
+        server.execute(f"PURGE BINARY LOGS TO '{newest}'")
