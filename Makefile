@@ -60,7 +60,7 @@ bench: java mariadb ## all benchmarks with their peers, or one: NAME=...
 simulate: $(INSTALLED) ## whole clusters from seeds: SEEDS=1000, one with its story: SEED=7, the planted bugs: PLANTED=1
 	@PYTHONHASHSEED=0 $(PYTHON) -m tests.simulation $(if $(SEED),--seed $(SEED),$(if $(PLANTED),--planted,--seeds $(SEEDS)))
 
-soak: java mariadb ## random schema changes, rows and kills on three servers: MINUTES=15 for each of three seeds, or SEED=7
+soak: java mariadb $(if $(findstring mysql,$(ARGS)),mysql) ## random schema changes, rows and kills on three servers: MINUTES=15 for each of three seeds, or SEED=7
 	@$(PYTHON) -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seeds $(SEED)) $(ARGS)
 
 # Promised times are checked here, which a third process would take from the others.

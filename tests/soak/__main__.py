@@ -16,7 +16,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=15.0, help="of each seed")
     parser.add_argument("--round-minutes", type=float, default=5.0, help="between two comparisons")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--sources", nargs="+", default=[], help="postgres, mariadb-full, mariadb-no-log; all if empty")
+    names = (*story.USUAL, *story.OTHERS)
+    parser.add_argument("--sources", nargs="+", default=story.USUAL, choices=names, help=f"of {', '.join(names)}")
     parser.add_argument("--directory", type=Path, default=None)
     asked = parser.parse_args()
     failed = 0

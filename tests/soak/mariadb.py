@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pymysql
 import pymysql.converters
 
 from capture.embedded import EmbeddedMariaDB
 from capture.embedded.mariadb import USER
+from tests.mysql_server import EmbeddedMysql
 from tests.soak import literals
 from tests.soak.source import Column, Row, Session, StatementRefused, Table
 
@@ -72,15 +73,17 @@ _CHARSETS = ("utf8mb4", "latin1", "utf8mb3", "ucs2")
 
 
 class MariaDB:
-    """``metadata``: what the binlog contains of columns, ``FULL`` or ``NO_LOG``."""
+    """``metadata``: what the binlog contains of columns, ``FULL`` or ``NO_LOG``; ``image``: and of rows, ``FULL`` or
+    ``MINIMAL``."""
 
     database = _DATABASE
+    product: ClassVar[tuple[str, type[EmbeddedMariaDB]]] = ("mariadb", EmbeddedMariaDB)
 
-    def __init__(self, directory: Path, metadata: str) -> None:
-        self.name = f"mariadb-{metadata.lower().replace('_', '-')}"
-        self._server = EmbeddedMariaDB(
-            directory / self.name, unsafe_no_fsync=True, settings={"binlog_row_metadata": metadata}
-        )
+    def __init__(self, directory: Path, metadata: str, *, image: str = "FULL") -> None:
+        product, server = self.product
+        self.name = f"{product}-{(metadata if image == 'FULL' else image).lower().replace('_', '-')}"
+        settings = {"binlog_row_metadata": metadata, "binlog_row_image": image}
+        self._server = server(directory / self.name, unsafe_no_fsync=True, settings=settings)
 
     @property
     def uri(self) -> str:
@@ -180,6 +183,12 @@ class MariaDB:
             return f"RENAME TABLE {at} TO swap_, {other} TO {at}, swap_ TO {other}"
         changes = [_alteration(rng, table, name) for _ in range(rng.choices([1, 2, 3], [6, 2, 1])[0])]
         return f"ALTER TABLE {at} {', '.join(changes)}"
+
+
+class Mysql(MariaDB):
+    """The same on MySQL, which refuses the words that only MariaDB has."""
+
+    product = ("mysql", EmbeddedMysql)
 
 
 class _Session:

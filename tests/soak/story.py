@@ -24,9 +24,13 @@ from reactor.records.changefeed import ChangefeedConfig, FeedState, SinkMode
 from reactor.views import ChangefeedView
 from tests.acceptance.bed import Bed
 from tests.soak import compare, rows
-from tests.soak.mariadb import MariaDB
+from tests.soak.mariadb import MariaDB, Mysql
 from tests.soak.postgres import Postgres
 from tests.soak.source import Source, StatementRefused
+
+#: what runs where nothing else is asked for, and the others that can be
+USUAL = ("postgres", "mariadb-full", "mariadb-no-log")
+OTHERS = ("mariadb-minimal", "mysql-full", "mysql-minimal")
 
 _MODES = (SinkMode.UPSERT, SinkMode.CHANGELOG)
 _STATEMENT_PAUSE_S = 0.02
@@ -54,10 +58,18 @@ class Outcome:
 class SoakBed(Bed):
     """The captures of the usual bed, over the soak's own sources."""
 
-    def __init__(self, directory: Path, *, captures: int, sources: Collection[str] = ()) -> None:
+    def __init__(self, directory: Path, *, captures: int, sources: Collection[str]) -> None:
         super().__init__(directory, captures=captures)
-        known: list[Source] = [Postgres(directory), MariaDB(directory, "FULL"), MariaDB(directory, "NO_LOG")]
-        self.sources = [source for source in known if not sources or source.name in sources]
+        known: list[Source] = [
+            Postgres(directory),
+            MariaDB(directory, "FULL"),
+            MariaDB(directory, "NO_LOG"),
+            MariaDB(directory, "FULL", image="MINIMAL"),
+            Mysql(directory, "FULL"),
+            Mysql(directory, "FULL", image="MINIMAL"),
+        ]
+        assert {source.name for source in known}.issuperset(sources)
+        self.sources = [source for source in known if source.name in sources]
 
     @property
     def source_uri(self) -> str:
@@ -309,9 +321,9 @@ def run(
     seconds: float,
     round_s: float,
     say: Callable[[str], None],
-    sources: Collection[str] = (),
+    sources: Collection[str] = USUAL,
 ) -> Outcome:
-    """Run one soak in ``directory``, which is removed if nothing was wrong. ``sources``: names, all if empty."""
+    """Run one soak in ``directory``, which is removed if nothing was wrong."""
     with SoakBed(directory, captures=2, sources=sources) as bed:
         outcome = Story(bed, seed, say=say).tell(seconds=seconds, round_s=round_s)
     if not outcome.problems:

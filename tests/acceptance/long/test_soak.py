@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mysql_package import why_not
 from tests.soak import story
 
 pytestmark = [
@@ -21,10 +22,13 @@ _ROUND_S = 150.0
 _log = logging.getLogger(__name__)
 
 
-def test_five_minutes_of_everything_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sources", [story.USUAL, story.OTHERS], ids=["usual", "others"])
+def test_five_minutes_of_everything_at_once(sources: tuple[str, ...], tmp_path: Path) -> None:
+    if "mysql-full" in sources and (reason := why_not()):
+        pytest.skip(reason)
     seed = secrets.randbelow(1_000_000)
-    _log.warning("soak with seed %s", seed)
-    outcome = story.run(tmp_path / "soak", seed, seconds=_SECONDS, round_s=_ROUND_S, say=_log.info)
+    _log.warning("soak with seed %s of %s", seed, sources)
+    outcome = story.run(tmp_path / "soak", seed, seconds=_SECONDS, round_s=_ROUND_S, say=_log.info, sources=sources)
     assert outcome.problems == [], seed
     assert outcome.comparisons >= 2
     assert outcome.tables_compared > 20
