@@ -5,6 +5,7 @@ files ``data-dir`` and ``data_dir`` are the same key. An unknown or mistyped key
 names the key, where it was found, and the most similar valid key.
 """
 
+import codecs
 import difflib
 import os
 import re
@@ -14,7 +15,15 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args
 from urllib.parse import quote, unquote, urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, ValidationInfo
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from agent.spark.masters import is_connect, shown, unprotected
@@ -27,6 +36,10 @@ from reactor.records.changefeed import ChangefeedConfig
 
 M = TypeVar("M", bound=BaseModel)
 _ENV_PREFIX = "WEIR_"
+_FILE_BYTES_MAX = 4 * 1024 * 1024
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
+#: of a key in an error
+_KEY_SHOWN_MAX = 200
 #: variables that are not settings of a server
 _OTHER_VARIABLES: Final = frozenset(
     {"WEIR_SERVER", "WEIR_TOKEN", "WEIR_TOKEN_FILE", "WEIR_CA_FILE", "WEIR_DEBUG", "WEIR_FAILPOINTS", "WEIR_HOST_CACHE"}
@@ -143,6 +156,15 @@ class ServerSettings(BaseSettings):
     session_ttl_seconds: Annotated[int, Field(ge=5, le=600)] = 10
     log_level: str = "info"
     log_file: Path | None = None
+
+    @field_validator("*")
+    @classmethod
+    def _refuse_controls(cls, value: Any) -> Any:
+        """None has a use in an address, a path or a name; NUL breaks whatever opens it, later."""
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, (str, Path)) and _CONTROL.search(str(text)):
+                raise ValueError("has a control character; leave it out")
+        return value
 
     @property
     def etcd_urls(self) -> tuple[str, ...]:
@@ -288,10 +310,20 @@ def _changefeed_config(data: dict[str, Any], *, where: str) -> ChangefeedConfig:
 
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
-        return _underscored(tomllib.loads(file.read_text()))
-    except OSError as error:
-        raise ConfigError(f"cannot read {file} ({error.strerror}); give another --config") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        with file.open("rb") as content:
+            text = content.read(_FILE_BYTES_MAX + 1)  # /dev/zero has no end
+    except (OSError, ValueError) as error:  # a name with NUL is no name
+        why = getattr(error, "strerror", None) or "no file has such a name"
+        raise ConfigError(f"cannot read {file} ({why}); give another --config") from error
+    if len(text) > _FILE_BYTES_MAX:
+        raise ConfigError(f"{file} has more than {_FILE_BYTES_MAX} bytes; give the file that is meant")
+    if text.startswith(codecs.BOM_UTF8):
+        raise ConfigError(f"{file} begins with a byte order mark, which TOML does not have; save it as UTF-8 without")
+    try:
+        return _underscored(tomllib.loads(text.decode()))
+    except RecursionError:
+        raise ConfigError(f"{file} is nested too deep; no setting has so many levels") from None
+    except ValueError as error:  # also a number of thousands of digits
         raise ConfigError(f"{file} is not TOML: {error}") from error
 
 
@@ -340,7 +372,8 @@ def _readable(error: ValidationError, *, where: str) -> ConfigError:
 
 def _written(path: Sequence[str]) -> str:
     """Return a key as written in files, with hyphens; Spark's settings as Spark spells them."""
-    return ".".join(path if path and path[0] == "spark" else (part.replace("_", "-") for part in path))
+    text = ".".join(path if path and path[0] == "spark" else (part.replace("_", "-") for part in path))
+    return text if len(text) <= _KEY_SHOWN_MAX else f"{text[:_KEY_SHOWN_MAX]}…"
 
 
 def _variable(name: str) -> str:

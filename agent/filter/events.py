@@ -212,8 +212,8 @@ def _events(item: EventFilter) -> set[str]:
 def _compiled(pattern: str) -> "re.Pattern[str]":
     try:
         return re.compile(pattern, re.IGNORECASE)
-    except re.error as error:
-        raise FilterError(f"ignore-sql {pattern!r} is no regular expression ({error}); correct it") from None
+    except (re.error, RecursionError, OverflowError) as error:
+        raise FilterError(f"ignore-sql {pattern[:200]!r} is no regular expression ({error}); correct it") from None
 
 
 def _selected(selectors: Sequence[ColumnSelector], schema_name: str, table: str) -> tuple[str, ...]:

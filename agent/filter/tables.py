@@ -14,6 +14,8 @@ from fnmatch import translate
 from agent.errors import SourceConfigError
 
 _PART = r"""/(?:[^/\\]|\\.)*/|"(?:[^"]|"")*"|[^."/]+"""
+#: of a part with wildcards; translating it takes time in proportion to the square
+_WILDCARDS_LENGTH_MAX = 256
 _RULE = re.compile(rf"^(!?)\s*(?:(?P<schema>{_PART})\.(?P<table>{_PART})|(?P<whole>/(?:[^/\\]|\\.)*/))$")
 
 
@@ -65,6 +67,11 @@ def _compile(part: str, *, rule: str) -> "re.Pattern[str]":
             return re.compile(part[1:-1].replace(r"\/", "/"))
         if part.startswith('"'):
             return re.compile(re.escape(part[1:-1].replace('""', '"')))
+        if len(part) > _WILDCARDS_LENGTH_MAX:
+            raise SourceConfigError(
+                f"filter rule {rule[:64]!r}… has a part of {len(part)} characters; at most {_WILDCARDS_LENGTH_MAX} are "
+                "read, or any number in double quotes"
+            )
         return re.compile(translate(part.strip()))
-    except re.error as error:
-        raise SourceConfigError(f"filter rule {rule!r} holds a broken regular expression ({error})") from error
+    except (re.error, RecursionError, OverflowError) as error:
+        raise SourceConfigError(f"filter rule {rule[:200]!r} holds a broken regular expression ({error})") from error

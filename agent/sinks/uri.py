@@ -58,8 +58,7 @@ def _resolved(name: str, value: str) -> str:
     if kind == "file" and where:
         try:
             return Path(where).read_text().strip()
-        except OSError as error:
-            raise SinkUriError(
-                f"sink option {name} refers to {where}, which cannot be read ({error.strerror})"
-            ) from error
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or "it holds no text"
+            raise SinkUriError(f"sink option {name} refers to {where}, which cannot be read ({why})") from error
     return value

@@ -75,4 +75,5 @@ def one_of(kind: type[E], value: E | str, name: str) -> E:
 
 def _wrong(error: ValidationError) -> ConfigError:
     wrong = error.errors(include_input=False, include_url=False)[0]
-    return ConfigError(f"{'.'.join(map(str, wrong['loc']))} is wrong: {wrong['msg']}; correct it")
+    text = wrong["msg"].removeprefix("Value error, ")
+    return ConfigError(f"{'.'.join(map(str, wrong['loc']))} is wrong: {text}{'' if ';' in text else '; correct it'}")

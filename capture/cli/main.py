@@ -73,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     command = typer.main.get_command(app)
     add_credentials(command)
+    if problem := _undecoded(sys.argv[1:] if arguments is None else arguments):
+        sys.stderr.write(f"error: {problem}\n")
+        return 2
     try:
         code = command.main(args=arguments, prog_name="weir", standalone_mode=False)
         sys.stdout.flush()
@@ -92,6 +95,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print_error(error)
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _undecoded(arguments: Sequence[str]) -> str:
+    """Return what is wrong with an argument that the shell passed on as bytes in another encoding; empty: nothing."""
+    for number, text in enumerate(arguments, 1):
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            return f"argument {number} is not in this terminal's encoding; write it in UTF-8"
+    return ""
 
 
 def _usage_error(error: TyperException) -> str:

@@ -95,6 +95,7 @@ def _given_token() -> str | None:
         return None
     try:
         return Path(Credentials.token_file).read_text().strip()
-    except OSError as error:
-        text = f"cannot read {Credentials.token_file} ({error.strerror}); give another --token-file"
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it holds no text"
+        text = f"cannot read {Credentials.token_file} ({why}); give another --token-file"
         raise ConfigError(text) from None

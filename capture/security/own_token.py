@@ -41,7 +41,7 @@ class LocalServer:
         """The token; empty if it cannot be read."""
         try:
             return (Path(self.data_dir) / TOKEN_FILE).read_text().strip()
-        except OSError:
+        except (OSError, ValueError):
             return ""
 
     @property
@@ -66,8 +66,9 @@ def own_token(data_dir: Path, new_token: str) -> str:
         if not path.exists():
             _write(path, new_token + "\n")
         return path.read_text().strip()
-    except OSError as error:
-        raise ConfigError(f"cannot use {path} ({error.strerror}); choose another --data-dir") from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or "it holds no text"
+        raise ConfigError(f"cannot use {path} ({why}); choose another --data-dir") from error
 
 
 def replace_token(data_dir: Path, token: str) -> None:

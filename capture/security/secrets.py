@@ -25,15 +25,24 @@ _SECRET_PARAMETER = re.compile(
 )
 # for text that contains URIs: the password of the user part, up to the last @ of the word, since @, /, ? and # in it
 # may be unescaped; then secret parameters. Placeholders in error texts are kept
-_USERINFO = re.compile(r"([a-zA-Z][\w+.-]*://(?!user:password@)[^\s/?#:]*):\S*@")
+_USERINFO = re.compile(r"((?<![\w+.-])[\w+.-]+://(?!user:password@)[^/?#:]*):.*@", re.DOTALL)
+_WORD = re.compile(r"\S+")
 _PARAMETER = re.compile(r"([?&]([\w.-]+)=)([^&\s#'\"]+)")
 _REFERENCE = re.compile(r"^(env|file):(.+)$")
 
 
 def mask(text: str) -> str:
-    """Return ``text`` with the passwords of every URI in it replaced; works on malformed URIs and on whole
-    sentences."""
-    return _PARAMETER.sub(_masked_parameter, _USERINFO.sub(rf"\1:{MASK}@", text))
+    """Return ``text`` with the passwords of every URI in it replaced; works on malformed URIs and on whole sentences.
+
+    Its time is proportional to the text's length, whatever the text: everything that is logged passes through here.
+    """
+    return _PARAMETER.sub(_masked_parameter, _WORD.sub(_masked_word, text) if "@" in text else text)
+
+
+def _masked_word(match: re.Match[str]) -> str:
+    word = match[0]
+    end = word.rfind("@") + 1
+    return _USERINFO.sub(rf"\1:{MASK}@", word[:end]) + word[end:] if end and "://" in word else word
 
 
 def _masked_parameter(match: re.Match[str]) -> str:

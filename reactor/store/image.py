@@ -10,9 +10,12 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict
+
 from reactor import keys
 from reactor.errors import InvalidIdError, TransferError
 from reactor.ids import parse_cluster_id
+from reactor.records.base import Count
 
 _KIND, _VERSION = "weir cluster state", 1
 
@@ -39,13 +42,19 @@ class Image:
         try:
             found = json.loads(text)
             digest, items = found.pop("digest"), found.pop("items")
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise TransferError(f"{name} is no whole export of a cluster; take a file of `weir store export`") from None
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise _no_export(name) from None
         if found.get("kind") != _KIND or _digest(found, items) != digest:
             raise TransferError(f"{name} was changed since it was exported; take a file of `weir store export`")
-        if found["version"] != _VERSION:
+        if found.get("version") != _VERSION:
             raise TransferError(f"{name} was written by a newer version of Weir; use that one")
-        image = cls(_cluster(found["cluster"]), found["revision"], {key: _bytes(*value) for key, *value in items})
+        try:
+            head = _Head.model_validate(found)
+            image = cls(_cluster(head.cluster), head.revision, dict(map(_item, items)))
+        except (ValueError, TypeError):
+            raise _no_export(name) from None
+        if len(image.items) < len(items):
+            raise _no_export(name)
         prefix = keys.cluster_prefix(image.cluster)
         needed = str(keys.FormatKey(image.cluster))
         if needed not in image.items or any(not key.startswith(prefix) for key in image.items):
@@ -60,8 +69,29 @@ def _text(value: bytes) -> list[str]:
         return [base64.b64encode(value).decode(), "base64"]
 
 
-def _bytes(text: str, form: str = "") -> bytes:
-    return base64.b64decode(text) if form == "base64" else text.encode()
+class _Head(BaseModel):
+    """What an export says of the store. Its digest shows damage, not who wrote it."""
+
+    model_config = ConfigDict(strict=True)
+
+    version: int
+    cluster: str
+    revision: Count
+
+
+def _item(row: Any) -> tuple[str, bytes]:
+    """:raises ValueError, TypeError: it is no key with a value."""
+    if not isinstance(row, list) or not all(isinstance(part, str) for part in row):
+        raise TypeError("no list of texts")
+    key, text, *form = row
+    if form not in ([], ["base64"]):
+        raise ValueError("no form of ours")
+    key.encode()
+    return key, base64.b64decode(text, validate=True) if form else text.encode()
+
+
+def _no_export(name: str) -> TransferError:
+    return TransferError(f"{name} is no whole export of a cluster; take a file of `weir store export`")
 
 
 def _cluster(text: str) -> str:

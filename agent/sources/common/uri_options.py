@@ -70,6 +70,6 @@ def password(reference: str | None, inline: str) -> str:
     if separator and scheme == "file":
         try:
             return Path(rest).read_text().rstrip("\r\n")
-        except OSError as error:
+        except (OSError, ValueError) as error:  # no text in UTF-8
             raise SourceConfigError(f"the password file {rest} cannot be read; check path and permissions") from error
     return reference
