@@ -149,7 +149,7 @@ class Client:
         self._call("POST", _path(changefeed_id, "rebalance"))
 
     def drain(self, capture_id: str) -> views.DrainView:
-        return self._one(views.DrainView, f"captures/{quote(capture_id, safe='')}/drain", method="POST")
+        return self._one(views.DrainView, f"captures/{_part(capture_id)}/drain", method="POST")
 
     def rotate_secret(self) -> views.RotationView:
         """Continue the rotation as far as possible; repeat until it is done."""
@@ -187,16 +187,16 @@ class Client:
 
     def read_log(self, changefeed_id: str, name: str, asked: LogAsked) -> LogPart:
         body = asked.model_dump(mode="json", exclude_none=True)
-        return self._one(LogPart, _path(changefeed_id, f"subscriptions/{name}/read"), method="POST", body=body)
+        return self._one(LogPart, _path(changefeed_id, f"subscriptions/{_part(name)}/read"), method="POST", body=body)
 
     def advance(self, changefeed_id: str, name: str, asked: AdvanceAsked) -> SubscriptionView:
         body = asked.model_dump(mode="json")
         return self._one(
-            SubscriptionView, _path(changefeed_id, f"subscriptions/{name}/advance"), method="POST", body=body
+            SubscriptionView, _path(changefeed_id, f"subscriptions/{_part(name)}/advance"), method="POST", body=body
         )
 
     def close_subscription(self, changefeed_id: str, name: str) -> None:
-        self._call("DELETE", _path(changefeed_id, f"subscriptions/{quote(name, safe='')}"))
+        self._call("DELETE", _path(changefeed_id, f"subscriptions/{_part(name)}"))
 
     def captures(self) -> "_Views[views.CaptureView]":
         return self._many(views.CaptureView, "captures")
@@ -211,7 +211,7 @@ class Client:
         return self._many(TokenView, "tokens")
 
     def revoke_token(self, token_id: str) -> TokenView:
-        return self._one(TokenView, f"tokens/{quote(token_id, safe='')}", method="DELETE")
+        return self._one(TokenView, f"tokens/{_part(token_id)}", method="DELETE")
 
     def audit(self, limit: int) -> "_Views[AuditView]":
         return self._many(AuditView, f"audit?limit={limit}")
@@ -329,5 +329,18 @@ def _asked(spec: views.ChangefeedSpec) -> object:
 
 
 def _path(changefeed_id: str, action: str = "") -> str:
-    path = f"changefeeds/{quote(changefeed_id, safe='')}"
+    path = f"changefeeds/{_part(changefeed_id)}"
     return f"{path}/{action}" if action else path
+
+
+def _part(name: str) -> str:
+    """Return a name as one part of a path.
+
+    :raises ConfigError: it cannot be one: ``..`` would lead to another route, which may remove something else.
+    """
+    if name not in ("", ".", ".."):
+        try:
+            return quote(name, safe="")
+        except UnicodeEncodeError:
+            pass
+    raise ConfigError(f"{name!a} is no id or name; see the lists of `weir`")

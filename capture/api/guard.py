@@ -4,7 +4,7 @@
     Origin   none, or this server's own: no page of another site may call
     token    Authorization: Bearer …; which a form or an image of a page cannot send
     role     by ``capture.api.access.needed_role``
-    path     at most 1,024 characters, all of them printable
+    path     at most 1,024 characters, all of them printable, without . and ..
     body     JSON of one meaning (``capture.api.requests.body``), at most 1 MiB, within a deadline
     trail    every change is recorded before, and its outcome after, also if its path or body is refused
 
@@ -275,6 +275,8 @@ def _check_path(path: str) -> None:
     """:raises _RefusedError: it is no path of ours."""
     if len(path) > _PATH_LENGTH_MAX:
         raise _RefusedError(400, "InvalidRequest", f"a path has at most {_PATH_LENGTH_MAX} characters; correct the id")
+    if {".", ".."} & set(path.split("/")):
+        raise _RefusedError(400, "InvalidRequest", "a path has no parts . and ..; name the route itself")
     if not path.isprintable():
         raise _RefusedError(400, "InvalidRequest", "the path has a character that cannot be shown; correct the id")
 
