@@ -15,6 +15,7 @@ from agent.sources.postgres.publication import losses, type_facts, xids
 from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.published import Catalog, Relation
 from agent.sources.postgres.server.connection import Connection, Row
+from agent.sources.postgres.server.keys import key_of
 from agent.sources.postgres.server.sql import identifier, literal, qualified
 from reactor.records.changefeed import TableRecord
 
@@ -274,6 +275,11 @@ class Newcomers:
         """Return the transaction that created the table."""
         [[xmin]] = self.connection.query(_CREATED_SQL.format(table=int(table_id)))
         return xids.full(int(xmin or 0), self.now.ahead)
+
+    def record(self, table_id: int) -> TableRecord:
+        """Return the record of a table that is taken in."""
+        relation, key = self.now.tables[table_id], key_of(self.connection, table_id)
+        return TableRecord.new(table_id, relation.schema_name, relation.name, key=key)
 
     def has_rows(self, relation: Relation) -> bool:
         """Return whether the table has any rows. A concurrent rewrite of the table hides them."""

@@ -18,7 +18,7 @@ from agent.rows.arena import LogChunk
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common.joining import Joining, Name, Reading
-from agent.sources.postgres.publication import digest, losses, published, silent, type_facts, xids
+from agent.sources.postgres.publication import digest, losses, published, type_facts, xids
 from agent.sources.postgres.publication.findings import Findings, schemas_after
 from agent.sources.postgres.publication.newcomers import Newcomers, is_replaced, keyless, late, renamed, unlogged
 from agent.sources.postgres.publication.partitions import Partitions
@@ -28,6 +28,7 @@ from agent.sources.postgres.publication.quiet_changes import QuietChanges
 from agent.sources.postgres.publication.readded import readded
 from agent.sources.postgres.publication.rewrites import Rewrites
 from agent.sources.postgres.publication.sightings import Sightings
+from agent.sources.postgres.publication.silent import SilentTables
 from agent.sources.postgres.server.catalog import read_schemas, table_ids_of
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.keys import key_of
@@ -81,6 +82,7 @@ class Prover:
         self._wants = wants
         self._sightings = sightings
         self._quiet = quiet
+        self._silent = SilentTables(wants.named, wants.takes)
         self._joining = Joining(set(joining))
         self._connection: Connection | None = None
         self._is_prepared = False
@@ -120,7 +122,8 @@ class Prover:
             self._must_read or self._joining.is_due() or cut.ddl or self._unsettled or self._gone or self._readded
         )
         is_quiet = is_quiet and not self._sightings.has_partitions(cut.resolved_ts)
-        is_quiet = is_quiet and not self._sightings.has_passed_over(cut.resolved_ts) and not self._quiet.is_due()
+        is_quiet = is_quiet and not self._sightings.has_passed_over(cut.resolved_ts)
+        is_quiet = is_quiet and not (self._quiet.is_due() or self._silent.is_due)
         if is_quiet and self._proof and not self._proof.unseen and self._is_unchanged(connection, self._proof):
             self._pass(cut.resolved_ts)
             return replace(cut, attachment=self._text)
@@ -161,9 +164,8 @@ class Prover:
             watched = {*found.known, *joining.values()}
             seen = digest.read(connection)
             refused = (record.table_id for record, *_ in found.refused)
-            now = published.read(
-                connection, self._publications, {*watched, *refused}, others=silent.old_leaves(self._proof)
-            )
+            others = self._silent.candidates(connection, self._proof, watched)
+            now = published.read(connection, self._publications, {*watched, *refused}, others=others)
             facts = type_facts.read(connection, watched)
             before = self._proof or replace(losses.first(now, seen, found.known), types=dict(facts.values))
             self._refuse_other_publications(before, now)
@@ -190,9 +192,8 @@ class Prover:
             self._judge_rewrites(rewrites, found, declared)
             self._judge_readded(now, found, cut)
             passed_over = asked.younger(before.passed_over | self._sightings.take_passed_over(upto))
-            clean = self._judge_newcomers(
-                asked, partitions, schemas_after(cut.ddl, SchemaChangeKind.CREATE), found, passed_over, upto
-            )
+            first = schemas_after(cut.ddl, SchemaChangeKind.CREATE)
+            clean = self._judge_newcomers(asked, partitions, first, found, passed_over, joining, upto)
             self._judge_gone(connection, now, found, absorbed, upto)
             _name_held(now, found, upto)
             self._quiet.look(connection, self._publications, before, now, found.flowing, self._schemas)
@@ -285,6 +286,7 @@ class Prover:
         first: Mapping[int, TableSchema],
         found: Findings,
         passed_over: Collection[int],
+        joining: Mapping[Name, int],
         upto: Ts,
     ) -> frozenset[int]:
         """Hold those that are not in the stream as a whole; returns those that will be, once they have rows."""
@@ -313,7 +315,7 @@ class Prover:
         clean = {table for table in before.clean if table in now.tables and table not in found.known}
         self._unsettled.clear()
         for table in self._candidates(now, found) - clean:
-            record = _record(asked, table)
+            record = asked.record(table)
             if not self._wants.takes(record):
                 found.hold(record, upto, keyless(record))
             elif not asked.is_settled(table):
@@ -322,8 +324,9 @@ class Prover:
                 clean.add(table)
             else:
                 found.hold(record, upto, late(now, table))
-        for table, reason in list(silent.find(asked, partitions, {*found.known, *found.held}, self._wants.named)):
-            record = _record(asked, table)
+        known = {*found.known, *found.held, *joining.values(), *clean, *self._unsettled}
+        for table, reason in list(self._silent.find(asked, partitions, known, upto)):
+            record = asked.record(table)
             found.hold(record, upto, reason if self._wants.takes(record) else keyless(record))
         return frozenset(clean)
 
@@ -383,11 +386,6 @@ class Prover:
             elif end_ts <= upto:
                 found.drop(table, upto)
                 del self._gone[table]
-
-
-def _record(asked: Newcomers, table_id: int) -> TableRecord:
-    relation, key = asked.now.tables[table_id], key_of(asked.connection, table_id)
-    return TableRecord.new(table_id, relation.schema_name, relation.name, key=key)
 
 
 def _name_held(now: Catalog, found: Findings, upto: Ts) -> None:

@@ -1,0 +1,74 @@
+"""Silent tables on a real server: a table that takes another one's name brings rows that no stream has."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.settings import SyncSettings
+from agent.sources.postgres.server.catalog import read_schemas
+from agent.sources.postgres.server.connection import connect
+from capture.embedded import EmbeddedPostgres
+from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
+
+_SCHEMA = """
+CREATE TABLE a (id int PRIMARY KEY, v text);
+CREATE TABLE t (id int PRIMARY KEY, v text);
+INSERT INTO t VALUES (1, 'old');
+CREATE TABLE keyless (v text);
+INSERT INTO keyless VALUES ('left out from the beginning');
+"""
+_NEXT = "CREATE TABLE t_next (LIKE t INCLUDING ALL)"
+_UNLOGGED = "CREATE UNLOGGED TABLE t_next (id int PRIMARY KEY)"
+_ROW = "INSERT INTO t_next VALUES (1, 'new')"
+_SWAP = "BEGIN; ALTER TABLE t RENAME TO t_old; ALTER TABLE t_next RENAME TO t; COMMIT"
+_REPLACE = "BEGIN; DROP TABLE t; ALTER TABLE t_next RENAME TO t; COMMIT"
+#: statements, and whether the new table has rows that no stream has
+_STORIES = {
+    "swapped": ((_NEXT, _ROW, _SWAP), True),
+    "replaced": ((_NEXT, _ROW, _REPLACE), True),
+    "swapped in one transaction": ((f"{_NEXT}; {_ROW}; {_SWAP}",), True),
+    "swapped, then written": ((_NEXT, _ROW, _SWAP, "INSERT INTO t VALUES (2, 'x')"), True),
+    "swapped while empty": ((_NEXT, _SWAP), False),
+    "swapped while empty, then written": ((_NEXT, _SWAP, "INSERT INTO t VALUES (2, 'x')"), False),
+    "made LOGGED": ((_UNLOGGED, "INSERT INTO t_next VALUES (1)", "ALTER TABLE t_next SET LOGGED", _REPLACE), True),
+    "another one is altered": (("ALTER TABLE a ADD w int",), False),
+    "an unwanted one": ((_NEXT, _ROW, "ALTER TABLE a ADD w int"), False),
+}
+
+
+@pytest.fixture
+def rig(postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[SyncRig]:
+    rig = make_rig(postgres, tmp_path, _SCHEMA, ["a", "t"], publication="FOR ALL TABLES")
+    rig.settings = SyncSettings(progress_s=0.05)
+    rig.rules = ("public.a", "public.t", "public.keyless")
+    with connect(rig.uri) as connection:
+        rig.first_schemas = read_schemas(connection, [table.table_id for table in rig.tables])
+    yield rig
+    drop_slots(rig)
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+@pytest.mark.parametrize("story", _STORIES)
+async def test_a_table_that_takes_a_wanted_name_is_held_if_it_has_rows(
+    rig: SyncRig, story: str, is_running: bool
+) -> None:
+    """Also where nobody writes to it afterwards, and the stream never names it."""
+    statements, has_rows = _STORIES[story]
+    old = rig.tables[1].table_id
+    async with rig.running():
+        rig.execute("INSERT INTO a VALUES (1)")
+        await rig.wait_resolved()
+        for statement in statements if is_running else ():
+            rig.execute(statement)
+        if is_running:
+            await rig.wait_resolved()
+    for statement in () if is_running else statements:
+        rig.execute(statement)
+    async with rig.running(rig.unit("b")):
+        await rig.wait_resolved()
+        rig.execute("INSERT INTO a VALUES (2)")
+        await rig.wait_resolved()
+    held = {change.table.table_id: change.table.name for one in rig.ddl() for change in one.holds if change.table}
+    assert list(held.values()) == (["t"] if has_rows else [])
+    assert old not in held
