@@ -58,17 +58,24 @@ def _row(source: Source, table: Table, stored: dict[str, Any]) -> Row:
 
 def _folded(changes: list[dict[str, Any]], key: tuple[str, ...]) -> list[dict[str, Any]]:
     rows: dict[Row, dict[str, Any]] = {}
+    gone: dict[tuple[int, int], dict[str, Any]] = {}
     for change in sorted(changes, key=_order):
         if change["_change_type"] == "truncate":
             rows.clear()
             continue
-        at = tuple(change[name] for name in key)
-        if change["_change_type"] in ("delete", "update_preimage"):
-            rows.pop(at, None)
+        at, place = tuple(change[name] for name in key), _order(change)[:2]
+        if not _is_after(change):
+            gone[place] = rows.pop(at, {})
         else:
-            rows[at] = change
+            # a key that moves is two changes at one place of the log
+            before = gone.get(place) or rows.get(at, {})
+            rows[at] = change | {name: before.get(name) for name in change.get("_unchanged") or ()}
     return list(rows.values())
 
 
 def _order(change: dict[str, Any]) -> tuple[int, int, bool]:
-    return change["_commit_version"], change["_commit_seq"], change["_change_type"] == "update_postimage"
+    return change["_commit_version"], change["_commit_seq"], _is_after(change)
+
+
+def _is_after(change: dict[str, Any]) -> bool:
+    return change["_change_type"] in ("insert", "update_postimage")

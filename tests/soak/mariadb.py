@@ -82,6 +82,7 @@ class MariaDB:
     def __init__(self, directory: Path, metadata: str, *, image: str = "FULL") -> None:
         product, server = self.product
         self.name = f"{product}-{(metadata if image == 'FULL' else image).lower().replace('_', '-')}"
+        self.inserts_all = image != "FULL"
         settings = {"binlog_row_metadata": metadata, "binlog_row_image": image}
         self._server = server(directory / self.name, unsafe_no_fsync=True, settings=settings)
 

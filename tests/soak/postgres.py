@@ -41,6 +41,7 @@ CREATE PUBLICATION soak_all FOR ALL TABLES;
 
 class Postgres:
     name = "postgres"
+    inserts_all = False
     database = "public"
 
     def __init__(self, directory: Path) -> None:

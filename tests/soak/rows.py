@@ -16,7 +16,8 @@ def statement(rng: random.Random, source: Source, table: Table) -> str:
 
 
 def _insert(rng: random.Random, source: Source, table: Table) -> str:
-    columns = [c for c in table.columns if c.is_key or not c.is_nullable or rng.random() < 0.8]
+    share = 1.0 if source.inserts_all else 0.8
+    columns = [c for c in table.columns if c.is_key or not c.is_nullable or rng.random() < share]
     columns = columns or list(table.columns)
     rows = [_values(rng, source, columns) for _ in range(rng.randint(1, _ROWS_MAX))]
     names = ", ".join(source.quote(column.name) for column in columns)

@@ -54,6 +54,8 @@ class Source(Protocol):
 
     name: str
     database: str
+    #: inserts name every column: a default would not be in the log
+    inserts_all: bool
 
     @property
     def uri(self) -> str: ...
