@@ -35,6 +35,8 @@ class SilentTables:
         self._takes = takes
         #: tables with rows under a wanted name, and where the log ended when that was seen first
         self._since: dict[int, Ts] = {}
+        #: ordinary tables with wanted names that the stream has not named
+        self._named: set[int] = set()
         #: tables that were empty or cannot be replicated when their rows in ``pg_class`` were of these transactions
         self._harmless: dict[int, int] = {}
 
@@ -46,7 +48,8 @@ class SilentTables:
     def candidates(self, connection: Connection, before: Proof | None, known: Collection[int]) -> set[int]:
         """Return the tables that ``find`` looks at."""
         found = {int(oid or 0) for oid, *name in connection.query(_TABLES_SQL) if self._wants(*map(str, name))}
-        return _old_leaves(before) | found.difference(known)
+        self._named = found.difference(known)
+        return _old_leaves(before) | self._named
 
     def find(
         self, asked: Newcomers, partitions: Partitions, known: Collection[int], upto: Ts
@@ -56,7 +59,9 @@ class SilentTables:
         now, since = asked.now, self._since
         self._since = {}
         detached = _old_leaves(asked.before) - now.parents.keys()
-        for table_id in sorted(now.tables.keys() - known):
+        for table_id in sorted(
+            {*detached, *losses.roots(now), *self._named}.intersection(now.tables).difference(known)
+        ):
             relation = now.tables[table_id]
             if not now.ways(table_id) or not self._wants(relation.schema_name, relation.name):
                 continue
@@ -66,7 +71,7 @@ class SilentTables:
             elif table_id in detached:
                 if asked.has_rows(relation):
                     yield table_id, late(now, table_id)
-            elif table_id not in now.parents and self._has_rows(asked, relation):
+            elif self._has_rows(asked, relation):
                 self._since[table_id] = since.get(table_id, now.end_ts)
                 if self._since[table_id] <= upto:
                     del self._since[table_id]

@@ -75,11 +75,12 @@ class SyncRig:
     first_schemas: dict[int, TableSchema] = field(default_factory=dict)
     #: which new tables are wanted
     rules: tuple[str, ...] = ("!*.*",)
+    sink_mode: SinkMode = SinkMode.UPSERT
 
     @property
     def scope(self) -> Scope:
         config = ChangefeedConfig(filter=FilterConfig(rules=self.rules))
-        return Scope("c", "feed", SinkMode.UPSERT, config)
+        return Scope("c", "feed", self.sink_mode, config)
 
     def ddl(self) -> list[DdlRecord]:
         """What the log has found to have changed."""

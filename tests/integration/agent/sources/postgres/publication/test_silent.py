@@ -9,6 +9,7 @@ from agent.settings import SyncSettings
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import connect
 from capture.embedded import EmbeddedPostgres
+from reactor.records.changefeed import SinkMode
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
 
 _SCHEMA = """
@@ -17,6 +18,9 @@ CREATE TABLE t (id int PRIMARY KEY, v text);
 INSERT INTO t VALUES (1, 'old');
 CREATE TABLE keyless (v text);
 INSERT INTO keyless VALUES ('left out from the beginning');
+CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id);
+CREATE TABLE parts_0 PARTITION OF parts FOR VALUES FROM (0) TO (10);
+INSERT INTO parts VALUES (1);
 """
 _NEXT = "CREATE TABLE t_next (LIKE t INCLUDING ALL)"
 _UNLOGGED = "CREATE UNLOGGED TABLE t_next (id int PRIMARY KEY)"
@@ -37,11 +41,16 @@ _STORIES = {
 }
 
 
-@pytest.fixture
-def rig(postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[SyncRig]:
-    rig = make_rig(postgres, tmp_path, _SCHEMA, ["a", "t"], publication="FOR ALL TABLES")
+@pytest.fixture(params=[SinkMode.UPSERT, SinkMode.CHANGELOG])
+def rig(postgres: EmbeddedPostgres, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SyncRig]:
+    is_changelog = request.param is SinkMode.CHANGELOG
+    # which takes tables without a key
+    known = ["a", "t", "parts", *(["keyless"] if is_changelog else [])]
+    via_root = "FOR ALL TABLES WITH (publish_via_partition_root = true)"
+    rig = make_rig(postgres, tmp_path, _SCHEMA, known, publication=via_root)
     rig.settings = SyncSettings(progress_s=0.05)
-    rig.rules = ("public.a", "public.t", "public.keyless")
+    rig.sink_mode = request.param
+    rig.rules = ("public.a", "public.t", "public.keyless", "public.parts*")
     with connect(rig.uri) as connection:
         rig.first_schemas = read_schemas(connection, [table.table_id for table in rig.tables])
     yield rig
