@@ -35,6 +35,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 BODY_BYTES_MAX = 1024 * 1024
 _TOO_LARGE = f"a body has at most {BODY_BYTES_MAX} bytes; send less at once"
 _BODY_TIMEOUT_S = 10.0
+#: for the rest of a body that is refused
+_DISCARD_TIMEOUT_S = 1.0
 _READS = ("GET", "HEAD")
 _PUBLIC = ("/health", "/ready", "/api/v2/health", "/api/v2/ready", "/docs", "/openapi.json", "/favicon.ico")
 _PUBLIC_FILES = "/static-offline-docs/"
@@ -107,7 +109,8 @@ class Guard:
                 await send({"type": "websocket.close", "code": 1008})
                 return
             return await self._app(scope, receive, send)
-        send = _for_own_pages(send)
+        receive = incoming = _Incoming(receive)
+        send = _for_own_pages(_after_body(incoming, send))
         try:
             caller = await self._admit(scope)
         except _RefusedError as error:
@@ -222,6 +225,26 @@ class Guard:
         return f"{headers.one(FORWARDED_FOR)[:64]} by {host}" if by is not None and by.is_server else host
 
 
+class _Incoming:
+    """What a request sends. ``is_over``: all of its body was received."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.is_over = False
+
+    async def __call__(self) -> MutableMapping[str, Any]:
+        message = await self._receive()
+        self.is_over = message["type"] != "http.request" or not message.get("more_body")
+        return message
+
+    async def discard(self) -> None:
+        """Receive the rest, within limits."""
+        size = 0
+        with anyio.move_on_after(_DISCARD_TIMEOUT_S):
+            while not self.is_over and size < BODY_BYTES_MAX:
+                size += len((await self()).get("body", b""))
+
+
 class _Headers:
     """The headers of one request, by name in lower case."""
 
@@ -299,6 +322,20 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return await receive()
 
     return again
+
+
+def _after_body(incoming: _Incoming, send: Send) -> Send:
+    """Let an answer that came before the request's end be read: a connection that is closed with data in flight is
+    reset, and what the caller has not read by then is lost."""
+
+    async def answer(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.body" and not message.get("more_body") and not incoming.is_over:
+            await send({**message, "more_body": True})
+            await incoming.discard()
+            message = {"type": "http.response.body", "body": b""}
+        await send(message)
+
+    return answer
 
 
 def _for_own_pages(send: Send) -> Send:

@@ -14,6 +14,7 @@ from capture.api.access import Caller, needed_role
 from capture.api.http import create_app
 from reactor.errors import EtcdUnreachableError
 from reactor.records.access import Role
+from tests.unit.capture.api.test_changefeeds import served
 from tests.unit.capture.fakes import MemoryAccess, MemoryCluster
 
 VIEWER, OPERATOR = Caller("eye", Role.VIEWER, "v"), Caller("hand", Role.OPERATOR, "o")
@@ -238,6 +239,24 @@ async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.M
     scope = {"type": "http", "method": "POST", "path": "/api/v2/owner/resign", "scheme": "http", "headers": headers}
     await create_app(MemoryCluster(), access(), names=("weir",))(scope, never, send)  # type: ignore[arg-type]
     assert sent[0]["status"] == 408
+
+
+@pytest.mark.parametrize("token", ["wrong", "secret"])
+async def test_a_refusal_is_read_by_a_caller_that_sends_its_body_first(token: str) -> None:
+    """A connection that is closed with data in flight is reset, and the answer may be lost."""
+    size = 200_000 if token == "wrong" else guard.BODY_BYTES_MAX + 200_000
+    async with served(MemoryCluster()) as address:
+        host, _, port = address.partition(":")
+        for _ in range(10):
+            async with await anyio.connect_tcp(host, int(port)) as stream:
+                head = f"POST /api/v2/owner/resign HTTP/1.1\r\nHost: {address}\r\nAuthorization: Bearer {token}\r\n"
+                head += f"Content-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
+                await stream.send(head.encode())
+                for _ in range(10):
+                    await stream.send(b" " * (size // 10))
+                    await anyio.lowlevel.checkpoint()
+                answer = await stream.receive()
+                assert answer.split()[1] == (b"401" if token == "wrong" else b"413")
 
 
 async def test_a_header_that_is_there_twice_is_refused() -> None:
