@@ -113,18 +113,28 @@ def unlogged(now: Catalog, table_id: int) -> str:
     )
 
 
-def is_replaced(connection: Connection, now: Catalog, record: TableRecord) -> bool:
-    """Return whether another table has its name, and no publication has that one."""
+def recreated(record: TableRecord) -> str:
+    return (
+        f"table {record.schema_name}.{record.name} was dropped and created again, and the new one is not published; "
+        f"{losses.CURE}"
+    )
+
+
+def unpublished(connection: Connection, now: Catalog, gone: TableRecord) -> TableRecord | None:
+    """Return the table that has the name of one that is gone, if no publication has it."""
     rows = connection.query(
         "SELECT c.oid::int8, c.relnamespace::int8 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
-        f"ON n.oid = c.relnamespace WHERE n.nspname = {literal(record.schema_name)} "
-        f"AND c.relname = {literal(record.name)} AND c.relkind IN ('r', 'p')"
+        f"ON n.oid = c.relnamespace WHERE n.nspname = {literal(gone.schema_name)} "
+        f"AND c.relname = {literal(gone.name)} AND c.relkind IN ('r', 'p')"
     )
-    return bool(rows) and not any(
-        one.is_all or int(oid or 0) in one.members or int(schema or 0) in one.schemas
-        for oid, schema in rows
-        for one in now.publications.values()
-    )
+    for oid, schema in rows:
+        table_id = int(oid or 0)
+        if not any(
+            one.is_all or table_id in one.members or int(schema or 0) in one.schemas
+            for one in now.publications.values()
+        ):
+            return TableRecord.new(table_id, gone.schema_name, gone.name, key=key_of(connection, table_id))
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from agent.rows.arena import LogChunk
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common.joining import Joining, Name, Reading
-from agent.sources.postgres.publication import digest, losses, published, type_facts, xids
+from agent.sources.postgres.publication import digest, losses, newcomers, published, type_facts, xids
 from agent.sources.postgres.publication.findings import Findings, schemas_after
-from agent.sources.postgres.publication.newcomers import Newcomers, is_replaced, keyless, late, renamed, unlogged
+from agent.sources.postgres.publication.newcomers import Newcomers, keyless, late, renamed, unlogged
 from agent.sources.postgres.publication.partitions import Partitions
 from agent.sources.postgres.publication.proof import FIRST_MAX, Proof
 from agent.sources.postgres.publication.published import Catalog, Relation, one_moment
@@ -372,20 +372,18 @@ class Prover:
     def _judge_gone(
         self, connection: Connection, now: Catalog, found: Findings, absorbed: Collection[int], upto: Ts
     ) -> None:
-        """A dropped or absorbed table goes when the stream is behind its end, unless another one has the name of a
-        dropped one and is not sent."""
+        """A dropped or absorbed table goes when the stream is behind its end. If another one has the name of a dropped
+        one, and is not sent, that one is held."""
         gone = {table for table in found.known if table not in now.tables or table in absorbed}
         self._gone = {table: self._gone.get(table, now.end_ts) for table in gone}
         for table, end_ts in list(self._gone.items()):
+            if end_ts > upto:
+                continue
             record = found.known[table]
-            if table not in absorbed and is_replaced(connection, now, record):
-                name = f"{record.schema_name}.{record.name}"
-                reason = f"table {name} was dropped and created again, and the new one is not published; {losses.CURE}"
-                found.hold(record, upto, reason)
-                del found.known[table], self._gone[table]
-            elif end_ts <= upto:
-                found.drop(table, upto)
-                del self._gone[table]
+            found.drop(table, upto)
+            del self._gone[table]
+            if table not in absorbed and (new := newcomers.unpublished(connection, now, record)):
+                found.hold(new, upto, newcomers.recreated(new) if self._wants.takes(new) else keyless(new))
 
 
 def _name_held(now: Catalog, found: Findings, upto: Ts) -> None:

@@ -430,8 +430,11 @@ async def test_a_table_that_is_created_again_and_not_published_is_held(rig: Sync
         await rig.wait_resolved()
         await rig.wait_resolved()
     [record] = rig.ddl()
-    assert [change.kind for change in record.changes] == [SchemaChangeKind.HOLD]
-    assert "table public.a was dropped and created again, and the new one is not published" in record.changes[0].reason
+    dropped, held = record.changes
+    assert (dropped.kind, dropped.table_id) == (SchemaChangeKind.DROP, rig.tables[0].table_id)
+    assert (held.kind, held.table and held.table.name) == (SchemaChangeKind.HOLD, "a")
+    assert held.table_id != dropped.table_id
+    assert "table public.a was dropped and created again, and the new one is not published" in held.reason
 
 
 @pytest.mark.parametrize(
