@@ -139,7 +139,8 @@ class Prover:
         """Return whether everything relevant to the tables is in the catalog as at the last proof."""
         changes = digest.changes(connection)
         if changes != self._changes:
-            if digest.read(connection) != proof.digest:
+            known = {*self._known, *proof.held}
+            if digest.read(connection) != proof.digest or self._silent.has_news(connection, known):
                 return False
             self._changes = changes
         return True

@@ -9,7 +9,7 @@ never come.
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
-from agent.sources.postgres.publication import losses
+from agent.sources.postgres.publication import losses, xids
 from agent.sources.postgres.publication.newcomers import Newcomers, late
 from agent.sources.postgres.publication.partitions import Partitions
 from agent.sources.postgres.publication.proof import Proof
@@ -20,7 +20,7 @@ from reactor.records.changefeed import TableRecord
 
 #: ordinary tables; partitions and partitioned tables are found by the proof
 _TABLES_SQL: Final = """
-SELECT c.oid::int8, n.nspname, c.relname
+SELECT c.oid::int8, n.nspname, c.relname, c.xmin::text
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND NOT c.relispartition
    AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
@@ -37,6 +37,8 @@ class SilentTables:
         self._since: dict[int, Ts] = {}
         #: ordinary tables with wanted names that the stream has not named
         self._named: set[int] = set()
+        #: the first transaction that was running when they were looked for
+        self._horizon: int | None = None
         #: tables that were empty or cannot be replicated when their rows in ``pg_class`` were of these transactions
         self._harmless: dict[int, int] = {}
 
@@ -45,9 +47,23 @@ class SilentTables:
         """Return whether the stream may still name what was found, so that the catalog must be read again."""
         return bool(self._since)
 
+    def has_news(self, connection: Connection, known: Collection[int]) -> bool:
+        """Return whether a table that is none of ``known`` has got a wanted name, or become LOGGED, since ``find``."""
+        if self._horizon is None:
+            return True
+        since = f"AND pg_catalog.age(c.xmin) <= pg_catalog.age('{xids.short(self._horizon)}'::pg_catalog.xid)"
+        for oid, schema, name, xmin in connection.query(_TABLES_SQL + since):
+            table_id, seen = int(oid or 0), self._harmless.get(int(oid or 0))
+            if seen is not None and xids.short(seen) == int(xmin or 0):
+                continue
+            if table_id not in known and self._wants(str(schema), str(name)):
+                return True
+        return False
+
     def candidates(self, connection: Connection, before: Proof | None, known: Collection[int]) -> set[int]:
         """Return the tables that ``find`` looks at."""
-        found = {int(oid or 0) for oid, *name in connection.query(_TABLES_SQL) if self._wants(*map(str, name))}
+        rows = connection.query(_TABLES_SQL)
+        found = {int(oid or 0) for oid, schema, name, _ in rows if self._wants(str(schema), str(name))}
         self._named = found.difference(known)
         return _old_leaves(before) | self._named
 
@@ -57,7 +73,7 @@ class SilentTables:
         """Yield the tables that none of ``known`` is, each with the reason why its rows are in no stream that is at
         ``upto``."""
         now, since = asked.now, self._since
-        self._since = {}
+        self._since, self._horizon = {}, now.horizon
         detached = _old_leaves(asked.before) - now.parents.keys()
         for table_id in sorted(
             {*detached, *losses.roots(now), *self._named}.intersection(now.tables).difference(known)
