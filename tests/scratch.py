@@ -44,7 +44,10 @@ def with_directories(fixturedef: Any, request: pytest.FixtureRequest) -> Generat
 
 
 def clear(server: EmbeddedMariaDB | EmbeddedPostgres) -> None:
-    """Remove the databases of a server that others use after this, and what it keeps of its log for nobody."""
+    """Remove the databases of a server that others use after this, and what it keeps of its log for nobody. What cannot
+    be removed (somebody still reads it, a test has damaged it) stays."""
+    if not server.is_running:
+        return
     if isinstance(server, EmbeddedMariaDB):
         _clear_mariadb(server)
     else:
@@ -52,18 +55,29 @@ def clear(server: EmbeddedMariaDB | EmbeddedPostgres) -> None:
 
 
 def _clear_postgres(server: EmbeddedPostgres) -> None:
-    server.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active")
-    for [name] in server.execute("SELECT datname::text FROM pg_database"):
+    slots = _try_postgres(server, "SELECT slot_name::text FROM pg_replication_slots WHERE NOT active")
+    for [name] in slots:
+        _try_postgres(server, f"SELECT pg_drop_replication_slot('{name}')")
+    for [name] in _try_postgres(server, "SELECT datname::text FROM pg_database"):
         if name not in _OF_POSTGRES:
-            with contextlib.suppress(pg8000.exceptions.DatabaseError):  # its slot is read
-                server.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+            _try_postgres(server, f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
 def _clear_mariadb(server: EmbeddedMariaDB) -> None:
-    for [name] in server.execute("SELECT schema_name FROM information_schema.schemata"):
+    for [name] in _try_mariadb(server, "SELECT schema_name FROM information_schema.schemata"):
         if name not in _OF_MARIADB:
-            with contextlib.suppress(pymysql.err.MySQLError):  # a test has damaged the server's own tables
-                server.execute(f"DROP DATABASE `{name}`")
-    with contextlib.suppress(pymysql.err.MySQLError):  # a server without a binlog
-        [[newest, *_]] = server.execute("SHOW MASTER STATUS")
-        server.execute(f"PURGE BINARY LOGS TO '{newest}'")
+            _try_mariadb(server, f"DROP DATABASE `{name}`")
+    for newest, *_ in _try_mariadb(server, "SHOW MASTER STATUS"):
+        _try_mariadb(server, f"PURGE BINARY LOGS TO '{newest}'")
+
+
+def _try_postgres(server: EmbeddedPostgres, sql: str) -> list[list[Any]]:
+    with contextlib.suppress(pg8000.exceptions.Error, OSError):
+        return server.execute(sql)
+    return []
+
+
+def _try_mariadb(server: EmbeddedMariaDB, sql: str) -> list[list[Any]]:
+    with contextlib.suppress(pymysql.err.MySQLError, OSError):
+        return server.execute(sql)
+    return []

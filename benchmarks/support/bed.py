@@ -26,7 +26,6 @@ from reactor.errors import WeirError
 from reactor.records.changefeed import ChangefeedConfig, FeedState, FilterConfig, Mode, SinkMode, Unit
 from reactor.views import ChangefeedView
 
-_POLL_S = 0.02
 #: each poll costs the capture some milliseconds, which should not be measured
 _POLL_S = 0.1
 _WATCH_S = 0.1

@@ -29,18 +29,18 @@ def s3_bed(delay_s: float = 0.0) -> Iterator[tuple[Bed, S3Proxy]]:
             yield found, proxy
 
 
-def make_tables(found: Bed) -> None:
-    for number in range(TABLES):
+def make_tables(found: Bed, *, tables: int = TABLES) -> None:
+    for number in range(tables):
         found.execute(f"CREATE TABLE account_{number} (id int PRIMARY KEY, balance bigint NOT NULL, note text)")
         found.execute(f"INSERT INTO account_{number} SELECT i, 0, 'note ' || i FROM generate_series(1, {_ROWS}) AS i")
 
 
-def load(found: Bed, *, seconds: int, rate: int) -> list[str]:
+def load(found: Bed, *, seconds: int, rate: int, tables: int = TABLES) -> list[str]:
     """Return commands for ``rate`` transactions a second; each updates one row of every even, or of every odd,
     table."""
     files: list[str] = []
     for first in (0, 1):
-        numbers = range(first, TABLES, 2)
+        numbers = range(first, tables, 2)
         lines = [f"\\set k{number} random(1, {_ROWS})" for number in numbers]
         updates = [f"UPDATE account_{number} SET balance = balance + 1 WHERE id = :k{number};" for number in numbers]
         script = found.directory / f"load-{first}.sql"
