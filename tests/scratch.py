@@ -15,6 +15,7 @@ import pymysql
 import pytest
 
 from capture.embedded import EmbeddedMariaDB, EmbeddedPostgres
+from capture.embedded.mariadb import Session
 
 #: that tests share
 Servers = list[EmbeddedMariaDB | EmbeddedPostgres]
@@ -64,11 +65,17 @@ def _clear_postgres(server: EmbeddedPostgres) -> None:
 
 
 def _clear_mariadb(server: EmbeddedMariaDB) -> None:
-    for [name] in _try_mariadb(server, "SELECT schema_name FROM information_schema.schemata"):
-        if name not in _OF_MARIADB:
-            _try_mariadb(server, f"DROP DATABASE `{name}`")
-    for newest, *_ in _try_mariadb(server, "SHOW MASTER STATUS"):
-        _try_mariadb(server, f"PURGE BINARY LOGS TO '{newest}'")
+    with contextlib.suppress(pymysql.err.MySQLError, OSError), contextlib.closing(server.connect()) as session:
+        # A transaction that a test has left open or prepared locks its tables.
+        _try_mariadb(session, "SET lock_wait_timeout = 1, innodb_lock_wait_timeout = 1")
+        for number, length, _, data in _try_mariadb(session, "XA RECOVER"):
+            name = data if isinstance(data, bytes) else data.encode()  # MySQL's is a text
+            _try_mariadb(session, f"XA ROLLBACK X'{name[:length].hex()}', X'{name[length:].hex()}', {number}")
+        for [name] in _try_mariadb(session, "SELECT schema_name FROM information_schema.schemata"):
+            if name not in _OF_MARIADB:
+                _try_mariadb(session, f"DROP DATABASE `{name}`")
+        for newest, *_ in _try_mariadb(session, "SHOW MASTER STATUS"):
+            _try_mariadb(session, f"PURGE BINARY LOGS TO '{newest}'")
 
 
 def _try_postgres(server: EmbeddedPostgres, sql: str) -> list[list[Any]]:
@@ -77,7 +84,8 @@ def _try_postgres(server: EmbeddedPostgres, sql: str) -> list[list[Any]]:
     return []
 
 
-def _try_mariadb(server: EmbeddedMariaDB, sql: str) -> list[list[Any]]:
-    with contextlib.suppress(pymysql.err.MySQLError, OSError):
-        return server.execute(sql)
+def _try_mariadb(session: Session, sql: str) -> list[tuple[Any, ...]]:
+    with contextlib.suppress(pymysql.err.MySQLError), session.cursor() as cursor:
+        cursor.execute(sql)
+        return list(cursor.fetchall())
     return []
