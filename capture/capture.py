@@ -30,6 +30,7 @@ from capture.member.cluster_service import ClusterService
 from capture.member.joining import refuse_halted
 from capture.member.membership import Base, Membership
 from capture.member.schedules.diffs import DiffSchedule
+from capture.member.schedules.new_tables import NewTables
 from capture.member.services import DataPlane, build_data_plane
 from capture.member.subscriptions.service import SubscriptionService
 from capture.messaging.tls import NodeTls, Tls
@@ -75,6 +76,7 @@ class Capture:
             self.cluster, token=lambda: self.own_token.value, ca_file=str(settings.tls_ca_file or "")
         )
         self._diffs = DiffSchedule(self, self.cluster)
+        self._new_tables = NewTables(self, self.cluster)
         self._connect = connect_etcd or connect_store
         self._state = CaptureMemory(ready=anyio.Event(), leaving=anyio.Event())
         self._ref: ActorRef[LeaveCluster] | None = None
@@ -100,6 +102,7 @@ class Capture:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(work, name="capture")
             tasks.start_soon(self._diffs.run, name="comparisons by schedule")
+            tasks.start_soon(self._new_tables.run, name="copies of new tables")
         if failure is not None:
             raise failure
 

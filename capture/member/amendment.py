@@ -72,13 +72,23 @@ class TableAmendments(ABC):
         view = await self.query(changefeed_id)
         refuse_resync(view.sink)
         if (held := _held_by_source(view, table)) is not None:
-            await self.rejoin(changefeed_id, held, rows_per_second=rows_per_second)
+            await self.rejoin(changefeed_id, [held], rows_per_second=rows_per_second)
             return views.TableResyncView(changefeed_id=changefeed_id, table=table)
         table_id = await self.table_id(changefeed_id, table)
         await self.ask(
             jobs.ResyncTable(_NO_JOB, ChangefeedId(changefeed_id), table_id, rows_per_second=rows_per_second)
         )
         return views.TableResyncView(changefeed_id=changefeed_id, table=table)
+
+    async def take_in(self, changefeed_id: str, tables: Sequence[str]) -> None:
+        """Have tables copied that are held, since the source's stream could not follow them.
+
+        :raises JobRefusedError: one cannot be copied.
+        """
+        view = await self.query(changefeed_id)
+        refuse_resync(view.sink)
+        if held := [found for table in tables if (found := _held_by_source(view, table)) is not None]:
+            await self.rejoin(changefeed_id, held)
 
     async def cancel_resync(self, changefeed_id: str, table: str) -> views.TableResyncView:
         table_id = await self.table_id(changefeed_id, table)
@@ -116,8 +126,8 @@ class TableAmendments(ABC):
     def info_of(self, changefeed_id: str) -> ChangefeedInfo: ...
 
     @abstractmethod
-    async def rejoin(self, changefeed_id: str, held: HeldView, *, rows_per_second: int | None = None) -> None:
-        """Take in again a table that the stream could not follow."""
+    async def rejoin(self, changefeed_id: str, held: Sequence[HeldView], *, rows_per_second: int | None = None) -> None:
+        """Take in again tables that the stream could not follow."""
 
     @abstractmethod
     async def update(
@@ -203,26 +213,29 @@ async def rejoin(
     operations: OwnerJobs,
     data_plane: "DataPlane",
     info: ChangefeedInfo,
-    held: HeldView,
+    held: Sequence[HeldView],
     *,
     rows_per_second: int | None = None,
 ) -> None:
-    """Let a table that the source's stream could not follow leave and join at once: the stream follows it again, as it
-    is now, from a position behind which it is copied. ``rows_per_second``: that the copy reads at most.
+    """Let tables that the source's stream could not follow leave and join at once: the stream follows them again, as
+    they are now, from a position behind which they are copied. ``rows_per_second``: that each copy reads at most.
 
     :raises WeirError: the source has no such table, or does not send it.
     """
-    unit, name = operations.unit_of(info.id), held.renamed_to or held.table
+    unit, names = operations.unit_of(info.id), {one.renamed_to or one.table: one.table for one in held}
     rules = TableFilter(info.config.filter.rules)
-    found = [one for one in await data_plane.discover(_only(info, [_whole(name)])) if rules.wants(*_name(one))]
-    if unit is None or unit.unit is not Unit.SYNC or not found:
+    wanted = await data_plane.discover(_only(info, [_whole(name) for name in names]))
+    found = [one for one in wanted if rules.wants(*_name(one))]
+    missing = sorted(names.keys() - {".".join(_name(one)) for one in found})
+    if unit is None or unit.unit is not Unit.SYNC or missing:
+        name = next(iter(missing or names))
         raise JobRefusedError(
             f"there is no table {name} at the source of changefeed {info.id} that could be copied again; if it was "
-            f"renamed out of the filter, `weir table add` takes it in, and `weir table remove` leaves {held.table} out"
+            f"renamed out of the filter, `weir table add` takes it in, and `weir table remove` leaves {names[name]} out"
         )
     _refuse_keyless(found)
     await data_plane.publish(info, found)
-    leaving = tuple(one.table_id for one in unit.tables if one.table_id == held.table_id)
+    leaving = tuple(one.table_id for one in unit.tables if one.table_id in {one.table_id for one in held})
     again = [_name(one) for one in found]
     joining = tuple(dict.fromkeys((*unit.joining, *again)))
     limits = tuple(limit for limit in unit.copy_limits if limit[:2] not in again)

@@ -10,7 +10,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -223,7 +223,7 @@ class ClusterService(TableAmendments):
         await self._use_cluster_key()
         return await amendment.update(self, self._capture.data_plane, self.info_of(changefeed_id), asked, table=table)
 
-    async def rejoin(self, changefeed_id: str, held: HeldView, *, rows_per_second: int | None = None) -> None:
+    async def rejoin(self, changefeed_id: str, held: Sequence[HeldView], *, rows_per_second: int | None = None) -> None:
         await self._use_cluster_key()
         info, data_plane = self.info_of(changefeed_id), self._capture.data_plane
         await amendment.rejoin(self, data_plane, info, held, rows_per_second=rows_per_second)

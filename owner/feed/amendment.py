@@ -181,11 +181,20 @@ def _is_of_filter(info: ChangefeedInfo, change: Update) -> bool:
 
 
 def _refuse_joining(facts: Facts, change: Update) -> None:
-    """:raises JobRefusedError: a copy of the tables that join would be of a later Ts than the changefeed's last."""
+    """:raises JobRefusedError: a copy of the tables that join would be of a later Ts than the changefeed's last, or one
+    has the name of a table that is still there.
+    """
     if change.joining and facts.info.target_ts is not None:
         raise JobRefusedError(
             f"changefeed {facts.info.id} ends at target {facts.info.target_ts}, and copies of tables that join would "
             "be of a later Ts; take the target away first (changefeed update --target-ts 0)"
+        )
+    there = {(one.schema_name, one.name) for one in facts.tables or () if one.table_id not in change.leaving}
+    asked_before = facts.record.joining if facts.record else ()
+    if taken := sorted(there.intersection(change.joining or ()).difference(asked_before)):
+        raise JobRefusedError(
+            f"changefeed {facts.info.id} has another table {'.'.join(taken[0])}, which was dropped or renamed at the "
+            "source; wait until the sink has that change, then ask again"
         )
 
 

@@ -14,11 +14,19 @@ from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange,
 
 
 class Findings:
-    """``old``: the tables as they were. ``known``: as they are in the end. ``held``: tables that are lost."""
+    """``old``: the tables as they were. ``known``: as they are in the end. ``held``: tables that are lost;
+    ``newcomers``: names of those that the stream never had."""
 
-    def __init__(self, ddl: Sequence[DdlRecord], known: Mapping[int, TableRecord], held: Collection[int]) -> None:
+    def __init__(
+        self,
+        ddl: Sequence[DdlRecord],
+        known: Mapping[int, TableRecord],
+        held: Collection[int],
+        newcomers: Mapping[int, tuple[str, str]] | None = None,
+    ) -> None:
         self.known = dict(known)
         self.held = set(held)
+        self.newcomers = dict(newcomers or {})
         #: new tables, and where they begin
         self.created: dict[int, Ts] = {}
         #: new tables that the stream does not take in, where it named them, and why
@@ -54,6 +62,8 @@ class Findings:
         self.held.add(table_id)
         if table_id in self.created:
             del self.created[table_id], self.known[table_id]
+        if table_id not in self.known:
+            self.newcomers[table_id] = record.schema_name, record.name
         change = TableChange(kind=SchemaChangeKind.HOLD, table_id=table_id, table=record, reason=reason)
         self._changes.setdefault(ts, []).append(change)
 
@@ -76,7 +86,16 @@ class Findings:
         """A table is replicated from here on, and copied."""
         self.known[table.record.table_id] = table.record
         self.held.discard(table.record.table_id)
+        self.newcomers.pop(table.record.table_id, None)
         self._changes.setdefault(ts, []).append(schema_diff.created(table))
+
+    def withdraw(self, table_id: int, ts: Ts) -> None:
+        """A newcomer is not held any more."""
+        self.held.discard(table_id)
+        schema_name, name = self.newcomers.pop(table_id)
+        schema = TableSchema(table_id, schema_name, name, ())
+        change = TableChange(kind=SchemaChangeKind.DROP, table_id=table_id, before=schema.to_json())
+        self._changes.setdefault(ts, []).append(change)
 
     def give_up(self, names: tuple[tuple[str, str], ...], ts: Ts) -> None:
         """Tables that were to join are gone from the source."""

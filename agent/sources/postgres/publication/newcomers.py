@@ -16,7 +16,7 @@ from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.published import Catalog, Relation
 from agent.sources.postgres.server.connection import Connection, Row
 from agent.sources.postgres.server.keys import key_of
-from agent.sources.postgres.server.sql import identifier, literal, qualified
+from agent.sources.postgres.server.sql import identifier, qualified
 from reactor.records.changefeed import TableRecord
 
 _LOCK_MS: Final = 2_000
@@ -111,30 +111,6 @@ def unlogged(now: Catalog, table_id: int) -> str:
         f"table {now.tables[table_id].qualified_name} was rewritten with rows though no column was altered, as by SET "
         f"LOGGED: what was written while it was UNLOGGED is in no log; {losses.CURE}"
     )
-
-
-def recreated(record: TableRecord) -> str:
-    return (
-        f"table {record.schema_name}.{record.name} was dropped and created again, and the new one is not published; "
-        f"{losses.CURE}"
-    )
-
-
-def unpublished(connection: Connection, now: Catalog, gone: TableRecord) -> TableRecord | None:
-    """Return the table that has the name of one that is gone, if no publication has it."""
-    rows = connection.query(
-        "SELECT c.oid::int8, c.relnamespace::int8 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
-        f"ON n.oid = c.relnamespace WHERE n.nspname = {literal(gone.schema_name)} "
-        f"AND c.relname = {literal(gone.name)} AND c.relkind IN ('r', 'p')"
-    )
-    for oid, schema in rows:
-        table_id = int(oid or 0)
-        if not any(
-            one.is_all or table_id in one.members or int(schema or 0) in one.schemas
-            for one in now.publications.values()
-        ):
-            return TableRecord.new(table_id, gone.schema_name, gone.name, key=key_of(connection, table_id))
-    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ class Proof:
     which are yet to come, the first transaction that had not begun when they were first seen. ``terms``: row filter and
     columns of the tables that have such. ``leaves``: of each partitioned table that is sent as one its partitions and
     their files. ``held``: tables that are lost already. ``clean``: tables without rows that are published from here on.
+    ``newcomers``: names under which tables were held that the stream never had.
     ``types``: facts of the user-made types in the tables (see ``type_facts``). ``files``: of each table, its file;
     ``columns``: facts of its columns, by number (see ``rewrites``). ``unseen``: partitions that the stream named in
     transactions that the catalog did not show yet. ``passed_over``: tables whose rows the stream had under names that
@@ -45,6 +46,7 @@ class Proof:
     terms: dict[int, str] = field(default_factory=dict)
     leaves: dict[int, dict[int, int]] = field(default_factory=dict)
     held: frozenset[int] = frozenset()
+    newcomers: dict[int, tuple[str, str]] = field(default_factory=dict)
     clean: frozenset[int] = frozenset()
     types: dict[str, str] = field(default_factory=dict)
     files: dict[int, int] = field(default_factory=dict)
@@ -86,6 +88,7 @@ class Proof:
                 for table, leaves in fields.get("leaves", {}).items()
             },
             held=frozenset(fields.get("held", ())),
+            newcomers={int(table): (schema, name) for table, (schema, name) in fields.get("newcomers", {}).items()},
             clean=frozenset(fields.get("clean", ())),
             passed_over=frozenset(fields.get("passed_over", ())),
             empty=frozenset(fields.get("empty", ())),

@@ -18,8 +18,9 @@ from agent.rows.arena import LogChunk
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common.joining import Joining, Name, Reading
-from agent.sources.postgres.publication import digest, losses, newcomers, published, type_facts, xids
+from agent.sources.postgres.publication import digest, losses, published, type_facts, xids
 from agent.sources.postgres.publication.findings import Findings, schemas_after
+from agent.sources.postgres.publication.held_newcomers import HeldNewcomers
 from agent.sources.postgres.publication.newcomers import Newcomers, keyless, late, renamed, unlogged
 from agent.sources.postgres.publication.partitions import Partitions
 from agent.sources.postgres.publication.proof import FIRST_MAX, Proof
@@ -83,6 +84,7 @@ class Prover:
         self._sightings = sightings
         self._quiet = quiet
         self._silent = SilentTables(wants.named, wants.takes)
+        self._held_newcomers = HeldNewcomers(wants.named)
         self._joining = Joining(set(joining))
         self._connection: Connection | None = None
         self._is_prepared = False
@@ -123,7 +125,7 @@ class Prover:
         )
         is_quiet = is_quiet and not self._sightings.has_partitions(cut.resolved_ts)
         is_quiet = is_quiet and not self._sightings.has_passed_over(cut.resolved_ts)
-        is_quiet = is_quiet and not (self._quiet.is_due() or self._silent.is_due)
+        is_quiet = is_quiet and not (self._quiet.is_due() or self._silent.is_due or self._held_newcomers.is_due)
         if is_quiet and self._proof and not self._proof.unseen and self._is_unchanged(connection, self._proof):
             self._pass(cut.resolved_ts)
             return replace(cut, attachment=self._text)
@@ -142,6 +144,8 @@ class Prover:
             known = {*self._known, *proof.held}
             if digest.read(connection) != proof.digest or self._silent.has_news(connection, known):
                 return False
+            if self._held_newcomers.has_news(connection, proof.newcomers):
+                return False
             self._changes = changes
         return True
 
@@ -157,7 +161,8 @@ class Prover:
     def _judge(self, connection: Connection, cut: LogChunk) -> tuple[DdlRecord, ...]:
         """The chunk's changes of tables, and what else has become of them."""
         upto = cut.resolved_ts
-        found = Findings(cut.ddl, self._known, self._proof.held if self._proof else ())
+        last = self._proof or Proof()
+        found = Findings(cut.ddl, self._known, last.held, last.newcomers)
         asked_for = set(found.known)
         digest.prepare(connection, self._publications, list(asked_for))
         with one_moment(connection):
@@ -193,9 +198,10 @@ class Prover:
             self._judge_rewrites(rewrites, found, declared)
             self._judge_readded(now, found, cut)
             passed_over = asked.younger(before.passed_over | self._sightings.take_passed_over(upto))
+            self._judge_gone(now, found, absorbed, upto)
             first = schemas_after(cut.ddl, SchemaChangeKind.CREATE)
             clean = self._judge_newcomers(asked, partitions, first, found, passed_over, joining, upto)
-            self._judge_gone(connection, now, found, absorbed, upto)
+            self._held_newcomers.judge(connection, now, found, upto, joining=self._joining.names)
             _name_held(now, found, upto)
             self._quiet.look(connection, self._publications, before, now, found.flowing, self._schemas)
             self._join(connection, now, joining, found, upto)
@@ -205,6 +211,7 @@ class Prover:
         self._known = found.known
         proof = losses.following(before, now, seen, known=found.known, held=found.held, clean=clean, unseen=unseen)
         passed_over -= found.known.keys()
+        proof = replace(proof, newcomers=found.newcomers)
         self._proof = replace(
             proof, types=dict(facts.values), leaves=leaves, passed_over=frozenset(passed_over), empty=empty
         )
@@ -370,21 +377,14 @@ class Prover:
             if now.ways(table) and self._wants.named(now.tables[table].schema_name, now.tables[table].name)
         }
 
-    def _judge_gone(
-        self, connection: Connection, now: Catalog, found: Findings, absorbed: Collection[int], upto: Ts
-    ) -> None:
-        """A dropped or absorbed table goes when the stream is behind its end. If another one has the name of a dropped
-        one, and is not sent, that one is held."""
+    def _judge_gone(self, now: Catalog, found: Findings, absorbed: Collection[int], upto: Ts) -> None:
+        """A dropped or absorbed table goes when the stream is behind its end."""
         gone = {table for table in found.known if table not in now.tables or table in absorbed}
         self._gone = {table: self._gone.get(table, now.end_ts) for table in gone}
         for table, end_ts in list(self._gone.items()):
-            if end_ts > upto:
-                continue
-            record = found.known[table]
-            found.drop(table, upto)
-            del self._gone[table]
-            if table not in absorbed and (new := newcomers.unpublished(connection, now, record)):
-                found.hold(new, upto, newcomers.recreated(new) if self._wants.takes(new) else keyless(new))
+            if end_ts <= upto:
+                found.drop(table, upto)
+                del self._gone[table]
 
 
 def _name_held(now: Catalog, found: Findings, upto: Ts) -> None:

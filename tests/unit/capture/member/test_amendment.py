@@ -244,7 +244,7 @@ async def rejoined(
 ) -> jobs.Update:
     service, before = PlayedService(unit), feed(data_plane, FeedState.WARNING)
     operations, plane = cast("ClusterService", service), cast("DataPlane", data_plane)
-    await amendment.rejoin(operations, plane, before, held, rows_per_second=rows_per_second)
+    await amendment.rejoin(operations, plane, before, [held], rows_per_second=rows_per_second)
     (job,) = service.asked
     assert isinstance(job, jobs.Update)
     return job

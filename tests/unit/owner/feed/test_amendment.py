@@ -333,6 +333,18 @@ def test_a_table_that_could_not_be_followed_begins_again_when_it_joins() -> None
     assert (feed.held, feed.ddl) == ({}, {})
 
 
+def test_a_table_joins_when_the_one_that_had_its_name_has_left() -> None:
+    """It was dropped, or renamed, and the log is not read as far as that."""
+    cluster = running("a", "b")
+    again = (TABLES[0].schema_name, TABLES[0].name)
+    cluster.ask(moving(again))
+    assert "wait until the sink has that change" in cluster.answers["move"].error
+    assert cluster.state.changefeeds[FEED].units["main"].joining == ()
+    cluster.ask(replace(moving(again, leaving=(1,)), job_id="in place"))
+    assert cluster.answers["in place"].error == ""
+    assert cluster.state.changefeeds[FEED].units["main"].joining == (again,)
+
+
 def test_a_running_changefeed_takes_another_filter_and_nothing_else() -> None:
     known = facts(info(FeedState.NORMAL))
     assert updated(known, moving(("public", "t"))).epoch == info(FeedState.NORMAL).epoch + 1

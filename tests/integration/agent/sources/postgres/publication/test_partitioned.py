@@ -106,6 +106,7 @@ async def test_by_root_rows_that_come_or_go_with_a_partition_hold_the_root(by_ro
 
 
 async def test_by_root_what_takes_no_rows_along_holds_nothing(by_root: SyncRig) -> None:
+    by_root.rules = ("public.r*", "public.a")
     async with by_root.running():
         by_root.execute(_ROWS[0])
         await by_root.wait_resolved()
