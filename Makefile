@@ -20,9 +20,9 @@ SEED ?=
 PLANTED ?=
 MINUTES ?= 15
 SECONDS ?= 60
-# Processes that run tests side by side, one more than CI has cores, since tests of clusters mostly wait; a few tests that
+# Processes that run tests side by side, two more than CI has cores, since tests of clusters mostly wait; a few tests that
 # are named in ARGS are faster in one. All tests of a file run in one process.
-WORKERS ?= $(if $(ARGS),0,3)
+WORKERS ?= $(if $(ARGS),0,4)
 PARALLEL = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 help: ## what can be made
@@ -63,7 +63,7 @@ simulate: $(INSTALLED) ## whole clusters from seeds: SEEDS=1000, one with its st
 soak: java mariadb $(if $(findstring mysql,$(ARGS)),mysql) ## random schema changes, rows and kills on three servers: MINUTES=15 for each of three seeds, or SEED=7
 	@$(PYTHON) -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seeds $(SEED)) $(ARGS)
 
-# Promised times are checked here, which a third process would take from the others.
+# Promised times are checked here, which more processes would take from each other.
 matrix: WORKERS = $(if $(ARGS),0,2)
 matrix: java mariadb mysql iproute ## what make test leaves out: every fail-point, longer stories of faults, all generated cases
 	@WEIR_PATIENCE=1 $(PYTHON) -m pytest $(PARALLEL) -m matrix $(ARGS)

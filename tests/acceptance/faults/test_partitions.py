@@ -84,6 +84,7 @@ def in_step(ground: Ground) -> None:
     ground.bed.wait_for("both changefeeds follow", follows(ground.bed), timeout_s=CATCH_UP_TIMEOUT_S)
 
 
+@pytest.mark.matrix  # daily it sleeps past its lease, in test_faults
 def test_the_sync_worker_loses_etcd(ground: Ground) -> None:
     ground.cut_off(ground.bed.sync_worker(UPSERT), ground.net.cut_from_etcd)
 

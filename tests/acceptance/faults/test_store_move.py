@@ -23,6 +23,7 @@ def weir_store(
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.matrix  # daily a store is copied with its contract suite
 def test_a_cluster_moves_to_postgresql_and_back_while_its_source_is_written_to(tmp_path: Path) -> None:
     with Bed(tmp_path, captures=1) as bed:
         bed.postgres.create_database("state")

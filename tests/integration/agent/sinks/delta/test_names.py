@@ -47,6 +47,7 @@ def new(schema_name: str, name: str, table_id: int = 16384) -> TableRecord:
     return TableRecord.new(table_id, schema_name, name, key=KEYED.key, start_ts=KEYED.start_ts)
 
 
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("name", [name for name in (*NOT_NAMES, *NAMES) if len(name) <= 64])
 def test_a_new_table_lies_in_a_directory_of_its_own_whatever_it_is_called(tmp_path: Path, name: str) -> None:
     sink = sink_at(tmp_path / "lake")
@@ -105,6 +106,7 @@ def test_what_is_no_name_is_refused_in_one_line(tmp_path: Path, name: str) -> No
     assert not (tmp_path / "lake").exists()
 
 
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("name", NAMES)
 def test_all_other_names_are_written_under_themselves(tmp_path: Path, name: str) -> None:
     sink = sink_at(tmp_path)

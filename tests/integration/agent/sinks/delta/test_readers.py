@@ -124,6 +124,7 @@ def _clock(us: int) -> str:
     return (_MOMENT + timedelta(microseconds=us)).time().isoformat()
 
 
+@pytest.mark.sample(0.6)
 def test_every_row_is_read(reader: Reader, chapters: list[Chapter]) -> None:
     for chapter in chapters:
         found = _found(reader.rows(chapter.location), chapter.columns)
