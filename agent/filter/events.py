@@ -9,7 +9,6 @@ before image has only the key), expressions see NULL. Rows of the first snapshot
 event names apply to the stream only.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -21,6 +20,7 @@ import pyarrow as pa
 from agent.errors import FilterError
 from agent.filter import expressions
 from agent.filter.expressions import Expression, Mask
+from agent.filter.patterns import Pattern, for_statements
 from agent.filter.tables import TableFilter
 from agent.rows.changes import DELETE, INSERT, TRUNCATE, UPDATE, Changes
 from agent.rows.schema import TableSchema
@@ -42,7 +42,7 @@ class TableRules:
     """The rules of one table. ``statements``: patterns of the statements to ignore."""
 
     events: frozenset[str] = frozenset()
-    statements: tuple["re.Pattern[str]", ...] = ()
+    statements: tuple[Pattern, ...] = ()
     inserts: tuple[Expression, ...] = ()
     updates_new: tuple[Expression, ...] = ()
     updates_old: tuple[Expression, ...] = ()
@@ -66,7 +66,7 @@ class TableRules:
 
     def ignores_ddl(self, events: Iterable[str], statement: str) -> bool:
         """Return whether to ignore a statement. ``events``: what it does, as event names of ``ignore_event``."""
-        return bool(self.events & set(events)) or any(pattern.search(statement) for pattern in self.statements)
+        return bool(self.events & set(events)) or any(pattern.is_in(statement) for pattern in self.statements)
 
     def select(self, schema: TableSchema) -> TableSchema:
         """Return the schema with the selected columns only."""
@@ -185,7 +185,7 @@ def _with_filter(rules: TableRules, item: EventFilter) -> TableRules:
     return replace(
         rules,
         events=rules.events | _events(item),
-        statements=(*rules.statements, *map(_compiled, item.ignore_sql)),
+        statements=(*rules.statements, *map(for_statements, item.ignore_sql)),
         inserts=_with(rules.inserts, item.ignore_insert_value_expr),
         updates_new=_with(rules.updates_new, item.ignore_update_new_value_expr),
         updates_old=_with(rules.updates_old, item.ignore_update_old_value_expr),
@@ -207,13 +207,6 @@ def _events(item: EventFilter) -> set[str]:
             raise FilterError(f"ignore-event {name!r} is not known; known are {known}")
         found |= group
     return found
-
-
-def _compiled(pattern: str) -> "re.Pattern[str]":
-    try:
-        return re.compile(pattern, re.IGNORECASE)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise FilterError(f"ignore-sql {pattern[:200]!r} is no regular expression ({error}); correct it") from None
 
 
 def _selected(selectors: Sequence[ColumnSelector], schema_name: str, table: str) -> tuple[str, ...]:

@@ -7,11 +7,12 @@ replicated. Names are case-sensitive, as in PostgreSQL. Each source excludes its
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import translate
 
 from agent.errors import SourceConfigError
+from agent.filter import patterns
 
 _PART = r"""/(?:[^/\\]|\\.)*/|"(?:[^"]|"")*"|[^."/]+"""
 #: of a part with wildcards; translating it takes time in proportion to the square
@@ -19,21 +20,25 @@ _WILDCARDS_LENGTH_MAX = 256
 _RULE = re.compile(rf"^(!?)\s*(?:(?P<schema>{_PART})\.(?P<table>{_PART})|(?P<whole>/(?:[^/\\]|\\.)*/))$")
 
 
+#: whether a part of a rule matches a whole name
+Matches = Callable[[str], bool]
+
+
 @dataclass(frozen=True, slots=True)
 class TableRule:
     """One compiled rule. ``whole``, if set, is matched against ``schema.table``."""
 
     excludes: bool
-    schema: "re.Pattern[str] | None"
-    table: "re.Pattern[str] | None"
-    whole: "re.Pattern[str] | None" = None
+    schema: Matches | None
+    table: Matches | None
+    whole: Matches | None = None
 
     def matches(self, schema: str, table: str) -> bool:
         if self.whole is not None:
-            return self.whole.fullmatch(f"{schema}.{table}") is not None
+            return self.whole(f"{schema}.{table}")
         assert self.schema is not None
         assert self.table is not None
-        return self.schema.fullmatch(schema) is not None and self.table.fullmatch(table) is not None
+        return self.schema(schema) and self.table(table)
 
 
 class TableFilter:
@@ -61,17 +66,18 @@ def parse_rule(text: str) -> TableRule:
     return TableRule(excludes, _compile(match.group("schema"), rule=text), _compile(match.group("table"), rule=text))
 
 
-def _compile(part: str, *, rule: str) -> "re.Pattern[str]":
+def _compile(part: str, *, rule: str) -> Matches:
+    if part.startswith("/"):
+        return patterns.for_tables(part[1:-1].replace(r"\/", "/")).matches
+    if part.startswith('"'):
+        return part[1:-1].replace('""', '"').__eq__
+    if len(part) > _WILDCARDS_LENGTH_MAX:
+        raise SourceConfigError(
+            f"filter rule {rule[:64]!r}… has a part of {len(part)} characters; at most {_WILDCARDS_LENGTH_MAX} are "
+            "read, or any number in double quotes"
+        )
     try:
-        if part.startswith("/"):
-            return re.compile(part[1:-1].replace(r"\/", "/"))
-        if part.startswith('"'):
-            return re.compile(re.escape(part[1:-1].replace('""', '"')))
-        if len(part) > _WILDCARDS_LENGTH_MAX:
-            raise SourceConfigError(
-                f"filter rule {rule[:64]!r}… has a part of {len(part)} characters; at most {_WILDCARDS_LENGTH_MAX} are "
-                "read, or any number in double quotes"
-            )
-        return re.compile(translate(part.strip()))
-    except (re.error, RecursionError, OverflowError) as error:
-        raise SourceConfigError(f"filter rule {rule[:200]!r} holds a broken regular expression ({error})") from error
+        wildcards = re.compile(translate(part.strip()))  # which takes linear time
+    except re.error as error:
+        raise SourceConfigError(f"filter rule {rule[:200]!r} has a broken range of characters ({error})") from error
+    return lambda name: wildcards.fullmatch(name) is not None
