@@ -26,8 +26,8 @@ from reactor.records.formats import ClusterFormat, Feature
 from reactor.records.log_head import Era, LogHead
 from reactor.store.port import Compare, EtcdClient, Put, Target
 
-#: schema changes per transaction with the head; etcd allows 128 operations by default
-_DDL_MAX = 64
+#: schema changes per transaction with the head, and their bytes; etcd allows 128 operations and 1.5 MiB by default
+_DDL_MAX, _DDL_BYTES = 64, 1 << 20
 #: recent segment names in the head: more than are added between two reads
 _RECENT = 16
 _RETRY_S = 0.2
@@ -271,12 +271,11 @@ class LogWriter:
         :raises LogFencedError: the head is neither the old one nor the new one.
         """
         before = self.head
-        while len(ddl) > _DDL_MAX:
-            if await self._put(before, self._stored, ddl[:_DDL_MAX]):
-                ddl = ddl[_DDL_MAX:]
-            else:
+        *firsts, last = _parts(ddl)
+        for part in firsts:
+            while not await self._put(before, self._stored, part):
                 await self._read_expecting(before)
-        while not await self._put(new, self._stored, ddl):
+        while not await self._put(new, self._stored, last):
             if (await self._read_expecting(before, new)).head == new:
                 return
 
@@ -324,6 +323,18 @@ class LogWriter:
         return LogFencedError(
             f"the change log was taken over by {stored.head.writer} (epoch {stored.head.epoch}); this sync unit stops"
         )
+
+
+def _parts(ddl: Sequence[DdlRecord]) -> list[list[DdlRecord]]:
+    """Divide schema changes into as many as one transaction takes; at least one part, which may be empty."""
+    parts, size = [list[DdlRecord]()], 0
+    for record in ddl:
+        bytes_ = len(record.encode())
+        if parts[-1] and (len(parts[-1]) == _DDL_MAX or size + bytes_ > _DDL_BYTES):
+            parts, size = [*parts, []], 0
+        parts[-1].append(record)
+        size += bytes_
+    return parts
 
 
 def _recent(head: LogHead, segment: SegmentRef) -> tuple[str, ...]:

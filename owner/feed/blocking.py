@@ -1,6 +1,6 @@
 """Blocking cause: names the first thing that prevents a running changefeed's progress, and why."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from owner.feed.run import Run
 from owner.feed.workers import Stage
@@ -14,6 +14,8 @@ from reactor.records.held import HeldTable, HoldStage
 
 #: nothing is reported as blocked before it has made no progress for this long
 STILL_S = 5.0
+#: held tables in one line, and characters of the reason of each
+_NAMED, _REASON_LENGTH = 10, 500
 
 
 def blocked_by(run: Run, facts: Facts, limits: Limits, now: float) -> str:
@@ -80,8 +82,19 @@ def _blocking_flow(run: Run, facts: Facts, limits: Limits, now: float) -> str:
 
 def _held(facts: Facts) -> str:
     """All other tables flow."""
-    named = [f"{table.name} ({describe(table)})" for table in facts.held.values()]
-    return f"held: {'; '.join(sorted(named))}" if named else ""
+    return f"held: {named(facts.held.values())}" if facts.held else ""
+
+
+def named(tables: Collection[HeldTable]) -> str:
+    """Return names of held tables, with reasons: the first ones, as this is stored with the changefeed's state."""
+    first = sorted(tables, key=lambda table: table.name)[:_NAMED]
+    shown = [f"{table.name} ({_shortened(describe(table))})" for table in first]
+    more = f"{len(tables) - _NAMED} more, `weir tables` shows them"
+    return "; ".join([*shown, more] if len(tables) > _NAMED else shown)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _REASON_LENGTH else f"{text[:_REASON_LENGTH]}…"
 
 
 def describe(held: HeldTable) -> str:

@@ -18,7 +18,7 @@ from owner.feed.backoff import Uniform
 from owner.feed.clean_up import CleanUp
 from owner.feed.conditions import Conditions
 from owner.feed.faults import running_error
-from owner.feed.held import HeldTables, Verdict
+from owner.feed.held import HeldTables, Verdict, in_parts
 from owner.feed.removal import Removal, sweep
 from owner.feed.run import Run
 from owner.feed.site import Site
@@ -126,9 +126,9 @@ class Changefeed:
             wish = renewal.asked(facts, self.clean_up, cluster=self._site.cluster)
             self.machine.reset()
             return self._commit(feed, self.machine.step(info, Trigger.RESUME), feed.status, wish, now=now)
-        again = tuple(self.held.again(facts, now))
+        again = self.held.again(facts, now)
         if again and is_running(info.state) and checkpoint_ts is None:
-            return [*self._commit(feed, info, feed.status, again, now=now), WakeAt(now)]
+            return [*in_parts(again), WakeAt(now)]
         after = self.machine.step(info, Trigger.RESUME)
         if retention.is_released(info):
             raise JobRefusedError(f"changefeed {info.id} cannot continue: {info.error and info.error.message}")
@@ -137,7 +137,7 @@ class Changefeed:
             amendment.refuse_replay(facts, checkpoint_ts)
             status = amendment.rewound(facts, checkpoint_ts)
         self.machine.reset()
-        return self._commit(feed, after, status, again, now=now)
+        return [*in_parts(again), *self._commit(feed, after, status, now=now)]
 
     def update(self, feed: ChangefeedState, change: Update, now: float) -> tuple[list[Effect], ChangefeedInfo]:
         """Return the effects and the new info. :raises JobRefusedError: not stopped, or nothing would change."""

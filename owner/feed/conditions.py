@@ -7,7 +7,7 @@ A quiet source still makes progress: its head's time advances. A changefeed with
 normal.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from datetime import UTC, datetime
 
 from owner.feed import blocking
@@ -69,17 +69,15 @@ class Conditions:
 
 
 def _of_held(held: Mapping[int, HeldTable]) -> RunningError | None:
-    """Return a changefeed's warning about its held tables, naming all of them."""
+    """Return a changefeed's warning about its held tables, naming some of them."""
     if not held:
         return None
-    tables = sorted(held.values(), key=lambda table: table.name)
-    named = "; ".join(f"{table.name} ({blocking.describe(table)})" for table in tables)
-    text = f"{_count_of(tables)} held, all others flow: {named}"
-    time = max(table.error.time for table in tables)
+    text = f"{_count_of(held)} held, all others flow: {blocking.named(held.values())}"
+    time = max(table.error.time for table in held.values())
     return RunningError(code=HELD_TABLES, message=text, time=time)
 
 
-def _count_of(tables: Sequence[object]) -> str:
+def _count_of(tables: Sized) -> str:
     return f"{len(tables)} table{'s are' if len(tables) != 1 else ' is'}"
 
 

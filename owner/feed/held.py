@@ -16,7 +16,7 @@ The log is kept for held tables up to a limit (``agent.log.retention``); a table
 cause that stops all tables alike is reported as one error of the changefeed.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,9 +24,10 @@ from owner.feed import renewal
 from owner.feed.hold_stages import SAID, Trigger, note_step
 from owner.tables.refusal import Refusal
 from reactor import keys, patches
-from reactor.effects import Effect, Log
+from reactor.effects import Commit, Effect, Log
 from reactor.errors import Scope
 from reactor.ids import ChangefeedId, Ts
+from reactor.records.base import Record
 from reactor.records.changefeed import ChangefeedStatus, RunningError, TableRecord
 from reactor.records.held import CAPTURE_ENDED, HeldTable, HoldOrigin, HoldStage
 from reactor.records.resync import ResyncStage, TableResync
@@ -44,8 +45,10 @@ _SAME_MAX = 16
 #: while no table can be written, wait this long for others to report the same
 _DOUBT_S = 3.0
 _RETRY_S, _RETRY_MAX_S = 5.0, 300.0
-#: maximum records that change in one transaction
-_AT_ONCE = 40
+#: of one transaction, which changes other records too: etcd takes 128 operations and 1.5 MiB
+_CHANGES_MAX, _BYTES_MAX = 80, 512 << 10
+#: tables that an operator has tried again, in one transaction
+_AGAIN_MAX = 40
 #: a catch-up shorter than this is the last: the checkpoint waits for the table
 _LAST_LAP_S = 10.0
 #: how often the position of a table that catches up is stored
@@ -83,6 +86,17 @@ class Verdict:
     errors: list[RunningError] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     touched: set[int] = field(default_factory=set)
+    #: bytes of the changed records
+    size: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether they are enough for one transaction: other tables wait for the next round."""
+        return len(self.changes) >= _CHANGES_MAX or self.size >= _BYTES_MAX
+
+    def put(self, change: patches.Patch, after: Record | None) -> None:
+        self.changes.append(change)
+        self.size += len(after.encode()) if after is not None else 0
 
 
 class HeldTables:
@@ -138,10 +152,12 @@ class HeldTables:
             if ts is None:
                 continue
             has_proved = ts > facts.held[id].ts or ts >= end_ts
-            if has_proved and ts >= status.checkpoint_ts and len(verdict.changes) < _AT_ONCE:
+            if verdict.is_full:
+                return
+            if has_proved and ts >= status.checkpoint_ts:
                 self._change(verdict, Trigger.CAUGHT_UP, facts.held[id], None)
             elif (after := self._run_after(facts.held[id], ts, status.checkpoint_ts, now)) is not None:
-                verdict.changes.append(self._patch(facts.held[id], after))
+                verdict.put(self._patch(facts.held[id], after), after)
 
     def ceiling(self, facts: "Facts", spans: Spans) -> Ts | None:
         """Return how far the checkpoint may advance while tables are about to reach it; None: without limit."""
@@ -181,6 +197,8 @@ class HeldTables:
     def _forget_gone(self, facts: "Facts", tables: Mapping[int, TableRecord], verdict: Verdict) -> None:
         coming = {table for record in facts.ddl.values() for table in record.pending_ids}
         for id in [id for id in facts.held if id not in tables and id not in coming]:
+            if verdict.is_full:
+                break
             self._change(verdict, Trigger.TABLE_GONE, facts.held[id], None)
         for id in [id for id in self._errors if id not in tables]:
             del self._errors[id]
@@ -189,8 +207,10 @@ class HeldTables:
         self, facts: "Facts", tables: Mapping[int, TableRecord], at: Mapping[int, Ts], verdict: Verdict, now: float
     ) -> None:
         """A table is not written while it is copied; once its copy has replaced it, it catches up from there."""
-        for id, resync in list(facts.resyncs.items())[:_AT_ONCE]:
+        for id, resync in facts.resyncs.items():
             held = facts.held.get(id)
+            if verdict.is_full:
+                return
             if resync.stage is ResyncStage.PLACED and _is_parked(held):
                 self._place(held, resync, verdict)
             elif resync.holds_table and id in tables and (not _is_parked(held) or _is_due_again(held)):
@@ -204,7 +224,8 @@ class HeldTables:
         after = held.with_(stage=HoldStage.TRIED, ts=resync.table.start_ts, tries=0, retry_at=0.0)
         self._change(verdict, Trigger.PLACED, held, after)
         key = keys.ResyncKey(*self._place_of, resync.table_id)
-        verdict.changes.append(patches.replace_record(key, resync, resync.with_(stage=ResyncStage.FOLLOWING)))
+        follows = resync.with_(stage=ResyncStage.FOLLOWING)
+        verdict.put(patches.replace_record(key, resync, follows), follows)
 
     def _hold_for_copy(
         self,
@@ -237,6 +258,8 @@ class HeldTables:
     def _lose(self, facts: "Facts", at: Mapping[int, Ts], verdict: Verdict, now: float) -> None:
         removed_ts = facts.head.removed_ts if facts.head else Ts(0)
         for id, held in facts.held.items():
+            if verdict.is_full:
+                return
             is_copied = id in facts.resyncs and facts.resyncs[id].holds_table
             if held.stage is HoldStage.LOST or is_copied or max(held.ts, at.get(id, held.ts)) >= removed_ts:
                 continue
@@ -253,7 +276,9 @@ class HeldTables:
         """When there is a new position: tables that have lost the old one, as held tables that are copied again."""
         for table in facts.tables or () if facts.lost and not facts.needs_position else ():
             id = table.table_id
-            if id not in facts.lost or len(verdict.changes) >= _AT_ONCE:
+            if verdict.is_full:
+                return
+            if id not in facts.lost:
                 continue
             if id not in facts.held:
                 lost = renewal.lost_table(table, facts.status.checkpoint_ts, time=self._wall(now))
@@ -262,10 +287,12 @@ class HeldTables:
                 key = keys.ResyncKey(*self._place_of, id)
                 limits = facts.record.copy_limits if facts.record else ()
                 copy = renewal.copy_of(table, limits, time=self._wall(now))
-                verdict.changes.append(patches.replace_record(key, None, copy))
+                verdict.put(patches.replace_record(key, None, copy), copy)
 
     def _hold_refused(self, facts: "Facts", verdict: Verdict, now: float) -> None:
-        for id in list(self._refusals)[:_AT_ONCE]:
+        for id in list(self._refusals):
+            if verdict.is_full:
+                return
             refusal, held = self._refusals.pop(id), facts.held.get(id)
             if not _is_parked(held):
                 self._hold(verdict, Trigger.REFUSED, held, refusal, now)
@@ -295,7 +322,9 @@ class HeldTables:
             if now < self._doubt_since + _DOUBT_S:
                 return  # others may report the same
         self._doubt_since = None
-        for id in list(self._errors)[:_AT_ONCE]:
+        for id in list(self._errors):
+            if verdict.is_full:
+                return
             error, held, table = self._errors.pop(id), facts.held.get(id), tables[id]
             least_ts = held.ts if held else max(facts.status.checkpoint_ts, table.start_ts)
             name = f"{table.schema_name}.{table.name}"
@@ -331,7 +360,9 @@ class HeldTables:
 
     def _try_again(self, facts: "Facts", verdict: Verdict, now: float) -> None:
         due = [held for held in facts.held.values() if held.stage is HoldStage.HELD and held.retry_at]
-        for held in [held for held in due if held.retry_at <= self._wall(now)][:_AT_ONCE]:
+        for held in [held for held in due if held.retry_at <= self._wall(now)]:
+            if verdict.is_full:
+                return
             self._change(verdict, Trigger.DUE, held, held.with_(stage=HoldStage.TRIED, retry_at=0.0))
 
     def _run_after(self, held: HeldTable, ts: Ts, checkpoint_ts: Ts, now: float) -> HeldTable | None:
@@ -355,7 +386,7 @@ class HeldTables:
             return  # one change at a time: the next one is due when this one is stored
         note_step(self._steps, trigger, before, after)
         verdict.touched.add(known.table_id)
-        verdict.changes.append(self._patch(before, after))
+        verdict.put(self._patch(before, after), after)
         fields: tuple[tuple[str, object], ...] = (("changefeed", self._place_of[2]), ("table", known.name))
         if after is not None:
             fields = (*fields, ("ts", after.ts), ("code", after.error.code), ("error", after.error.message))
@@ -377,6 +408,11 @@ class HeldTables:
 
     def _wall(self, now: float) -> float:
         return now + self._wall_offset_s
+
+
+def in_parts(changes: Sequence[patches.Patch]) -> list[Effect]:
+    """Commit changes of tables that do not depend on each other, and are more than one transaction takes."""
+    return [Commit(patches.group(changes[at : at + _AGAIN_MAX])) for at in range(0, len(changes), _AGAIN_MAX)]
 
 
 def _is_due_again(held: HeldTable | None) -> bool:

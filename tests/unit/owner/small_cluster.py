@@ -39,7 +39,7 @@ from reactor.records.log_head import LogHead
 from reactor.records.task_position import TaskPosition
 from reactor.state import ChangefeedState, ClusterState
 from reactor.store.port import Event
-from reactor.txn import OPERATIONS_MAX
+from reactor.txn import BYTES_MAX, OPERATIONS_MAX
 from reactor.views import ChangefeedView
 from tests.unit.owner.owner_build import FEED, info
 
@@ -136,6 +136,7 @@ class SmallCluster:
         self._known = known
         self._settings = settings = settings or OwnerSettings(standstill_s=1e9)
         self._revision = 0
+        self.group_bytes = 0
         for capture in captures:
             self.join(capture)
         self.owner = Owner(captures[0], 1, settings=settings)
@@ -281,6 +282,7 @@ class SmallCluster:
 
     def _commit(self, effect: Commit) -> None:
         assert len(effect.group.patches) < OPERATIONS_MAX, "etcd refuses it"
+        self.group_bytes = 0
         for patch in effect.group.patches:
             stored = self.state.raw.get(patch.key)
             try:
@@ -289,6 +291,8 @@ class SmallCluster:
                 continue
             except InvalidRecordError:
                 return  # the worker says so in the log, and the next tick decides anew
+            self.group_bytes += len(value or b"") * (stored is None or value != stored.value)
+            assert self.group_bytes < BYTES_MAX, "etcd refuses it"
             self.put_raw(patch.key, value)
 
     def _tick_captures(self) -> None:

@@ -12,7 +12,9 @@ from agent.log.segment import SegmentName
 from agent.log.storage import LogDirectory
 from agent.rows.batches import SegmentRef
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.keys import LogKey
+from reactor.keys import FormatKey, LogKey
+from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.formats import NEWEST, ClusterFormat
 from reactor.store import etcd
 from reactor.store.port import EtcdClient
 from tests.unit.agent.log_build import batch
@@ -61,3 +63,23 @@ async def test_a_log_is_written_taken_over_read_and_shortened(etcd_url: str, tmp
         assert len(place.names()) == 1
     finally:
         await client.close()
+
+
+async def test_schema_changes_of_more_than_one_request_go_ahead_of_the_head(etcd_url: str, tmp_path: Path) -> None:
+    """4 MB in 100 records, of which etcd takes 1.5 MiB at once."""
+    client: EtcdClient = await etcd.connect([etcd_url])
+    try:
+        await client.put(str(FormatKey("log-test")), ClusterFormat(number=NEWEST).encode())
+        key = LogKey("log-test", "default", ChangefeedId(tmp_path.name.replace("_", "-")), "main")
+        log = LogWriter(EtcdHeadStore(client, key), capture=CaptureId("a"))
+        await log.take_over(Ts(5))
+        found = [DdlRecord(ts=Ts(ts), changes=(_hold(ts, "x" * 40_000),)) for ts in range(10, 110)]
+        await log.advance(Ts(500), resolved_time=1.0, ddl=found)
+        assert await log.read_ddl() == found
+        assert (await EtcdHeadStore(client, key).read()).head == log.head
+    finally:
+        await client.close()
+
+
+def _hold(table_id: int, reason: str) -> TableChange:
+    return TableChange(kind=SchemaChangeKind.HOLD, table_id=table_id, reason=reason)

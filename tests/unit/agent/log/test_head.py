@@ -15,7 +15,9 @@ from agent.log.storage import LogDirectory
 from agent.rows.batches import SegmentRef
 from reactor.errors import EtcdUnreachableError
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.keys import InfoKey, LogKey
+from reactor.keys import FormatKey, InfoKey, LogKey, ddl_prefix
+from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.formats import NEWEST, ClusterFormat
 from reactor.records.log_head import Era, LogHead
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Delete, Put, Target
@@ -244,3 +246,50 @@ async def test_who_wrote_for_a_changefeed_that_is_gone_is_fenced_also_when_anoth
     with pytest.raises(LogFencedError, match="removed"):
         await log.take_over(Ts(5))
     assert etcd.get(str(_KEY)) is None
+
+
+async def test_schema_changes_are_divided_by_bytes_and_by_number() -> None:
+    etcd = holding()
+    log = writer(etcd)
+    await log.take_over(Ts(0))
+    found = [large_change(ts) for ts in range(1, 51)] + [DdlRecord(ts=Ts(ts)) for ts in range(51, 200)]
+    await log.append(written(log, resolved=500), is_complete=True, resolved_time=1.0, ddl=found)
+    assert await log.read_ddl() == found
+    assert stored(etcd).resolved_ts == 500
+
+
+@pytest.mark.parametrize("lost", range(4))
+async def test_the_head_never_passes_a_schema_change_that_is_not_stored(lost: int) -> None:
+    """Answers are lost, and the writer ends, between the parts."""
+    etcd, fault = holding(), Outage()
+    log = writer(etcd, fault=fault)
+    await log.take_over(Ts(0))
+    found = [large_change(ts) for ts in range(1, 121)]
+    calls = 0
+    before = fault.after
+
+    async def after(call: str) -> None:
+        nonlocal calls
+        calls += call == "txn"
+        ddl = etcd.get_prefix(ddl_prefix("c", "default", ChangefeedId("feed"))).items
+        assert stored(etcd).resolved_ts == 0 or len(ddl) == len(found), "the head is last"
+        if call == "txn" and calls == lost:
+            fault.lost.append("txn")
+        await before(call)
+
+    fault.after = after  # type: ignore[method-assign]
+    await log.append(written(log, resolved=500), is_complete=True, resolved_time=1.0, ddl=found)
+    assert await log.read_ddl() == found
+
+
+def large_change(ts: int) -> DdlRecord:
+    """40 KB."""
+    hold = TableChange(kind=SchemaChangeKind.HOLD, table_id=ts, reason="x" * 40_000)
+    return DdlRecord(ts=Ts(ts), changes=(hold,))
+
+
+def holding() -> MemoryEtcd:
+    """A cluster whose captures all know held tables."""
+    etcd = MemoryEtcd()
+    etcd.txn([], [Put(str(FormatKey("c")), ClusterFormat(number=NEWEST).encode())])
+    return etcd
