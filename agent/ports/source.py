@@ -266,7 +266,10 @@ class Source(Protocol):
         ...
 
     def publish(self, tables: Sequence[TableRecord]) -> None:
-        """Have the server send changes of these tables too, which a changed filter wants."""
+        """Have the server send changes of these tables too, which join a changefeed that exists.
+
+        :raises SourceError: it refuses, or does not send all of their changes.
+        """
         ...
 
     def check_start(self, start_ts: Ts) -> None:

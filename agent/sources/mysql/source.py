@@ -80,7 +80,10 @@ class MysqlSource:
         """Do nothing: nothing has to be created on the server."""
 
     def publish(self, tables: Sequence[TableRecord]) -> None:
-        """A binlog has every table."""
+        """A binlog has every table, but not every change of one with foreign keys that have actions."""
+        names = [(table.schema_name, table.name) for table in tables]
+        with connect(self._target) as connection:
+            check_cascades(connection, names, is_accepted=self._accepts_cascades)
 
     def check_start(self, start_ts: Ts) -> None:
         with connect(self._target) as connection:
