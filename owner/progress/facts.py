@@ -74,6 +74,10 @@ class Facts:
         return frozenset(table.table_id for table in self.tables or ())
 
     @cached_property
+    def by_id(self) -> Mapping[int, TableRecord]:
+        return {table.table_id: table for table in self.tables or ()}
+
+    @cached_property
     def flowing(self) -> tuple[TableRecord, ...]:
         """The tables that count for the checkpoint: neither held, nor about to catch up, nor lost."""
         out = self.held.keys() | self.lost
@@ -134,5 +138,5 @@ class Facts:
 
     def name_of(self, table_id: int) -> str:
         """Return the table's schema.name."""
-        known = next((table for table in self.tables or () if table.table_id == table_id), None)
+        known = self.by_id.get(table_id)
         return f"{known.schema_name}.{known.name}" if known else f"table {table_id}"

@@ -46,6 +46,8 @@ _RETRY_S, _RETRY_MAX_S = 5.0, 30.0
 _REFUSALS_MAX = 3
 #: records removed in one transaction
 _DROPPED_AT_ONCE = 50
+#: tables that the source cannot follow, held in one round
+_HELD_AT_ONCE = 200
 #: the code of a table that the source cannot follow
 NOT_FOLLOWED = "NotFollowed"
 
@@ -176,28 +178,28 @@ class SchemaChanges:
         """Hold tables that the source cannot follow any further, once everything before is in the sink."""
         waiting = set[int]()
         for record in pending:
-            for change in record.holds:
-                id = change.table_id
-                held = facts.held.get(id)
-                if (
-                    id in waiting
-                    or id not in record.pending_ids
-                    or _is_parked(held)
-                    or not _are_there(facts, {id}, record.barrier_ts, spans)
-                ):
-                    continue
-                wall = now + self._wall_offset_s
+            ids = record.pending_ids
+            holds = [
+                change
+                for change in record.holds
+                if change.table_id in ids
+                and change.table_id not in waiting
+                and not _is_parked(facts.held.get(change.table_id))
+            ]
+            there = _arrived(facts, {change.table_id for change in holds}, record.barrier_ts, spans) if holds else set()
+            for change in [change for change in holds if change.table_id in there][:_HELD_AT_ONCE]:
                 error = RunningError(
                     code=NOT_FOLLOWED,
                     message=change.reason,
-                    time=wall,
+                    time=now + self._wall_offset_s,
                     retryable=False,
-                    table_id=id,
+                    table_id=change.table_id,
                     scope=Scope.TABLE,
                 )
                 name = names_of(facts, record.with_(changes=(change,)))
-                self._refusals.append(Refusal(id, name, record.barrier_ts, HoldOrigin.SOURCE, error))
-            waiting |= record.pending_ids
+                refusal = Refusal(change.table_id, name, record.barrier_ts, HoldOrigin.SOURCE, error)
+                self._refusals.append(refusal)
+            waiting |= ids
 
     def _forget(self, pending: Collection[_Part]) -> None:
         """Forget parts that are done, held, or were withdrawn by an operator."""
@@ -366,9 +368,20 @@ def _firsts(pending: Iterable[DdlRecord], facts: "Facts") -> list[DdlRecord]:
 
 def _are_there(facts: "Facts", ids: Collection[int], ts: Ts, spans: Collection[SpanPosition]) -> bool:
     """Return whether everything written before is in the sink. A table about to be created has no spans."""
-    concerned = {table.table_id for table in facts.tables or ()} & set(ids)
-    theirs = [at for at in spans if at.span.table_id in concerned]
-    return covers(concerned, theirs) and all(at.checkpoint_ts >= ts for at in theirs)
+    return len(_arrived(facts, set(ids), ts, spans)) == len(set(ids))
+
+
+def _arrived(facts: "Facts", ids: Collection[int], ts: Ts, spans: Collection[SpanPosition]) -> set[int]:
+    """Return the tables of which everything written before ``ts`` is in the sink."""
+    theirs: dict[int, list[SpanPosition]] = {id: [] for id in facts.table_ids.intersection(ids)}
+    for at in spans:
+        if at.span.table_id in theirs:
+            theirs[at.span.table_id].append(at)
+    return {
+        id
+        for id in ids
+        if id not in theirs or (covers({id}, theirs[id]) and all(at.checkpoint_ts >= ts for at in theirs[id]))
+    }
 
 
 def _refused(facts: "Facts", part: DdlRecord, error: RunningError) -> Iterator[Refusal]:
@@ -385,8 +398,7 @@ def _name_of(part: DdlRecord) -> _Part:
 
 
 def names_of(facts: "Facts", record: DdlRecord) -> str:
-    known = {table.table_id: table for table in facts.tables or ()}
-    tables = (change.table or known.get(change.table_id) for change in record.changes)
+    tables = (change.table or facts.by_id.get(change.table_id) for change in record.changes)
     return ", ".join(_name(table) for table in tables if table is not None) or "a table"
 
 
