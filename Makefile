@@ -20,9 +20,9 @@ SEED ?=
 PLANTED ?=
 MINUTES ?= 15
 SECONDS ?= 60
-# Processes that run tests side by side, two more than CI has cores, since tests of clusters mostly wait; a few tests that
+# Processes that run tests side by side, one more than CI has cores, since tests of clusters mostly wait; a few tests that
 # are named in ARGS are faster in one. All tests of a file run in one process.
-WORKERS ?= $(if $(ARGS),0,4)
+WORKERS ?= $(if $(ARGS),0,3)
 PARALLEL = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 help: ## what can be made

@@ -31,6 +31,7 @@ from capture.member.joining import refuse_halted
 from capture.member.membership import Base, Membership
 from capture.member.schedules.diffs import DiffSchedule
 from capture.member.schedules.new_tables import NewTables
+from capture.member.schedules.signals import SignalTables
 from capture.member.services import DataPlane, build_data_plane
 from capture.member.subscriptions.service import SubscriptionService
 from capture.messaging.tls import NodeTls, Tls
@@ -77,6 +78,7 @@ class Capture:
         )
         self._diffs = DiffSchedule(self, self.cluster)
         self._new_tables = NewTables(self, self.cluster)
+        self._signals = SignalTables(self, self.cluster, self.access, self.data_plane)
         self._connect = connect_etcd or connect_store
         self._state = CaptureMemory(ready=anyio.Event(), leaving=anyio.Event())
         self._ref: ActorRef[LeaveCluster] | None = None
@@ -103,6 +105,7 @@ class Capture:
             tasks.start_soon(work, name="capture")
             tasks.start_soon(self._diffs.run, name="comparisons by schedule")
             tasks.start_soon(self._new_tables.run, name="copies of new tables")
+            tasks.start_soon(self._signals.run, name="signals from sources")
         if failure is not None:
             raise failure
 

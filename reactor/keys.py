@@ -26,6 +26,7 @@
 /weir/{cluster}/{namespace}/resync/{changefeed}/{table}     TableResync
 /weir/{cluster}/{namespace}/last-diff/{changefeed}          LastDiff
 /weir/{cluster}/{namespace}/subscription/{changefeed}/{name}  Subscription
+/weir/{cluster}/{namespace}/signals/{changefeed}            HandledSignals
 """
 
 import re
@@ -282,6 +283,10 @@ class LastDiffKey(FeedKey):
     KIND = "last-diff"
 
 
+class SignalsKey(FeedKey):
+    KIND = "signals"
+
+
 @dataclass(frozen=True, slots=True)
 class SubscriptionKey(FeedKey):
     KIND = "subscription"
@@ -318,6 +323,7 @@ Key = (
     | StreamAttemptKey
     | ResyncKey
     | LastDiffKey
+    | SignalsKey
     | SubscriptionKey
 )
 
@@ -384,6 +390,8 @@ def parse(text: str) -> Key:
             return ResyncKey(cluster, namespace, _feed(changefeed), int(table))
         case ["", "weir", cluster, namespace, "last-diff", changefeed]:
             return LastDiffKey(cluster, namespace, _feed(changefeed))
+        case ["", "weir", cluster, namespace, "signals", changefeed]:
+            return SignalsKey(cluster, namespace, _feed(changefeed))
         case ["", "weir", cluster, namespace, "subscription", changefeed, name]:
             return SubscriptionKey(cluster, namespace, _feed(changefeed), name)
     raise InvalidKeyError(f"not a key of Weir's: {text!r}")

@@ -28,6 +28,7 @@ from reactor.records.last_diff import LastDiff
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
 from reactor.records.resync import TableResync
+from reactor.records.signals import HandledSignals
 from reactor.records.subscription import Subscription
 from reactor.records.sync_point import SyncPoint
 from reactor.records.task_position import TaskPosition
@@ -67,6 +68,7 @@ class ChangefeedState:
     schema_attempts: dict[CaptureId, Attempt] = field(default_factory=dict)
     suspects: Suspects | None = None
     last_diff: LastDiff | None = None
+    signals: HandledSignals | None = None
     #: by source
     stream_attempts: dict[str, StreamAttempt] = field(default_factory=dict)
     #: by table id
@@ -81,7 +83,15 @@ class ChangefeedState:
     def exists(self) -> bool:
         """False once its last key is gone."""
         attempts = (self.attempts, self.schema_attempts, self.suspects, self.stream_attempts)
-        tables = (self.partitionings, self.held, *attempts, self.resyncs, self.last_diff, self.subscriptions)
+        tables = (
+            self.partitionings,
+            self.held,
+            *attempts,
+            self.resyncs,
+            self.last_diff,
+            self.signals,
+            self.subscriptions,
+        )
         records = (self.positions, self.units, self.heads, self.ddl, self.sync_points, *tables, self.broken)
         return self.info is not None or self.status is not None or any(records)
 
@@ -220,6 +230,8 @@ class ClusterState:
                 _store_record(feed.stream_attempts, key.source, StreamAttempt, text, value)
             case keys.LastDiffKey():
                 feed.last_diff = _decode(LastDiff, text, value)
+            case keys.SignalsKey():
+                feed.signals = _decode(HandledSignals, text, value)
             case keys.SubscriptionKey():
                 _store_record(feed.subscriptions, key.name, Subscription, text, value)
             case keys.ResyncKey():

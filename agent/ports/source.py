@@ -52,6 +52,15 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
+class Signal:
+    """A row of a changefeed's signal table, as texts. ``kind``: what it asks for; ``data``: of which table."""
+
+    id: str
+    kind: str
+    data: str
+
+
+@dataclass(frozen=True, slots=True)
 class SourceReport:
     """A source that is fit for a changefeed over ``tables``."""
 
@@ -269,6 +278,13 @@ class Source(Protocol):
         """Have the server send changes of these tables too, which join a changefeed that exists.
 
         :raises SourceError: it refuses, or does not send all of their changes.
+        """
+        ...
+
+    def signals(self, table: tuple[str, str], limit: int) -> list[Signal]:
+        """Return at most ``limit`` rows of a table with columns ``id``, ``kind`` and ``data``, by their ids.
+
+        :raises SourceError: it cannot be read.
         """
         ...
 

@@ -69,8 +69,6 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code. Errors become one line on stderr."""
-    # we fork only to exec; otherwise gRPC's fork handlers print a line each time
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
     command = typer.main.get_command(app)
     add_credentials(command)
     if problem := _undecoded(sys.argv[1:] if arguments is None else arguments):

@@ -2,11 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 
-from agent.errors import SinkConfigError, SinkFencedError, SinkPassingError, SourceConfigError, TableNameError
+from agent.errors import (
+    SinkConfigError,
+    SinkFencedError,
+    SinkPassingError,
+    SourceConfigError,
+    StatementRefusedError,
+    TableNameError,
+)
 from agent.feeds.runtime import Feed
 from agent.filter import events
 from agent.ports.sink import Sink
-from agent.ports.source import Identity, Scope, Source
+from agent.ports.source import Identity, Scope, Signal, Source
 from agent.sinks import capabilities_of, open_sink
 from agent.sources import open_source
 from agent.sources.registry import arrow_schema, check_settings
@@ -45,6 +52,8 @@ def check_first(spec: ChangefeedSpec, cluster_id: str, look_up: LookUp) -> tuple
     _check_bounds(spec)
     events.check_words(spec.config.filter)
     found = source.check()
+    if spec.config.signal_table:
+        read_signals(source, spec.config, 1)
     refuse_too_many(found.tables)
     if spec.start_ts:
         source.check_start(Ts(spec.start_ts))
@@ -55,6 +64,18 @@ def check_first(spec: ChangefeedSpec, cluster_id: str, look_up: LookUp) -> tuple
     if spec.mode in (Mode.ALL, Mode.FULL):
         _check_not_loaded(sink, found.tables)
     return _unfit(sink, found.tables)
+
+
+def read_signals(source: Source, config: ChangefeedConfig, limit: int) -> list[Signal]:
+    """:raises SourceConfigError: the signal table cannot be read."""
+    schema, _, name = config.signal_table.partition(".")
+    try:
+        return source.signals((schema, name), limit)
+    except StatementRefusedError as error:
+        raise SourceConfigError(
+            f"signal-table {config.signal_table} cannot be read ({error}); it needs columns id, kind and data, and the "
+            "source's user SELECT on it"
+        ) from error
 
 
 def check_sink_terms(uri: str, mode: SinkMode, config: ChangefeedConfig) -> None:

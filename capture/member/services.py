@@ -24,7 +24,7 @@ from agent.health.probe import SelfTest
 from agent.log.reader import LogReader
 from agent.log.storage import LogDirectory, claim
 from agent.ports.executor import Executor
-from agent.ports.source import Position
+from agent.ports.source import Position, Signal
 from agent.rows.batches import SegmentRef
 from agent.rows.schema import TableSchema
 from agent.spark.executor import SparkExecutor
@@ -35,7 +35,7 @@ from capture.member.asking import Answers
 from capture.member.copies import CopyPlace, CopyProgress
 from capture.member.diff import Comparison, SnapshotComparison
 from capture.member.member_data_plane import LocalMemberDataPlane
-from capture.member.preflight import check_first, check_source_again, recorded
+from capture.member.preflight import check_first, check_source_again, read_signals, recorded
 from capture.member.processor_host import RuntimeFactory
 from capture.security.key_mark import claim_key
 from capture.security.reach import Reach, look_up_freely
@@ -135,6 +135,10 @@ class DataPlane(Protocol):
 
     async def publish(self, info: ChangefeedInfo, tables: Sequence[TableRecord]) -> None:
         """:raises WeirError: the source does not send them."""
+        ...
+
+    async def signals(self, info: ChangefeedInfo, limit: int) -> Sequence[Signal]:
+        """Return rows of the changefeed's signal table, by id. :raises WeirError: it cannot be read."""
         ...
 
     async def read_log(self, info: ChangefeedInfo, source: str, read: LogRead) -> tuple[SegmentRef, ...]:
@@ -299,6 +303,9 @@ class LocalDataPlane:
 
     async def publish(self, info: ChangefeedInfo, tables: Sequence[TableRecord]) -> None:
         await self._ask(lambda: self.feed(info).open_source().publish(tables))
+
+    async def signals(self, info: ChangefeedInfo, limit: int) -> Sequence[Signal]:
+        return await self._ask(lambda: read_signals(self.feed(info).open_source(), info.config, limit))
 
     async def read_log(self, info: ChangefeedInfo, source: str, read: LogRead) -> tuple[SegmentRef, ...]:
         directory = self.feed(info).log_directory(source)

@@ -141,6 +141,8 @@ class ChangefeedConfig(UserConfig):
     #: how often source and sink are compared; 0: never. And the share of each table that is compared, at random
     diff_every_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = later(0, format=6)
     diff_sample: Annotated[float, Field(gt=0, le=1)] = later(1.0, format=6)
+    #: schema.table at the source whose rows ask for resyncs and pauses of tables; empty: there is none
+    signal_table: Annotated[str, Field(pattern=r"^([^.]+\.[^.]+)?$", max_length=256)] = later("", format=8)
     #: how long segments below every checkpoint are kept, so that a changefeed can be rewound
     log_retention_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 600
     #: how much of the log is kept for tables that are held: so long, and so many bytes; then their position is lost

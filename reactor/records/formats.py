@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field
 from reactor.errors import FormatError
 from reactor.records.base import COUNT_MAX, NEEDS, Record, later
 
-FIRST, NEWEST = 1, 7
+FIRST, NEWEST = 1, 8
 #: of a cluster that no capture of any version may join
 HALTED = 1_000_000
 
@@ -38,6 +38,7 @@ class Feature(IntEnum):
     TABLE_STEPS = 5
     READ_LIMITS = 6
     SUBSCRIPTIONS = 7
+    SIGNALS = 8
 
 
 class ClusterFormat(Record):

@@ -14,7 +14,7 @@ import pytest
 from agent.errors import PositionLostError, SourceAuthError, SourceConfigError, SourceError
 from agent.ports.plugin import sources
 from agent.ports.snapshot import DumpOrder
-from agent.ports.source import Identity, Position, Scope, Source, SourceReport, Stream, StreamOrder
+from agent.ports.source import Identity, Position, Scope, Signal, Source, SourceReport, Stream, StreamOrder
 from agent.rows.arena import Arena, LogChunk
 from agent.rows.changes import DELETE, INSERT, UPDATE
 from agent.sinks import open_sink
@@ -119,6 +119,24 @@ class SourceContract:
         with pytest.raises(PositionLostError):
             bed.source.check_identity(replace(report.identity, system_id="another"))
         bed.source.check_identity(Identity(""))
+
+    def test_signals_are_rows_in_the_order_of_their_ids(self, bed: Bed) -> None:
+        record = bed.report.tables[0]
+        place = (record.schema_name, f'{bed.name}\'s "signals"' if isinstance(bed.server, EmbeddedPostgres) else "s`ig")
+        quoted = (
+            place[1].replace('"', '""') if isinstance(bed.server, EmbeddedPostgres) else place[1].replace("`", "``")
+        )
+        quote = '"' if isinstance(bed.server, EmbeddedPostgres) else "`"
+        with pytest.raises(SourceError):
+            bed.source.signals(place, 10)
+        bed.server.execute(
+            f"CREATE TABLE {quote}{quoted}{quote} (id int PRIMARY KEY, kind varchar(9), data text)", database=_DATABASE
+        )
+        rows = "(10, 'resync', 'a.b'), (9, 'pause', NULL), (11, '', 'é')"
+        bed.server.execute(f"INSERT INTO {quote}{quoted}{quote} VALUES {rows}", database=_DATABASE)
+        expected = [Signal("9", "pause", ""), Signal("10", "resync", "a.b"), Signal("11", "", "é")]
+        assert bed.source.signals(place, 10) == expected
+        assert bed.source.signals(place, 2) == expected[:2]
 
     def test_every_change_comes_once_and_in_order(self, bed: Bed) -> None:
         at = bed.begin()

@@ -12,6 +12,7 @@ from agent.control.runtime import SpanRuntime
 from agent.errors import SinkConfigError, SourceUnreachableError
 from agent.health.health import Health
 from agent.ports.sink import SpanRepartition
+from agent.ports.source import Signal
 from agent.rows.batches import SegmentRef
 from agent.rows.schema import TableSchema
 from capture.api.port import WHOLE, ChangefeedSpec, DiffAsked, RepairAsked, TableDiff, TableRepair
@@ -108,6 +109,10 @@ class SimulatedDataPlane:
 
     async def publish(self, info: ChangefeedInfo, tables: Sequence[TableRecord]) -> None:
         """Send everything anyhow."""
+
+    async def signals(self, info: ChangefeedInfo, limit: int) -> Sequence[Signal]:
+        """Find none: no changefeed has a signal table."""
+        return ()
 
     async def read_log(self, info: ChangefeedInfo, source: str, read: LogRead) -> tuple[SegmentRef, ...]:
         """Find nothing: the simulation's logs have no readers."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from agent.errors import PositionLostError, SourceConfigError
 from agent.filter.tables import TableFilter
-from agent.ports.source import BEGIN, NOW, Identity, Position, Scope, SourceReport, StreamOrder
+from agent.ports.source import BEGIN, NOW, Identity, Position, Scope, Signal, SourceReport, StreamOrder
 from agent.rows.schema import TableSchema, ZeroDates
 from agent.rows.survivors import Survivors
 from agent.sources.mysql.binlog.prepared_before import names_before, with_prepared
@@ -15,6 +15,7 @@ from agent.sources.mysql.preflight import check_cascades, check_source
 from agent.sources.mysql.server import catalog
 from agent.sources.mysql.server.connection import Connection, connect
 from agent.sources.mysql.server.identity import read_identity
+from agent.sources.mysql.server.sql import qualified
 from agent.sources.mysql.server.tables import find_tables
 from agent.sources.mysql.server.uri import parse_uri
 from agent.sources.mysql.settings import MysqlSettings
@@ -84,6 +85,12 @@ class MysqlSource:
         names = [(table.schema_name, table.name) for table in tables]
         with connect(self._target) as connection:
             check_cascades(connection, names, is_accepted=self._accepts_cascades)
+
+    def signals(self, table: tuple[str, str], limit: int) -> list[Signal]:
+        columns = "CAST(id AS CHAR), CAST(kind AS CHAR), CAST(data AS CHAR)"
+        with connect(self._target) as connection:
+            rows = connection.query(f"SELECT {columns} FROM {qualified(*table)} ORDER BY id LIMIT {limit}")
+        return [Signal(str(id), str(kind), data or "") for id, kind, data in rows]
 
     def check_start(self, start_ts: Ts) -> None:
         with connect(self._target) as connection:

@@ -9,7 +9,7 @@ from agent.errors import PositionLostError, SourceConfigError, SourceUnreachable
 from agent.filter.expression_sql import SqlWords, in_sql
 from agent.filter.expressions import parse
 from agent.ports.checksums import ALL_KEYS, KeyRange, NoChecksums, SourceChecksums
-from agent.ports.source import BEGIN, NOW, Identity, Position, Scope, SourceReport, StreamOrder
+from agent.ports.source import BEGIN, NOW, Identity, Position, Scope, Signal, SourceReport, StreamOrder
 from agent.rows.schema import TableSchema
 from agent.rows.survivors import Survivors
 from agent.sources.common.key_constants import ConstantWords, key_conditions
@@ -21,7 +21,7 @@ from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.lsn import format_lsn
-from agent.sources.postgres.server.sql import identifier, literal
+from agent.sources.postgres.server.sql import identifier, literal, qualified
 from agent.sources.postgres.server.terms import AllTerms, read_terms, refuse_unsent
 from agent.sources.postgres.server.uri import parse_uri
 from agent.sources.postgres.settings import PostgresSettings
@@ -97,6 +97,12 @@ class PostgresSource:
     def publish(self, tables: Sequence[TableRecord]) -> None:
         with connect(self._uri) as connection:
             slots.publish(connection, self._names, tables)
+
+    def signals(self, table: tuple[str, str], limit: int) -> list[Signal]:
+        columns = "id::text, kind::text, data::text"
+        with connect(self._uri) as connection:
+            rows = connection.query(f"SELECT {columns} FROM {qualified(*table)} s ORDER BY s.id LIMIT {limit}")
+        return [Signal(str(id), str(kind), data or "") for id, kind, data in rows]
 
     def check_start(self, start_ts: Ts) -> None:
         refuse_future(self.current_ts(), start_ts, parse_uri(self._uri))

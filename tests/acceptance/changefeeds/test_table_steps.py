@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from capture.api.client import Client, RemoteError
+from reactor.records.changefeed import ChangefeedConfig
 from tests.acceptance.bed import Bed
 from tests.acceptance.checks import sink_rows
 from tests.acceptance.maria_bed import MariaBed
@@ -19,7 +20,8 @@ SHOP = "shop"
 @pytest.fixture(scope="module")
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     with Bed(tmp_path_factory.mktemp("bed"), captures=1) as bed:
-        bed.create_feed(SHOP)
+        bed.execute("CREATE TABLE weir_signal (id bigserial PRIMARY KEY, kind text, data text)")
+        bed.create_feed(SHOP, config=ChangefeedConfig(signal_table="public.weir_signal"))
         yield bed
 
 
@@ -73,6 +75,28 @@ def test_a_table_skips_what_an_operator_confirms(bed: Bed) -> None:
     bed.ask(partial(Client.resync_table, changefeed_id=SHOP, table="public.item"))
     bed.wait_for("it flows", lambda: not bed.query(SHOP).resyncs and not bed.query(SHOP).held)
     assert ids(bed, "item") == [9001, 9101, 9102, 9103]
+
+
+def test_who_writes_at_the_source_can_ask_for_the_same(bed: Bed) -> None:
+    def signal(kind: str, data: str) -> None:
+        bed.execute(f"INSERT INTO weir_signal (kind, data) VALUES ('{kind}', '{data}')")
+
+    signal("pause", "public.item")
+    bed.wait_for("it is paused", lambda: [held.code for held in bed.query(SHOP).held] == ["Paused"])
+    bed.execute("INSERT INTO item VALUES (9051, 1)")
+    signal("resume", '{"table": "public.item"}')
+    synced(bed)
+    assert 9051 in ids(bed, "item")
+    signal("resync", "public.nowhere")
+    signal("resync", '{"table": "public.item", "where": "id = 9051"}')
+    signal("resync", "public.item")
+    entries = partial(Client.audit, limit=100)
+    bed.wait_for("all are handled", lambda: len([one for one in bed.ask(entries) if one.method == "SIGNAL"]) == 5)
+    bed.wait_for("its copy is there", lambda: not (bed.query(SHOP).held or bed.query(SHOP).resyncs))
+    handled = [one for one in bed.ask(entries) if one.method == "SIGNAL"]
+    assert sorted((one.status or 0, one.detail) for one in handled)[-1] == (409, "public.nowhere")
+    assert [one.status for one in handled].count(200) == 4
+    synced(bed)
 
 
 @pytest.mark.matrix

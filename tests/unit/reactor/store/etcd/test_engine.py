@@ -6,7 +6,7 @@ import pytest
 
 from reactor.store.etcd import engine
 
-_SWITCH = "GRPC_EXPERIMENTS"
+_SWITCH, _FORKS = "GRPC_EXPERIMENTS", "GRPC_ENABLE_FORK_SUPPORT"
 
 
 @pytest.mark.parametrize(
@@ -16,10 +16,11 @@ _SWITCH = "GRPC_EXPERIMENTS"
 def test_versions_with_both_engines(version: str, chosen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {})
     engine.choose(version)
-    assert os.environ == ({_SWITCH: "-event_engine_client"} if chosen else {})
+    assert os.environ == {_FORKS: "false"} | ({_SWITCH: "-event_engine_client"} if chosen else {})
 
 
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(_SWITCH, "event_engine_client")
+    monkeypatch.setenv(_FORKS, "true")
     engine.choose("1.85.1")
-    assert os.environ[_SWITCH] == "event_engine_client"
+    assert (os.environ[_SWITCH], os.environ[_FORKS]) == ("event_engine_client", "true")

@@ -1,0 +1,191 @@
+"""Signals: does for tables what rows of a table at the source ask for, on the owner.
+
+For those who may write at the source, and cannot reach Weir. Each row of the changefeed's ``signal_table`` is handled
+once, in the order of the ids: by its ``kind`` (``resync``, ``pause`` or ``resume``) for the table that its ``data``
+names, as ``schema.table`` or as JSON. Rows that were there when the table was first looked at ask for nothing.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import anyio
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from agent.ports.source import Signal
+from capture.api import port as views
+from capture.api.access import Caller
+from capture.member.services import CaptureState, PresentMembership
+from reactor import keys
+from reactor.errors import EtcdError, NotOwnerError, OwnerNotFoundError, WeirError
+from reactor.ids import ChangefeedId
+from reactor.records.access import Role
+from reactor.records.changefeed import ChangefeedInfo, FeedState, Unit
+from reactor.records.signals import HandledSignals
+from reactor.state import ChangefeedState
+from reactor.store.port import Compare, Put, Target
+
+LOOK_S: Final = 5.0
+#: rows that may be in a signal table: their ids are stored
+ROWS_MAX: Final = 1_000
+_RUNNING = (FeedState.NORMAL, FeedState.WARNING)
+#: of the audit trail, as HTTP would answer
+_DONE, _REFUSED = 200, 409
+
+_log = structlog.get_logger()
+
+
+class Asks(Protocol):
+    """The part of ``capture.member.cluster_service`` that signals need."""
+
+    async def resync_table(self, changefeed_id: str, table: str, *, rows_per_second: int | None = None) -> Any: ...
+
+    async def repair(self, changefeed_id: str, asked: views.RepairAsked) -> Any: ...
+
+    async def pause_table(self, changefeed_id: str, table: str) -> Any: ...
+
+    async def resume_table(self, changefeed_id: str, table: str) -> Any: ...
+
+
+class Trail(Protocol):
+    """The part of ``capture.member.access`` that signals need."""
+
+    async def begin(self, caller: Caller, method: str, path: str, source: str, *, detail: str = "") -> str: ...
+
+    async def end(self, entry: str, status: int) -> None: ...
+
+
+class Reads(Protocol):
+    """The part of the data plane that signals need."""
+
+    async def signals(self, info: ChangefeedInfo, limit: int) -> Sequence[Signal]: ...
+
+
+class SignalData(BaseModel):
+    """``where`` and ``rows_per_second``: of a resync."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    table: str = Field(pattern=r"^[^.]+\..+$", max_length=512)
+    where: str = Field("", max_length=65_536)
+    rows_per_second: int | None = Field(None, ge=1, le=1_000_000_000)
+
+    @classmethod
+    def read(cls, text: str) -> "SignalData":
+        """:raises ValidationError: it is neither a table nor the JSON of one."""
+        return cls.model_validate_json(text) if text.lstrip().startswith("{") else cls(table=text.strip())
+
+
+class SignalTables:
+    """Of one capture, over all its memberships."""
+
+    def __init__(self, capture: CaptureState, service: Asks, trail: Trail, reads: Reads) -> None:
+        self._capture = capture
+        self._service = service
+        self._trail = trail
+        self._reads = reads
+        #: why a changefeed's table could not be read last
+        self._troubles: dict[ChangefeedId, str] = {}
+        #: ids that were handled here: the stored ones may not be seen yet
+        self._known: dict[ChangefeedId, set[str]] = {}
+
+    async def run(self) -> None:
+        while True:
+            await anyio.sleep(LOOK_S)
+            membership = self._capture.membership
+            if membership is None or not membership.candidacy.is_owner:
+                continue
+            feeds = membership.state.changefeeds
+            self._known = {id: known for id, known in self._known.items() if id in feeds}
+            for _, feed in sorted(feeds.items()):
+                if feed.info is not None and _is_asked(feed, feed.info):
+                    await self._look(membership, feed.info, feed.signals)
+
+    async def _look(self, membership: PresentMembership, info: ChangefeedInfo, handled: HandledSignals | None) -> None:
+        try:
+            rows = await self._reads.signals(info, ROWS_MAX + 1)
+        except WeirError as error:
+            return self._on_trouble(info, str(error))
+        if len(rows) > ROWS_MAX:
+            return self._on_trouble(info, f"signal-table has more than {ROWS_MAX} rows; delete those of the past")
+        self._troubles.pop(info.id, None)
+        there = {row.id for row in rows}
+        known = there if handled is None else there & {*handled.ids, *self._known.get(info.id, ())}
+        self._known[info.id], stored = known, None if handled is None else {*handled.ids}
+        for row in rows:
+            if row.id in known:
+                continue
+            try:
+                await self._handle(info, row)
+            except (NotOwnerError, OwnerNotFoundError, EtcdError):
+                return None  # the next owner does it
+            known.add(row.id)
+            await self._store(membership, info, known)
+            stored = {*known}
+        if known != stored:
+            await self._store(membership, info, known)
+        return None
+
+    async def _handle(self, info: ChangefeedInfo, row: Signal) -> None:
+        fields = {"changefeed": info.id, "id": row.id[:64], "kind": row.kind[:64]}
+        try:
+            data = SignalData.read(row.data)
+        except ValidationError:
+            _log.warning("a signal is ignored: its data is no schema.table, nor JSON with table, where", **fields)
+            return
+        kind = row.kind.strip().lower()
+        caller = Caller(f"signal {row.id[:64]} in {info.config.signal_table}", Role.OPERATOR, "signal")
+        path = f"/changefeeds/{info.id}/tables/{kind[:64]}"
+        entry = await self._trail.begin(caller, "SIGNAL", path, "source", detail=data.table)
+        try:
+            await self._do(info.id, kind, data)
+        except (NotOwnerError, OwnerNotFoundError, EtcdError):
+            raise
+        except WeirError as error:
+            _log.warning("a signal is refused", table=data.table, error=str(error), **fields)
+            await self._trail.end(entry, _REFUSED)
+        else:
+            _log.info("a signal is obeyed", table=data.table, **fields)
+            await self._trail.end(entry, _DONE)
+
+    async def _do(self, id: ChangefeedId, kind: str, data: SignalData) -> None:
+        match kind:
+            case "resync" if data.where:
+                limit = data.rows_per_second
+                asked = views.RepairAsked(tables=(data.table,), where=data.where, rows_per_second=limit)
+                await self._service.repair(id, asked)
+            case "resync":
+                await self._service.resync_table(id, data.table, rows_per_second=data.rows_per_second)
+            case "pause":
+                await self._service.pause_table(id, data.table)
+            case "resume":
+                await self._service.resume_table(id, data.table)
+            case _:
+                raise WeirError(f"signal kind {kind[:64]!r} is not known; known are resync, pause and resume")
+
+    def _on_trouble(self, info: ChangefeedInfo, trouble: str) -> None:
+        if self._troubles.get(info.id) != trouble:
+            _log.warning("signals are not read", changefeed=info.id, error=trouble)
+        self._troubles[info.id] = trouble
+
+    async def _store(self, membership: PresentMembership, info: ChangefeedInfo, known: set[str]) -> None:
+        """Unless the changefeed is gone: a record must not outlive it."""
+        state = membership.state
+        stored = state.raw.get(str(keys.InfoKey(state.cluster, info.namespace, info.id)))
+        if stored is None:
+            return
+        is_there = Compare(stored.key, Target.CREATE_REVISION, stored.create_revision)
+        put = Put(
+            str(keys.SignalsKey(state.cluster, info.namespace, info.id)),
+            HandledSignals(ids=tuple(sorted(known))).encode(),
+        )
+        try:
+            await membership.client.txn([is_there], [put])
+        except EtcdError as error:
+            _log.warning("it is not stored that signals are handled", changefeed=info.id, error=str(error))
+
+
+def _is_asked(feed: ChangefeedState, info: ChangefeedInfo) -> bool:
+    """Before the log is followed only what is there is noted."""
+    is_due = feed.signals is None or any(unit.unit is Unit.SYNC for unit in feed.units.values())
+    return bool(info.config.signal_table) and info.state in _RUNNING and is_due and not feed.broken
