@@ -103,7 +103,7 @@ class LogFencedError(LogError):
 
 
 class HoldTooEarlyError(WeirError):
-    """A table can no longer be followed, and the cluster's format does not support held tables yet."""
+    """A table can no longer be followed, or there are very many, and the cluster's format does not support that yet."""
 
     retryable = True
 

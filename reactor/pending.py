@@ -40,9 +40,9 @@ class Pending:
         assert not self._groups, "a tick while groups of the one before are pending"
         self._groups, self._last, self._error = tuple(groups), tuple(last), ""
 
-    def plan(self, base: Mapping[str, KeyValue], fences: Sequence[Compare]) -> Plan:
+    def plan(self, base: Mapping[str, KeyValue], fences: Sequence[Compare], *, packs: bool = False) -> Plan:
         """Return the next transaction on fresh values; groups that can never commit are dropped here."""
-        planned = plan(self._groups, base, delete_count_key=self._delete_count_key, fences=fences)
+        planned = plan(self._groups, base, delete_count_key=self._delete_count_key, fences=fences, packs=packs)
         self._groups = planned.taken + planned.left
         for rejected in planned.rejected:
             self._error = self._error or _reason(rejected.error)

@@ -22,6 +22,7 @@ from itertools import groupby
 
 from reactor.errors import ConflictError, IgnorePatchError, PatchFailedError, TxnTooLargeError, WeirError
 from reactor.patches import Patch, PatchGroup
+from reactor.records.packing import packed
 from reactor.store.port import Compare, Delete, Event, KeyValue, Operation, Put, Target
 
 #: etcd's default limits of one transaction (--max-txn-ops; --max-request-bytes with room for the envelope)
@@ -83,13 +84,19 @@ def mod_revision(base: Mapping[str, KeyValue], key: str) -> int:
 
 
 def plan(
-    groups: Sequence[Seen], base: Mapping[str, KeyValue], *, delete_count_key: str, fences: Sequence[Compare] = ()
+    groups: Sequence[Seen],
+    base: Mapping[str, KeyValue],
+    *,
+    delete_count_key: str,
+    fences: Sequence[Compare] = (),
+    packs: bool = False,
 ) -> Plan:
-    """Return the next transaction for ``groups``, evaluated on ``base``; it also compares ``fences``.
+    """Return the next transaction for ``groups``, evaluated on ``base``; it also compares ``fences``. ``packs``: all
+    captures of the cluster read packed values.
 
     ``base`` holds every key that lies between any two of the groups' keys.
     """
-    packer = _Packer(base, delete_count_key, fences)
+    packer = _Packer(base, delete_count_key, fences, packs=packs)
     taken: list[Seen] = []
     rejected: list[Rejected] = []
     for index, seen in enumerate(groups):
@@ -110,8 +117,11 @@ def plan(
 class _Packer:
     """The transaction so far: its writes, and the revisions it depends on."""
 
-    def __init__(self, base: Mapping[str, KeyValue], delete_count_key: str, fences: Sequence[Compare]) -> None:
+    def __init__(
+        self, base: Mapping[str, KeyValue], delete_count_key: str, fences: Sequence[Compare], *, packs: bool
+    ) -> None:
         self._base = base
+        self._packs = packs
         self._delete_count_key = delete_count_key
         self._fences = tuple(fences)
         self._writes: dict[str, bytes | None] = {}
@@ -129,6 +139,8 @@ class _Packer:
         changed = _without_noops(overlay, self._writes, self._base)
         if not changed:
             return True
+        if self._packs:
+            changed = {key: packed(value) if value is not None else None for key, value in changed.items()}
         touched = {patch.key: mod_revision(self._base, patch.key) for patch in seen.group.patches}
         writes, compared = self._writes | changed, self._compared | touched | dict(seen.required)
         if not self._fits(writes, compared):

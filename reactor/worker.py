@@ -41,6 +41,7 @@ from reactor.membership.session import Session
 from reactor.pace import Pace
 from reactor.pending import Pending
 from reactor.protocol import Reactor
+from reactor.records.formats import Feature
 from reactor.state import ClusterState
 from reactor.store.port import Compare, EtcdClient, TxnResult, WatchBatch
 from reactor.txn import Plan, Seen
@@ -299,7 +300,8 @@ class EtcdWorker:
 
     async def _commit(self) -> None:
         """Send one transaction with as many pending groups as fit."""
-        planned = self._pending.plan(self.state.raw, self._fences)
+        packs = self.state.format >= Feature.PACKED
+        planned = self._pending.plan(self.state.raw, self._fences, packs=packs)
         self._report(planned)
         if not planned.txn.is_empty:
             self._outcome = anyio.Event()

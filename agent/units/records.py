@@ -6,9 +6,9 @@ import anyio
 import structlog
 
 from agent.errors import LogFencedError, UnitFencedError
-from agent.log.head import begun_again, still_holds
+from agent.log.head import begun_again, still_holds, stored_form
 from agent.ports.source import Position
-from reactor.errors import EtcdError
+from reactor.errors import EtcdError, TxnTooLargeError
 from reactor.keys import LogKey, UnitKey, ddl_prefix
 from reactor.records.changefeed import Unit, UnitRecord
 from reactor.records.log_head import LogHead
@@ -32,6 +32,7 @@ class UnitRecords:
     def __init__(self, client: EtcdClient, key: UnitKey, *, guard: Compare | None = None) -> None:
         self._client = client
         self._key = str(key)
+        self._cluster = key.cluster
         self._guard = guard
 
     async def read(self) -> UnitRecord | None:
@@ -53,6 +54,8 @@ class UnitRecords:
         do ``lost_ts``, which only the owner and ``renew`` write, ``joining`` and ``copy_limits``.
 
         :raises UnitFencedError: a worker with a newer order has written since, or the changefeed is gone.
+        :raises HoldTooEarlyError: it is too large as long as older captures run.
+        :raises TxnTooLargeError: it is too large.
         """
         delay_s = _RETRY_S
         while True:
@@ -63,8 +66,10 @@ class UnitRecords:
                 return
             self._refuse_newer(stored, record)
             try:
-                if await self._swap([Put(self._key, record.encode())], revision):
+                if await self._swap([await self._put(record)], revision):
                     return
+            except TxnTooLargeError:
+                raise
             except EtcdError as error:
                 _log.warning("writing a unit's record got no answer", key=self._key, error=str(error))
             await anyio.sleep(delay_s)
@@ -81,6 +86,8 @@ class UnitRecords:
             self._refuse_newer(stored[0], record)
             try:
                 await self._renew(record, stored[1], log, start, newest_epoch)
+            except TxnTooLargeError:
+                raise
             except EtcdError as error:
                 _log.warning("writing a new position got no answer", key=self._key, error=str(error))
                 await anyio.sleep(_RETRY_S)
@@ -95,7 +102,7 @@ class UnitRecords:
             doomed = doomed[_AT_ONCE:]
         item = await self._client.get(str(log))
         if item is None:
-            await self._swap([Put(self._key, record.encode())], revision)
+            await self._swap([await self._put(record)], revision)
             return
         before = LogHead.decode(item.value, key=str(log))
         if before.resolved_ts >= start.ts:
@@ -104,7 +111,7 @@ class UnitRecords:
             )
         head = begun_again(before, start.ts, position=start.text, newest_epoch=newest_epoch)
         moved = Compare(str(log), Target.MOD_REVISION, item.mod_revision)
-        await self._swap([Put(self._key, record.encode()), Put(str(log), head.encode())], revision, moved)
+        await self._swap([await self._put(record), Put(str(log), head.encode())], revision, moved)
 
     def _refuse_newer(self, stored: UnitRecord | None, record: UnitRecord) -> None:
         if stored is not None and stored.epoch > record.epoch:
@@ -112,6 +119,9 @@ class UnitRecords:
                 f"unit {record.unit} was taken over under epoch {stored.epoch}; "
                 f"this worker, under epoch {record.epoch}, stops"
             )
+
+    async def _put(self, record: UnitRecord) -> Put:
+        return Put(self._key, await stored_form(self._client, self._cluster, record.encode()))
 
     async def _swap(self, operations: Sequence[Operation], revision: int, *others: Compare) -> bool:
         compares = [Compare(self._key, Target.MOD_REVISION, revision), *others, *([self._guard] if self._guard else [])]

@@ -22,13 +22,25 @@ from capture.errors import ConfigError
 from capture.security.reach import LookUp
 from capture.security.secrets import resolve
 from owner.scheduler.spans import even_spans
-from reactor.ids import MAX_TS, TableSpan, Ts
-from reactor.records.changefeed import ChangefeedConfig, FilterConfig, Mode, SinkMode, TableRecord, UnitRecord
+from reactor.ids import TableSpan, Ts
+from reactor.records.changefeed import (
+    ChangefeedConfig,
+    FilterConfig,
+    Mode,
+    SinkMode,
+    TableRecord,
+    Unit,
+    UnitRecord,
+    UnitStage,
+)
+from reactor.records.packing import packed
 from reactor.records.partitioning import TablePartitioning
 from reactor.txn import BYTES_MAX
 
 #: of a transaction with the record of the tables: its other fields, their further positions, and other records
 _OTHER_BYTES = 160 << 10
+#: of each table, packed: further positions, each of which may be another one
+_POSITIONS_BYTES = 20
 #: of tables that will be held
 _NAMED = 10
 
@@ -109,7 +121,8 @@ def refuse_too_many(tables: Sequence[TableRecord]) -> None:
 
     :raises SourceConfigError: there is no room for so many.
     """
-    size = sum(len(table.with_(start_ts=MAX_TS).encode()) + 1 for table in tables)
+    record = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=tuple(tables))
+    size = len(packed(record.encode())) + _POSITIONS_BYTES * len(tables)
     limit = BYTES_MAX - _OTHER_BYTES
     if size > limit:
         raise SourceConfigError(

@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from reactor.errors import InvalidRecordError
 from reactor.ids import MAX_TS, Ts
+from reactor.records import packing
 
 T = TypeVar("T")
 
@@ -67,6 +68,7 @@ class Record(BaseModel):
     def decode(cls, value: bytes, *, key: str) -> Self:
         """:raises InvalidRecordError: the value is not a record of this kind; the text names the key, not the value."""
         try:
+            value = packing.unpacked(value)
             _refuse_constants(value)
             return cls.model_validate_json(value, context=_STORED)
         except ValidationError as error:

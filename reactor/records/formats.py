@@ -11,6 +11,8 @@ cluster's format refuses to join. So two neighbouring versions may run side by s
     5   tables that operators pause, add, or let leave out changes
     6   limits of how fast a source is read; comparisons by schedule
     7   subscriptions to changes
+    8   signals from sources
+    9   large values are packed (``reactor.records.packing``)
 
 A field that was added later (``reactor.records.base.later``) says which format it needs where it is set; a new kind of
 record, or a new word in an old one, is a ``Feature``.
@@ -24,7 +26,7 @@ from pydantic import BaseModel, Field
 from reactor.errors import FormatError
 from reactor.records.base import COUNT_MAX, NEEDS, Record, later
 
-FIRST, NEWEST = 1, 8
+FIRST, NEWEST = 1, 9
 #: of a cluster that no capture of any version may join
 HALTED = 1_000_000
 
@@ -39,6 +41,7 @@ class Feature(IntEnum):
     READ_LIMITS = 6
     SUBSCRIPTIONS = 7
     SIGNALS = 8
+    PACKED = 9
 
 
 class ClusterFormat(Record):

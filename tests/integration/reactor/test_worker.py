@@ -13,12 +13,16 @@ import pytest
 
 from capture.embedded import EmbeddedEtcd
 from reactor import keys
-from reactor.effects import Commit, Effect
+from reactor.effects import Commit, Effect, WakeAt
 from reactor.errors import NotOwnerError, ReactorFinishedError
+from reactor.ids import ChangefeedId
 from reactor.membership.election import Election
 from reactor.membership.session import open_session
-from reactor.patches import Patch, PatchGroup
+from reactor.patches import Patch, PatchGroup, group, patch_record, put_record
 from reactor.protocol import Reactor
+from reactor.records.changefeed import TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.formats import ClusterFormat, Feature
+from reactor.records.packing import MAGIC
 from reactor.state import ClusterState
 from reactor.store.etcd import connect
 from reactor.store.port import EtcdClient
@@ -274,6 +278,42 @@ async def test_increments_survive_an_etcd_that_is_killed_again_and_again(tmp_pat
             item = await client.get(total)
     assert item is not None
     assert worker.statistics().commits <= int(item.value) <= worker.statistics().commits + 4
+
+
+async def test_records_of_twenty_thousand_tables_are_changed_when_all_captures_read_them(
+    etcd_url: str, cluster: str
+) -> None:
+    """With an older capture the change waits; it comes with the cluster's format, and watches bring it back."""
+    feed = ChangefeedId("feed")
+    key = keys.UnitKey(cluster, keys.DEFAULT_NAMESPACE, feed, "main")
+    tables = tuple(TableRecord.new(n, "public", f"customer_orders_{n:06}", key=("id",)) for n in range(20_000))
+    whole = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=tables)
+    format_key = keys.FormatKey(cluster)
+
+    class Taker:
+        refused = 0
+
+        def tick(self, state: ClusterState, _inbox: Sequence[object], _now: float) -> Sequence[Effect]:
+            changefeed = state.changefeeds.get(feed)
+            stored = changefeed.units["main"] if changefeed else None
+            if stored == whole.with_(timeline=7):
+                raise ReactorFinishedError
+            if state.format < Feature.PACKED:
+                self.refused += 1
+                if self.refused < 3:
+                    return [Commit(group([put_record(key, whole)])), WakeAt(0.0)]
+                return [Commit(group([put_record(format_key, ClusterFormat(number=Feature.PACKED))]))]
+            after = whole if stored is None else whole.with_(timeline=stored.timeline + 1)
+            return [Commit(group([patch_record(key, UnitRecord, lambda _old: after)]))]
+
+    async with client_of(etcd_url) as client, worker_of(client, cluster, Taker()) as worker:
+        await client.put(str(format_key), ClusterFormat(number=Feature.PACKED - 1).encode())
+        with anyio.fail_after(30):
+            await worker.run()
+        item = await client.get(str(key))
+    assert item is not None
+    assert item.value.startswith(MAGIC)
+    assert worker.statistics().commits == 1 + 1 + 7
 
 
 async def test_an_owner_that_is_replaced_stops_and_cannot_write(etcd_url: str, cluster: str) -> None:

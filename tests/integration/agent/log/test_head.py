@@ -11,12 +11,22 @@ from agent.log.reader import LogReader
 from agent.log.segment import SegmentName
 from agent.log.storage import LogDirectory
 from agent.rows.batches import SegmentRef
+from agent.units.records import UnitRecords
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.keys import FormatKey, LogKey
-from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange
+from reactor.keys import FormatKey, LogKey, UnitKey
+from reactor.records.changefeed import (
+    DdlRecord,
+    SchemaChangeKind,
+    TableChange,
+    TableRecord,
+    Unit,
+    UnitRecord,
+    UnitStage,
+)
 from reactor.records.formats import NEWEST, ClusterFormat
 from reactor.store import etcd
 from reactor.store.port import EtcdClient
+from tests.unit.agent.log.test_head import held_at
 from tests.unit.agent.log_build import batch
 
 
@@ -77,6 +87,32 @@ async def test_schema_changes_of_more_than_one_request_go_ahead_of_the_head(etcd
         await log.advance(Ts(500), resolved_time=1.0, ddl=found)
         assert await log.read_ddl() == found
         assert (await EtcdHeadStore(client, key).read()).head == log.head
+    finally:
+        await client.close()
+
+
+async def test_ten_thousand_tables_are_held_at_one_position(etcd_url: str, tmp_path: Path) -> None:
+    client: EtcdClient = await etcd.connect([etcd_url])
+    try:
+        await client.put(str(FormatKey("log-test")), ClusterFormat(number=NEWEST).encode())
+        key = LogKey("log-test", "default", ChangefeedId(tmp_path.name.replace("_", "-")), "main")
+        log = LogWriter(EtcdHeadStore(client, key), capture=CaptureId("a"))
+        await log.take_over(Ts(5))
+        await log.advance(Ts(500), resolved_time=1.0, ddl=[held_at(300, 10_000)])
+        assert await log.read_ddl() == [held_at(300, 10_000)]
+    finally:
+        await client.close()
+
+
+async def test_twenty_thousand_tables_are_one_record(etcd_url: str, tmp_path: Path) -> None:
+    client: EtcdClient = await etcd.connect([etcd_url])
+    try:
+        await client.put(str(FormatKey("log-test")), ClusterFormat(number=NEWEST).encode())
+        key = UnitKey("log-test", "default", ChangefeedId(tmp_path.name.replace("_", "-")), "main")
+        tables = tuple(TableRecord.new(n, "public", f"customer_orders_{n:06}", key=("id",)) for n in range(20_000))
+        record = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, epoch=1, tables=tables)
+        await UnitRecords(client, key).write(record)
+        assert await UnitRecords(client, key).require() == record
     finally:
         await client.close()
 

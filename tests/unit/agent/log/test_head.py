@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import LogFencedError, PositionLostError
+from agent.errors import HoldTooEarlyError, LogFencedError, PositionLostError
 from agent.log.attachments import Attachment
 from agent.log.directories import TEMPORARY
 from agent.log.epochs import newest_epoch
@@ -16,8 +16,8 @@ from agent.rows.batches import SegmentRef
 from reactor.errors import EtcdUnreachableError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import FormatKey, InfoKey, LogKey, ddl_prefix
-from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange
-from reactor.records.formats import NEWEST, ClusterFormat
+from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
+from reactor.records.formats import NEWEST, ClusterFormat, Feature
 from reactor.records.log_head import Era, LogHead
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Delete, Put, Target
@@ -282,14 +282,45 @@ async def test_the_head_never_passes_a_schema_change_that_is_not_stored(lost: in
     assert await log.read_ddl() == found
 
 
+async def test_ten_thousand_tables_are_held_at_one_position() -> None:
+    etcd = holding()
+    log = writer(etcd)
+    await log.take_over(Ts(0))
+    await log.append(written(log, resolved=500), is_complete=True, resolved_time=1.0, ddl=[held_at(300, 10_000)])
+    assert await log.read_ddl() == [held_at(300, 10_000)]
+    assert stored(etcd).resolved_ts == 500
+
+
+async def test_while_older_captures_run_so_many_wait_for_them() -> None:
+    etcd = holding(Feature.PACKED - 1)
+    log = writer(etcd)
+    await log.take_over(Ts(0))
+    with pytest.raises(HoldTooEarlyError, match="must use format 9, and uses 8"):
+        await log.append(written(log, resolved=500), is_complete=True, resolved_time=1.0, ddl=[held_at(300, 10_000)])
+    assert (await log.read_ddl(), stored(etcd).resolved_ts) == ([], 0)
+    await log.append(written(log, resolved=500), is_complete=True, resolved_time=1.0, ddl=[held_at(300, 500)])
+    [item] = etcd.get_prefix(ddl_prefix("c", "default", ChangefeedId("feed"))).items
+    assert item.value == held_at(300, 500).encode(), "as they read it"
+
+
+def held_at(ts: int, count: int) -> DdlRecord:
+    tables = [TableRecord.new(n, "public", f"customer_orders_{n:06}", key=("id",)) for n in range(count)]
+    why = "it is unlogged: its rows are in no log; make it LOGGED, then copy it again"
+    holds = (
+        TableChange(kind=SchemaChangeKind.HOLD, table_id=one.table_id, table=one, reason=f"{one.name}: {why}")
+        for one in tables
+    )
+    return DdlRecord(ts=Ts(ts), changes=tuple(holds))
+
+
 def large_change(ts: int) -> DdlRecord:
     """40 KB."""
     hold = TableChange(kind=SchemaChangeKind.HOLD, table_id=ts, reason="x" * 40_000)
     return DdlRecord(ts=Ts(ts), changes=(hold,))
 
 
-def holding() -> MemoryEtcd:
+def holding(number: int = NEWEST) -> MemoryEtcd:
     """A cluster whose captures all know held tables."""
     etcd = MemoryEtcd()
-    etcd.txn([], [Put(str(FormatKey("c")), ClusterFormat(number=NEWEST).encode())])
+    etcd.txn([], [Put(str(FormatKey("c")), ClusterFormat(number=number).encode())])
     return etcd

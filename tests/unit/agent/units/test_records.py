@@ -2,14 +2,16 @@
 
 import pytest
 
-from agent.errors import LogFencedError, UnitFencedError
+from agent.errors import HoldTooEarlyError, LogFencedError, UnitFencedError
 from agent.ports.source import Position
 from agent.units.records import UnitRecords
 from agent.units.renewal import begun_again, tables_now
 from reactor.ids import MAX_TS, ChangefeedId, Ts
-from reactor.keys import DdlKey, InfoKey, LogKey, UnitKey
+from reactor.keys import DdlKey, FormatKey, InfoKey, LogKey, UnitKey
 from reactor.records.changefeed import DdlRecord, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.formats import ClusterFormat, Feature
 from reactor.records.log_head import LogHead
+from reactor.records.packing import MAGIC
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Delete, Put, Target
 
@@ -27,6 +29,27 @@ async def test_a_record_is_read_as_it_was_written() -> None:
     assert await records.read() is None
     await records.write(record(3))
     assert await records.read() == record(3)
+
+
+async def test_a_record_of_twenty_thousand_tables_waits_for_captures_that_read_it() -> None:
+    etcd = MemoryEtcd()
+    records = UnitRecords(MemoryClient(etcd), _KEY)
+    tables = tuple(TableRecord.new(n, "public", f"customer_orders_{n:06}", key=("id",)) for n in range(20_000))
+    whole = record(3).with_(tables=tables)
+    etcd.txn([], [Put(str(FormatKey("c")), ClusterFormat(number=Feature.PACKED - 1).encode())])
+    with pytest.raises(HoldTooEarlyError, match="must use format 9, and uses 8: upgrade all captures"):
+        await records.write(whole)
+    few = record(3).with_(tables=tables[:2_000])
+    await records.write(few)
+    item = etcd.get(str(_KEY))
+    assert item is not None
+    assert item.value == few.encode(), "as captures of before read it"
+    etcd.txn([], [Put(str(FormatKey("c")), ClusterFormat(number=Feature.PACKED).encode())])
+    await records.write(record(4, unit=Unit.LOAD).with_(tables=tables))
+    item = etcd.get(str(_KEY))
+    assert item is not None
+    assert item.value.startswith(MAGIC)
+    assert await records.read() == record(4, unit=Unit.LOAD).with_(tables=tables)
 
 
 async def test_a_record_of_an_earlier_unit_is_gone_with_its_changefeed() -> None:
