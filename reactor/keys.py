@@ -19,8 +19,7 @@
 /weir/{cluster}/{namespace}/sync-point/{changefeed}/{ts}    SyncPoint
 /weir/{cluster}/{namespace}/cut/{changefeed}/{table}        TablePartitioning
 /weir/{cluster}/{namespace}/held/{changefeed}/{table}       HeldTable
-/weir/{cluster}/{namespace}/attempt/{changefeed}/{capture}  Attempt
-/weir/{cluster}/{namespace}/schema-attempt/{changefeed}/{capture}  Attempt, of schema changes
+/weir/{cluster}/{namespace}/[schema-]attempt/{changefeed}/{capture}  Attempt, of flushes and of schema changes
 /weir/{cluster}/{namespace}/suspects/{changefeed}           Suspects
 /weir/{cluster}/{namespace}/stream-attempt/{changefeed}/{source}  StreamAttempt
 /weir/{cluster}/{namespace}/resync/{changefeed}/{table}     TableResync
@@ -30,6 +29,7 @@
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -41,8 +41,7 @@ DEFAULT_NAMESPACE = "default"
 
 
 def cluster_prefix(cluster: str) -> str:
-    """Return the prefix of all keys of one cluster; it ends in a slash, so that no cluster's prefix is another
-    one's."""
+    """Return the prefix of all keys of one cluster. It ends in a slash, so that no other one's keys have it."""
     return f"{ROOT}/{cluster}/"
 
 
@@ -287,6 +286,14 @@ class SignalsKey(FeedKey):
     KIND = "signals"
 
 
+_NUMBERED: Mapping[str, type[DdlKey | SyncPointKey | PartitioningKey | HeldKey | ResyncKey]] = {
+    kind.KIND: kind for kind in (DdlKey, SyncPointKey, PartitioningKey, HeldKey, ResyncKey)
+}
+_OF_FEEDS: Mapping[str, type[SuspectsKey | LastDiffKey | SignalsKey]] = {
+    kind.KIND: kind for kind in (SuspectsKey, LastDiffKey, SignalsKey)
+}
+
+
 @dataclass(frozen=True, slots=True)
 class SubscriptionKey(FeedKey):
     KIND = "subscription"
@@ -370,28 +377,16 @@ def parse(text: str) -> Key:
             return UpstreamKey(cluster, namespace, source)
         case ["", "weir", cluster, namespace, "log", changefeed, source]:
             return LogKey(cluster, namespace, _feed(changefeed), source)
-        case ["", "weir", cluster, namespace, "ddl", changefeed, ts] if _NUMBER.match(ts):
-            return DdlKey(cluster, namespace, _feed(changefeed), int(ts))
-        case ["", "weir", cluster, namespace, "sync-point", changefeed, ts] if _NUMBER.match(ts):
-            return SyncPointKey(cluster, namespace, _feed(changefeed), int(ts))
-        case ["", "weir", cluster, namespace, "cut", changefeed, table] if _NUMBER.match(table):
-            return PartitioningKey(cluster, namespace, _feed(changefeed), int(table))
-        case ["", "weir", cluster, namespace, "held", changefeed, table] if _NUMBER.match(table):
-            return HeldKey(cluster, namespace, _feed(changefeed), int(table))
+        case ["", "weir", cluster, namespace, kind, changefeed, number] if kind in _NUMBERED and _NUMBER.match(number):
+            return _NUMBERED[kind](cluster, namespace, _feed(changefeed), int(number))
         case ["", "weir", cluster, namespace, "attempt", changefeed, capture]:
             return AttemptKey(cluster, namespace, _feed(changefeed), CaptureId(capture))
         case ["", "weir", cluster, namespace, "schema-attempt", changefeed, capture]:
             return SchemaAttemptKey(cluster, namespace, _feed(changefeed), CaptureId(capture))
-        case ["", "weir", cluster, namespace, "suspects", changefeed]:
-            return SuspectsKey(cluster, namespace, _feed(changefeed))
         case ["", "weir", cluster, namespace, "stream-attempt", changefeed, source]:
             return StreamAttemptKey(cluster, namespace, _feed(changefeed), source)
-        case ["", "weir", cluster, namespace, "resync", changefeed, table] if _NUMBER.match(table):
-            return ResyncKey(cluster, namespace, _feed(changefeed), int(table))
-        case ["", "weir", cluster, namespace, "last-diff", changefeed]:
-            return LastDiffKey(cluster, namespace, _feed(changefeed))
-        case ["", "weir", cluster, namespace, "signals", changefeed]:
-            return SignalsKey(cluster, namespace, _feed(changefeed))
+        case ["", "weir", cluster, namespace, kind, changefeed] if kind in _OF_FEEDS:
+            return _OF_FEEDS[kind](cluster, namespace, _feed(changefeed))
         case ["", "weir", cluster, namespace, "subscription", changefeed, name]:
             return SubscriptionKey(cluster, namespace, _feed(changefeed), name)
     raise InvalidKeyError(f"not a key of Weir's: {text!r}")

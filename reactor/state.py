@@ -24,11 +24,10 @@ from reactor.records.capture import CaptureInfo
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, DdlRecord, UnitRecord
 from reactor.records.formats import ClusterFormat
 from reactor.records.held import HeldTable
-from reactor.records.last_diff import LastDiff
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
 from reactor.records.resync import TableResync
-from reactor.records.signals import HandledSignals
+from reactor.records.schedules import HandledSignals, LastDiff
 from reactor.records.subscription import Subscription
 from reactor.records.sync_point import SyncPoint
 from reactor.records.task_position import TaskPosition

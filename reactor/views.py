@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from reactor.records.changefeed import FeedState, Mode, RunningError, SinkMode, Unit
-from reactor.records.last_diff import LastDiff
+from reactor.records.schedules import LastDiff
 from reactor.records.sync_point import SyncPoint
 
 

@@ -16,24 +16,22 @@ import anyio
 import structlog
 
 from agent.errors import NEW_POSITION, HoldTooEarlyError, LogFencedError, PositionLostError
+from agent.log.stored_form import format_of, stored_form
 from agent.object_store import is_object_store
 from agent.rows.batches import SegmentRef
 from reactor.errors import EtcdError
 from reactor.ids import CaptureId, Ts
-from reactor.keys import DdlKey, FormatKey, LogKey, ddl_prefix
+from reactor.keys import DdlKey, LogKey, ddl_prefix
 from reactor.records.changefeed import DdlRecord, TableChange
-from reactor.records.formats import ClusterFormat, Feature
+from reactor.records.formats import Feature
 from reactor.records.log_head import Era, LogHead
-from reactor.records.packing import PACKED_FROM, packed
 from reactor.store.port import Compare, EtcdClient, Put, Target
-from reactor.txn import BYTES_MAX
 
 #: schema changes per transaction with the head, and their bytes; etcd allows 128 operations and 1.5 MiB by default
 _DDL_MAX, _DDL_BYTES = 64, 1 << 20
 #: recent segment names in the head: more than are added between two reads
 _RECENT = 16
-_RETRY_S = 0.2
-_RETRY_MAX_S = 5.0
+_RETRY_S, _RETRY_MAX_S = 0.2, 5.0
 
 T = TypeVar("T")
 
@@ -87,8 +85,8 @@ class EtcdHeadStore:
         if changes := [change for record in ddl for change in record.changes if _needs_format(change)]:
             await self._refuse_early(changes)
         compares = [Compare(self._key, Target.MOD_REVISION, revision), *([self._guard] if self._guard else [])]
-        values = [(self._ddl_key(record), record.encode()) for record in ddl]
-        found = [Put(key, await stored_form(self._client, self._place.cluster, value)) for key, value in values]
+        cluster = self._place.cluster
+        found = [Put(self._ddl_key(one), await stored_form(self._client, cluster, one.encode())) for one in ddl]
         result = await self._client.txn(compares, [Put(self._key, head.encode()), *found])
         if result.succeeded:
             return result.revision
@@ -108,7 +106,7 @@ class EtcdHeadStore:
 
         :raises HoldTooEarlyError: older captures run.
         """
-        number = await _format_of(self._client, self._place.cluster)
+        number = await format_of(self._client, self._place.cluster)
         first = max(changes, key=_needs_format)
         if number < _needs_format(first):
             what = first.reason or "a table came with rows that are not in the log"
@@ -127,31 +125,6 @@ def _needs_format(change: TableChange) -> int:
     if change.table is not None and change.table.to_copy:
         return Feature.NEW_POSITION
     return Feature.HELD_TABLES if change.is_hold else 0
-
-
-async def stored_form(client: EtcdClient, cluster: str, value: bytes) -> bytes:
-    """Return a record's value as it is stored: packed if it is large, once all captures of the cluster read that.
-
-    :raises HoldTooEarlyError: older captures run, and it is too large without.
-    :raises EtcdError: no answer.
-    """
-    if len(value) < PACKED_FROM:
-        return value
-    number = await _format_of(client, cluster)
-    if number >= Feature.PACKED:
-        return packed(value)
-    if len(value) > BYTES_MAX:
-        raise HoldTooEarlyError(
-            f"the record of so many tables has {len(value):,} bytes; to pack it the cluster must use format "
-            f"{Feature.PACKED:d}, and uses {number}: upgrade all captures; it is tried again"
-        )
-    return value
-
-
-async def _format_of(client: EtcdClient, cluster: str) -> int:
-    key = str(FormatKey(cluster))
-    stored = await client.get(key)
-    return (ClusterFormat.decode(stored.value, key=key) if stored else ClusterFormat()).number
 
 
 async def still_holds(client: EtcdClient, guard: Compare) -> bool:

@@ -6,7 +6,8 @@ import anyio
 import structlog
 
 from agent.errors import LogFencedError, UnitFencedError
-from agent.log.head import begun_again, still_holds, stored_form
+from agent.log.head import begun_again, still_holds
+from agent.log.stored_form import stored_form
 from agent.ports.source import Position
 from reactor.errors import EtcdError, TxnTooLargeError
 from reactor.keys import LogKey, UnitKey, ddl_prefix

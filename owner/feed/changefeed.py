@@ -13,12 +13,11 @@ from typing import Any
 
 from owner.errors import JobRefusedError
 from owner.feed import amendment, renewal, retention
-from owner.feed.amendment import existing
 from owner.feed.backoff import Uniform
 from owner.feed.clean_up import CleanUp
 from owner.feed.conditions import Conditions
 from owner.feed.faults import running_error
-from owner.feed.held import HeldTables, Verdict, in_parts
+from owner.feed.held import HeldTables
 from owner.feed.removal import Removal, sweep
 from owner.feed.run import Run
 from owner.feed.site import Site
@@ -35,6 +34,7 @@ from owner.scheduler.coordinator import Identity
 from owner.settings import OwnerSettings
 from owner.tables import moves, repartition
 from owner.tables.table_jobs import TableJobs
+from owner.tables.verdict import Verdict, in_parts
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, WakeAt
 from reactor.ids import ChangefeedId, Ts
@@ -110,7 +110,7 @@ class Changefeed:
 
     def pause(self, feed: ChangefeedState, now: float) -> list[Effect]:
         """:raises JobRefusedError: it is not running."""
-        info = existing(feed)
+        info = amendment.existing(feed)
         return self._commit(feed, self.machine.step(info, Trigger.PAUSE), feed.status, now=now)
 
     def resume(
@@ -120,7 +120,7 @@ class Changefeed:
 
         :raises JobRefusedError: it is not stopped and holds no table, or its log does not reach to ``checkpoint_ts``.
         """
-        info = existing(feed)
+        info = amendment.existing(feed)
         facts = Facts.of(feed, info)
         if is_resync or renewal.is_wanted(facts, info.error):
             wish = renewal.asked(facts, self.clean_up, cluster=self._site.cluster)
@@ -141,13 +141,13 @@ class Changefeed:
 
     def update(self, feed: ChangefeedState, change: Update, now: float) -> tuple[list[Effect], ChangefeedInfo]:
         """Return the effects and the new info. :raises JobRefusedError: not stopped, or nothing would change."""
-        after = amendment.updated(facts := Facts.of(feed, existing(feed)), change)
+        after = amendment.updated(facts := Facts.of(feed, amendment.existing(feed)), change)
         clearing = moves.table_moves(facts, change, cluster=self._site.cluster)
         return ([] if change.is_trial else self._commit(feed, after, feed.status, clearing, now=now)), after
 
     def rewind(self, feed: ChangefeedState, ts: Ts, now: float) -> list[Effect]:
         """:raises JobRefusedError: it is not stopped, or its log does not reach back to ``ts``."""
-        info = existing(feed)
+        info = amendment.existing(feed)
         facts = Facts.of(feed, info)
         amendment.refuse_rewind(facts, ts)
         amendment.refuse_replay(facts, ts)
@@ -156,7 +156,7 @@ class Changefeed:
 
     def remove(self, feed: ChangefeedState, job_id: str, now: float, *, force: bool) -> list[Effect]:
         """Start its removal, or join one in progress."""
-        info = existing(feed)
+        info = amendment.existing(feed)
         self.removal.join(job_id, force=force)
         if info.state is FeedState.REMOVED:
             return []
@@ -164,7 +164,7 @@ class Changefeed:
 
     def hold_at(self, feed: ChangefeedState, ts: Ts, *, until: float) -> None:
         """:raises JobRefusedError: a span is past ``ts``, or the changefeed is not running."""
-        info = existing(feed)
+        info = amendment.existing(feed)
         if self.run is None or not is_running(info.state):
             raise JobRefusedError(f"changefeed {self.id} is {info.state}: nothing to hold; resume it first")
         facts = Facts.of(feed, info)
@@ -253,7 +253,7 @@ class Changefeed:
         """Tick while it does not run, or has just changed state; a stopped one keeps no log for ever at its source."""
         self._release_unless_running(info)
         effects: list[Effect] = []
-        has_lasted = info.state is existing(feed).state
+        has_lasted = info.state is amendment.existing(feed).state
         if has_lasted and (error := retention.expired(info, self._wall(now))) is not None:
             info = self.machine.step(info, Trigger.EXPIRE, error=error)
         if retention.is_released(info):

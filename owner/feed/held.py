@@ -16,18 +16,18 @@ The log is kept for held tables up to a limit (``agent.log.retention``); a table
 cause that stops all tables alike is reported as one error of the changefeed.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from owner.feed import renewal
 from owner.feed.hold_stages import SAID, Trigger, note_step
 from owner.tables.refusal import Refusal
+from owner.tables.verdict import Verdict
 from reactor import keys, patches
-from reactor.effects import Commit, Effect, Log
+from reactor.effects import Effect, Log
 from reactor.errors import Scope
 from reactor.ids import ChangefeedId, Ts
-from reactor.records.base import Record
 from reactor.records.changefeed import ChangefeedStatus, RunningError, TableRecord
 from reactor.records.held import CAPTURE_ENDED, HeldTable, HoldOrigin, HoldStage
 from reactor.records.resync import ResyncStage, TableResync
@@ -45,10 +45,6 @@ _SAME_MAX = 16
 #: while no table can be written, wait this long for others to report the same
 _DOUBT_S = 3.0
 _RETRY_S, _RETRY_MAX_S = 5.0, 300.0
-#: of one transaction, which changes other records too: etcd takes 128 operations and 1.5 MiB
-_CHANGES_MAX, _BYTES_MAX = 80, 512 << 10
-#: tables that an operator has tried again, in one transaction
-_AGAIN_MAX = 40
 #: a catch-up shorter than this is the last: the checkpoint waits for the table
 _LAST_LAP_S = 10.0
 #: how often the position of a table that catches up is stored
@@ -76,27 +72,6 @@ class _CatchUp:
     since: float
     is_last: bool = False
     stored_at: float = 0.0
-
-
-@dataclass(slots=True)
-class Verdict:
-    """The result of one round. ``errors``: of the changefeed."""
-
-    changes: list[patches.Patch] = field(default_factory=list)
-    errors: list[RunningError] = field(default_factory=list)
-    effects: list[Effect] = field(default_factory=list)
-    touched: set[int] = field(default_factory=set)
-    #: bytes of the changed records
-    size: int = 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether they are enough for one transaction: other tables wait for the next round."""
-        return len(self.changes) >= _CHANGES_MAX or self.size >= _BYTES_MAX
-
-    def put(self, change: patches.Patch, after: Record | None) -> None:
-        self.changes.append(change)
-        self.size += len(after.encode()) if after is not None else 0
 
 
 class HeldTables:
@@ -408,11 +383,6 @@ class HeldTables:
 
     def _wall(self, now: float) -> float:
         return now + self._wall_offset_s
-
-
-def in_parts(changes: Sequence[patches.Patch]) -> list[Effect]:
-    """Commit changes of tables that do not depend on each other, and are more than one transaction takes."""
-    return [Commit(patches.group(changes[at : at + _AGAIN_MAX])) for at in range(0, len(changes), _AGAIN_MAX)]
 
 
 def _is_due_again(held: HeldTable | None) -> bool:

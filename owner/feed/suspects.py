@@ -12,9 +12,10 @@ and a single table is held. Captures that end at the same time, with their machi
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from owner.feed.held import HeldTables, Spans, Verdict
+from owner.feed.held import HeldTables, Spans
 from owner.feed.state import is_running
 from owner.progress.facts import Facts, TickContext
+from owner.tables.verdict import Verdict
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log, WakeAt
 from reactor.errors import Scope

@@ -85,3 +85,16 @@ def validate(status: ChangefeedStatus) -> None:
     """Assert the invariants of every published status."""
     assert status.checkpoint_ts <= status.resolved_ts, f"checkpoint {status.checkpoint_ts} is past {status.resolved_ts}"
     assert status.checkpoint_ts <= status.min_table_barrier_ts, f"{status} is past its barrier"
+
+
+def arrived(ids: Collection[int], known: Collection[int], ts: Ts, positions: Iterable[SpanPosition]) -> set[int]:
+    """Return those of ``ids`` of which everything before ``ts`` is in the sink: one that is not known has no spans."""
+    theirs: dict[int, list[SpanPosition]] = {id: [] for id in ids if id in known}
+    for at in positions:
+        if at.span.table_id in theirs:
+            theirs[at.span.table_id].append(at)
+    return {
+        id
+        for id in ids
+        if id not in theirs or (covers({id}, theirs[id]) and all(at.checkpoint_ts >= ts for at in theirs[id]))
+    }

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from owner.progress.units import SOURCE
-from owner.progress.watermark import SpanPosition, covers
+from owner.progress.watermark import SpanPosition, arrived
 from owner.questions import ApplySchema
 from owner.tables import moves
 from owner.tables.refusal import Refusal
@@ -134,7 +134,9 @@ class SchemaChanges:
         if _is_of_none(facts, part):
             key = keys.DdlKey(self._cluster, facts.info.namespace, facts.info.id, part.ts)
             return [Commit(patches.group([moves.without(key, facts.ddl[part.ts], part.table_ids)]))]
-        is_there = _is_over(part, facts) or _are_there(facts, part.table_ids, part.barrier_ts, spans)
+        is_there = (
+            _is_over(part, facts) or arrived(part.table_ids, facts.table_ids, part.barrier_ts, spans) == part.table_ids
+        )
         if under_way >= _AT_ONCE or not is_there:
             return []
         if (record := located(part, facts)) is not None:
@@ -186,7 +188,11 @@ class SchemaChanges:
                 and change.table_id not in waiting
                 and not _is_parked(facts.held.get(change.table_id))
             ]
-            there = _arrived(facts, {change.table_id for change in holds}, record.barrier_ts, spans) if holds else set()
+            there = (
+                arrived({change.table_id for change in holds}, facts.table_ids, record.barrier_ts, spans)
+                if holds
+                else set()
+            )
             for change in [change for change in holds if change.table_id in there][:_HELD_AT_ONCE]:
                 error = RunningError(
                     code=NOT_FOLLOWED,
@@ -364,24 +370,6 @@ def _firsts(pending: Iterable[DdlRecord], facts: "Facts") -> list[DdlRecord]:
         waiting |= record.pending_ids
         coming |= {change.table_id for change in over if change.table is not None}
     return firsts
-
-
-def _are_there(facts: "Facts", ids: Collection[int], ts: Ts, spans: Collection[SpanPosition]) -> bool:
-    """Return whether everything written before is in the sink. A table about to be created has no spans."""
-    return len(_arrived(facts, set(ids), ts, spans)) == len(set(ids))
-
-
-def _arrived(facts: "Facts", ids: Collection[int], ts: Ts, spans: Collection[SpanPosition]) -> set[int]:
-    """Return the tables of which everything written before ``ts`` is in the sink."""
-    theirs: dict[int, list[SpanPosition]] = {id: [] for id in facts.table_ids.intersection(ids)}
-    for at in spans:
-        if at.span.table_id in theirs:
-            theirs[at.span.table_id].append(at)
-    return {
-        id
-        for id in ids
-        if id not in theirs or (covers({id}, theirs[id]) and all(at.checkpoint_ts >= ts for at in theirs[id]))
-    }
 
 
 def _refused(facts: "Facts", part: DdlRecord, error: RunningError) -> Iterator[Refusal]:

@@ -134,14 +134,13 @@ class ChangefeedConfig(UserConfig):
     publication: Text = ""
     zero_dates: Literal["null", "strict", "string"] = "null"
     unlogged_cascades: Literal["refuse", "accept"] = later("refuse")
-    #: rows in one dumped chunk
     dump_chunk_rows: Annotated[int, Field(ge=1_000, le=10_000_000)] = 250_000
     #: rows that snapshots, copies and comparisons read from the source in a second, all together; None: no limit
     read_rows_per_second: RowsPerSecond | None = later(None, format=6)
     #: how often source and sink are compared; 0: never. And the share of each table that is compared, at random
     diff_every_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = later(0, format=6)
     diff_sample: Annotated[float, Field(gt=0, le=1)] = later(1.0, format=6)
-    #: schema.table at the source whose rows ask for resyncs and pauses of tables; empty: there is none
+    #: schema.table at the source whose rows ask for resyncs and pauses of tables
     signal_table: Annotated[str, Field(pattern=r"^([^.]+\.[^.]+)?$", max_length=256)] = later("", format=8)
     #: how long segments below every checkpoint are kept, so that a changefeed can be rewound
     log_retention_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 600

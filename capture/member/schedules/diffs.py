@@ -17,7 +17,7 @@ from reactor import keys
 from reactor.errors import EtcdError, NotOwnerError, OwnerNotFoundError, WeirError
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import ChangefeedInfo, FeedState, Unit
-from reactor.records.last_diff import LastDiff
+from reactor.records.schedules import LastDiff
 from reactor.state import ChangefeedState
 from reactor.store.port import Compare, Put, Target
 

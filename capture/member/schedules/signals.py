@@ -21,7 +21,7 @@ from reactor.errors import EtcdError, NotOwnerError, OwnerNotFoundError, WeirErr
 from reactor.ids import ChangefeedId
 from reactor.records.access import Role
 from reactor.records.changefeed import ChangefeedInfo, FeedState, Unit
-from reactor.records.signals import HandledSignals
+from reactor.records.schedules import HandledSignals
 from reactor.state import ChangefeedState
 from reactor.store.port import Compare, Put, Target
 

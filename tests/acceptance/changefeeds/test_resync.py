@@ -15,7 +15,7 @@ from capture.api.client import Client
 from capture.api.port import RepairAsked
 from capture.cli.main import main
 from reactor.records.changefeed import ChangefeedConfig, FeedState, SinkMode
-from reactor.records.last_diff import LastDiff
+from reactor.records.schedules import LastDiff
 from tests.acceptance.bed import Bed
 from tests.acceptance.checks import CHANGELOG, changelog, sink_rows, source_rows
 from tests.acceptance.maria_bed import MariaBed

@@ -19,9 +19,9 @@ from reactor.records.changefeed import (
     UnitStage,
 )
 from reactor.records.held import HeldTable, HoldOrigin
-from reactor.records.last_diff import LastDiff
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import RepartitionUnderWay, TablePartitioning
+from reactor.records.schedules import LastDiff
 from reactor.records.subscription import Subscription, needed_ts
 from reactor.records.sync_point import SyncPoint
 from reactor.records.task_position import TaskPosition

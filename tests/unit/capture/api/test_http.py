@@ -20,7 +20,7 @@ from capture.errors import ServerUnreachableError, StillRunningError
 from reactor.errors import EtcdUnreachableError, OwnerNotFoundError
 from reactor.ids import Ts
 from reactor.records.changefeed import FeedState, SinkMode
-from reactor.records.last_diff import LastDiff
+from reactor.records.schedules import LastDiff
 from tests.unit.capture.fakes import MemoryAccess, MemoryCluster
 
 SPEC = ChangefeedSpec(changefeed_id="feed", source_uri="postgresql://u:geheim@h/d", sink_uri="delta+file:///lake")

@@ -6,10 +6,11 @@ from types import FrameType
 
 import pytest
 
-from owner.feed.held import HeldTables, Verdict
+from owner.feed.held import HeldTables
 from owner.jobs import Pause, Resume
 from owner.progress.facts import Facts
 from owner.tables.refusal import Refusal
+from owner.tables.verdict import Verdict
 from reactor import keys
 from reactor.effects import Commit
 from reactor.errors import Scope

@@ -21,7 +21,7 @@ from reactor.records.changefeed import (
     UnitRecord,
     UnitStage,
 )
-from reactor.records.last_diff import LastDiff
+from reactor.records.schedules import LastDiff
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Delete, Put

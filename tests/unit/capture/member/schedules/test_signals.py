@@ -25,7 +25,7 @@ from reactor.records.changefeed import (
     UnitRecord,
     UnitStage,
 )
-from reactor.records.signals import HandledSignals
+from reactor.records.schedules import HandledSignals
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Delete, Put

@@ -1,4 +1,4 @@
-"""Last diff: the record of a changefeed's newest comparison by schedule, one key per changefeed."""
+"""Schedules: records of what an owner does from time to time, one key per changefeed each."""
 
 from typing import Annotated
 
@@ -30,3 +30,10 @@ class LastDiff(Record):
     def is_equal(self) -> bool:
         """Whether there was a comparison, and all that was compared is equal."""
         return not (self.error or self.differ)
+
+
+class HandledSignals(Record):
+    """Rows of the signal table that have been handled. Written by the capture that was owner. ``ids``: of the rows that
+    were there when it last looked, as texts."""
+
+    ids: tuple[str, ...] = ()
