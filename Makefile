@@ -66,7 +66,7 @@ soak: java mariadb $(if $(findstring mysql,$(ARGS)),mysql) ## random schema chan
 # Promised times are checked here, which more processes would take from each other.
 matrix: WORKERS = $(if $(ARGS),0,2)
 matrix: java mariadb mysql iproute ## what make test leaves out: every fail-point, longer stories of faults, all generated cases
-	@WEIR_PATIENCE=1 $(PYTHON) -m pytest $(PARALLEL) -m matrix $(ARGS)
+	@TEST_PATIENCE=1 $(PYTHON) -m pytest $(PARALLEL) -m matrix $(ARGS)
 	@$(if $(ARGS),,$(PYTHON) -m pytest $(PARALLEL) --hypothesis-profile matrix tests/unit)
 
 fuzz: $(INSTALLED) ## bytes that nobody would send, for everything that reads bytes: SECONDS=60 for each target, ARGS="--only frames,toml"

@@ -5,7 +5,7 @@
 No release of Debian that is in use has MySQL; the unstable one has the newest. Packages are taken through apt with
 lists and a status of their own, so signatures are checked and the machine's packages stay as they are; root is not
 needed. Older servers are used where somebody has unpacked one below the cache (``root-8.0``, say);
-``WEIR_MYSQL`` names the one that ordinary tests run on. Where a server cannot be had, the tests that need it are
+``TEST_MYSQL`` names the one that ordinary tests run on. Where a server cannot be had, the tests that need it are
 skipped with the reason.
 """
 
@@ -20,7 +20,7 @@ from typing import Final
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "weir" / "mysql"
 NEWEST: Final = "9.7"
-VERSION: Final = os.environ.get("WEIR_MYSQL", NEWEST)
+VERSION: Final = os.environ.get("TEST_MYSQL", NEWEST)
 
 _DEBIAN: Final = "http://deb.debian.org/debian"
 _KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")

@@ -6,7 +6,7 @@ about Weir. It therefore waits longer for the same outcome; ``make matrix`` and 
 
 import os
 
-PATIENCE = float(os.environ.get("WEIR_PATIENCE", "4"))
+PATIENCE = float(os.environ.get("TEST_PATIENCE", "4"))
 
 
 def patient(seconds: float) -> float:

@@ -35,6 +35,7 @@ MAY_SLEEP = {
     "agent/sources/postgres/stream/stream.py",
     "capture/python/changes.py",
     "capture/python/local.py",
+    "capture/python/snapshot_start.py",
 }
 #: a capture's task outlives the call that starts it
 MAY_CREATE_TASKS = {"capture/python/hosting.py"}
@@ -163,3 +164,10 @@ def test_nothing_is_left_undone() -> None:
     for path in FILES:
         for number, line in enumerate(path.read_text().splitlines(), start=1):
             assert not undone.search(line), f"{name_of(path)}:{number}: {line.strip()}"
+
+
+def test_variables_of_the_tests_are_not_named_like_settings() -> None:
+    """A capture refuses unknown variables that begin with WEIR_, also those of the pytest process that starts it."""
+    texts = {path: path.read_text() for path in (ROOT / "Makefile", *(ROOT / "tests").glob("*.py"))}
+    asked = re.compile(r'\bWEIR_\w+=|environ\.get\("WEIR_|environ\["WEIR_')
+    assert [str(path) for path, text in texts.items() if asked.search(text)] == []

@@ -269,7 +269,7 @@ def forget_what_holds_a_table(stack: ExitStack) -> None:
 
 def alter_before_the_spans_are_there(stack: ExitStack) -> None:
     """The sink applies a schema change as soon as it is found."""
-    _replace(stack, ddl, "_are_there", lambda *_: True)
+    _replace(stack, ddl, "arrived", lambda ids, *_: set(ids))
 
 
 def let_a_checkpoint_pass_a_schema_change(stack: ExitStack) -> None:

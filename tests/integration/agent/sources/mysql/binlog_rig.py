@@ -27,10 +27,17 @@ def where(server: EmbeddedMariaDB) -> SourcePosition:
 
 
 def run(server: EmbeddedMariaDB, database: str, *statements: str) -> None:
-    """In one session, one after the other."""
+    """In one session, one after the other.
+
+    A prepared transaction is its session's until the server has ended that; this returns when others can end it.
+    """
     with contextlib.closing(server.connect(database)) as session, session.cursor() as cursor:
+        number = session.thread_id()
         for statement in statements:
             cursor.execute(statement)
+    if statements and statements[-1].startswith("XA PREPARE"):
+        while server.execute(f"SELECT 1 FROM information_schema.processlist WHERE id = {number}"):
+            pass
 
 
 def follow(replica: EmbeddedMariaDB, source: EmbeddedMariaDB, gtid: str) -> None:
