@@ -175,14 +175,16 @@ def _decimals(length_of: LengthOf) -> Function:
 
 def _offsets(length_of: LengthOf) -> Function:
     def sum_lengths(data: Any, starts: Any, lengths: Any, skip: int, offsets: Any) -> int:
-        """Fill ``offsets`` for values without their first ``skip`` bytes. Return the first row that is shorter, or
-        ``TOO_LARGE``."""
+        """Fill ``offsets`` for values without their first ``skip`` bytes; an empty one stays empty. Return the first
+        row that is shorter, or ``TOO_LARGE``."""
         total = 0
         offsets[0] = 0
         for row in range(starts.size):
             at = starts[row]
             if at >= 0:
-                length = length_of(data, lengths, row, at) - skip
+                length = length_of(data, lengths, row, at)
+                if length > 0:
+                    length -= skip
                 if length < 0:
                     return row
                 total += length

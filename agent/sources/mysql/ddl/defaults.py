@@ -58,7 +58,7 @@ def of_new_column(
             is_generated = True
     if is_generated:
         return UNKNOWN_FILL
-    if default is None or isinstance(default, exp.Null):
+    if default is None or isinstance(default, exp.Null) or (not is_mariadb and _is_ignored(default, column)):
         return _implicit(column) if is_required(definition) else None
     while isinstance(default, exp.Paren):
         default = default.this
@@ -75,6 +75,14 @@ def of_new_column(
         return _stored(value, column, RetypeTerms(is_mariadb, session.sql_mode, session.time_zone))
     except (constants.NotConstantError, UnfitError, DecodeError, ArithmeticError):
         return UNKNOWN_FILL
+
+
+def _is_ignored(default: exp.Expression, column: Column) -> bool:
+    """Return whether MySQL drops the default with a warning: the empty literal of a TEXT or BLOB, without strict mode.
+
+    In strict mode, and for other literals, the statement fails; expressions in parentheses are kept.
+    """
+    return column.type_id == FieldType.BLOB and isinstance(default, exp.Literal) and default.name == ""
 
 
 def _is_sure(text: str, column: Column, session: Session) -> bool:

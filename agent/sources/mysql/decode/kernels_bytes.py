@@ -30,13 +30,15 @@ def value_length(data: Any, at: int, prefix: int, fixed: int) -> int:
 def copy_values(data: Any, positions: Any, prefix: int, skip: int, offsets: Any, first: int, out: Any) -> int:
     """Copy values without their first ``skip`` bytes. ``offsets[first]`` is where ``out`` continues.
 
-    A value shorter than ``skip`` is bad.
+    An empty value stays empty; any other one that is shorter than ``skip`` is bad.
     """
     total = np.int64(offsets[first])
     for row in range(positions.size):
         at = positions[row]
         if at >= 0:
-            length = value_length(data, at, prefix, 0) - skip
+            length = value_length(data, at, prefix, 0)
+            if length > 0:
+                length -= skip
             if length < 0:
                 return row
             source, target = np.uint64(at + skip), np.uint64(total)

@@ -22,7 +22,7 @@ _KANA: Final = ((0xA1, 0xDF),)
 _TRAILS: Final = ((0x40, 0x7E), (0x80, 0xFC))
 _HIGH: Final = ((0xA1, 0xFE),)
 _SHIFTED: Final = (_ASCII,), (_KANA,), (((0x81, 0x9F), (0xE0, 0xFC)), _TRAILS)
-_EXTENDED_UNIX: Final = (_ASCII,), (((0x8E, 0x8E),), _KANA), (((0x8F, 0x8F),), _HIGH, _HIGH), (_HIGH, _HIGH)
+_EXTENDED_UNIX: Final = (_ASCII,), (((0x8E, 0x8E),), ((0xA0, 0xDF),)), (((0x8F, 0x8F),), _HIGH, _HIGH), (_HIGH, _HIGH)
 
 #: where eucjpms has the characters that IBM added to cp932
 _SELECTED_AT: Final = (0xF3, 0xF3)
@@ -59,7 +59,10 @@ _BIG5: Final = {
     **_at("f9d6 碁 f9d7 銹 f9d8 裏 f9d9 墻 f9da 恒 f9db 粧 f9dc 嫺"),
     **dict.fromkeys(map(bytes.fromhex, ("a15a", "a1c3", "a1c5", "a1fe", "a240", "a2cc", "a2ce")), _LOST),
 }
+#: MySQL takes it for a code, and shows it as two question marks
+_NO_KANA: Final = {b"\x8e\xa0": "??"}
 _EUCJPMS: Final = {
+    **_NO_KANA,
     **_at("8fa2b7 ～ 8fa2c3 ￤ a1c1 ～ a1c2 ∥ a1dd － a1f1 ￠ a1f2 ￡ a2cc ￢"),
     **_selected(),
 }
@@ -87,7 +90,7 @@ _SETS: Final[Mapping[str, _Set]] = {
     "gb2312": _Set("gb2312", ((_ASCII,), (((0xA1, 0xF7),), _HIGH)), {}),
     "gbk": _Set("gbk", ((_ASCII,), (((0x81, 0xFE),), ((0x40, 0x7E), (0x80, 0xFE)))), {}),
     "sjis": _Set("shift_jis", _SHIFTED, _at("815f \\"), frozenset("＼")),
-    "ujis": _Set("euc_jp", _EXTENDED_UNIX, _at("a1c0 \\"), frozenset("＼"), has_own=True),
+    "ujis": _Set("euc_jp", _EXTENDED_UNIX, {**_NO_KANA, **_at("a1c0 \\")}, frozenset("＼"), has_own=True),
 }
 
 
@@ -111,7 +114,8 @@ def to_text(charset: str, data: bytes) -> str:
 @lru_cache(maxsize=16)
 def characters(charset: str) -> frozenset[str]:
     """Return all characters of the set."""
-    return frozenset(_character(charset, code) for form in _SETS[charset].forms for code in _codes(form)) - {_LOST}
+    found = frozenset(_character(charset, code) for form in _SETS[charset].forms for code in _codes(form))
+    return found - {_LOST, *_NO_KANA.values()}
 
 
 def _codes(form: _Form) -> Iterator[bytes]:

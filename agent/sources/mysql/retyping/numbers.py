@@ -200,7 +200,7 @@ def real(column: Column) -> Store:
 
 def real_text(value: float, column: Column) -> str:
     """Format like the server: a FLOAT with six digits, a DOUBLE with the shortest digits that identify it."""
-    if places := printed_places(column):
+    if (places := printed_places(column)) is not None:
         return f"{value:.{places}f}"
     if column.type_id == FieldType.FLOAT:
         if value and not _FLOAT_FROM <= abs(value) < _FLOAT_TO:
@@ -213,10 +213,10 @@ def real_text(value: float, column: Column) -> str:
     return f"-{text}" if negative else text
 
 
-def printed_places(column: Column) -> int:
-    """Return the number of decimals that a FLOAT(m,d) is always printed with; 0 if it has none."""
+def printed_places(column: Column) -> int | None:
+    """Return the number of decimals, d, that a FLOAT(m,d) is rounded to and printed with; None if it has no (m,d)."""
     found = re.search(r"\(\d+,(\d+)\)", column.type_name) if column.type_id != FieldType.DECIMAL else None
-    return int(found[1]) if found else 0
+    return int(found[1]) if found else None
 
 
 def _scientific(value: float) -> tuple[str, str, str]:

@@ -204,7 +204,7 @@ def _by_array(before: Column, after: Column, families: tuple[Family, Family], te
         (low, high), (new_low, new_high) = retyping_numbers.bounds(before), retyping_numbers.bounds(after)
         return (lambda values: values.cast(arrow)) if new_low <= low and high <= new_high else None
     is_double = after.type_id == FieldType.DOUBLE and not after.is_unsigned
-    if old is Family.REAL and is_double and not retyping_numbers.printed_places(after):
+    if old is Family.REAL and is_double and retyping_numbers.printed_places(after) is None:
         return lambda values: values.cast(arrow)
     if old is Family.TEXT and new is Family.TEXT:
         return _texts(before, after)

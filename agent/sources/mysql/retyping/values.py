@@ -76,7 +76,7 @@ def number_store(before: Column, after: Column, new: Family) -> Scalar | None:
         case Family.DECIMAL:
             return numbers.decimal(after)
         case Family.REAL:
-            return None if numbers.printed_places(after) else numbers.real(after)
+            return numbers.real(after) if numbers.printed_places(after) is None else None
     return None
 
 

@@ -18,6 +18,7 @@ from agent.sources.mysql.server.connection import connect
 from capture.embedded.mariadb import EmbeddedMariaDB
 from tests import binlog_rows
 from tests.integration.agent.sources.mysql.decode.test_oracle import TYPES
+from tests.integration.agent.sources.mysql.retyping.rig import read
 from tests.mysql_server import is_mariadb
 
 _DATABASE = "decode_values"
@@ -75,7 +76,7 @@ def test_every_code_of_several_bytes_is_read_as_the_server_does(
 ) -> None:
     """What a server takes for a code, and which character it shows for it."""
     codes = _DOUBLE + (_TRIPLE if charset in ("eucjpms", "ujis") else [])
-    chosen = codes[len(charset) % share :: share]
+    chosen = [*codes[len(charset) % share :: share], b"\x8e\xa0"]  # one that MySQL alone takes for a code
     done = 0
     for block in batched(chosen, 2000):
         texts = [f"CONVERT(X'{code.hex()}', CHAR CHARACTER SET {charset})" for code in block]
@@ -139,6 +140,20 @@ def test_zero_dates_of_a_lenient_server(server: EmbeddedMariaDB) -> None:
         DecodeError, match=r"decode_values\.zeros: column d cannot be read: a date that no calendar has"
     ):
         decode(replace(found.schema, zero_dates=ZeroDates.STRICT), found.batch())
+
+
+def test_geometries_that_a_server_filled_in_are_empty(mariadb: EmbeddedMariaDB) -> None:
+    """An added column that is NOT NULL has no geometry in older rows, not even a reference system."""
+    statements = [
+        "CREATE TABLE places (id int PRIMARY KEY)",
+        "INSERT INTO places VALUES (1)",
+        "ALTER TABLE places ADD p point NOT NULL",
+    ]
+    _events(mariadb, "places", statements, "SELECT 1")
+    schema, values = read(mariadb, _DATABASE, "places", ZeroDates.NULL)
+    assert values.to_pylist() == [{"id": 1, "p": b""}]
+    found, rows = _events(mariadb, "places", ["UPDATE places SET id = 2"], "SELECT id, p FROM places")
+    assert _columns(decode(schema, found.batch())) == [list(row) for row in rows] == [[2, b""]]
 
 
 _SMALL = "CREATE TABLE {} (id int PRIMARY KEY, a int DEFAULT 7, b text, c varchar(10))"

@@ -186,6 +186,8 @@ TYPES: tuple[Sample, ...] = (
     Sample("float(7,2)", _FLOATS),
     Sample("double", _FLOATS),
     Sample("double(10,3)", _FLOATS),
+    Sample("double(20,0)", _FLOATS),
+    Sample("float(8,0)", _FLOATS),
     Sample("decimal(5,2)", _DECIMALS),
     Sample("decimal(10,0)", _DECIMALS),
     Sample("decimal(20,6) unsigned", _DECIMALS),
