@@ -12,7 +12,7 @@ from agent.flush.task import read_changes
 from agent.ports.sink import FeedContext, FlushTask
 from agent.rows.batches import SegmentRef
 from agent.rows.schema import TableSchema
-from agent.sinks.common.changelog import changelog_rows, changelog_schema
+from agent.sinks.common.changelog import CHANGELOG_FIELDS, changelog_rows, changelog_schema, snapshot_rows
 from agent.sinks.common.forms import Forms, plain_type
 from agent.sources.registry import arrow_schema
 from reactor.ids import TableSpan, Ts
@@ -42,6 +42,16 @@ def read(part: LogSlice) -> Iterator[pa.Table]:
     for changes in read_changes(task):
         if len(changes):
             yield changelog_rows(changes, span, key=part.table.key, forms=_PLAIN)
+
+
+def inserted(rows: pa.Table, ts: Ts) -> pa.Table:
+    """Return rows of a sink's table as the inserts of a snapshot at ``ts``."""
+    return snapshot_rows(rows, ts, forms=_PLAIN)
+
+
+def source_names(schema: pa.Schema) -> set[str]:
+    """Return the names of the columns of ``schema`` that a change has from its source."""
+    return {*schema.names} - {item.name for item in CHANGELOG_FIELDS}
 
 
 def schema_of(schema: TableSchema) -> pa.Schema:

@@ -87,7 +87,7 @@ def changelog_rows(changes: Changes, span: TableSpan, *, key: Sequence[str], for
     return pa.table(columns, schema=changelog_schema(forms.schema(changes.after.schema)))
 
 
-def snapshot_rows(batch: pa.RecordBatch, ts: Ts, *, forms: Forms) -> pa.Table:
+def snapshot_rows(batch: pa.RecordBatch | pa.Table, ts: Ts, *, forms: Forms) -> pa.Table:
     """Return the rows of a snapshot as inserts at its Ts; their insertion times are not known."""
     data = forms.table(batch)
     count = batch.num_rows

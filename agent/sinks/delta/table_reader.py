@@ -2,15 +2,23 @@
 
 from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from agent.errors import SinkConfigError
+from agent.errors import SinkConfigError, TableForeignError
 from agent.ports.sink import SinkUri
+from agent.ports.table_reader import TableState
+from agent.sinks.common.parts import parted
+from agent.sinks.common.span_records import RETIRED
 from agent.sinks.delta.options import DeltaOptions
+from agent.sinks.delta.table import history, place
 from agent.sinks.delta.table.errors import storage_errors
-from agent.sinks.delta.table.place import TablePlace, arrow_schema
+from agent.sinks.delta.table.files import read_file
+from agent.sinks.delta.table.place import TableOwner, TablePlace, arrow_schema, plain_schema
+from reactor.ids import TableSpan, Ts
 
 
 class DeltaTableReader:
@@ -42,6 +50,33 @@ class DeltaTableReader:
             for batch in pa.RecordBatchReader.from_stream(table.scan(columns=schema.names)):
                 yield batch.cast(schema)
 
+    def state(self, spans: Sequence[TableSpan], *, version: int | None = None) -> TableState:
+        table = self._opened(version)
+        owner = TableOwner.of(table)
+        if owner is None:
+            raise TableForeignError(f"the Delta table at {self._place} is not Weir's; choose another table")
+        if version is None:
+            history.check(self._place, table)
+        found = {span: place.committed_ts(table, owner.changefeed, span) for span in spans}
+        records = {span: Ts(ts) for span, ts in found.items() if ts is not None and ts != RETIRED}
+        return TableState(int(table.version()), owner.mode, records, tuple(arrow_schema(table).names))
+
+    def parts(self, version: int, *, bytes_max: int) -> list[tuple[str, ...]]:
+        actions = pa.table(self._opened(version).get_add_actions())
+        sizes = zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True)
+        return parted(sorted(sizes), bytes_max)
+
+    def scan_part(self, version: int, files: Sequence[str]) -> Iterator[pa.Table]:
+        table = self._opened(version)
+        schema = plain_schema(table.schema())
+        with storage_errors(self._place, f"read version {version} of"):
+            vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
+            kept = dict(zip(map(_name, vectors.column(0).to_pylist()), vectors.column(1), strict=True))
+            for path in files:
+                mask = kept.get(_name(path))
+                gone = None if mask is None else np.flatnonzero(~np.asarray(mask.values, dtype=np.bool_))
+                yield from read_file(self._place, path, schema, without=gone)
+
     def history(self, limit: int) -> list[dict[str, Any]]:
         table = self._place.opened()
         with storage_errors(self._place, "read the history of"):
@@ -56,3 +91,8 @@ class DeltaTableReader:
         with storage_errors(self._place, f"read version {version} of"):
             table.load_as_version(version)
         return table
+
+
+def _name(path: str) -> str:
+    """Return the name of a data file, which a table's log and delta-rs write with and without its directory."""
+    return unquote(path).rpartition("/")[2]

@@ -3,19 +3,25 @@
 A version is a snapshot's id.
 """
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
-from agent.errors import SinkConfigError
+from agent.errors import SinkConfigError, TableForeignError
 from agent.ports.sink import SinkUri
+from agent.ports.table_reader import TableState
+from agent.sinks.common.parts import parted
+from agent.sinks.common.span_records import RETIRED
 from agent.sinks.iceberg.table import manifests, positions, rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.lake import Lake
 from agent.sinks.iceberg.table.positions import NONE
+from agent.sinks.iceberg.table.state import SUMMARY_RECORDS, State, TableOwner, check_history
+from reactor.ids import TableSpan, Ts
 
 
 class IcebergTableReader:
@@ -43,7 +49,7 @@ class IcebergTableReader:
         )
 
     def _schema(self, table: Table, version: int | None) -> Schema:
-        if version is None or version == table.metadata.current_snapshot_id:
+        if version is None or version == (table.metadata.current_snapshot_id or 0):
             return table.schema()
         snapshot = table.metadata.snapshot_by_id(version)
         if snapshot is None:
@@ -60,6 +66,35 @@ class IcebergTableReader:
             for piece in rows.live_rows(table.io, item.path, schema, gone.get(item.path, NONE)):
                 yield from piece.to_batches()
 
+    def state(self, spans: Sequence[TableSpan], *, version: int | None = None) -> TableState:
+        table = self._place.opened()
+        owner = TableOwner.of(table)
+        if owner is None:
+            raise TableForeignError(f"{self._place} is not a table of Weir's; choose another one")
+        newest = table.metadata.current_snapshot_id or 0
+        if version is None:
+            check_history(table, self._place)
+        found = State.of(table).records if version in (None, newest) else _records_at(table, version or 0)
+        records = {span: Ts(found[str(span)]) for span in spans if found.get(str(span), RETIRED) != RETIRED}
+        names = tuple(item.name for item in self._schema(table, version).fields)
+        return TableState(newest if version is None else version, owner.mode, records, names)
+
+    def parts(self, version: int, *, bytes_max: int) -> list[tuple[str, ...]]:
+        if version == 0:  # of a table that never had a row
+            return []
+        table = self._place.opened()
+        self._schema(table, version)
+        return parted(
+            sorted((item.path, item.file.file_size_in_bytes) for item in manifests.live(table, version).data), bytes_max
+        )
+
+    def scan_part(self, version: int, files: Sequence[str]) -> Iterator[pa.Table]:
+        table = self._place.opened()
+        schema = self._schema(table, version)
+        gone = positions.deleted(table, manifests.live(table, version).deletes)
+        for path in files:
+            yield from rows.live_rows(table.io, path, schema, gone.get(path, NONE))
+
     def history(self, limit: int) -> list[dict[str, Any]]:
         found = []
         for item in reversed(self._place.opened().metadata.snapshots[-limit:] if limit > 0 else []):
@@ -69,3 +104,15 @@ class IcebergTableReader:
                 {"version": item.snapshot_id, "timestamp": item.timestamp_ms, "operation": operation, **summary}
             )
         return found
+
+
+def _records_at(table: Table, version: int) -> Mapping[str, int]:
+    """Return the records of an earlier snapshot: each snapshot's summary has those that it moved."""
+    found: dict[str, int] = {}
+    snapshot = table.metadata.snapshot_by_id(version)
+    while snapshot is not None:
+        summary = {} if snapshot.summary is None else snapshot.summary.additional_properties
+        found = json.loads(summary.get(SUMMARY_RECORDS, "{}")) | found
+        parent = snapshot.parent_snapshot_id
+        snapshot = None if parent is None else table.metadata.snapshot_by_id(parent)
+    return found
