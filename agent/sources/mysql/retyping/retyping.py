@@ -31,7 +31,7 @@ from agent.sources.mysql.retyping.values import Scalar
 from agent.sources.mysql.values import fills
 from agent.sources.mysql.values.implicit import implicit_text
 
-_NOT_KNOWN: Final = "Weir does not know what the server makes of {} as {}"
+_NOT_KNOWN: Final = "Weir does not know what the server makes of {} as {} ({})"
 
 
 def conversions(
@@ -65,18 +65,15 @@ def _conversion(before: Column, after: Column, terms: RetypeTerms) -> Conversion
     old, new = family_of(before), family_of(after)
     if is_same(before, after):
         return None
-    refused = Refused(_NOT_KNOWN.format(before.type_name, after.type_name))
-    if terms.pads_chars and old is Family.TEXT and FieldType.STRING == before.type_id != after.type_id:
-        return Refused(f"{refused.reason} under PAD_CHAR_TO_FULL_LENGTH")
     try:
+        if terms.pads_chars and old is Family.TEXT and FieldType.STRING == before.type_id != after.type_id:
+            raise UnfitError("the SQL mode has PAD_CHAR_TO_FULL_LENGTH")
         array = _by_array(before, after, (old, new), terms)
         if array is not None:
             return Exact(_named(array, before, after))
         scalar = retyping_values.by_value(before, after, (old, new), terms)
     except UnfitError as error:
-        return Refused(f"{refused.reason} ({error})")
-    if scalar is None:
-        return refused
+        return Refused(_NOT_KNOWN.format(before.type_name, after.type_name, error))
     return Exact(_named(lambda values: _mapped(values, scalar, _arrow(after, terms)), before, after))
 
 
@@ -174,19 +171,17 @@ def _by_array(before: Column, after: Column, families: tuple[Family, Family], te
     """
     old, new = families
     arrow = _arrow(after, terms)
+    if Family.OPAQUE in families:
+        return None
     if old in TEMPORAL and new in TEMPORAL:
         return dates.between(before, after, terms)
     if old in TEMPORAL:
-        rest = (
-            retyping_values.from_text(before, after, new)
-            if new in (Family.TEXT, Family.BYTES, Family.MEMBERS)
-            else None
-        )
-        if rest is not None:
+        if new in (Family.TEXT, Family.BYTES, Family.MEMBERS):
+            rest = retyping_values.from_text(before, after, new)
             return dates.printed(before, lambda texts: _mapped(texts, rest, arrow), terms)
+        if new is Family.YEAR and terms.is_mariadb:
+            raise UnfitError("dates and times are converted to years for MySQL only")
         store = retyping_values.number_store(before, after, new)
-        if store is None or (new is Family.YEAR and terms.is_mariadb):
-            raise UnfitError("there is no way from the one to the other")
         return dates.numbered(
             before,
             lambda numbers: _mapped(numbers, store, arrow),

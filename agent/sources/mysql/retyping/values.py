@@ -11,40 +11,53 @@ from agent.sources.mysql.decode import types
 from agent.sources.mysql.decode.types import FieldType, Kind
 from agent.sources.mysql.retyping import identifiers, numbers, texts
 from agent.sources.mysql.retyping.families import NUMBERS, Family
+from agent.sources.mysql.retyping.numbers import UnfitError
 from agent.sources.mysql.retyping.terms import RetypeTerms
 
 Scalar = Callable[[Any], Any]
 
 
-def by_value(before: Column, after: Column, families: tuple[Family, Family], terms: RetypeTerms) -> Scalar | None:
+def by_value(before: Column, after: Column, families: tuple[Family, Family], terms: RetypeTerms) -> Scalar:
+    """Return the conversion.
+
+    :raises UnfitError: there is none; its text names the cause.
+    """
     old, new = families
     if Family.OPAQUE in families:
         return _identifier(before, after, families)
     if new in (Family.TEXT, Family.BYTES, Family.MEMBERS):
         return _into_text(before, after, families, terms)
     if new in NUMBERS:
-        number = _number_of(before, old, new, terms)
-        store = number_store(before, after, new)
         if types.kind_of(before) is Kind.COMPRESSED:
-            return None
+            raise UnfitError("a compressed column is converted to texts and bytes only")
         if old in (Family.TEXT, Family.BYTES) and new is Family.YEAR:
             text = _text_of(before, old)
-            return None if text is None else (lambda value: numbers.year_of_text(text(value)))
-        return None if number is None or store is None else (lambda value: store(number(value)))
-    return None
+            return lambda value: numbers.year_of_text(text(value))
+        number, store = _number_of(before, old, new, terms), number_store(before, after, new)
+        return lambda value: store(number(value))
+    raise no_way(new)
 
 
-def _identifier(before: Column, after: Column, families: tuple[Family, Family]) -> Scalar | None:
+def no_way(new: Family) -> UnfitError:
+    """Return the error for a family of types to which few or no others are converted."""
+    if new is Family.JSON:
+        return UnfitError("no other type is converted to JSON")
+    return UnfitError("only texts, dates, times and, except for time, integers are converted to it")
+
+
+def _identifier(before: Column, after: Column, families: tuple[Family, Family]) -> Scalar:
     """Return the conversion of a uuid, inet4 or inet6 to a text, and back."""
     one, other = types.kind_of(before), types.kind_of(after)
     if one in identifiers.KINDS and families[1] is Family.TEXT:
         return texts.text(after)
     if other in identifiers.KINDS and families[0] is Family.TEXT:
         return identifiers.of_text(other)
-    return None
+    if identifiers.KINDS & {one, other}:
+        raise UnfitError("uuid, inet4 and inet6 are converted to and from texts only")
+    raise UnfitError("geometries, vectors and times of servers before 5.6 are not converted")
 
 
-def _number_of(before: Column, old: Family, new: Family, terms: RetypeTerms) -> Scalar | None:
+def _number_of(before: Column, old: Family, new: Family, terms: RetypeTerms) -> Scalar:
     """Return the conversion via a number."""
     match old:
         case Family.BIT if new is Family.REAL:
@@ -61,11 +74,15 @@ def _number_of(before: Column, old: Family, new: Family, terms: RetypeTerms) -> 
             text = _text_of(before, old)
             is_whole = new is Family.BIT or (terms.is_mariadb and new is Family.WHOLE)
             parsed = numbers.whole_prefix if is_whole else numbers.parsed
-            return None if text is None else (lambda value: parsed(text(value)))
-    return None
+            return lambda value: parsed(text(value))
+    raise UnfitError("JSON is converted to texts and bytes only")
 
 
-def number_store(before: Column, after: Column, new: Family) -> Scalar | None:
+def number_store(before: Column, after: Column, new: Family) -> Scalar:
+    """Return the conversion of a number.
+
+    :raises UnfitError: the column has no numbers, or the server rounds them.
+    """
     match new:
         case Family.WHOLE:
             return numbers.whole(after, before)
@@ -75,15 +92,17 @@ def number_store(before: Column, after: Column, new: Family) -> Scalar | None:
             return numbers.year(before)
         case Family.DECIMAL:
             return numbers.decimal(after)
+        case Family.REAL if numbers.printed_places(after) is not None:
+            raise UnfitError("the server rounds the numbers to the digits of the type")
         case Family.REAL:
-            return numbers.real(after) if numbers.printed_places(after) is None else None
-    return None
+            return numbers.real(after)
+    raise no_way(new)
 
 
-def _text_of(before: Column, old: Family) -> Scalar | None:
+def _text_of(before: Column, old: Family) -> Scalar:
     """Return the conversion to the text that the server prints."""
     if old in (Family.DECIMAL, Family.REAL) and "zerofill" in before.type_name:
-        return None
+        raise UnfitError("the server pads the numbers with zeros")
     match old:
         case Family.WHOLE:
             return numbers.whole_text(before)
@@ -99,10 +118,10 @@ def _text_of(before: Column, old: Family) -> Scalar | None:
             return lambda value: value
         case Family.BYTES:
             return lambda value: value.decode("latin-1")
-    return None
+    raise AssertionError(f"{old} is converted elsewhere")
 
 
-def _into_text(before: Column, after: Column, families: tuple[Family, Family], terms: RetypeTerms) -> Scalar | None:
+def _into_text(before: Column, after: Column, families: tuple[Family, Family], terms: RetypeTerms) -> Scalar:
     old, new = families
     if old is Family.BYTES and new is Family.TEXT:
         cut = texts.text(after)
@@ -110,7 +129,7 @@ def _into_text(before: Column, after: Column, families: tuple[Family, Family], t
     if old is Family.BYTES and new is Family.BYTES:
         return texts.binary(after)
     if FieldType.STRING == before.type_id == after.type_id and before.modifier == after.modifier:
-        return None  # some servers copy the stored bytes
+        raise UnfitError("some servers copy the stored bytes, others convert them")
     if new is Family.MEMBERS and old is Family.BYTES:
         found = texts.member(after, before)
         return lambda value: found(texts.plain(value))
@@ -125,7 +144,7 @@ def _into_text(before: Column, after: Column, families: tuple[Family, Family], t
     if old is Family.BIT and not texts.is_short(after):
         return _bits_of(before, after, new)
     text, rest = _text_of(before, old), from_text(before, after, new)
-    return None if text is None or rest is None else (lambda value: rest(text(value)))
+    return lambda value: rest(text(value))
 
 
 def _numbered_member(before: Column, after: Column, old: Family) -> Scalar:
@@ -143,7 +162,7 @@ def _bits_of(before: Column, after: Column, new: Family) -> Scalar:
     return lambda value: cut(texts.decoded(int(value).to_bytes(size), after))
 
 
-def from_text(before: Column, after: Column, new: Family) -> Scalar | None:
+def from_text(before: Column, after: Column, new: Family) -> Scalar:
     """Return the conversion from a text."""
     if new is Family.TEXT:
         return texts.text(after)

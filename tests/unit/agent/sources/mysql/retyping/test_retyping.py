@@ -1,14 +1,18 @@
 """Conversions that depend on more than the two types."""
 
+import itertools
+import re
+
 import pyarrow as pa
 import pytest
 
 from agent.errors import DecodeError
 from agent.rows.schema import Column, ZeroDates
-from agent.rows.schema_change import Exact
+from agent.rows.schema_change import Exact, Refused
 from agent.sources.mysql.decode.types import FieldType, arrow_type
 from agent.sources.mysql.retyping.retyping import conversion
 from agent.sources.mysql.retyping.terms import RetypeTerms
+from tests.architecture.render_conversions import COLUMNS
 
 
 def test_a_timestamp_that_becomes_not_null_gets_the_time_of_the_statement_in_strict_mode_too() -> None:
@@ -42,3 +46,34 @@ def test_a_column_that_gets_auto_increment_has_new_numbers_for_null_and_zero(
         return
     with pytest.raises(DecodeError, match="AUTO_INCREMENT"):
         found.convert(given)
+
+
+@pytest.mark.parametrize("is_mariadb", [True, False])
+def test_every_refusal_names_both_types_and_its_cause(is_mariadb: bool) -> None:
+    pads_chars = 1 << 31
+    for sql_mode, (before, after) in itertools.product((0, pads_chars), itertools.product(COLUMNS, COLUMNS)):
+        found = conversion(before, after, RetypeTerms(is_mariadb, sql_mode, "+00:00"))
+        if isinstance(found, Refused):
+            begin = f"Weir does not know what the server makes of {before.type_name} as {after.type_name} ("
+            assert found.reason.startswith(begin)
+            assert len(found.reason) > len(begin) + len("()")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "cause"),
+    [
+        ("int", "json", "JSON"),
+        ("json", "int", "JSON"),
+        ("int", "geometry", "geometries"),
+        ("date", "geometry", "geometries"),
+        ("uuid", "blob", "uuid"),
+        ("blob", "date", "dates and times|dates, times"),
+        ("float", "double(10,3)", "rounds"),
+        ("time(3)", "date", "the date of the day"),
+    ],
+)
+def test_the_cause_is_that_of_the_types(before: str, after: str, cause: str) -> None:
+    named = {column.type_name: column for column in COLUMNS}
+    found = conversion(named[before], named[after], RetypeTerms(is_mariadb=True, sql_mode=0, time_zone="+00:00"))
+    assert isinstance(found, Refused)
+    assert re.search(cause, found.reason.split(" (", 1)[1])
