@@ -25,7 +25,6 @@ _PLAIN: Final[Mapping[int, str]] = {
     FieldType.TIMESTAMP: "timestamp",
     FieldType.JSON: "json",
     FieldType.GEOMETRY: "geometry",
-    FieldType.VECTOR: "vector",
 }
 _FRACTIONAL: Final[Mapping[int, str]] = {
     FieldType.TIME2: "time",
@@ -46,8 +45,10 @@ _BLOBS, _TEXTS = ("tinyblob", "blob", "mediumblob", "longblob"), ("tinytext", "t
 
 
 def name_of(column: Column, display: str = "", *, is_zerofill: bool = False) -> str:
-    """Return the name; ``column.type_name`` is ignored. ``display``: display width or digits of a number, in
-    parentheses, which the log lacks."""
+    """Return the name; ``column.type_name`` is ignored. ``display``: display width or digits of a number, or
+    length of a vector, in parentheses, which the log lacks."""
+    if column.type_id == FieldType.VECTOR:
+        return f"vector{display}"
     if name := _PLAIN.get(column.type_id):
         return _number(name, column, display, is_zerofill=is_zerofill)
     if name := _FRACTIONAL.get(column.type_id):

@@ -1,5 +1,6 @@
 """Type families: groups column types that convert alike, and finds type changes that keep all values. Pure."""
 
+import re
 from enum import Enum, auto
 from typing import Final
 
@@ -97,11 +98,20 @@ def is_same(before: Column, after: Column) -> bool:
         case Family.MEMBERS:
             is_prefix = after.members[: len(before.members)] == before.members
             return before.type_id == after.type_id and is_prefix
+        case Family.OPAQUE if before.type_id == FieldType.VECTOR == after.type_id:
+            lengths = vector_length(before), vector_length(after)
+            return before.type_name == after.type_name or (None not in lengths and lengths[0] <= lengths[1])
         case Family.OPAQUE:
             return before.type_id == after.type_id and types.kind_of(before) == types.kind_of(after)
         case Family.YEAR | Family.JSON | Family.DATE:
             return True
     return before.type_id == after.type_id and before.modifier == after.modifier
+
+
+def vector_length(column: Column) -> int | None:
+    """Return the largest number of elements; None if an older version wrote the column's record."""
+    found = re.fullmatch(r"vector\((\d+)\)", column.type_name)
+    return int(found[1]) if found else None
 
 
 def _is_wider_text(before: Column, after: Column) -> bool:

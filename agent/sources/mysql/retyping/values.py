@@ -4,15 +4,18 @@
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from agent.rows.schema import Column
 from agent.sources.mysql.decode import types
 from agent.sources.mysql.decode.types import FieldType, Kind
 from agent.sources.mysql.retyping import identifiers, numbers, texts
-from agent.sources.mysql.retyping.families import NUMBERS, Family
+from agent.sources.mysql.retyping.families import NUMBERS, Family, vector_length
 from agent.sources.mysql.retyping.numbers import UnfitError
 from agent.sources.mysql.retyping.terms import RetypeTerms
+
+#: of a vector: a FLOAT
+_ELEMENT_BYTES: Final = 4
 
 Scalar = Callable[[Any], Any]
 
@@ -46,12 +49,14 @@ def no_way(new: Family) -> UnfitError:
 
 
 def _identifier(before: Column, after: Column, families: tuple[Family, Family]) -> Scalar:
-    """Return the conversion of a uuid, inet4 or inet6 to a text, and back."""
+    """Return the conversion of a uuid, inet4 or inet6 to a text and back, or of a vector to a shorter one."""
     one, other = types.kind_of(before), types.kind_of(after)
     if one in identifiers.KINDS and families[1] is Family.TEXT:
         return texts.text(after)
     if other in identifiers.KINDS and families[0] is Family.TEXT:
         return identifiers.of_text(other)
+    if before.type_id == FieldType.VECTOR == after.type_id and (length := vector_length(after)):
+        return lambda value: value[: length * _ELEMENT_BYTES]
     if identifiers.KINDS & {one, other}:
         raise UnfitError("uuid, inet4 and inet6 are converted to and from texts only")
     raise UnfitError("geometries, vectors and times of servers before 5.6 are not converted")

@@ -143,6 +143,8 @@ def _special(name: str, kind: exp.DataType, around: DefinitionContext) -> Column
         return Column(name, int(FieldType.STRING), _BYTES_TYPES[plain], collation=_BINARY)
     if this in (_T.GEOMETRY, _T.POINT, _T.LINESTRING, _T.POLYGON, _T.MULTIPOLYGON, _T.MULTILINESTRING):
         return Column(name, int(FieldType.GEOMETRY), 4)
+    if this is _T.VECTOR and not around.is_mariadb:
+        return Column(name, int(FieldType.VECTOR), 4)
     return None
 
 

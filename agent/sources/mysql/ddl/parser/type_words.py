@@ -38,6 +38,8 @@ _OF_BYTES: Final = {
     **{"CHAR": "BINARY", "VARCHAR": "VARBINARY", "TINYTEXT": "TINYBLOB", "TEXT": "BLOB"},
     **{"MEDIUMTEXT": "MEDIUMBLOB", "LONGTEXT": "LONGBLOB"},
 }
+#: of a vector without one
+_VECTOR_LENGTH: Final = "(2048)"
 _REAL_AS_FLOAT, _ORACLE, _MAXDB = 1, 1 << 9, 1 << 12
 _COMPATIBLE: Final = _ORACLE | _MAXDB
 #: MariaDB's qualifiers of types, and the SQL mode whose types they are
@@ -48,7 +50,7 @@ _IN_ORACLE: Final = {"DATE": "DATETIME", "RAW": "VARBINARY", "CLOB": "LONGTEXT",
 @dataclass(frozen=True, slots=True)
 class TypeWords:
     """``charset``: implied by the type itself; ``size``: of a TEXT or BLOB whose type depends on it, or 0. ``display``:
-    the display width or digits of a number, in parentheses."""
+    the display width or digits of a number, or the length of a vector, in parentheses."""
 
     name: str
     arguments: str = ""
@@ -84,6 +86,8 @@ def take_type(cursor: Cursor, session: Session) -> TypeWords:
     if name in ("TEXT", "BLOB") and arguments:
         size, arguments = int(arguments[1].text), ()
     display = spelt(arguments).replace(" ", "") if name in _NUMBERS or len(arguments) > 3 else ""
+    if name == "VECTOR":
+        display = spelt(arguments).replace(" ", "") or _VECTOR_LENGTH
     if name in _NUMBERS:
         arguments = ()
     if name in ("FLOAT", "DOUBLE") and len(arguments) > 3:  # (5,2) only rounds

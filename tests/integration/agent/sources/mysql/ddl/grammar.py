@@ -20,6 +20,7 @@ _TYPES: Final = (
     *("TEXT COLLATE utf8mb4_bin", "ENUM('ä','ö') CHARACTER SET utf8mb4", "VARCHAR(12) CHARACTER SET binary"),
 )
 _MARIADB: Final = ("UUID", "INET6", "INET4", "VARCHAR(20) COMPRESSED", "TEXT COMPRESSED")
+_MYSQL: Final = ("VECTOR", "VECTOR(3)")
 _KEYS: Final = ("INT NOT NULL", "BIGINT NOT NULL", "VARCHAR(20) NOT NULL", "SMALLINT UNSIGNED NOT NULL")
 _WORD: Final = re.compile(r"""'(?:[^'\\]|\\.|'')*'|`[^`]*`|/\*.*?\*/|\w+|\s+|.""", re.DOTALL)
 _NAMES: Final = ("a", "b", "c", "d1", "e_", "f$", "`g h`", "`first`", "`after`", "`in.dex`", "`käse`", "`x``y`", "k")
@@ -83,7 +84,7 @@ class Grammar:
         return piece
 
     def _definition(self) -> str:
-        kind = self.random.choice(_TYPES + _MARIADB * self.is_mariadb)
+        kind = self.random.choice(_TYPES + (_MARIADB if self.is_mariadb else _MYSQL))
         attributes = ["", "", "", " COMMENT 'x, (y'", " NULL"]
         is_number = "(" not in kind and re.match(r"(TINY|SMALL|MEDIUM|BIG)?INT|DECIMAL|DOUBLE|FLOAT", kind)
         if is_number:

@@ -9,6 +9,8 @@ import pytest
 from agent.rows.schema import TableSchema
 from agent.sources.mysql.ddl.event import DdlEvent
 from agent.sources.mysql.decode.charsets import charset_of
+from agent.sources.mysql.retyping.families import vector_length
+from agent.sources.mysql.retyping.numbers import printed_places
 from agent.sources.mysql.server.catalog import read_schemas
 from agent.sources.mysql.server.connection import Connection, connect
 from capture.embedded import EmbeddedMariaDB
@@ -33,6 +35,9 @@ def shape(schema: TableSchema) -> list[tuple[Any, ...]]:
             charset_of(column.collation),
             column.members,
             column.is_key,
+            printed_places(column),
+            "zerofill" in column.type_name,
+            vector_length(column),
         )
         for column in schema.columns
     ]

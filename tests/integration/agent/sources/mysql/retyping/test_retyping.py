@@ -69,6 +69,14 @@ def test_digits_behind_the_second_in_the_other_mode(server: EmbeddedMariaDB, dat
     assert wrong(server, database, olds, news, Session(mode, "-03:30"), bits) == []
 
 
+@pytest.mark.parametrize(("mode", "bits"), [("", 0), (_STRICT, _STRICT_BITS)])
+def test_geometries_and_vectors_of_other_shapes(server: EmbeddedMariaDB, database: str, mode: str, bits: int) -> None:
+    """Their bytes stay, or the server refuses the statement."""
+    shapes = ("geometry", "point", "linestring", "multipoint", "vector")
+    samples = [sample for sample in types_of(server) if sample.definition.startswith(shapes)]
+    assert wrong(server, database, samples, samples, Session(mode), bits) == []
+
+
 def test_null_becomes_the_zero_of_its_type(server: EmbeddedMariaDB, database: str) -> None:
     news = [sample for sample in types_of(server) if "NULL" not in sample.definition]
     [old] = [sample for sample in news if sample.definition == "varchar(40)"]
