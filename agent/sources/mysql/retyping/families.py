@@ -99,8 +99,10 @@ def is_same(before: Column, after: Column) -> bool:
             is_prefix = after.members[: len(before.members)] == before.members
             return before.type_id == after.type_id and is_prefix
         case Family.OPAQUE if before.type_id == FieldType.VECTOR == after.type_id:
-            lengths = vector_length(before), vector_length(after)
-            return before.type_name == after.type_name or (None not in lengths and lengths[0] <= lengths[1])
+            old_length, new_length = vector_length(before), vector_length(after)
+            if old_length is None or new_length is None:
+                return before.type_name == after.type_name
+            return old_length <= new_length
         case Family.OPAQUE:
             return before.type_id == after.type_id and types.kind_of(before) == types.kind_of(after)
         case Family.YEAR | Family.JSON | Family.DATE:
