@@ -107,6 +107,13 @@ class CompactedError(EtcdError):
 class RevisionsLostError(EtcdError):
     """The store lacks revisions that it has shown: another server took over without them, or a backup was restored."""
 
+    @classmethod
+    def of(cls, revision: int, shown: int, cause: str) -> Self:
+        return cls(
+            f"the store is at revision {revision} and lacks what it has shown up to {shown}: {cause}; "
+            "bring the complete server back, or begin a new cluster"
+        )
+
 
 class LeaseExpiredError(EtcdError):
     """The lease has expired, or was never granted."""

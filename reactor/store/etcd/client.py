@@ -11,6 +11,7 @@ from reactor.errors import EtcdError, LeaseExpiredError
 from reactor.settings import TlsFiles
 from reactor.store.etcd.connection import EtcdConnection, normalize
 from reactor.store.etcd.endpoints import Endpoints
+from reactor.store.etcd.shown import Shown
 from reactor.store.etcd.stubs import increment_last_byte, rpc
 from reactor.store.etcd.watching import Watching
 from reactor.store.port import Compare, Delete, KeyValue, Operation, Put, Snapshot, Target, TxnResult, WatchBatch
@@ -56,22 +57,28 @@ class GrpcEtcdClient:
 
     def __init__(self, endpoints: Endpoints) -> None:
         self._endpoints = endpoints
+        self._shown = Shown()
 
     async def get(self, key: str) -> KeyValue | None:
+        before = self._shown.revision
         answer = await self._endpoints.repeatable(lambda connection: connection.range(key.encode()))
+        self._shown.check(answer.header.revision, before=before)
         return _key_value(answer.kvs[0]) if answer.kvs else None
 
     async def get_prefix(self, prefix: str) -> Snapshot:
-        start = prefix.encode()
+        start, before = prefix.encode(), self._shown.revision
         answer = await self._endpoints.repeatable(
             lambda connection: connection.range(start, increment_last_byte(start))
         )
+        self._shown.check(answer.header.revision, before=before)
         return Snapshot(tuple(_key_value(kv) for kv in answer.kvs), answer.header.revision)
 
     async def put(self, key: str, value: bytes, *, lease: int = 0) -> int:
+        before = self._shown.revision
         answer = await self._endpoints.once(
             lambda connection, left_s: connection.put(key.encode(), value, lease, left_s)
         )
+        self._shown.check(answer.header.revision, before=before, is_new=True)
         return int(answer.header.revision)
 
     async def delete(self, key: str) -> bool:
@@ -82,7 +89,10 @@ class GrpcEtcdClient:
         request = rpc.TxnRequest(
             compare=[_compare(compare) for compare in compares], success=[_request(each) for each in operations]
         )
+        before = self._shown.revision
         answer = await self._endpoints.once(lambda connection, left_s: connection.txn(request, left_s))
+        is_new = answer.succeeded and any(isinstance(operation, Put) for operation in operations)
+        self._shown.check(answer.header.revision, before=before, is_new=is_new)
         return TxnResult(answer.succeeded, answer.header.revision)
 
     async def grant(self, ttl_s: int) -> int:
@@ -130,7 +140,9 @@ class GrpcEtcdClient:
 
     @asynccontextmanager
     async def watch_prefix(self, prefix: str, *, start_revision: int) -> AsyncIterator[AsyncIterator[WatchBatch]]:
-        watching = Watching(self._endpoints, prefix, start_revision=start_revision)
+        watching = Watching(
+            self._endpoints, prefix, start_revision=start_revision, catch_up=self.get, shown=self._shown
+        )
         failure: Exception | None = None
         async with anyio.create_task_group() as tasks, aclosing(watching.batches()) as batches:
             tasks.start_soon(watching.attend)

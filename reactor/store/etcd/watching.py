@@ -7,7 +7,7 @@ answers, which may overtake events before etcd 3.5.8.
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +19,7 @@ from reactor.errors import CompactedError, EtcdError, EtcdUnreachableError
 from reactor.store.etcd import faults
 from reactor.store.etcd.connection import EtcdConnection
 from reactor.store.etcd.endpoints import Endpoints
+from reactor.store.etcd.shown import Shown
 from reactor.store.etcd.stubs import PROGRESS_REQUEST, increment_last_byte, rpc
 from reactor.store.etcd.waiting import answer_of
 from reactor.store.port import Event, WatchBatch
@@ -41,8 +42,19 @@ class Watching:
     them.
     """
 
-    def __init__(self, endpoints: Endpoints, prefix: str, *, start_revision: int) -> None:
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        prefix: str,
+        *,
+        start_revision: int,
+        shown: Shown,
+        catch_up: Callable[[str], Awaitable[object]],
+    ) -> None:
+        """``catch_up``: reads a key through the quorum, and compares the revision with ``shown``."""
         self._endpoints = endpoints
+        self._shown = shown
+        self._catch_up = catch_up
         self._prefix = prefix
         self._next_revision = start_revision
         self._door: EtcdConnection | None = None
@@ -54,6 +66,7 @@ class Watching:
 
     async def batches(self) -> AsyncGenerator[WatchBatch, None]:
         """:raises CompactedError: the next events are no longer available.
+        :raises RevisionsLostError: etcd was restored from an older copy.
         :raises EtcdAuthError: this user may not watch.
         """
         try:
@@ -124,6 +137,9 @@ class Watching:
         self._may_authenticate = True
         if answer.events:
             self._next_revision = answer.events[-1].kv.mod_revision + 1
+            self._shown.note(self._next_revision - 1)
+        elif answer.created and answer.header.revision < self._shown.revision:
+            await self._catch_up(self._prefix)  # the member lags behind, or etcd has lost revisions
         return _batch(answer) if answer.events or not answer.created else None
 
     def _failure(self, error: Exception) -> EtcdError:

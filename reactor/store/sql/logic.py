@@ -384,7 +384,5 @@ def _over(lease: int) -> LeaseExpiredError:
 
 
 def _lost(seen: Seen, revision: int) -> RevisionsLostError:
-    return RevisionsLostError(
-        f"the store is at revision {revision} and lacks what it has shown up to {seen.revision}: a standby took over "
-        "without it, or a backup was restored; bring the complete server back, or begin a new cluster"
-    )
+    cause = "a standby took over without it, or a backup was restored"
+    return RevisionsLostError.of(revision, seen.revision, cause)
