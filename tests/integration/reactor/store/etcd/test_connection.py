@@ -95,7 +95,7 @@ async def test_a_watch_loses_no_event_while_etcd_is_killed_and_started(tmp_path:
             except EtcdUnreachableError:
                 await anyio.sleep(0.05)
 
-    with EmbeddedEtcd(tmp_path) as etcd:  # without fsync, a kill loses a page of its log
+    with EmbeddedEtcd(tmp_path) as etcd:  # without fsync, each kill may lose a page of its log
         async with client_of(etcd.url) as client, client_of(etcd.url) as writer:
             start = (await client.get_prefix("/w/")).revision + 1
             with anyio.fail_after(60):
