@@ -26,6 +26,7 @@ CaptureNotFoundError           no capture has that id
 TokenNotFoundError             no token has that id
 CaptureNotEmptyError           a drained capture still has something when nobody waits any longer
 JobRefusedError                the owner refuses what an operator asked for, and says why
+└── StaleRequestError          it was made of records that have changed since (retryable)
 StillRunningError              what is asked for again is still under way (retryable)
 GoneError                      the owner asks for a changefeed that is gone, or was created again (retryable)
 ServerUnreachableError         the command line finds no server at ``--server`` (retryable)
@@ -167,6 +168,12 @@ class CaptureNotEmptyError(errors.WeirError):
 
 class JobRefusedError(errors.WeirError):
     """The owner refuses what an operator asked for, and says why."""
+
+
+class StaleRequestError(JobRefusedError):
+    """A request was made of records that have changed since; nothing of it is stored."""
+
+    retryable = True
 
 
 class StillRunningError(errors.WeirError):

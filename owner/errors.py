@@ -1,11 +1,15 @@
 """Errors of the owner; all are ``reactor.errors.WeirError``: one line, cause then cure.
 
-OwnerError ├── JobRefusedError          the changefeed's state does not allow an operator's request ├──
-UnknownChangefeedError   no changefeed of that id ├── UnknownCaptureError      no capture of that id ├── SpanError
-a table span's replication contradicts itself; the changefeed restarts (retryable) │   ├── MultiplePrimaryError two
-captures report that they write one span │   └── InconsistentSpanError state, roles and captures of one span are
-inconsistent ├── StuckError               the checkpoint did not advance for too long while there was something to write
-└── BrokenRecordError        a record of this changefeed in etcd cannot be read
+OwnerError
+├── JobRefusedError            the changefeed's state does not allow an operator's request
+│   └── StaleRequestError      it was made of records that have changed since (retryable)
+├── UnknownChangefeedError     no changefeed of that id
+├── UnknownCaptureError        no capture of that id
+├── SpanError                  a table span's replication contradicts itself; the changefeed restarts (retryable)
+│   ├── MultiplePrimaryError   two captures report that they write one span
+│   └── InconsistentSpanError  state, roles and captures of one span are inconsistent
+├── StuckError                 the checkpoint did not advance for too long while there was something to write
+└── BrokenRecordError          a record of this changefeed in etcd cannot be read
 """
 
 from reactor.errors import WeirError
@@ -17,6 +21,12 @@ class OwnerError(WeirError):
 
 class JobRefusedError(OwnerError):
     """The changefeed's state does not allow an operator's request."""
+
+
+class StaleRequestError(JobRefusedError):
+    """A request was made of records that have changed since; nothing of it is stored."""
+
+    retryable = True
 
 
 class UnknownChangefeedError(OwnerError):

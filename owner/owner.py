@@ -7,6 +7,7 @@ changed by a job is ticked next time, with the committed records.
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from traceback import extract_tb
 from typing import Any
 
@@ -29,7 +30,7 @@ from owner.progress.facts import Facts, TickContext
 from owner.scheduler.coordinator import Coordinator
 from owner.scheduler.heartbeat_budget import HeartbeatBudget
 from owner.settings import OwnerSettings
-from reactor.effects import Answer, Commit, Effect, Log, Resign, WakeAt
+from reactor.effects import CONFLICT, Answer, Commit, Effect, Log, Resign, WakeAt
 from reactor.errors import FormatError
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.messages import Message
@@ -210,11 +211,11 @@ class Owner:
     def _do_feed_job(
         self, job: jobs.FeedJob, state: ClusterState, touched: set[ChangefeedId], now: float
     ) -> list[Effect]:
-        """Execute or refuse it; only one change of stored records per tick, the next ones wait."""
+        """Execute or refuse it; only one change of stored records per tick, the next ones are submitted again."""
         try:
             changefeed, feed = self._find(job, state)
             if job.changefeed in touched and not isinstance(job, jobs.Query):
-                raise JobRefusedError(f"changefeed {job.changefeed} is just being changed; ask again")
+                return [Answer(job.job_id, f"changefeed {job.changefeed} is just being changed; ask again", CONFLICT)]
             _refuse_early(job, state.format)
             effects = self._carry_out(job, changefeed, feed, now)
         except OwnerError as error:
@@ -223,7 +224,7 @@ class Owner:
             return [Answer(job.job_id, f"{type(error).__name__}: {error}", "Internal")]
         if any(isinstance(effect, Commit) for effect in effects):
             touched.add(job.changefeed)
-        return effects
+        return [replace(effect, jobs=(job.job_id,)) if isinstance(effect, Commit) else effect for effect in effects]
 
     def _find(self, job: jobs.FeedJob, state: ClusterState) -> tuple[Changefeed, ChangefeedState]:
         feed = state.changefeeds.get(job.changefeed)

@@ -6,7 +6,7 @@ returns as an event, whenever the performer is done.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from reactor.messages import Message
 from reactor.patches import PatchGroup
@@ -22,9 +22,11 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Apply one patch group to etcd atomically; evaluated again on fresh values after a conflict."""
+    """Apply one patch group to etcd atomically; evaluated again on fresh values after a conflict. ``jobs``: those whose
+    answers depend on it."""
 
     group: PatchGroup
+    jobs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +45,13 @@ class Log:
     fields: tuple[tuple[str, object], ...] = ()
 
 
+#: the code of a job that was decided on records which had changed; nothing of it is stored
+CONFLICT: Final = "Conflict"
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Complete an operator's job: ``error`` is empty on success."""
+    """Complete an operator's job: ``error`` is empty on success, and otherwise ``value`` is its code."""
 
     job_id: str
     error: str = ""

@@ -1,7 +1,9 @@
 """Pending effects: patch groups of a tick that etcd has not confirmed yet, and the answers that wait for them.
 
 An ``Answer`` reports to an operator that something *is done*, so it is sent only after every group of its tick has
-committed, and reports the error if one of them cannot. Groups are evaluated again on fresh values after a conflict.
+committed, and reports the error if one that its job depends on cannot. Groups are evaluated again on fresh values after
+a conflict. If the only group of a job cannot commit because a record has changed, nothing of the job is stored: its
+answer has the code ``CONFLICT``, and it may be submitted again.
 ``Resign`` waits too: resigning ends the worker, and with it all that the tick still has to write and send.
 
 A transaction whose answer was lost is *in doubt*: it may have been applied, may yet be applied, or not. Its groups stay
@@ -11,11 +13,12 @@ effect. If the lost one did, the watch shows a revision with exactly its writes,
 Pure: the worker passes in results and events, and performs the effects that are returned.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 
-from reactor.effects import Answer, Resign
-from reactor.errors import WeirError
+from reactor.effects import CONFLICT, Answer, Resign
+from reactor.errors import ConflictError, WeirError
 from reactor.store.port import Compare, Event, KeyValue
 from reactor.txn import Plan, Seen, Txn, plan
 
@@ -27,7 +30,9 @@ class Pending:
         self._delete_count_key = delete_count_key
         self._groups: tuple[Seen, ...] = ()
         self._last: tuple[Answer | Resign, ...] = ()
-        self._error = ""
+        #: of each job, its groups, and those that cannot commit
+        self._groups_of: Counter[str] = Counter()
+        self._errors: dict[str, list[WeirError]] = {}
         self._doubt: Plan | None = None
 
     def __bool__(self) -> bool:
@@ -38,14 +43,16 @@ class Pending:
         """Add the groups that a tick requested; those of the tick before are settled. ``last``: effects that wait for
         the groups."""
         assert not self._groups, "a tick while groups of the one before are pending"
-        self._groups, self._last, self._error = tuple(groups), tuple(last), ""
+        self._groups, self._last, self._errors = tuple(groups), tuple(last), {}
+        self._groups_of = Counter(job for seen in groups for job in seen.jobs)
 
     def plan(self, base: Mapping[str, KeyValue], fences: Sequence[Compare], *, packs: bool = False) -> Plan:
         """Return the next transaction on fresh values; groups that can never commit are dropped here."""
         planned = plan(self._groups, base, delete_count_key=self._delete_count_key, fences=fences, packs=packs)
         self._groups = planned.taken + planned.left
         for rejected in planned.rejected:
-            self._error = self._error or _reason(rejected.error)
+            for job in rejected.seen.jobs:
+                self._errors.setdefault(job, []).append(rejected.error)
         if planned.txn.is_empty:
             self._groups = planned.left
         return planned
@@ -78,12 +85,14 @@ class Pending:
         if self._groups:
             return ()
         last, self._last = self._last, ()
-        return tuple(self._after_error(effect) for effect in last) if self._error else last
+        return tuple(self._after_errors(effect) for effect in last)
 
-    def _after_error(self, effect: Answer | Resign) -> Answer | Resign:
-        if isinstance(effect, Resign):
+    def _after_errors(self, effect: Answer | Resign) -> Answer | Resign:
+        if isinstance(effect, Resign) or not (errors := self._errors.get(effect.job_id)):
             return effect
-        return Answer(effect.job_id, error=effect.error or self._error)
+        is_nothing_stored = len(errors) == self._groups_of[effect.job_id]
+        is_conflict = is_nothing_stored and all(isinstance(error, ConflictError) for error in errors)
+        return Answer(effect.job_id, effect.error or _reason(errors[0]), CONFLICT if is_conflict else None)
 
     def _resolve(self, doubt: Plan) -> bool:
         done = {id(seen) for seen in doubt.taken}

@@ -32,14 +32,16 @@ BYTES_MAX = 1024 * (1024 + 256)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A group as a tick requested it, with the revisions its required keys had in that tick."""
+    """A group as a tick requested it, with the revisions its required keys had in that tick. ``jobs``: whose answers
+    depend on it."""
 
     group: PatchGroup
     required: Mapping[str, int] = field(default_factory=dict)
+    jobs: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, group: PatchGroup, base: Mapping[str, KeyValue]) -> "Seen":
-        return cls(group, {key: mod_revision(base, key) for key in group.requires})
+    def of(cls, group: PatchGroup, base: Mapping[str, KeyValue], jobs: tuple[str, ...] = ()) -> "Seen":
+        return cls(group, {key: mod_revision(base, key) for key in group.requires}, jobs)
 
 
 @dataclass(frozen=True, slots=True)

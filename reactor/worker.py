@@ -288,8 +288,8 @@ class EtcdWorker:
         last: list[Answer | Resign] = []
         for effect in effects:
             match effect:
-                case Commit(group):
-                    groups.append(Seen.of(group, self.state.raw))
+                case Commit(group, jobs):
+                    groups.append(Seen.of(group, self.state.raw, jobs))
                 case Answer() | Resign():
                     last.append(effect)
                 case WakeAt(at):

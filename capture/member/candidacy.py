@@ -19,13 +19,15 @@ from capture.errors import (
     ChangefeedNotFoundError,
     JobRefusedError,
     MailboxFullError,
+    StaleRequestError,
     StillRunningError,
 )
 from capture.member.owner_actor import AskLater, CandidateContext, Leave, OwnerActor, OwnerInput, Submitted, Waiting
 from capture.member.processor_host import Peers
 from owner.jobs import Job
 from reactor import keys
-from reactor.errors import NotOwnerError, WeirError
+from reactor.effects import CONFLICT
+from reactor.errors import ConflictError, NotOwnerError, WeirError
 from reactor.ids import CaptureId
 from reactor.membership.election import Election
 from reactor.membership.session import Session
@@ -36,11 +38,15 @@ from reactor.store.port import EtcdClient
 from reactor.worker import EtcdWorker
 
 _JOB_TIMEOUT_S = 60.0
+#: how often a job is decided whose records change meanwhile
+_SUBMITTED_MAX = 20
 #: in addition to the worker's inbox (``reactor.worker.INBOX_SIZE``)
 _MAILBOX_SIZE = 1024
 
 #: code of an answer → error class; any other is a refusal
 _UNKNOWN: dict[object, type[WeirError]] = {
+    CONFLICT: ConflictError,
+    "StaleRequest": StaleRequestError,
     "UnknownChangefeed": ChangefeedNotFoundError,
     "UnknownCapture": CaptureNotFoundError,
 }
@@ -125,6 +131,18 @@ class Candidacy:
         :raises JobRefusedError: the owner refused; the error has the reason.
         :raises StillRunningError: it takes longer than the timeout.
         """
+        for _ in range(_SUBMITTED_MAX - 1):
+            try:
+                return await self._submit(job)
+            except ConflictError:  # its decision met a concurrent one, and nothing of it is stored
+                continue
+        try:
+            return await self._submit(job)
+        except ConflictError as error:
+            raise JobRefusedError(str(error)) from None
+
+    async def _submit(self, job: Job) -> Any:
+        """:raises ConflictError: see ``CONFLICT``."""
         if not self.is_owner:
             raise NotOwnerError("this capture is not the owner; ask the owner")
         job = replace(job, job_id=uuid.uuid4().hex)

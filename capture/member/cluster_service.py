@@ -10,7 +10,7 @@ import os
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import anyio
@@ -20,12 +20,12 @@ from agent import sources
 from agent.ports.source import Position
 from capture.api import port as views
 from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError
-from capture.member import amendment
 from capture.member import diff as comparison
-from capture.member.amendment import TableAmendments
+from capture.member.amendments.amendments import Amendments
+from capture.member.amendments.rewind import rewind
 from capture.member.copies import with_progress
 from capture.member.preflight import refuse_resync, refuse_split
-from capture.member.services import CaptureState, PresentMembership
+from capture.member.services import CaptureState, DataPlane, PresentMembership
 from capture.security.key_mark import read_mark
 from capture.security.key_rotation import rotate
 from capture.security.secrets import mask
@@ -43,7 +43,7 @@ from reactor.records.partitioning import TablePartitioning
 from reactor.records.sync_point import SyncPoint
 from reactor.state import ClusterState
 from reactor.store.port import Compare, Put, Target
-from reactor.views import ChangefeedView, HeldView
+from reactor.views import ChangefeedView
 
 _SEEN_TIMEOUT_S = 10.0
 _SEEN_POLL_S = 0.02
@@ -54,7 +54,7 @@ _NO_JOB = ""
 _log = structlog.get_logger()
 
 
-class ClusterService(TableAmendments):
+class ClusterService(Amendments):
     """See ``capture.api.port.Cluster`` for the methods."""
 
     def __init__(self, capture: CaptureState) -> None:
@@ -126,7 +126,7 @@ class ClusterService(TableAmendments):
         notices = (await self.check(spec)).notices
         changefeed, membership = ChangefeedId(spec.changefeed_id), self._membership
         info_key = str(keys.InfoKey(membership.state.cluster, membership.state.namespace, changefeed))
-        same_key = await self._use_cluster_key()
+        same_key = await self.use_cluster_key()
         # epochs of one that was removed under the same name are all smaller: each of them took a revision
         info = self._info(changefeed, spec).with_(epoch=await self._check_absent(membership, info_key, changefeed))
         status = ChangefeedStatus(checkpoint_ts=info.start_ts)
@@ -141,7 +141,7 @@ class ClusterService(TableAmendments):
                 [Put(info_key, info.encode()), Put(status_key, status.encode())],
             )
         if not stored.succeeded:
-            if await self._use_cluster_key() != same_key:
+            if await self.use_cluster_key() != same_key:
                 raise OwnerNotFoundError("the cluster's secret key was changed at this moment; create it again")
             raise _exists(changefeed)
         try:
@@ -200,8 +200,7 @@ class ClusterService(TableAmendments):
         await self.ask(jobs.Resume(_NO_JOB, ChangefeedId(changefeed_id), overwrite, is_resync=resync))
         return await self.query(changefeed_id)
 
-    async def _use_cluster_key(self) -> Compare:
-        """Seal with what the store's mark says; returns what holds while it says so."""
+    async def use_cluster_key(self) -> Compare:
         membership = self._membership
         mark, same = await read_mark(membership.client, membership.state.cluster)
         self._capture.data_plane.keeper.use(mark.sealing)
@@ -218,20 +217,14 @@ class ClusterService(TableAmendments):
                 return views.RotationView.model_validate(found, from_attributes=True)
             await anyio.sleep(_ROTATION_POLL_S)
 
-    async def update(self, changefeed_id: str, asked: views.ChangefeedUpdate, *, table: str = "") -> views.UpdateView:
-        """What source and sink say against it is found out first. :raises JobRefusedError: it is not stopped."""
-        await self._use_cluster_key()
-        return await amendment.update(self, self._capture.data_plane, self.info_of(changefeed_id), asked, table=table)
-
-    async def rejoin(self, changefeed_id: str, held: Sequence[HeldView], *, rows_per_second: int | None = None) -> None:
-        await self._use_cluster_key()
-        info, data_plane = self.info_of(changefeed_id), self._capture.data_plane
-        await amendment.rejoin(self, data_plane, info, held, rows_per_second=rows_per_second)
+    @property
+    def data_plane(self) -> DataPlane:
+        return self._capture.data_plane
 
     async def rewind(self, changefeed_id: str, ts: int) -> views.RewindView:
         """:raises JobRefusedError: it is not stopped, its log is too short, or the rewind would have no effect at its
         sink."""
-        return await amendment.rewind(self, self._capture.data_plane, self.info_of(changefeed_id), Ts(ts))
+        return await rewind(self, self._capture.data_plane, self.info_of(changefeed_id), Ts(ts))
 
     async def remove(self, changefeed_id: str) -> None:
         await self.ask(jobs.Remove(_NO_JOB, ChangefeedId(changefeed_id)))

@@ -9,9 +9,9 @@ is set here.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from owner.errors import JobRefusedError
+from owner.errors import JobRefusedError, StaleRequestError
 from owner.feed.state import is_running
-from owner.jobs import Update
+from owner.jobs import Basis, Update
 from owner.progress.facts import Facts
 from owner.progress.units import can_continue
 from owner.tables import repartition
@@ -67,9 +67,11 @@ def existing(feed: ChangefeedState) -> ChangefeedInfo:
 def updated(facts: Facts, change: Update) -> ChangefeedInfo:
     """Return the changefeed with ``change`` applied.
 
+    :raises StaleRequestError: it was made of other records.
     :raises JobRefusedError: its state does not allow it, or it would have no effect.
     """
     info = facts.info
+    _refuse_stale(facts, change)
     if change.mode not in (None, info.mode):
         _refuse_mode(facts, change.mode)
     elif info.state not in UPDATABLE and not (is_running(info.state) and _is_of_filter(info, change)):
@@ -178,6 +180,13 @@ def _is_of_filter(info: ChangefeedInfo, change: Update) -> bool:
     others = (change.source, change.sink, change.target_ts)
     is_alone = change.config is not None and others == (None, None, None)
     return is_alone and change.config.with_(filter=info.config.filter) == info.config  # type: ignore[union-attr]
+
+
+def _refuse_stale(facts: Facts, change: Update) -> None:
+    """:raises StaleRequestError: the records are not those that it was made of."""
+    joining = facts.record.joining if facts.record else ()
+    if change.basis not in (None, Basis(facts.info.config, facts.table_ids, joining)):
+        raise StaleRequestError(f"changefeed {facts.info.id} has changed meanwhile; ask again")
 
 
 def _refuse_joining(facts: Facts, change: Update) -> None:

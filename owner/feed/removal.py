@@ -55,8 +55,8 @@ class Removal:
         if self._is_over or self._clean_up.is_done:
             if many := _delete_first(feed, cluster, namespace):
                 return [many]
-            jobs, self._waiting_jobs = self._waiting_jobs, []
-            return [Commit(_delete_all(feed, cluster, namespace)), *(Answer(job) for job in jobs)]
+            jobs, self._waiting_jobs = tuple(self._waiting_jobs), []
+            return [Commit(_delete_all(feed, cluster, namespace), jobs), *(Answer(job) for job in jobs)]
         effects = self._give_up_waiting(now)
         return [*effects, *self._clean_up.tick(feed.id, feed.info, now)]
 

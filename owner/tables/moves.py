@@ -60,9 +60,10 @@ def _left_out_before(facts: "Facts", names: set[tuple[str, str]]) -> set[int]:
 
 
 def _with_moves(unit: UnitRecord | None, change: Update) -> UnitRecord:
-    """:raises ConflictError: the source's record is gone."""
-    if unit is None:
-        raise ConflictError("the source's record is gone; tick again")
+    """:raises ConflictError: the source's record is gone, or another one than the request was made of."""
+    basis = change.basis
+    if unit is None or (basis is not None and unit.joining != basis.joining):
+        raise ConflictError("the source's record has changed; tick again")
     kept = tuple(table for table in unit.tables if table.table_id not in change.leaving)
     limits = unit.copy_limits if change.copy_limits is None else change.copy_limits
     after = unit.with_(tables=kept, joining=change.joining or (), copy_limits=limits)

@@ -2,14 +2,15 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import anyio
 import pytest
 
 from reactor import failpoints, keys
-from reactor.effects import Answer, Commit, Effect, Log, Resign, WakeAt
+from reactor.effects import CONFLICT, Answer, Commit, Effect, Log, Resign, WakeAt
 from reactor.errors import (
+    ConflictError,
     EtcdError,
     EtcdUnreachableError,
     LeaseExpiredError,
@@ -309,7 +310,7 @@ async def test_a_resignation_leaves_nothing_of_its_tick_undone() -> None:
 
 async def test_an_answer_tells_when_its_patches_can_never_commit() -> None:
     async with bench(Script()) as subject:
-        big = commit(put(N, bytes(2_000_000)))
+        big = replace(commit(put(N, bytes(2_000_000))), jobs=("job",))
         script = Script(lambda _state, inbox, _now: [big, Answer("job")] if inbox else [])
         subject.worker._reactor = script
         subject.worker.post("go")
@@ -317,6 +318,34 @@ async def test_an_answer_tells_when_its_patches_can_never_commit() -> None:
     assert isinstance(answer := subject.performed[0], Answer)
     assert answer.job_id == "job"
     assert "over etcd's limits" in answer.error
+
+
+def conflicting(*jobs: str) -> Commit:
+    def refuse(old: bytes | None) -> bytes | None:
+        raise ConflictError("it has changed; tick again")
+
+    return replace(commit(Patch(N, refuse)), jobs=jobs)
+
+
+@pytest.mark.parametrize(
+    ("commits", "is_error", "code"),
+    [
+        ([conflicting("other")], False, None),
+        ([conflicting()], False, None),
+        ([conflicting("job")], True, CONFLICT),
+        ([conflicting("job"), replace(commit(add_one()), jobs=("job",))], True, None),
+        ([conflicting("other"), replace(commit(add_one()), jobs=("job",))], False, None),
+    ],
+)
+async def test_an_answer_depends_on_the_patches_of_its_own_job(
+    commits: list[Commit], is_error: bool, code: str | None
+) -> None:
+    """The code of a conflict says that nothing is stored: what is stored in part cannot be asked for again."""
+    async with bench(Script(lambda _state, inbox, _now: [*commits, Answer("job")] if inbox else [])) as subject:
+        subject.worker.post("go")
+        await run_for(subject, 1)
+    assert isinstance(answer := subject.performed[0], Answer)
+    assert (bool(answer.error), answer.value) == (is_error, code)
 
 
 async def test_an_answer_without_patches_is_given_at_once() -> None:

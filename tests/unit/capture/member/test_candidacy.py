@@ -1,7 +1,8 @@
 """Candidacy over the in-memory etcd, on virtual time: elected, asked, given up, lost, taken over."""
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -12,7 +13,7 @@ from capture.member.candidacy import Candidacy
 from owner import jobs
 from owner.owner import Owner
 from reactor import keys
-from reactor.effects import Send
+from reactor.effects import CONFLICT, Answer, Effect, Send
 from reactor.errors import NotOwnerError, SessionDoneError
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.membership.session import Session, open_session
@@ -66,6 +67,24 @@ async def test_the_owner_answers_jobs() -> None:
         assert await candidacy.submit(jobs.List("")) == ()
         with pytest.raises(ChangefeedNotFoundError):
             await candidacy.submit(jobs.Query("", ChangefeedId("nobody")))
+
+
+async def test_a_job_that_met_another_change_is_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of it is stored, so nobody need ask again; one that never gets through is refused."""
+    answers: list[Answer] = []
+
+    def tick(_self: Owner, _state: object, inbox: Sequence[object], _now: float) -> Sequence[Effect]:
+        return [replace(answers.pop(), job_id=job.job_id) for job in inbox if isinstance(job, jobs.Pause)]
+
+    monkeypatch.setattr(Owner, "tick", tick)
+    conflict = Answer("", "not done: it has changed", CONFLICT)
+    async with member(MemoryEtcd(), "a") as (candidacy, _):
+        await until_owner(candidacy)
+        answers[:] = [Answer("", value="done"), conflict, conflict]
+        assert await candidacy.submit(jobs.Pause("", ChangefeedId("f"))) == "done"
+        answers[:] = [conflict] * 100
+        with pytest.raises(JobRefusedError, match="not done: it has changed"):
+            await candidacy.submit(jobs.Pause("", ChangefeedId("f")))
 
 
 async def test_who_is_not_elected_sends_askers_away() -> None:

@@ -288,6 +288,22 @@ def test_tables_leave_a_running_changefeed_and_nothing_of_them_stays() -> None:
     assert 500 not in [question.record.ts for question in cluster.schemas], "the sink keeps the table as it is"
 
 
+def test_a_request_that_was_made_of_other_records_is_stale_and_changes_nothing() -> None:
+    cluster = running("a", "b")
+    config, known = cluster.info().config, frozenset(table.table_id for table in TABLES)
+    cluster.ask(replace(moving(("public", "u")), basis=jobs.Basis(config, known, ())))
+    assert cluster.answers["move"].error == ""
+    stale = jobs.Basis(config, known, ()), jobs.Basis(config, frozenset(), (("public", "u"),))
+    for number, basis in enumerate(stale):
+        cluster.ask(replace(moving(("public", "v")), job_id=f"stale {number}", basis=basis))
+        assert cluster.answers[f"stale {number}"].value == "StaleRequest"
+    assert cluster.view().joining == ("public.u",)
+    fresh = jobs.Basis(cluster.info().config, known, (("public", "u"),))
+    cluster.ask(replace(moving(("public", "u"), ("public", "v")), job_id="fresh", basis=fresh))
+    assert cluster.answers["fresh"].error == ""
+    assert cluster.view().joining == ("public.u", "public.v")
+
+
 def test_tables_that_join_wait_for_the_source_and_are_copied() -> None:
     cluster = running("a", "b")
     cluster.ask(moving((NEW.schema_name, NEW.name), ("public", "later")))

@@ -3,24 +3,31 @@
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import owner.errors
 from agent.errors import PositionLostError, SinkConfigError, TableIneligibleError
 from agent.filter.tables import TableFilter
 from capture.api.port import ChangefeedUpdate, FieldChange
-from capture.errors import ConfigError, JobRefusedError
-from capture.member import amendment
+from capture.errors import ConfigError, JobRefusedError, StaleRequestError
+from capture.member.amendments import amendment
+from capture.member.amendments.amendments import Amendments
 from capture.member.cluster_service import ClusterService
 from capture.member.services import DataPlane
 from capture.security.key_file import new_key
 from capture.security.secrets import Keeper
 from owner import jobs
-from owner.feed.amendment import Difference
+from owner.feed.amendment import Difference, updated
+from owner.progress.facts import Facts
 from reactor.errors import WeirError
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import (
     ChangefeedConfig,
     ChangefeedInfo,
+    ChangefeedStatus,
     FeedState,
     FilterConfig,
     TableRecord,
@@ -29,7 +36,8 @@ from reactor.records.changefeed import (
     UnitStage,
 )
 from reactor.records.partitioning import TablePartitioning
-from reactor.views import ChangefeedView, HeldView
+from reactor.store.port import Compare, Target
+from reactor.views import ChangefeedView, HeldView, TableView
 
 SOURCE, SINK = "postgresql://u:geheim@h/d", "delta+file:///lake"
 TABLES = tuple(TableRecord(table_id=n, schema_name="public", name=f"t{n}") for n in (1, 2))
@@ -85,6 +93,7 @@ class PlayedDataPlane:
         return tuple(Ts(ts) for ts in self._recorded)
 
     async def discover(self, info: ChangefeedInfo) -> tuple[TableRecord, ...]:
+        await anyio.lowlevel.checkpoint()
         rules = TableFilter(info.config.filter.rules)
         for name in self.unfit:
             if rules.wants(*name):
@@ -115,14 +124,6 @@ async def update(
     (job,) = service.asked
     assert isinstance(job, jobs.Update)
     return job
-
-
-async def rewind(service: PlayedService, data_plane: PlayedDataPlane, ts: int) -> dict[str, int]:
-    done = await amendment.rewind(
-        cast("ClusterService", service), cast("DataPlane", data_plane), feed(data_plane), Ts(ts)
-    )
-    assert service.asked == [jobs.Rewind("", ChangefeedId("feed"), Ts(ts))]
-    return {table.table: table.ts for table in done.tables}
 
 
 async def test_what_is_the_same_is_neither_checked_nor_sealed_again() -> None:
@@ -173,18 +174,6 @@ async def test_what_runs_is_left_for_the_owner_to_refuse() -> None:
     service, data_plane = PlayedService(SYNC), PlayedDataPlane()
     await update(service, data_plane, ChangefeedUpdate(sink_uri="delta+file:///other"), state=FeedState.NORMAL)
     assert data_plane.checked == []
-
-
-async def test_rewind_says_from_where_each_table_continues() -> None:
-    assert await rewind(PlayedService(SYNC), PlayedDataPlane((150, 250)), 200) == {"public.t1": 150, "public.t2": 250}
-    assert await rewind(PlayedService(SYNC), PlayedDataPlane(()), 200) == {"public.t1": 200, "public.t2": 200}
-
-
-async def test_rewind_that_no_table_of_the_sink_would_notice_is_refused() -> None:
-    service = PlayedService(SYNC)
-    with pytest.raises(JobRefusedError, match=r"the sink records 210 for public\.t2 .*going back to 200 would change"):
-        await rewind(service, PlayedDataPlane((300, 210)), 200)
-    assert service.asked == []
 
 
 def rules(*texts: str) -> ChangefeedConfig:
@@ -294,3 +283,103 @@ async def test_a_table_that_the_stream_cannot_follow_again_is_refused() -> None:
     with pytest.raises(JobRefusedError, match="there is no table"):
         await rejoined(data_plane, gone.model_copy(update={"table": "aside.t3", "table_id": 3}), LOAD)
     assert data_plane.published == []
+
+
+class Records:
+    """The records of a running changefeed, changed as the owner changes them; who reads them is slow."""
+
+    def __init__(self, data_plane: PlayedDataPlane, joining: tuple[tuple[str, str], ...] = ()) -> None:
+        self.unit = SYNC.with_(joining=joining)
+        self.info = feed(data_plane, FeedState.WARNING)
+
+    async def ask(self, job: jobs.Update) -> object:
+        await anyio.lowlevel.checkpoint()
+        try:
+            after = updated(Facts(self.info, ChangefeedStatus(), self.unit, None), job)
+        except owner.errors.StaleRequestError as error:
+            raise StaleRequestError(str(error)) from None
+        kept = tuple(table for table in self.unit.tables if table.table_id not in job.leaving)
+        self.info, self.unit = after, self.unit.with_(tables=kept, joining=job.joining or ())
+        return ()
+
+
+class Operations(Amendments):
+    """The operations of a cluster with these records."""
+
+    def __init__(self, records: Records, data_plane: PlayedDataPlane) -> None:
+        self._records, self._data_plane = records, data_plane
+
+    async def ask(self, job: jobs.Job) -> object:
+        assert isinstance(job, jobs.Update)
+        return await self._records.ask(job)
+
+    async def query(self, changefeed_id: str) -> ChangefeedView:
+        tables = self._records.unit.tables
+        views = tuple(TableView(table=f"{one.schema_name}.{one.name}", table_id=one.table_id) for one in tables)
+        return ChangefeedView(
+            id=changefeed_id,
+            state=FeedState.WARNING,
+            tables=views,
+            joining=tuple(map(".".join, self._records.unit.joining)),
+        )
+
+    def info_of(self, changefeed_id: str) -> ChangefeedInfo:
+        return self._records.info
+
+    def unit_of(self, changefeed_id: str) -> UnitRecord | None:
+        return self._records.unit
+
+    def cuts_of(self, changefeed_id: str) -> Mapping[int, TablePartitioning]:
+        return {}
+
+    async def use_cluster_key(self) -> Compare:
+        await anyio.lowlevel.checkpoint()
+        return Compare("", Target.MOD_REVISION, 0)
+
+    @property
+    def data_plane(self) -> DataPlane:
+        return cast("DataPlane", self._data_plane)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["again", "add", "leave"]), st.integers(0, 5)), min_size=2, max_size=6))
+def test_requests_at_the_same_time_do_not_undo_each_other(steps: list[tuple[str, int]]) -> None:
+    """Whatever is asked for, in whichever order it reads and writes: all of it is in the records in the end."""
+    data_plane = PlayedDataPlane()
+    others = tuple(TableRecord(table_id=n, schema_name="aside", name=f"t{n}") for n in range(10, 20))
+    held = tuple(TableRecord(table_id=n, schema_name="public", name=f"h{n}") for n in range(20, 30))
+    leaving = tuple(TableRecord(table_id=n, schema_name="public", name=f"l{n}") for n in range(30, 40))
+    data_plane.there = tuple(table.with_(key=("id",)) for table in (*TABLES, *others, *held, *leaving))
+    records = Records(data_plane)
+    records.info = records.info.with_(config=ChangefeedConfig(filter=FilterConfig(rules=("public.*",))))
+    records.unit = records.unit.with_(tables=(*TABLES, *held, *leaving))
+    operations = Operations(records, data_plane)
+
+    async def step(number: int, what: str, delay: int) -> None:
+        for _ in range(delay):
+            await anyio.lowlevel.checkpoint()
+        match what:
+            case "again":
+                view = HeldView(table=f"public.h{20 + number}", table_id=20 + number, stage="held", origin="source")
+                await operations.rejoin("feed", [view])
+            case "add":
+                await operations.add_table("feed", f"aside.t{10 + number}")
+            case "leave":
+                await operations.remove_table("feed", f"public.l{30 + number}")
+
+    async def run() -> None:
+        async with anyio.create_task_group() as group:
+            for number, (what, delay) in enumerate(steps):
+                group.start_soon(step, number, what, delay)
+
+    anyio.run(run)
+    found = TableFilter(records.info.config.filter.rules)
+    for number, (what, _) in enumerate(steps):
+        match what:
+            case "again":
+                assert ("public", f"h{20 + number}") in records.unit.joining
+            case "add":
+                assert ("aside", f"t{10 + number}") in records.unit.joining
+                assert found.wants("aside", f"t{10 + number}")
+            case "leave":
+                assert 30 + number not in {table.table_id for table in records.unit.tables}
+                assert not found.wants("public", f"l{30 + number}")

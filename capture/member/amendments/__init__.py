@@ -1,0 +1,1 @@
+"""Amendments: changes of existing changefeeds, and of single tables of theirs."""

@@ -1,0 +1,260 @@
+"""Amendment: changes an existing changefeed after checking with source and sink, and then with the owner.
+
+Another sink must hold the changefeed's tables with their records, and another source must be the same server, since
+positions of different servers are not comparable. Which tables join and leave is found out from the stored records; the
+owner refuses it where these have changed meanwhile, and it is found out again (``on_fresh_records``).
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from agent.filter import events
+from agent.filter.tables import TableFilter
+from agent.sources.registry import check_settings
+from capture.api import port as views
+from capture.errors import JobRefusedError, StaleRequestError
+from capture.member.preflight import check_sink_terms, refuse_resync, refuse_too_many
+from owner import jobs
+from reactor.ids import Ts
+from reactor.records.changefeed import (
+    ChangefeedInfo,
+    FeedState,
+    SealedUri,
+    TableRecord,
+    Unit,
+    UnitRecord,
+)
+from reactor.records.partitioning import TablePartitioning
+from reactor.views import ChangefeedView, HeldView
+
+if TYPE_CHECKING:
+    from capture.member.services import DataPlane
+
+T = TypeVar("T")
+
+_NO_JOB = ""
+#: how often a request is made whose records change meanwhile
+_ATTEMPTS_MAX = 20
+STANDING = (FeedState.STOPPED, FeedState.FAILED, FeedState.FINISHED)
+
+
+class OwnerJobs(Protocol):
+    """Access to the owner: the part of ``capture.member.cluster_service`` that an amendment needs."""
+
+    async def ask(self, job: jobs.Job) -> Any: ...
+
+    async def query(self, changefeed_id: str) -> ChangefeedView: ...
+
+    def unit_of(self, changefeed_id: str) -> UnitRecord | None: ...
+
+    def cuts_of(self, changefeed_id: str) -> Mapping[int, TablePartitioning]: ...
+
+
+async def update(
+    operations: OwnerJobs,
+    data_plane: "DataPlane",
+    info: ChangefeedInfo,
+    asked: views.ChangefeedUpdate,
+    *,
+    table: str = "",
+) -> views.UpdateView:
+    """``table``: one that joins whatever the rules were.
+
+    :raises StaleRequestError: the records have changed meanwhile.
+    :raises WeirError: the state does not allow it, or source or sink refuse.
+    """
+    source = _resealed(data_plane, info.source, asked.source_uri)
+    sink = _resealed(data_plane, info.sink, asked.sink_uri)
+    data_plane.check_reach(source=asked.source_uri if source else None, sink=asked.sink_uri if sink else None)
+    if asked.config is not None:
+        check_settings(asked.source_uri or info.source.masked, asked.config)
+        events.check_words(asked.config.filter)
+        check_sink_terms(asked.sink_uri or info.sink.masked, info.sink_mode, asked.config)
+    if info.state in STANDING:
+        await _check(data_plane, info, source, sink, operations)
+    unit = operations.unit_of(info.id)
+    after = info.with_(source=source or info.source)
+    joining, leaving = await _moves(operations, data_plane, after, unit, asked, table)
+    target_ts = None if asked.target_ts is None else Ts(asked.target_ts)
+    changes = await operations.ask(
+        jobs.Update(
+            _NO_JOB,
+            info.id,
+            source=source,
+            sink=sink,
+            mode=asked.mode,
+            target_ts=target_ts,
+            config=asked.config,
+            is_trial=asked.dry_run,
+            joining=joining,
+            leaving=leaving,
+            basis=None if joining is None else _basis(info, unit),
+        )
+    )
+    return views.UpdateView(
+        changefeed=await operations.query(info.id),
+        changes=tuple(views.FieldChange.model_validate(change, from_attributes=True) for change in changes),
+        dry_run=asked.dry_run,
+    )
+
+
+async def rejoin(
+    operations: OwnerJobs,
+    data_plane: "DataPlane",
+    info: ChangefeedInfo,
+    held: Sequence[HeldView],
+    *,
+    rows_per_second: int | None = None,
+) -> None:
+    """Let tables that the source's stream could not follow leave and join at once: the stream follows them again, as
+    they are now, from a position behind which they are copied. ``rows_per_second``: that each copy reads at most.
+
+    :raises StaleRequestError: the records have changed meanwhile.
+    :raises WeirError: the source has no such table, or does not send it.
+    """
+    unit, names = operations.unit_of(info.id), {one.renamed_to or one.table: one.table for one in held}
+    rules = TableFilter(info.config.filter.rules)
+    wanted = await data_plane.discover(_only(info, [_whole(name) for name in names]))
+    found = [one for one in wanted if rules.wants(*_name(one))]
+    missing = sorted(names.keys() - {".".join(_name(one)) for one in found})
+    if unit is None or unit.unit is not Unit.SYNC or missing:
+        name = next(iter(missing or names))
+        raise JobRefusedError(
+            f"there is no table {name} at the source of changefeed {info.id} that could be copied again; if it was "
+            f"renamed out of the filter, `weir table add` takes it in, and `weir table remove` leaves {names[name]} out"
+        )
+    _refuse_keyless(found)
+    await data_plane.publish(info, found)
+    leaving = tuple(one.table_id for one in unit.tables if one.table_id in {one.table_id for one in held})
+    again = [_name(one) for one in found]
+    joining = tuple(dict.fromkeys((*unit.joining, *again)))
+    limits = tuple(limit for limit in unit.copy_limits if limit[:2] not in again)
+    if rows_per_second is not None:
+        limits = (*limits, *((*name, rows_per_second) for name in again))
+    await operations.ask(
+        jobs.Update(
+            _NO_JOB,
+            info.id,
+            config=info.config,
+            joining=joining,
+            leaving=leaving,
+            copy_limits=limits,
+            basis=_basis(info, unit),
+        )
+    )
+
+
+async def on_fresh_records(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Return what ``attempt`` returns, made again where the records that it was made of have changed meanwhile.
+
+    :raises StaleRequestError: they have changed each time.
+    """
+    for _ in range(_ATTEMPTS_MAX - 1):
+        try:
+            return await attempt()
+        except StaleRequestError:
+            continue
+    return await attempt()
+
+
+def _basis(info: ChangefeedInfo, unit: UnitRecord | None) -> jobs.Basis:
+    tables = frozenset(table.table_id for table in unit.tables) if unit else frozenset[int]()
+    return jobs.Basis(info.config, tables, unit.joining if unit else ())
+
+
+def _refuse_keyless(tables: Iterable[TableRecord]) -> None:
+    """:raises JobRefusedError: one has no key, by which a copy and the changes behind it are told apart."""
+    for table in tables:
+        if not table.key:
+            raise JobRefusedError(
+                f"{table.schema_name}.{table.name} has no key, and cannot join a changefeed that exists: give it one, "
+                "leave it out by a rule, or create another changefeed for it"
+            )
+
+
+async def _moves(
+    operations: OwnerJobs,
+    data_plane: "DataPlane",
+    info: ChangefeedInfo,
+    unit: UnitRecord | None,
+    asked: views.ChangefeedUpdate,
+    table: str,
+) -> tuple[tuple[tuple[str, str], ...] | None, tuple[int, ...]]:
+    """Return the tables that another filter takes in, by name, and the ones that it leaves out, by id; None: there is
+    no other filter, or no log is followed yet. The source is told to send the former.
+
+    :raises JobRefusedError: a table cannot be taken in, or none would be left.
+    """
+    if asked.config is None or (asked.config.filter.rules == info.config.filter.rules and not table):
+        return None, ()
+    if unit is None or unit.unit is not Unit.SYNC:
+        return None, ()
+    rules = TableFilter(asked.config.filter.rules)
+    leaving = tuple(one.table_id for one in unit.tables if not rules.wants(*_name(one)))
+    if len(leaving) == len(unit.tables):
+        raise JobRefusedError(f"these rules leave changefeed {info.id} none of its tables; let one stay, or remove it")
+    after = info.with_(config=asked.config)
+    known, before = {_name(one) for one in unit.tables}, TableFilter(info.config.filter.rules)
+    if table:
+        asked_for = _only(after, [_whole(table), *(_whole(".".join(name)) for name in unit.joining)])
+    else:
+        # what holds a table, as that it has no key, refuses no other
+        held = {one.table for one in (await operations.query(info.id)).held} - {*map(".".join, unit.joining)}
+        asked_for = _only(after, [*after.config.filter.rules, *(f"!{_whole(name)}" for name in sorted(held))])
+    found = [
+        one
+        for one in await data_plane.discover(asked_for)
+        if rules.wants(*_name(one))
+        and _name(one) not in known
+        and (_name(one) in unit.joining or ".".join(_name(one)) == table or not before.wants(*_name(one)))
+    ]
+    if found:
+        refuse_resync(info.sink.masked)
+    _refuse_keyless(found)
+    refuse_too_many((*(one for one in unit.tables if one.table_id not in leaving), *found))
+    if found and not asked.dry_run:
+        await data_plane.publish(after, found)
+    return tuple(map(_name, found)), leaving
+
+
+def _only(info: ChangefeedInfo, rules: Sequence[str]) -> ChangefeedInfo:
+    """Return the changefeed with other rules, so that its source checks no other table."""
+    return info.with_(config=info.config.with_(filter=info.config.filter.with_(rules=tuple(rules))))
+
+
+def _whole(name: str) -> str:
+    """Return the rule that selects one table. ``name``: ``schema.table``, of which both may contain a point."""
+    escaped = re.escape(name).replace("/", r"\/")
+    return f"/{escaped}/"
+
+
+def _name(table: TableRecord) -> tuple[str, str]:
+    return table.schema_name, table.name
+
+
+async def _check(
+    data_plane: "DataPlane",
+    info: ChangefeedInfo,
+    source: SealedUri | None,
+    sink: SealedUri | None,
+    operations: OwnerJobs,
+) -> None:
+    after = info.with_(source=source or info.source, sink=sink or info.sink)
+    unit = operations.unit_of(info.id)
+    if unit is None:
+        return
+    if source is not None:
+        await data_plane.check_source_again(after, unit)
+    if sink is not None and unit.unit is Unit.SYNC:
+        await data_plane.recorded(after, unit, operations.cuts_of(info.id))
+    elif sink is not None and sink.masked != info.sink.masked:
+        raise JobRefusedError(
+            f"the snapshot of changefeed {info.id} is on its way to {info.sink.masked}; let it finish there first, or "
+            "create another changefeed"
+        )
+
+
+def _resealed(data_plane: "DataPlane", known: SealedUri, uri: str | None) -> SealedUri | None:
+    """None if nothing changes: the same URI sealed again looks different."""
+    return None if uri is None or data_plane.keeper.open(known) == uri else data_plane.keeper.seal(uri)

@@ -1,0 +1,185 @@
+"""Amendments of a cluster: a changefeed is updated; one table of it is copied again, paused, resumed, skips changes,
+joins or leaves, while all others flow.
+"""
+
+import builtins
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from agent.filter.tables import TableFilter
+from capture.api import port as views
+from capture.errors import JobRefusedError
+from capture.member.amendments import amendment
+from capture.member.preflight import refuse_resync
+from owner import jobs
+from reactor.ids import ChangefeedId, Ts
+from reactor.records.changefeed import ChangefeedConfig, ChangefeedInfo, UnitRecord
+from reactor.records.held import HoldOrigin
+from reactor.records.partitioning import TablePartitioning
+from reactor.store.port import Compare
+from reactor.views import ChangefeedView, HeldView, TableView
+
+if TYPE_CHECKING:
+    from capture.member.services import DataPlane
+
+_NO_JOB = ""
+
+
+class Amendments(ABC):
+    """The operations that change a changefeed, or one table of it; see ``capture.api.port.Cluster``."""
+
+    @abstractmethod
+    async def ask(self, job: jobs.Job) -> Any: ...
+
+    @abstractmethod
+    async def query(self, changefeed_id: str) -> ChangefeedView: ...
+
+    @abstractmethod
+    def info_of(self, changefeed_id: str) -> ChangefeedInfo: ...
+
+    @abstractmethod
+    def unit_of(self, changefeed_id: str) -> UnitRecord | None: ...
+
+    @abstractmethod
+    def cuts_of(self, changefeed_id: str) -> Mapping[int, TablePartitioning]: ...
+
+    @abstractmethod
+    async def use_cluster_key(self) -> Compare:
+        """Seal with what the store's mark says; returns what holds while it says so."""
+
+    @property
+    @abstractmethod
+    def data_plane(self) -> "DataPlane": ...
+
+    async def tables(self, changefeed_id: str) -> "builtins.list[TableView]":
+        return [*(await self.query(changefeed_id)).tables]
+
+    async def resync_table(
+        self, changefeed_id: str, table: str, *, rows_per_second: int | None = None
+    ) -> views.TableResyncView:
+        """:raises JobRefusedError: the table is not replicated, is being copied already, or cannot be copied."""
+        view = await self.query(changefeed_id)
+        refuse_resync(view.sink)
+        if (held := _held_by_source(view, table)) is not None:
+            await self.rejoin(changefeed_id, [held], rows_per_second=rows_per_second)
+            return views.TableResyncView(changefeed_id=changefeed_id, table=table)
+        table_id = await self.table_id(changefeed_id, table)
+        await self.ask(
+            jobs.ResyncTable(_NO_JOB, ChangefeedId(changefeed_id), table_id, rows_per_second=rows_per_second)
+        )
+        return views.TableResyncView(changefeed_id=changefeed_id, table=table)
+
+    async def take_in(self, changefeed_id: str, tables: Sequence[str]) -> None:
+        """Have tables copied that are held, since the source's stream could not follow them.
+
+        :raises JobRefusedError: one cannot be copied.
+        """
+        view = await self.query(changefeed_id)
+        refuse_resync(view.sink)
+        if held := [found for table in tables if (found := _held_by_source(view, table)) is not None]:
+            await self.rejoin(changefeed_id, held)
+
+    async def cancel_resync(self, changefeed_id: str, table: str) -> views.TableResyncView:
+        table_id = await self.table_id(changefeed_id, table)
+        await self.ask(jobs.ResyncTable(_NO_JOB, ChangefeedId(changefeed_id), table_id, is_cancelled=True))
+        return views.TableResyncView(changefeed_id=changefeed_id, table=table, resyncing=False)
+
+    async def pause_table(self, changefeed_id: str, table: str) -> views.TableStepView:
+        table_id = await self.table_id(changefeed_id, table)
+        ts = await self.ask(jobs.PauseTable(_NO_JOB, ChangefeedId(changefeed_id), table_id))
+        return views.TableStepView(changefeed_id=changefeed_id, table=table, ts=ts)
+
+    async def resume_table(self, changefeed_id: str, table: str) -> views.TableStepView:
+        table_id = await self.table_id(changefeed_id, table)
+        ts = await self.ask(jobs.ResumeTable(_NO_JOB, ChangefeedId(changefeed_id), table_id))
+        return views.TableStepView(changefeed_id=changefeed_id, table=table, ts=ts)
+
+    async def skip_table(
+        self, changefeed_id: str, table: str, ts: int, *, confirmed: bool = False
+    ) -> views.TableStepView:
+        """:raises JobRefusedError: it is not confirmed, or the table's state or log do not allow it."""
+        table_id = await self.table_id(changefeed_id, table)
+        if not confirmed:
+            raise JobRefusedError(
+                f"changes of {table} up to {ts} that the sink lacks would be left out for good: confirm that "
+                "(command line: --yes; HTTP and Python: confirmed)"
+            )
+        at = await self.ask(jobs.SkipTable(_NO_JOB, ChangefeedId(changefeed_id), table_id, Ts(ts)))
+        notice = (
+            f"changes of {table} after {at} and up to {ts} that the sink lacks are left out: it differs from its "
+            f"source until `weir table resync -c {changefeed_id} --table {table}`"
+        )
+        return views.TableStepView(changefeed_id=changefeed_id, table=table, ts=at, notices=(notice,))
+
+    async def update(self, changefeed_id: str, asked: views.ChangefeedUpdate) -> views.UpdateView:
+        """What source and sink say against it is found out first. :raises JobRefusedError: it is not stopped."""
+        return await self.amend(changefeed_id, lambda _: asked)
+
+    async def amend(
+        self, changefeed_id: str, wish: Callable[[ChangefeedConfig], views.ChangefeedUpdate], *, table: str = ""
+    ) -> views.UpdateView:
+        """Update with what ``wish`` makes of the configuration, also of one that has changed meanwhile."""
+        await self.use_cluster_key()
+
+        async def attempt() -> views.UpdateView:
+            info = self.info_of(changefeed_id)
+            return await amendment.update(self, self.data_plane, info, wish(info.config), table=table)
+
+        return await amendment.on_fresh_records(attempt)
+
+    async def rejoin(self, changefeed_id: str, held: Sequence[HeldView], *, rows_per_second: int | None = None) -> None:
+        """Take in again tables that the stream could not follow."""
+        await self.use_cluster_key()
+
+        async def attempt() -> None:
+            info = self.info_of(changefeed_id)
+            await amendment.rejoin(self, self.data_plane, info, held, rows_per_second=rows_per_second)
+
+        await amendment.on_fresh_records(attempt)
+
+    async def add_table(self, changefeed_id: str, table: str) -> views.UpdateView:
+        """:raises JobRefusedError: it is replicated, or there is no such table."""
+        if any(known.table == table for known in await self.tables(changefeed_id)):
+            raise JobRefusedError(f"changefeed {changefeed_id} has {table} already")
+        done = await self.amend(changefeed_id, partial(_with_rule, table=table, adds=True), table=table)
+        if table not in done.changefeed.joining and all(known.table != table for known in done.changefeed.tables):
+            raise JobRefusedError(
+                f"there is no table {table} at the source that could join now; the filter of changefeed "
+                f"{changefeed_id} wants it from now on"
+            )
+        return done
+
+    async def remove_table(self, changefeed_id: str, table: str) -> views.UpdateView:
+        """:raises JobRefusedError: it is not replicated, or is the last one."""
+        joining = (await self.query(changefeed_id)).joining
+        if table not in joining:
+            await self.table_id(changefeed_id, table)
+        return await self.amend(changefeed_id, partial(_with_rule, table=table, adds=False))
+
+    async def table_id(self, changefeed_id: str, table: str) -> int:
+        """:raises JobRefusedError: the changefeed has no such table."""
+        for known in await self.tables(changefeed_id):
+            if known.table == table:
+                return known.table_id
+        text = f"changefeed {changefeed_id} has no table {table}; `weir tables -c {changefeed_id}` shows its tables"
+        raise JobRefusedError(text)
+
+
+def _held_by_source(view: ChangefeedView, table: str) -> HeldView | None:
+    """Return the table's hold if the stream has nothing of it since then. A table that has the name at the source comes
+    before one that had it."""
+    wanted = [held for held in view.held if table in (held.table, held.renamed_to) and held.origin == HoldOrigin.SOURCE]
+    return min(wanted, key=lambda held: (held.renamed_to or held.table) != table, default=None)
+
+
+def _with_rule(config: ChangefeedConfig, table: str, *, adds: bool) -> views.ChangefeedUpdate:
+    """Return an update to the configuration with a rule that takes a table in, or leaves it out."""
+    schema, _, name = table.partition(".")
+    alone = ".".join('"' + part.replace('"', '""') + '"' for part in (schema, name))
+    rule, opposite = (alone, f"!{alone}") if adds else (f"!{alone}", alone)
+    rules = tuple(known for known in config.filter.rules if known != opposite)
+    if TableFilter(rules).wants(schema, name) is not adds:
+        rules = (*rules, rule)
+    return views.ChangefeedUpdate(config=config.with_(filter=config.filter.with_(rules=rules)))

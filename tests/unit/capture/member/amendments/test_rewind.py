@@ -1,0 +1,33 @@
+"""What the sink says before a changefeed is set back; the owner is played."""
+
+from typing import cast
+
+import pytest
+
+from capture.errors import JobRefusedError
+from capture.member.amendments.rewind import rewind as asked_to_rewind
+from capture.member.cluster_service import ClusterService
+from capture.member.services import DataPlane
+from owner import jobs
+from reactor.ids import ChangefeedId, Ts
+from tests.unit.capture.member.amendments.test_amendment import SYNC, PlayedDataPlane, PlayedService, feed
+
+
+async def rewind(service: PlayedService, data_plane: PlayedDataPlane, ts: int) -> dict[str, int]:
+    done = await asked_to_rewind(
+        cast("ClusterService", service), cast("DataPlane", data_plane), feed(data_plane), Ts(ts)
+    )
+    assert service.asked == [jobs.Rewind("", ChangefeedId("feed"), Ts(ts))]
+    return {table.table: table.ts for table in done.tables}
+
+
+async def test_rewind_says_from_where_each_table_continues() -> None:
+    assert await rewind(PlayedService(SYNC), PlayedDataPlane((150, 250)), 200) == {"public.t1": 150, "public.t2": 250}
+    assert await rewind(PlayedService(SYNC), PlayedDataPlane(()), 200) == {"public.t1": 200, "public.t2": 200}
+
+
+async def test_rewind_that_no_table_of_the_sink_would_notice_is_refused() -> None:
+    service = PlayedService(SYNC)
+    with pytest.raises(JobRefusedError, match=r"the sink records 210 for public\.t2 .*going back to 200 would change"):
+        await rewind(service, PlayedDataPlane((300, 210)), 200)
+    assert service.asked == []
