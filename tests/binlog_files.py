@@ -1,4 +1,4 @@
-"""Whole binlog files built by hand, as servers of all ages write them: for what no server at hand does.
+"""Binlog files built by hand, as servers of all versions write them: for versions that cannot be installed.
 
 ``BinlogFile`` puts events one behind the other, with checksums where its version has them. ``samples`` has one file of
 each age, with all that is special to it.

@@ -1,4 +1,4 @@
-"""What must hold whatever has happened: the upserted tables equal the source, the changelog has every change once.
+"""Final checks of every story: the upserted tables equal the source, the changelog has every change once.
 
 They are read by delta-rs and by pyiceberg, as the lake is: readers that are not ours.
 """

@@ -1,4 +1,4 @@
-"""What etcd remembers of its past, and how it is made to forget it: everything but the newest revision."""
+"""etcd's history, and its compaction to the newest revision."""
 
 import base64
 import threading

@@ -1,4 +1,4 @@
-"""What lies in deploy/ names settings, options and paths that there are."""
+"""Files in deploy/: settings, options and paths that they name exist."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""What is under test: sinks, opened by their URIs as a capture does, with the example package installed; and stores."""
+"""Fixtures of the contracts: stores, and sinks that are opened by their URIs, with the example package installed."""
 
 import os
 from collections.abc import Iterator

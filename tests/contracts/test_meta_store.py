@@ -1,4 +1,4 @@
-"""What every ``EtcdClient`` does: the same cases on a real etcd, on its twin in memory, and on databases."""
+"""The metadata store's contract: the same cases on a real etcd, on the store in memory, and on databases."""
 
 import itertools
 import random

@@ -1,4 +1,4 @@
-"""What fuzzing (``make fuzz``) has found stays mended, and its targets take what is good."""
+"""Inputs that fuzzing (``make fuzz``) has found: they are refused or taken correctly."""
 
 from pathlib import Path
 

@@ -1,1 +1,1 @@
-"""What sinks of table formats share: the changelog's rows, left-out values, and the conversion of columns."""
+"""Common code of sinks of table formats: the changelog's rows, left-out values, and the conversion of columns."""

@@ -1,4 +1,4 @@
-"""Whole lives of changefeeds on real parts: every mode, every end, and captures that leave as they should."""
+"""Changefeeds from creation to removal on real parts: every mode, every end, and captures that leave gracefully."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What users get wrong: one line with cause and cure on stderr, exit code not 0, and nothing half-created."""
+"""Wrong input of users: one line with cause and cure on stderr, exit code not 0, and nothing half-created."""
 
 import json
 import os

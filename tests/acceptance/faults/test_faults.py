@@ -1,6 +1,6 @@
-"""What breaks in real life, done to three captures under load: service goes on, and no row is lost or doubled.
+"""Faults of processes, disks and networks, with three captures under load: service continues, no row is lost or doubled.
 
-One bed serves all tests: each breaks one thing while pgbench writes, waits for the service to go on, lets the load end,
+One bed serves all tests: each breaks one thing while pgbench writes, waits until the service continues, lets the load end,
 and then compares both changefeeds with the source by its own reading of the tables.
 """
 

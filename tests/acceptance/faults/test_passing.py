@@ -1,4 +1,4 @@
-"""What passes by itself, in one cluster with a PostgreSQL and a MariaDB changefeed: a disk that is full, read-only or
+"""Transient errors, in one cluster with a PostgreSQL and a MariaDB changefeed: a disk that is full, read-only or
 away, under the sink or under the change log; a server that is down, a password that was changed, a role that is locked.
 
 Each time both changefeeds are `warning` with cause and cure, and continue by themselves when the cause is gone. In the

@@ -1,4 +1,4 @@
-"""What breaks in real life, done to two captures and a MariaDB under sysbench: no row is lost or doubled.
+"""Faults of captures and server, done to two captures and a MariaDB under sysbench: no row is lost or doubled.
 
 One bed serves all tests. What the sinks hold is compared with the source three times: by the changefeed's own ``diff``,
 by query against what delta-rs reads, and change by change with what python-mysql-replication counts in the binlog. All

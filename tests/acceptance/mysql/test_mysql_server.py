@@ -1,4 +1,4 @@
-"""What breaks in real life, done to two captures and a MySQL under sysbench, in one story: no row is lost or doubled.
+"""Faults of captures and server, with two captures and a MySQL under sysbench, in one story: no row is lost or doubled.
 
 The single faults are tested on MariaDB; here they are met on the other server, with its defaults (a binlog that names
 no columns), compressed transactions, and partial updates of JSON.

@@ -1,4 +1,4 @@
-"""What v0.1.0 stored is read, kept and continued by today's code; and what today's code stores, v0.1.0 could read.
+"""Data of v0.1.0: it is read, kept and continued by today's code, and v0.1.0 could read what today's code stores.
 
 The fixtures were made by v0.1.0 itself, see ``tests/fixtures/v0.1.0/README.md``. Records, keys, secrets, segments,
 manifests and Delta tables are covered here; clusters of both versions in ``tests/acceptance/long/test_roll_over.py``.

@@ -1,4 +1,4 @@
-"""What is there at the start is not looked at, and a second's worth of answers makes nobody look at everything."""
+"""Garbage collection settings: objects of the start are not traversed, a second of answers causes no full collection."""
 
 import gc
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Whatever is stored under any key: no tick ends, the owner answers, and only the changefeed concerned is hurt."""
+"""Garbage under any key: no tick fails, the owner answers, and only the changefeed concerned is affected."""
 
 import json
 from collections.abc import Iterator

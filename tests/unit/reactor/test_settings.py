@@ -1,4 +1,4 @@
-"""What a session may be, and what is added to it."""
+"""Settings of a session: their bounds, and values derived from them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What executors on other machines are sent holds the plugins and says so."""
+"""The archive for executors on other machines: it has the plugins, and names them."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What the log keeps for a held table has a bound of time and one of bytes; past it the owner says that its position is
+"""Bounds of the log that is kept for a held table, in time and in bytes; past them the owner says that its position is
 lost. A real sync unit removes real segments, and the owner is shown the head that this leaves."""
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the real works find out of source and sink before a changefeed that stands is changed or set back."""
+"""The real data plane: what it checks at source and sink before a stopped changefeed is changed or rewound."""
 
 import shutil
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Which processors run: started, informed of moves, stopped before the next epoch, and not started after a failure."""
+"""Processor set: started, informed of moves, stopped before the next epoch, and not started after a failure."""
 
 from agent.control.processors import (
     FaultOver,

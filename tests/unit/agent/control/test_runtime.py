@@ -1,4 +1,4 @@
-"""What a capture sees in etcd at one moment bounds its flushes, whatever the owner has sent it so far."""
+"""Runtime of a changefeed on a capture: its view of etcd bounds its flushes, whatever the owner has sent so far."""
 
 from agent.control.runtime import FlushLimits, changed_tables, held_tables
 from reactor.ids import Ts

@@ -1,4 +1,4 @@
-"""What event filters leave out and column selectors keep, in the stream and in the snapshot."""
+"""Event filters and column selectors, in the stream and in the snapshot."""
 
 import re
 from typing import Any

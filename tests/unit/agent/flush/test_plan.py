@@ -1,4 +1,4 @@
-"""How far each span goes in a flush, and by which tasks."""
+"""Flush plan: how far each span is written, and by which tasks."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Where kernels are kept: a place that can be written or has them all; and what a sent package brings along."""
+"""Store of compiled kernels: a directory that can be written or has them all; and kernels in a sent package."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Which segments hold a range: the head's word, not the directory's."""
+"""Reader of the log: the head decides which segments hold a range, not the directory."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What of a schema change event filters leave out."""
+"""Schema changes and event filters: the parts that are left out."""
 
 from dataclasses import replace
 from typing import cast

@@ -1,4 +1,4 @@
-"""What a changefeed's configuration says below [source] is checked against the settings that its source has."""
+"""Settings of a changefeed's configuration below [source]: checked against the settings that its source has."""
 
 import pytest
 

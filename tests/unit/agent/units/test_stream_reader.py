@@ -1,4 +1,4 @@
-"""When the reading thread cuts, waits, reports and gives up; its other half is played by the test."""
+"""Stream reader: when its thread makes a chunk, waits, reports and gives up; the test is the sync unit."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What ``weir log inspect`` shows of a segment."""
+"""``weir log inspect`` of a segment."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""What the cluster service does by itself, without the owner."""
+"""Cluster service: requests that it answers without the owner."""
 
 from types import SimpleNamespace
 from typing import Any

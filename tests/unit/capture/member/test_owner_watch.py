@@ -1,4 +1,4 @@
-"""When a capture gives up on an owner that it does not hear."""
+"""Owner watch: when a capture gives up on a silent owner."""
 
 from capture.member.owner_watch import OwnerLiveness
 from reactor.ids import CaptureId, ChangefeedId, Ts

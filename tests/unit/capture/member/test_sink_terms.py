@@ -1,4 +1,4 @@
-"""What a sink cannot do is refused when it is asked for, by its plugin's word alone."""
+"""Capabilities of sinks: what a sink cannot do is refused when it is requested, by its plugin's capabilities alone."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a changefeed may name: settings decide, the server's own secrets never; what exists keeps what it uses."""
+"""Reach of a changefeed: what it may name by the settings, never the server's own secrets; existing ones keep theirs."""
 
 from pathlib import Path
 

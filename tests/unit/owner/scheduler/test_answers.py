@@ -1,4 +1,4 @@
-"""What has too many spans for one message: parts that fit into frames, put together or asked for again."""
+"""Answers with too many spans for one message: parts that fit into frames, joined or requested again."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a table's log says of the values in its files: never beside them, whoever wrote the file."""
+"""Statistics in a table's log: bounds always include the file's values, whoever wrote the file."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is synced, and in which order, before a flush is reported as written. A lost power itself is not tried here."""
+"""Syncs to disk, and their order, before a flush is reported as written. Power is not cut here."""
 
 import os
 from pathlib import Path

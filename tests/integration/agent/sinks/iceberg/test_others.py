@@ -1,4 +1,4 @@
-"""What others do to a table: harmless or not, by the snapshots between our newest and the current one."""
+"""Commits of other writers: harmless or not, by the snapshots between our newest and the current one."""
 
 from collections.abc import Callable
 from pathlib import Path

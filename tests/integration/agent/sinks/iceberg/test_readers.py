@@ -1,4 +1,4 @@
-"""What other readers see in tables with updates, deletes and changed columns: PyIceberg, DuckDB, perhaps Polars."""
+"""Other readers of tables with updates, deletes and changed columns: PyIceberg, DuckDB, perhaps Polars."""
 
 import importlib.util
 import warnings

@@ -1,4 +1,4 @@
-"""What is missing at a real server is named one by one, and the statement that is named cures it."""
+"""Preflight at a real server: each missing grant and setting is named, and the statement that is named cures it."""
 
 import re
 from collections.abc import Iterator

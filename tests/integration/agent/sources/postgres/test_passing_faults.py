@@ -1,4 +1,4 @@
-"""What passes by itself: the log's disk is full or read-only, the role is locked, its password changed. The sync unit
+"""Transient errors: the log's disk is full or read-only, the role is locked, its password changed. The sync unit
 waits, says why, and continues; the log has every event once."""
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What only a real etcd can show: it dies, hangs, asks for passwords, speaks TLS, and one of several is down."""
+"""Connection faults of a real etcd: it dies, hangs, asks for passwords, speaks TLS, and one of several is down."""
 
 import os
 import shutil

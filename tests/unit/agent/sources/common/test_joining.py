@@ -1,4 +1,4 @@
-"""Where tables join: at a position that a reading of their definitions certainly covers."""
+"""Positions at which tables join: one that a reading of their definitions certainly covers."""
 
 import pytest
 

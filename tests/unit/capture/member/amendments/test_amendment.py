@@ -1,4 +1,4 @@
-"""What source and sink have a say in before a changefeed is changed or set back; the owner is played."""
+"""Checks at source and sink before a changefeed is changed or rewound; the test is the owner."""
 
 from collections.abc import Mapping, Sequence
 from typing import cast

@@ -1,4 +1,4 @@
-"""Which engine gRPC polls with: chosen where we know both, never against the user."""
+"""gRPC's polling engine: chosen for versions that we know, never against the user."""
 
 import os
 

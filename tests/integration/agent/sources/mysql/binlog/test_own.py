@@ -1,4 +1,4 @@
-"""What only MySQL writes into a binlog, written by a real one: each is read, and is what the statement did."""
+"""Binlog events that only MySQL writes, written by a real one: each is read, and is what the statement did."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a server writes into its binlog and takes back, also where half of it is in the log; ALTERs in two steps."""
+"""Rolled back changes in the binlog, also where half of them are in the change log; ALTERs in two steps."""
 
 from collections.abc import Iterator
 from pathlib import Path

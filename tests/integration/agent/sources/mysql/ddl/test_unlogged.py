@@ -1,4 +1,4 @@
-"""What is in no log, or is of a temporary table: the rows behind it are never taken for another table's or column's."""
+"""Unlogged statements and temporary tables: rows after them are never taken for another table's or column's."""
 
 from collections.abc import Sequence
 

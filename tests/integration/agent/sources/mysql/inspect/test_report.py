@@ -1,4 +1,4 @@
-"""What ``weir log inspect`` shows of a real server's binlog file."""
+"""``weir log inspect`` of a real server's binlog file."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What the catalog of a real server says of tables is what its table maps say."""
+"""The catalog of a real server: it describes tables as table maps do."""
 
 from contextlib import closing
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What Weir makes at the server, and that nothing of it stays when a changefeed is removed."""
+"""Slots and publications that Weir creates at the server: none stays when a changefeed is removed."""
 
 import itertools
 import time

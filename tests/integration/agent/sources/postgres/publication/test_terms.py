@@ -1,4 +1,4 @@
-"""What a publication sends of a table is what snapshot and comparison read of it: columns, rows, generated columns."""
+"""Terms of a publication: snapshot and comparison read what it sends, columns, rows and generated columns."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What a real PostgreSQL's stream says of tables that change: found once, at the right Ts, with the columns matched."""
+"""Schema changes in a real PostgreSQL's stream: found once, at the right Ts, with the columns matched."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a source's columns become in Delta."""
+"""Delta's columns for a source's columns."""
 
 from datetime import time
 

@@ -1,4 +1,4 @@
-"""What is known to be rolled back: ranges of rows that lie apart, found one after the other."""
+"""Rolled back rows: ranges that lie apart, found one after the other."""
 
 from agent.sources.mysql.binlog.rolled_back import NOTHING, Range, RolledBack
 from reactor.ids import Ts

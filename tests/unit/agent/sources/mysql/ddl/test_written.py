@@ -1,4 +1,4 @@
-"""Which tables a change that was logged as a statement may have changed."""
+"""Tables that a change logged as a statement may have written."""
 
 import pytest
 

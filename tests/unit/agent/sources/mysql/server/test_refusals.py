@@ -1,4 +1,4 @@
-"""What the servers refuse, in our words."""
+"""Refusals of servers, translated into errors of ours."""
 
 import pytest
 
