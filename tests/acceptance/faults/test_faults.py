@@ -1,7 +1,7 @@
-"""Faults of processes, disks and networks, with three captures under load: service continues, no row is lost or doubled.
+"""Faults of processes, disks and networks, with three captures under load: no row is lost or doubled.
 
-One bed serves all tests: each breaks one thing while pgbench writes, waits until the service continues, lets the load end,
-and then compares both changefeeds with the source by its own reading of the tables.
+One bed serves all tests: each breaks one thing while pgbench writes, waits until the service continues, lets the load
+end, and then compares both changefeeds with the source by its own reading of the tables.
 """
 
 import subprocess

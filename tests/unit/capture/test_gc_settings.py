@@ -1,4 +1,4 @@
-"""Garbage collection settings: objects of the start are not traversed, a second of answers causes no full collection."""
+"""Garbage collection settings: objects of the start are not traversed, answers cause no full collection."""
 
 import gc
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Reach of a changefeed: what it may name by the settings, never the server's own secrets; existing ones keep theirs."""
+"""Reach of a changefeed: what it may name by the settings, never the server's own secrets; existing ones keep it."""
 
 from pathlib import Path
 
