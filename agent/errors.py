@@ -25,7 +25,8 @@ is to replace the sink's table is older than the table │   ├── TableName
 directory │   └── LeftOutValueError   an update left out a value of a row that the sink does not have └──
 SinkTimeoutError        it did not answer in time (retryable) OwnFaultError               this capture lacks room,
 memory, descriptors, threads or Spark (of the capture) JobError                    a Spark job failed as a whole
-(retryable) └── JobTimeoutError         it was cancelled: it took too long, or its result is no longer needed
+(retryable) ├── JobTimeoutError         it was cancelled: it took too long, or its result is no longer needed
+└── WorkerLostError         a process of Spark's was killed, or had no memory left
 PluginError                 the package of a sink or source cannot be used FilterError                 an event filter
 or column selector that cannot be parsed, or does not fit its table DecodeError                 bytes in the log do not
 match their schema (not retryable) JavaError                   no Java, or one that Spark cannot use
@@ -211,6 +212,11 @@ class JobError(WeirError):
 
 class JobTimeoutError(JobError):
     """A Spark job was cancelled: it took too long, or its result is no longer needed."""
+
+
+class WorkerLostError(JobError):
+    """A process of Spark's was killed, or ran out of memory, while it ran a job: this capture has too little for the
+    job, or a table needs more than any capture has."""
 
 
 class PluginError(WeirError):

@@ -7,7 +7,8 @@ any more. The processor stores the newest limits in ``Limits`` and pokes the flu
 A failure specific to one table delays only that table: it is retried with growing delays, and after some attempts, or
 at once if retrying cannot help, its writer is notified and the owner holds the table. A failure of the sink as a whole
 (or of Spark) delays all tables. A job that repeatedly fails as a whole is divided into one job per table, to find out
-whether one of them is the cause. Transient failures of the sink are retried without limit, and reported as warnings.
+whether one of them is the cause (``agent.control.lost_workers`` for one that ends processes). Transient failures of the
+sink are retried without limit, and reported as warnings.
 """
 
 import time
@@ -18,6 +19,7 @@ import anyio
 import structlog
 
 from agent.control.actors import ActorContext, Reference
+from agent.control.lost_workers import LOSSES_MAX, LostWorkers, is_loss, is_single
 from agent.control.runtime import FlushLimits, SpanFlushed, SpanPosition, SpanRuntime
 from agent.errors import (
     RESYNC,
@@ -93,7 +95,8 @@ class FlusherStatistics:
 
 
 class Flusher:
-    """``report`` passes the outcome of each span to its writer; ``warn`` reports failures that are retried."""
+    """``report`` passes the outcome of each span to its writer; ``warn`` reports failures that are retried.
+    ``is_alone``: whether the cluster has no other capture."""
 
     def __init__(
         self,
@@ -102,6 +105,7 @@ class Flusher:
         *,
         report: Callable[[SpanFlushed], None],
         warn: Callable[[RunningError], None],
+        is_alone: Callable[[], bool],
     ) -> None:
         self._runtime = runtime
         self._limits = limits
@@ -118,6 +122,7 @@ class Flusher:
         self._is_narrowing = False
         #: tables whose own jobs have succeeded since each table has its own
         self._healthy: set[int] = set()
+        self._lost = LostWorkers(is_alone)
         #: spans with failures of their own: consecutive failures, and the time of the next attempt
         self._failing: dict[TableSpan, tuple[int, float]] = {}
         self._wake_at = 0.0
@@ -157,7 +162,7 @@ class Flusher:
         if self._is_narrowing:
             await self._flush_singly(due, limits)
         else:
-            for some in _apart(due, limits.suspects):
+            for some in _apart(due, self._lost.apart(limits).suspects):
                 await self._flush_these(some, limits)
         self._wake_for_failing(now)
 
@@ -166,9 +171,9 @@ class Flusher:
         started = time.time()
         self._note(running_since=started)
         try:
-            flushed = await self._runtime.flush(due, limits)
+            flushed = await self._runtime.flush(due, self._lost.apart(limits))
         except WeirError as error:
-            self._on_failure(due, error)
+            self._on_failure(due, error, limits)
             return
         finally:
             self._note(running_since=0.0)
@@ -190,14 +195,16 @@ class Flusher:
         failed: dict[int, WeirError] = {}
         for table_id, positions in by_table.items():
             try:
-                flushed = await self._runtime.flush(positions, limits)
+                flushed = await self._runtime.flush(positions, self._lost.apart(limits))
             except WeirError as error:
                 failed[table_id] = error
             else:
                 self._healthy.add(table_id)
                 self._settle(flushed.spans)
         for table_id, failure in failed.items():
-            if self._healthy - {table_id} and failure.code != OwnFaultError.code:
+            if is_loss(failure):
+                self._lost.attribute(failure, table_id, limits.suspects)
+            elif self._healthy - {table_id} and failure.code != OwnFaultError.code:
                 failure.of_table(table_id)
             shown = running_error(failure)
             self._settle(tuple(SpanFlushed(position, error=shown) for position in by_table[table_id]))
@@ -213,7 +220,7 @@ class Flusher:
 
     def _settle(self, spans: tuple[SpanFlushed, ...]) -> None:
         """Take over the new positions; a span with a transient error stays and is retried."""
-        is_whole = any(span.error is not None and not span.error.is_of_table for span in spans)
+        is_whole = any(span.error is not None and not is_single(span.error) for span in spans)
         self._failures = self._failures + 1 if is_whole else 0
         for span in spans:
             before = self._positions[span.position.span]
@@ -231,25 +238,29 @@ class Flusher:
         """Return whether its writer must be notified: the span has advanced, or cannot continue."""
         span, error = flushed.position.span, flushed.error
         if error is None:
-            self._failing.pop(span, None)
+            self._forget(span)
             return True
         if _is_passing(error):
             is_news = False
-        elif error.is_of_table:
+        elif is_single(error):
             failures = self._failing[span][0] + 1 if span in self._failing else 1
             self._failing[span] = failures, anyio.current_time() + _wait_s(failures)
-            is_news = not error.retryable or failures >= _FAILURES_MAX
+            failures_max = LOSSES_MAX if span.table_id in self._lost.tables else _FAILURES_MAX
+            is_news = not error.retryable or failures >= failures_max
         else:
             is_news = not error.retryable or self._failures >= _FAILURES_MAX
         if not is_news:
             _log.warning("flush failed, retrying", span=str(span), error=error.message)
         return is_news
 
-    def _on_failure(self, due: list[SpanPosition], error: WeirError) -> None:
+    def _on_failure(self, due: list[SpanPosition], error: WeirError, limits: FlushLimits) -> None:
         self._whole_failures += 1
-        shown = running_error(error)
-        if isinstance(error, (JobError, SinkTimeoutError)) and len({at.table.table_id for at in due}) > 1:
+        tables = {at.table.table_id for at in due}
+        if is_loss(error) and len(tables) == 1:
+            self._lost.attribute(error, tables.pop(), limits.suspects)
+        elif isinstance(error, (JobError, SinkTimeoutError)) and len(tables) > 1:
             self._is_narrowing = self._whole_failures >= _WHOLE_MAX
+        shown = running_error(error)
         self._settle(tuple(SpanFlushed(position, error=shown) for position in due))
 
     def _report_lost(self, limits: FlushLimits) -> None:
@@ -269,6 +280,7 @@ class Flusher:
 
     def _forget(self, span: TableSpan) -> None:
         self._failing.pop(span, None)
+        self._lost.tables.discard(span.table_id)
 
     def _wake_for_failing(self, now: float) -> None:
         """Schedule a wake-up for the failing span with the earliest retry; others are flushed meanwhile."""

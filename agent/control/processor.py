@@ -101,7 +101,8 @@ Input = FromOwner | Elected | Moved | Happened | ReportDue | AskStatistics | Sto
 
 class Processor:
     """``send`` sends a message to the owner; ``report`` reports an error to the manager and ``warn`` a warning;
-    ``leave`` is called on ``LeaveAsked``; ``crashed`` counts a crash of the part named.
+    ``leave`` is called on ``LeaveAsked``; ``crashed`` counts a crash of the part named; ``is_alone`` tells whether the
+    cluster has no other capture.
 
     Its memory does not survive a crash. It is then restarted with ``feed``, the records in etcd, and another processor
     epoch: the owner finds that it has nothing, and assigns spans and units again.
@@ -117,6 +118,7 @@ class Processor:
         warn: Callable[[RunningError], None],
         leave: Callable[[], None],
         crashed: Callable[[str, Exception], None],
+        is_alone: Callable[[], bool],
         feed: ChangefeedState | None = None,
     ) -> None:
         self._agent = agent
@@ -128,7 +130,7 @@ class Processor:
         self._crashed = crashed
         self._feed = feed
         self._limits = Limits()
-        self._flusher = Flusher(runtime, self._limits, report=self._on_flushed, warn=warn)
+        self._flusher = Flusher(runtime, self._limits, report=self._on_flushed, warn=warn, is_alone=is_alone)
         self._flusher_ref: Reference | None = None
         self._context: ActorContext | None = None
         self._writers: dict[TableSpan, _Writer] = {}

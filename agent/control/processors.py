@@ -225,7 +225,7 @@ class Processors:
 def _with(position: TaskPosition, event: ProcessorReported, error: RunningError) -> TaskPosition:
     if error.scope is Scope.CAPTURE:
         is_known = position.fault is not None and position.fault.message == error.message
-        return position.with_(warning=position.warning if is_known else error, fault=error)
+        return position if is_known else position.with_(warning=error, fault=error)
     if event.is_warning:
         return position.with_(warning=error)
     if error.is_of_table:

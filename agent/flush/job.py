@@ -12,7 +12,7 @@ import structlog
 
 from agent.control.runtime import Flushed, FlushLimits, SpanFlushed, SpanPosition
 from agent.deadline import Deadline
-from agent.errors import JobError, JobTimeoutError, OwnFaultError
+from agent.errors import JobError, JobTimeoutError, OwnFaultError, WorkerLostError
 from agent.flush.plan import FlushPlan, Weights, group_tasks, plan_flush
 from agent.flush.task import run_flushes
 from agent.log.reader import LogReader
@@ -24,6 +24,9 @@ from reactor.failpoints import Point
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import RunningError
 from reactor.records.log_head import LogHead
+
+#: failures of a job that say nothing of its table, though it has only one: the capture's own, or perhaps so
+_NOT_OF_TABLES = frozenset({JobTimeoutError.code, OwnFaultError.code, WorkerLostError.code})
 
 _log = structlog.get_logger()
 
@@ -82,8 +85,8 @@ def flush(
 
 def _attributed(context: FlushContext, tables: frozenset[int], error: JobError) -> JobError:
     """Attribute a failure to the table if the job has only one and another job succeeds. A job that hangs may hang for
-    all, and a fault of the capture's own is no table's."""
-    if len(tables) != 1 or isinstance(error, JobTimeoutError) or error.code == OwnFaultError.code:
+    all, and a fault of the capture's own is no table's; whose a lost process is, the flusher finds out."""
+    if len(tables) != 1 or error.code in _NOT_OF_TABLES:
         return error
     try:
         context.executor.map(_nothing, (0,), description="see whether Spark works")

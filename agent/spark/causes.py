@@ -22,6 +22,8 @@ _PYTHON_ERROR: Final = re.compile(r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|
 #: classes that say nothing; only their message is used
 _WRAPPERS: Final = frozenset({"SparkException", "RuntimeException", "ExecutionException", "PythonException"})
 _SAYS_NOTHING: Final = re.compile(r"^$|Exception thrown in awaitResult|^Job aborted|^Failed to execute|^[A-Z][\w$]*$")
+#: a worker, or an executor on a cluster, has ended; the tasks themselves raised nothing
+_LOST: Final = re.compile(r"Python worker exited unexpectedly|ExecutorLostFailure|Python worker failed to connect back")
 _CURES: Final = (
     (re.compile(r'Cannot run program "'), "name the executors' Python with spark.pyspark.python"),
     (re.compile(r"No module named '(agent|reactor)'"), "install Weir there, or let it be sent (spark-packages = sent)"),
@@ -41,6 +43,11 @@ def cause_of(error: BaseException) -> str:
     line = _telling(text) or type(error).__name__
     cure = next((f"; {cure}" for pattern, cure in _CURES if pattern.search(line)), "")
     return f"{line[:_LENGTH_MAX]}{where}{cure}"
+
+
+def is_worker_lost(error: BaseException) -> bool:
+    """Return whether a process that ran tasks ended: it was killed, or crashed."""
+    return _LOST.search(_text(error)) is not None
 
 
 def _text(error: BaseException) -> str:

@@ -22,11 +22,11 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from agent.deadline import Deadline
-from agent.errors import JobError, JobTimeoutError, OwnFaultError
+from agent.errors import JobError, JobTimeoutError, OwnFaultError, WorkerLostError
 from agent.own_faults import own_fault
 from agent.spark import session as spark_session
 from agent.spark.arrival import Watch, cores, wait_for_executors
-from agent.spark.causes import cause_of
+from agent.spark.causes import cause_of, is_worker_lost
 from agent.spark.daemon import preload
 from agent.spark.masters import is_connect, is_local, shown, unreachable
 from reactor.errors import Scope, WeirError
@@ -121,6 +121,7 @@ class SparkExecutor:
 
         :raises JavaError: no Java, or one too old.
         :raises JobTimeoutError: ``deadline`` passed.
+        :raises WorkerLostError: a process of Spark's ended.
         :raises JobError: Spark failed, or ``function`` raised; with its ``code``, ``retryable`` and ``scope``.
         """
         if not descriptors:
@@ -139,7 +140,8 @@ class SparkExecutor:
                     f"Spark job cancelled ({description}): it did not end in time; see what hangs there, or give it "
                     "more (flush-timeout-seconds); it is tried again"
                 ) from error
-            failed = JobError(f"Spark job failed ({description}): {cause_of(error)}; it is tried again")
+            kind = WorkerLostError if is_dead or is_worker_lost(error) else JobError
+            failed = kind(f"Spark job failed ({description}): {cause_of(error)}; it is tried again")
             failed.scope = Scope.CAPTURE if is_dead else Scope.CHANGEFEED
             raise failed from error
         return _results(rows, description, is_here=is_local(self._master))
@@ -243,7 +245,8 @@ def _answer(function: Callable[[Any], Any], descriptor: bytes) -> bytes:
         _log.exception("task failed")
         if (lack := own_fault(error, with_memory=False)) is not None:
             return _dumps(_Failure(lack.code, str(lack), lack.retryable, lack.scope))
-        return _dumps(_Failure(JobError.code, f"{type(error).__name__}: {_first_line(error)}", retryable=True))
+        code = WorkerLostError.code if own_fault(error) is not None else JobError.code
+        return _dumps(_Failure(code, f"{type(error).__name__}: {_first_line(error)}", retryable=True))
 
 
 def _results(rows: Sequence[Any], description: str, *, is_here: bool) -> list[Any]:

@@ -34,7 +34,9 @@ class Rests:
         before = self._rests.get(changefeed)
         is_again = before is not None and now - before.until < _CALM_S
         seconds = min(2 * before.seconds, _RETRY_MAX_S) if before is not None and is_again else _RETRY_S
-        self._rests[changefeed] = _Rest(OwnFaultError(error.message), seconds, now + seconds)
+        fault = OwnFaultError(error.message)
+        fault.table_id = error.table_id
+        self._rests[changefeed] = _Rest(fault, seconds, now + seconds)
 
     def current(self, changefeed: ChangefeedId, now: float) -> OwnFaultError | None:
         """Return the fault while it rests."""

@@ -124,6 +124,8 @@ class ProcessorHost:
         #: those for which this capture lacks something
         self._faulty: set[ChangefeedId] = set()
         self._rests = Rests()
+        #: no other capture is a member
+        self._is_alone = True
         #: this capture hands over its work and accepts none; one-way
         self.is_leaving = False
 
@@ -139,6 +141,7 @@ class ProcessorHost:
             case MeetOwner(owner):
                 self._meet_owner(owner)
             case MeetPeers(addresses):
+                self._is_alone = len(addresses) <= 1
                 self._peers.set_peers(dict(addresses))
             case Log(level, event, fields):
                 getattr(_log, level)(event, **dict(fields))
@@ -274,6 +277,7 @@ class ProcessorHost:
             warn=warn,
             leave=self.stop_serving,
             crashed=partial(self._count_crash, info.id),
+            is_alone=lambda: self._is_alone,
             feed=self._feeds.get(info.id),
         )
 

@@ -1,12 +1,14 @@
 """Suspects: tables that were being written when a capture ended; one of them that ends captures is held.
 
-    being written when a capture ended ──► suspect ──its spans pass where the log then was──► cleared
-                                             └──written alone when another capture ended──► held
+    being written when a capture ended, or alone when processes of Spark's were lost there
+        ──► suspect ──its spans pass where the log then was──► cleared
+              └──written alone when another capture ended, or lost processes──► held
 
 A process that runs out of memory, crashes or hangs reports nothing. But a capture records in etcd which tables it is
 about to write (``agent.feeds.attempts``), and the record outlives its lease. Suspects are written apart from all
 others, in a few groups (``agent.control.flusher``); if a group ends another capture, only its tables remain suspects,
-and a single table is held. Captures that end at the same time, with their machine, hold nothing.
+and a single table is held. Captures that end at the same time, with their machine, hold nothing. A capture that loses
+processes of Spark's reports a fault of its own, with the table (``agent.control.lost_workers``).
 """
 
 from collections.abc import Collection, Sequence
@@ -43,6 +45,8 @@ class CaptureEnds:
         self._place = (cluster, namespace, id)
         self._wall_offset_s = wall_offset_s
         self._messages: list[Message] = []
+        #: losses of captures that are taken into account
+        self._known: dict[CaptureId, RunningError] = {}
 
     def trace(
         self,
@@ -79,9 +83,14 @@ class CaptureEnds:
         noted = [(kind(*self._place, capture), attempt) for kind, found in kinds for capture, attempt in found.items()]
         ended = sorted((key.capture, str(key), key, attempt) for key, attempt in noted if key.capture not in alive)
         before = facts.suspects
-        if facts.tables is None or facts.head is None or not (ended or before):
+        if facts.tables is None or facts.head is None:
+            return found
+        lost = self._news(facts)
+        if not (ended or before or lost):
             return found
         tables, ts = set(before.tables if before else ()), before.ts if before else Ts(0)
+        if lost:
+            tables, ts = tables | {*lost.values()}, facts.head.resolved_ts
         for capture, _, key, attempt in ended:
             found.changes.append(patches.delete_record(key, attempt))
             blamed = set(attempt.tables) & facts.table_ids - facts.parked
@@ -94,9 +103,17 @@ class CaptureEnds:
                 found.errors += [_error(facts, table, capture, time) for table in blamed]
         reached = spans.reached(tables)
         left = sorted(id for id in tables & facts.table_ids - facts.parked if reached.get(id, Ts(0)) < ts)
-        capture = ended[-1][0] if ended else before.capture if before else CaptureId("")
+        last = [*lost, *(capture for capture, *_ in ended)]
+        capture = last[-1] if last else before.capture if before else CaptureId("")
         self._put(found, facts, Suspects(tables=tuple(left), ts=ts, capture=capture) if left else None)
         return found
+
+    def _news(self, facts: Facts) -> dict[CaptureId, int]:
+        """Return the tables of losses that were not known; a fault is shown until the capture works again."""
+        known, self._known = self._known, dict(facts.losses)
+        news = ((capture, error.table_id) for capture, error in facts.losses.items() if known.get(capture) != error)
+        writable = facts.table_ids - facts.parked
+        return {capture: table for capture, table in news if table is not None and table in writable}
 
     def _put(self, found: _Findings, facts: Facts, after: Suspects | None) -> None:
         before = facts.suspects
@@ -131,7 +148,7 @@ def _line(facts: Facts, feed: ChangefeedId, before: Suspects | None, after: Susp
     if left - gone or (after and before and after.capture != before.capture):
         assert after is not None
         named = ", ".join(facts.name_of(id) for id in after.tables[:20])
-        text = "a capture ended while tables were written; they are written apart from all others for now"
+        text = "a capture, or processes of Spark's, ended while tables were written; they are written apart for now"
         return Log(
             "warning",
             text,

@@ -8,7 +8,16 @@ from owner.progress.units import SOURCE, current_unit, tables_of
 from owner.scheduler.heartbeat_budget import HeartbeatBudget
 from reactor.ids import MAX_TS, CaptureId, Ts
 from reactor.records.attempts import Attempt, Suspects
-from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, DdlRecord, Mode, TableRecord, Unit, UnitRecord
+from reactor.records.changefeed import (
+    ChangefeedInfo,
+    ChangefeedStatus,
+    DdlRecord,
+    Mode,
+    RunningError,
+    TableRecord,
+    Unit,
+    UnitRecord,
+)
 from reactor.records.held import HeldTable, HoldStage, tried_after_end
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
@@ -47,6 +56,8 @@ class Facts:
     attempts: Mapping[CaptureId, Attempt] = field(default_factory=dict)
     schema_attempts: Mapping[CaptureId, Attempt] = field(default_factory=dict)
     suspects: Suspects | None = None
+    #: captures that have lost processes of Spark's while they wrote one table
+    losses: Mapping[CaptureId, RunningError] = field(default_factory=dict)
     #: tables being copied again, by id
     resyncs: Mapping[int, TableResync] = field(default_factory=dict)
 
@@ -57,7 +68,9 @@ class Facts:
         unit, head = feed.units.get(SOURCE), feed.heads.get(SOURCE)
         tables = (feed.partitionings, feed.ddl, feed.held)
         attempts = (feed.attempts, feed.schema_attempts, feed.suspects)
-        return cls(info, status, unit, head, points, *tables, *attempts, feed.resyncs)
+        faults = ((capture, position.fault) for capture, position in feed.positions.items())
+        losses = {capture: fault for capture, fault in faults if fault is not None and fault.table_id is not None}
+        return cls(info, status, unit, head, points, *tables, *attempts, losses, feed.resyncs)
 
     @cached_property
     def unit(self) -> Unit | None:
@@ -125,7 +138,7 @@ class Facts:
 
     @cached_property
     def tried_after_end(self) -> frozenset[int]:
-        """Tables that have ended captures and are being retried."""
+        """Tables that have ended captures, or processes of Spark's, and are being retried."""
         return tried_after_end(self.held.values())
 
     def is_finished(self, status: ChangefeedStatus) -> bool:

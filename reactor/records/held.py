@@ -9,6 +9,8 @@ from reactor.records.changefeed import RunningError
 
 #: code of a table that has ended processes: a retry would end another, so only an operator retries
 CAPTURE_ENDED = "CaptureEnded"
+#: code of one that has ended processes of Spark's on two captures, or on the only one
+WORKER_LOST = "WorkerLost"
 
 
 class HoldOrigin(StrEnum):
@@ -56,10 +58,9 @@ class HeldTable(Record):
 
 
 def tried_after_end(held: Iterable[HeldTable]) -> frozenset[int]:
-    """Return tables that have ended captures, and are being retried."""
-    return frozenset(
-        table.table_id for table in held if table.stage is HoldStage.TRIED and table.error.code == CAPTURE_ENDED
-    )
+    """Return tables that have ended captures, or processes of Spark's, and are being retried."""
+    codes = (CAPTURE_ENDED, WORKER_LOST)
+    return frozenset(table.table_id for table in held if table.stage is HoldStage.TRIED and table.error.code in codes)
 
 
 def needed_ts(held: Iterable[HeldTable]) -> Ts:

@@ -1,13 +1,16 @@
-"""A capture that is unfit to work: its own disk is full, or its JVM ends and does not come back. Its spans and workers
-go to others, `capture list` says why, and they come back when it is well.
+"""A capture that is unfit to work: its disk is full, its JVM ends and does not come back, or its workers are killed.
+Its spans and workers go to others, `capture list` says why, and they come back when it is well.
 """
 
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from reactor.records.changefeed import FeedState, SinkMode
@@ -62,8 +65,39 @@ class UnfitBed(Bed):
                 found.append(int(path.name))
         return found
 
+    def workers(self, process: Process) -> list[psutil.Process]:
+        """The Python processes of its Spark, which run tasks."""
+        found = []
+        for jvm in self.jvms(process):
+            with suppress(psutil.NoSuchProcess):
+                daemons = psutil.Process(jvm).children()
+                found += [worker for daemon in daemons for worker in daemon.children()]
+        return found
+
+    @contextmanager
+    def killing_workers(self, process: Process) -> Iterator[None]:
+        """As the kernel does on a machine without memory."""
+        is_over = threading.Event()
+
+        def kill() -> None:
+            while not is_over.wait(0.02):
+                for worker in self.workers(process):
+                    with suppress(psutil.NoSuchProcess):
+                        worker.kill()
+
+        killing = threading.Thread(target=kill)
+        killing.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            killing.join()
+
     def fault_of(self, process: Process) -> str:
         return next(view.fault for view in self.captures() if view.address == process.address)
+
+    def faults_of_feeds(self, process: Process) -> tuple[str, ...]:
+        return next(view.faults for view in self.captures() if view.address == process.address)
 
     def has_work(self, process: Process) -> bool:
         view = next(view for view in self.captures() if view.address == process.address)
@@ -117,6 +151,21 @@ def test_its_work_goes_to_others_while_its_jvm_does_not_start(bed: UnfitBed) -> 
         properties.rmdir()
         bed.wait_for("it is well", lambda: not bed.fault_of(struck), timeout_s=90)
         bed.wait_for("it has work again", lambda: bed.has_work(struck), timeout_s=60)
+    bed.wait_for("all is there", follows(bed), timeout_s=60)
+    check_upsert(bed)
+    check_changelog(bed)
+
+
+def test_its_work_goes_to_others_while_its_workers_are_killed_and_no_table_is_held(bed: UnfitBed) -> None:
+    struck = next(process for process in bed.processes if bed.has_work(process))
+    with bed.load():
+        with bed.killing_workers(struck):
+            bed.wait_for("it says so", lambda: "kernel's log" in str(bed.faults_of_feeds(struck)), timeout_s=120)
+            bed.wait_for("others have its work", lambda: not bed.has_work(struck), timeout_s=60)
+            bed.wait_for("both changefeeds follow", follows(bed), timeout_s=60)
+            bed.refuse_failures()
+            assert [one.table for feed in FEEDS for one in bed.query(feed).held] == []
+        bed.wait_for("it has work again", lambda: bed.has_work(struck), timeout_s=120)
     bed.wait_for("all is there", follows(bed), timeout_s=60)
     check_upsert(bed)
     check_changelog(bed)

@@ -236,6 +236,7 @@ EXPRESSIONS = [
         "SELECT 1",
         "(SELECT 1)",
         "a IN (SELECT b FROM c)",
+        "a IN ()",
         "(a = 1",
     ),
     *(

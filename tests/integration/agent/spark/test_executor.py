@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,8 @@ import pytest
 from agent.errors import DecodeError, JavaError, JobError
 from agent.spark.executor import SparkExecutor
 from agent.spark.java import find_java
+from reactor.errors import Scope
+from reactor.records.held import WORKER_LOST
 
 pytestmark = pytest.mark.spark
 
@@ -33,6 +36,15 @@ def vanish(value: int) -> int:
     os._exit(3)
 
 
+def be_killed(value: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return value
+
+
+def ask_for_too_much(value: int) -> int:
+    return len(bytearray(1 << 60))
+
+
 def test_results_come_in_the_order_of_the_descriptors(spark_executor: SparkExecutor) -> None:
     assert spark_executor.map(double, list(range(7)), description="double") == [0, 2, 4, 6, 8, 10, 12]
     assert spark_executor.map(double, [], description="nothing") == []
@@ -51,9 +63,13 @@ def test_an_unexpected_error_is_one_line_and_retryable(spark_executor: SparkExec
     assert caught.value.retryable
 
 
-def test_a_worker_that_dies_fails_the_job_and_not_the_session(spark_executor: SparkExecutor) -> None:
-    with pytest.raises(JobError):
-        spark_executor.map(vanish, [1], description="vanish")
+@pytest.mark.parametrize("work", [vanish, be_killed, ask_for_too_much])
+def test_a_worker_that_is_lost_fails_the_job_and_not_the_session(
+    work: Callable[[int], int], spark_executor: SparkExecutor
+) -> None:
+    with pytest.raises(JobError) as caught:
+        spark_executor.map(work, [1], description="work")
+    assert (caught.value.code, caught.value.retryable) == (WORKER_LOST, True)
     assert spark_executor.map(double, [4], description="double") == [8]
 
 
@@ -65,8 +81,9 @@ def test_a_jvm_that_dies_is_replaced(spark_executor: SparkExecutor) -> None:
     java.kill()
     psutil.wait_procs([java], timeout=20)
     for executor in (spark_executor, other):
-        with pytest.raises(JobError):
+        with pytest.raises(JobError) as caught:
             executor.map(double, [1], description="double")
+        assert (caught.value.code, caught.value.scope) == (WORKER_LOST, Scope.CAPTURE)
         assert executor.map(double, [2], description="double") == [4]
     other.stop()
 

@@ -18,6 +18,7 @@ from agent.errors import (
     SinkTimeoutError,
     TableHeldError,
     TablePassingError,
+    WorkerLostError,
 )
 from agent.running_error import running_error
 from capture.actors.actor import ActorRef
@@ -88,7 +89,7 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig(*tables: int, sink: Sink) -> AsyncIterator[Rig]:
+async def rig(*tables: int, sink: Sink, is_alone: bool = False) -> AsyncIterator[Rig]:
     limits = Limits()
     built: list[Rig] = []
     flusher = Flusher(
@@ -96,6 +97,7 @@ async def rig(*tables: int, sink: Sink) -> AsyncIterator[Rig]:
         limits,
         report=lambda flushed: built[0].on_report(flushed),
         warn=lambda error: built[0].warned.append(error),
+        is_alone=lambda: is_alone,
     )
     async with ActorSystem("test") as system:
         ref = system.spawn(flusher, "flusher")
@@ -192,6 +194,75 @@ async def test_a_fault_of_the_capture_is_no_tables_and_is_not_waited_for_without
         await anyio.sleep(120)
         assert r.reached == {2: 100}
         assert (r.failed[1].scope, r.failed[1].is_of_table) == (Scope.CAPTURE, False)
+
+
+class Losing(Sink):
+    """One table ends a process of Spark's in each job that it is in."""
+
+    def __init__(self, table: int) -> None:
+        super().__init__(kills=table)
+
+    async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
+        self.kill_with = WorkerLostError("Python worker exited unexpectedly")
+        return await super().flush(positions, limits)
+
+
+async def test_processes_that_are_lost_are_the_captures_fault_first() -> None:
+    async with rig(1, 2, 3, sink=Losing(1)) as r:
+        r.move(100)
+        await anyio.sleep(30)
+        assert (r.failed[1].scope, r.failed[1].table_id, r.failed[1].retryable) == (Scope.CAPTURE, 1, True)
+        assert r.failed.keys() == {1}
+        assert r.reached == {2: 100, 3: 100}, "others flow beside it"
+        assert r.failed[1].message.count("kernel's log") == 1
+
+
+async def test_a_suspect_that_loses_processes_here_too_is_the_cause() -> None:
+    async with rig(1, 2, sink=Losing(1)) as r:
+        r.move(100, suspects=[1])
+        await anyio.sleep(30)
+        assert (r.failed[1].is_of_table, r.failed[1].code) == (True, "WorkerLost")
+        assert r.reached == {2: 100}
+
+
+async def test_on_the_only_capture_a_table_that_loses_processes_is_the_cause() -> None:
+    async with rig(1, 2, sink=Losing(1), is_alone=True) as r:
+        r.move(100)
+        await anyio.sleep(30)
+        assert r.failed[1].is_of_table
+        assert r.reached == {2: 100}
+
+
+async def test_the_only_table_of_a_job_that_loses_processes_moves_too() -> None:
+    async with rig(1, sink=Losing(1)) as r:
+        r.move(100)
+        await anyio.sleep(30)
+        assert (r.failed[1].scope, r.failed[1].table_id) == (Scope.CAPTURE, 1)
+        assert len(r.sink.flushes) == 3
+
+
+async def test_losses_with_a_success_between_them_are_nobodys() -> None:
+    """The kernel takes a process now and then; others have been written in the meantime, and this one too."""
+    async with rig(1, 2, sink=Losing(1)) as r:
+        for at in range(100, 140, 10):
+            r.sink.kills = 1
+            r.move(at)
+            await anyio.sleep(2.5)
+            r.sink.kills = None
+            r.move(at + 5)
+            await anyio.sleep(20)
+            assert r.reached == {1: at + 5, 2: at + 5}
+        assert not r.failed
+
+
+async def test_a_table_that_has_lost_processes_ends_no_job_of_others() -> None:
+    async with rig(1, 2, 3, sink=Losing(1)) as r:
+        for at in range(100, 140):
+            r.move(at)
+            await anyio.sleep(0.5)
+        ended = [tables for _, tables in r.sink.flushes if 1 in tables]
+        assert ended[:2] == [{1, 2, 3}] * 2
+        assert set(ended[2:]) == {frozenset({1})}, "it is written apart until it is written"
 
 
 async def test_suspects_are_flushed_apart_after_all_others() -> None:

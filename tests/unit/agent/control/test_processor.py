@@ -168,6 +168,7 @@ async def rig() -> AsyncIterator[Rig]:
         warn=lambda e: built[0].warned.append(e),
         leave=lambda: built[0].on_leave(),
         crashed=lambda name, error: built[0].crashes.append(f"{name}: {error}"),
+        is_alone=lambda: False,
     )
     async with ActorSystem("test") as system:
         ref = system.spawn(processor, "processor")

@@ -43,7 +43,7 @@ def test_what_was_under_way_when_a_capture_ended_is_suspected() -> None:
     assert cluster.state.changefeeds[FEED].suspects == Suspects(tables=(1, 2), ts=Ts(500), capture=GONE)
     assert held(cluster) == {}
     assert cluster.info().state is FeedState.NORMAL
-    (line,) = [log for log in cluster.logs if "a capture ended" in log.event]
+    (line,) = [log for log in cluster.logs if "ended while tables were written" in log.event]
     assert dict(line.fields)["tables"] == "public.t1, public.t2"
 
 
