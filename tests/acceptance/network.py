@@ -93,6 +93,12 @@ class Network:
             children.stop(holder)
         self.hosts, self._hub = {}, None
 
+    @property
+    def inside(self) -> list[str]:
+        """What a command starts with to run where all cables meet."""
+        assert self._hub is not None, "it is entered"
+        return _inside(self._hub)
+
     def cut_from_etcd(self, host: Host) -> None:
         """Its words do not reach etcd, and so it gets no answers."""
         host.lose([self.etcd])

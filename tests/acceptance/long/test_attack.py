@@ -88,6 +88,19 @@ class SecureBed(Bed):
 
 
 @contextmanager
+def ear(net: Network) -> Iterator[Callable[[], dict[str, str]]]:
+    """Hears what members send to each other; returns what ``tests.acceptance.ear`` says."""
+    command = [*net.inside, sys.executable, "-m", "tests.acceptance.ear"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as hearing:
+        assert hearing.stdout is not None
+        assert hearing.stdout.readline() == "hears\n"
+        try:
+            yield lambda: json.loads(hearing.communicate(timeout=30)[0])
+        finally:
+            hearing.kill()
+
+
+@contextmanager
 def attack(host: Host, bed: SecureBed, loot: dict[str, str]) -> Iterator[dict[str, str]]:
     """It goes on while the block does, and fills in what was answered at its end."""
     file = bed.directory / "loot.json"
@@ -135,7 +148,7 @@ def change_keys(bed: SecureBed) -> str:
 
 
 def test_nothing_of_an_attack_gets_in(tmp_path: Path) -> None:
-    with Network((*NAMES, MALLORY)) as net, SecureBed(tmp_path, net) as bed:
+    with Network((*NAMES, MALLORY)) as net, ear(net) as heard, SecureBed(tmp_path, net) as bed:
         members = {view.id: view for view in bed.captures()}
         owner = next(view for view in members.values() if view.is_owner)
         victim = next(view for view in members.values() if not view.is_owner)
@@ -153,7 +166,9 @@ def test_nothing_of_an_attack_gets_in(tmp_path: Path) -> None:
             "theirs": str(tmp_path / "theirs"),
             "token": bed.token_of(bed.processes[0]),
             "revoked": made.token or "",
+            "heard": heard()[victim.peer_address],
         }
+        assert bytes.fromhex(loot["heard"])[:1] == b"\x16", "TLS begins so"
         bed.create_feed(_FEED)
         with bed.load(rate=20):
             bed.wait_for("it follows", lambda: (bed.query(_FEED).lag_seconds or 9.0) < 1.0)
@@ -190,6 +205,9 @@ def check_answers(answers: dict[str, str]) -> None:
     assert answers["no_token"] == answers["revoked_token"] == "HTTP/1.1 401 Unauthorized"
     assert answers["rebound_name"].startswith("HTTP/1.1 403")
     assert answers["endless"] == "closed"
+    assert answers["replayed_hello"] in ("closed", "ConnectionResetError", "BrokenPipeError")
+    page = answers["page_in_a_browser"]
+    assert page == "no browser" or set(page.split(", ")) <= {"blocked", "unreadable", "nothing happened"}, page
 
 
 WRONG = (
