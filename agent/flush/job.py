@@ -59,6 +59,8 @@ def flush(
     :raises LogError: the log does not contain what the spans need.
     :raises JobError: the job failed as a whole.
     """
+    if not context.sink.capabilities.takes_changes:
+        return _passed(positions, limits)
     began = time.monotonic()
     plan = _plan(context, positions, limits)
     results: Sequence[FlushResult] = ()
@@ -107,6 +109,16 @@ def _plan(context: FlushContext, positions: Sequence[SpanPosition], limits: Flus
         return FlushPlan((), ())
     segments = context.reader.segments(limits.head, from_ts, to_ts, known_ts=known_ts)
     return plan_flush(positions, segments, limits, feed=context.feed, weights=context.weights)
+
+
+def _passed(positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
+    """Move the positions of a sink that takes no changes, without reading the log."""
+    head, moved = limits.head, []
+    for position in positions:
+        to_ts = max(limits.target(position.table.table_id), position.checkpoint_ts)
+        commit_time = head.resolved_time if to_ts == head.resolved_ts else 0.0
+        moved.append(SpanFlushed(replace(position, checkpoint_ts=to_ts, committed_ts=to_ts), commit_time))
+    return Flushed(tuple(moved))
 
 
 def _outcomes(plan: FlushPlan, results: Sequence[FlushResult], head: LogHead) -> list[SpanFlushed]:

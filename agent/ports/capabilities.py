@@ -21,7 +21,7 @@ class Guarantee(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """``alters``, ``splits``, ``reads_back``, ``replaces``: whether the sink implements ``Alters``, ``Splits``,
-    ``ReadsBack`` and ``Replaces`` of ``agent.ports.sink``."""
+    ``ReadsBack`` and ``Replaces`` of ``agent.ports.sink``. ``takes_changes``: whether there is anything to flush."""
 
     guarantee: Guarantee
     modes: frozenset[SinkMode] = frozenset(SinkMode)
@@ -29,6 +29,7 @@ class Capabilities:
     splits: bool = False
     reads_back: bool = False
     replaces: bool = False
+    takes_changes: bool = True
 
     @property
     def keeps_record(self) -> bool:

@@ -6,10 +6,11 @@ always masked.
 """
 
 import builtins
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Final, Protocol
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from capture.api.requests.base import CONVERTED, Asked, Condition, Name, PositionTs, TableNames, Uri
 from reactor.records.base import RowsPerSecond
@@ -17,9 +18,14 @@ from reactor.records.changefeed import ChangefeedConfig, Mode, SinkMode
 from reactor.records.sync_point import SyncPoint
 from reactor.views import ChangefeedView, TableView, View
 
+_NO_SINK: Final = "none://"
+
 
 class ChangefeedSpec(Asked):
-    """The parameters of ``changefeed create``. URIs are in clear here, and sealed before they are stored."""
+    """The parameters of ``changefeed create``. URIs are in clear here, and sealed before they are stored.
+
+    The sink ``none`` is ``none://``. It has no tables to copy into, so mode ``all`` is ``incremental`` there.
+    """
 
     changefeed_id: Name
     source_uri: Uri
@@ -30,6 +36,14 @@ class ChangefeedSpec(Asked):
     start_ts: PositionTs | None = None
     target_ts: PositionTs | None = None
     config: ChangefeedConfig = ChangefeedConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_sink(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or given.get("sink_uri") not in ("none", _NO_SINK):
+            return given
+        mode = Mode.INCREMENTAL if given.get("mode", Mode.ALL) == Mode.ALL else given["mode"]
+        return {**given, "sink_uri": _NO_SINK, "mode": mode}
 
 
 class ChangefeedUpdate(Asked):

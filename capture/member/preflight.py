@@ -61,7 +61,7 @@ def check_first(spec: ChangefeedSpec, cluster_id: str, look_up: LookUp) -> tuple
     check_settings(source_uri, spec.config)
     source = open_source(source_uri, scope)
     check_sink_terms(sink_uri, spec.sink_mode, spec.config)
-    _check_bounds(spec)
+    _check_bounds(spec, takes_changes=sink.capabilities.takes_changes)
     events.check_words(spec.config.filter)
     found = source.check()
     if spec.config.signal_table:
@@ -142,8 +142,10 @@ def _unfit(sink: Sink, tables: Sequence[TableRecord]) -> tuple[str, ...]:
     )
 
 
-def _check_bounds(spec: ChangefeedSpec) -> None:
-    """:raises ConfigError: a start that the mode cannot use, or a target before the start."""
+def _check_bounds(spec: ChangefeedSpec, *, takes_changes: bool) -> None:
+    """:raises ConfigError: a start or a sink that the mode cannot use, or a target before the start."""
+    if spec.mode is not Mode.INCREMENTAL and not takes_changes:
+        raise ConfigError(f"sink none has no tables to copy into, so it has no mode {spec.mode}; use mode incremental")
     if spec.start_ts and spec.mode is not Mode.INCREMENTAL:
         raise ConfigError(
             f"mode {spec.mode} begins with a snapshot, which has its own position, so it cannot start at "

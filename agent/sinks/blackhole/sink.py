@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from agent.ports.capabilities import Capabilities
 from agent.ports.sink import FlushResult, FlushTask, SpanRepartition, StagedFile, Visible
 from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
@@ -21,7 +22,8 @@ from reactor.records.changefeed import TableRecord
 class BlackholeSink:
     """``agent.ports.sink.Sink`` without storage."""
 
-    capabilities = CAPABILITIES
+    def __init__(self, capabilities: Capabilities = CAPABILITIES) -> None:
+        self.capabilities = capabilities
 
     def writer(self) -> "BlackholeSink":
         return self

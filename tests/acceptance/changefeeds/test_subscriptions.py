@@ -19,12 +19,14 @@ from capture.cli.main import main
 from capture.errors import SubscriptionNotFoundError
 from capture.python.local import LocalChangefeed
 from reactor.errors import WeirError
-from reactor.records.changefeed import SinkMode
+from reactor.records.changefeed import Mode, SinkMode
 from tests.acceptance.bed import Bed
 from tests.acceptance.checks import CHANGELOG, changelog
 from tests.patience import patient
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(400)]
+
+UNSUNK = "unsunk"
 
 #: a query of a user's own session: all that has arrived, once
 QUERY = """
@@ -155,3 +157,27 @@ def test_a_spark_query_continues_from_its_checkpoint(bed: Bed, tmp_path: Path) -
     expected = counted(changelog(bed, "account"), after_ts=begin)
     assert run_query(bed, tmp_path) == expected
     assert max(expected.values()) == 1
+
+
+def test_a_changefeed_without_a_sink_is_only_read(bed: Bed) -> None:
+    bed.create_feed(UNSUNK, sink_uri="none")
+    view = bed.query(UNSUNK)
+    assert (view.sink, view.mode) == ("none://", Mode.INCREMENTAL)
+    process = bed.processes[1]
+    feed = LocalChangefeed(Connection(f"http://{process.address}", token=bed.token_of(process)), UNSUNK)
+    begin = feed.query().checkpoint_ts
+    reader = Reader(feed)
+    for balance in range(20, 24):
+        bed.execute(f"UPDATE account SET balance = {balance} WHERE id = 3")
+    bed.execute("ALTER TABLE account ADD COLUMN note text DEFAULT 'x'")
+    bed.execute("UPDATE account SET balance = 24 WHERE id = 3")
+    ts = bed.last_ts()
+    for name in (CHANGELOG, UNSUNK):
+        bed.wait_for(f"{name} has all", lambda name=name: bed.covers(name, ts))  # type: ignore[misc]
+    expected = counted(changelog(bed, "account"), after_ts=begin)
+    assert len(expected) >= 5
+    bed.wait_for("the reader has all", lambda: reader.reached >= max(row[0] for row in expected))
+    assert counted(pa.concat_tables(reader.found, promote_options="default")) == expected
+    with pytest.raises(WeirError, match="cannot be read back"):
+        feed.table("public.account").to_arrow()
+    bed.ask(lambda client: client.remove(UNSUNK))

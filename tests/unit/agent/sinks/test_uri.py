@@ -58,6 +58,7 @@ def test_what_is_shown_has_no_secret() -> None:
         ("delta+s3://[::1", "is malformed"),
         ("", "is not a URI"),
         ("blackhole://?x=1", "unknown option 'x': blackhole:// has none"),
+        ("none://?x=1", "unknown option 'x': none:// has none"),
     ],
 )
 def test_mistakes_are_one_line(uri: str, message: str) -> None:
