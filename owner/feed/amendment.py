@@ -15,7 +15,7 @@ from owner.jobs import Basis, Update
 from owner.progress.facts import Facts
 from owner.progress.units import can_continue
 from owner.tables import repartition
-from owner.tables.schema_changes import names_of
+from owner.tables.sink_names import names_of
 from reactor.ids import Ts
 from reactor.records.changefeed import (
     ChangefeedConfig,

@@ -9,7 +9,7 @@ from owner.progress.units import SOURCE
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log
 from reactor.errors import ConflictError
-from reactor.records.changefeed import CopyLimit, DdlRecord, UnitRecord
+from reactor.records.changefeed import CopyLimit, DdlRecord, SchemaChangeKind, TableRecord, UnitRecord
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts
@@ -73,6 +73,35 @@ def _with_moves(unit: UnitRecord | None, change: Update) -> UnitRecord:
 def limits_of(unit: UnitRecord, names: Collection[tuple[str, str]]) -> tuple[CopyLimit, ...]:
     """Return the limits of these tables, by schema and name."""
     return tuple(limit for limit in unit.copy_limits if limit[:2] in names)
+
+
+def changed(unit: UnitRecord | None, record: DdlRecord) -> UnitRecord:
+    """Return a source's record with its tables after ``record``.
+
+    :raises ConflictError: the record no longer exists.
+    """
+    if unit is None:
+        raise ConflictError("the source's record is gone; tick again")
+    tables = {table.table_id: table for table in unit.tables}
+    for change in record.alterations:
+        if change.table is None:
+            tables.pop(change.table_id, None)
+        elif (before := tables.get(change.table_id)) is not None:
+            tables[change.table_id] = _continued(before, change.table)
+        elif change.kind is SchemaChangeKind.CREATE:  # any other is of a table that has left
+            tables[change.table_id] = change.table
+    there = {(table.schema_name, table.name) for table in tables.values()}
+    joining = tuple(name for name in unit.joining if name not in there)
+    limits = limits_of(unit, {*joining, *there})
+    return unit.with_(tables=tuple(tables.values()), joining=joining, copy_limits=limits)
+
+
+def _continued(before: TableRecord, after: TableRecord) -> TableRecord:
+    """Whoever reads the source does not hear that a table was copied again since."""
+    start_ts, consistent_ts = max(before.start_ts, after.start_ts), max(before.consistent_ts, after.consistent_ts)
+    return after.keeping(before).with_(
+        start_ts=start_ts, consistent_ts=consistent_ts, to_copy=before.to_copy, skipped_ts=before.skipped_ts
+    )
 
 
 def given_up(facts: "Facts", *, cluster: str) -> list[Effect]:

@@ -10,11 +10,12 @@ exist: the next flush uses the new record. The sink records the change's Ts in t
 recognises a change that it has applied. So asking is idempotent, for a new owner and for one that was replaced.
 
 Changes of one table are made one after the other; of several tables at once, up to ``_AT_ONCE``. What the sink refuses
-holds its tables (``owner.feed.held``), and a record that holds a table from the source on (``HOLD``) does so as soon
-as the table is there. A record of held tables and others is done in parts: first for the others; each held table's part
-follows when it is tried again. ``DdlRecord.left`` says for which tables a record is not done. A held table that the
-source drops is dropped at the sink at once: what it lacks nobody will read. One that the sink never had is forgotten,
-and created as if it had never been there. A table whose location a held one still has gets another one
+of several tables is asked for again in parts, table by table (``owner.tables.sink_names.independent``); what it refuses
+then holds its tables (``owner.feed.held``), and a record that holds a table from the source on (``HOLD``) does so as
+soon as the table is there. A record of held tables and others is done in parts: first for the others; each held table's
+part follows when it is tried again. ``DdlRecord.left`` says for which tables a record is not done. A held table that
+the source drops is dropped at the sink at once: what it lacks nobody will read. One that the sink never had is
+forgotten, and created as if it had never been there. A table whose location a held one still has gets another one
 (``owner.tables.sink_names``), which is in etcd before the sink is asked.
 """
 
@@ -27,13 +28,13 @@ from owner.progress.watermark import SpanPosition, arrived
 from owner.questions import ApplySchema
 from owner.tables import moves
 from owner.tables.refusal import Refusal
-from owner.tables.sink_names import SinkNames, located, where_they_lie
+from owner.tables.sink_names import SinkNames, independent, located, names_of, where_they_lie
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log
-from reactor.errors import ConflictError, Scope
+from reactor.errors import Scope
 from reactor.ids import Ts
 from reactor.questions import UNDER_WAY, Answered, Ask
-from reactor.records.changefeed import DdlRecord, RunningError, SchemaChangeKind, TableChange, TableRecord, UnitRecord
+from reactor.records.changefeed import DdlRecord, RunningError, SchemaChangeKind, TableChange, UnitRecord
 from reactor.records.held import HeldTable, HoldOrigin, HoldStage
 from reactor.records.resync import needed_ts
 
@@ -72,6 +73,8 @@ class SchemaChanges:
         self._cluster = cluster
         self._wall_offset_s = wall_offset_s
         self._works: dict[_Part, _Work] = {}
+        #: records that the sink has refused as a whole
+        self._divided: set[Ts] = set()
         self._answers: list[tuple[ApplySchema, RunningError | None]] = []
         self._warnings: list[RunningError] = []
         self._refusals: list[Refusal] = []
@@ -102,12 +105,16 @@ class SchemaChanges:
         if noted := moves.given_up(facts, cluster=self._cluster):
             return noted
         pending = [record for _, record in sorted(facts.ddl.items()) if record.pending_ids]
-        parts = [part for record in pending for part in _parts(record, facts)]
+        parts = [part for record in pending for part in _parts(record, facts, self._divided)]
         self._forget({_name_of(part) for part in parts})
         self._take_answers(facts, {_name_of(part): part for part in parts}, now)
         effects: list[Effect] = []
-        for part in _firsts(pending, facts):
-            effects += self._continue(facts, part, spans, now)
+        changed: set[Ts] = set()  # a record is changed once in a round, whichever of its parts is done
+        for part in _firsts(pending, facts, self._divided):
+            if part.ts not in changed:
+                steps = self._continue(facts, part, spans, now)
+                changed |= {part.ts for step in steps if isinstance(step, Commit)}
+                effects += steps
         self._hold_not_followed(facts, pending, spans, now)
         return effects or self._drop_old(facts)
 
@@ -171,6 +178,8 @@ class SchemaChanges:
             may_pass = error.retryable and (work.failures < _REFUSALS_MAX or error.scope is Scope.CAPTURE)
             if may_pass and not is_tried_again:
                 self._warnings.append(error)
+            elif error.table_id not in tables and len(independent(parts[name].changes, facts)) > 1:
+                self._divided.add(ts)
             else:
                 self._refusals += _refused(facts, parts[name], error)  # the part disappears when its tables are held
 
@@ -212,6 +221,7 @@ class SchemaChanges:
         for part in [part for part in self._works if part not in pending]:
             del self._works[part]
             self.trouble.pop(part[0], None)
+        self._divided &= {ts for ts, _ in pending}
 
     def _done(self, facts: "Facts", part: DdlRecord) -> Commit:
         """Commit the record together with the tables' new records."""
@@ -234,7 +244,9 @@ class SchemaChanges:
                         patches.replace_record(keys.DdlKey(*place, old.ts), old, without(old, part.table_ids))
                         for old in before
                     ),
-                    patches.patch_record(keys.UnitKey(*place, SOURCE), UnitRecord, lambda old: changed(old, part)),
+                    patches.patch_record(
+                        keys.UnitKey(*place, SOURCE), UnitRecord, lambda old: moves.changed(old, part)
+                    ),
                     *partitionings,
                     *holds,
                 ]
@@ -263,37 +275,9 @@ class SchemaChanges:
         return [Commit(patches.group(doomed))] if doomed else []
 
 
-def changed(unit: UnitRecord | None, record: DdlRecord) -> UnitRecord:
-    """Return a source's record with its tables after ``record``.
-
-    :raises ConflictError: the record no longer exists.
-    """
-    if unit is None:
-        raise ConflictError("the source's record is gone; tick again")
-    tables = {table.table_id: table for table in unit.tables}
-    for change in record.alterations:
-        if change.table is None:
-            tables.pop(change.table_id, None)
-        elif (before := tables.get(change.table_id)) is not None:
-            tables[change.table_id] = _continued(before, change.table)
-        elif change.kind is SchemaChangeKind.CREATE:  # any other is of a table that has left
-            tables[change.table_id] = change.table
-    there = {(table.schema_name, table.name) for table in tables.values()}
-    joining = tuple(name for name in unit.joining if name not in there)
-    limits = moves.limits_of(unit, {*joining, *there})
-    return unit.with_(tables=tuple(tables.values()), joining=joining, copy_limits=limits)
-
-
-def _continued(before: TableRecord, after: TableRecord) -> TableRecord:
-    """Whoever reads the source does not hear that a table was copied again since."""
-    start_ts, consistent_ts = max(before.start_ts, after.start_ts), max(before.consistent_ts, after.consistent_ts)
-    return after.keeping(before).with_(
-        start_ts=start_ts, consistent_ts=consistent_ts, to_copy=before.to_copy, skipped_ts=before.skipped_ts
-    )
-
-
-def _parts(record: DdlRecord, facts: "Facts") -> Iterator[DdlRecord]:
-    """Yield the parts of a pending record that can be requested: for tables that flow, are retried, or start over."""
+def _parts(record: DdlRecord, facts: "Facts", divided: Collection[Ts]) -> Iterator[DdlRecord]:
+    """Yield the parts of a pending record that can be requested: for tables that flow, are retried, or start over; of a
+    record in ``divided`` as small as possible."""
     held, wanted = facts.held, [change for change in record.alterations if change.table_id in record.pending_ids]
     suspects = {*(facts.suspects.tables if facts.suspects else ())} | facts.tried_after_end
     alone = ((change,) for change in wanted if change.table_id in suspects - facts.parked)
@@ -301,7 +285,10 @@ def _parts(record: DdlRecord, facts: "Facts") -> Iterator[DdlRecord]:
     flowing = tuple(change for change in others if change.table_id not in held)
     tried = tuple(change for change in others if _is_tried(held.get(change.table_id)))
     over = ((change,) for change in wanted if _starts_over(change, facts))
-    yield from (record.with_(changes=changes) for changes in (flowing, tried, *alone, *over) if changes)
+    together = [flowing, tried]
+    if record.ts in divided:
+        together = [group for changes in together for group in independent(changes, facts)]
+    yield from (record.with_(changes=changes) for changes in (*together, *alone, *over) if changes)
 
 
 def without(record: DdlRecord, tables: Collection[int]) -> DdlRecord:
@@ -353,13 +340,13 @@ def _is_tried_part(part: DdlRecord, facts: "Facts") -> bool:
     return any(_is_tried(facts.held.get(table)) for table in part.table_ids)
 
 
-def _firsts(pending: Iterable[DdlRecord], facts: "Facts") -> list[DdlRecord]:
+def _firsts(pending: Iterable[DdlRecord], facts: "Facts", divided: Collection[Ts]) -> list[DdlRecord]:
     """Return the parts that no other pending change of their tables, or of a table that still has one of their names,
     precedes; ``pending`` in order."""
     firsts, waiting, coming = [], set[int](), set[int]()
     names = SinkNames(facts)
     for record in pending:
-        parts = list(_parts(record, facts))
+        parts = list(_parts(record, facts, divided))
         over = [change for part in parts if _is_over(part, facts) for change in part.changes]
         names.leave(over)
         for part in parts:
@@ -383,15 +370,6 @@ def _refused(facts: "Facts", part: DdlRecord, error: RunningError) -> Iterator[R
 
 def _name_of(part: DdlRecord) -> _Part:
     return part.ts, part.table_ids
-
-
-def names_of(facts: "Facts", record: DdlRecord) -> str:
-    tables = (change.table or facts.by_id.get(change.table_id) for change in record.changes)
-    return ", ".join(_name(table) for table in tables if table is not None) or "a table"
-
-
-def _name(table: TableRecord) -> str:
-    return f"{table.schema_name}.{table.name}"
 
 
 def _fields(facts: "Facts", record: DdlRecord) -> tuple[tuple[str, object], ...]:

@@ -4,7 +4,7 @@ A held table that was renamed at its source stays where it is. A table that has 
 a location of its own, and stays there while it keeps the name.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from reactor.records import locations
@@ -40,6 +40,22 @@ class SinkNames:
         name = _name(table)
         others = (names for number, names in self._leaving.items() if number != table.table_id)
         return self._now.get(table.table_id) != name and any(name in names for names in others)
+
+
+def independent(changes: Sequence[TableChange], facts: "Facts") -> list[tuple[TableChange, ...]]:
+    """Return ``changes`` in groups between which no name goes from one table to another, in order."""
+    groups: list[tuple[set[_Name], tuple[TableChange, ...]]] = []
+    for change in changes:
+        tables = (facts.by_id.get(change.table_id), change.table)
+        names = {_name(table) for table in tables if table is not None}
+        members: tuple[TableChange, ...] = (change,)
+        at = len(groups)
+        for index, (known, those) in reversed([*enumerate(groups)]):
+            if known & names:
+                names, members, at = known | names, (*those, *members), index
+                del groups[index]
+        groups.insert(at, (names, members))
+    return [members for _, members in groups]
 
 
 def located(part: DdlRecord, facts: "Facts") -> DdlRecord | None:
@@ -80,3 +96,9 @@ def _with_tables(record: DdlRecord, tables: Mapping[int, TableRecord]) -> DdlRec
 
 def _name(table: TableRecord) -> _Name:
     return table.schema_name, table.name
+
+
+def names_of(facts: "Facts", record: DdlRecord) -> str:
+    """Return the tables of a record for display."""
+    tables = (change.table or facts.by_id.get(change.table_id) for change in record.changes)
+    return ", ".join(".".join(_name(table)) for table in tables if table is not None) or "a table"

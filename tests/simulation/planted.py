@@ -32,6 +32,7 @@ from owner.scheduler import replication
 from owner.scheduler.coordinator import Coordinator
 from owner.scheduler.lowest import LowestPosition
 from owner.scheduler.replication import ReplicationSet, Role
+from owner.tables import moves
 from owner.tables import schema_changes as ddl
 from owner.tables.repartition import Repartitions
 from owner.tables.resync import Resyncs
@@ -398,13 +399,13 @@ def continue_behind_a_lost_position(stack: ExitStack) -> None:
 
 def write_a_table_without_the_rows_that_it_came_with(stack: ExitStack) -> None:
     """A filter that is changed, or a name, loses what was there before."""
-    changed = ddl.changed
+    changed = moves.changed
 
     def forget(unit: Any, record: DdlRecord) -> Any:
         found = changed(unit, record)
         return found.with_(tables=tuple(table.with_(to_copy=False) for table in found.tables))
 
-    _replace(stack, ddl, "changed", forget)
+    _replace(stack, moves, "changed", forget)
 
 
 def _resync_often(stack: ExitStack) -> None:

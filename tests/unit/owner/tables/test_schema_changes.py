@@ -3,15 +3,30 @@
 import itertools
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from owner.jobs import Pause, Rewind
+from owner.progress.facts import Facts
 from owner.questions import ApplySchema
+from owner.tables.sink_names import independent
 from reactor import keys
 from reactor.ids import Ts
 from reactor.questions import Answered
-from reactor.records.changefeed import DdlRecord, FeedState, RunningError, SchemaChangeKind, TableChange, TableRecord
+from reactor.records.changefeed import (
+    ChangefeedStatus,
+    DdlRecord,
+    FeedState,
+    RunningError,
+    SchemaChangeKind,
+    TableChange,
+    TableRecord,
+    Unit,
+    UnitRecord,
+    UnitStage,
+)
 from reactor.records.partitioning import TablePartitioning
-from tests.unit.owner.owner_build import FEED, S1, S2, A, B
+from tests.unit.owner.owner_build import FEED, S1, S2, A, B, info
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
 from tests.unit.owner.test_owner import running
 
@@ -229,6 +244,61 @@ def test_a_changefeed_is_not_rewound_over_a_schema_change() -> None:
     assert cluster.answers["2"].error.startswith("the schema of public.other was changed at 300, behind 250")
     cluster.ask(Rewind("3", FEED, Ts(350)))
     assert cluster.answers["3"].error == ""
+
+
+@pytest.mark.parametrize("retryable", [False, True])
+def test_only_the_table_that_cannot_follow_is_held(retryable: bool) -> None:
+    """The sink answers for a transaction's schema changes as one; which of them it refuses is found out by itself."""
+    cluster = running("a")
+    cluster.change_schema(record(300, alter(T1), alter(T2, name="u2"), create(NEW)))
+    cluster.step(6)
+    answered = 0
+    for _ in range(30):
+        for question in cluster.schemas[answered:]:
+            failure = RunningError(code="TableHeld", message="no", retryable=retryable)
+            error = failure if 1 in question.record.table_ids else None
+            cluster.jobs.append(Answered(FEED, question, error=error))
+        answered = len(cluster.schemas)
+        cluster.step(2, after_s=5)
+    assert [(held.table, held.ts) for held in cluster.view().held] == [("public.t1", 299)]
+    assert names(cluster) == ["t1", "u2", "t3"]
+    assert cluster.state.changefeeds[FEED].ddl[300].pending_ids == {1}
+
+
+def test_tables_that_exchange_names_are_held_together() -> None:
+    cluster = running("a")
+    cluster.change_schema(record(300, alter(T1, name="t2"), alter(T2, name="t1"), create(NEW)))
+    cluster.step(6)
+    answered = 0
+    for _ in range(30):
+        for question in cluster.schemas[answered:]:
+            failure = RunningError(code="TableHeld", message="no", retryable=False)
+            cluster.jobs.append(Answered(FEED, question, error=failure if 1 in question.record.table_ids else None))
+        answered = len(cluster.schemas)
+        cluster.step(2, after_s=5)
+    assert [held.table for held in cluster.view().held] == ["public.t1", "public.t2"]
+    assert names(cluster) == ["t1", "t2", "t3"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), max_size=6))
+def test_groups_of_changes_share_no_name_and_nothing_is_left_out(changes: list[tuple[int, int]]) -> None:
+    known = tuple(TableRecord(table_id=n, schema_name="s", name=f"n{old}") for n, (old, _) in enumerate(changes, 1))
+    facts = Facts(
+        info(FeedState.NORMAL),
+        ChangefeedStatus(),
+        UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=known),
+        None,
+    )
+    moves = [alter(table, name=f"n{new}") for table, (_, new) in zip(known, changes, strict=True)]
+    groups = independent(moves, facts)
+    assert sorted(change.table_id for group in groups for change in group) == list(range(1, len(changes) + 1))
+    touched = [{n for change in group for n in changes[change.table_id - 1]} for group in groups]
+    assert all(not one & other for one, other in itertools.combinations(touched, 2))
+    for group in groups:  # none could be divided further
+        reached, rest = set(changes[group[0].table_id - 1]), [changes[change.table_id - 1] for change in group]
+        for _ in group:
+            reached |= {n for pair in rest if reached & set(pair) for n in pair}
+        assert all(reached & set(pair) for pair in rest)
 
 
 @pytest.mark.parametrize("leaves", ["drop", "rename", "rename twice"])
