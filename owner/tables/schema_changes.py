@@ -7,7 +7,8 @@
 The record is in etcd as soon as the log has passed the change (``agent.log.head``), so no capture can be past it, and
 other tables continue. *Done* is one transaction with the tables' new records, their names, their keys and whether they
 exist: the next flush uses the new record. The sink records the change's Ts in the same step as the change, so it
-recognises a change that it has applied. So asking is idempotent, for a new owner and for one that was replaced.
+recognises a change that it has applied. So asking is idempotent, for a new owner and for one that was replaced. Before
+the sink is asked to move tables, the record is marked as begun: no span can open them meanwhile (``sink_names``).
 
 Changes of one table are made one after the other; of several tables at once, up to ``_AT_ONCE``. What the sink refuses
 of several tables is asked for again in parts, table by table (``owner.tables.sink_names.independent``); what it refuses
@@ -28,7 +29,7 @@ from owner.progress.watermark import SpanPosition, arrived
 from owner.questions import ApplySchema
 from owner.tables import moves
 from owner.tables.refusal import Refusal
-from owner.tables.sink_names import SinkNames, independent, located, names_of, where_they_lie
+from owner.tables.sink_names import SinkNames, begun, independent, is_begun, located, names_of, where_they_lie
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log
 from reactor.errors import Scope
@@ -141,12 +142,9 @@ class SchemaChanges:
         if _is_of_none(facts, part):
             key = keys.DdlKey(self._cluster, facts.info.namespace, facts.info.id, part.ts)
             return [Commit(patches.group([moves.without(key, facts.ddl[part.ts], part.table_ids)]))]
-        is_there = (
-            _is_over(part, facts) or arrived(part.table_ids, facts.table_ids, part.barrier_ts, spans) == part.table_ids
-        )
-        if under_way >= _AT_ONCE or not is_there:
+        if under_way >= _AT_ONCE or not _is_there(facts, part, spans):
             return []
-        if (record := located(part, facts)) is not None:
+        if (record := located(part, facts) or begun(part, facts)) is not None:
             place = (self._cluster, facts.info.namespace, facts.info.id)
             change = patches.replace_record(keys.DdlKey(*place, part.ts), facts.ddl[part.ts], record)
             return [Commit(patches.group([change]))]
@@ -299,6 +297,13 @@ def without(record: DdlRecord, tables: Collection[int]) -> DdlRecord:
 
 def _is_over(part: DdlRecord, facts: "Facts") -> bool:
     return all(_starts_over(change, facts) for change in part.changes)
+
+
+def _is_there(facts: "Facts", part: DdlRecord, spans: Collection[SpanPosition]) -> bool:
+    """Return whether everything before the change is in the sink, or does not matter."""
+    if _is_over(part, facts) or is_begun(part):
+        return True
+    return arrived(part.table_ids, facts.table_ids, part.barrier_ts, spans) == part.table_ids
 
 
 def _is_of_none(facts: "Facts", part: DdlRecord) -> bool:

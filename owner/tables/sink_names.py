@@ -70,6 +70,27 @@ def located(part: DdlRecord, facts: "Facts") -> DdlRecord | None:
     return _with_tables(facts.ddl[part.ts], beside) if beside else None
 
 
+def begun(part: DdlRecord, facts: "Facts") -> DdlRecord | None:
+    """The whole record of ``part``, marked as begun for its tables; None where it is, or where no table moves.
+
+    Between a move at the sink and the tables' new records, no span can open its table where its record says. So whether
+    all spans were there must be known without them, should the owner or the capture that moves the tables end.
+    """
+    known = {table.table_id: table.path for table in facts.tables or ()}
+    is_move = any(
+        change.table is not None and known.get(change.table_id, change.table.path) != change.table.path
+        for change in part.changes
+    )
+    if not is_move or is_begun(part):
+        return None
+    record = facts.ddl[part.ts]
+    return record.with_(begun=tuple(sorted(part.table_ids.union(record.begun))))
+
+
+def is_begun(part: DdlRecord) -> bool:
+    return part.table_ids <= {*part.begun}
+
+
 def where_they_lie(part: DdlRecord, facts: "Facts") -> DdlRecord:
     """``part`` with its tables' locations: the source knows names only, and a table that keeps its name stays."""
     known = {table.table_id: table for table in facts.tables or ()}

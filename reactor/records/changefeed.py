@@ -372,6 +372,8 @@ class DdlRecord(Record):
     done: bool = False
     #: when it is done: tables of it that were held then; for them it is not
     left: tuple[TableId, ...] = later(())
+    #: tables of it whose spans were all at ``barrier_ts`` when the sink was asked to move them
+    begun: tuple[TableId, ...] = later(())
     #: schema and name of tables that were to join, and are gone from the source; until the owner has taken note
     never_joined: tuple[tuple[str, str], ...] = later((), format=5)
 

@@ -30,7 +30,7 @@ from reactor import keys
 from reactor.effects import Answer, Commit, Effect, Log, Send, WakeAt
 from reactor.errors import IgnorePatchError, InvalidRecordError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
-from reactor.messages import Message, SpanCheckpoint
+from reactor.messages import Message, SpanCheckpoint, SpanState
 from reactor.questions import Answered, Ask
 from reactor.records.base import COUNT_MAX, Record
 from reactor.records.capture import CaptureInfo
@@ -70,7 +70,8 @@ class Processor:
                     self._cluster.sent.append(effect.message)
                 case effects.PrepareSpan(span=span, checkpoint=checkpoint):
                     self._written[span] = checkpoint.checkpoint_ts
-                    self.happened(effects.SpanPrepared(span))
+                    if not self._cluster.is_moving:
+                        self.happened(effects.SpanPrepared(span))
                 case effects.RunSpan(span=span):
                     self.writing.add(span)
                     self.happened(effects.SpanRunning(span))
@@ -133,6 +134,8 @@ class SmallCluster:
         self.jobs: list[object] = []
         self.processors: dict[tuple[CaptureId, ChangefeedId], Processor] = {}
         self.wake_at = 0.0
+        #: the sink is between two steps of a move: no span can open its table
+        self.is_moving = False
         self._known = known
         self._settings = settings = settings or OwnerSettings(standstill_s=1e9)
         self._revision = 0
@@ -161,6 +164,14 @@ class SmallCluster:
 
     def elect(self, capture: CaptureId) -> None:
         self.owner = Owner(capture, self.owner.revision + 1, settings=self._settings)
+
+    def end_move(self) -> None:
+        """The tables lie where their records say: spans that wait open them."""
+        self.is_moving = False
+        for _, processor in sorted(self.processors.items()):
+            waiting = [span for span, at in processor.agent.spans.items() if at.state is SpanState.PREPARING]
+            for span in sorted(waiting):
+                processor.happened(effects.SpanPrepared(span))
 
     def create(self, changefeed: ChangefeedInfo | None = None) -> None:
         created = changefeed or info()

@@ -301,6 +301,35 @@ def test_groups_of_changes_share_no_name_and_nothing_is_left_out(changes: list[t
         assert all(reached & set(pair) for pair in rest)
 
 
+def test_a_move_that_was_begun_is_asked_for_again_while_no_span_can_open_its_table() -> None:
+    """The owner's capture ends between the sink's steps: a table lies at none of its names, and its span waits."""
+    cluster = running("a")
+    cluster.change_schema(record(300, alter(T1, name="other"), alter(T2)))
+    cluster.step(6)
+    assert asked(cluster) == [300]
+    assert cluster.state.changefeeds[FEED].ddl[300].begun == (1, 2)
+    cluster.is_moving = True
+    cluster.leave(A)
+    cluster.join(B)
+    cluster.elect(B)
+    cluster.step(20)
+    assert cluster.writers() == {}
+    assert asked(cluster) == [300, 300]
+    cluster.ask(applied(300))
+    assert names(cluster) == ["other", "t2"]
+    cluster.end_move()
+    cluster.step(10)
+    assert cluster.checkpoint_ts() == 400
+
+
+def test_a_change_that_moves_nothing_is_not_marked() -> None:
+    cluster = running("a")
+    cluster.change_schema(record(300, alter(T1), create(NEW)))
+    cluster.step(6)
+    assert asked(cluster) == [300]
+    assert cluster.state.changefeeds[FEED].ddl[300].begun == ()
+
+
 @pytest.mark.parametrize("leaves", ["drop", "rename", "rename twice"])
 def test_a_name_is_taken_after_its_table_has_left_it(leaves: str) -> None:
     """The one that leaves waits for its rows, the one that comes has none."""
