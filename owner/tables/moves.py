@@ -1,4 +1,4 @@
-"""Table moves: tables that join and leave a running changefeed, and the record of a source's tables."""
+"""Table moves: tables that join and leave a running changefeed with a new filter, and the records that this changes."""
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -133,32 +133,3 @@ def without(key: keys.DdlKey, record: DdlRecord, gone: Collection[int]) -> patch
         return patches.delete_record(key, record)
     left = tuple(table for table in record.left if table not in gone)
     return patches.replace_record(key, record, record.with_(changes=changes, left=left))
-
-
-def changed(unit: UnitRecord | None, record: DdlRecord) -> UnitRecord:
-    """Return a source's record with its tables after ``record``.
-
-    :raises ConflictError: the record no longer exists.
-    """
-    if unit is None:
-        raise ConflictError("the source's record is gone; tick again")
-    tables = {table.table_id: table for table in unit.tables}
-    for change in record.alterations:
-        if change.table is None:
-            tables.pop(change.table_id, None)
-        elif (before := tables.get(change.table_id)) is not None:
-            tables[change.table_id] = _continued(before, change.table)
-        elif change.kind is SchemaChangeKind.CREATE:  # any other is of a table that has left
-            tables[change.table_id] = change.table
-    there = {(table.schema_name, table.name) for table in tables.values()}
-    joining = tuple(name for name in unit.joining if name not in there)
-    limits = limits_of(unit, {*joining, *there})
-    return unit.with_(tables=tuple(tables.values()), joining=joining, copy_limits=limits)
-
-
-def _continued(before: TableRecord, after: TableRecord) -> TableRecord:
-    """Whoever reads the source does not hear that a table was copied again since."""
-    start_ts, consistent_ts = max(before.start_ts, after.start_ts), max(before.consistent_ts, after.consistent_ts)
-    return after.keeping(before).with_(
-        start_ts=start_ts, consistent_ts=consistent_ts, to_copy=before.to_copy, skipped_ts=before.skipped_ts
-    )
