@@ -306,7 +306,6 @@ class UnitRecord(Record):
     #: tables that start below it are to be copied again, as the log up to there was lost; the largest Ts: the sync unit
     #: is to take a new position first
     lost_ts: StoredTs = later(Ts(0), format=4)
-
     #: schema and name of tables that a changed filter wants, and that the sync unit is to take in with their rows
     joining: tuple[tuple[str, str], ...] = later((), format=5)
     #: of tables that join with a limit, until they are copied
@@ -320,8 +319,7 @@ class UnitRecord(Record):
 
 class SchemaChangeKind(StrEnum):
     """What a schema change does to one table. ``ALTER``: columns or key; also together with a new name. ``HOLD``: from
-    here on the source cannot follow the table exactly; nothing of it is written from here on, and the sink is asked for
-    nothing."""
+    here on the source cannot follow the table exactly; nothing of it is written, and the sink is asked for nothing."""
 
     CREATE = "create"
     ALTER = "alter"
