@@ -18,18 +18,20 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-_BYTES_MAX: Final = 2 << 30
+_GIBIBYTES: Final = 2
 #: a process checks the cache's total size each time it has added this many bytes
 _CHECK_BYTES: Final = 64 << 20
 _VARIABLE: Final = "WEIR_HOST_CACHE"
+_SIZE_VARIABLE: Final = "WEIR_HOST_CACHE_GIB"
 
 _added = 0
 
 
-def fetch_path(uri: str, fetch: Callable[[], bytes]) -> str:
+def fetch_path(uri: str, fetch: Callable[[], bytes], *, is_synced: bool = False) -> str:
     """Return the path of a local copy of ``uri``; call ``fetch`` for the content if there is no copy yet.
 
-    The copy was just used, so it is evicted last; open it soon all the same.
+    The copy was just used, so it is evicted last; open it soon all the same. ``is_synced``: a new copy is on disk, so
+    that it is whole, or not there, after a power failure.
     """
     path = _path(uri)
     with suppress(OSError):
@@ -37,8 +39,17 @@ def fetch_path(uri: str, fetch: Callable[[], bytes]) -> str:
         return str(path)
     with _locked(path):
         if not path.exists():
-            _write(path, fetch())
+            _write(path, fetch(), is_synced=is_synced)
     return str(path)
+
+
+def known_path(uri: str) -> str | None:
+    """Return the path of the local copy of ``uri``, or None if there is none."""
+    path = _path(uri)
+    with suppress(OSError):
+        os.utime(path)
+        return str(path)
+    return None
 
 
 def move_in(uri: str, file: str) -> None:
@@ -86,10 +97,14 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes, *, is_synced: bool = False) -> None:
     new = path.with_name(f"new-{uuid.uuid4().hex}")
     try:
-        new.write_bytes(content)
+        with new.open("wb") as file:
+            file.write(content)
+            file.flush()
+            if is_synced:
+                os.fsync(file.fileno())
         new.replace(path)
     except BaseException:
         with suppress(OSError):
@@ -106,6 +121,14 @@ def _note_added(size: int) -> None:
         _evict()
 
 
+def _bytes_max() -> int:
+    """Return the limit; ``WEIR_HOST_CACHE_GIB`` sets it in gibibytes, and what is no number there counts as not set."""
+    try:
+        return int(float(os.environ[_SIZE_VARIABLE]) * (1 << 30))
+    except (KeyError, ValueError, OverflowError):
+        return _GIBIBYTES << 30
+
+
 def _evict() -> None:
     """Remove the least recently used files until the cache is at three quarters of its limit, if it is above it."""
     entries = []
@@ -114,10 +137,11 @@ def _evict() -> None:
             status = path.stat()
             entries.append((status.st_mtime, status.st_size, path))
     total = sum(size for _, size, _ in entries)
-    if total <= _BYTES_MAX:
+    most = _bytes_max()
+    if total <= most:
         return
     for _, size, path in sorted(entries):
-        if not path.name.startswith("lock-") and total > _BYTES_MAX * 3 // 4:
+        if not path.name.startswith("lock-") and total > most * 3 // 4:
             with suppress(OSError):
                 path.unlink()
                 total -= size

@@ -7,6 +7,7 @@ throttled requests (503 SlowDown, 429) with exponential backoff.
 Writes are atomic. Commits rest on ``create``: of several concurrent writers exactly one succeeds.
 """
 
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -79,6 +80,13 @@ class ObjectStore:
         found: StoredObject = _request(lambda: _stored_object(obstore.get(self._store, name)))
         return found
 
+    def open(self, name: str, size: int) -> "RangedObject":
+        """Return an object of ``size`` bytes as a file, of which each read is a request of its own."""
+        return RangedObject(self, name, size)
+
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        return bytes(_request(lambda: obstore.get_range(self._store, name, start=start, length=length)))
+
     def is_unchanged(self, name: str, tag: str) -> bool:
         """Return whether the object still has the entity tag ``tag``."""
         try:
@@ -136,6 +144,37 @@ class ObjectStore:
     @property
     def _store(self) -> Any:
         return _opened(self.location, tuple(sorted(self.options.items())))
+
+
+class RangedObject(io.RawIOBase):
+    """An object as a file that can be read at any place."""
+
+    def __init__(self, store: ObjectStore, name: str, size: int) -> None:
+        super().__init__()
+        self._store = store
+        self._name = name
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = max(offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence], 0)
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        rest = max(self._size - self._at, 0)
+        length = rest if size is None or size < 0 else min(size, rest)
+        found = self._store.read_range(self._name, self._at, length) if length else b""
+        self._at += len(found)
+        return found
 
 
 @lru_cache(maxsize=256)

@@ -42,7 +42,10 @@ _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 _KEY_SHOWN_MAX = 200
 #: variables that are not settings of a server
 _OTHER_VARIABLES: Final = frozenset(
-    {"WEIR_SERVER", "WEIR_TOKEN", "WEIR_TOKEN_FILE", "WEIR_CA_FILE", "WEIR_DEBUG", "WEIR_FAILPOINTS", "WEIR_HOST_CACHE"}
+    {
+        *("WEIR_SERVER", "WEIR_TOKEN", "WEIR_TOKEN_FILE", "WEIR_CA_FILE", "WEIR_DEBUG", "WEIR_FAILPOINTS"),
+        *("WEIR_HOST_CACHE", "WEIR_HOST_CACHE_GIB"),
+    }
 )
 #: what ``store`` begins with; the rest is for the store itself to check
 _ETCD: Final = ("http", "https")

@@ -3,18 +3,23 @@ none."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 from anyio import to_thread
 
+from agent.errors import LogStorageMismatchError
+from agent.log.storage import claim
 from capture.config import ServerSettings
 from capture.embedded import EmbeddedEtcd
 from capture.security.reach import look_up_freely
 from capture.security.secrets import mask, resolve
+from reactor import keys
+from reactor.records.log_mark import mark_of
 from reactor.settings import TlsFiles
 from reactor.store import sql
 from reactor.store.etcd import connect
-from reactor.store.port import EtcdClient
+from reactor.store.port import Compare, EtcdClient, Put, Target
 
 
 async def connect_store(settings: ServerSettings) -> EtcdClient:
@@ -51,3 +56,25 @@ async def with_etcd(settings: ServerSettings) -> AsyncIterator[ServerSettings]:
     finally:
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(part.stop)
+
+
+async def claim_log_storage(client: EtcdClient, settings: ServerSettings) -> None:
+    """The first capture of a cluster marks its log storage, and records the mark in etcd.
+
+    :raises LogStorageMismatchError: this storage does not hold the cluster's log.
+    """
+    key = str(keys.LogStorageKey(settings.cluster_id))
+    stored = await client.get(key)
+    expected = mark_of(stored.value) if stored else None
+    uri = settings.log_storage_uri
+    run = partial(claim, uri, cluster_id=settings.cluster_id, expected=expected)
+    found = await to_thread.run_sync(run)
+    if stored is None:
+        absent = Compare(key, Target.CREATE_REVISION, 0)
+        if not (await client.txn([absent], [Put(key, found.encode())])).succeeded:
+            other = await client.get(key)
+            if other is None or mark_of(other.value) != found:
+                raise LogStorageMismatchError(
+                    f"two captures began this cluster at once on different log storage ({uri} is one of them); "
+                    "give all of them the same --log-storage"
+                )

@@ -181,3 +181,18 @@ class ChangefeedView(View):
     last_crash: RunningError | None = None
     #: findings during its creation, line by line; only in the answer to that
     notices: tuple[str, ...] = ()
+
+
+class MaintainedView(View):
+    """What maintenance did to a table: its data files and their bytes before and now, how many files were rewritten and
+    removed, and how many old versions were given up."""
+
+    changefeed_id: str
+    table: str
+    files_before: int
+    files: int
+    bytes_before: int
+    bytes: int
+    joined: int
+    removed: int
+    expired: int

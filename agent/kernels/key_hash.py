@@ -79,21 +79,23 @@ def key_hash(batch: pa.RecordBatch, key: Sequence[str]) -> Hashes:
         array = batch.column(name)
         valid = array.is_valid().to_numpy(zero_copy_only=False)
         if pa.types.is_string(array.type) or pa.types.is_binary(array.type):
-            _mix_bytes(hashes, *_bytes_of(array), valid)
+            _mix_bytes(hashes, *bytes_of(array), valid)
         else:
-            for words in _words_of(array):
+            for words in words_of(array):
                 _mix_words(hashes, words, valid)
     return hashes
 
 
-def _bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+def bytes_of(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Return the data of texts or bytes, and their offsets in it."""
     _, offsets, data = array.buffers()
     first = array.offset
     used = np.frombuffer(offsets, np.int32)[first : first + len(array) + 1] if len(array) else np.zeros(1, np.int32)
     return np.frombuffer(data or b"", np.uint8), used.astype(np.int64)
 
 
-def _words_of(array: pa.Array) -> list[npt.NDArray[np.uint64]]:
+def words_of(array: pa.Array) -> list[npt.NDArray[np.uint64]]:
+    """Return the words of values of a fixed width; of NULL any."""
     kind = array.type
     if pa.types.is_decimal128(kind):
         pairs = np.frombuffer(array.buffers()[1], np.uint64)[2 * array.offset : 2 * (array.offset + len(array))]

@@ -20,8 +20,9 @@ class Guarantee(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """``alters``, ``splits``, ``reads_back``, ``replaces``: whether the sink implements ``Alters``, ``Splits``,
-    ``ReadsBack`` and ``Replaces`` of ``agent.ports.sink``. ``takes_changes``: whether there is anything to flush."""
+    """``alters``, ``splits``, ``reads_back``, ``replaces``, ``maintains``: whether the sink implements ``Alters``,
+    ``Splits``, ``ReadsBack``, ``Replaces`` and ``Maintains`` of ``agent.ports.sink``. ``takes_changes``: whether there
+    is anything to flush."""
 
     guarantee: Guarantee
     modes: frozenset[SinkMode] = frozenset(SinkMode)
@@ -30,6 +31,7 @@ class Capabilities:
     reads_back: bool = False
     replaces: bool = False
     takes_changes: bool = True
+    maintains: bool = False
 
     @property
     def keeps_record(self) -> bool:
@@ -44,5 +46,6 @@ class Capabilities:
             "split tables": self.splits,
             "diff": self.reads_back,
             "table resync": self.replaces,
+            "table maintain": self.maintains,
         }
         return tuple(word for word, can in words.items() if can)

@@ -139,6 +139,21 @@ class TableCopy:
     files: tuple[StagedFile, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """What the care of a table did. ``files`` and ``bytes``: of the data that readers see now, and before. ``joined``:
+    files that were rewritten; ``removed``: files that no version of the table names any more; ``expired``: versions
+    that were given up."""
+
+    files_before: int = 0
+    files: int = 0
+    bytes_before: int = 0
+    bytes: int = 0
+    joined: int = 0
+    removed: int = 0
+    expired: int = 0
+
+
 class Sink(Protocol):
     """A destination, as captures use it. Methods block (worker thread); an instance serves one changefeed.
 
@@ -310,5 +325,18 @@ class Repairs(Protocol):
 
         :raises agent.errors.SinkFencedError: a span is past ``order.ts``, or the table has other spans.
         :raises agent.errors.SinkError: it cannot be written.
+        """
+        ...
+
+
+@runtime_checkable
+class Maintains(Protocol):
+    """A sink whose tables are cared for: small files are joined, and what nobody reads any more is removed."""
+
+    def maintain(self, table: TableRecord) -> Maintained:
+        """Do at once, and thoroughly, what else is done beside the flushes. Rows and records do not change.
+
+        :raises agent.errors.SinkConflictError: other writers rewrote the same files.
+        :raises agent.errors.SinkError: the sink cannot be read or written.
         """
         ...

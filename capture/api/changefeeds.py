@@ -29,7 +29,7 @@ from capture.api.port import (
 )
 from reactor.errors import WeirError
 from reactor.records.changefeed import FeedState, Mode, SinkMode, Unit
-from reactor.views import ChangefeedView
+from reactor.views import ChangefeedView, MaintainedView
 
 _POLL_S = 0.1
 T = TypeVar("T")
@@ -126,6 +126,13 @@ class Changefeeds:
         return await self._answer(
             lambda here: here.skip_table(changefeed_id, table, ts, confirmed=confirmed),
             lambda owner: owner.skip_table(changefeed_id, table, ts, confirmed=confirmed),
+        )
+
+    async def maintain_table(self, changefeed_id: str, table: str) -> MaintainedView:
+        """Join small files of a table (schema.name) at the sink, and remove what nobody reads any more, at once."""
+        return await self._answer(
+            lambda here: here.maintain_table(changefeed_id, table),
+            lambda owner: owner.maintain_table(changefeed_id, table),
         )
 
     async def add_table(self, changefeed_id: str, table: str) -> UpdateView:

@@ -19,7 +19,7 @@ from capture.api.subscriptions import AdvanceAsked, LogAsked, LogPart, OpenedSub
 from capture.errors import ConfigError, ServerUnreachableError, StillRunningError
 from reactor.errors import WeirError
 from reactor.records.sync_point import SyncPoint
-from reactor.views import ChangefeedView, SubscriptionView, TableView
+from reactor.views import ChangefeedView, MaintainedView, SubscriptionView, TableView
 
 V = TypeVar("V", bound=BaseModel)
 _CONNECT_TIMEOUT_S = 5.0
@@ -131,6 +131,11 @@ class Client:
 
     def skip_table(self, changefeed_id: str, table: str, ts: int, *, confirmed: bool = False) -> views.TableStepView:
         return self._table_step(changefeed_id, "skip_table", table=table, ts=ts, confirmed=confirmed)
+
+    def maintain_table(self, changefeed_id: str, table: str) -> MaintainedView:
+        """Takes as long as rewriting the table's small files takes."""
+        path, body = _path(changefeed_id, "maintain_table"), {"table": table}
+        return self._one(MaintainedView, path, method="POST", body=body, unlimited=True)
 
     def add_table(self, changefeed_id: str, table: str) -> views.UpdateView:
         """Takes as long as the source takes to show its tables."""

@@ -16,7 +16,7 @@ from capture.api.requests.base import CONVERTED, Asked, Condition, Name, Positio
 from reactor.records.base import RowsPerSecond
 from reactor.records.changefeed import ChangefeedConfig, Mode, SinkMode
 from reactor.records.sync_point import SyncPoint
-from reactor.views import ChangefeedView, TableView, View
+from reactor.views import ChangefeedView, MaintainedView, TableView, View
 
 _NO_SINK: Final = "none://"
 
@@ -362,6 +362,8 @@ class Cluster(Protocol):
     async def skip_table(self, changefeed_id: str, table: str, ts: int, *, confirmed: bool = False) -> TableStepView:
         """Let a held table continue from ``ts``, without the changes in between; refused unless it is confirmed."""
         ...
+
+    async def maintain_table(self, changefeed_id: str, table: str) -> MaintainedView: ...
 
     async def add_table(self, changefeed_id: str, table: str) -> UpdateView:
         """Change the filter so that it takes a table of the source in, which is copied with the rows that it has."""

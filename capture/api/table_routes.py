@@ -1,10 +1,14 @@
 """Table routes: HTTP requests about one table of a changefeed, which the owner answers."""
 
-from fastapi import APIRouter
+from functools import partial
+
+from fastapi import APIRouter, Request
 
 from capture.api import port as views
+from capture.api.departure import unless_left
 from capture.api.requests.base import Asked, PositionTs, TableName
 from reactor.records.base import RowsPerSecond
+from reactor.views import MaintainedView
 
 
 class TableBody(Asked):
@@ -48,6 +52,10 @@ def table_routes(cluster: views.Cluster, prefix: str) -> APIRouter:
     @router.post("/{changefeed_id}/skip_table")
     async def skip_table(changefeed_id: str, body: SkipBody) -> views.TableStepView:
         return await cluster.skip_table(changefeed_id, body.table, body.ts, confirmed=body.confirmed)
+
+    @router.post("/{changefeed_id}/maintain_table")
+    async def maintain_table(request: Request, changefeed_id: str, body: TableBody) -> MaintainedView:
+        return await unless_left(request, partial(cluster.maintain_table, changefeed_id, body.table))
 
     @router.post("/{changefeed_id}/add_table", status_code=202)
     async def add_table(changefeed_id: str, body: TableBody) -> views.UpdateView:

@@ -110,6 +110,20 @@ def remove(changefeed_id: Id, table: Table, server: Server = DEFAULT_SERVER, jso
         console.print_line(f"{table} is no longer replicated; the sink's table stays as it is")
 
 
+@table_app.command("maintain")
+def maintain(changefeed_id: Id, table: Table, server: Server = DEFAULT_SERVER, json: Json = False) -> None:
+    """Join small files of a table at the sink, and remove what nobody reads any more, now; rows stay as they are."""
+    with client_of(server) as client, console.waiting("joining files"):
+        done = client.maintain_table(changefeed_id, table)
+    if json:
+        console.print_json(done)
+    else:
+        console.print_line(
+            f"{table}: {done.files} data files with {done.bytes:,} bytes (before: {done.files_before} with "
+            f"{done.bytes_before:,}); {done.removed} old files and {done.expired} old versions removed"
+        )
+
+
 @table_app.command("pause")
 def pause(changefeed_id: Id, table: Table, server: Server = DEFAULT_SERVER, json: Json = False) -> None:
     """Hold a table until it is resumed, while all others flow; the log is kept for it as long as for any held table."""

@@ -16,14 +16,14 @@ from anyio import CapacityLimiter, Lock, to_thread
 
 from agent import host_cache
 from agent.control.runtime import SpanRuntime
-from agent.errors import LogStorageMismatchError
 from agent.feeds.runtime import ChangefeedRuntime, Feed
 from agent.health.guarded_runtime import GuardedRuntime
 from agent.health.health import Health
 from agent.health.probe import SelfTest
 from agent.log.reader import LogReader
-from agent.log.storage import LogDirectory, claim
+from agent.log.storage import LogDirectory
 from agent.ports.executor import Executor
+from agent.ports.sink import Maintained, Maintains
 from agent.ports.source import Position, Signal
 from agent.rows.batches import SegmentRef
 from agent.rows.schema import TableSchema
@@ -31,6 +31,7 @@ from agent.spark.executor import SparkExecutor
 from agent.spark.masters import is_secret
 from capture.api.port import ChangefeedSpec
 from capture.config import ServerSettings
+from capture.errors import JobRefusedError
 from capture.member.asking import Answers
 from capture.member.copies import CopyPlace, CopyProgress
 from capture.member.diff import Comparison, SnapshotComparison
@@ -40,17 +41,16 @@ from capture.member.processor_host import RuntimeFactory
 from capture.security.key_mark import claim_key
 from capture.security.reach import Reach, look_up_freely
 from capture.security.secrets import Keeper, resolve
+from capture.store import claim_log_storage
 from owner import jobs
-from reactor import keys
 from reactor.ids import CaptureId, Ts
 from reactor.messages import Liveness
 from reactor.records.capture import CaptureInfo
 from reactor.records.changefeed import ChangefeedInfo, TableRecord, UnitRecord
 from reactor.records.log_head import LogHead
-from reactor.records.log_mark import mark_of
 from reactor.records.partitioning import TablePartitioning
 from reactor.state import ClusterState
-from reactor.store.port import Compare, EtcdClient, Put, Target
+from reactor.store.port import EtcdClient
 
 T = TypeVar("T")
 
@@ -124,6 +124,13 @@ class DataPlane(Protocol):
 
     async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
         """:raises WeirError: the source cannot be reached, or is not the server that the changefeed began on."""
+        ...
+
+    async def maintain(self, info: ChangefeedInfo, table: TableRecord) -> Maintained:
+        """See ``agent.ports.sink.Maintains``.
+
+        :raises WeirError: the sink cannot be reached, or has no maintenance.
+        """
         ...
 
     async def discover(self, info: ChangefeedInfo) -> tuple[TableRecord, ...]:
@@ -268,7 +275,7 @@ class LocalDataPlane:
 
     async def start(self, client: EtcdClient) -> None:
         await claim_key(client, self._settings.cluster_id, self.keeper)
-        await self._claim_log_storage(client)
+        await claim_log_storage(client, self._settings)
         await to_thread.run_sync(self._spark.start, self._report, abandon_on_cancel=True)
 
     def _report(self, waits_for: str) -> None:
@@ -297,6 +304,12 @@ class LocalDataPlane:
 
     async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
         await self._ask(partial(check_source_again, self.feed(info), unit))
+
+    async def maintain(self, info: ChangefeedInfo, table: TableRecord) -> Maintained:
+        sink = self.feed(info).open_sink()
+        if not isinstance(sink, Maintains):
+            raise JobRefusedError(f"the sink of changefeed {info.id} needs no maintenance, and has none")
+        return await self._ask(partial(sink.maintain, table))
 
     async def discover(self, info: ChangefeedInfo) -> tuple[TableRecord, ...]:
         return await self._ask(lambda: self.feed(info).open_source().discover().tables)
@@ -371,27 +384,6 @@ class LocalDataPlane:
             trials=self._trials,
         )
         return GuardedRuntime(runtime, self._health)
-
-    async def _claim_log_storage(self, client: EtcdClient) -> None:
-        """The first capture of a cluster marks its log storage, and records the mark in etcd.
-
-        :raises LogStorageMismatchError: this storage does not hold the cluster's log.
-        """
-        key = str(keys.LogStorageKey(self._settings.cluster_id))
-        stored = await client.get(key)
-        expected = mark_of(stored.value) if stored else None
-        uri = self._settings.log_storage_uri
-        run = partial(claim, uri, cluster_id=self._settings.cluster_id, expected=expected)
-        found = await to_thread.run_sync(run)
-        if stored is None:
-            absent = Compare(key, Target.CREATE_REVISION, 0)
-            if not (await client.txn([absent], [Put(key, found.encode())])).succeeded:
-                other = await client.get(key)
-                if other is None or mark_of(other.value) != found:
-                    raise LogStorageMismatchError(
-                        f"two captures began this cluster at once on different log storage ({uri} is one of them); "
-                        "give all of them the same --log-storage"
-                    )
 
 
 def build_data_plane(settings: ServerSettings) -> DataPlane:

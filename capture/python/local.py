@@ -22,7 +22,7 @@ from capture.python.table import Table
 from capture.python.waiting import Goal
 from reactor.records.changefeed import FeedState, Mode, SinkMode
 from reactor.records.sync_point import SyncPoint
-from reactor.views import ChangefeedView, SubscriptionView, TableView
+from reactor.views import ChangefeedView, MaintainedView, SubscriptionView, TableView
 
 _POLL_S = 0.1
 _DRAIN_POLL_S = 0.5
@@ -165,6 +165,10 @@ class LocalChangefeed:
 
     def cancel_resync(self, table: str) -> views.TableResyncView:
         return self._call(lambda client: client.cancel_resync(self.id, table))
+
+    def maintain_table(self, table: str) -> MaintainedView:
+        """Join small files of a table (schema.name) at the sink, and remove what nobody reads any more, at once."""
+        return self._call(lambda client: client.maintain_table(self.id, table))
 
     def add_table(self, table: str) -> views.UpdateView:
         """Take a table (schema.name) of the source in, with the rows that it has, while all others flow."""

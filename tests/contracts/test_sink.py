@@ -9,14 +9,14 @@ import pytest
 
 from agent.errors import CopyBehindError, SinkError, SinkFencedError, TableHeldError
 from agent.ports.plugin import sinks
-from agent.ports.sink import Alters, FlushResult, ReadsBack, Replaces, SpanRepartition, Splits
+from agent.ports.sink import Alters, FlushResult, Maintains, ReadsBack, Replaces, SpanRepartition, Splits
 from agent.rows.changes import BEFORE_KEY
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.schema_changes.apply import Terms, apply
 from owner.scheduler.spans import even_spans
 from reactor.failpoints import Point
 from reactor.ids import Ts
-from reactor.records.changefeed import ChangefeedConfig, DdlRecord, SchemaChangeKind, TableChange, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, DdlRecord, SchemaChangeKind, SinkMode, TableChange, TableRecord
 from tests.contracts.sink_bed import SPAN, TABLE, Bed, needs
 from tests.unit.agent.changes_build import ARROW, UNCHANGED, changes, delete, insert, table_schema, truncate, update
 
@@ -33,12 +33,13 @@ def loaded(bed: Bed) -> Bed:
 def test_it_can_what_its_plugin_says(bed: Bed) -> None:
     sink = bed.open()
     assert sink.capabilities is bed.can
-    ports = (Alters, Splits, ReadsBack, Replaces)
+    ports = (Alters, Splits, ReadsBack, Replaces, Maintains)
     assert tuple(isinstance(sink, port) for port in ports) == (
         bed.can.alters,
         bed.can.splits,
         bed.can.reads_back,
         bed.can.replaces,
+        bed.can.maintains,
     )
     assert bed.mode in bed.can.modes
 
@@ -121,6 +122,32 @@ def test_a_writer_that_is_ahead_of_the_record_is_refused(loaded: Bed) -> None:
         loaded.flush(150, 200, FIRST)
     loaded.assert_at(100)
     loaded.assert_holds((1, "a", "x"))
+
+
+def test_maintenance_changes_no_rows_and_no_record(loaded: Bed) -> None:
+    needs(loaded.can.maintains, "maintenance")
+    sink = loaded.open()
+    assert isinstance(sink, Maintains)
+    for turn in range(4):
+        some = [insert(10 + turn, "n", "z", ts=101 + turn), update(1, f"t{turn}", "x", ts=101 + turn)]
+        loaded.flush(100 + turn, 101 + turn, some)
+    before = _sorted(loaded)
+    done = sink.maintain(TABLE)
+    assert done.files == 1
+    assert done.joined == (done.files_before if done.files_before > 1 else 0)
+    assert _sorted(loaded) == before
+    loaded.assert_at(104)
+    assert loaded.open().maintain(TABLE).joined == 0  # type: ignore[attr-defined]
+    loaded.flush(104, 105, [update(10, "u", "z", ts=105), delete(1, None, None, ts=105)])
+    if loaded.mode is SinkMode.UPSERT:
+        loaded.assert_holds((10, "u", "z"), *((10 + turn, "n", "z") for turn in range(1, 4)))
+    loaded.assert_at(105)
+
+
+def _sorted(bed: Bed) -> list[str]:
+    sink = bed.open()
+    assert isinstance(sink, ReadsBack)
+    return sorted(repr(row) for batch in sink.read_rows(TABLE, table_schema(), ARROW) for row in batch.to_pylist())
 
 
 def test_two_at_once(loaded: Bed) -> None:

@@ -11,7 +11,7 @@ import anyio
 from agent.control.runtime import SpanRuntime
 from agent.errors import SinkConfigError, SourceUnreachableError
 from agent.health.health import Health
-from agent.ports.sink import SpanRepartition
+from agent.ports.sink import Maintained, SpanRepartition
 from agent.ports.source import Signal
 from agent.rows.batches import SegmentRef
 from agent.rows.schema import TableSchema
@@ -102,6 +102,10 @@ class SimulatedDataPlane:
 
     async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
         """Does nothing: there is only one server."""
+
+    async def maintain(self, info: ChangefeedInfo, table: TableRecord) -> Maintained:
+        """Find nothing to do."""
+        return Maintained()
 
     async def discover(self, info: ChangefeedInfo) -> tuple[TableRecord, ...]:
         """Find nothing: the simulation's filters do not change."""

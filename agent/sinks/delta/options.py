@@ -25,4 +25,6 @@ class DeltaOptions(BaseModel, extra="allow"):
         return dict(self.model_extra or {})
 
 
-CAPABILITIES = Capabilities(guarantee=Guarantee.EXACTLY_ONCE, alters=True, splits=True, reads_back=True, replaces=True)
+CAPABILITIES = Capabilities(
+    guarantee=Guarantee.EXACTLY_ONCE, alters=True, splits=True, reads_back=True, replaces=True, maintains=True
+)

@@ -27,6 +27,7 @@ from agent.ports.checksums import ALL_KEYS, KeyRange
 from agent.ports.sink import (
     FlushResult,
     FlushTask,
+    Maintained,
     RowRepair,
     SinkScope,
     SinkUri,
@@ -245,6 +246,9 @@ class DeltaSink:
         except (DeltaError, OSError) as error:
             if place.open() is None:  # otherwise another one was faster, and its table is checked
                 raise storage_error(place, "create", error) from error
+
+    def maintain(self, table: TableRecord) -> Maintained:
+        return upkeep.maintain(self.place(table))
 
     def repair(self, order: RowRepair) -> None:
         row_repair.repair(self.place(order.table), self._owner, order)

@@ -15,7 +15,7 @@ from agent.rows.unify import after_truncate
 from agent.sinks.common import changelog
 from agent.sinks.common.commits import Stale, Work
 from agent.sinks.common.flush_rows import Seen, refuse_unless_inserts
-from agent.sinks.iceberg.table import commit, compact, files, fit, manifests, positions
+from agent.sinks.iceberg.table import commit, compact, files, fit, manifests
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.commit import Step
 from agent.sinks.iceberg.table.files import TRUNCATION, TableFile
@@ -92,13 +92,8 @@ def append_files(table: Table, found: Sequence[TableFile], state: State, *, name
         removed = frozenset(item.path for item in (*live.data, *live.deletes))
         commit.commit(table, Step(state, added, removed=removed, schema=schema, before=live))
         return
-    made = compact.compacted(table, schema, live, positions.deleted(table, live.deletes), {})
-    if not made.removed:
-        commit.commit(table, Step(state, added, schema=schema, before=live))
-        return
-    step = Step(state, made.files, made.deletes, made.removed, schema=schema, before=live)
-    # what the executors wrote stays for the next attempt, and what was joined here does not
-    commit.commit_or_remove(table, step, kept=added)
+    # compaction comes in a commit of its own: a reader of changes sees nothing but appends
+    commit.commit(table, Step(state, added, schema=schema, before=live))
 
 
 def _name(task: FlushTask) -> str:

@@ -30,4 +30,6 @@ class IcebergOptions(BaseModel, extra="allow"):
         return dict(self.model_extra or {})
 
 
-CAPABILITIES = Capabilities(guarantee=Guarantee.EXACTLY_ONCE, alters=True, splits=True, reads_back=True, replaces=True)
+CAPABILITIES = Capabilities(
+    guarantee=Guarantee.EXACTLY_ONCE, alters=True, splits=True, reads_back=True, replaces=True, maintains=True
+)

@@ -21,6 +21,7 @@ from agent.ports.checksums import ALL_KEYS, KeyRange
 from agent.ports.sink import (
     FlushResult,
     FlushTask,
+    Maintained,
     RowRepair,
     SinkScope,
     SinkUri,
@@ -34,7 +35,7 @@ from agent.rows.schema import TableSchema
 from agent.rows.schema_change import SchemaChange
 from agent.sinks.common.commits import Work, commit_results, table_by_table
 from agent.sinks.common.span_records import RETIRED, refuse_retired
-from agent.sinks.iceberg import append, expiry, load, read, row_repair
+from agent.sinks.iceberg import append, load, read, row_repair
 from agent.sinks.iceberg.alter import repartition, replacement
 from agent.sinks.iceberg.alter.alter import Alterer
 from agent.sinks.iceberg.options import CAPABILITIES, IcebergOptions
@@ -42,6 +43,7 @@ from agent.sinks.iceberg.table.files import TableFile
 from agent.sinks.iceberg.table.lake import Lake, TablePlace
 from agent.sinks.iceberg.table.schema import FORMS
 from agent.sinks.iceberg.table.state import State, TableOwner, check_history
+from agent.sinks.iceberg.upkeep import upkeep
 from agent.sinks.iceberg.upsert import merge
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import TableRecord
@@ -114,6 +116,9 @@ class IcebergSink:
     def repartition(self, table: TableRecord, order: SpanRepartition) -> Ts:
         return repartition.repartition(self.place(table), table, order)
 
+    def maintain(self, table: TableRecord) -> Maintained:
+        return upkeep.maintain(self.place(table), retention_s=self._retention_s)
+
     def repair(self, order: RowRepair) -> None:
         row_repair.repair(self.place(order.table), self._owner, order)
 
@@ -146,7 +151,7 @@ class IcebergSink:
             place = self.place(table)
             settled = commit_results(work, partial(append.commit_work, place))
             if any(result.committed for result in settled):
-                expiry.expire_if_due(place, retention_s=self._retention_s)
+                upkeep.begin_if_due(place, retention_s=self._retention_s)
             return settled
 
         return table_by_table(tasks, results, settle)

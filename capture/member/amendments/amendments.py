@@ -1,10 +1,11 @@
 """Amendments of a cluster: a changefeed is updated; one table of it is copied again, paused, resumed, skips changes,
-joins or leaves, while all others flow.
+is maintained, joins or leaves, while all others flow.
 """
 
 import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from reactor.records.changefeed import ChangefeedConfig, ChangefeedInfo, UnitRec
 from reactor.records.held import HoldOrigin
 from reactor.records.partitioning import TablePartitioning
 from reactor.store.port import Compare
-from reactor.views import ChangefeedView, HeldView, TableView
+from reactor.views import ChangefeedView, HeldView, MaintainedView, TableView
 
 if TYPE_CHECKING:
     from capture.member.services import DataPlane
@@ -138,6 +139,15 @@ class Amendments(ABC):
             await amendment.rejoin(self, self.data_plane, info, held, rows_per_second=rows_per_second)
 
         await amendment.on_fresh_records(attempt)
+
+    async def maintain_table(self, changefeed_id: str, table: str) -> MaintainedView:
+        """:raises JobRefusedError: it is not replicated, or its sink has no maintenance."""
+        table_id, unit = await self.table_id(changefeed_id, table), self.unit_of(changefeed_id)
+        record = next((known for known in unit.tables if known.table_id == table_id), None) if unit else None
+        if record is None:
+            raise JobRefusedError(f"{table} is not at the sink yet; `weir tables -c {changefeed_id}` shows it")
+        done = await self.data_plane.maintain(self.info_of(changefeed_id), record)
+        return MaintainedView(changefeed_id=changefeed_id, table=table, **asdict(done))
 
     async def add_table(self, changefeed_id: str, table: str) -> views.UpdateView:
         """:raises JobRefusedError: it is replicated, or there is no such table."""

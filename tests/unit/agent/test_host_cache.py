@@ -48,7 +48,7 @@ def test_what_was_written_is_there_for_others() -> None:
 
 
 def test_the_oldest_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_cache, "_BYTES_MAX", 1000)
+    monkeypatch.setenv("WEIR_HOST_CACHE_GIB", str(1000 / (1 << 30)))
     monkeypatch.setattr(host_cache, "_CHECK_BYTES", 1)
     for number in range(20):
         host_cache.put(f"s3://b/{number}", b"x" * 100)

@@ -1,9 +1,11 @@
 """A cluster in memory: the port's behaviour without captures, for the interfaces that stand on it."""
 
 import builtins
+from dataclasses import asdict
 
 import anyio
 
+from agent.ports.sink import Maintained
 from capture.api import port as views
 from capture.api.access import AuditView, Caller, TokenAsked, TokenView
 from capture.config import ServerSettings
@@ -20,7 +22,7 @@ from reactor.errors import NotOwnerError, OwnerNotFoundError
 from reactor.records.access import Role
 from reactor.records.changefeed import FeedState
 from reactor.records.sync_point import SyncPoint
-from reactor.views import ChangefeedView, TableView
+from reactor.views import ChangefeedView, MaintainedView, TableView
 
 
 class MemoryCluster:
@@ -168,6 +170,12 @@ class MemoryCluster:
         if not confirmed:
             raise JobRefusedError("confirm that")
         return await self._step(changefeed_id, f"skip to {ts}", table)
+
+    async def maintain_table(self, changefeed_id: str, table: str) -> MaintainedView:
+        await self.query(changefeed_id)
+        self.steps.append(f"maintain {table}")
+        done = Maintained(files_before=9, files=1, bytes_before=90, bytes=80, joined=9, removed=3, expired=2)
+        return MaintainedView(changefeed_id=changefeed_id, table=table, **asdict(done))
 
     async def add_table(self, changefeed_id: str, table: str) -> views.UpdateView:
         return await self._move(changefeed_id, f"add {table}")

@@ -32,6 +32,8 @@ from agent.sinks.delta.table.place import TablePlace
 #: number of columns with statistics, as Delta's default; longer texts than this have none
 _STATS_COLUMNS_MAX = 32
 _STATS_TEXT_MAX = 64
+#: with which the names of our data files begin
+PREFIXES = ("changes-", "rows-", "rest-", "compact-", "snapshot-", "schema-")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import structlog
@@ -43,7 +44,7 @@ _CHECKPOINT_EVERY = 50
 _log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LiveFile:
     """A data file of the table's current version: the ``add`` action that declares it."""
 
@@ -66,7 +67,20 @@ class LiveFile:
     @property
     def rows(self) -> int:
         """The number of rows including deleted ones; 0 if not recorded."""
-        return int(json.loads(self.add.get("stats") or "{}").get("numRecords", 0))
+        return int(self._stats.get("numRecords") or 0)
+
+    @property
+    def deleted_rows(self) -> int:
+        return 0 if self.vector is None else int(self.vector["cardinality"])
+
+    def bounds(self, column: str) -> tuple[Any, Any]:
+        """Return the least and the greatest value of a column, as in Delta's JSON; None where it is not recorded."""
+        least, most = ((self._stats.get(name) or {}).get(column) for name in ("minValues", "maxValues"))
+        return least, most
+
+    @cached_property
+    def _stats(self) -> dict[str, Any]:
+        return dict(json.loads(self.add.get("stats") or "{}"))
 
     def remove(self, *, is_change: bool = True) -> Action:
         """Return the remove action. ``is_change``: its rows are not all in what is added with it."""

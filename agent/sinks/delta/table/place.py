@@ -67,6 +67,10 @@ class TablePlace:
         name = unquote(path)
         return host_cache.fetch_path(f"{self.location}/{name}", lambda: self.store.read(name))
 
+    def cached_path(self, path: str) -> str | None:
+        """Return the local path of a data file that need not be downloaded; None if there is none."""
+        return self.path_of(path) if self.is_local else host_cache.known_path(f"{self.location}/{unquote(path)}")
+
     def filesystem(self) -> fs.FileSystem:
         if self.is_local:
             return fs.SubTreeFileSystem(self.location, fs.LocalFileSystem())

@@ -2,7 +2,7 @@
 
 Log checkpoints and log cleanup are table properties that delta-rs applies by itself after commits. The rest is done by
 the capture that commits, in a separate thread, one table at a time; failures are retried later and never delay a flush.
-Compaction changes no rows and records; if it conflicts with a merge, the slower of the two fails.
+Compaction changes no rows and records; if it conflicts with a flush, it loses.
 
 Removal considers everything in the table's directory that the log does not name and that is older than the retention,
 including files that were never committed. The retention exists for readers of older versions, which need their files.
@@ -15,16 +15,22 @@ import time
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+import pyarrow as pa
 import structlog
 from deltalake.exceptions import DeltaError
 
-from agent.errors import SinkError
+from agent.errors import SinkConflictError, SinkError
+from agent.ports.sink import Maintained
+from agent.sinks.common.compaction import Plan
 from agent.sinks.delta.table import disk, history
 from agent.sinks.delta.table import place as delta_table
+from agent.sinks.delta.table.errors import storage_error, storage_errors
 from agent.sinks.delta.table.place import TablePlace
 from agent.sinks.delta.upkeep import compact as delta_compact
 
 _TARGET_FILE_BYTES = 32 << 20
+_PLAN = Plan(_TARGET_FILE_BYTES)
+#: more small files than this are joined by delta-rs, in tables that are left to it
 _SMALL_FILE_BYTES = 8 << 20
 _SMALL_FILES_MAX = 100
 _COMPACT_EVERY_S = 60.0
@@ -91,16 +97,14 @@ def _run(place: TablePlace, *, compact: bool, vacuum: bool) -> None:
         _busy.release()
 
 
-def compact_small_files(place: TablePlace) -> int:
-    """Join small files if there are many; return their number."""
-    small = delta_compact.compact(
-        place, small_bytes=_SMALL_FILE_BYTES, files_max=_SMALL_FILES_MAX, target_bytes=_TARGET_FILE_BYTES
-    )
-    if small is None:
-        small = _compact_by_delta_rs(place)
-    if small > _SMALL_FILES_MAX:
-        _log.info("compacted", table=str(place), files=small)
-    return small
+def compact_small_files(place: TablePlace, plan: Plan | None = None) -> int:
+    """Join small files, and rewrite those that have lost rows; return the number of files that were rewritten."""
+    joined = delta_compact.compact(place, plan or _PLAN)
+    if joined is None:
+        joined = _compact_by_delta_rs(place)
+    if joined:
+        _log.info("compacted", table=str(place), files=joined)
+    return joined
 
 
 def _compact_by_delta_rs(place: TablePlace) -> int:
@@ -112,7 +116,39 @@ def _compact_by_delta_rs(place: TablePlace) -> int:
         properties = delta_table.writer_properties(table)
         table.optimize.compact(target_size=_TARGET_FILE_BYTES, max_concurrent_tasks=1, writer_properties=properties)
         disk.sync_commits(place, first)
-    return small
+        return small
+    return 0
+
+
+def maintain(place: TablePlace, *, is_vacuumed: bool = True) -> Maintained:
+    """Compact and remove thoroughly, now.
+
+    :raises SinkConflictError: another writer was faster.
+    :raises SinkError: the storage fails.
+    """
+    before = _sizes(place)
+    try:
+        joined = compact_small_files(place, _PLAN.thorough())
+        removed = remove_replaced_files(place) if is_vacuumed else []
+    except DeltaError as error:
+        raise SinkConflictError(f"another commit to {place} was first; try again") from error
+    except OSError as error:
+        raise storage_error(place, "maintain", error) from error
+    after = _sizes(place)
+    return Maintained(
+        files_before=len(before),
+        files=len(after),
+        bytes_before=sum(before),
+        bytes=sum(after),
+        joined=joined,
+        removed=len(removed),
+    )
+
+
+def _sizes(place: TablePlace) -> list[int]:
+    with storage_errors(place, "read the log of"):
+        found = pa.table(place.opened().get_add_actions(flatten=True))
+    return [int(size) for size in found.column("size_bytes").to_pylist()]
 
 
 def remove_replaced_files(place: TablePlace) -> list[str]:

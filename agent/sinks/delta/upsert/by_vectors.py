@@ -2,34 +2,27 @@
 
 Tables below a mebibyte are written in the same way, but without vectors.
 
-The rows of the changed keys are searched in the key columns of the table's files, which are cached in memory (data
-files never change). Their positions are added to the files' deletion vectors, and the new rows to a new file, in one
-commit with the record. The same commit also compacts: many small files become one, and files with many deleted rows are
-rewritten.
+The rows of the changed keys are found (``find``). Their positions are added to the files' deletion vectors, and the new
+rows to a new file, in one commit with the record. The same commit also compacts: many small files become one, and files
+with many deleted rows are rewritten.
 
 If the columns differ from the table's, the MERGE of ``merge`` is used, which supports vectors too.
 """
 
 import json
-import os
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol
+from typing import Protocol, Self
 from urllib.parse import unquote
 from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from agent.filter import events
-from agent.kernels.key_hash import comparable
 from agent.ports.sink import FlushTask
-from agent.rows.fold import NetChanges, key_codes
+from agent.rows.fold import NetChanges
 from agent.sinks.delta.table import commit as delta_commit
 from agent.sinks.delta.table import deletion_vectors
 from agent.sinks.delta.table import files as delta_files
@@ -42,6 +35,7 @@ from agent.sinks.delta.table.files import DataFile
 from agent.sinks.delta.table.log import LiveFile, TableLog
 from agent.sinks.delta.table.place import TablePlace
 from agent.sinks.delta.upsert import stored as delta_stored
+from agent.sinks.delta.upsert.find import Found, KeySearch, read_keys
 from agent.sinks.delta.upsert.stored import ReplacedRows
 
 _SMALL_BYTES = 1 << 20
@@ -50,23 +44,30 @@ _SMALL_MAX = 24
 #: a file is rewritten if this share of its rows, or this many, are deleted, since its vector grows
 _GONE_SHARE = 0.25
 _GONE_MAX = 1 << 16
-_KEYS_BYTES_MAX = 48 << 20
 #: bytes of rows in memory per file, if there are several
 _FILE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Thinned:
-    """A live file with its rows deleted so far, and those to delete now."""
+    """A live file with the rows to delete now, at the places ``taken`` and with ``keys``, beside those that are
+    deleted."""
 
     file: LiveFile
-    before: Positions
     taken: Positions
+    keys: pa.Table
     rows: int
+
+    @classmethod
+    def of(cls, file: LiveFile, found: Found) -> Self:
+        if not len(found.places) or file.vector is None:
+            return cls(file, found.places, found.keys, found.rows)
+        (is_live,) = np.nonzero(~np.isin(found.places, _deleted(file), assume_unique=True))
+        return cls(file, found.places[is_live], found.keys.take(pa.array(is_live)), found.rows)
 
     @property
     def gone(self) -> Positions:
-        return np.union1d(self.before, self.taken)
+        return np.union1d(_deleted(self.file), self.taken)
 
     @property
     def is_touched(self) -> bool:
@@ -78,13 +79,19 @@ class _Thinned:
 
     @property
     def is_empty(self) -> bool:
-        return len(self.before) + len(self.taken) == self.rows
+        return self.file.deleted_rows + len(self.taken) == self.rows
 
     @property
     def is_worn(self) -> bool:
         """Small files stay until there are many."""
-        gone = len(self.before) + len(self.taken)
+        gone = self.file.deleted_rows + len(self.taken)
         return not self.is_small and gone > min(self.rows * _GONE_SHARE, _GONE_MAX)
+
+
+def _deleted(file: LiveFile) -> Positions:
+    before = np.empty(0, np.int64) if file.vector is None else deletion_vectors.decode(file.vector)
+    assert before is not None, "vectors of other kinds are for delta-rs"
+    return before
 
 
 def can_apply(log: TableLog, net: NetChanges, task: FlushTask) -> bool:
@@ -129,12 +136,13 @@ def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges) ->
         return True
     upserts = delta_schema.delta_table(net.upserts)
     wanted = changed_keys(task, net, upserts)
-    thinned = [_searched(place, file, wanted) for file in log.files.values()]
+    search = KeySearch(place, wanted)
+    thinned = [_Thinned.of(file, search.run(file)) for file in log.files.values()]
     if not upserts.num_rows and not any(item.is_touched for item in thinned):
         return False
     if net.kept:
         touched = (item for item in thinned if item.is_touched)
-        replaced = (_replaced(place, item, _stored_keys(place, item.file, wanted.schema)) for item in touched)
+        replaced = (_replaced(place, item) for item in touched)
         upserts = delta_stored.fill(upserts, net, replaced, task.table)
     small = [item for item in thinned if item.is_small]
     merged = small if len(small) > _SMALL_MAX else []
@@ -184,10 +192,12 @@ def replace(
         return True
     changed = _Changed(list(files), [])
     for file in log.files.values():
-        stored = _key_columns.read(place.path_of(file.path), keys)
-        item = _thinned(file, stored.num_rows, replacement.places(stored))
+        stored = pa.concat_tables([keys.empty_table(), *read_keys(place, file, keys)]).combine_chunks()
+        places = replacement.places(stored)
+        item = _Thinned.of(file, Found(places, stored.take(pa.array(places)), stored.num_rows))
+        del stored
         if item.is_touched:
-            replacement.take(_replaced(place, item, stored))
+            replacement.take(_replaced(place, item))
             changed.leave_rest(log, place, task, item)
     changed.files.extend(write_files(place, task, replacement.filled()))
     if not changed.files and not changed.actions:
@@ -228,35 +238,8 @@ def changed_keys(task: FlushTask, net: NetChanges, upserts: pa.Table) -> pa.Tabl
     return keys.slice(0, 0) if is_new(net, task) else keys
 
 
-def _searched(place: TablePlace, file: LiveFile, wanted: pa.Table) -> _Thinned:
-    if not wanted.num_rows:
-        return _thinned(file, file.rows, np.empty(0, np.int64))
-    stored = _stored_keys(place, file, wanted.schema)
-    return _thinned(file, stored.num_rows, places(stored, wanted))
-
-
-def _thinned(file: LiveFile, rows: int, found: Positions) -> _Thinned:
-    before = np.empty(0, np.int64) if file.vector is None else deletion_vectors.decode(file.vector)
-    assert before is not None, "vectors of other kinds are for delta-rs"
-    return _Thinned(file, before, np.setdiff1d(found, before, assume_unique=True), rows)
-
-
-def _replaced(place: TablePlace, item: _Thinned, stored: pa.Table) -> ReplacedRows:
-    return ReplacedRows(place.path_of(item.file.path), item.taken, stored.take(pa.array(item.taken)))
-
-
-def places(stored: pa.Table, wanted: pa.Table) -> Positions:
-    """Return the positions of the wanted keys among a file's key columns."""
-    found = np.ones(stored.num_rows, np.bool_)
-    for name in wanted.schema.names:
-        ours, theirs = comparable(stored.column(name)), comparable(wanted.column(name))
-        found &= pc.is_in(ours, value_set=theirs).to_numpy()
-    at = np.flatnonzero(found)
-    if len(wanted.schema) == 1 or not len(at):
-        return at
-    # each part of these keys is wanted; check whole keys
-    codes = key_codes(pa.concat_tables([wanted, stored.take(pa.array(at))]))
-    return at[np.isin(codes[wanted.num_rows :], codes[: wanted.num_rows])]
+def _replaced(place: TablePlace, item: _Thinned) -> ReplacedRows:
+    return ReplacedRows(place.path_of(item.file.path), item.taken, item.keys)
 
 
 def _thinner(item: _Thinned) -> Action:
@@ -283,45 +266,3 @@ def _name(task: FlushTask) -> str:
 def _rest(place: TablePlace, item: _Thinned, schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield a file's rows that are not deleted."""
     return delta_files.read_file(place, item.file.path, schema, without=item.gone)
-
-
-class _KeyColumns:
-    """Key columns by file, least recently used ones evicted. A file of another table at the same location has another
-    key."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._columns: OrderedDict[object, pa.Table] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, path: str, schema: pa.Schema) -> pa.Table:
-        found = os.stat(path)
-        place = (path, found.st_ino, found.st_mtime_ns, found.st_size, schema)
-        with self._lock:
-            columns = self._columns.get(place)
-            if columns is not None:
-                self._columns.move_to_end(place)
-                return columns
-        columns = self.read(path, schema)
-        with self._lock:
-            if place not in self._columns:  # another thread may have read it meanwhile
-                self._columns[place] = columns
-                self._bytes += columns.nbytes
-            while self._bytes > _KEYS_BYTES_MAX:
-                _, oldest = self._columns.popitem(last=False)
-                self._bytes -= oldest.nbytes
-        return columns
-
-    @staticmethod
-    def read(path: str, schema: pa.Schema) -> pa.Table:
-        """Read without caching, for a single pass over all files."""
-        with pq.ParquetFile(path) as parquet:
-            stored = parquet.read(columns=schema.names, use_threads=False)
-        return pa.table([stored.column(item.name).cast(item.type) for item in schema], schema=schema)
-
-
-_key_columns = _KeyColumns()
-
-
-def _stored_keys(place: TablePlace, file: LiveFile, schema: pa.Schema) -> pa.Table:
-    return _key_columns.get(place.path_of(file.path), schema)

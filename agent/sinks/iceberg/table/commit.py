@@ -57,7 +57,8 @@ _log = structlog.get_logger()
 class Step:
     """What a commit does to a table. ``files``: data files that come, ``deletes``: position deletes that come,
     ``removed``: paths of files of either kind that go; ``schema``: new columns. ``state``: the table's state
-    afterwards, ``properties``: others that change. ``before``: the table's files, if they are known."""
+    afterwards, ``properties``: others that change. ``before``: the table's files, if they are known. ``is_same``: the
+    rows are the same as before."""
 
     state: State
     files: Sequence[TableFile] = ()
@@ -66,6 +67,7 @@ class Step:
     schema: Schema | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     before: Live | None = None
+    is_same: bool = False
 
     @property
     def added(self) -> list[DataFile]:
@@ -210,7 +212,8 @@ def _summary(table: Table, step: Step, before: Live, added: Sequence[DataFile]) 
     fields |= {state.SUMMARY_OWNER: owner.changefeed if owner else "", state.SUMMARY_RECORDS: json.dumps(moved)}
     current = table.current_snapshot()
     summary = None if current is None or current.summary is None else current.summary.additional_properties
-    return update_snapshot_summaries(Summary(operation=operation, **fields), summary)
+    made = update_snapshot_summaries(Summary(operation=operation, **fields), summary)
+    return Summary(operation=Operation.REPLACE, **made.additional_properties) if step.is_same else made
 
 
 def _rows(files: Sequence[DataFile]) -> int:

@@ -177,9 +177,15 @@ def _upper_bound(item: NestedField, value: int | str | Decimal) -> str | None:
 
 
 def write_files(
-    io: FileIO, directory: str, label: str, tables: Iterable[pa.Table], schema: Schema
+    io: FileIO,
+    directory: str,
+    label: str,
+    tables: Iterable[pa.Table],
+    schema: Schema,
+    *,
+    file_bytes: float = FILE_BYTES,
 ) -> Iterator[TableFile]:
-    """Write rows as data files below ``directory``, each with about ``FILE_BYTES`` in memory; none if there are no
+    """Write rows as data files below ``directory``, each with about ``file_bytes`` in memory; none if there are no
     rows.
 
     :raises SinkError: the storage fails.
@@ -189,7 +195,7 @@ def write_files(
     for first in rest:
         path = f"{directory}/{label}-{uuid4().hex[:12]}.parquet"
         statistics, rows = Statistics(schema), 0
-        written = _Counted(_up_to(FILE_BYTES, chain([first], rest)), statistics)
+        written = _Counted(_up_to(file_bytes, chain([first], rest)), statistics)
         rows, size = write_parquet(io, path, (table.cast(arrow) for table in written), arrow)
         yield TableFile(path, rows, size, schema.model_dump_json(), **statistics.described())
 
@@ -246,7 +252,7 @@ class _Counted:
             yield table
 
 
-def _up_to(size: int, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+def _up_to(size: float, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     for table in tables:
         size -= table.nbytes
         yield table

@@ -25,7 +25,7 @@ from agent.rows.batches import TableBatch
 from agent.rows.schema import LOG_BATCH
 from agent.sinks import open_sink
 from agent.sinks.delta.table import log as delta_log
-from agent.sinks.delta.upsert import by_vectors
+from agent.sinks.delta.upsert import find
 from agent.sources.postgres.decode.types import arrow_schema
 from benchmarks.support.s3_proxy import S3Proxy
 from capture.embedded import EmbeddedS3
@@ -118,7 +118,7 @@ class Rig:
 def other_process() -> None:
     """What a flush knows in memory is forgotten; what this machine keeps in files is not."""
     delta_log._known.clear()
-    by_vectors._key_columns._columns.clear()
+    find._key_columns._columns.clear()
 
 
 @pytest.mark.parametrize("options", ["", "?deletion_vectors=true"])

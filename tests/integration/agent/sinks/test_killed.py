@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
-from agent.ports.sink import Alters, Replaces, SpanRepartition, Splits
+from agent.ports.sink import Alters, Maintains, Replaces, SpanRepartition, Splits
 from agent.rows.schema_change import ColumnMove, SchemaChange
-from agent.sinks.iceberg import expiry
 from agent.sinks.iceberg.table.lake import Lake
+from agent.sinks.iceberg.upkeep import expiry
 from agent.sinks.uri import parse_sink_uri
 from owner.scheduler.spans import even_spans
 from reactor.ids import Ts
@@ -66,6 +66,12 @@ def _expired(bed: Bed) -> None:
         pass
 
 
+def _maintained(bed: Bed) -> None:
+    sink = bed.open()
+    assert isinstance(sink, Maintains)
+    sink.maintain(TABLE)
+
+
 def _story(bed: Bed, *, turns: int) -> None:
     """The table is at 300, after so many flushes; the next one has to compact."""
     bed.load(*((at, f"n{at}", "b") for at in range(6)))
@@ -92,6 +98,7 @@ _ACTS = {
     "rename": Act(_renamed),
     "split": Act(_split),
     "copy": Act(_replaced, 3),
+    "maintain": Act(_maintained, 3),
     "expiry": Act(_expired, 20, "iceberg"),
 }
 

@@ -65,7 +65,8 @@ async def test_a_capture_that_is_not_the_owner_asks_the_owner() -> None:
         assert owner.steps == ["pause public.t", "resume public.t", "skip to 9 public.t"]
         assert (await changefeeds.add_table("shop", "public.t")).changefeed.id == "shop"
         assert (await changefeeds.remove_table("shop", "public.t")).changefeed.id == "shop"
-        assert owner.steps[3:] == ["add public.t", "remove public.t"]
+        assert (await changefeeds.maintain_table("shop", "public.t")).joined == 9
+        assert owner.steps[3:] == ["add public.t", "remove public.t", "maintain public.t"]
         with pytest.raises(ChangefeedExistsError):
             await changefeeds.create("shop", source=SOURCE, sink=SINK)
         await changefeeds.remove("shop")

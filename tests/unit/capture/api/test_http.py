@@ -100,7 +100,8 @@ def test_operators_commands_go_through_the_client() -> None:
             client.skip_table("feed", "public.t", 9)
         assert client.add_table("feed", "public.t").changefeed.id == "feed"
         assert client.remove_table("feed", "public.t").changefeed.id == "feed"
-        assert cluster.steps[3:] == ["add public.t", "remove public.t"]
+        assert client.maintain_table("feed", "public.t").files == 1
+        assert cluster.steps[3:] == ["add public.t", "remove public.t", "maintain public.t"]
         client.rebalance("feed")
         assert client.drain("capture-1").remaining == 2
         assert client.resign_owner().owner == "capture-2"

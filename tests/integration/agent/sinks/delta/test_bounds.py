@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable
 
 from agent.sinks import open_sink
+from agent.sinks.common.compaction import Plan
 from agent.sinks.delta.sink import DeltaSink
 from agent.sinks.delta.table.place import TablePlace
 from agent.sinks.delta.upkeep import upkeep
@@ -66,6 +67,7 @@ def test_what_is_put_together_has_no_bounds_of_decimals_and_floats(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compact: Callable[[TablePlace], int]
 ) -> None:
     monkeypatch.setattr(upkeep, "_SMALL_FILES_MAX", 1)
+    monkeypatch.setattr(upkeep, "_PLAN", Plan(1 << 20, files_min=2))
     columns = pa.schema([("id", pa.int64()), ("a.b", pa.decimal128(20, 4)), ("f", pa.float32()), ("day", pa.date32())])
     sink = loaded(tmp_path, SinkMode.CHANGELOG, columns, [(1, Decimal("9995382110853876.3463"), 0.5, 1)])
     flush(sink, task(sink, 100, 110), changes([insert(2, None, float("nan"), 2)], arrow=columns))

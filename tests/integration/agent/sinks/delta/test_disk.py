@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.sinks.common.compaction import Plan
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.upkeep import upkeep
 from agent.sinks.delta.upsert import by_vectors
@@ -62,6 +63,7 @@ def test_what_delta_rs_commits_is_synced_behind_it(
     """A MERGE, a schema change, a compaction."""
     monkeypatch.setattr(by_vectors, "_SMALL_BYTES", 0)
     monkeypatch.setattr(upkeep, "_SMALL_FILES_MAX", 1)
+    monkeypatch.setattr(upkeep, "_PLAN", Plan(1 << 20, files_min=2))
     sink = loaded(tmp_path / "lake", rows=ROWS)
     synced.clear()
     assert flush(sink, task(sink, 100, 110), PART).committed

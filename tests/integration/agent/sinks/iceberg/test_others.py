@@ -11,11 +11,11 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 from pyiceberg.types import StringType
 
 from agent.errors import SinkError, TableForeignError
-from agent.sinks.iceberg import expiry
 from agent.sinks.iceberg.table import commit, compact
 from agent.sinks.iceberg.table.commit import Step
 from agent.sinks.iceberg.table.lake import Lake
 from agent.sinks.iceberg.table.state import State
+from agent.sinks.iceberg.upkeep import expiry, upkeep
 from agent.sinks.uri import parse_sink_uri
 from reactor.records.changefeed import SinkMode
 from tests.contracts.sink_bed import SPAN, TABLE, Bed
@@ -93,7 +93,7 @@ def test_a_stale_commit_is_refused_and_not_repeated(bed: Bed) -> None:
 
 def test_files_and_snapshots_do_not_pile_up(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many small flushes: few live files, few snapshots, and what no snapshot names is removed from the disk."""
-    monkeypatch.setattr(expiry, "expire_if_due", lambda *_, **__: None)  # two at a time would be in each other's way
+    monkeypatch.setattr(upkeep, "begin_if_due", lambda *_, **__: None)  # two at a time would be in each other's way
     for turn in range(60):
         assert bed.flush(200 + turn, 201 + turn, [update(1, f"t{turn}", "x", ts=201 + turn)]).committed
     place = Lake.of(parse_sink_uri(bed.uri)).place(TABLE)

@@ -12,8 +12,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation
 
-from agent.ports.sink import Alters
+from agent.ports.sink import Alters, Maintains
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks import open_table
 from agent.sinks.iceberg.table.schema import FORMS
@@ -197,9 +198,16 @@ def test_a_changelog_is_read_by_all(tmp_path: Path) -> None:
     for turn in range(30):
         assert bed.flush(100 + turn, 101 + turn, [update(1, f"{turn}", "x", ts=101 + turn)]).committed
     table = table_of(bed, TABLE)
-    assert sorted(_pyiceberg(table), key=repr) == sorted(_ours(bed), key=repr)
-    assert len(_duckdb(table)) == 31
-    assert len(table.inspect.data_files()) < 30, "small files are joined"
+    operations = [snapshot.summary.operation for snapshot in table.metadata.snapshots if snapshot.summary]
+    assert set(operations) == {Operation.APPEND}, "a reader of changes follows it"
+    sink = bed.open()
+    assert isinstance(sink, Maintains)
+    for files in (31, 1):
+        table = table_of(bed, TABLE)
+        assert len(table.inspect.data_files()) == files
+        assert sorted(_pyiceberg(table), key=repr) == sorted(_ours(bed), key=repr)
+        assert len(_duckdb(table)) == 31
+        sink.maintain(TABLE)
     versions = [row[4] for row in _ours(bed)]
     assert sorted(versions) == [100, *range(101, 131)]
 

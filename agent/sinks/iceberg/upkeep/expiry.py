@@ -4,16 +4,14 @@ A table's metadata lists its snapshots and is written whole by every commit, so 
 each day. A snapshot stays for the retention after it was followed by another. Nothing is removed from a table on which
 others have set branches or tags: they keep what they name.
 
-It runs in a thread of its own. A commit that comes between makes it lose, and it is due again after the next.
+A commit that comes between makes it lose, and it is due again after the next.
 """
 
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from threading import Lock, Thread
 from typing import Final
 
-import structlog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table
@@ -21,41 +19,14 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate
 
-from agent.errors import SinkError
 from agent.sinks.iceberg.table.errors import storage_errors
 from agent.sinks.iceberg.table.lake import TablePlace
 
 #: so many snapshots go at a time
 _BATCH: Final = 20
-_log = structlog.get_logger()
-_running: set[str] = set()
-#: commits since a table was last looked at
-_commits: dict[str, int] = {}
-_lock = Lock()
 
 
-def expire_if_due(place: TablePlace, *, retention_s: int) -> None:
-    """Begin in the background after some commits, unless it is running."""
-    with _lock:
-        _commits[str(place)] = _commits.get(str(place), 0) + 1
-        if str(place) in _running or _commits[str(place)] < _BATCH:
-            return
-        _commits[str(place)] = 0
-        _running.add(str(place))
-    Thread(target=_run, args=(place, retention_s), name="iceberg-expiry", daemon=True).start()
-
-
-def _run(place: TablePlace, retention_s: int) -> None:
-    try:
-        expire(place, retention_s=retention_s)
-    except SinkError as error:
-        _log.warning("old snapshots were not removed", table=str(place), reason=str(error))
-    finally:
-        with _lock:
-            _running.discard(str(place))
-
-
-def expire(place: TablePlace, *, retention_s: int) -> int:
+def expire(place: TablePlace, *, retention_s: int, at_least: int = _BATCH) -> int:
     """Remove old snapshots if there are enough of them. Return how many.
 
     :raises SinkError: the catalog or the storage fails.
@@ -64,7 +35,7 @@ def expire(place: TablePlace, *, retention_s: int) -> int:
     if table is None or set(table.metadata.refs) != {MAIN_BRANCH}:
         return 0
     old, first = _old(table, before_ms=int((time.time() - retention_s) * 1000))
-    if len(old) < _BATCH or first is None:
+    if len(old) < at_least or first is None:
         return 0
     with storage_errors(place, "remove old snapshots of"):
         paths = _only_theirs(table, old, first)

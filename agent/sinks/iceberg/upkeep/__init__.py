@@ -1,0 +1,1 @@
+"""Iceberg upkeep: what is done for a table beside its flushes."""

@@ -1,0 +1,95 @@
+"""Rewrite: joins small data files of an Iceberg table, rewrites those that have lost rows, and merges position deletes.
+
+Each group of files is a commit of its own, of operation ``replace``: rows and records stay, and readers of changes see
+none. Rows that a flush deletes while a file is rewritten are deleted in the new file, in the same commit. If a flush or
+another writer has rewritten one of the files, the rewrite loses.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from pyiceberg.table import Table
+
+from agent.errors import SinkConflictError
+from agent.sinks.common.compaction import Candidate, Plan, moved
+from agent.sinks.iceberg.table import commit, compact, manifests, positions
+from agent.sinks.iceberg.table.commit import Step
+from agent.sinks.iceberg.table.files import TableFile
+from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.manifests import LiveFile
+from agent.sinks.iceberg.table.positions import NONE, Positions
+from agent.sinks.iceberg.table.state import State, check_history
+
+_NO_LIMIT: Final = float("inf")
+
+
+def rewrite(place: TablePlace, plan: Plan) -> int:
+    """Rewrite what ``plan`` finds; return the number of files that were rewritten.
+
+    :raises SinkConflictError: another writer has rewritten one of them.
+    :raises SinkError: the catalog or the storage fails.
+    """
+    table = place.opened()
+    check_history(table, place)
+    live = manifests.live(table)
+    gone = positions.deleted(table, live.deletes)
+    by_path = {item.path: item for item in live.data}
+    candidates = [
+        Candidate(path, item.file.file_size_in_bytes, item.file.record_count, len(gone.get(path, NONE)))
+        for path, item in by_path.items()
+    ]
+    joined = 0
+    for group in plan.groups(candidates):
+        _replace(place, table, [by_path[item.path] for item in group], gone)
+        joined += len(group)
+    return joined
+
+
+def merge_deletes(place: TablePlace) -> None:
+    """Make one file of all position deletes, without those of files that are gone."""
+
+    def attempt(table: Table) -> None:
+        live = manifests.live(table)
+        applied = positions.applied(live, positions.deleted(table, live.deletes))
+        if len(live.deletes) > (1 if applied else 0):
+            removed = frozenset(item.path for item in live.deletes)
+            made = compact.written_deletes(table, applied)
+            commit.commit_or_remove(table, Step(State.of(table), (), made, removed, before=live, is_same=True))
+
+    commit.on_newest(place, attempt)
+
+
+def _replace(place: TablePlace, table: Table, group: Sequence[LiveFile], gone: dict[str, Positions]) -> None:
+    schema = table.schema()
+    made = compact.rewritten(table, schema, group, gone, file_bytes=_NO_LIMIT)
+    assert len(made) <= 1, "one group is one file"
+    paths = frozenset(item.path for item in group)
+
+    def attempt(newest: Table) -> None:
+        live = manifests.live(newest)
+        if not paths <= {item.path for item in live.data} or newest.schema().as_struct() != schema.as_struct():
+            raise SinkConflictError(f"a file of {place} was rewritten meanwhile")
+        now = positions.deleted(newest, live.deletes)
+        before = [(item.file.record_count, gone.get(item.path, NONE)) for item in group]
+        lost = moved(before, [now.get(item.path, NONE) for item in group])
+        assert made or not len(lost), "only rows that are left can go"
+        deletes = compact.written_deletes(newest, {made[0].path: lost} if len(lost) else {})
+        step = Step(State.of(newest), made, deletes, paths, before=live, is_same=True)
+        try:
+            commit.commit(newest, step)
+        except BaseException:
+            _remove(newest, deletes)
+            raise
+
+    try:
+        commit.on_newest(place, attempt)
+    except SinkConflictError:
+        _remove(table, made)
+        raise
+
+
+def _remove(table: Table, files: Sequence[TableFile]) -> None:
+    for file in files:
+        with suppress(OSError):
+            table.io.delete(file.path)
