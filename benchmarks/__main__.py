@@ -1,8 +1,9 @@
 """``python -m benchmarks [NAME...] [--json]``: run benchmarks, each with its peer, and print the figures.
 
-A benchmark is a module of ``benchmarks.rows`` (sources and sinks) or ``benchmarks.cluster`` (captures and their actors)
-with ``run() -> dict``; ``decode_postgres`` is called ``decode-postgres``. The dictionary has ``ratio`` (ours to the
-peer's), both raw figures, and a description of the workload. Shared code is in ``benchmarks.support``.
+A benchmark is a module of ``benchmarks.rows`` (sources and sinks), ``benchmarks.lake`` (tables of lakehouses) or
+``benchmarks.cluster`` (captures and their actors) with ``run() -> dict``; ``decode_postgres`` is called
+``decode-postgres``. The dictionary has ``ratio`` (ours to the peer's), both raw figures, and a description of the
+workload. Shared code is in ``benchmarks.support``.
 """
 
 import argparse
@@ -17,12 +18,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from benchmarks import cluster, rows
+from benchmarks import cluster, lake, rows
 
 
 def names() -> dict[str, str]:
     """Return the benchmarks' names in order, with their modules."""
-    packages = (cluster, rows)
+    packages = (cluster, lake, rows)
     found = [(each.name, package.__name__) for package in packages for each in pkgutil.iter_modules(package.__path__)]
     return {name.replace("_", "-"): f"{package}.{name}" for name, package in sorted(found)}
 

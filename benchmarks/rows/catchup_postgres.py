@@ -32,8 +32,12 @@ END LOOP; END $$
 """
 
 
-def run(rows: int = ROWS, *, settings: Mapping[str, str] = _NONE, spark: Mapping[str, str] = _NONE) -> dict[str, Any]:
+def run(
+    rows: int = ROWS, *, settings: Mapping[str, str] = _NONE, spark: Mapping[str, str] = _NONE, sink: str = "delta"
+) -> dict[str, Any]:
+    """``sink``: the format of the table."""
     with bed(settings=settings, spark=spark) as found:
+        found.format = sink
         found.execute(_TABLE)
         found.execute("CREATE PUBLICATION peer FOR TABLE change")
         found.execute("SELECT pg_create_logical_replication_slot('peer', 'pgoutput')")
@@ -47,7 +51,7 @@ def run(rows: int = ROWS, *, settings: Mapping[str, str] = _NONE, spark: Mapping
         with found.watched() as usage:
             ours_s = _ours(found, ts)
     return {
-        "what": f"{rows:,} inserts of 10 mixed columns waiting in the slot, into a Delta changelog",
+        "what": f"{rows:,} inserts of 10 mixed columns waiting in the slot, into a changelog ({sink})",
         "rows_per_second": round(rows / ours_s),
         "pg_recvlogical_rows_per_second": round(rows / peer_s),
         "ratio": peer_s / ours_s,

@@ -61,6 +61,8 @@ class Bed:
         self.capture = capture
         #: the bucket of the tables (s3://…); empty: directories
         self.bucket = ""
+        #: delta or iceberg
+        self.format = "delta"
 
     def execute(self, sql: str) -> list[list[object]]:
         return self.server.execute(sql)
@@ -112,7 +114,7 @@ class Bed:
         self.client.create(spec)
 
     def lake_uri(self, name: str) -> str:
-        return f"delta+{self.bucket}/lake/{name}" if self.bucket else f"delta+file://{self.lake(name)}"
+        return f"{self.format}+{self.bucket}/lake/{name}" if self.bucket else f"{self.format}+file://{self.lake(name)}"
 
     def lake(self, name: str) -> Path:
         return self.directory / "lake" / name

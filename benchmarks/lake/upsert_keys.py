@@ -177,7 +177,7 @@ def _pyiceberg(directory: Path, rows: int, given: dict[int, pa.Table]) -> dict[s
 def _elsewhere(function: str, *arguments: object) -> Any:
     """Run a function of this module in a process of its own, so that memory and caches are its own."""
     code = (
-        "import json, sys; from pathlib import Path; from benchmarks.rows import upsert_keys as m; "
+        "import json, sys; from pathlib import Path; from benchmarks.lake import upsert_keys as m; "
         f"print(json.dumps(m.{function}(*{arguments!r})))"
     )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
