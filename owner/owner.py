@@ -11,7 +11,7 @@ from dataclasses import replace
 from traceback import extract_tb
 from typing import Any
 
-from owner import cluster_format, jobs, views
+from owner import cluster_format, jobs, stored_values, views
 from owner.errors import (
     BrokenRecordError,
     JobRefusedError,
@@ -71,6 +71,7 @@ class Owner:
         self.changefeeds: dict[ChangefeedId, Changefeed] = {}
         self._site = Site(capture, revision, "", "")
         self._crashes: dict[ChangefeedId, Crashes] = {}
+        self._stored_values = stored_values.StoredValues()
         self._settings = settings or OwnerSettings()
         self._seed = seed
 
@@ -93,6 +94,7 @@ class Owner:
                 case _:
                     effects.append(Log("warning", "unknown event", (("kind", type(event).__name__),)))
         effects += cluster_format.tick(state)
+        effects += self._stored_values.tick(state, now)
         effects += self._tick_changefeeds(state, messages, touched, now)
         return _with_one_wake(effects)
 

@@ -26,6 +26,7 @@
 /weir/{cluster}/{namespace}/last-diff/{changefeed}          LastDiff
 /weir/{cluster}/{namespace}/subscription/{changefeed}/{name}  Subscription
 /weir/{cluster}/{namespace}/signals/{changefeed}            HandledSignals
+/weir/{cluster}/{namespace}/part/{changefeed}/{token}/{number}  a part of a large value, see reactor.division
 """
 
 import re
@@ -41,7 +42,7 @@ DEFAULT_NAMESPACE = "default"
 
 
 def cluster_prefix(cluster: str) -> str:
-    """Return the prefix of all keys of one cluster. It ends in a slash, so that no other one's keys have it."""
+    """Return the prefix of all keys of one cluster. Its slash at the end keeps other clusters' keys out."""
     return f"{ROOT}/{cluster}/"
 
 
@@ -146,6 +147,11 @@ class SecretKeyKey(_MetaKey):
 
 class FormatKey(_MetaKey):
     KIND = "format"
+
+
+_META: Mapping[str, type[DeleteCountKey | LogStorageKey | SecretKeyKey | FormatKey]] = {
+    kind.KIND: kind for kind in (DeleteCountKey, LogStorageKey, SecretKeyKey, FormatKey)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +309,16 @@ class SubscriptionKey(FeedKey):
         return f"{ROOT}/{self.cluster}/{self.namespace}/{self.KIND}/{self.changefeed}/{self.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class PartKey(FeedKey):
+    KIND = "part"
+    #: token and number, with a slash between
+    name: str
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/{self.namespace}/{self.KIND}/{self.changefeed}/{self.name}"
+
+
 Key = (
     OwnerKey
     | CaptureKey
@@ -314,26 +330,10 @@ Key = (
     | TokenKey
     | AuditKey
     | WaitingKey
-    | InfoKey
-    | StatusKey
     | PositionKey
-    | UnitKey
     | UpstreamKey
-    | LogKey
-    | DdlKey
-    | SyncPointKey
-    | PartitioningKey
-    | HeldKey
-    | AttemptKey
-    | SchemaAttemptKey
-    | SuspectsKey
-    | StreamAttemptKey
-    | ResyncKey
-    | LastDiffKey
-    | SignalsKey
-    | SubscriptionKey
+    | FeedKey
 )
-
 
 #: as ``str`` writes it, and within 64 bits
 _NUMBER = re.compile(r"^(0|[1-9][0-9]{0,18})\Z")
@@ -351,14 +351,8 @@ def parse(text: str) -> Key:
             return CaptureKey(cluster, CaptureId(capture))
         case ["", "weir", cluster, "__meta__", "waiting", capture]:
             return WaitingKey(cluster, CaptureId(capture))
-        case ["", "weir", cluster, "__meta__", "meta", "delete-count"]:
-            return DeleteCountKey(cluster)
-        case ["", "weir", cluster, "__meta__", "meta", "log-storage"]:
-            return LogStorageKey(cluster)
-        case ["", "weir", cluster, "__meta__", "meta", "secret-key"]:
-            return SecretKeyKey(cluster)
-        case ["", "weir", cluster, "__meta__", "meta", "format"]:
-            return FormatKey(cluster)
+        case ["", "weir", cluster, "__meta__", "meta", kind] if kind in _META:
+            return _META[kind](cluster)
         case ["", "weir", cluster, "__meta__", "token", token]:
             return TokenKey(cluster, token)
         case ["", "weir", cluster, "__meta__", "audit", entry]:
@@ -375,20 +369,20 @@ def parse(text: str) -> Key:
             return UnitKey(cluster, namespace, _feed(changefeed), source)
         case ["", "weir", cluster, namespace, "upstream", source]:
             return UpstreamKey(cluster, namespace, source)
-        case ["", "weir", cluster, namespace, "log", changefeed, source]:
-            return LogKey(cluster, namespace, _feed(changefeed), source)
         case ["", "weir", cluster, namespace, kind, changefeed, number] if kind in _NUMBERED and _NUMBER.match(number):
             return _NUMBERED[kind](cluster, namespace, _feed(changefeed), int(number))
-        case ["", "weir", cluster, namespace, "attempt", changefeed, capture]:
-            return AttemptKey(cluster, namespace, _feed(changefeed), CaptureId(capture))
-        case ["", "weir", cluster, namespace, "schema-attempt", changefeed, capture]:
-            return SchemaAttemptKey(cluster, namespace, _feed(changefeed), CaptureId(capture))
-        case ["", "weir", cluster, namespace, "stream-attempt", changefeed, source]:
-            return StreamAttemptKey(cluster, namespace, _feed(changefeed), source)
+        case ["", "weir", cluster, namespace, "attempt" | "schema-attempt" as kind, changefeed, capture]:
+            of_kind = AttemptKey if kind == AttemptKey.KIND else SchemaAttemptKey
+            return of_kind(cluster, namespace, _feed(changefeed), CaptureId(capture))
+        case ["", "weir", cluster, namespace, "log" | "stream-attempt" as kind, changefeed, source]:
+            of_source = LogKey if kind == LogKey.KIND else StreamAttemptKey
+            return of_source(cluster, namespace, _feed(changefeed), source)
         case ["", "weir", cluster, namespace, kind, changefeed] if kind in _OF_FEEDS:
             return _OF_FEEDS[kind](cluster, namespace, _feed(changefeed))
         case ["", "weir", cluster, namespace, "subscription", changefeed, name]:
             return SubscriptionKey(cluster, namespace, _feed(changefeed), name)
+        case ["", "weir", cluster, namespace, "part", changefeed, token, number] if _NUMBER.match(number):
+            return PartKey(cluster, namespace, _feed(changefeed), f"{token}/{number}")
     raise InvalidKeyError(f"not a key of Weir's: {text!r}")
 
 

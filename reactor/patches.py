@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from reactor import keys
+from reactor.division.divided import after
 from reactor.errors import ConflictError
 from reactor.records.base import Record
 
@@ -48,7 +49,7 @@ def patch_record(key: keys.Key, model: type[R], function: Callable[[R | None], R
         new = function(record)
         if new == record:
             return old
-        return new.encode() if new is not None else None
+        return after(old, new) if new is not None else None
 
     return Patch(text, apply)
 

@@ -19,6 +19,7 @@ from itertools import groupby
 
 from reactor.effects import CONFLICT, Answer, Resign
 from reactor.errors import ConflictError, WeirError
+from reactor.records.formats import FIRST
 from reactor.store.port import Compare, Event, KeyValue
 from reactor.txn import Plan, Seen, Txn, plan
 
@@ -46,9 +47,9 @@ class Pending:
         self._groups, self._last, self._errors = tuple(groups), tuple(last), {}
         self._groups_of = Counter(job for seen in groups for job in seen.jobs)
 
-    def plan(self, base: Mapping[str, KeyValue], fences: Sequence[Compare], *, packs: bool = False) -> Plan:
+    def plan(self, base: Mapping[str, KeyValue], fences: Sequence[Compare], *, format: int = FIRST) -> Plan:
         """Return the next transaction on fresh values; groups that can never commit are dropped here."""
-        planned = plan(self._groups, base, delete_count_key=self._delete_count_key, fences=fences, packs=packs)
+        planned = plan(self._groups, base, delete_count_key=self._delete_count_key, fences=fences, format=format)
         self._groups = planned.taken + planned.left
         for rejected in planned.rejected:
             for job in rejected.seen.jobs:

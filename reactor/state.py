@@ -9,10 +9,13 @@ namespaces are counted and ignored.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from reactor import keys
+from reactor.division import divided as division
+from reactor.division.divided import Divided
+from reactor.division.writes import is_too_large
 from reactor.errors import InvalidKeyError, InvalidRecordError
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.membership.presence import Presence
@@ -74,6 +77,10 @@ class ChangefeedState:
     resyncs: dict[int, TableResync] = field(default_factory=dict)
     #: by name
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    #: token and number → a part of a large value (``reactor.division``)
+    parts: dict[str, bytes] = field(default_factory=dict)
+    #: key → its value that is divided
+    divided: dict[str, Divided] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
     #: grows with every change of one of its keys, and is unique across changefeeds
     change: int = 0
@@ -90,6 +97,7 @@ class ChangefeedState:
             self.last_diff,
             self.signals,
             self.subscriptions,
+            self.parts,
         )
         records = (self.positions, self.units, self.heads, self.ddl, self.sync_points, *tables, self.broken)
         return self.info is not None or self.status is not None or any(records)
@@ -118,6 +126,8 @@ class ClusterState:
         self.captures: Mapping[CaptureId, CaptureInfo] = {}
         self._presence = Presence(removal_grace_s)
         self._changes = 0
+        #: keys of changefeeds whose values are stored whole, and large
+        self.large: set[str] = set()
 
     @property
     def prefix(self) -> str:
@@ -133,13 +143,13 @@ class ClusterState:
         present = {item.key for item in snapshot.items}
         for key in sorted(self.raw.keys() - present):
             self.update(key, None, mod_revision=snapshot.revision)
-        for item in snapshot.items:
+        for item in sorted(snapshot.items, key=lambda item: division.is_pointer(item.value)):
             if self.raw.get(item.key) != item:
                 self._store(item.key, item)
         self.revision = snapshot.revision
 
     def apply(self, events: Iterable[Event]) -> None:
-        for event in events:
+        for event in sorted(events, key=_order):
             revisions = {"mod_revision": event.mod_revision, "create_revision": event.create_revision}
             self.update(event.key, event.value, **revisions, lease=event.lease)
 
@@ -152,15 +162,35 @@ class ClusterState:
         self._store(key, item)
 
     def _store(self, key: str, item: KeyValue | None) -> None:
+        try:
+            parsed = keys.parse(key)
+        except InvalidKeyError:
+            parsed = None  # of a later version, or foreign
+        if item is not None and parsed is not None and division.is_pointer(item.value):
+            item = replace(item, value=self._joined(parsed, item))
+        self._note_size(key, item)
         if item is None:
             self.raw.pop(key, None)
         else:
             self.raw[key] = item
+        if parsed is not None:
+            self._dispatch(parsed, item)
+
+    def _joined(self, key: keys.Key, item: KeyValue) -> bytes:
+        """Return the value with its parts; without, if one is missing, which its record then reports."""
+        feed = self.changefeeds.get(key.changefeed) if isinstance(key, (keys.FeedKey, keys.PositionKey)) else None
+        before = self.raw.get(item.key)
         try:
-            parsed = keys.parse(key)
-        except InvalidKeyError:
-            return  # of a later version, or foreign
-        self._dispatch(parsed, item)
+            parts = feed.parts if feed else {}
+            return division.joined(item.value, parts.get, before=before.value if before else None)
+        except ValueError:
+            return item.value
+
+    def _note_size(self, key: str, item: KeyValue | None) -> None:
+        if item is not None and is_too_large(key, item.value):
+            self.large.add(key)
+        else:
+            self.large.discard(key)
 
     def _dispatch(self, key: keys.Key, item: KeyValue | None) -> None:
         text = str(key)
@@ -170,7 +200,15 @@ class ClusterState:
         except InvalidRecordError as error:
             self.broken[text] = str(error)
         if isinstance(key, (keys.FeedKey, keys.PositionKey)) and key.namespace == self.namespace:
+            self._note_divided(key.changefeed, text, item)
             self._settle_changefeed(key.changefeed, text)
+
+    def _note_divided(self, changefeed: ChangefeedId, text: str, item: KeyValue | None) -> None:
+        known = self.changefeeds[changefeed].divided
+        if item is not None and isinstance(item.value, Divided):
+            known[text] = item.value
+        else:
+            known.pop(text, None)
 
     def _read(self, key: keys.Key, text: str, value: bytes | None) -> None:
         """Update the records of one key; an unreadable value changes none of them."""
@@ -233,6 +271,8 @@ class ClusterState:
                 feed.signals = _decode(HandledSignals, text, value)
             case keys.SubscriptionKey():
                 _store_record(feed.subscriptions, key.name, Subscription, text, value)
+            case keys.PartKey():
+                _store_part(feed.parts, key.name, value)
             case keys.ResyncKey():
                 _store_record(feed.resyncs, key.table_id, TableResync, text, value, table_id=key.table_id)
 
@@ -261,6 +301,20 @@ class ClusterState:
             return None
         first = min(candidates, key=lambda item: item.create_revision)
         return Owner(CaptureId(first.value.decode(errors="replace")), first.create_revision)
+
+
+def _store_part(parts: dict[str, bytes], name: str, value: bytes | None) -> None:
+    if value is None:
+        parts.pop(name, None)
+    else:
+        parts[name] = value
+
+
+def _order(event: Event) -> tuple[int, int]:
+    """In a revision: parts, then the pointers that name them, then the parts that are gone."""
+    if "/part/" not in event.key:
+        return event.mod_revision, 1
+    return event.mod_revision, 0 if event.value is not None else 2
 
 
 def _record(model: type[R], key: str, value: bytes, **named: object) -> R:

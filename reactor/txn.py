@@ -4,6 +4,9 @@
 evaluated on its own overlay (a ``ChainMap``) that is merged only when the group is accepted, so a group that does not
 fit, or fails, has no effect on the values that later groups see. A group is never split.
 
+A large value is stored in several keys (``reactor.division``). If a group does not fit because of them, its parts are
+written in transactions of their own before (``Txn.early``).
+
 The transaction compares the modification revision of every key that a group with changes touches or requires. It also
 always compares the delete counter, and increments it when it deletes a key: a key deleted meanwhile looks like one that
 never existed (both have revision 0), and the counter distinguishes the two.
@@ -20,9 +23,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from reactor.division import writes as division
 from reactor.errors import ConflictError, IgnorePatchError, PatchFailedError, TxnTooLargeError, WeirError
 from reactor.patches import Patch, PatchGroup
-from reactor.records.packing import packed
+from reactor.records.formats import FIRST
 from reactor.store.port import Compare, Delete, Event, KeyValue, Operation, Put, Target
 
 #: etcd's default limits of one transaction (--max-txn-ops; --max-request-bytes with room for the envelope)
@@ -54,11 +58,17 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Txn:
-    """One transaction, ready to send. ``writes``: every key it changes; None deletes."""
+    """One transaction, ready to send. ``writes``: every key it changes; None deletes.
+
+    ``early``: puts to send before, each tuple in a transaction of its own, which the first one's revision fences: then
+    ``fenced`` have it as modification revision, or the transaction must not commit.
+    """
 
     compares: tuple[Compare, ...]
     operations: tuple[Operation, ...]
     writes: Mapping[str, bytes | None]
+    early: tuple[tuple[Put, ...], ...] = ()
+    fenced: tuple[str, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -91,14 +101,14 @@ def plan(
     *,
     delete_count_key: str,
     fences: Sequence[Compare] = (),
-    packs: bool = False,
+    format: int = FIRST,
 ) -> Plan:
-    """Return the next transaction for ``groups``, evaluated on ``base``; it also compares ``fences``. ``packs``: all
-    captures of the cluster read packed values.
+    """Return the next transaction for ``groups``, evaluated on ``base``; it also compares ``fences``. ``format``: the
+    cluster's, which says how large values are stored.
 
     ``base`` holds every key that lies between any two of the groups' keys.
     """
-    packer = _Packer(base, delete_count_key, fences, packs=packs)
+    packer = _Packer(base, delete_count_key, fences, format=format)
     taken: list[Seen] = []
     rejected: list[Rejected] = []
     for index, seen in enumerate(groups):
@@ -120,13 +130,14 @@ class _Packer:
     """The transaction so far: its writes, and the revisions it depends on."""
 
     def __init__(
-        self, base: Mapping[str, KeyValue], delete_count_key: str, fences: Sequence[Compare], *, packs: bool
+        self, base: Mapping[str, KeyValue], delete_count_key: str, fences: Sequence[Compare], *, format: int
     ) -> None:
         self._base = base
-        self._packs = packs
+        self._format = format
         self._delete_count_key = delete_count_key
         self._fences = tuple(fences)
         self._writes: dict[str, bytes | None] = {}
+        self._is_early = False
         self._compared: dict[str, int] = {delete_count_key: mod_revision(base, delete_count_key)}
 
     def add(self, seen: Seen) -> bool:
@@ -141,31 +152,50 @@ class _Packer:
         changed = _without_noops(overlay, self._writes, self._base)
         if not changed:
             return True
-        if self._packs:
-            changed = {key: packed(value) if value is not None else None for key, value in changed.items()}
+        changed = {key: value and division.stored_form(key, value, self._format) for key, value in changed.items()}
         touched = {patch.key: mod_revision(self._base, patch.key) for patch in seen.group.patches}
         writes, compared = self._writes | changed, self._compared | touched | dict(seen.required)
-        if not self._fits(writes, compared):
-            if not self._writes:
-                raise _too_large(writes)
+        if self._is_early:
             return False
+        if not self._fits(writes, compared):
+            if self._writes:
+                return False
+            if not self._fits(writes, compared, is_early=True):
+                raise _too_large(self._flat(writes))
+            self._is_early = True
         self._writes, self._compared = writes, compared
         return True
 
     def txn(self) -> Txn:
         """Return the packed transaction; empty if no group changes anything."""
-        writes = {key: value for key, value in self._writes.items() if value != _value(self._base, key)}
-        if any(value is None for value in writes.values()):
-            writes[self._delete_count_key] = _next_count(_value(self._base, self._delete_count_key))
+        values = {key: value for key, value in self._writes.items() if value != _value(self._base, key)}
+        if any(value is None for value in values.values()):
+            values[self._delete_count_key] = _next_count(_value(self._base, self._delete_count_key))
+        writes = self._flat(values)
+        puts, fenced = division.early(writes, values) if self._is_early else ([], [])
+        if self._is_early:
+            writes = {**{key: writes[key] for key in fenced}, **values}
         return Txn(
             compares=self._compares(self._compared),
             operations=tuple(_operation(key, value) for key, value in writes.items()),
             writes=writes,
+            early=division.batches(puts),
+            fenced=tuple(fenced),
         )
 
-    def _fits(self, writes: Mapping[str, bytes | None], compared: Mapping[str, int]) -> bool:
+    def _flat(self, values: Mapping[str, bytes | None]) -> dict[str, bytes | None]:
+        return division.flat(values, {key: _value(self._base, key) for key in values})
+
+    def _fits(self, values: Mapping[str, bytes | None], compared: Mapping[str, int], *, is_early: bool = False) -> bool:
+        """``is_early``: new parts are written before, except that the first ones are written again, and compared."""
+        writes = self._flat(values)
+        fenced: list[str] = []
+        if is_early:
+            _puts, fenced = division.early(writes, values)
+            writes = {**{key: writes[key] for key in fenced}, **values}
         is_small = _operations(writes) <= OPERATIONS_MAX and _size(writes) <= BYTES_MAX
-        return is_small and self._are_few(compared)
+        is_small = is_small and (is_early or division.come_together(writes, values))
+        return is_small and self._are_few({**compared, **dict.fromkeys(fenced, 1)})
 
     def _are_few(self, compared: Mapping[str, int]) -> bool:
         """Return whether the compares fit into a transaction."""
@@ -250,4 +280,4 @@ def _event(before: KeyValue | None, key: str, value: bytes | None, revision: int
 
 
 def _operation(key: str, value: bytes | None) -> Operation:
-    return Delete(key) if value is None else Put(key, value)
+    return Delete(key) if value is None else Put(key, bytes(value))

@@ -41,10 +41,9 @@ from reactor.membership.session import Session
 from reactor.pace import Pace
 from reactor.pending import Pending
 from reactor.protocol import Reactor
-from reactor.records.formats import Feature
 from reactor.state import ClusterState
-from reactor.store.port import Compare, EtcdClient, TxnResult, WatchBatch
-from reactor.txn import Plan, Seen
+from reactor.store.port import Compare, EtcdClient, Target, TxnResult, WatchBatch
+from reactor.txn import Plan, Seen, Txn
 from reactor.watch import WatchCursor
 
 _BURST = 2
@@ -300,8 +299,7 @@ class EtcdWorker:
 
     async def _commit(self) -> None:
         """Send one transaction with as many pending groups as fit."""
-        packs = self.state.format >= Feature.PACKED
-        planned = self._pending.plan(self.state.raw, self._fences, packs=packs)
+        planned = self._pending.plan(self.state.raw, self._fences, format=self.state.format)
         self._report(planned)
         if not planned.txn.is_empty:
             self._outcome = anyio.Event()
@@ -337,9 +335,22 @@ class EtcdWorker:
     async def _ask(self, planned: Plan) -> TxnResult:
         """Send one transaction. An error of the fail-point behind it counts as a lost answer."""
         self._reach(planned, Point.OWNER_BEFORE_COMMIT, Point.OWNER_BEFORE_STATUS)
-        result = await self._client.txn(planned.txn.compares, planned.txn.operations)
+        fences = await self._write_early(planned.txn)
+        if fences is None:
+            return TxnResult(succeeded=False, revision=0)
+        result = await self._client.txn((*planned.txn.compares, *fences), planned.txn.operations)
         self._reach(planned, Point.OWNER_AFTER_COMMIT, Point.OWNER_AFTER_STATUS)
         return result
+
+    async def _write_early(self, txn: Txn) -> list[Compare] | None:
+        """Write what comes before, and return the compares that fence it; None: this capture is fenced itself."""
+        revisions = []
+        for puts in txn.early:
+            result = await self._client.txn(self._fences, puts)
+            if not result.succeeded:
+                return None
+            revisions.append(result.revision)
+        return [Compare(key, Target.MOD_REVISION, revisions[0]) for key in txn.fenced]
 
     def _reach(self, planned: Plan, commit: Point, status: Point) -> None:
         if self._owner_key is None or not failpoints.armed():

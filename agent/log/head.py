@@ -16,7 +16,7 @@ import anyio
 import structlog
 
 from agent.errors import NEW_POSITION, HoldTooEarlyError, LogFencedError, PositionLostError
-from agent.log.stored_form import format_of, stored_form
+from agent.log.stored_form import format_of, get_prefix_whole, stored_form
 from agent.object_store import is_object_store
 from agent.rows.batches import SegmentRef
 from reactor.errors import EtcdError
@@ -85,9 +85,10 @@ class EtcdHeadStore:
         if changes := [change for record in ddl for change in record.changes if _needs_format(change)]:
             await self._refuse_early(changes)
         compares = [Compare(self._key, Target.MOD_REVISION, revision), *([self._guard] if self._guard else [])]
-        cluster = self._place.cluster
-        found = [Put(self._ddl_key(one), await stored_form(self._client, cluster, one.encode())) for one in ddl]
-        result = await self._client.txn(compares, [Put(self._key, head.encode()), *found])
+        values = {self._ddl_key(one): one.encode() for one in ddl}
+        form = await stored_form(self._client, self._place.cluster, values)
+        operations = [Put(self._key, head.encode()), *form.operations]
+        result = await self._client.txn([*compares, *form.compares], operations)
         if result.succeeded:
             return result.revision
         if self._guard is not None and not await still_holds(self._client, self._guard):
@@ -96,8 +97,9 @@ class EtcdHeadStore:
 
     async def read_ddl(self) -> list[DdlRecord]:
         place = self._place
-        found = await self._client.get_prefix(ddl_prefix(place.cluster, place.namespace, place.changefeed))
-        records = [DdlRecord.decode(item.value, key=item.key) for item in found.items]
+        prefix = ddl_prefix(place.cluster, place.namespace, place.changefeed)
+        found = await get_prefix_whole(self._client, prefix)
+        records = [DdlRecord.decode(item.value, key=item.key) for item in found]
         return sorted(records, key=lambda record: record.ts)
 
     async def _refuse_early(self, changes: Sequence[TableChange]) -> None:

@@ -1,19 +1,18 @@
 """Unit records: stores a unit's progress in etcd, fenced by the order's epoch."""
 
-from collections.abc import Sequence
-
 import anyio
 import structlog
 
 from agent.errors import LogFencedError, UnitFencedError
 from agent.log.head import begun_again, still_holds
-from agent.log.stored_form import stored_form
+from agent.log.stored_form import StoredForm, get_whole, stored_form
 from agent.ports.source import Position
+from reactor.division.divided import after
 from reactor.errors import EtcdError, TxnTooLargeError
 from reactor.keys import LogKey, UnitKey, ddl_prefix
 from reactor.records.changefeed import Unit, UnitRecord
 from reactor.records.log_head import LogHead
-from reactor.store.port import Compare, Delete, EtcdClient, Operation, Put, Target
+from reactor.store.port import Compare, Delete, EtcdClient, KeyValue, Put, Target
 
 _REMOVED = "the changefeed was removed; this unit stops"
 _RETRY_S = 0.2
@@ -37,7 +36,7 @@ class UnitRecords:
         self._guard = guard
 
     async def read(self) -> UnitRecord | None:
-        return (await self._read())[0]
+        return self._record(await self._read())
 
     async def require(self) -> UnitRecord:
         """Return the record that an earlier unit has left.
@@ -60,14 +59,15 @@ class UnitRecords:
         """
         delay_s = _RETRY_S
         while True:
-            stored, revision = await self._read()
+            item = await self._read()
+            stored = self._record(item)
             if stored is not None:
                 record = _in_place_of(stored, record)
             if stored == record:
                 return
             self._refuse_newer(stored, record)
             try:
-                if await self._swap([await self._put(record)], revision):
+                if await self._swap(await self._form(record, item), item):
                     return
             except TxnTooLargeError:
                 raise
@@ -83,27 +83,29 @@ class UnitRecords:
         :raises UnitFencedError: a worker with a newer order has written since, or the changefeed is gone.
         :raises LogFencedError: whoever reads the log still has come past ``start``.
         """
-        while (stored := await self._read())[0] != record:
-            self._refuse_newer(stored[0], record)
+        while (stored := self._record(item := await self._read())) != record:
+            self._refuse_newer(stored, record)
             try:
-                await self._renew(record, stored[1], log, start, newest_epoch)
+                await self._renew(record, item, log, start, newest_epoch)
             except TxnTooLargeError:
                 raise
             except EtcdError as error:
                 _log.warning("writing a new position got no answer", key=self._key, error=str(error))
                 await anyio.sleep(_RETRY_S)
 
-    async def _renew(self, record: UnitRecord, revision: int, log: LogKey, start: Position, newest_epoch: int) -> None:
+    async def _renew(
+        self, record: UnitRecord, stored: KeyValue | None, log: LogKey, start: Position, newest_epoch: int
+    ) -> None:
         """One try; what was stored meanwhile is looked at by the caller."""
         ddl = await self._client.get_prefix(ddl_prefix(log.cluster, log.namespace, log.changefeed))
         doomed = [Delete(item.key) for item in ddl.items]
         while doomed:
-            if not await self._swap(doomed[:_AT_ONCE], revision):
+            if not await self._swap(StoredForm(tuple(doomed[:_AT_ONCE])), stored):
                 return
             doomed = doomed[_AT_ONCE:]
         item = await self._client.get(str(log))
         if item is None:
-            await self._swap([await self._put(record)], revision)
+            await self._swap(await self._form(record, stored), stored)
             return
         before = LogHead.decode(item.value, key=str(log))
         if before.resolved_ts >= start.ts:
@@ -112,7 +114,8 @@ class UnitRecords:
             )
         head = begun_again(before, start.ts, position=start.text, newest_epoch=newest_epoch)
         moved = Compare(str(log), Target.MOD_REVISION, item.mod_revision)
-        await self._swap([await self._put(record), Put(str(log), head.encode())], revision, moved)
+        form = await self._form(record, stored)
+        await self._swap(StoredForm((*form.operations, Put(str(log), head.encode())), (*form.compares, moved)), stored)
 
     def _refuse_newer(self, stored: UnitRecord | None, record: UnitRecord) -> None:
         if stored is not None and stored.epoch > record.epoch:
@@ -121,23 +124,28 @@ class UnitRecords:
                 f"this worker, under epoch {record.epoch}, stops"
             )
 
-    async def _put(self, record: UnitRecord) -> Put:
-        return Put(self._key, await stored_form(self._client, self._cluster, record.encode()))
+    async def _form(self, record: UnitRecord, stored: KeyValue | None) -> StoredForm:
+        before = stored.value if stored else None
+        values = {self._key: after(before, record)}
+        return await stored_form(self._client, self._cluster, values, before={self._key: before} if before else None)
 
-    async def _swap(self, operations: Sequence[Operation], revision: int, *others: Compare) -> bool:
-        compares = [Compare(self._key, Target.MOD_REVISION, revision), *others, *([self._guard] if self._guard else [])]
-        if (await self._client.txn(compares, operations)).succeeded:
+    async def _swap(self, form: StoredForm, stored: KeyValue | None) -> bool:
+        unchanged = Compare(self._key, Target.MOD_REVISION, stored.mod_revision if stored else 0)
+        compares = [unchanged, *form.compares, *([self._guard] if self._guard else [])]
+        if (await self._client.txn(compares, form.operations)).succeeded:
             return True
         if self._guard is not None and not await still_holds(self._client, self._guard):
             raise UnitFencedError(_REMOVED)
         return False
 
-    async def _read(self) -> tuple[UnitRecord | None, int]:
+    def _record(self, item: KeyValue | None) -> UnitRecord | None:
+        return None if item is None else UnitRecord.decode(item.value, key=self._key)
+
+    async def _read(self) -> KeyValue | None:
         delay_s = _RETRY_S
         while True:
             try:
-                item = await self._client.get(self._key)
-                return (None, 0) if item is None else (UnitRecord.decode(item.value, key=self._key), item.mod_revision)
+                return await get_whole(self._client, self._key)
             except EtcdError as error:
                 if not error.retryable:
                     raise

@@ -29,18 +29,10 @@ from reactor.records.changefeed import (
     Mode,
     SinkMode,
     TableRecord,
-    Unit,
     UnitRecord,
-    UnitStage,
 )
-from reactor.records.packing import packed
 from reactor.records.partitioning import TablePartitioning
-from reactor.txn import BYTES_MAX
 
-#: of a transaction with the record of the tables: its other fields, their further positions, and other records
-_OTHER_BYTES = 160 << 10
-#: of each table, packed: further positions, each of which may be another one
-_POSITIONS_BYTES = 20
 #: of tables that will be held
 _NAMED = 10
 
@@ -66,7 +58,6 @@ def check_first(spec: ChangefeedSpec, cluster_id: str, look_up: LookUp) -> tuple
     found = source.check()
     if spec.config.signal_table:
         read_signals(source, spec.config, 1)
-    refuse_too_many(found.tables)
     if spec.start_ts:
         source.check_start(Ts(spec.start_ts))
     elif spec.target_ts:
@@ -114,21 +105,6 @@ def refuse_resync(uri: str, overwrite_ts: Ts | None = None) -> None:
         raise ConfigError("a new position is the source's own: leave --overwrite-checkpoint-ts or --resync out")
     if not capabilities_of(uri).replaces:
         raise SinkConfigError("this sink's tables cannot be copied again; create another changefeed for a new snapshot")
-
-
-def refuse_too_many(tables: Sequence[TableRecord]) -> None:
-    """All tables of a changefeed are in one record, which etcd limits; the owner writes it again with each change.
-
-    :raises SourceConfigError: there is no room for so many.
-    """
-    record = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=tuple(tables))
-    size = len(packed(record.encode())) + _POSITIONS_BYTES * len(tables)
-    limit = BYTES_MAX - _OTHER_BYTES
-    if size > limit:
-        raise SourceConfigError(
-            f"the filter matches {len(tables):,} tables, and a changefeed has room for about "
-            f"{len(tables) * limit // size:,} with such names in its record; divide them among changefeeds by rules"
-        )
 
 
 def _unfit(sink: Sink, tables: Sequence[TableRecord]) -> tuple[str, ...]:

@@ -123,5 +123,6 @@ def _many(feed: ChangefeedState, cluster: str, namespace: str) -> list[keys.Key]
         *(keys.HeldKey(cluster, namespace, feed.id, table) for table in sorted(feed.held)),
         *(keys.ResyncKey(cluster, namespace, feed.id, table) for table in sorted(feed.resyncs)),
         *(keys.SubscriptionKey(cluster, namespace, feed.id, name) for name in sorted(feed.subscriptions)),
+        *(keys.PartKey(cluster, namespace, feed.id, name) for name in sorted(feed.parts)),
         *unreadable,
     ]

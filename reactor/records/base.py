@@ -12,11 +12,12 @@ configuration with an unknown key. What older captures must not read at all wait
 """
 
 import json
-from typing import Annotated, Any, NoReturn, Self, TypeVar
+from typing import Annotated, Any, ClassVar, NoReturn, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
+from reactor.division.divided import Divided, is_pointer
 from reactor.errors import InvalidRecordError
 from reactor.ids import MAX_TS, Ts
 from reactor.records import packing
@@ -61,6 +62,9 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
 
+    #: the field with one element per table, by which a large value is divided (``reactor.division.divided``)
+    ELEMENTS: ClassVar[str] = ""
+
     def encode(self) -> bytes:
         return self.model_dump_json(exclude_none=True).encode()
 
@@ -68,6 +72,10 @@ class Record(BaseModel):
     def decode(cls, value: bytes, *, key: str) -> Self:
         """:raises InvalidRecordError: the value is not a record of this kind; the text names the key, not the value."""
         try:
+            if isinstance(value, Divided):
+                return value.read(cls)
+            if is_pointer(value):
+                raise InvalidRecordError(f"{key} does not hold a {cls.__name__}: parts of it are missing")
             value = packing.unpacked(value)
             _refuse_constants(value)
             return cls.model_validate_json(value, context=_STORED)

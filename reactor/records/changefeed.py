@@ -102,8 +102,7 @@ class EventFilter(UserConfig):
 
 
 class ColumnSelector(UserConfig):
-    """Columns of the tables that ``matcher`` names: names and wildcards; a leading ``!`` excludes; the last match
-    decides."""
+    """Columns of tables that ``matcher`` names: names and wildcards; ``!`` excludes; the last match decides."""
 
     matcher: Texts
     columns: Texts
@@ -285,6 +284,7 @@ class UnitRecord(Record):
     Written by the unit itself, in transactions that compare the key's revision, so an old worker cannot write.
     """
 
+    ELEMENTS = "tables"
     unit: Unit
     stage: UnitStage
     #: grows with every start of a unit; an older worker's writes are refused
@@ -313,7 +313,7 @@ class UnitRecord(Record):
 
     @property
     def needs_position(self) -> bool:
-        """Whether its position is lost, and it has no other one yet."""
+        """Whether its position is lost, and it has no other one."""
         return self.lost_ts == MAX_TS
 
 
@@ -363,6 +363,7 @@ class DdlRecord(Record):
     transaction wrote before the change. One record holds all schema changes of one transaction.
     """
 
+    ELEMENTS = "changes"
     ts: CommitTs
     changes: tuple[TableChange, ...] = ()
     statement: str = ""
@@ -381,7 +382,7 @@ class DdlRecord(Record):
 
     @property
     def pending_ids(self) -> frozenset[int]:
-        """The tables for which it is still pending. They may not be written past it."""
+        """The tables for which it is pending: they may not be written past it."""
         return frozenset(self.left) if self.done else self.table_ids
 
     @property

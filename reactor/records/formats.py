@@ -13,6 +13,7 @@ cluster's format refuses to join. So two neighbouring versions may run side by s
     7   subscriptions to changes
     8   signals from sources
     9   large values are packed (``reactor.records.packing``)
+    10  large values are divided (``reactor.division.divided``)
 
 A field that was added later (``reactor.records.base.later``) says which format it needs where it is set; a new kind of
 record, or a new word in an old one, is a ``Feature``.
@@ -26,7 +27,7 @@ from pydantic import BaseModel, Field
 from reactor.errors import FormatError
 from reactor.records.base import COUNT_MAX, NEEDS, Record, later
 
-FIRST, NEWEST = 1, 9
+FIRST, NEWEST = 1, 10
 #: of a cluster that no capture of any version may join
 HALTED = 1_000_000
 
@@ -42,6 +43,7 @@ class Feature(IntEnum):
     SUBSCRIPTIONS = 7
     SIGNALS = 8
     PACKED = 9
+    DIVIDED = 10
 
 
 class ClusterFormat(Record):

@@ -28,9 +28,14 @@ def unpacked(value: bytes) -> bytes:
     """:raises ValueError: it is damaged, or unpacks to more than a record may have."""
     if not value.startswith(MAGIC):
         return value
+    return inflated(value[len(MAGIC) :])
+
+
+def inflated(stored: bytes) -> bytes:
+    """:raises ValueError: it is damaged, or unpacks to more than a record may have."""
     stream = zlib.decompressobj()
     try:
-        found = stream.decompress(value[len(MAGIC) :], _UNPACKED_MAX)
+        found = stream.decompress(stored, _UNPACKED_MAX)
     except zlib.error as error:
         raise ValueError(f"a packed value is damaged ({error})") from None
     if not stream.eof or stream.unused_data:

@@ -109,6 +109,8 @@ class MemoryEtcd:
 
     def expire(self) -> None:
         """Remove the leases that have expired."""
+        if not self._leases:
+            return  # outside a loop there is no time
         now = anyio.current_time()
         over = [lease for lease, entry in self._leases.items() if entry.deadline <= now]
         for lease in over:

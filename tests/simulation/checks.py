@@ -30,6 +30,7 @@ from reactor.records.log_head import LogHead
 from reactor.records.resync import TableResync
 from reactor.records.resync import needed_ts as copied_ts
 from reactor.records.sync_point import SyncPoint
+from reactor.state import ClusterState
 from reactor.store.port import Event
 from tests.simulation.crashes import INJECTED, InjectedCrash
 from tests.simulation.outside import RowEvent, Sink, Upstream
@@ -75,10 +76,14 @@ class Checks:
     def __init__(self, world: "World") -> None:
         self.feeds: dict[ChangefeedId, Feed] = {}
         self._world = world
+        self._state = ClusterState(world.cluster)
 
     def on_write(self, events: Sequence[Event]) -> None:
         """Check one revision of etcd."""
         self._check_keys(events)
+        self._state.apply(events)
+        if self._state.broken:
+            self._world.violate(f"a record cannot be read: {min(self._state.broken.values())}")
         for event in events:
             try:
                 key = keys.parse(event.key)
@@ -92,7 +97,7 @@ class Checks:
                 case keys.LogKey() if event.value is not None:
                     self._on_head(key.changefeed, LogHead.decode(event.value, key=event.key))
                 case keys.UnitKey() if event.value is not None:
-                    self._on_unit(key.changefeed, UnitRecord.decode(event.value, key=event.key))
+                    self._on_unit(key.changefeed, self._state.changefeeds[key.changefeed].units[key.source])
                 case keys.HeldKey():
                     self._on_held(key.changefeed, key.table_id, event)
                 case keys.ResyncKey():

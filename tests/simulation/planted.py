@@ -20,7 +20,7 @@ from agent.units import records
 from agent.units.records import UnitRecords
 from capture.member import arrival, diff
 from capture.member.cluster_service import ClusterService
-from owner import jobs
+from owner import jobs, stored_values
 from owner.feed.changefeed import Changefeed
 from owner.feed.crashes import Crashes
 from owner.feed.held import RESYNC, HeldTables
@@ -38,6 +38,7 @@ from owner.tables.repartition import Repartitions
 from owner.tables.resync import Resyncs
 from owner.tables.schema_changes import SchemaChanges
 from reactor import txn
+from reactor.division.divided import Limits
 from reactor.ids import MAX_TS, CaptureId, TableSpan, Ts
 from reactor.membership.session import Session
 from reactor.messages import SpanState
@@ -116,8 +117,8 @@ def lose_a_patch_on_overflow(stack: ExitStack) -> None:
     """What did not fit into the first transaction of a tick is dropped."""
     original = txn._Packer._fits
 
-    def fits(self: Any, writes: Any, compared: Any) -> bool:
-        return not self._writes and original(self, writes, compared)
+    def fits(self: Any, writes: Any, compared: Any, **kwargs: Any) -> bool:
+        return not self._writes and original(self, writes, compared, **kwargs)
 
     def committed(self: Pending, planned: Any) -> None:
         self._groups, self._doubt = (), None
@@ -408,6 +409,32 @@ def write_a_table_without_the_rows_that_it_came_with(stack: ExitStack) -> None:
     _replace(stack, moves, "changed", forget)
 
 
+def remove_parts_that_are_being_written(stack: ExitStack) -> None:
+    """The owner removes parts that no pointer names at once, and writers do not notice it."""
+
+    async def write_early(self: EtcdWorker, of: Any) -> list[Any]:
+        for puts in of.early:
+            await self._client.txn(self._fences, puts)
+            await anyio.sleep(0.3)
+        return []
+
+    _replace(stack, EtcdWorker, "_write_early", write_early)
+    _replace(stack, stored_values, "LEFT_FOR_S", 0.0)
+    _replace(stack, run, "_limits", lambda random: Limits(whole=100, part=60, group=300, together=0))
+
+
+def name_parts_before_they_are_there(stack: ExitStack) -> None:
+    """A pointer is written in front of its parts."""
+
+    async def ask(self: EtcdWorker, planned: Any) -> Any:
+        result = await self._client.txn(planned.txn.compares, planned.txn.operations)
+        await self._write_early(planned.txn)
+        return result
+
+    _replace(stack, EtcdWorker, "_ask", ask)
+    _replace(stack, run, "_limits", lambda random: Limits(whole=100, part=60, group=300, together=0))
+
+
 def _resync_often(stack: ExitStack) -> None:
     """Operators request resyncs most of the time."""
     _replace(stack, Operator, "_repartition", Operator._resync)
@@ -472,6 +499,8 @@ PLANTED: dict[str, Callable[[ExitStack], None]] = {
         copy_a_table_that_is_written,
         continue_behind_a_lost_position,
         write_a_table_without_the_rows_that_it_came_with,
+        remove_parts_that_are_being_written,
+        name_parts_before_they_are_there,
     )
 }
 

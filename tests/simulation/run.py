@@ -9,10 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any
+from unittest import mock
 
 import anyio
 import structlog
 
+from reactor.division import divided
+from reactor.division.divided import Limits
 from reactor.records.changefeed import FeedState
 from reactor.records.held import CAPTURE_ENDED
 from tests.simulation.faults import Faults
@@ -221,11 +224,19 @@ def simulate(seed: int, *, kind: type[Run] = Run) -> Outcome:
     before = structlog.get_config()
     structlog.configure(processors=[to_story])
     try:
-        with closed_world(world):
+        with closed_world(world), mock.patch.object(divided, "LIMITS", _limits(world.chance("division"))):
             return _run(world, loop, kind)
     finally:
         structlog.configure(**before)
         loop.close()
+
+
+def _limits(random: Random) -> Limits:
+    """Return sizes by which most runs divide records of a few tables, and write most of their parts before."""
+    if random.random() < 0.3:
+        return Limits()
+    together = random.choice((0, 500, 10_000))
+    return Limits(whole=random.choice((100, 400, 1_000)), part=random.choice((60, 200)), group=300, together=together)
 
 
 def _run(world: World, loop: SimulationLoop, kind: type[Run]) -> Outcome:

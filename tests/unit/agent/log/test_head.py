@@ -295,7 +295,7 @@ async def test_while_older_captures_run_so_many_wait_for_them() -> None:
     etcd = holding(Feature.PACKED - 1)
     log = writer(etcd)
     await log.take_over(Ts(0))
-    with pytest.raises(HoldTooEarlyError, match="must use format 9, and uses 8"):
+    with pytest.raises(HoldTooEarlyError, match="must use format 10, and uses 8"):
         await log.append(written(log, resolved=500), is_complete=True, resolved_time=1.0, ddl=[held_at(300, 10_000)])
     assert (await log.read_ddl(), stored(etcd).resolved_ts) == ([], 0)
     await log.append(written(log, resolved=500), is_complete=True, resolved_time=1.0, ddl=[held_at(300, 500)])

@@ -37,7 +37,7 @@ async def test_a_record_of_twenty_thousand_tables_waits_for_captures_that_read_i
     tables = tuple(TableRecord.new(n, "public", f"customer_orders_{n:06}", key=("id",)) for n in range(20_000))
     whole = record(3).with_(tables=tables)
     etcd.txn([], [Put(str(FormatKey("c")), ClusterFormat(number=Feature.PACKED - 1).encode())])
-    with pytest.raises(HoldTooEarlyError, match="must use format 9, and uses 8: upgrade all captures"):
+    with pytest.raises(HoldTooEarlyError, match="must use format 10, and uses 8: upgrade all captures"):
         await records.write(whole)
     few = record(3).with_(tables=tables[:2_000])
     await records.write(few)

@@ -35,9 +35,9 @@ def stored(value: bytes) -> dict[str, KeyValue]:
     return {str(KEY): KeyValue(str(KEY), value, 1, 1)}
 
 
-def planned(value: bytes, *, packs: bool) -> Plan:
+def planned(value: bytes, *, format: int) -> Plan:
     change = group([patch_record(KEY, UnitRecord, moved)])
-    return plan([Seen.of(change, stored(value))], stored(value), delete_count_key=COUNT, packs=packs)
+    return plan([Seen.of(change, stored(value))], stored(value), delete_count_key=COUNT, format=format)
 
 
 @given(st.binary(max_size=2_000), st.integers(0, 200))
@@ -74,10 +74,10 @@ def test_a_value_that_would_fill_the_memory_is_refused() -> None:
 
 def test_a_large_record_is_changed_once_all_captures_read_packed_ones() -> None:
     before = record(20_000).encode()
-    refused = planned(before, packs=False)
+    refused = planned(before, format=8)
     assert [type(one.error) for one in refused.rejected] == [TxnTooLargeError]
     for value in (before, packed(before)):
-        taken = planned(value, packs=True)
+        taken = planned(value, format=9)
         written = taken.txn.writes[str(KEY)]
         assert written is not None
         assert written.startswith(MAGIC)
@@ -86,11 +86,11 @@ def test_a_large_record_is_changed_once_all_captures_read_packed_ones() -> None:
 
 def test_a_small_record_stays_as_captures_of_before_read_it() -> None:
     before = record(200).encode()
-    assert planned(before, packs=True).txn == planned(before, packs=False).txn
+    assert planned(before, format=9).txn == planned(before, format=8).txn
 
 
 def test_a_record_that_does_not_change_is_not_written() -> None:
     for value in (record(20_000).encode(), packed(record(20_000).encode())):
         same = group([patch_record(KEY, UnitRecord, lambda old: old)])
-        found = plan([Seen.of(same, stored(value))], stored(value), delete_count_key=COUNT, packs=True)
+        found = plan([Seen.of(same, stored(value))], stored(value), delete_count_key=COUNT, format=9)
         assert found.txn.is_empty
