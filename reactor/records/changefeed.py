@@ -303,8 +303,7 @@ class UnitRecord(Record):
     bytes_done: Count = 0
     #: opaque to everyone but the unit: where the staged chunks are listed
     manifest: str = ""
-    #: tables that start below it are to be copied again, as the log up to there was lost; the largest Ts: the sync unit
-    #: is to take a new position first
+    #: tables that start below it are copied again, as the log up to there was lost; the largest Ts: it has no position
     lost_ts: StoredTs = later(Ts(0), format=4)
     #: schema and name of tables that a changed filter wants, and that the sync unit is to take in with their rows
     joining: tuple[tuple[str, str], ...] = later((), format=5)
