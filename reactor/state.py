@@ -15,7 +15,6 @@ from typing import TypeVar
 from reactor import keys
 from reactor.division import divided as division
 from reactor.division.divided import Divided
-from reactor.division.writes import is_too_large
 from reactor.errors import InvalidKeyError, InvalidRecordError
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.membership.presence import Presence
@@ -37,6 +36,7 @@ from reactor.records.task_position import TaskPosition
 from reactor.records.upstream import UpstreamInfo
 from reactor.records.waiting import WaitingCapture
 from reactor.store.port import Event, KeyValue, Snapshot
+from reactor.writes import is_too_large
 
 R = TypeVar("R", bound=Record)
 K = TypeVar("K")

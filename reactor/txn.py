@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from reactor.division import writes as division
+from reactor import writes as division
 from reactor.errors import ConflictError, IgnorePatchError, PatchFailedError, TxnTooLargeError, WeirError
 from reactor.patches import Patch, PatchGroup
 from reactor.records.formats import FIRST
@@ -58,7 +58,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Txn:
-    """One transaction, ready to send. ``writes``: every key it changes; None deletes.
+    """One transaction, ready to send. ``reactor.writes``: every key it changes; None deletes.
 
     ``early``: puts to send before, each tuple in a transaction of its own, which the first one's revision fences: then
     ``fenced`` have it as modification revision, or the transaction must not commit.

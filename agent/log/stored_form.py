@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.errors import HoldTooEarlyError
+from reactor import writes as division
 from reactor.division import divided
-from reactor.division import writes as division
 from reactor.division.divided import is_pointer, joined, names_of
 from reactor.errors import TxnTooLargeError
 from reactor.keys import FormatKey

@@ -1,1 +1,1 @@
-"""Division: large values in keys of their own, see ``divided``; and how they are written, see ``writes``."""
+"""Division: values that are stored in another form than their JSON: packed, or divided into parts."""

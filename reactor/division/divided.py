@@ -10,7 +10,7 @@ of twenty thousand costs one group. A group is JSON, compressed, in one part or 
 The *token* of new parts is a hash of their content and of the pointer before. So writing again what got no answer
 writes the same keys, and a part that no pointer names any more is never named again.
 
-Pure. ``reactor.division.writes`` has the keys and the order of writing.
+Pure. ``reactor.writes`` has the keys and the order of writing.
 """
 
 import json
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pydantic import TypeAdapter
 
-from reactor.records.packing import inflated
+from reactor.division.packing import inflated
 
 if TYPE_CHECKING:
     from reactor.records.base import Record

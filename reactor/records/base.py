@@ -17,10 +17,10 @@ from typing import Annotated, Any, ClassVar, NoReturn, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
+from reactor.division import packing
 from reactor.division.divided import Divided, is_pointer
 from reactor.errors import InvalidRecordError
 from reactor.ids import MAX_TS, Ts
-from reactor.records import packing
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ cluster's format refuses to join. So two neighbouring versions may run side by s
     6   limits of how fast a source is read; comparisons by schedule
     7   subscriptions to changes
     8   signals from sources
-    9   large values are packed (``reactor.records.packing``)
+    9   large values are packed (``reactor.division.packing``)
     10  large values are divided (``reactor.division.divided``)
 
 A field that was added later (``reactor.records.base.later``) says which format it needs where it is set; a new kind of

@@ -13,6 +13,7 @@ import pytest
 
 from capture.embedded import EmbeddedEtcd
 from reactor import keys
+from reactor.division.packing import MAGIC
 from reactor.effects import Commit, Effect, WakeAt
 from reactor.errors import NotOwnerError, ReactorFinishedError, RevisionsLostError
 from reactor.ids import ChangefeedId
@@ -22,7 +23,6 @@ from reactor.patches import Patch, PatchGroup, group, patch_record, put_record
 from reactor.protocol import Reactor
 from reactor.records.changefeed import TableRecord, Unit, UnitRecord, UnitStage
 from reactor.records.formats import ClusterFormat, Feature
-from reactor.records.packing import MAGIC
 from reactor.state import ClusterState
 from reactor.store.etcd import connect
 from reactor.store.port import EtcdClient

@@ -4,13 +4,13 @@ import pytest
 
 from owner.stored_values import LEFT_FOR_S, StoredValues
 from reactor import keys, patches
+from reactor.division.packing import packed
 from reactor.effects import Commit
 from reactor.errors import ConflictError
 from reactor.ids import ChangefeedId
 from reactor.patches import patch_record
 from reactor.records.changefeed import TableRecord, Unit, UnitRecord, UnitStage
 from reactor.records.formats import ClusterFormat, Feature
-from reactor.records.packing import packed
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryEtcd
 from reactor.store.port import Put

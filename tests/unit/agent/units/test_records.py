@@ -6,12 +6,12 @@ from agent.errors import HoldTooEarlyError, LogFencedError, UnitFencedError
 from agent.ports.source import Position
 from agent.units.records import UnitRecords
 from agent.units.renewal import begun_again, tables_now
+from reactor.division.packing import MAGIC
 from reactor.ids import MAX_TS, ChangefeedId, Ts
 from reactor.keys import DdlKey, FormatKey, InfoKey, LogKey, UnitKey
 from reactor.records.changefeed import DdlRecord, TableRecord, Unit, UnitRecord, UnitStage
 from reactor.records.formats import ClusterFormat, Feature
 from reactor.records.log_head import LogHead
-from reactor.records.packing import MAGIC
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Delete, Put, Target
 

@@ -14,10 +14,10 @@ from typing import Final
 from reactor import keys
 from reactor.division import divided as division
 from reactor.division.divided import Divided, divided
+from reactor.division.packing import packed, unpacked
 from reactor.errors import InvalidKeyError
 from reactor.records.changefeed import DdlRecord, UnitRecord
 from reactor.records.formats import Feature
-from reactor.records.packing import packed, unpacked
 from reactor.store.port import Put
 
 #: what is stored there grows with the number of tables

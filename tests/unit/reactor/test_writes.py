@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from reactor import keys, patches
 from reactor.division import divided as division
 from reactor.division.divided import Divided, after, divided, is_pointer, joined
-from reactor.division.writes import in_parts
+from reactor.division.packing import packed
 from reactor.errors import InvalidRecordError
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import (
@@ -23,11 +23,11 @@ from reactor.records.changefeed import (
     UnitStage,
 )
 from reactor.records.formats import ClusterFormat, Feature
-from reactor.records.packing import packed
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Event, Put, Target
 from reactor.txn import Plan, Seen, plan
+from reactor.writes import in_parts
 
 FEED = ChangefeedId("feed")
 KEY = keys.UnitKey("c", "default", FEED, "main")
