@@ -3,7 +3,7 @@
 Captures of an older format have stored large values whole; each is divided when the cluster's format allows it.
 A writer that ends between parts and pointer leaves parts that no pointer names, and so does a pointer's transaction
 that has no room for deletions. Such parts are removed after a minute, a token's first part first: its writer, if it is
-only slow, then fails and writes again (``reactor.writes``).
+only slow, then fails and writes again (``reactor.store.writes``).
 """
 
 from itertools import groupby
@@ -16,7 +16,7 @@ from reactor.ids import ChangefeedId
 from reactor.patches import Patch
 from reactor.records.formats import Feature
 from reactor.state import ChangefeedState, ClusterState
-from reactor.writes import in_parts
+from reactor.store.writes import in_parts
 
 #: how long parts that no pointer names are kept
 LEFT_FOR_S: Final = 60.0

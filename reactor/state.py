@@ -36,7 +36,7 @@ from reactor.records.task_position import TaskPosition
 from reactor.records.upstream import UpstreamInfo
 from reactor.records.waiting import WaitingCapture
 from reactor.store.port import Event, KeyValue, Snapshot
-from reactor.writes import is_too_large
+from reactor.store.writes import is_too_large
 
 R = TypeVar("R", bound=Record)
 K = TypeVar("K")

@@ -23,10 +23,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from reactor import writes as division
 from reactor.errors import ConflictError, IgnorePatchError, PatchFailedError, TxnTooLargeError, WeirError
 from reactor.patches import Patch, PatchGroup
 from reactor.records.formats import FIRST
+from reactor.store import writes as division
 from reactor.store.port import Compare, Delete, Event, KeyValue, Operation, Put, Target
 
 #: etcd's default limits of one transaction (--max-txn-ops; --max-request-bytes with room for the envelope)
@@ -58,7 +58,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Txn:
-    """One transaction, ready to send. ``reactor.writes``: every key it changes; None deletes.
+    """One transaction, ready to send. ``reactor.store.writes``: every key it changes; None deletes.
 
     ``early``: puts to send before, each tuple in a transaction of its own, which the first one's revision fences: then
     ``fenced`` have it as modification revision, or the transaction must not commit.

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.errors import HoldTooEarlyError
-from reactor import writes as division
 from reactor.division import divided
 from reactor.division.divided import is_pointer, joined, names_of
 from reactor.errors import TxnTooLargeError
 from reactor.keys import FormatKey
 from reactor.records.formats import ClusterFormat, Feature
+from reactor.store import writes as division
 from reactor.store.port import Compare, Delete, EtcdClient, KeyValue, Operation, Put, Target
 from reactor.store.request import OPERATIONS_MAX
 from reactor.txn import BYTES_MAX

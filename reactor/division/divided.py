@@ -10,7 +10,7 @@ of twenty thousand costs one group. A group is JSON, compressed, in one part or 
 The *token* of new parts is a hash of their content and of the pointer before. So writing again what got no answer
 writes the same keys, and a part that no pointer names any more is never named again.
 
-Pure. ``reactor.writes`` has the keys and the order of writing.
+Pure. ``reactor.store.writes`` has the keys and the order of writing.
 """
 
 import json

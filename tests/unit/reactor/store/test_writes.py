@@ -26,8 +26,8 @@ from reactor.records.formats import ClusterFormat, Feature
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Event, Put, Target
+from reactor.store.writes import in_parts
 from reactor.txn import Plan, Seen, plan
-from reactor.writes import in_parts
 
 FEED = ChangefeedId("feed")
 KEY = keys.UnitKey("c", "default", FEED, "main")
