@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # these modules import more than listing the plugins needs
     from agent.ports.sink import Sink, SinkScope, SinkUri
     from agent.ports.source import Scope, Source
     from agent.ports.table_reader import TableReader
+    from reactor.records.changefeed import SinkMode
 
 SINKS: Final = "weir.sinks"
 SOURCES: Final = "weir.sources"
@@ -56,12 +57,14 @@ class Plugin:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkPlugin(Plugin):
     """``options``: the URI's options, validated before ``open``, which imports the heavy modules. ``open_table``: reads
-    a table by its location below the sink's; None: this sink's tables cannot be read back."""
+    a table by its location below the sink's; None: this sink's tables cannot be read back. ``notices``: what a new
+    changefeed's user should know about these options, line by line."""
 
     open: "Callable[[SinkUri, SinkScope], Sink]"
     capabilities: Capabilities
     options: type[BaseModel] = NoOptions
     open_table: "Callable[[SinkUri, str], TableReader] | None" = None
+    notices: "Callable[[SinkUri, SinkMode], tuple[str, ...]] | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,16 @@ def open_table(uri: str, location: str, storage_options: Mapping[str, str] | Non
     return plugin.open_table(parsed, location)
 
 
+def notices_of(uri: str, mode: SinkMode) -> tuple[str, ...]:
+    """Return what the user of a new changefeed should know about the sink that ``uri`` names, line by line.
+
+    :raises SinkUriError: as for ``open_sink``.
+    """
+    parsed = parse_sink_uri(uri)
+    plugin = _plugin(parsed.scheme)
+    return plugin.notices(parsed, mode) if plugin.notices is not None else ()
+
+
 def capabilities_of(uri: str) -> Capabilities:
     """Return the capabilities of the sink that ``uri`` names, which may be masked.
 

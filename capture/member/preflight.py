@@ -14,7 +14,7 @@ from agent.feeds.runtime import Feed
 from agent.filter import events
 from agent.ports.sink import Sink
 from agent.ports.source import Identity, Scope, Signal, Source
-from agent.sinks import capabilities_of, open_sink
+from agent.sinks import capabilities_of, notices_of, open_sink
 from agent.sources import open_source
 from agent.sources.registry import arrow_schema, check_settings
 from capture.api.port import ChangefeedSpec
@@ -66,7 +66,7 @@ def check_first(spec: ChangefeedSpec, cluster_id: str, look_up: LookUp) -> tuple
     sink.check(found.tables)
     if spec.mode in (Mode.ALL, Mode.FULL):
         _check_not_loaded(sink, found.tables)
-    return _unfit(sink, found.tables)
+    return (*_unfit(sink, found.tables), *notices_of(sink_uri, spec.sink_mode))
 
 
 def read_signals(source: Source, config: ChangefeedConfig, limit: int) -> list[Signal]:

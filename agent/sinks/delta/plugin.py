@@ -4,6 +4,7 @@ from agent.ports.plugin import SinkPlugin
 from agent.ports.sink import Sink, SinkScope, SinkUri
 from agent.ports.table_reader import TableReader
 from agent.sinks.delta.options import CAPABILITIES, DeltaOptions
+from reactor.records.changefeed import SinkMode
 
 
 def _open(uri: SinkUri, scope: SinkScope) -> Sink:
@@ -18,6 +19,10 @@ def _open_table(uri: SinkUri, location: str) -> TableReader:
     return DeltaTableReader(uri, location)
 
 
+def _notices(uri: SinkUri, mode: SinkMode) -> tuple[str, ...]:
+    return DeltaOptions.model_validate(uri.options).notices(mode)
+
+
 PLUGIN = SinkPlugin(
     summary="Delta tables, one for each source table",
     schemes=("delta+file", "delta+s3"),
@@ -25,5 +30,6 @@ PLUGIN = SinkPlugin(
     open_table=_open_table,
     capabilities=CAPABILITIES,
     options=DeltaOptions,
+    notices=_notices,
     preload=("deltalake", "agent.sinks.delta.sink"),
 )

@@ -74,7 +74,7 @@ class DeltaSink:
     def __init__(self, uri: SinkUri, scope: SinkScope) -> None:
         options = DeltaOptions.model_validate(uri.options)
         self._retention_s = max(options.retention_seconds, 0)
-        self._takes_vectors = options.deletion_vectors == "true"
+        self._takes_vectors = options.takes_vectors
         if uri.is_local and options.storage:
             known = ", ".join(sorted(DeltaOptions.model_fields))
             raise SinkUriError(f"unknown option {min(options.storage)!r}: {uri.scheme}:// knows {known}")

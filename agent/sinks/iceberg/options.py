@@ -2,9 +2,10 @@
 
 from typing import Final, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
 from agent.ports.capabilities import Capabilities, Guarantee
+from agent.sinks.common.readers import Format, parse_readers
 
 #: ten years
 _RETENTION_MAX_S: Final = 315_360_000
@@ -16,6 +17,7 @@ class IcebergOptions(BaseModel, extra="allow"):
     retention_seconds: int = Field(
         300, ge=0, le=_RETENTION_MAX_S, description="how long old snapshots and their files stay for readers"
     )
+    readers: str = Field("", description="who reads the tables: duckdb,trino,…; all known ones can")
     warehouse: str = Field(
         "", description="iceberg+sql: /directory or s3://bucket/prefix; iceberg+rest: the catalog's name of it"
     )
@@ -24,6 +26,12 @@ class IcebergOptions(BaseModel, extra="allow"):
     password: str = Field("", description="iceberg+sql: the user's password, for instance env:NAME")
     tls: Literal["true", "false"] = Field("true", description="iceberg+rest: https, or http")
     catalog: str = Field("weir", description="iceberg+sql: the catalog's name in its database")
+
+    @field_validator("readers")
+    @classmethod
+    def _known(cls, text: str) -> str:
+        parse_readers(text, Format.ICEBERG)
+        return text
 
     @property
     def rest(self) -> dict[str, str]:
