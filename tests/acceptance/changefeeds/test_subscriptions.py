@@ -12,12 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from capture.api.connection import Connection
 from capture.api.subscriptions import SubscriptionAsked
 from capture.cli.main import main
 from capture.errors import SubscriptionNotFoundError
 from capture.python.local import LocalChangefeed
+from capture.python.spark_source import SparkSource
 from reactor.errors import WeirError
 from reactor.records.changefeed import Mode, SinkMode
 from tests.acceptance.bed import Bed
@@ -181,3 +183,40 @@ def test_a_changefeed_without_a_sink_is_only_read(bed: Bed) -> None:
     with pytest.raises(WeirError, match="cannot be read back"):
         feed.table("public.account").to_arrow()
     bed.ask(lambda client: client.remove(UNSUNK))
+
+
+def source(bed: Bed, **options: str) -> SparkSource:
+    process = bed.processes[0]
+    usual = {"server": f"http://{process.address}", "token": bed.token_of(process), "changefeed": CHANGELOG}
+    return SparkSource(usual | {"table": "public.account"} | options)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"token": "wrong"}, "token"),
+        ({"table": "public.nothing"}, "public.nothing"),
+        ({"changefeed": "nothing"}, "nothing"),
+        ({"server": "http://127.0.0.1:1"}, "127.0.0.1:1"),
+    ],
+)
+def test_what_a_query_asks_for_in_vain_is_one_line(
+    bed: Bed, options: dict[str, str], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capture.python.changes._RETRY_S", 0.5)
+    with pytest.raises(WeirError, match=line) as refused:
+        source(bed, **options).schema()
+    assert "\n" not in str(refused.value)
+
+
+def test_of_two_queries_under_one_name_the_later_one_continues(bed: Bed) -> None:
+    one, two = (source(bed, name="same") for _ in range(2))
+    schema = one.schema()
+    first = one.streamReader(schema)
+    begin = first.initialOffset()
+    second = two.streamReader(schema)
+    assert second.initialOffset()["ts"] >= begin["ts"]
+    with pytest.raises(WeirError, match="another reader") as refused:
+        first.latestOffset({"ts": begin["ts"]}, ReadAllAvailable())
+    assert "same" in str(refused.value)
+    assert second.latestOffset({"ts": begin["ts"]}, ReadAllAvailable())["ts"] >= begin["ts"]
