@@ -13,6 +13,7 @@ from benchmarks.support.servers import DATABASE
 from reactor.records.changefeed import Mode, SinkMode
 
 ROWS = 1_000_000
+FEED = "catchup"
 _NONE: Mapping[str, str] = MappingProxyType({})
 _ROWS_PER_COMMIT = 10_000
 _TABLE = """
@@ -32,24 +33,43 @@ END LOOP; END $$
 """
 
 
+class Backlog:
+    """Changes that wait in the slot of a paused changefeed, ``FEED``, which writes a changelog."""
+
+    def __init__(self, found: Bed, rows: int) -> None:
+        self._found = found
+        self._rows = rows
+        found.execute(_TABLE)
+        found.create(FEED, sink_mode=SinkMode.CHANGELOG, mode=Mode.ALL)
+        found.wait_sync(FEED)
+        found.client.pause(FEED)
+
+    def fill(self) -> None:
+        self._found.execute(_INSERT.format(last=self._rows // _ROWS_PER_COMMIT - 1, size=_ROWS_PER_COMMIT))
+
+    def catch_up(self) -> float:
+        """Resume the changefeed; return the seconds until everything is in the sink."""
+        ts = self._found.last_ts()
+        started = time.monotonic()
+        self._found.client.resume(FEED)
+        self._found.wait_covers(FEED, ts)
+        return time.monotonic() - started
+
+
 def run(
     rows: int = ROWS, *, settings: Mapping[str, str] = _NONE, spark: Mapping[str, str] = _NONE, sink: str = "delta"
 ) -> dict[str, Any]:
     """``sink``: the format of the table."""
     with bed(settings=settings, spark=spark) as found:
         found.format = sink
-        found.execute(_TABLE)
+        backlog = Backlog(found, rows)
         found.execute("CREATE PUBLICATION peer FOR TABLE change")
         found.execute("SELECT pg_create_logical_replication_slot('peer', 'pgoutput')")
-        found.create("catchup", sink_mode=SinkMode.CHANGELOG, mode=Mode.ALL)
-        found.wait_sync("catchup")
-        found.client.pause("catchup")
-        found.execute(_INSERT.format(last=rows // _ROWS_PER_COMMIT - 1, size=_ROWS_PER_COMMIT))
+        backlog.fill()
         end = str(found.execute("SELECT pg_current_wal_insert_lsn()::text")[0][0])
         peer_s = _peer(found, end)
-        ts = found.last_ts()
         with found.watched() as usage:
-            ours_s = _ours(found, ts)
+            ours_s = backlog.catch_up()
     return {
         "what": f"{rows:,} inserts of 10 mixed columns waiting in the slot, into a changelog ({sink})",
         "rows_per_second": round(rows / ours_s),
@@ -68,10 +88,3 @@ def _peer(found: Bed, end: str) -> float:
         *("pg_recvlogical", "--dbname", DATABASE, "--slot", "peer", "--start", "--file", "/dev/null", "--endpos", end),
         *("--option", "proto_version=1", "--option", "publication_names=peer", "--option", "binary=true"),
     )
-
-
-def _ours(found: Bed, ts: int) -> float:
-    started = time.monotonic()
-    found.client.resume("catchup")
-    found.wait_covers("catchup", ts)
-    return time.monotonic() - started

@@ -64,6 +64,10 @@ class Bed:
         #: delta or iceberg
         self.format = "delta"
 
+    @property
+    def token(self) -> str:
+        return (self.directory / "capture" / "api-token").read_text().strip()
+
     def execute(self, sql: str) -> list[list[object]]:
         return self.server.execute(sql)
 
