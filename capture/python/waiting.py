@@ -14,7 +14,8 @@ _ENDED = (FeedState.FAILED, FeedState.STOPPED, FeedState.FINISHED, FeedState.REM
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """``state`` None: any. ``ts`` None: no position. Without both: the snapshot is in the sink. ``deadline``: of the
+    """``state`` None: any. ``ts`` None: no position. Without both: the snapshot is in the sink, or in
+    mode incremental, changes are followed. ``deadline``: of the
     monotonic clock."""
 
     changefeed: str
@@ -35,7 +36,7 @@ class Goal:
         elif self.ts is not None:
             is_reached = view.checkpoint_ts >= self.ts
         else:
-            is_reached = self.state is not None or view.unit is Unit.SYNC
+            is_reached = self.state is not None or (view.unit is Unit.SYNC and view.checkpoint_ts > 0)
         if not is_reached and view.state in _ENDED and view.state is not self.state:
             why = f": {view.error.message}" if view.error else ""
             raise WeirError(f"changefeed {self.changefeed} is {view.state}{why}")

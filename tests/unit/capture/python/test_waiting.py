@@ -18,6 +18,7 @@ def view(state: FeedState = FeedState.NORMAL, *, ts: int = 5, unit: Unit | None 
     [
         (None, None, view(), True),
         (None, None, view(unit=Unit.DUMP), False),
+        (None, None, view(ts=0), False),
         (None, 5, view(), True),
         (None, 6, view(), False),
         ("normal", None, view(unit=None), True),
