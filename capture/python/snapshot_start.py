@@ -40,10 +40,7 @@ class Pinned:
         return {"ts": self.ts, "version": self.version, "spans": ",".join(self.spans)}
 
     @classmethod
-    def of_offset(cls, offset: Mapping[str, Any]) -> Self | None:
-        """None if it is not that of a snapshot."""
-        if "version" not in offset:
-            return None
+    def of_offset(cls, offset: Mapping[str, Any]) -> Self:
         return cls(offset["ts"], offset["version"], tuple(offset["spans"].split(",")))
 
 

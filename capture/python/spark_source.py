@@ -1,126 +1,49 @@
-"""Spark source: a table's changes as a DataFrame of the user's own session, ``spark.readStream.format("weir")``.
+"""Spark source: changes as a DataFrame of the user's own session, ``spark.readStream.format("weir")``.
 
 The driver asks a server which files of the change log hold the next changes; executors read and decode them. An offset
 is a Ts, so a query continues from its checkpoint exactly. Executors need Weir installed, and the log storage.
 
 Spark does not store where a query began, but asks for it again when the first batch is repeated. So the end of the
-first batch, which is stored, tells it: ``began``, or the ``version`` of the snapshot that the batch reads.
+first batch, which is stored, tells it: ``began``, the Ts by table, and ``versions``, the snapshots that the batch
+reads. A table that begins behind the others is not read before its own Ts, which later offsets carry along till then.
 
 Follows ``pyspark.sql.datasource`` of Spark 4.2 and later, which hands read limits to Python sources.
 """
 
 import json
-import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
-from pyspark.sql.types import StructType
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StringType, StructField, StructType
 
 from agent.errors import DecodeError
 from agent.feeds import changes
 from agent.feeds.changes import LogSlice
-from capture.api.connection import Connection
-from capture.api.subscriptions import EXPIRES_DEFAULT_S
+from agent.log import segment
+from capture.api.subscriptions import LogPart
 from capture.errors import ConfigError
 from capture.python.changes import Subscription, segments_of
-from capture.python.snapshot_start import Pinned, SnapshotPart, SnapshotStart
+from capture.python.snapshot_start import Pinned, SnapshotPart
+from capture.python.spark_options import Options
 from reactor.ids import Ts
 
 _PARTITION_BYTES = 8 << 20
-_OPTIONS: Final = {
-    "server": "the URL of any capture",
-    "changefeed": "its id",
-    "table": "schema.name",
-    "token": "default: that of this user's server there, or WEIR_TOKEN",
-    "cafile": "trusted certificates, besides the system's",
-    "startingts": "a Ts, earliest or latest (default: latest; earliest for spark.read)",
-    "startingversion": "snapshot: the table as it is in the sink, then the changes after it",
-    "endingts": "spark.read: the last Ts (default: the log's end)",
-    "name": "of the reader, whose position holds the log (default: a new one for each query)",
-    "expires": "seconds that its position is kept without a request",
-    "maxbytespertrigger": "of the log, compressed",
-    "mergeschema": "true: leave out columns that the query does not know",
-}
+#: of several tables: which one a row is of
+_TABLE = "_table"
 
-
-@dataclass(frozen=True)
-class _Options:
-    """The options of one reader, checked."""
-
-    server: str
-    changefeed: str
-    table: str
-    token: str | None
-    ca_file: str
-    starting: int | str | None
-    ending: int | None
-    from_snapshot: bool
-    name: str
-    expires: float
-    max_bytes: int | None
-    leaves_out: bool
-
-    @classmethod
-    def of(cls, given: dict[str, str]) -> "_Options":
-        """:raises ConfigError: an option is unknown, missing or wrong."""
-        known = {name.lower(): value for name, value in given.items() if name.lower() != "path"}
-        for name in known.keys() - _OPTIONS.keys():
-            raise ConfigError(f"unknown option {name}; there are: {', '.join(_OPTIONS)}")
-        for name in ("server", "changefeed", "table"):
-            if not known.get(name):
-                raise ConfigError(f'option "{name}" is missing: {_OPTIONS[name]}')
-        starting, version = known.get("startingts"), known.get("startingversion")
-        if version not in (None, "snapshot", "latest"):
-            raise ConfigError(f"option startingVersion is {version!r}; it may be snapshot or latest")
-        if starting is not None and version is not None:
-            raise ConfigError("options startingTs and startingVersion are both given; leave one out")
-        if version is not None:
-            starting = "earliest" if version == "snapshot" else "latest"
-        return cls(
-            server=known["server"],
-            changefeed=known["changefeed"],
-            table=known["table"],
-            token=known.get("token"),
-            ca_file=known.get("cafile", ""),
-            starting=starting if starting in (None, "earliest", "latest") else _number("startingTs", starting),
-            ending=_number("endingTs", known["endingts"]) if "endingts" in known else None,
-            from_snapshot=version == "snapshot",
-            name=known.get("name") or f"spark-{uuid.uuid4().hex[:12]}",
-            expires=float(_number("expires", known["expires"])) if "expires" in known else EXPIRES_DEFAULT_S,
-            max_bytes=_number("maxBytesPerTrigger", known["maxbytespertrigger"])
-            if "maxbytespertrigger" in known
-            else None,
-            leaves_out=known.get("mergeschema", "").lower() == "true",
-        )
-
-    @property
-    def connection(self) -> Connection:
-        return Connection(self.server, token=self.token, ca_file=self.ca_file)
-
-    @property
-    def snapshot(self) -> SnapshotStart:
-        return SnapshotStart(self.connection, self.changefeed, self.table)
-
-    def pin(self, subscription: Subscription) -> Pinned:
-        """Choose the version to begin with; ``subscription`` holds the log meanwhile."""
-        return self.snapshot.pin(None if self.leaves_out else changes.source_names(subscription.schema()))
-
-    def subscribe(self, default: str, *, at_ts: int | None = None) -> Subscription:
-        begin = default if self.starting is None else self.starting
-        return Subscription(
-            self.connection,
-            self.changefeed,
-            self.table,
-            name=self.name,
-            from_ts=begin,
-            at_ts=at_ts,
-            expires=self.expires,
-        )
+Offset = dict[str, Any]
 
 
 class SparkSource(DataSource):
@@ -128,16 +51,23 @@ class SparkSource(DataSource):
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
-        self._options = _Options.of(dict(options))
+        self._options = Options.of(dict(options))
 
     @classmethod
     def name(cls) -> str:
         return "weir"
 
     def schema(self) -> StructType:
-        """Return the columns that the table has at its source now, and those of a changelog."""
-        with _one_time(self._options) as subscription:
-            return from_arrow_schema(subscription.schema(), prefer_timestamp_ntz=True)
+        """Return the columns that the table has at its source now, and those of a changelog; of several tables, a
+        struct of these for each."""
+        found = {}
+        for table in self._options.tables:
+            with self._options.one_time(table) as subscription:
+                found[table] = from_arrow_schema(subscription.schema(), prefer_timestamp_ntz=True)
+        if len(found) == 1:
+            return next(iter(found.values()))
+        structs = [StructField(column, found[table]) for table, column in self._options.columns.items()]
+        return StructType([StructField(_TABLE, StringType()), *structs])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return _Reader(self._options, schema)
@@ -148,30 +78,61 @@ class SparkSource(DataSource):
 
 @dataclass
 class _Part(InputPartition):
-    """Some files of the log, or of a snapshot, for one task."""
+    """Some files of the log, or of a snapshot, for one task. ``column``: the table's struct; empty: the row is flat."""
 
     part: LogSlice | SnapshotPart
+    table: str
+    column: str
     schema: str
     leaves_out: bool
+
+
+class _Parts:
+    """Divides what is read into tasks."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = json.dumps(schema.jsonValue())
+
+    def of_log(self, subscription: Subscription, table: str, from_ts: int, to_ts: int | None) -> list[_Part]:
+        if to_ts is not None and to_ts <= from_ts:
+            return []
+        part = subscription.part(from_ts, to_ts)
+        if to_ts is not None and part.to_ts < to_ts:
+            raise ConfigError(f"the log ends at {part.to_ts}, before {to_ts}")
+        return [
+            self._part(table, LogSlice(part.table, part.filter, segments, Ts(part.from_ts), Ts(part.to_ts)))
+            for segments in changes.divided(segments_of(part), _PARTITION_BYTES)
+        ]
+
+    def of_snapshot(self, pinned: Pinned, table: str) -> list[_Part]:
+        return [self._part(table, part) for part in self._options.snapshot(table).parts(pinned)]
+
+    def _part(self, table: str, part: LogSlice | SnapshotPart) -> _Part:
+        column = self._options.columns[table] if len(self._options.tables) > 1 else ""
+        return _Part(part, table, column, self._schema, self._options.leaves_out)
 
 
 class _Reader(DataSourceReader):
     """``spark.read``: what the log has now."""
 
-    def __init__(self, options: _Options, schema: StructType) -> None:
+    def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
-        self._schema = schema
+        self._parts = _Parts(options, schema)
 
     def partitions(self) -> Sequence[InputPartition]:
+        return [part for table in self._options.tables for part in self._of(table)]
+
+    def _of(self, table: str) -> list[_Part]:
         options = self._options
-        with _one_time(options) as subscription:
+        with options.one_time(table) as subscription:
             if not options.from_snapshot:
-                return _parts(subscription, subscription.ts, options.ending, options, self._schema)
-            pinned = options.pin(subscription)
+                return self._parts.of_log(subscription, table, subscription.ts, options.ending)
+            pinned = options.pin(table, subscription)
             if options.ending is not None and options.ending < pinned.ts:
                 raise ConfigError(f"option endingTs is {options.ending}, before the snapshot's Ts, {pinned.ts}")
-            found = _snapshot_parts(pinned, options, self._schema)
-            return [*found, *_parts(subscription, pinned.ts, options.ending, options, self._schema)]
+            found = self._parts.of_snapshot(pinned, table)
+            return [*found, *self._parts.of_log(subscription, table, pinned.ts, options.ending)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)
@@ -182,52 +143,61 @@ class _Reader(DataSourceReader):
 
 
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """``spark.readStream``. Its subscription is opened where the query begins, or continues from its checkpoint."""
+    """``spark.readStream``. Its subscriptions are opened where the query begins, or continues from its checkpoint."""
 
-    def __init__(self, options: _Options, schema: StructType) -> None:
+    def __init__(self, options: Options, schema: StructType) -> None:
         self._options = options
-        self._schema = schema
-        self._subscription: Subscription | None = None
+        self._parts = _Parts(options, schema)
+        self._subscriptions: dict[str, Subscription] = {}
         #: whether the query ends where the log ended as it began, and that Ts once it is known
         self._ends_now = False
         self._last_ts: int | None = None
 
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> Offset:
         """Return where the query begins, unless the end of its first batch is known already: that is then valid."""
         if self._options.from_snapshot:
             return {"ts": 0, "begins": "snapshot"}
-        return {"ts": self._at(None).ts, "begins": "changes"}
+        return {"ts": min(self._at(table, None).ts for table in self._options.tables), "begins": "changes"}
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._ends_now = True
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadAllAvailable() if self._options.max_bytes is None else ReadMaxBytes(self._options.max_bytes)
+        options = self._options
+        if options.max_bytes is not None:
+            return ReadMaxBytes(options.max_bytes)
+        return ReadAllAvailable() if options.max_rows is None else ReadMaxRows(options.max_rows)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         if start.get("begins") == "snapshot":
-            return self._pinned().to_offset()
-        ts = start["ts"]
-        max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+            return self._pinned()
+        is_first = "begins" in start
+        after = {table: self._at(table, None).ts for table in self._options.tables} if is_first else self._after(start)
         if self._ends_now and self._last_ts is None:
-            self._last_ts = self._at(ts).part(ts, max_bytes=1).newest_ts
-        if self._last_ts is not None and ts >= self._last_ts:
+            self._last_ts = max(self._at(table, ts).part(ts, max_bytes=1).newest_ts for table, ts in after.items())
+        if self._last_ts is not None and min(after.values()) >= self._last_ts:
             return start
-        found = self._at(ts).part(ts, self._last_ts, max_bytes=max_bytes)
-        if "begins" in start:
-            return {"ts": found.to_ts, "began": ts}
-        return {"ts": found.to_ts} if found.to_ts > ts else start
+        to_ts = self._reached(after, is_limited=not isinstance(limit, ReadAllAvailable))
+        if is_first:
+            return {"ts": to_ts, "began": after}
+        return _offset(to_ts, start.get("began", {})) if to_ts > start["ts"] else start
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        if "begins" not in start:
-            return _parts(self._at(start["ts"]), start["ts"], end["ts"], self._options, self._schema)
-        if (pinned := Pinned.of_offset(end)) is not None:
-            self._at(pinned.ts)
-            return _snapshot_parts(pinned, self._options, self._schema)
-        began = end.get("began", start["ts"])
-        if self._subscription is None or self._subscription.ts > began:  # it was opened for a batch that is repeated
-            self._subscription = self._options.subscribe("latest", at_ts=began)
-        return _parts(self._at(began), began, end["ts"], self._options, self._schema)
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        tables = self._options.tables
+        if "versions" in end and "begins" in start:
+            pinned = {table: Pinned.of_offset(end["versions"][table]) for table in tables}
+            for table, version in pinned.items():
+                self._at(table, version.ts)
+            return [part for table in tables for part in self._parts.of_snapshot(pinned[table], table)]
+        after = end["began"] if "begins" in start else self._after(start)
+        for table, known in list(self._subscriptions.items()):
+            if "begins" in start and known.ts > after[table]:  # it was opened for a batch that is repeated
+                self._subscriptions[table] = self._options.subscribe(table, "latest", at_ts=after[table])
+        return [
+            part
+            for table in tables
+            for part in self._parts.of_log(self._at(table, after[table]), table, after[table], end["ts"])
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)
@@ -236,79 +206,91 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Executors get neither token nor subscription."""
         return {}
 
-    def commit(self, end: dict[str, Any]) -> None:
-        self._at(end["ts"]).advance(end["ts"])
+    def commit(self, end: Offset) -> None:
+        for table, ts in self._after(end).items():
+            self._at(table, ts).advance(ts)
 
     def stop(self) -> None:
-        """Keep the position: the query may be started again."""
+        """Keep the positions: the query may be started again."""
 
-    def _pinned(self) -> Pinned:
-        """Choose the snapshot, and hold the log from there on."""
-        if self._subscription is None:
-            self._subscription = self._options.subscribe("earliest")
-        pinned = self._options.pin(self._subscription)
-        self._subscription = self._options.subscribe("earliest", at_ts=pinned.ts)
-        return pinned
+    def _pinned(self) -> Offset:
+        """Choose the snapshots, and hold the log from there on."""
+        versions: dict[str, Pinned] = {}
+        for table in self._options.tables:
+            subscription = self._subscriptions.get(table) or self._options.subscribe(table, "earliest")
+            found = versions[table] = self._options.pin(table, subscription)
+            self._subscriptions[table] = self._options.subscribe(table, "earliest", at_ts=found.ts)
+        began = {table: found.ts for table, found in versions.items()}
+        stored = {table: found.to_offset() for table, found in versions.items()}
+        return {"ts": min(began.values()), "began": began, "versions": stored}
 
-    def _at(self, ts: int | None) -> Subscription:
-        if self._subscription is None:
-            self._subscription = self._options.subscribe("latest", at_ts=ts)
-        return self._subscription
+    def _reached(self, after: Mapping[str, int], *, is_limited: bool) -> int:
+        """Return how far the next batch reaches."""
+        max_bytes = self._options.max_bytes if is_limited else None
+        parts = [
+            self._at(table, ts).part(ts, self._last_ts, max_bytes=max_bytes and -(-max_bytes // len(after)))
+            for table, ts in after.items()
+        ]
+        to_ts = min(part.to_ts for part in parts)
+        max_rows = self._options.max_rows if is_limited else None
+        return to_ts if max_rows is None else min(to_ts, _behind_rows(parts, max_rows, to_ts))
 
+    def _after(self, offset: Offset) -> dict[str, int]:
+        """Return which Ts each table has been read to."""
+        began = offset.get("began", {})
+        return {table: max(offset["ts"], began.get(table, 0)) for table in self._options.tables}
 
-def _one_time(options: _Options) -> Subscription:
-    """Return a subscription that ends with its block."""
-    return Subscription(
-        options.connection,
-        options.changefeed,
-        options.table,
-        from_ts="earliest" if options.starting is None else options.starting,
-        expires=options.expires,
-    )
-
-
-def _parts(
-    subscription: Subscription, from_ts: int, to_ts: int | None, options: _Options, schema: StructType
-) -> list[_Part]:
-    if to_ts is not None and to_ts <= from_ts:
-        return []
-    part = subscription.part(from_ts, to_ts)
-    if to_ts is not None and part.to_ts < to_ts:
-        raise ConfigError(f"the log ends at {part.to_ts}, before {to_ts}")
-    wanted = json.dumps(schema.jsonValue())
-    return [
-        _Part(LogSlice(part.table, part.filter, segments, Ts(part.from_ts), Ts(part.to_ts)), wanted, options.leaves_out)
-        for segments in changes.divided(segments_of(part), _PARTITION_BYTES)
-    ]
+    def _at(self, table: str, ts: int | None) -> Subscription:
+        if table not in self._subscriptions:
+            self._subscriptions[table] = self._options.subscribe(table, "latest", at_ts=ts)
+        return self._subscriptions[table]
 
 
-def _snapshot_parts(pinned: Pinned, options: _Options, schema: StructType) -> list[_Part]:
-    wanted = json.dumps(schema.jsonValue())
-    return [_Part(part, wanted, options.leaves_out) for part in options.snapshot.parts(pinned)]
+def _offset(ts: int, began: Mapping[str, int]) -> Offset:
+    later = {table: at for table, at in began.items() if at > ts}
+    return {"ts": ts, "began": later} if later else {"ts": ts}
+
+
+def _behind_rows(parts: Sequence[LogPart], max_rows: int, to_ts: int) -> int:
+    """Return the last Ts up to which there are ``max_rows`` changes at most, or the first one if it has more."""
+    files = sorted((item for part in parts for item in part.segments), key=lambda item: item.seq)
+    tables = [(part.table.table_id, part.from_ts, {item.path for item in part.segments}) for part in parts]
+    found = np.empty(0, np.int64)
+    for path in dict.fromkeys(item.path for item in files):
+        for table_id, from_ts, paths in tables:
+            if path in paths:
+                at = [batch.column(0).to_numpy() for _, batch, _ in segment.read_batches(path, table_id)]
+                found = np.concatenate([found, *(ts[(ts > from_ts) & (ts <= to_ts)] for ts in at)])
+        if len(found) > max_rows:
+            found.sort()
+            fitting = found[found < found[max_rows]]
+            return int(fitting[-1] if len(fitting) else found[0])
+    return to_ts
 
 
 def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, _Part):  # Spark's own, where a batch query has none
         return
     part = partition.part
-    wanted = to_arrow_schema(StructType.fromJson(json.loads(partition.schema)), timezone="UTC")
-    if isinstance(part, SnapshotPart):
-        name, found = part.name, part.read()
-    else:
-        name, found = f"{part.table.schema_name}.{part.table.name}", changes.read(part)
-    for rows in found:
+    schema = to_arrow_schema(StructType.fromJson(json.loads(partition.schema)), timezone="UTC")
+    wanted = pa.schema(list(schema.field(partition.column).type)) if partition.column else schema
+    for rows in part.read() if isinstance(part, SnapshotPart) else changes.read(part):
         try:
             fitting = changes.conformed(rows, wanted, leaves_out=partition.leaves_out)
         except DecodeError as error:
             raise DecodeError(
-                f"{name} was changed: {error}; start the query "
+                f"{partition.table} was changed: {error}; start the query "
                 "again, so that it takes the table's columns, or give it a schema and mergeSchema=true"
             ) from None
-        yield from fitting.to_batches()
+        for batch in fitting.to_batches():
+            yield _as_struct(batch, schema, partition) if partition.column else batch
 
 
-def _number(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ConfigError(f"option {name} is {text!r}, which is no number") from None
+def _as_struct(batch: pa.RecordBatch, schema: pa.Schema, partition: _Part) -> pa.RecordBatch:
+    """Return rows whose only values are the table's name and its struct."""
+    columns: dict[str, pa.Array] = {item.name: pa.nulls(batch.num_rows, item.type) for item in schema}
+    columns[_TABLE] = pa.repeat(partition.table, batch.num_rows).cast(schema.field(_TABLE).type)
+    columns[partition.column] = pa.StructArray.from_arrays(
+        batch.columns, fields=list(schema.field(partition.column).type)
+    )
+    return pa.record_batch(list(columns.values()), schema=schema)

@@ -1,5 +1,6 @@
 """Readers of changes in a real cluster: what they are given is what a changelog table has, over kills and restarts."""
 
+import json
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,7 +24,7 @@ from capture.python.local import LocalChangefeed
 from capture.python.spark_source import SparkSource
 from reactor.errors import WeirError
 from reactor.records.changefeed import Mode, SinkMode
-from tests.acceptance.bed import Bed
+from tests.acceptance.bed import DATABASE, Bed
 from tests.acceptance.checks import CHANGELOG, changelog
 from tests.patience import patient
 
@@ -32,14 +34,14 @@ UNSUNK = "unsunk"
 
 #: a query of a user's own session: all that has arrived, once
 QUERY = """
-import sys
+import json, sys
 from pyspark.sql import SparkSession
 import capture
-server, token, directory = sys.argv[1:]
+server, token, directory, options = sys.argv[1:]
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 spark.dataSource.register(capture.SparkSource)
 changes = spark.readStream.format("weir").options(
-    server=server, token=token, changefeed="changelog", table="public.account", name="query", startingTs="earliest"
+    server=server, token=token, changefeed="changelog", startingTs="earliest", **json.loads(options)
 ).load()
 sink = changes.writeStream.format("parquet").option("checkpointLocation", f"{directory}/checkpoint")
 sink.option("path", f"{directory}/rows").trigger(availableNow=True).start().awaitTermination()
@@ -58,8 +60,8 @@ def feed_of(bed: Bed, number: int = 0) -> LocalChangefeed:
     return LocalChangefeed(Connection(f"http://{process.address}", token=bed.token_of(process)), CHANGELOG)
 
 
-def counted(rows: pa.Table, *, after_ts: int = 0) -> Counter[tuple[Any, ...]]:
-    names = ("_commit_version", "_commit_seq", "_change_type", "id", "balance")
+def counted(rows: pa.Table, *, after_ts: int = 0, key: str = "balance") -> Counter[tuple[Any, ...]]:
+    names = ("_commit_version", "_commit_seq", "_change_type", "id", key)
     found = zip(*(rows.column(name).to_pylist() for name in names), strict=True)
     return Counter(row for row in found if row[0] > after_ts)
 
@@ -136,12 +138,16 @@ def test_the_log_is_kept_for_a_reader_until_it_is_closed(bed: Bed, capsys: pytes
     bed.wait_for("the log is shortened", lambda: bool(write(1)) and not held.exists(), timeout_s=60.0)
 
 
-def run_query(bed: Bed, directory: Path) -> Counter[tuple[Any, ...]]:
+def run_query(bed: Bed, directory: Path, **options: str) -> None:
     process = bed.processes[0]
-    command = [sys.executable, "-c", QUERY, f"http://{process.address}", bed.token_of(process), str(directory)]
+    arguments = [f"http://{process.address}", bed.token_of(process), str(directory), json.dumps(options)]
+    command = [sys.executable, "-c", QUERY, *arguments]
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
     ended = subprocess.run(command, capture_output=True, text=True, timeout=patient(60), check=False, env=environment)
     assert ended.returncode == 0, ended.stderr[-3000:]
+
+
+def output(directory: Path) -> Counter[tuple[Any, ...]]:
     return counted(pq.read_table(directory / "rows"))
 
 
@@ -151,14 +157,48 @@ def test_a_spark_query_continues_from_its_checkpoint(bed: Bed, tmp_path: Path) -
     bed.execute("UPDATE account SET balance = 11 WHERE id = 2")
     ts = bed.last_ts()
     bed.wait_for("it is in the sink", lambda: bed.covers(CHANGELOG, ts))
-    assert [row[2] for row in run_query(bed, tmp_path)] == ["update_postimage"]
+    one = {"table": "public.account", "name": "query"}
+    run_query(bed, tmp_path, **one)
+    assert [row[2] for row in output(tmp_path)] == ["update_postimage"]
     bed.execute("UPDATE account SET balance = 12 WHERE id = 2")
     bed.execute("DELETE FROM account WHERE id = 2")
     ts = bed.last_ts()
     bed.wait_for("it is in the sink", lambda: bed.covers(CHANGELOG, ts))
     expected = counted(changelog(bed, "account"), after_ts=begin)
-    assert run_query(bed, tmp_path) == expected
+    run_query(bed, tmp_path, **one)
+    assert output(tmp_path) == expected
     assert max(expected.values()) == 1
+
+
+def test_a_spark_query_of_several_tables_has_a_struct_for_each(bed: Bed, tmp_path: Path) -> None:
+    asked = SubscriptionAsked(name="several", table="public.account")
+    bed.ask(lambda client: client.open_subscription(CHANGELOG, asked))  # the log is kept
+    several = {"table": "public.account,public.item", "name": "several", "maxRowsPerTrigger": "2"}
+    for number in range(2):
+        with psycopg.connect(bed.postgres.dsn(DATABASE)) as session:  # in one transaction
+            session.execute("UPDATE account SET balance = balance + 1 WHERE id IN (4, 5, 6)")
+            session.execute("INSERT INTO item (id, value) VALUES (%s, %s)", [number, number])
+        bed.execute("UPDATE account SET balance = balance + 1 WHERE id = 4")
+        ts = bed.last_ts()
+        bed.wait_for("it is in the sink", lambda ts=ts: bed.covers(CHANGELOG, ts))  # type: ignore[misc]
+        run_query(bed, tmp_path, **several)
+    rows = pq.read_table(tmp_path / "rows").to_pylist()
+    assert {row["_table"] for row in rows} == {"public.account", "public.item"}
+    assert all(
+        (row["account"] is None, row["item"] is None)
+        == (row["_table"] != "public.account", row["_table"] != "public.item")
+        for row in rows
+    )
+    found = {
+        table: counted(pa.Table.from_pylist([row[table] for row in rows if row[table]]), key=key)
+        for table, key in (("account", "balance"), ("item", "value"))
+    }
+    begin = min(min(row[0] for row in counts) for counts in found.values()) - 1
+    for table, key in (("account", "balance"), ("item", "value")):
+        assert found[table] == counted(changelog(bed, table), after_ts=begin, key=key)
+    offsets = [path.read_text() for path in (tmp_path / "checkpoint" / "offsets").glob("[0-9]*")]
+    assert len(offsets) >= 4, "transactions are not divided, and make batches of their own"
+    assert {"several.account", "several.item"} <= {one.name for one in bed.query(CHANGELOG).subscriptions}
 
 
 def test_a_changefeed_without_a_sink_is_only_read(bed: Bed) -> None:
@@ -171,7 +211,7 @@ def test_a_changefeed_without_a_sink_is_only_read(bed: Bed) -> None:
     reader = Reader(feed)
     for balance in range(20, 24):
         bed.execute(f"UPDATE account SET balance = {balance} WHERE id = 3")
-    bed.execute("ALTER TABLE account ADD COLUMN note text DEFAULT 'x'")
+    bed.execute("ALTER TABLE account ADD COLUMN remark text DEFAULT 'x'")
     bed.execute("UPDATE account SET balance = 24 WHERE id = 3")
     ts = bed.last_ts()
     for name in (CHANGELOG, UNSUNK):
