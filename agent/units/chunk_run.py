@@ -4,8 +4,10 @@ Several threads each run one small Spark job; the main thread hands out chunks, 
 finished ones at most once a second. A table that cannot be copied (a value that its key cannot represent, a statement
 that the source rejects) is skipped: its other chunks are not read, and all other tables are copied. If the run fails or
 is stopped, it waits for the chunks being read, so that none is lost and nothing runs afterwards. A table that may have
-ended the process of an earlier run is read last, and alone (``agent.units.dump_attempts``). Where reading is limited,
-chunks are small, and are handed out as the limit allows: no task waits on an executor, whose cores others need.
+ended the process of an earlier run is read last, and alone (``agent.units.dump_attempts``). A chunk that loses
+processes of Spark's again and again ends the run with a fault of this capture, so that another one continues; if it was
+read alone because it had done so before, its table is skipped. Where reading is limited, chunks are small, and are
+handed out as the limit allows: no task waits on an executor, whose cores others need.
 """
 
 import time
@@ -14,14 +16,14 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from threading import Event
-from typing import Final
+from typing import Final, TypeGuard
 
 import structlog
 
-from agent.errors import SourceUnreachableError, StatementRefusedError
+from agent.errors import SourceUnreachableError, StatementRefusedError, WorkerLostError
 from agent.pacing import Pace, ReadingStopped
 from agent.ports.snapshot import DoneChunk, DoneChunks, DumpOrder, DumpSession, TablePlan
-from agent.units.dump_attempts import ENDED_CAPTURES, DumpAttempts
+from agent.units.dump_attempts import ENDED_CAPTURES, LOST_WORKERS, DumpAttempts
 from agent.units.manifest import Manifest
 from reactor import failpoints
 from reactor.errors import Scope, WeirError
@@ -52,6 +54,8 @@ class ChunkRun:
         self._pace = order.pace or Pace()
         self._running: dict[Future[DoneChunk], _Attempt] = {}
         self._failure: BaseException | None = None
+        #: the table that has lost processes, and so ends the run
+        self._lost: int | None = None
         self._unrecorded: list[DoneChunk] = []
         self._recorded_at = time.monotonic()
         self._records = 0
@@ -87,7 +91,7 @@ class ChunkRun:
             try:
                 self._record(is_last=True)
             finally:
-                self._attempts.close()
+                self._attempts.close(self._lost)
         if self._failure is not None:
             raise self._failure
 
@@ -137,12 +141,20 @@ class ChunkRun:
                 "chunk failed", table=attempt.table.schema.qualified_name, chunk=attempt.number, error=str(error)
             )
             waiting.append(_Attempt(attempt.table, attempt.number, attempt.attempt + 1))
-        elif self._is_of_table(error):
-            chunk = self._refuse(attempt, str(error))
+        elif reason := self._reason(error, attempt.table.record.table_id):
+            chunk = self._refuse(attempt, reason)
             done[chunk.table_id, chunk.number] = chunk
             self._unrecorded.append(chunk)
         elif self._failure is None:
             self._failure = self._explained(error)
+            if _is_loss(self._failure):
+                self._failure.scope, self._lost = Scope.CAPTURE, attempt.table.record.table_id
+
+    def _reason(self, error: BaseException, table_id: int) -> str:
+        """Return why the table is skipped; empty if the error is not its own."""
+        if _is_loss(error) and table_id in self._attempts.suspects:
+            return LOST_WORKERS
+        return str(error) if self._is_of_table(error) else ""
 
     def _is_of_table(self, error: BaseException) -> bool:
         """Return whether the error concerns only this table: the session is intact, so the source rejected this table's
@@ -192,3 +204,7 @@ class ChunkRun:
             self._manifest.write_done(self._order.epoch, self._records, self._unrecorded)
             self._records += 1
             self._unrecorded, self._recorded_at = [], now
+
+
+def _is_loss(error: BaseException) -> TypeGuard[WeirError]:
+    return isinstance(error, WeirError) and error.code == WorkerLostError.code

@@ -5,7 +5,8 @@
 
 A note is a file of the manifest. It is written before a table is read that the last one does not name, and removed when
 the run ends in any way but with its process. So what earlier runs have left names the tables to suspect. Each of them
-is read alone, and has a note of its own: if that is left too, the table has ended two processes.
+is read alone, and has a note of its own: if that is left too, the table has ended two processes. A run that ends
+because processes of Spark's were lost leaves a note of the table that they read.
 """
 
 from collections.abc import Collection, Iterable
@@ -19,6 +20,10 @@ _AHEAD_MAX: Final = 32
 ENDED_CAPTURES: Final = (
     "two captures have ended while they copied it, the last one while it copied nothing else: see in that process's "
     "log, or the kernel's, whether memory ran out or what crashed"
+)
+LOST_WORKERS: Final = (
+    "processes of Spark's that copied it were lost in two runs, the last time while they copied nothing else: see in "
+    "the kernel's log whether memory ran out; give captures more memory, or a smaller dump-chunk-rows"
 )
 
 
@@ -52,9 +57,11 @@ class DumpAttempts:
         self._manifest.write_attempt(self._epoch, self._count, self._noted, is_trial=is_trial)
         self._count += 1
 
-    def close(self) -> None:
-        """Nothing is read any more.
+    def close(self, lost: int | None = None) -> None:
+        """Nothing is read any more. ``lost``: the table that ends the run, since it has lost processes.
 
         :raises LogError: the storage refused.
         """
         self._manifest.remove_attempts(self._epoch)
+        if lost is not None:
+            self._manifest.write_attempt(self._epoch, self._count, {lost}, is_trial=False)

@@ -28,7 +28,7 @@ def page(name: str) -> str:
 def _cell(cell: dict[str, object]) -> str:
     source = cell["source"]
     text = "".join(source) if isinstance(source, list) else str(source)
-    return text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```"
+    return text if cell["cell_type"] == "markdown" else f"```python\n{text.removesuffix(';')}\n```"
 
 
 def main() -> None:

@@ -9,13 +9,16 @@ from typing import Any, cast
 
 import pytest
 
+from agent.errors import WorkerLostError
 from agent.pacing import Pace, ReadingStopped, RowBudget
 from agent.ports.sink import Sink, StagedFile
 from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan, is_undivided
 from agent.rows.schema import TableSchema
 from agent.units import chunk_run
 from agent.units.chunk_run import ChunkRun
+from agent.units.dump_attempts import LOST_WORKERS
 from agent.units.manifest import Manifest
+from reactor.errors import Scope
 from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode, TableRecord
 
@@ -46,7 +49,7 @@ class Session:
     rows: int
     pace: Pace
     waits: bool = False
-    began: list[float] = field(default_factory=list)
+    began: list[Any] = field(default_factory=list)
     reads: threading.Event = field(default_factory=threading.Event)
 
     def is_paced(self, table: TablePlan) -> bool:
@@ -142,3 +145,47 @@ def test_tables_that_cannot_be_divided_are_told(tmp_path: Path) -> None:
         plan = TablePlan(TABLE, table.schema, Chunks(count, rows), 1)
         assert is_undivided(order, plan) is undivided
         assert not is_undivided(DumpOrder((TABLE,), SinkMode.UPSERT, order.open_sink, epoch=1), plan)
+
+
+class Losing(Session):
+    """A table ends the processes that read it."""
+
+    def stage(self, table: TablePlan, number: int, chunk_id: str) -> tuple[StagedFile, ...]:
+        self.began.append(table.record.table_id)
+        if table.record.table_id == 1:
+            raise WorkerLostError("Python worker exited unexpectedly; it is tried again")
+        return (StagedFile(f"{table.record.table_id}-{number}.parquet", 1, 1),)
+
+
+def losing(tmp_path: Path, epoch: int) -> tuple[ChunkRun, Session]:
+    tables = [TableRecord(table_id=number, schema_name="public", name=f"t{number}") for number in (1, 2, 3)]
+    order = DumpOrder(tuple(tables), SinkMode.UPSERT, cast("Callable[[], Sink]", NoSink), epoch=epoch, parallel=1)
+    plans = tuple(
+        TablePlan(table, TableSchema(table.table_id, "public", table.name, ()), Chunks(2, 2), 1) for table in tables
+    )
+    session = Losing(Plan(1, Ts(1), plans), 1, Pace())
+    return ChunkRun(order, session, Manifest.open(str(tmp_path))), session
+
+
+def test_processes_that_are_lost_end_the_run_for_another_capture_and_then_the_table_is_skipped(tmp_path: Path) -> None:
+    done: DoneChunks = {}
+    first, session = losing(tmp_path, epoch=1)
+    with pytest.raises(WorkerLostError) as lost:
+        first.run(done, stopped=threading.Event(), on_done=lambda: None)
+    assert (lost.value.scope, session.began.count(1) >= 3) == (Scope.CAPTURE, True)
+    second, session = losing(tmp_path, epoch=2)
+    second.run(done, stopped=threading.Event(), on_done=lambda: None)
+    assert session.began.index(1) >= session.began.count(2) + session.began.count(3), "it is read last"
+    assert {(table, chunk.refused) for (table, _), chunk in done.items()} == {(1, LOST_WORKERS), (2, ""), (3, "")}
+    assert Manifest.open(str(tmp_path)).read_attempts() == [((1,), False)], "the note of the first run"
+
+
+def test_a_table_that_loses_processes_on_one_capture_only_is_copied_by_another(tmp_path: Path) -> None:
+    first, _ = losing(tmp_path, epoch=1)
+    done: DoneChunks = {}
+    with pytest.raises(WorkerLostError):
+        first.run(done, stopped=threading.Event(), on_done=lambda: None)
+    second, session = losing(tmp_path, epoch=2)
+    session.stage = lambda table, number, chunk_id: (StagedFile(f"{number}.parquet", 1, 1),)  # type: ignore[method-assign]
+    second.run(done, stopped=threading.Event(), on_done=lambda: None)
+    assert [chunk.refused for chunk in done.values()] == [""] * 6

@@ -10,10 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from agent.feeds.changes import LogSlice
+from agent.log import segment
 from capture.api.subscriptions import LogPart, SegmentView
 from capture.errors import ConfigError
 from capture.python import spark_source
@@ -142,7 +144,7 @@ def log(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Log:
         ts = next(kept for view, kept in found.segments if view.path == path)[tables[table_id - 1]]
         yield None, pa.record_batch({"ts": pa.array(ts, pa.int64())}), 0.0
 
-    monkeypatch.setattr(spark_source.segment, "read_batches", read_batches)
+    monkeypatch.setattr(segment, "read_batches", read_batches)
     return found
 
 
@@ -282,7 +284,7 @@ def test_struct_columns_are_named_apart() -> None:
 def test_rows_become_structs() -> None:
     struct = StructType([StructField("id", IntegerType())])
     schema = StructType([StructField("_table", StringType()), StructField("a", struct), StructField("b", struct)])
-    arrow = spark_source.to_arrow_schema(schema, timezone="UTC")
+    arrow = to_arrow_schema(schema, timezone="UTC")
     part = _Part(nothing(), "public.b", "b", "", leaves_out=False)
     batch = spark_source._as_struct(pa.record_batch({"id": pa.array([1, None], pa.int32())}), arrow, part)
     assert batch.to_pylist() == [
