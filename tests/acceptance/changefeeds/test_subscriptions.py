@@ -170,6 +170,7 @@ def test_a_spark_query_continues_from_its_checkpoint(bed: Bed, tmp_path: Path) -
     assert max(expected.values()) == 1
 
 
+@pytest.mark.matrix
 def test_a_spark_query_of_several_tables_has_a_struct_for_each(bed: Bed, tmp_path: Path) -> None:
     asked = SubscriptionAsked(name="several", table="public.account")
     bed.ask(lambda client: client.open_subscription(CHANGELOG, asked))  # the log is kept
@@ -201,6 +202,7 @@ def test_a_spark_query_of_several_tables_has_a_struct_for_each(bed: Bed, tmp_pat
     assert {"several.account", "several.item"} <= {one.name for one in bed.query(CHANGELOG).subscriptions}
 
 
+@pytest.mark.matrix
 def test_a_changefeed_without_a_sink_is_only_read(bed: Bed) -> None:
     bed.create_feed(UNSUNK, sink_uri="none")
     view = bed.query(UNSUNK)
@@ -231,6 +233,7 @@ def source(bed: Bed, **options: str) -> SparkSource:
     return SparkSource(usual | {"table": "public.account"} | options)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("options", "line"),
     [
@@ -249,6 +252,7 @@ def test_what_a_query_asks_for_in_vain_is_one_line(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.matrix
 def test_of_two_queries_under_one_name_the_later_one_continues(bed: Bed) -> None:
     one, two = (source(bed, name="same") for _ in range(2))
     schema = one.schema()
