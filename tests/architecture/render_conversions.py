@@ -49,7 +49,7 @@ COLUMNS: Final = (
     _column(FieldType.GEOMETRY, 4),
     _column(FieldType.STRING, 16, "uuid", collation=_BYTES),
 )
-_TERMS: Final = {is_mariadb: RetypeTerms(is_mariadb, 0, "+00:00") for is_mariadb in (True, False)}
+_TERMS: Final = {is_mariadb: RetypeTerms(is_mariadb, 0, "+00:00", second=0) for is_mariadb in (True, False)}
 
 
 def _cell(before: Column, after: Column) -> str:

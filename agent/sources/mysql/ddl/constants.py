@@ -169,7 +169,10 @@ def _text(value: Value) -> str:
         case Decimal():
             return f"{value:f}"
         case float():
-            return real_text(value, source_of(value))
+            one, other = (real_text(value, source_of(value), is_mariadb=is_mariadb) for is_mariadb in (True, False))
+            if one != other:
+                raise NotConstantError
+            return one
     raise NotConstantError
 
 

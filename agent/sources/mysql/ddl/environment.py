@@ -49,4 +49,4 @@ class Server:
         """Return the conditions under which a statement converts values."""
         session = self.session(logged)
         mode = session.sql_mode & ~STRICT if effort.is_lax else session.sql_mode
-        return RetypeTerms(self.is_mariadb, mode, session.time_zone, copies=effort.copies)
+        return RetypeTerms(self.is_mariadb, mode, session.time_zone, copies=effort.copies, second=session.second)

@@ -7,7 +7,7 @@ cannot be told from a NULL of the source: the conversion is only known if the se
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import date, datetime, tzinfo
 from decimal import Decimal
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from agent.rows.schema_change import Convert
 from agent.sources.mysql.decode.types import FieldType
 from agent.sources.mysql.retyping import impossible
 from agent.sources.mysql.retyping import moments as clocks
-from agent.sources.mysql.retyping.numbers import UnfitError
+from agent.sources.mysql.retyping.numbers import FIRST_YEAR, LAST_YEAR, UnfitError, surely_read, unbroken
 from agent.sources.mysql.retyping.terms import RetypeTerms
 from agent.sources.mysql.values import moments
 
@@ -45,15 +45,15 @@ def between(before: Column, after: Column, terms: RetypeTerms) -> Convert:
 
     :raises UnfitError: it depends on something unknown.
     """
-    digits, is_rounded = clocks.digits_of(after), terms.is_rounded
-    if clocks.digits_of(before) <= digits or (terms.is_mariadb and after.type_id == FieldType.DATE):
-        is_rounded = False  # no fractional digits are lost, or the whole time of day is
+    digits, is_rounded = clocks.digits_of(after), _is_rounded(after, terms)
+    if clocks.digits_of(before) <= digits:
+        is_rounded = False  # no fractional digits are lost
     if is_rounded is None:
         raise UnfitError("whether digits are rounded or truncated, the log does not say")
     if after.type_id == FieldType.TIME2:
         return _into_time(before, after, terms, is_rounded=is_rounded)
     if before.type_id == FieldType.TIME2:
-        raise UnfitError("the server adds the date of the day")
+        return _of_the_day(after, terms, is_rounded=is_rounded)
     zone = _zone(terms) if _is_stamp(before) != _is_stamp(after) else None
 
     def convert(values: pa.Array) -> pa.Array:
@@ -67,6 +67,11 @@ def between(before: Column, after: Column, terms: RetypeTerms) -> Convert:
         return _written(cut, read, after, terms, zone if _is_stamp(after) else None)
 
     return convert
+
+
+def _is_rounded(after: Column, terms: RetypeTerms) -> bool | None:
+    """Return whether fractional digits are rounded; a date of MariaDB loses the whole time of day."""
+    return False if terms.is_mariadb and after.type_id == FieldType.DATE else terms.is_rounded
 
 
 def _apart(values: pa.Array, possible: Convert, after: Column, terms: RetypeTerms, *, is_rounded: bool) -> pa.Array:
@@ -95,6 +100,39 @@ def _into_time(before: Column, after: Column, terms: RetypeTerms, *, is_rounded:
             found = clocks.clock_of(_read(values, before, terms, zone).values)
         found = clocks.within(clocks.fewer_digits(found, digits, is_rounded=is_rounded), is_rounded=is_rounded)
         return clocks.print_times(found, digits, values)
+
+    return convert
+
+
+def _of_the_day(after: Column, terms: RetypeTerms, *, is_rounded: bool) -> Convert:
+    """Return the conversion of times, which count from the begin of the statement's day."""
+    if terms.second is None:
+        raise UnfitError("the server adds the date of the day, which the log does not say")
+    zone, digits = _zone(terms), clocks.digits_of(after)
+    day = datetime.fromtimestamp(terms.second, zone).date()
+    begin_us = (day - date(1970, 1, 1)).days * clocks.DAY_US
+
+    def convert(values: pa.Array) -> pa.Array:
+        moments_us = clocks.micros(clocks.array(begin_us + clocks.parse_times(values), values))
+        cut = clocks.fewer_digits_of_moments(moments_us, digits, is_rounded=is_rounded)
+        read = _Read(clocks.array(moments_us, values), np.zeros(len(values), np.bool_))
+        return _written(cut, read, after, terms, zone if _is_stamp(after) else None)
+
+    return convert
+
+
+def years(before: Column, terms: RetypeTerms) -> Convert:
+    """Return the conversion of dates to their years, as MariaDB has it."""
+    zone = _zone(terms) if _is_stamp(before) else None
+
+    def convert(values: pa.Array) -> pa.Array:
+        _refuse_nulls(values, terms)
+        read = _read(values, before, terms, zone)
+        if terms.is_rounded is not False and np.mod(clocks.micros(read.values), clocks.MICROS).any():
+            raise UnfitError("fractions of a second, which this SQL mode rounds or cuts")
+        found = clocks.micros(pc.year(read.values))
+        found = np.where(read.is_zero | (found < FIRST_YEAR) | (found > LAST_YEAR), 0, found)
+        return clocks.array(found, values, pa.int16())
 
     return convert
 
@@ -159,13 +197,13 @@ def _numbers(whole: Any, rest_us: Any, like: pa.Array, sign: Any) -> pa.Array:
     return pa.array(exact, pa.decimal128(26, 6))
 
 
-def from_numbers(after: Column, terms: RetypeTerms) -> Convert:
-    """Return the conversion of integers that are written like dates. Invalid ones become the zero date."""
+def from_numbers(before: Column, after: Column, terms: RetypeTerms) -> Convert:
+    """Return the conversion of numbers without a fraction that are written like dates; 0 becomes the zero date."""
     zone = _zone(terms) if _is_stamp(after) else None
 
     def convert(values: pa.Array) -> pa.Array:
-        numbers = values.cast(pa.decimal128(20, 0)).to_pylist()
-        found = [None if number is None else _moment_of_number(int(number)) for number in numbers]
+        numbers = surely_read(before, values)
+        found = [None if number is None else _moment_of_number(unbroken(number)) for number in numbers]
         return _from_moments(found, values, after, terms, zone)
 
     return convert
@@ -174,29 +212,13 @@ def from_numbers(after: Column, terms: RetypeTerms) -> Convert:
 def from_texts(after: Column, terms: RetypeTerms) -> Convert:
     """Return the conversion of texts in the usual date format, or that begin with a letter."""
     zone = _zone(terms) if _is_stamp(after) else None
-    is_rounded = terms.is_rounded
+    is_rounded = _is_rounded(after, terms)
 
     def convert(values: pa.Array) -> pa.Array:
         found = [None if text is None else _moment_of_text(text) for text in values.to_pylist()]
         if is_rounded is None and any(moment is not None and moment.microsecond for moment in found):
             raise UnfitError("whether digits are rounded or truncated, the log does not say")
         return _from_moments(found, values, after, terms, zone)
-
-    return convert
-
-
-def times_from_texts(after: Column, terms: RetypeTerms) -> Convert:
-    """Return the conversion of texts in the format of a TIME column."""
-
-    def convert(values: pa.Array) -> pa.Array:
-        is_plain = pc.match_substring_regex(values, r"^-?\d{2,3}:[0-5]\d:[0-5]\d(\.\d{1,6})?$")
-        if pc.all(is_plain).as_py() is False:
-            raise UnfitError("a text that is not written as hours:minutes:seconds")
-        if terms.is_rounded is None:
-            raise UnfitError("whether digits are rounded or truncated, the log does not say")
-        found = clocks.within(clocks.parse_times(values), is_rounded=True)
-        found = clocks.fewer_digits(found, after.modifier, is_rounded=terms.is_rounded)
-        return clocks.print_times(clocks.within(found, is_rounded=True), after.modifier, values)
 
     return convert
 
@@ -208,7 +230,7 @@ def _from_moments(
     read = pa.array(found, clocks.MOMENT)
     is_zero = np.asarray(pc.and_(read.is_null(), like.is_valid()))
     micros = clocks.fewer_digits_of_moments(
-        clocks.micros(read), clocks.digits_of(after), is_rounded=bool(terms.is_rounded)
+        clocks.micros(read), clocks.digits_of(after), is_rounded=bool(_is_rounded(after, terms))
     )
     return _written(micros, _Read(read, is_zero), after, terms, zone)
 

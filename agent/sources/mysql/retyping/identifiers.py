@@ -7,11 +7,13 @@ import re
 import socket
 from collections.abc import Callable
 from typing import Final
+from uuid import UUID
 
 from agent.sources.mysql.decode.types import Kind
 from agent.sources.mysql.retyping.numbers import UnfitError
 
 KINDS: Final = frozenset({Kind.UUID, Kind.INET4, Kind.INET6})
+_SIZES: Final = {Kind.UUID: 16, Kind.INET4: 4, Kind.INET6: 16}
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 _BYTE: Final = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _INET4: Final = re.compile(rf"{_BYTE}(?:\.{_BYTE}){{3}}", re.ASCII)
@@ -32,6 +34,27 @@ def of_text(kind: Kind) -> Callable[[str], str]:
         return value
 
     return {Kind.UUID: uuid, Kind.INET4: inet4, Kind.INET6: _inet6}[kind]
+
+
+def packed(kind: Kind) -> Callable[[str], bytes]:
+    """Return the conversion to the stored bytes."""
+    if kind is Kind.UUID:
+        return lambda value: bytes.fromhex(value.replace("-", ""))
+    family = socket.AF_INET if kind is Kind.INET4 else socket.AF_INET6
+    return lambda value: socket.inet_pton(family, value)
+
+
+def of_bytes(kind: Kind) -> Callable[[bytes], str]:
+    """Return the conversion from bytes, which have to be as many as are stored."""
+
+    def unpacked(value: bytes) -> str:
+        if len(value) != _SIZES[kind]:
+            raise UnfitError(f"bytes that are not the {_SIZES[kind]} of the type")
+        if kind is Kind.UUID:
+            return str(UUID(bytes=value))
+        return socket.inet_ntop(socket.AF_INET if kind is Kind.INET4 else socket.AF_INET6, value)
+
+    return unpacked
 
 
 def _inet6(value: str) -> str:

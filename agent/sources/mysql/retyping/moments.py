@@ -18,7 +18,7 @@ from agent.sources.mysql.retyping.numbers import UnfitError
 
 MICROS: Final = 1_000_000
 MOMENT: Final = pa.timestamp("us")
-_DAY_US: Final = 86_400 * MICROS
+DAY_US: Final = 86_400 * MICROS
 _LONGEST_US: Final = (838 * 3600 + 59 * 60 + 59) * MICROS
 #: a ``timestamp`` is after 0 and before this; newer servers support more
 _STAMP_END_US: Final = (1 << 31) * MICROS
@@ -169,4 +169,4 @@ def number_of_times(values: Micros) -> tuple[Micros, Micros]:
 
 def clock_of(values: pa.Array) -> Micros:
     """Return the time of day in microseconds."""
-    return np.mod(micros(values), _DAY_US)
+    return np.mod(micros(values), DAY_US)

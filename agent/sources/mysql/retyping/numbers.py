@@ -11,6 +11,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from agent.rows.schema import Column
 from agent.sources.mysql.decode import types
@@ -41,9 +42,9 @@ _HUGE: Final[int] = 10**_DIGITS_MAX
 _INT64_BOUND: Final = 1 << 63
 #: types that some servers read as a signed number
 _BY_SIGNED: Final = (FieldType.DECIMAL, FieldType.FLOAT, FieldType.DOUBLE)
-_FIRST_YEAR, _LAST_YEAR = 1901, 2155
-#: all servers print FLOATs within these limits without an exponent
-_FLOAT_FROM, _FLOAT_TO = 1e-14, 9e13
+FIRST_YEAR, LAST_YEAR = 1901, 2155
+#: the most characters for which MySQL does without an exponent
+_FLOAT_WIDTH, _DOUBLE_WIDTH = 12, 24
 _FLOAT_DIGITS, _DOUBLE_DIGITS = 6, 15
 
 
@@ -73,6 +74,29 @@ def parsed(text: str) -> Decimal:
 def parsed_decimal(value: Decimal | str) -> Decimal:
     """Return a decimal, which is a text if it has more than 38 digits."""
     return EXACT.create_decimal(value) if isinstance(value, str) else value
+
+
+def surely_read(column: Column, values: pa.Array) -> list[Any]:
+    """Return the numbers of a column as the server reads them for a date or time: a FLOAT has six digits then.
+
+    :raises UnfitError: a FLOAT has more.
+    """
+    numbers: list[Any] = values.to_pylist()
+    if column.type_id == FieldType.FLOAT and any(abs(number or 0) >= 10**_FLOAT_DIGITS for number in numbers):
+        raise UnfitError("a FLOAT of more than six digits")
+    return numbers
+
+
+def unbroken(number: Number | str) -> int:
+    """Return a number that has no fraction.
+
+    :raises UnfitError: it has one.
+    """
+    exact = Decimal(number) if isinstance(number, str) else number
+    whole = int(exact)
+    if whole != exact:
+        raise UnfitError("a number with a fraction")
+    return whole
 
 
 def whole_text(column: Column) -> Store:
@@ -148,7 +172,7 @@ def year(source: Column) -> Store:
             raise UnfitError("a fraction of a year")
         if 1 <= value <= 99:
             return moments.year_of(value)
-        return value if _FIRST_YEAR <= value <= _LAST_YEAR else 0
+        return value if FIRST_YEAR <= value <= LAST_YEAR else 0
 
     return store
 
@@ -159,7 +183,7 @@ def year_of_text(text: str) -> int:
         number = int(found[1])
         if len(found[1]) <= 2:
             return moments.year_of(number)
-        return number if _FIRST_YEAR <= number <= _LAST_YEAR else 0
+        return number if FIRST_YEAR <= number <= LAST_YEAR else 0
     if not text or _NUMBER.match(text) is None:
         return 0
     raise UnfitError("a text that is no year of two or four digits")
@@ -181,9 +205,12 @@ def decimal(column: Column) -> Store:
 
 
 def real(column: Column) -> Store:
-    """Return the conversion to FLOAT or DOUBLE; those with (m,d), which are rounded, are not supported."""
+    """Return the conversion to FLOAT or DOUBLE; one with (m,d) is rounded to d digits, half to even, in doubles."""
     is_float = column.type_id == FieldType.FLOAT
     largest = float(np.finfo(np.float32 if is_float else np.float64).max)
+    limits = _limits(column)
+    if limits is not None:
+        largest = 10.0 ** (limits[0] - limits[1]) - 1.0 / 10.0 ** limits[1]
 
     def store(number: Number) -> float:
         try:
@@ -192,31 +219,41 @@ def real(column: Column) -> Store:
             value = math.inf if number > 0 else -math.inf
         if column.is_unsigned and value < 0:
             return 0.0
+        if limits is not None and math.isfinite(value):
+            whole, unit = math.floor(value), 10.0 ** limits[1]
+            value = whole + float(np.rint((value - whole) * unit)) / unit
         value = min(max(value, -largest), largest)
         return float(np.float32(value)) if is_float else value
 
     return store
 
 
-def real_text(value: float, column: Column) -> str:
-    """Format like the server: a FLOAT with six digits, a DOUBLE with the shortest digits that identify it."""
+def real_text(value: float, column: Column, *, is_mariadb: bool) -> str:
+    """Format like the server: a FLOAT with six digits, a DOUBLE with the shortest digits that identify it. MySQL has
+    room for few characters, and takes the exponent where a number has more."""
     if (places := printed_places(column)) is not None:
         return f"{value:.{places}f}"
-    if column.type_id == FieldType.FLOAT:
-        if value and not _FLOAT_FROM <= abs(value) < _FLOAT_TO:
-            raise UnfitError("a FLOAT so large or small")
+    is_float = column.type_id == FieldType.FLOAT
+    if is_float:
         mantissa, _, exponent = f"{value:.{_FLOAT_DIGITS - 1}e}".partition("e")
     else:
         mantissa, _, exponent = _scientific(value)
-    negative, digits = mantissa.startswith("-"), mantissa.lstrip("-").replace(".", "").rstrip("0") or "0"
-    text = _laid_out(digits, int(exponent) + 1, value)
-    return f"-{text}" if negative else text
+    sign, digits = "-" * mantissa.startswith("-"), mantissa.lstrip("-").replace(".", "").rstrip("0") or "0"
+    text = sign + _laid_out(digits, int(exponent) + 1, value)
+    is_long = not is_mariadb and len(text) > (_FLOAT_WIDTH if is_float else _DOUBLE_WIDTH)
+    return sign + _with_exponent(digits, int(exponent) + 1) if is_long else text
 
 
 def printed_places(column: Column) -> int | None:
     """Return the number of decimals, d, that a FLOAT(m,d) is rounded to and printed with; None if it has no (m,d)."""
-    found = re.search(r"\(\d+,(\d+)\)", column.type_name) if column.type_id != FieldType.DECIMAL else None
-    return int(found[1]) if found else None
+    limits = _limits(column)
+    return limits[1] if limits else None
+
+
+def _limits(column: Column) -> tuple[int, int] | None:
+    """Return (m,d) of a FLOAT(m,d)."""
+    found = re.search(r"\((\d+),(\d+)\)", column.type_name) if column.type_id != FieldType.DECIMAL else None
+    return (int(found[1]), int(found[2])) if found else None
 
 
 def _scientific(value: float) -> tuple[str, str, str]:
@@ -238,5 +275,9 @@ def _laid_out(digits: str, point: int, value: float) -> str:
         if point >= len(digits):
             return digits + "0" * (point - len(digits))
         return f"{digits[:point]}.{digits[point:]}"
+    return _with_exponent(digits, point)
+
+
+def _with_exponent(digits: str, point: int) -> str:
     head = digits if len(digits) == 1 else f"{digits[0]}.{digits[1:]}"
     return f"{head}e{point - 1}"

@@ -19,12 +19,12 @@ from agent.errors import RESYNC, DecodeError
 from agent.rows.schema import Column, TableSchema, ZeroDates
 from agent.rows.schema_change import Conversion, Convert, Exact, Refused
 from agent.sources.mysql.decode import types
-from agent.sources.mysql.decode.types import FieldType
-from agent.sources.mysql.retyping import dates, impossible
+from agent.sources.mysql.decode.types import FieldType, Kind
+from agent.sources.mysql.retyping import dates, impossible, times
 from agent.sources.mysql.retyping import numbers as retyping_numbers
 from agent.sources.mysql.retyping import texts as retyping_texts
 from agent.sources.mysql.retyping import values as retyping_values
-from agent.sources.mysql.retyping.families import CALENDAR, TEMPORAL, Family, family_of, is_same
+from agent.sources.mysql.retyping.families import CALENDAR, NUMBERS, TEMPORAL, Family, family_of, is_same
 from agent.sources.mysql.retyping.numbers import UnfitError
 from agent.sources.mysql.retyping.terms import RetypeTerms
 from agent.sources.mysql.retyping.values import Scalar
@@ -180,7 +180,9 @@ def _by_array(before: Column, after: Column, families: tuple[Family, Family], te
             rest = retyping_values.from_text(before, after, new)
             return dates.printed(before, lambda texts: _mapped(texts, rest, arrow), terms)
         if new is Family.YEAR and terms.is_mariadb:
-            raise UnfitError("dates and times are converted to years for MySQL only")
+            if old is Family.TIME:
+                raise UnfitError("times are converted to years for MySQL only")
+            return dates.years(before, terms)
         store = retyping_values.number_store(before, after, new)
         return dates.numbered(
             before,
@@ -189,12 +191,7 @@ def _by_array(before: Column, after: Column, families: tuple[Family, Family], te
             is_whole=new in (Family.WHOLE, Family.BIT, Family.YEAR),
         )
     if new in TEMPORAL:
-        if old is Family.WHOLE and new is not Family.TIME:
-            return dates.from_numbers(after, terms)
-        if old is Family.TEXT:
-            is_time = new is Family.TIME
-            return (dates.times_from_texts if is_time else dates.from_texts)(after, terms)
-        return None
+        return _into_dates(before, after, old, terms)
     if old is Family.WHOLE and new is Family.WHOLE:
         (low, high), (new_low, new_high) = retyping_numbers.bounds(before), retyping_numbers.bounds(after)
         return (lambda values: values.cast(arrow)) if new_low <= low and high <= new_high else None
@@ -204,6 +201,24 @@ def _by_array(before: Column, after: Column, families: tuple[Family, Family], te
     if old is Family.TEXT and new is Family.TEXT:
         return _texts(before, after)
     return None
+
+
+def _into_dates(before: Column, after: Column, old: Family, terms: RetypeTerms) -> Convert | None:
+    """Return the conversion of texts, members, bytes and numbers to dates and times; None if there is none."""
+    is_time = after.type_id == FieldType.TIME2
+    if old in NUMBERS:
+        return (times.from_numbers if is_time else dates.from_numbers)(before, after, terms)
+    from_texts = (times.from_texts if is_time else dates.from_texts)(after, terms)
+    if old in (Family.TEXT, Family.MEMBERS):
+        return from_texts
+    if old is Family.BYTES and types.kind_of(before) is not Kind.COMPRESSED:
+        return lambda values: from_texts(_latin(values))
+    return None
+
+
+def _latin(values: pa.Array) -> pa.Array:
+    """Read bytes as text: dates and times are ASCII."""
+    return pa.array([None if value is None else value.decode("latin-1") for value in values.to_pylist()], pa.string())
 
 
 def _texts(before: Column, after: Column) -> Convert:

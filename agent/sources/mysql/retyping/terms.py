@@ -26,7 +26,7 @@ _MARIADB, _MYSQL = "mariadb", "mysql"
 class RetypeTerms:
     """``sql_mode``: None if unknown, as for a copy that a tool has filled. ``required``, ``numbered``: columns
     that the statement declares NOT NULL, or AUTO_INCREMENT. ``copies``: the server may have written every row anew,
-    also values of columns that the statement does not name."""
+    also values of columns that the statement does not name. ``second``: when the statement began, as Unix time."""
 
     is_mariadb: bool
     sql_mode: int | None = None
@@ -35,6 +35,7 @@ class RetypeTerms:
     zero_dates: ZeroDates = ZeroDates.NULL
     numbered: frozenset[str] = frozenset()
     copies: bool = False
+    second: int | None = None
 
     @property
     def is_strict(self) -> bool:
@@ -81,6 +82,8 @@ class RetypeTerms:
             fields["numbered"] = "\n".join(sorted(self.numbered))
         if self.copies:
             fields["copies"] = "1"
+        if self.second is not None:
+            fields["second"] = str(self.second)
         return fields
 
     @classmethod
@@ -97,4 +100,5 @@ class RetypeTerms:
             zero_dates,
             frozenset(numbered.split("\n")) if numbered else frozenset(),
             "copies" in fields,
+            int(fields["second"]) if "second" in fields else None,
         )

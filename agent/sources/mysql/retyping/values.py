@@ -34,31 +34,39 @@ def by_value(before: Column, after: Column, families: tuple[Family, Family], ter
         if types.kind_of(before) is Kind.COMPRESSED:
             raise UnfitError("a compressed column is converted to texts and bytes only")
         if old in (Family.TEXT, Family.BYTES) and new is Family.YEAR:
-            text = _text_of(before, old)
+            text = _text_of(before, old, terms)
             return lambda value: numbers.year_of_text(text(value))
         number, store = _number_of(before, old, new, terms), number_store(before, after, new)
         return lambda value: store(number(value))
+    if new is Family.JSON and old is Family.WHOLE:
+        return lambda value: str(int(value))
     raise no_way(new)
 
 
 def no_way(new: Family) -> UnfitError:
     """Return the error for a family of types to which few or no others are converted."""
     if new is Family.JSON:
-        return UnfitError("no other type is converted to JSON")
-    return UnfitError("only texts, dates, times and, except for time, integers are converted to it")
+        return UnfitError("only integers are converted to JSON")
+    return UnfitError("only texts, bytes, numbers, dates and times are converted to it")
 
 
 def _identifier(before: Column, after: Column, families: tuple[Family, Family]) -> Scalar:
-    """Return the conversion of a uuid, inet4 or inet6 to a text and back, or of a vector to a shorter one."""
+    """Return the conversion of a uuid, inet4 or inet6 to a text or its bytes and back, or of a vector to a shorter
+    one."""
     one, other = types.kind_of(before), types.kind_of(after)
     if one in identifiers.KINDS and families[1] is Family.TEXT:
         return texts.text(after)
     if other in identifiers.KINDS and families[0] is Family.TEXT:
         return identifiers.of_text(other)
+    if one in identifiers.KINDS and families[1] is Family.BYTES:
+        packed, store = identifiers.packed(one), texts.binary(after)
+        return lambda value: store(packed(value))
+    if other in identifiers.KINDS and families[0] is Family.BYTES:
+        return identifiers.of_bytes(other)
     if before.type_id == FieldType.VECTOR == after.type_id and (length := vector_length(after)):
         return lambda value: value[: length * _ELEMENT_BYTES]
     if identifiers.KINDS & {one, other}:
-        raise UnfitError("uuid, inet4 and inet6 are converted to and from texts only")
+        raise UnfitError("uuid, inet4 and inet6 are converted to and from texts and bytes only")
     raise UnfitError("geometries, vectors and times of servers before 5.6 are not converted")
 
 
@@ -76,7 +84,7 @@ def _number_of(before: Column, old: Family, new: Family, terms: RetypeTerms) -> 
         case Family.MEMBERS:
             return lambda value: texts.number_of(value, before)
         case Family.TEXT | Family.BYTES:
-            text = _text_of(before, old)
+            text = _text_of(before, old, terms)
             is_whole = new is Family.BIT or (terms.is_mariadb and new is Family.WHOLE)
             parsed = numbers.whole_prefix if is_whole else numbers.parsed
             return lambda value: parsed(text(value))
@@ -86,7 +94,7 @@ def _number_of(before: Column, old: Family, new: Family, terms: RetypeTerms) -> 
 def number_store(before: Column, after: Column, new: Family) -> Scalar:
     """Return the conversion of a number.
 
-    :raises UnfitError: the column has no numbers, or the server rounds them.
+    :raises UnfitError: the column has no numbers.
     """
     match new:
         case Family.WHOLE:
@@ -97,14 +105,12 @@ def number_store(before: Column, after: Column, new: Family) -> Scalar:
             return numbers.year(before)
         case Family.DECIMAL:
             return numbers.decimal(after)
-        case Family.REAL if numbers.printed_places(after) is not None:
-            raise UnfitError("the server rounds the numbers to the digits of the type")
         case Family.REAL:
             return numbers.real(after)
     raise no_way(new)
 
 
-def _text_of(before: Column, old: Family) -> Scalar:
+def _text_of(before: Column, old: Family, terms: RetypeTerms) -> Scalar:
     """Return the conversion to the text that the server prints."""
     if old in (Family.DECIMAL, Family.REAL) and "zerofill" in before.type_name:
         raise UnfitError("the server pads the numbers with zeros")
@@ -118,7 +124,7 @@ def _text_of(before: Column, old: Family) -> Scalar:
         case Family.DECIMAL:
             return lambda value: value if isinstance(value, str) else f"{value:f}"
         case Family.REAL:
-            return lambda value: numbers.real_text(value, before)
+            return lambda value: numbers.real_text(value, before, is_mariadb=terms.is_mariadb)
         case Family.TEXT | Family.MEMBERS | Family.JSON:
             return lambda value: value
         case Family.BYTES:
@@ -148,7 +154,7 @@ def _into_text(before: Column, after: Column, families: tuple[Family, Family], t
         return lambda value: of_number(int(value))
     if old is Family.BIT and not texts.is_short(after):
         return _bits_of(before, after, new)
-    text, rest = _text_of(before, old), from_text(before, after, new)
+    text, rest = _text_of(before, old, terms), from_text(before, after, new)
     return lambda value: rest(text(value))
 
 

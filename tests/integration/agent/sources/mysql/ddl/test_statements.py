@@ -300,6 +300,8 @@ DEFAULTS = [
     ("", "int DEFAULT 1.6"),
     ("", "int DEFAULT 0x0F"),
     ("", "year DEFAULT 24"),
+    ("", "time(1) DEFAULT 10203.25"),
+    ("", "double(10,3) DEFAULT 1.23456"),
     ("", "date DEFAULT '2024-1-2'"),
     ("", "date DEFAULT 20240102"),
     ("", "datetime DEFAULT '2024/1/2 3:4'"),

@@ -121,6 +121,7 @@ _TIMES = (
     "'23:59:59.999999'",
     "'100:00:00.5'",
     "'-00:00:00.4'",
+    "'00:20:24'",
 )
 _DECIMALS = (
     *_WHOLE,
@@ -138,6 +139,9 @@ _DECIMALS = (
     "1e18",
     "20240131",
     "123456.5",
+    "-8385959",
+    "5960",
+    "20240131235959.5",
 )
 _FLOATS = (
     *_DECIMALS,
@@ -223,6 +227,7 @@ TYPES: tuple[Sample, ...] = (
     Sample("text CHARACTER SET latin1", _TEXTS),
     Sample("longtext", _WIDE_TEXTS),
     Sample("binary(5)", _BYTES),
+    Sample("binary(16)", (*_BYTES[:13], "x'123e4567e89b12d3a456426614174000'")),
     Sample("binary(20)", _BYTES),
     Sample("varbinary(5)", _BYTES),
     Sample("varbinary(40)", _BYTES),
@@ -234,6 +239,7 @@ TYPES: tuple[Sample, ...] = (
     Sample("enum('A','c','é','long one')", ("'A'", "'c'", "'é'", "'long one'")),
     Sample("enum('1','2','3')", ("'1'", "'2'", "'3'")),
     Sample("enum('2','1')", ("'1'", "'2'")),
+    Sample("enum('2024-01-31','12:34:56')", ("'2024-01-31'", "'12:34:56'")),
     Sample("set('a','b','c')", ("''", "'a'", "'a,b'", "'a,c'", "'a,b,c'")),
     Sample("set('c','a')", ("''", "'a'", "'c,a'", "'c'")),
     Sample("json", ('\'{"a": [1, 2.5, "x"]}\'', "'12'", "'\"text\"'", "'null'", "'true'", "'[]'")),

@@ -43,6 +43,7 @@ class Session:
 
     sql_mode: str = ""
     time_zone: str = "+02:00"
+    second: int = 1_700_000_000
 
 
 def read(server: EmbeddedMariaDB, database: str, name: str, zero_dates: ZeroDates) -> tuple[TableSchema, pa.Table]:
@@ -80,7 +81,7 @@ def _retyped(
     rows = (f"({row}, {', '.join([value] * len(new))})" for row, value in enumerate(("NULL", *old.values)))
     cursor.execute(f"INSERT INTO m VALUES {', '.join(rows)}")
     before = {rule: read(server, database, "m", rule) for rule in (ZeroDates.NULL, ZeroDates.STRING)}
-    cursor.execute(f"SET sql_mode = '{session.sql_mode}'")
+    cursor.execute(f"SET sql_mode = '{session.sql_mode}', timestamp = {session.second}")
     done = _alter(cursor, new, suffix)
     for rule, (schema, values) in before.items():
         after, found = read(server, database, "m", rule)

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from agent.rows.schema_change import Exact
+from agent.sources.mysql.retyping.retyping import conversion
 from agent.sources.mysql.retyping.terms import RetypeTerms
 from capture.embedded import EmbeddedMariaDB
 from tests.integration.agent.sources.mysql.retyping.conversion_types import TYPES, Sample
@@ -16,6 +18,7 @@ _STRICT_BITS = 1 << 22
 #: of each server's own mode about digits behind the second
 _ROUNDING = {True: ("TIME_ROUND_FRACTIONAL", 1 << 34), False: ("TIME_TRUNCATE_FRACTIONAL", 1 << 32)}
 _SAMPLED = 4
+_DIGITS = [*range(1, 9)] * 40
 _TEMPORAL = ("date", "time", "datetime", "timestamp")
 
 
@@ -43,7 +46,9 @@ def wrong(
     for old in olds:
         for pair in retyped(server, database, old, news, session, suffix):
             required = frozenset({pair.after.name}) if "NOT NULL" in suffix else frozenset[str]()
-            terms = RetypeTerms(is_mariadb(server), bits, session.time_zone, required, pair.zero_dates)
+            terms = RetypeTerms(
+                is_mariadb(server), bits, session.time_zone, required, pair.zero_dates, second=session.second
+            )
             found += differences(pair, terms)
     return found
 
@@ -63,10 +68,25 @@ def test_all_types_as_all_others(server: EmbeddedMariaDB, database: str) -> None
 
 def test_digits_behind_the_second_in_the_other_mode(server: EmbeddedMariaDB, database: str) -> None:
     mode, bits = _ROUNDING[is_mariadb(server)]
-    olds = [sample for sample in types_of(server) if sample.definition.endswith(("(6)", "(6) NULL"))]
+    olds = [sample for sample in types_of(server) if sample.definition.endswith(("(6)", "(6) NULL", "varchar(40)"))]
     news = [sample for sample in types_of(server) if sample.definition.startswith(_TEMPORAL)]
     news += [sample for sample in types_of(server) if sample.definition in ("bigint", "varchar(40)", "decimal(20,6)")]
     assert wrong(server, database, olds, news, Session(mode, "-03:30"), bits) == []
+
+
+def test_floats_as_texts(server: EmbeddedMariaDB, database: str) -> None:
+    """Of every size, with as many digits as they have: where a server takes the exponent depends on both."""
+    dice = random.Random(13)
+    numbers = [dice.choice((1, -1)) * dice.randrange(10**digits) * 10.0 ** dice.randint(-24, 18) for digits in _DIGITS]
+    texts = [sample for sample in types_of(server) if sample.definition in ("varchar(40)", "varchar(10)")]
+    for definition in ("float", "double"):
+        old = Sample(definition, tuple(f"{number!r}" for number in numbers))
+        [long] = [pair for pair in retyped(server, database, old, texts[:1], Session()) if pair.zero_dates == "null"]
+        assert len(set(long.found.to_pylist())) > len(numbers) // 2
+        assert wrong(server, database, [old], texts, Session(), 0) == []
+        found = conversion(long.before, long.after, RetypeTerms(is_mariadb(server), 0))
+        assert isinstance(found, Exact)
+        assert found.convert(long.values).equals(long.found), "no value is refused"
 
 
 @pytest.mark.parametrize(("mode", "bits"), [("", 0), (_STRICT, _STRICT_BITS)])
