@@ -27,7 +27,7 @@ def changelog(source: Source, table: Table, place: Path) -> str:
     stored = _open(source, table, place)
     if isinstance(stored, str):
         return stored
-    return _difference(source, table, _folded(stored.to_pyarrow_table().to_pylist(), table.key))
+    return _difference(source, table, folded(stored.to_pyarrow_table().to_pylist(), table.key))
 
 
 def _open(source: Source, table: Table, place: Path) -> DeltaTable | str:
@@ -56,7 +56,7 @@ def _row(source: Source, table: Table, stored: dict[str, Any]) -> Row:
     return tuple(source.canonical(column, stored[column.name]) for column in table.columns)
 
 
-def _folded(changes: list[dict[str, Any]], key: tuple[str, ...]) -> list[dict[str, Any]]:
+def folded(changes: list[dict[str, Any]], key: tuple[str, ...]) -> list[dict[str, Any]]:
     rows: dict[Row, dict[str, Any]] = {}
     gone: dict[tuple[int, int], dict[str, Any]] = {}
     for change in sorted(changes, key=_order):

@@ -1,0 +1,116 @@
+"""Families of schema changes with rows before, between and behind them, as upserted tables and as changelogs: the sink
+has what the server has, or the table is held. The stream follows at once, or begins when all is over."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+import capture
+from agent.ports.source import Scope
+from agent.sinks.delta.alter.steps import dropped_ts
+from agent.sources import open_source
+from capture.embedded import EmbeddedMariaDB
+from reactor.records.changefeed import ChangefeedConfig, SinkMode
+from tests.acceptance.mysql.families import Table, families, here, run, tables, there
+from tests.mysql_package import why_not
+from tests.mysql_server import EmbeddedMysql, is_mariadb
+from tests.soak.compare import folded
+
+pytestmark = [pytest.mark.acceptance, pytest.mark.matrix, pytest.mark.spark, pytest.mark.timeout(1200)]
+
+_TIMEOUT_S: Final = 400.0
+#: sink mode and zero dates
+_FEEDS: Final = {"upsert": ("upsert", "null"), "strings": ("upsert", "string"), "changelog": ("changelog", "null")}
+_SMALL: Final = {"binlog_row_metadata": "MINIMAL", "binlog_row_image": "MINIMAL"}
+_CASES: Final = [
+    pytest.param(EmbeddedMariaDB, {"binlog_row_metadata": "NO_LOG"}, True, id="mariadb-no-log-late"),
+    pytest.param(EmbeddedMariaDB, {"binlog_row_image": "MINIMAL"}, False, id="mariadb-minimal"),
+    pytest.param(EmbeddedMysql, {}, False, id="mysql"),
+    pytest.param(EmbeddedMysql, {**_SMALL, "binlog_transaction_compression": "ON"}, True, id="mysql-minimal-late"),
+]
+
+
+@pytest.mark.parametrize(("flavour", "settings", "is_late"), _CASES)
+def test_families(flavour: type[EmbeddedMariaDB], settings: Mapping[str, str], is_late: bool, tmp_path: Path) -> None:
+    if flavour is EmbeddedMysql and (reason := why_not()):
+        pytest.skip(reason)
+    server = flavour(tmp_path / "server", unsafe_no_fsync=True, settings=settings)
+    with server, capture.local(tmp_path / "weir") as cluster:
+        ours = families("mariadb" if is_mariadb(server) else "mysql")
+        for family in ours:
+            server.create_database(family.database)
+            run(server, family, family.setup)
+        feeds = [cluster.create(name, **_spec(server, tmp_path, name)) for name in _FEEDS]
+        for feed in feeds:
+            feed.wait(timeout=_TIMEOUT_S)
+            if is_late:
+                feed.pause()
+        done = [run(server, family, family.steps) for family in ours]
+        assert sum(done) > 0.9 * sum(len(family.steps) for family in ours)
+        for feed in feeds:
+            if is_late:
+                feed.resume()
+            _catch_up(server, feed)
+        wrong = [line for feed in feeds for line in _differences(server, feed, tmp_path / feed.id)]
+    assert wrong == []
+
+
+def _spec(server: EmbeddedMariaDB, directory: Path, name: str) -> dict[str, Any]:
+    mode, zero_dates = _FEEDS[name]
+    source = {"zero-dates": zero_dates, "unlogged-cascades": "accept"}
+    config = {"filter": {"rules": ["fam_*.*"]}, "source": source}
+    return {"source": server.uri(), "sink": f"delta+file://{directory}/{name}", "sink_mode": mode, "config": config}
+
+
+def _catch_up(server: EmbeddedMariaDB, feed: Any) -> None:
+    """Until all is written, also copies of tables that came with rows."""
+    feed.wait(ts=_end(server), timeout=_TIMEOUT_S)
+    while True:
+        view = feed.query()
+        if not view.resyncs and not any(one.code == "CameWithRows" for one in view.held):
+            break
+    feed.wait(ts=_end(server), timeout=_TIMEOUT_S)
+
+
+def _end(server: EmbeddedMariaDB) -> int:
+    return open_source(server.uri(), Scope("families", "families", SinkMode.UPSERT, ChangefeedConfig())).current_ts()
+
+
+def _differences(server: EmbeddedMariaDB, feed: Any, lake: Path) -> list[str]:
+    view = feed.query()
+    held = {one.renamed_to or one.table for one in view.held}
+    places = {one.table: one.location for one in sorted(view.tables, key=lambda one: one.held is None)}
+    found, count = [], 0
+    for table in tables(server):
+        if table.full_name in held:
+            continue
+        count += 1
+        line = (
+            _difference(server, feed.id, table, lake / places[table.full_name])
+            if table.full_name in places
+            else ("it is not at the sink")
+        )
+        found += [f"{feed.id}: {table.full_name}: {line}"] * bool(line)
+    assert count > 3 * len(held), f"{feed.id}: most tables flow; held are {sorted(held)}"
+    return found
+
+
+def _difference(server: EmbeddedMariaDB, feed: str, table: Table, place: Path) -> str:
+    mode, zero_dates = _FEEDS[feed]
+    delta = DeltaTable(str(place))
+    columns = {item.name for item in delta.schema().fields if not item.name.startswith("_")}
+    if dropped_ts(delta) is not None or not columns.issuperset(table.columns):
+        return f"the sink has the columns {sorted(columns)}"
+    if mode == "upsert":
+        if columns != {*table.columns}:
+            return f"the sink has the columns {sorted(columns)}"
+        rows = pa.table(delta.scan()).to_pylist()
+    else:
+        rows = folded(delta.to_pyarrow_table().to_pylist(), table.key or tuple(table.columns))
+    wanted, stored = there(server, table, zero_dates=zero_dates), here(rows, table)
+    missing, extra = list((wanted - stored).elements())[:3], list((stored - wanted).elements())[:3]
+    return f"only at the source: {missing}, only at the sink: {extra}" if missing or extra else ""
