@@ -284,6 +284,8 @@ class TableEditor:
         column = column_of(definition.name, kind, around)
         if column is None:
             raise UnreadableError(f"{kind.sql('mysql')} is no known type")
+        if self._converts and kind.this is exp.DataType.Type.JSON and column.type_id == FieldType.BLOB:
+            column = replace(column, collation=around.collation)  # MariaDB converts the text of JSON like any other
         column = sized(column, definition.type)
         return _compressed(column) if definition.is_compressed else column
 

@@ -167,6 +167,7 @@ def test_columns_are_what_the_server_has(server: EmbeddedMariaDB, database: str,
         "ADD n char(4) CHARACTER SET ucs2, ADD m varbinary(7), ADD i int",
         "ADD x text CHARACTER SET latin1, ADD y tinytext CHARACTER SET utf8mb3, ADD z longtext",
         "CONVERT TO CHARACTER SET latin1",
+        "ADD j json, CONVERT TO CHARACTER SET latin1",
         "CONVERT TO CHARSET ucs2 COLLATE ucs2_bin",
     ],
 )
