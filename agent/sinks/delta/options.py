@@ -1,6 +1,6 @@
 """Delta options: the options of a Delta sink's URI, and the sink's capabilities."""
 
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
@@ -10,6 +10,7 @@ from reactor.records.changefeed import SinkMode
 
 #: ten years
 _RETENTION_MAX_S: Final = 315_360_000
+_NOT_GIVEN: Final[Any] = ""
 
 
 class DeltaOptions(BaseModel, extra="allow"):
@@ -18,8 +19,9 @@ class DeltaOptions(BaseModel, extra="allow"):
     retention_seconds: int = Field(
         600, ge=0, le=_RETENTION_MAX_S, description="how long replaced files stay for readers"
     )
-    deletion_vectors: Literal["true", "false"] | None = Field(
-        None, description="whether new upserted tables take deletion vectors; if not given: if all readers read them"
+    deletion_vectors: Literal["true", "false"] = Field(
+        _NOT_GIVEN,
+        description="whether new upserted tables take deletion vectors; if not given: if all readers read them",
     )
     readers: str = Field("", description="who reads the tables: duckdb,trino,…; new tables use what all of them read")
 
@@ -41,7 +43,7 @@ class DeltaOptions(BaseModel, extra="allow"):
         """Whether new upserted tables take deletion vectors."""
         names = parse_readers(self.readers, Format.DELTA)
         is_readable = bool(names) and not without_vectors(names)
-        return is_readable if self.deletion_vectors is None else self.deletion_vectors == "true"
+        return self.deletion_vectors == "true" if self.deletion_vectors else is_readable
 
     @property
     def storage(self) -> dict[str, str]:

@@ -235,7 +235,7 @@ class TablePlace:
 def _file_lake(uri: SinkUri, options: IcebergOptions) -> Lake:
     known = {"retention_seconds", "readers"}
     if unknown := sorted({*options.rest, *(options.model_fields_set - known)} - known):
-        raise SinkUriError(f"unknown option {unknown[0]!r}: {uri.scheme}:// knows {', '.join(known)}")
+        raise SinkUriError(f"unknown option {unknown[0]!r}: {uri.scheme}:// knows {', '.join(sorted(known))}")
     if found := _NOT_IN_URL.search(uri.location):
         raise SinkUriError(f"sink directory {uri.location} has the character {found[0]!a} in it; choose another one")
     warehouse = f"file://{uri.location}"

@@ -36,10 +36,11 @@ def test_sinks_with_their_guarantees_and_options(capsys: pytest.CaptureFixture[s
     assert found["blackhole"]["guarantee"] == "none"
     delta = found["delta+file"]
     assert (delta["package"], delta["guarantee"], delta["problem"]) == ("weir-cdc", "exactly once", "")
-    assert delta["can"] == ["schema changes", "split tables", "diff", "table resync"]
+    assert delta["can"] == ["schema changes", "split tables", "diff", "table resync", "table maintain"]
     assert {option["name"]: option["default"] for option in delta["options"]} == {
         "retention_seconds": "600",
-        "deletion_vectors": "false",
+        "deletion_vectors": "",
+        "readers": "",
     }
     assert found["toy"]["package"] == "toy-sink"
     assert "does not import (ModuleNotFoundError: No module named 'toy_sink')" in found["toy"]["problem"]
@@ -58,5 +59,5 @@ def test_people_read_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sinks"]) == 0
     assert main(["sources"]) == 0
     out = capsys.readouterr().out
-    for word in ("delta+s3", "exactly once", "?deletion_vectors=false", "[source]", "zero-dates=null", "toy_source"):
+    for word in ("delta+s3", "exactly once", "?retention_seconds=600", "[source]", "zero-dates=null", "toy_source"):
         assert word in out
