@@ -33,6 +33,7 @@ IMPLEMENTATIONS = {
     "iceberg-upsert": Implementation("iceberg+file://{}/lake"),
     "iceberg-changelog": Implementation("iceberg+file://{}/lake", SinkMode.CHANGELOG),
     "blackhole": Implementation("blackhole://"),
+    "none": Implementation("none://"),
     "sqlite": Implementation("sqlite+file://{}/shop.db"),
 }
 
