@@ -24,6 +24,7 @@
 /weir/{cluster}/{namespace}/stream-attempt/{changefeed}/{source}  StreamAttempt
 /weir/{cluster}/{namespace}/resync/{changefeed}/{table}     TableResync
 /weir/{cluster}/{namespace}/last-diff/{changefeed}          LastDiff
+/weir/{cluster}/{namespace}/diff-progress/{changefeed}      DiffProgress
 /weir/{cluster}/{namespace}/subscription/{changefeed}/{name}  Subscription
 /weir/{cluster}/{namespace}/signals/{changefeed}            HandledSignals
 /weir/{cluster}/{namespace}/part/{changefeed}/{token}/{number}  a part of a large value, see reactor.division
@@ -288,6 +289,10 @@ class LastDiffKey(FeedKey):
     KIND = "last-diff"
 
 
+class DiffProgressKey(FeedKey):
+    KIND = "diff-progress"
+
+
 class SignalsKey(FeedKey):
     KIND = "signals"
 
@@ -295,8 +300,8 @@ class SignalsKey(FeedKey):
 _NUMBERED: Mapping[str, type[DdlKey | SyncPointKey | PartitioningKey | HeldKey | ResyncKey]] = {
     kind.KIND: kind for kind in (DdlKey, SyncPointKey, PartitioningKey, HeldKey, ResyncKey)
 }
-_OF_FEEDS: Mapping[str, type[SuspectsKey | LastDiffKey | SignalsKey]] = {
-    kind.KIND: kind for kind in (SuspectsKey, LastDiffKey, SignalsKey)
+_OF_FEEDS: Mapping[str, type[SuspectsKey | LastDiffKey | DiffProgressKey | SignalsKey]] = {
+    kind.KIND: kind for kind in (SuspectsKey, LastDiffKey, DiffProgressKey, SignalsKey)
 }
 
 

@@ -29,7 +29,7 @@ from reactor.records.held import HeldTable
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
 from reactor.records.resync import TableResync
-from reactor.records.schedules import HandledSignals, LastDiff
+from reactor.records.schedules import DiffProgress, HandledSignals, LastDiff
 from reactor.records.subscription import Subscription
 from reactor.records.sync_point import SyncPoint
 from reactor.records.task_position import TaskPosition
@@ -70,6 +70,7 @@ class ChangefeedState:
     schema_attempts: dict[CaptureId, Attempt] = field(default_factory=dict)
     suspects: Suspects | None = None
     last_diff: LastDiff | None = None
+    diff_progress: DiffProgress | None = None
     signals: HandledSignals | None = None
     #: by source
     stream_attempts: dict[str, StreamAttempt] = field(default_factory=dict)
@@ -95,6 +96,7 @@ class ChangefeedState:
             *attempts,
             self.resyncs,
             self.last_diff,
+            self.diff_progress,
             self.signals,
             self.subscriptions,
             self.parts,
@@ -267,6 +269,8 @@ class ClusterState:
                 _store_record(feed.stream_attempts, key.source, StreamAttempt, text, value)
             case keys.LastDiffKey():
                 feed.last_diff = _decode(LastDiff, text, value)
+            case keys.DiffProgressKey():
+                feed.diff_progress = _decode(DiffProgress, text, value)
             case keys.SignalsKey():
                 feed.signals = _decode(HandledSignals, text, value)
             case keys.SubscriptionKey():

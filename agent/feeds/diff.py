@@ -22,17 +22,20 @@ import pyarrow as pa
 
 from agent.errors import SinkUriError, SourceConfigError, TableHeldError
 from agent.feeds import range_diff
-from agent.feeds.range_diff import RangeSums, SinkTask
+from agent.feeds.progress import Progress, compared
+from agent.feeds.range_diff import Ranges, RangeSums, SinkTask
 from agent.filter.events import filter_snapshot, rules_for
 from agent.kernels.key_hash import key_hash
-from agent.ports.checksums import NoChecksums
+from agent.ports.checksums import KeyRange, NoChecksums, SourceChecksums
 from agent.ports.executor import Executor
 from agent.ports.sink import ReadsBack, ReadsRanges, Sink
 from agent.ports.source import ComparisonSnapshot, SumsRanges
 from agent.rows.fold import key_codes
+from agent.rows.row_forms import RowForm
 from agent.rows.schema import TableSchema
 from agent.sources.registry import arrow_schema
 from reactor.records.changefeed import NO_FILTER, FilterConfig, TableRecord
+from reactor.records.schedules import ComparedTable
 
 #: reads one side from the beginning
 Rows = Callable[[], Iterable[pa.RecordBatch]]
@@ -49,7 +52,7 @@ _DIFFERENCES_MAX = 10
 class TableDiff:
     """One table. ``differences``: the first differing keys, described; empty if ``equal``. ``by_rows``: why rows were
     compared instead of checksums; empty if checksums were. ``share``: of the ranges of its keys that were compared, at
-    random; rows are those of them."""
+    random; rows are those of them. ``left``: how many are still to be compared; None: it has none."""
 
     table: str
     equal: bool
@@ -58,6 +61,7 @@ class TableDiff:
     differences: tuple[str, ...] = ()
     by_rows: str = ""
     share: float = 1.0
+    left: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +80,24 @@ def compare_tables(
     pushed: Pushed | None = None,
     *,
     sample: float = 1.0,
+    progress: Progress | None = None,
 ) -> list[TableDiff]:
     """Compare tables of the source under ``snapshot`` with those of the sink; one that is missing or unreadable there
     differs. ``pushed`` None: compare all rows. ``sample``: the share of its keys' ranges that is compared of a table
-    with checksums.
+    with checksums. ``progress``: continue with what it lacks, as long as there is time; of at least one range.
 
     :raises SourceError: the source cannot be read, or the snapshot is gone.
     :raises SinkError: the sink cannot be read back.
     """
     if not isinstance(sink, ReadsBack):
         raise SinkUriError("this sink cannot be read, so there is nothing to compare")
-    return [_compare_table(snapshot, sink, table, filter, pushed, sample) for table in tables]
+    progress = progress or Progress(sample=sample)
+    found = []
+    for table in tables:
+        found.append(_compare_table(snapshot, sink, table, filter, pushed, progress))
+        if not progress.has_time():
+            break
+    return found
 
 
 def _compare_table(
@@ -95,7 +106,23 @@ def _compare_table(
     table: TableRecord,
     filter: FilterConfig,
     pushed: Pushed | None,
-    sample: float,
+    progress: Progress,
+) -> TableDiff:
+    found = _compared_table(snapshot, sink, table, filter, pushed, progress)
+    if found.left is None:
+        rows = found.rows_source, found.rows_sink
+        empty = ComparedTable(table_id=table.table_id, name=found.table, by_rows=found.by_rows, left=(0,))
+        progress.note(compared(empty, (0,), rows, found.differences, snapshot.ts))
+    return found
+
+
+def _compared_table(
+    snapshot: ComparisonSnapshot,
+    sink: ReadsBack,
+    table: TableRecord,
+    filter: FilterConfig,
+    pushed: Pushed | None,
+    progress: Progress,
 ) -> TableDiff:
     name = f"{table.schema_name}.{table.name}"
     try:
@@ -110,7 +137,7 @@ def _compare_table(
         selected = rules.select(schema)
         why = "rows are filtered by their values" if rules.inserts else ""
         if pushed is not None and not why:
-            found = _by_ranges(snapshot, sink, table, selected, pushed, sample)
+            found = _by_ranges(snapshot, sink, table, selected, pushed, progress)
             if isinstance(found, TableDiff):
                 return found
             why = found.why
@@ -127,30 +154,50 @@ def _by_ranges(
     table: TableRecord,
     selected: TableSchema,
     pushed: Pushed,
-    sample: float,
+    progress: Progress,
 ) -> TableDiff | NoChecksums:
-    found = _sums(snapshot, sink, table, selected, pushed, sample)
-    if isinstance(found, NoChecksums):
-        return found
-    sums, sides = found
-    name, differences = f"{table.schema_name}.{table.name}", list[str]()
-    for theirs, ours in sides:
-        differences += compare(name, theirs, ours, key=table.key, as_stored=sink.as_stored).differences
-        if len(differences) >= _DIFFERENCES_MAX:
+    sums = _sums(snapshot, sink, table, selected, pushed)
+    if isinstance(sums, NoChecksums):
+        return sums
+    now, name = progress.start(table, sums.plan()), f"{table.schema_name}.{table.name}"
+    while now.left:
+        block = progress.block(now)
+        found, sides = sums.of(Ranges(now.column, now.low, now.step, now.count), block)
+        more: list[str] = []
+        for theirs, ours in sides:
+            if len(more) + len(now.differences) >= _DIFFERENCES_MAX:
+                break
+            more += compare(name, theirs, ours, key=table.key, as_stored=sink.as_stored).differences
+        room = _DIFFERENCES_MAX - len(now.differences)
+        now = compared(now, block, found.rows, more[:room], snapshot.ts)
+        progress.note(now)
+        if not progress.has_time():
             break
-    share = len(sums.chosen) / sums.ranges.count
-    return TableDiff(name, not differences, *sums.rows, tuple(differences[:_DIFFERENCES_MAX]), share=share)
+    rows = now.rows_source, now.rows_sink
+    return TableDiff(name, not now.differences, *rows, now.differences, share=now.share, left=len(now.left))
+
+
+@dataclass(frozen=True, slots=True)
+class _TableSums:
+    """Sums of one table's ranges, and rows of those that differ, the source's first."""
+
+    checksums: SourceChecksums
+    executor: Executor
+    column: str
+    order: Callable[[RowForm, Ranges, KeyRange], SinkTask]
+    read: Callable[[KeyRange], tuple[Rows, Rows]]
+
+    def plan(self) -> Ranges:
+        return range_diff.plan(self.checksums, self.column)
+
+    def of(self, ranges: Ranges, chosen: tuple[int, ...]) -> tuple[RangeSums, Iterator[tuple[Rows, Rows]]]:
+        sums = range_diff.sum_ranges(self.checksums, self.order, self.executor, ranges, chosen)
+        return sums, map(self.read, sums.differing())
 
 
 def _sums(
-    snapshot: ComparisonSnapshot,
-    sink: ReadsBack,
-    table: TableRecord,
-    selected: TableSchema,
-    pushed: Pushed,
-    sample: float = 1.0,
-) -> tuple[RangeSums, Iterator[tuple[Rows, Rows]]] | NoChecksums:
-    """Also the rows of the ranges that differ, those of the source first."""
+    snapshot: ComparisonSnapshot, sink: ReadsBack, table: TableRecord, selected: TableSchema, pushed: Pushed
+) -> _TableSums | NoChecksums:
     if not isinstance(snapshot, SumsRanges):
         return NoChecksums("its source sums no hashes")
     if not isinstance(sink, ReadsRanges) or not sink.is_read_by_ranges:
@@ -159,12 +206,13 @@ def _sums(
     if isinstance(checksums, NoChecksums):
         return checksums
     column = table.key[0] if table.key and pa.types.is_integer(arrow.field(table.key[0]).type) else ""
+
+    def read(keys: KeyRange) -> tuple[Rows, Rows]:
+        theirs = partial(snapshot.read_range, selected, keys)
+        return theirs, partial(sink.read_range, table, selected, arrow, keys)
+
     order = partial(SinkTask, pushed.open_sink, table, selected, arrow)
-    sums = range_diff.sum_ranges(checksums, order, pushed.executor, column, sample=sample)
-    return sums, (
-        (partial(snapshot.read_range, selected, keys), partial(sink.read_range, table, selected, arrow, keys))
-        for keys in sums.differing()
-    )
+    return _TableSums(checksums, pushed.executor, column, order, read)
 
 
 def differing_sides(
@@ -184,7 +232,8 @@ def differing_sides(
         theirs = partial(_selected_rows, snapshot, schema, filter)
         sides = [(theirs, partial(sink.read_rows, table, selected, arrow_schema(selected)))]
     else:
-        _, sides = found
+        ranges = found.plan()
+        _, sides = found.of(ranges, tuple(range(ranges.count)))
     return ((partial(_plain, ours, sink.as_stored), partial(_plain, stored, sink.as_stored)) for ours, stored in sides)
 
 

@@ -57,6 +57,11 @@ class Ranges:
         low = self.low + number * self.step
         return KeyRange(self.column, low if number else None, low + self.step if number < self.count - 1 else None)
 
+    def around(self, numbers: Sequence[int]) -> KeyRange:
+        """The smallest range that contains these."""
+        low, high = self.at(min(numbers)).low, self.at(max(numbers)).high
+        return ALL_KEYS if low is high is None else KeyRange(self.column, low, high)
+
     def numbers(self, batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
         """In which of them each row is."""
         if not self.column or self.count == 1:
@@ -77,14 +82,16 @@ class SinkTask:
     arrow: pa.Schema
     form: RowForm
     ranges: Ranges
+    #: contains all rows that are to be summed
+    keys: KeyRange
 
 
 def _sum_sink(task: SinkTask) -> Sums:
-    """Runs on an executor. One reading of the table, whatever its order."""
+    """Runs on an executor. One reading of the keys, whatever the table's order."""
     rows, sums = np.zeros(task.ranges.count, np.int64), np.zeros(task.ranges.count, np.uint64)
     sink = task.open_sink()
     assert isinstance(sink, ReadsRanges), "asked for before"
-    for batch in sink.read_range(task.table, task.schema, task.arrow, ALL_KEYS):
+    for batch in sink.read_range(task.table, task.schema, task.arrow, task.keys):
         numbers, hashes = task.ranges.numbers(batch), row_hashes(task.form, batch)
         rows += np.bincount(numbers, minlength=len(rows))
         np.add.at(sums, numbers, hashes)
@@ -113,25 +120,27 @@ class RangeSums:
             yield self.ranges.at(int(number))
 
 
+def choose(ranges: Ranges, sample: float) -> tuple[int, ...]:
+    """Return such a share of the ranges, at random, and one at least."""
+    count = max(min(math.ceil(sample * ranges.count), ranges.count), 1)
+    return tuple(sorted(random.sample(range(ranges.count), count)))
+
+
 def sum_ranges(
     checksums: SourceChecksums,
-    order: Callable[[RowForm, Ranges], SinkTask],
+    order: Callable[[RowForm, Ranges, KeyRange], SinkTask],
     executor: Executor,
-    column: str,
-    *,
-    sample: float = 1.0,
+    ranges: Ranges,
+    chosen: tuple[int, ...],
 ) -> RangeSums:
-    """Both sides of one table, side by side. ``sample``: of such a share of the ranges, at random, and of one at
-    least.
+    """Both sides of some ranges of one table, side by side.
 
     :raises WeirError: one of them cannot be read.
     """
-    ranges = _plan(checksums, column)
-    count = max(min(math.ceil(sample * ranges.count), ranges.count), 1)
-    chosen = tuple(sorted(random.sample(range(ranges.count), count)))
+    keys = ranges.around(chosen)
     with ThreadPoolExecutor(1, thread_name_prefix="diff-sink") as pool:
         asked = pool.submit(
-            executor.map, _sum_sink, [order(checksums.form, ranges)], description="diff: checksums of a table"
+            executor.map, _sum_sink, [order(checksums.form, ranges, keys)], description="diff: checksums of a table"
         )
         source = _sum_source(checksums, ranges, chosen)
         [sink] = asked.result()
@@ -139,7 +148,8 @@ def sum_ranges(
     return RangeSums(ranges, chosen, source, (sink[0] * is_chosen, sink[1] * is_chosen))
 
 
-def _plan(checksums: SourceChecksums, column: str) -> Ranges:
+def plan(checksums: SourceChecksums, column: str) -> Ranges:
+    """:raises WeirError: the source cannot be read."""
     if not column:
         return Ranges()
     with checksums.open() as session:

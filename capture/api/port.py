@@ -90,7 +90,8 @@ class CaptureView(View):
 
 
 class TableDiff(View):
-    """Source and sink of one table at one Ts. ``differences``: the first few keys that differ, and how.
+    """Source and sink of one table at one Ts, or the ranges of its key one after the other at several, of which ``ts``
+    is the last. ``differences``: the first few keys that differ, and how.
 
     ``waiting``: why the table is not at that Ts, and was not compared. ``by_rows``: why rows were compared instead of
     checksums; empty if checksums were. ``share``: of the table that was compared, in ranges of its key; rows are those
@@ -110,9 +111,10 @@ class TableDiff(View):
 
 class DiffAsked(View):
     """``sample``: compare such a share of each table, in ranges of its key that are chosen at random.
-    ``rows_per_second``: to read from the source at most."""
+    ``rows_per_second``: to read from the source at most. ``resume``: continue one that has not ended, of that share."""
 
     sample: Annotated[float, Field(gt=0, le=1)] = 1.0
+    resume: bool = False
     rows_per_second: RowsPerSecond | None = None
 
 

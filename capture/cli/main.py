@@ -290,14 +290,15 @@ def diff(
     changefeed_id: Id,
     sample: Annotated[float, typer.Option(min=0, max=1, help="Compare such a share of each table, at random.")] = 1.0,
     rows_per_second: Rate = None,
+    resume: Annotated[bool, typer.Option("--continue", help="Continue a comparison that has not ended.")] = False,
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> int:
-    """Compare source and sink at one Ts, table by table; exit 0 only if all are compared and equal."""
+    """Compare source and sink, table by table; exit 0 only if all are compared and equal."""
     from capture.api.inputs import model_of
     from capture.api.port import DiffAsked
 
-    asked = model_of(DiffAsked, sample=sample, rows_per_second=rows_per_second)
+    asked = model_of(DiffAsked, sample=sample, rows_per_second=rows_per_second, resume=resume)
     with client_of(server) as client, console.waiting("comparing source and sink"):
         found = client.diff(changefeed_id, asked)
     equal, waiting = all(table.equal for table in found), sum(bool(table.waiting) for table in found)

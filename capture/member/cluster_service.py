@@ -24,6 +24,7 @@ from capture.member import diff as comparison
 from capture.member.amendments.amendments import Amendments
 from capture.member.amendments.rewind import rewind
 from capture.member.copies import with_progress
+from capture.member.kept_progress import KeptProgress
 from capture.member.preflight import refuse_resync, refuse_split
 from capture.member.services import CaptureState, DataPlane, PresentMembership
 from capture.security.key_mark import read_mark
@@ -263,11 +264,13 @@ class ClusterService(Amendments):
         )
 
     async def diff(self, changefeed_id: str, asked: views.DiffAsked = views.WHOLE) -> "builtins.list[views.TableDiff]":
-        """Hold all spans at one Ts, compare, and release them.
+        """Hold all spans at one Ts, compare, and release them; in parts, if it takes long.
 
         :raises JobRefusedError: the changefeed does not run.
         """
-        return await comparison.compare(self, self._capture.data_plane, self.info_of(changefeed_id), asked)
+        info = self.info_of(changefeed_id)
+        kept = KeptProgress(self._membership, info)
+        return await comparison.compare(self, self._capture.data_plane, info, asked, kept)
 
     async def repair(self, changefeed_id: str, asked: views.RepairAsked) -> "builtins.list[views.TableRepair]":
         return await comparison.repair(self, self._capture.data_plane, self.info_of(changefeed_id), asked)

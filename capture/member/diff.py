@@ -3,6 +3,9 @@
     hold at the log's position ─► every span arrives ─► snapshot of the source at L ─► hold at L-1 ─► every span
     arrives ─► compare the tables with the snapshot ─► release
 
+What takes longer than a minute is done in parts, each at a Ts of its own, with the changefeed released in between. What
+a comparison has done is recorded as it goes, so that another one can continue with the rest (``Kept``).
+
 Only replicated tables are compared, not those that the filter matches but that have not been added yet. Tables that are
 held, or do not reach the Ts (``capture.member.arrival``), are shown with their reason; the others are compared all the
 same.
@@ -12,6 +15,7 @@ its commit record starts before L, so the sink has the same transactions at L-1.
 in progress) is detected, and so is a lost hold (the changefeed restarted): then everything is repeated.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -24,6 +28,7 @@ from anyio import CapacityLimiter
 from agent.errors import SinkFencedError
 from agent.feeds import diff
 from agent.feeds.paced import paced_snapshot
+from agent.feeds.progress import Progress
 from agent.feeds.repair import repair_table
 from agent.feeds.runtime import Feed
 from agent.filter import expressions
@@ -40,6 +45,7 @@ from reactor.ids import ChangefeedId, TableSpan, Ts
 from reactor.records.changefeed import ChangefeedInfo, TableRecord, UnitRecord
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
+from reactor.records.schedules import ComparedTable, DiffProgress
 from reactor.views import ChangefeedView
 
 if TYPE_CHECKING:
@@ -49,6 +55,10 @@ _log = structlog.get_logger()
 
 _ATTEMPTS = 5
 _HOLD_S = 600.0
+#: of one part of a comparison: so long the changefeed waits at most, but for a table that is compared by rows
+_PART_S = 45.0
+#: between two records of the progress
+_KEEP_S = 2.0
 
 Waiting = dict[int, views.TableDiff]
 T = TypeVar("T")
@@ -62,8 +72,8 @@ class Comparison(Protocol):
     @property
     def ts(self) -> Ts: ...
 
-    async def run(self, ids: Collection[int], asked: views.DiffAsked) -> list[views.TableDiff]:
-        """Compare some of the tables."""
+    async def run(self, ids: Collection[int], asked: views.DiffAsked, progress: Progress) -> list[views.TableDiff]:
+        """Compare some of the tables, as far as there is time; those of which something is left come in part."""
         ...
 
     async def repair(
@@ -87,20 +97,96 @@ class OwnerQueries(Protocol):
     def head_of(self, changefeed_id: str) -> LogHead: ...
 
 
+class Kept(Protocol):
+    """Where the progress of a changefeed's comparison is recorded."""
+
+    def load(self) -> DiffProgress | None: ...
+
+    async def save(self, progress: DiffProgress | None) -> None:
+        """Errors of the store are logged: a comparison does not end because of them."""
+        ...
+
+
 async def compare(
-    operations: OwnerQueries, data_plane: "DataPlane", info: ChangefeedInfo, asked: views.DiffAsked = views.WHOLE
+    operations: OwnerQueries,
+    data_plane: "DataPlane",
+    info: ChangefeedInfo,
+    asked: views.DiffAsked = views.WHOLE,
+    kept: Kept | None = None,
 ) -> list[views.TableDiff]:
     """Compare table by table.
 
     :raises JobRefusedError: the changefeed is not replicating, or its tables are not known in time.
     """
+    before = kept.load() if kept and asked.resume else None
+    known = before.tables if before and before.sample == asked.sample else ()
+    limits = [rate for rate in (asked.rows_per_second, info.config.read_rows_per_second) if rate]
+    progress = Progress(known, sample=asked.sample, rows_per_second=min(limits, default=None))
+    began = before.began if before and known else time.time()
+    failure: Exception | None = None
+    found: dict[str, views.TableDiff] = {}
+    async with anyio.create_task_group() as tasks:
+        if kept is not None:
+            tasks.start_soon(_keep, kept, progress, began)
+        try:
+            found = await _in_parts(operations, data_plane, info, asked, progress)
+        except Exception as error:  # the group would wrap it
+            failure = error
+        tasks.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
+    if kept is not None:
+        await kept.save(None)
+    return sorted(found.values(), key=lambda one: one.table)
+
+
+async def _keep(kept: Kept, progress: Progress, began: float) -> None:
+    """Record the progress every few seconds, as long as there is some."""
+    saved = -1
+    while True:
+        if progress.version != saved:
+            saved = progress.version
+            await kept.save(DiffProgress(began=began, sample=progress.sample, tables=progress.tables))
+        await anyio.sleep(_KEEP_S)
+
+
+async def _in_parts(
+    operations: OwnerQueries,
+    data_plane: "DataPlane",
+    info: ChangefeedInfo,
+    asked: views.DiffAsked,
+    progress: Progress,
+) -> dict[str, views.TableDiff]:
+    """Compare until nothing is left, or nothing of what is left can be compared."""
 
     async def work(snapshot: "Comparison", ids: Collection[int]) -> tuple[list[views.TableDiff], bool]:
-        found = await snapshot.run(ids, asked)
+        progress.begin(_PART_S)
+        found = await snapshot.run(frozenset(ids) - progress.done(), asked, progress)
         return found, all(one.equal for one in found)
 
-    found, waiting = await _at_one_ts(operations, data_plane, info, work)
-    return sorted([*found, *waiting.values()], key=lambda one: one.table)
+    results = {one.name: shown(one) for one in progress.tables if one.done}
+    while True:
+        before = progress.version
+        found, waiting = await _at_one_ts(operations, data_plane, info, work)
+        progress.accept()
+        results |= {one.table: one for one in (*found, *waiting.values())}
+        results |= {one.name: shown(one) for one in progress.tables if one.done}
+        flowing = {one.table_id for one in _tables(operations, info.id)} - waiting.keys()
+        if progress.version == before or not flowing - progress.done():
+            return results
+
+
+def shown(table: ComparedTable) -> views.TableDiff:
+    return views.TableDiff(
+        table=table.name,
+        equal=not table.differences,
+        source_rows=table.rows_source,
+        sink_rows=table.rows_sink,
+        ts=table.ts,
+        differences=table.differences,
+        by_rows=table.by_rows,
+        share=table.share,
+    )
 
 
 async def repair(
@@ -263,9 +349,9 @@ class SnapshotComparison:
     def ts(self) -> Ts:
         return self.snapshot.ts
 
-    async def run(self, ids: Collection[int], asked: views.DiffAsked) -> list[views.TableDiff]:
+    async def run(self, ids: Collection[int], asked: views.DiffAsked, progress: Progress) -> list[views.TableDiff]:
         pace = self.feed.pace(asked.rows_per_second)
-        return await run_stoppable(partial(self._compare, ids, asked.sample, pace), pace.stopped, limiter=self.limiter)
+        return await run_stoppable(partial(self._compare, ids, progress, pace), pace.stopped, limiter=self.limiter)
 
     async def repair(
         self, ids: Collection[int], partitionings: Mapping[int, TablePartitioning], asked: views.RepairAsked
@@ -288,11 +374,11 @@ class SnapshotComparison:
             found.append(one)
         return found
 
-    def _compare(self, ids: Collection[int], sample: float, pace: Pace) -> list[views.TableDiff]:
+    def _compare(self, ids: Collection[int], progress: Progress, pace: Pace) -> list[views.TableDiff]:
         tables = [table for table in self.tables if table.table_id in ids]
         pushed = diff.Pushed(self.executor, self.feed.open_sink)
         snapshot, sink = paced_snapshot(self.snapshot, pace), self.feed.open_sink()
-        found = diff.compare_tables(snapshot, sink, tables, self.feed.config.filter, pushed, sample=sample)
+        found = diff.compare_tables(snapshot, sink, tables, self.feed.config.filter, pushed, progress=progress)
         return [
             views.TableDiff(
                 table=one.table,

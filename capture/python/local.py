@@ -190,10 +190,13 @@ class LocalChangefeed:
         """Let a held table continue behind ``ts`` without the changes before; they are lost, hence ``confirmed``."""
         return self._call(lambda client: client.skip_table(self.id, table, ts, confirmed=confirmed))
 
-    def diff(self, *, sample: float = 1.0, rows_per_second: int | None = None) -> list[views.TableDiff]:
+    def diff(
+        self, *, sample: float = 1.0, rows_per_second: int | None = None, resume: bool = False
+    ) -> list[views.TableDiff]:
         """Compare source and sink, table by table, at one position. ``sample``: such a share of each table, in ranges
-        of its key that are chosen at random; ``rows_per_second``: to read from the source at most."""
-        asked = model_of(views.DiffAsked, sample=sample, rows_per_second=rows_per_second)
+        of its key that are chosen at random; ``rows_per_second``: to read from the source at most; ``resume``:
+        continue a comparison that has not ended."""
+        asked = model_of(views.DiffAsked, sample=sample, rows_per_second=rows_per_second, resume=resume)
         return self._call(lambda client: client.diff(self.id, asked))
 
     def repair(

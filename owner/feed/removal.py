@@ -107,6 +107,7 @@ def _few(feed: ChangefeedState, cluster: str, namespace: str) -> list[keys.Key]:
         *(keys.SchemaAttemptKey(cluster, namespace, feed.id, capture) for capture in sorted(feed.schema_attempts)),
         keys.SuspectsKey(cluster, namespace, feed.id),
         keys.LastDiffKey(cluster, namespace, feed.id),
+        keys.DiffProgressKey(cluster, namespace, feed.id),
         keys.SignalsKey(cluster, namespace, feed.id),
         *(keys.StreamAttemptKey(cluster, namespace, feed.id, source) for source in sorted(feed.stream_attempts)),
     ]

@@ -18,6 +18,7 @@ from reactor.division.packing import packed, unpacked
 from reactor.errors import InvalidKeyError
 from reactor.records.changefeed import DdlRecord, UnitRecord
 from reactor.records.formats import Feature
+from reactor.records.schedules import DiffProgress
 from reactor.store.port import Put
 
 #: what is stored there grows with the number of tables
@@ -29,6 +30,7 @@ _DIVISIBLE: Final = (
     keys.SuspectsKey,
     keys.SyncPointKey,
     keys.LastDiffKey,
+    keys.DiffProgressKey,
     keys.SignalsKey,
 )
 #: of one transaction of parts
@@ -119,5 +121,7 @@ def _elements(key: keys.FeedKey | keys.PositionKey) -> str:
             return UnitRecord.ELEMENTS
         case keys.DdlKey():
             return DdlRecord.ELEMENTS
+        case keys.DiffProgressKey():
+            return DiffProgress.ELEMENTS
         case _:
             return ""

@@ -10,6 +10,7 @@ import anyio
 
 from agent.control.runtime import SpanRuntime
 from agent.errors import SinkConfigError, SourceUnreachableError
+from agent.feeds.progress import Progress
 from agent.health.health import Health
 from agent.ports.sink import Maintained, SpanRepartition
 from agent.ports.source import Signal
@@ -142,7 +143,9 @@ class Comparison:
         self._info = info
         self.ts = self._outside.upstreams[info.source.sealed].position
 
-    async def run(self, ids: Collection[int], asked: DiffAsked = WHOLE) -> list[TableDiff]:
+    async def run(
+        self, ids: Collection[int], asked: DiffAsked = WHOLE, progress: Progress | None = None
+    ) -> list[TableDiff]:
         upstream = self._outside.upstreams[self._info.source.sealed]
         sink = self._outside.sinks[self._info.sink.sealed]
         events = upstream.between(Ts(0), self.ts)

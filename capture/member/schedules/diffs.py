@@ -71,7 +71,7 @@ class DiffSchedule:
         membership = self._capture.membership
         began, sample = self._wall(), info.config.diff_sample
         try:
-            found = await self._service.diff(info.id, views.DiffAsked(sample=sample))
+            found = await self._service.diff(info.id, views.DiffAsked(sample=sample, resume=True))
             result = _result(found)
         except (NotOwnerError, OwnerNotFoundError):
             return  # the next owner compares

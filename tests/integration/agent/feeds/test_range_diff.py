@@ -1,5 +1,6 @@
 """Sums of row hashes at a real server are those of the sink's rows, for each type, and see every difference."""
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -14,9 +15,11 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from agent.errors import SinkFencedError
+from agent.feeds import progress as progress_of_tables
 from agent.feeds import range_diff, repair
 from agent.feeds.diff import Pushed, TableDiff, compare_tables
 from agent.feeds.paced import paced_snapshot
+from agent.feeds.progress import Progress
 from agent.feeds.range_diff import Ranges
 from agent.feeds.repair import RepairedKey, TableRepair, repair_table
 from agent.pacing import Pace, ReadingStopped, RowBudget
@@ -28,6 +31,7 @@ from agent.sources.registry import arrow_schema
 from capture.embedded import EmbeddedMariaDB, EmbeddedPostgres
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import NO_FILTER, ChangefeedConfig, EventFilter, FilterConfig, SinkMode, TableRecord
+from reactor.records.schedules import ComparedTable, DiffProgress
 
 POSTGRES = {
     "a": ("smallint", "(i % 7)::smallint"),
@@ -121,11 +125,21 @@ class Bed:
             staged = sink.writer().stage(self.record, "0", iter(snapshot.read(schema)), Ts(100))
             sink.load(self.record, schema, arrow_schema(schema), staged)
 
+    def copy_again(self) -> None:
+        shutil.rmtree(self.lake)
+        self.copy()
+
     def compared(self, *, sample: float = 1.0, pace: Pace | None = None) -> TableDiff:
         with closing(self.source.snapshot([self.record], BEGIN)) as snapshot:
             pushed = Pushed(Here(), self.open_sink)
             read = paced_snapshot(snapshot, pace or Pace())
             [found] = compare_tables(read, self.open_sink(), [self.record], pushed=pushed, sample=sample)
+        return found
+
+    def compare_on(self, progress: Progress) -> TableDiff:
+        with closing(self.source.snapshot([self.record], BEGIN)) as snapshot:
+            pushed = Pushed(Here(), self.open_sink)
+            [found] = compare_tables(snapshot, self.open_sink(), [self.record], pushed=pushed, progress=progress)
         return found
 
     def move_record(self, ts: int) -> None:
@@ -149,7 +163,8 @@ class Bed:
             order = partial(range_diff.SinkTask, self.open_sink, self.record, schema, arrow_schema(schema))
             checksums = snapshot.checksums(schema)
             assert not hasattr(checksums, "why"), checksums
-            sums = range_diff.sum_ranges(checksums, order, Here(), "id")
+            ranges = range_diff.plan(checksums, "id")
+            sums = range_diff.sum_ranges(checksums, order, Here(), ranges, tuple(range(ranges.count)))
         return len(list(sums.differing()))
 
 
@@ -184,6 +199,37 @@ def test_a_difference_in_any_type_is_found_and_named(bed: Bed) -> None:
         assert bed.compared().differences == (f"id=5: differs in {column.strip('`').strip(chr(34))}",)
         bed.execute(f"UPDATE t SET {column} = (SELECT {column} FROM kept) WHERE id = 5")
     assert bed.compared().equal
+
+
+def test_a_comparison_that_ended_continues_with_the_ranges_that_are_left(
+    bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each range counts as it was when it was compared. What comes between two parts goes through the store."""
+    monkeypatch.setattr(range_diff, "_RANGE_ROWS", 10_000)
+    monkeypatch.setattr(progress_of_tables, "ROWS_AT_ONCE", 30_000)
+    bed.make({})
+    bed.execute("INSERT INTO t VALUES (50000)")
+    bed.copy_again()
+    known: tuple[ComparedTable, ...] = ()
+    left = []
+    for part in range(4):
+        progress = Progress(known)
+        progress.begin(0.0)
+        found = bed.compare_on(progress)
+        assert not progress.has_time()
+        left.append(found.left)
+        progress.accept()
+        known = DiffProgress.decode(DiffProgress(began=1.0, tables=progress.tables).encode(), key="k").tables
+        if part == 0:
+            bed.execute("INSERT INTO t VALUES (-1)")  # in a range that is done
+            bed.execute("DELETE FROM t WHERE id = 50000")  # in one that is not
+    assert left == [7, 4, 1, 0]
+    [one] = known
+    assert one.done
+    assert sum(count for _, count in one.positions) == one.chosen == 10
+    assert one.differences == ("id=50000: only in the sink",)
+    assert (one.rows_source, one.rows_sink) == (ROWS + 1, ROWS + 2)
+    assert bed.compared().differences == ("id=-1: missing in the sink", "id=50000: only in the sink")
 
 
 def test_rows_that_exchange_a_value_differ(bed: Bed) -> None:

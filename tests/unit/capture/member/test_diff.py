@@ -1,6 +1,6 @@
 """A comparison states a difference only if source and sink stood at one Ts from its beginning to its end."""
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -8,6 +8,9 @@ import anyio
 import pytest
 
 from agent.errors import SinkFencedError
+from agent.feeds.progress import Progress
+from agent.feeds.progress import compared as compared_ranges
+from agent.feeds.range_diff import Ranges
 from capture.api import port as views
 from capture.errors import JobRefusedError
 from capture.member.diff import compare, repair
@@ -18,6 +21,7 @@ from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import ChangefeedInfo, FeedState, SealedUri, TableRecord, Unit, UnitRecord, UnitStage
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
+from reactor.records.schedules import DiffProgress
 from reactor.views import ChangefeedView, HeldView, SpanView, TableView
 
 pytestmark = pytest.mark.looptime
@@ -80,7 +84,9 @@ class Owner:
     def ts(self) -> Ts:
         return Ts(110)
 
-    async def run(self, ids: Collection[int], asked: views.DiffAsked = views.WHOLE) -> list[views.TableDiff]:
+    async def run(
+        self, ids: Collection[int], asked: views.DiffAsked = views.WHOLE, progress: Progress | None = None
+    ) -> list[views.TableDiff]:
         self.comparisons += 1
         self.read.append(tuple(sorted(ids)))
         is_lost = self.comparisons <= self._losing
@@ -280,3 +286,81 @@ async def test_a_condition_is_refused_before_anything_is_held(asked: views.Repai
     with pytest.raises(WeirError, match=why):
         await repair(owner, cast("DataPlane", owner), info, asked)
     assert owner.compared == []
+
+
+class InParts(Owner):
+    """Compares one of four ranges of its table in each part. ``ends_after``: so many parts, then its capture ends."""
+
+    def __init__(self, *, ends_after: int = 99, losing: int = 0, wrong: int = 99) -> None:
+        super().__init__(losing=losing)
+        self._ends_after = ends_after
+        self._wrong = wrong
+        self.saved: list[DiffProgress | None] = []
+
+    def load(self) -> DiffProgress | None:
+        return self.saved[-1] if self.saved else None
+
+    async def save(self, progress: DiffProgress | None) -> None:
+        self.saved.append(progress)
+
+    async def run(
+        self, ids: Collection[int], asked: views.DiffAsked = views.WHOLE, progress: Progress | None = None
+    ) -> list[views.TableDiff]:
+        assert progress is not None
+        assert self.held == self.ts, "each part is under a hold"
+        self.comparisons += 1
+        if self.comparisons > self._ends_after:
+            raise OSError("the capture ends")
+        table = progress.start(self._tables[0], Ranges("id", 0, 10, 4))
+        [number, *_] = table.left
+        found = ["id=7: only in the sink"] if number == self._wrong else []
+        self.read.append((number,))
+        if self.comparisons <= self._losing:
+            self.held = None
+        table = compared_ranges(table, (number,), (5, 5), found, self.ts)
+        progress.note(table)
+        await anyio.sleep(3.0)  # the progress is recorded every two seconds
+        return [views.TableDiff(table=table.name, equal=not table.differences, ts=self.ts)]
+
+
+def compare_in_parts(owner: InParts, *, resume: bool = False) -> Awaitable[list[views.TableDiff]]:
+    info = ChangefeedInfo(id=FEED, source=URI, sink=URI)
+    return compare(owner, cast("DataPlane", owner), info, views.DiffAsked(resume=resume), owner)
+
+
+async def test_what_takes_long_is_compared_in_parts_and_released_in_between() -> None:
+    owner = InParts(wrong=2)
+    [found] = await compare_in_parts(owner)
+    assert (found.equal, found.source_rows, found.share) == (False, 20, 1.0)
+    assert found.differences == ("id=7: only in the sink",)
+    assert owner.read == [(0,), (1,), (2,), (3,)]
+    assert len(owner.compared) == 4, "four snapshots"
+    assert (owner.held, owner.saved[-1]) == (None, None)
+
+
+async def test_a_comparison_whose_capture_ends_is_continued_with_what_is_left() -> None:
+    owner = InParts(ends_after=2, wrong=0)
+    with pytest.raises(OSError, match="the capture ends"):
+        await compare_in_parts(owner)
+    assert owner.held is None
+    owner._ends_after = 99
+    [found] = await compare_in_parts(owner, resume=True)
+    assert (found.equal, found.source_rows) == (False, 20)
+    assert owner.read == [(0,), (1,), (2,), (3,)]
+    assert owner.saved[-1] is None
+
+
+async def test_without_being_asked_to_continue_it_begins_again() -> None:
+    owner = InParts(ends_after=2)
+    with pytest.raises(OSError, match="the capture ends"):
+        await compare_in_parts(owner)
+    owner._ends_after = 99
+    await compare_in_parts(owner)
+    assert owner.read == [(0,), (1,), (0,), (1,), (2,), (3,)]
+
+
+async def test_a_part_whose_hold_was_lost_is_compared_again_if_it_differs() -> None:
+    owner = InParts(losing=1, wrong=0)
+    [found] = await compare_in_parts(owner)
+    assert found.source_rows == 20
+    assert owner.read == [(0,), (0,), (1,), (2,), (3,)]
