@@ -1,6 +1,7 @@
 """Families of schema changes with rows before, between and behind them, as upserted tables and as changelogs: the sink
 has what the server has, or the table is held. The stream follows at once, or begins when all is over."""
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +24,8 @@ from tests.soak.compare import folded
 pytestmark = [pytest.mark.acceptance, pytest.mark.matrix, pytest.mark.spark, pytest.mark.timeout(1200)]
 
 _TIMEOUT_S: Final = 400.0
+_COPIES_S: Final = 120.0
+_POLL_S: Final = 0.5
 #: sink mode and zero dates
 _FEEDS: Final = {"upsert": ("upsert", "null"), "strings": ("upsert", "string"), "changelog": ("changelog", "null")}
 _SMALL: Final = {"binlog_row_metadata": "MINIMAL", "binlog_row_image": "MINIMAL"}
@@ -69,10 +72,10 @@ def _spec(server: EmbeddedMariaDB, directory: Path, name: str) -> dict[str, Any]
 def _catch_up(server: EmbeddedMariaDB, feed: Any) -> None:
     """Until all is written, also copies of tables that came with rows."""
     feed.wait(ts=_end(server), timeout=_TIMEOUT_S)
-    while True:
-        view = feed.query()
-        if not view.resyncs and not any(one.code == "CameWithRows" for one in view.held):
-            break
+    end = time.monotonic() + _COPIES_S
+    while (view := feed.query()).resyncs or any(one.code == "CameWithRows" for one in view.held):
+        assert time.monotonic() < end, f"{feed.id}: {view.resyncs} {view.held}"
+        time.sleep(_POLL_S)
     feed.wait(ts=_end(server), timeout=_TIMEOUT_S)
 
 

@@ -22,6 +22,10 @@ from agent.sources.mysql.values.session import UNKNOWN, Session
 _BINARY: Final = 63
 #: float(p) above this is a double
 _FLOAT_BITS_MAX: Final = 24
+#: of a DECIMAL without digits
+_DECIMAL_DIGITS: Final = 10
+#: a longer VARCHAR is a MEDIUMTEXT where the server is not strict
+_VARCHAR_BYTES_MAX: Final = 65_535
 _T = exp.DataType.Type
 
 _NUMBERS: Final = {
@@ -114,7 +118,8 @@ def _column(name: str, kind: exp.DataType, around: DefinitionContext) -> Column 
         type_id, modifier, is_unsigned = _NUMBERS[this]
         return Column(name, int(type_id), modifier, is_unsigned=is_unsigned)
     if this in (_T.DECIMAL, _T.UDECIMAL):
-        precision, scale = [*_sizes(kind), 10, 0][:2] if len(_sizes(kind)) != 1 else (_sizes(kind)[0], 0)
+        precision, scale = [*_sizes(kind), 0, 0][:2]
+        precision = precision or _DECIMAL_DIGITS  # also for DECIMAL(0)
         return Column(name, int(FieldType.DECIMAL), precision << 8 | scale, is_unsigned=this is _T.UDECIMAL)
     if this in _MOMENTS:
         return Column(name, int(_MOMENTS[this]), [*_sizes(kind), 0][0])
@@ -133,7 +138,7 @@ def _special(name: str, kind: exp.DataType, around: DefinitionContext) -> Column
         members = tuple(_stored(member, around.collation) for member in members)
         return _members(name, members, is_set=this is _T.SET, collation=around.collation)
     if this is _T.BIT:
-        return Column(name, int(FieldType.BIT), [*_sizes(kind), 1][0])
+        return Column(name, int(FieldType.BIT), [*_sizes(kind), 0][0] or 1)
     if this is _T.JSON:
         # MariaDB's is a text type
         is_text = around.is_mariadb
@@ -153,6 +158,8 @@ def _string(name: str, kind: exp.DataType, around: DefinitionContext) -> Column:
     length = [*_sizes(kind), 1][0]
     collation = _BINARY if is_bytes else around.collation
     width = 1 if is_bytes else charsets.bytes_per_character(charsets.charset_of(collation))
+    if type_id is FieldType.VARCHAR and length * width > _VARCHAR_BYTES_MAX:  # without strict mode
+        return Column(name, int(FieldType.BLOB), 3 if length * width < 1 << 24 else 4, collation=collation)
     return Column(name, int(type_id), length * width, collation=collation)
 
 

@@ -137,6 +137,7 @@ class Followed:
         "ADD j json",
         "ADD u uuid",
         "ADD bo boolean DEFAULT true, ADD f float(30), ADD i integer, ADD dc dec(5), ADD n numeric(6,1)",
+        "ADD x decimal(0), ADD y decimal(0,0)",
         "DROP a, MODIFY b int, ADD a int",
         "CHANGE a `odd ``name` varchar(90) AFTER b, RENAME COLUMN id TO c",
         "DROP PRIMARY KEY, ADD PRIMARY KEY (a, id)",
@@ -178,6 +179,18 @@ def test_character_sets_are_what_the_server_has(server: EmbeddedMariaDB, databas
     followed.run(f"ALTER TABLE t ADD b1 binary(3){members}", f"ALTER TABLE t {parts}")
     found, there = (
         [(column.name, column.type_id, column.modifier, charset_of(column.collation)) for column in schema.columns]
+        for schema in (followed.schema(), schema_of(server, database))
+    )
+    assert found == there
+
+
+def test_texts_that_are_too_long_for_their_type(server: EmbeddedMariaDB, database: str) -> None:
+    """A server that is not strict takes the next larger one."""
+    followed = Followed(server, database)
+    lax = "ALTER TABLE t MODIFY a varchar(20000) CHARACTER SET utf8mb4, ADD x varbinary(70000), ADD y varchar(65000)"
+    followed.run("SET sql_mode = ''", f"{lax} CHARACTER SET ucs2")
+    found, there = (
+        [(column.name, column.type_id, column.modifier) for column in schema.columns]
         for schema in (followed.schema(), schema_of(server, database))
     )
     assert found == there
