@@ -82,11 +82,16 @@ class Pending:
         return doubt is not None and _is_applied(doubt.txn, base) and self._resolve(doubt)
 
     def take_last(self) -> tuple[Answer | Resign, ...]:
-        """Return the tick's answers and its resignation, once no group is pending."""
+        """Return the tick's answers and its resignation, once no group is pending. A job that a later tick would have
+        answered is answered now, if what it needs for that cannot commit."""
         if self._groups:
             return ()
         last, self._last = self._last, ()
-        return tuple(self._after_errors(effect) for effect in last)
+        answered = {effect.job_id for effect in last if isinstance(effect, Answer)}
+        early = [Answer(job) for job in self._errors if job not in answered]
+        found = tuple(self._after_errors(effect) for effect in (*early, *last))
+        self._errors = {}
+        return found
 
     def _after_errors(self, effect: Answer | Resign) -> Answer | Resign:
         if isinstance(effect, Resign) or not (errors := self._errors.get(effect.job_id)):

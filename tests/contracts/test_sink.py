@@ -232,6 +232,37 @@ def test_a_schema_change(loaded: Bed) -> None:
     loaded.assert_holds((1, "a", 7), (2, "b", None), table=renamed, arrow=wide)
 
 
+def test_a_key_that_moves_to_another_column(loaded: Bed) -> None:
+    """What was told apart by the old one stays so, also in a changelog, whose columns get other names as well."""
+    sink = loaded.open()
+    needs(isinstance(sink, Alters), "schema changes")
+    assert isinstance(sink, Alters)
+    loaded.flush(100, 200, FIRST)
+    known, arrow, keys = TABLE, ARROW, [(("name",), "number"), (("number",), "n"), (("n", "name"), "id")]
+    rows = [(1, "aa", "x"), (2, "b", "y")]
+    for at, (key, name) in enumerate(keys, 2):
+        after = pa.schema([pa.field(name, pa.int64()), *list(ARROW)[1:]])
+        key = tuple(name if column == arrow.names[0] else column for column in key)
+        table = known.with_(key=key)
+        moves = tuple(ColumnMove(new.name, new.type, old.name) for old, new in zip(arrow, after, strict=True))
+        change = SchemaChange(Ts(at * 100 + 1), SchemaChangeKind.ALTER, known, table, moves, table_schema(after), after)
+        for _ in range(2):
+            sink.alter([change])
+        known, arrow = table, after
+        loaded.assert_holds(*rows, table=known, arrow=arrow)
+        if "name" in key:
+            rows = (
+                [(1, "aa", f"x{at}"), (20 + at, "b", "y")]
+                if key == ("name",)
+                else [*rows[:1], (*rows[1][:2], f"y{at}")]
+            )
+        else:
+            rows = [rows[0], (rows[1][0], f"b{at}", "y")]
+        changed = [update(*row, ts=at * 100 + 50) for row in rows]
+        assert loaded.flush(at * 100, (at + 1) * 100, changed, table=known, arrow=arrow).error == ""
+        loaded.assert_holds(*rows, table=known, arrow=arrow)
+
+
 def test_a_schema_change_that_a_sink_cannot_follow_holds_the_table(loaded: Bed) -> None:
     needs(not loaded.can.alters, "table that a schema change holds")
     after = table_schema(pa.schema([*ARROW, ("n", pa.int64())]))

@@ -1,10 +1,11 @@
-"""Folded changelog: the current rows of a changelog table, with the same fold as for an upsert.
+"""Folded changelog: the current rows of a changelog table, with the same fold as for an upsert; changes from before the
+table got another key by the key that it had then.
 
 The changelog is in memory as a whole.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,16 +17,51 @@ from agent.rows.fold import net_changes
 from agent.rows.schema import TableSchema
 from agent.rows.unify import after_truncate
 from agent.sinks.common import changelog
+from agent.sinks.common.former_keys import FormerKeys
+from reactor.ids import Ts
 
 _OF_KIND = {"insert": INSERT, "update_postimage": UPDATE, "delete": DELETE, "truncate": TRUNCATE, "update_preimage": 0}
+NO_KEYS: Final = FormerKeys()
+_OURS = frozenset(item.name for item in changelog.CHANGELOG_FIELDS)
 _ORDER = [(name, "ascending") for name in (changelog.COMMIT_VERSION, changelog.COMMIT_SEQ, "place")]
 
 
-def current_rows(rows: pa.Table, schema: TableSchema, wanted: pa.Schema, *, key: Sequence[str]) -> pa.Table:
-    """Return the rows that a changelog's ``rows`` result in. They have the columns ``wanted`` and those of a changelog.
+def current_rows(
+    rows: pa.Table, schema: TableSchema, wanted: pa.Schema, *, key: Sequence[str], former: FormerKeys = NO_KEYS
+) -> pa.Table:
+    """Return the rows that a changelog's ``rows`` result in, with the columns ``wanted``. ``rows`` have these, those of
+    the ``former`` keys, and a changelog's.
 
-    :raises TableHeldError: rows without a key were updated or deleted.
+    :raises TableHeldError: rows without a key were updated or deleted, and it is not known which.
     """
+    whole = pa.schema([item for item in rows.schema if item.name not in _OURS])
+    for one in former.keys:
+        is_early = pc.less(rows.column(changelog.COMMIT_VERSION), one.until_ts)
+        early = _folded(rows.filter(is_early), schema, whole, key=one.columns)
+        rows = pa.concat_tables([_inserts(early, rows.schema, Ts(one.until_ts - 1)), rows.filter(pc.invert(is_early))])
+    return _folded(rows, schema, wanted, key=key)
+
+
+def _inserts(rows: pa.Table, columns: pa.Schema, ts: Ts) -> pa.Table:
+    """Return rows as a changelog has them that were all inserted at ``ts``."""
+    count = rows.num_rows
+    known = {
+        changelog.CHANGE_TYPE: pa.repeat("insert", count),
+        changelog.COMMIT_VERSION: pa.repeat(pa.scalar(int(ts), pa.int64()), count),
+        changelog.COMMIT_SEQ: pa.repeat(pa.scalar(0, pa.int64()), count),
+    }
+    values = [
+        rows.column(item.name)
+        if item.name not in _OURS
+        else known[item.name].cast(item.type)
+        if item.name in known
+        else pa.nulls(count, item.type)
+        for item in columns
+    ]
+    return pa.table(values, schema=columns)
+
+
+def _folded(rows: pa.Table, schema: TableSchema, wanted: pa.Schema, *, key: Sequence[str]) -> pa.Table:
     is_old = pc.is_in(rows.column(changelog.CHANGE_TYPE), value_set=pa.array(["update_preimage", "delete"]))
     # one change may be two rows with the same position: the old one comes first
     ordered = rows.append_column("place", pc.if_else(is_old, 0, 1)).sort_by(_ORDER)
@@ -35,11 +71,36 @@ def current_rows(rows: pa.Table, schema: TableSchema, wanted: pa.Schema, *, key:
         # without rows, as after a truncate, there are no columns either
         return upserts.select(wanted.names) if len(upserts) else wanted.empty_table()
     [*rest], _ = after_truncate([changes])
-    if any((part.op != INSERT).any() for part in rest):
+    return _counted(rest, schema, wanted)
+
+
+def _counted(parts: Sequence[Changes], schema: TableSchema, wanted: pa.Schema) -> pa.Table:
+    """Return the rows of a table without a key, each as often as it was written and not taken away since.
+
+    :raises TableHeldError: a row was taken away that is not there, so old rows are not whole.
+    """
+    names = [f"{at}" for at in range(len(wanted))]
+    images = [(part.after.filter(pa.array(np.isin(part.op, (INSERT, UPDATE)))), 1) for part in parts]
+    images += [(part.before.filter(pa.array(part.op != INSERT)), -1) for part in parts if part.before is not None]
+    counted = [
+        pa.Table.from_batches([image])
+        .rename_columns(names)
+        .append_column("count", pa.array([by] * len(image), pa.int64()))
+        for image, by in images
+    ]
+    if not counted or not names:
+        return pa.Table.from_batches([part.after for part in parts], wanted)
+    sums = pa.concat_tables(counted).group_by(names, use_threads=False).aggregate([("count", "sum")])
+    count = sums.column("count_sum").to_numpy()
+    is_partial = any(((part.op == UPDATE) & (part.before_kind != BEFORE_FULL)).any() for part in parts)
+    is_partial |= any(mask.any() for part in parts for mask in part.unchanged.values())
+    if is_partial or (count < 0).any():
         raise TableHeldError(
-            f"the changelog of {schema.qualified_name} cannot be compared: rows without a key were updated or deleted"
+            f"the changelog of {schema.qualified_name} cannot be compared: rows without a key were updated or deleted, "
+            "and their old rows are not whole"
         )
-    return pa.Table.from_batches([part.after for part in rest], wanted)
+    rows = sums.select(names).take(pa.array(np.repeat(np.arange(len(count)), count)))
+    return pa.Table.from_arrays([column.combine_chunks() for column in rows.columns], schema=wanted)
 
 
 def _changes(rows: pa.Table, schema: TableSchema, wanted: pa.Schema) -> Changes:

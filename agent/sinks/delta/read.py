@@ -16,7 +16,7 @@ from agent.sinks.common import folded
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.errors import storage_errors
-from agent.sinks.delta.table.place import TableOwner, TablePlace
+from agent.sinks.delta.table.place import TableOwner, TablePlace, former_keys
 from reactor.records.changefeed import SinkMode
 
 
@@ -56,6 +56,8 @@ def _inside(rows: pa.Table, keys: KeyRange) -> pa.Table:
 
 
 def _folded(table: DeltaTable, schema: TableSchema, wanted: pa.Schema, key: Sequence[str]) -> pa.Table:
-    ours = pa.schema([*wanted, *delta_schema.CHANGELOG_FIELDS])
+    former, stored = former_keys(table), delta_table.arrow_schema(table)
+    gone = [stored.field(name) for name in former.columns if name not in wanted.names and name in stored.names]
+    ours = pa.schema([*wanted, *gone, *delta_schema.CHANGELOG_FIELDS])
     rows = pa.Table.from_batches(list(_scanned(table, ours)), ours)
-    return folded.current_rows(rows, schema, wanted, key=key)
+    return folded.current_rows(rows, schema, wanted, key=key, former=former)

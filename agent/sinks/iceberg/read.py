@@ -16,12 +16,13 @@ from pyiceberg.types import IntegerType, LongType
 from agent.ports.checksums import ALL_KEYS, KeyRange
 from agent.rows.schema import TableSchema
 from agent.sinks.common import changelog, folded
+from agent.sinks.common.former_keys import FormerKeys
 from agent.sinks.iceberg.table import manifests, positions, rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.lake import TablePlace
 from agent.sinks.iceberg.table.positions import NONE
 from agent.sinks.iceberg.table.schema import FORMS
-from agent.sinks.iceberg.table.state import TableOwner
+from agent.sinks.iceberg.table.state import State, TableOwner
 
 
 def read_rows(
@@ -38,9 +39,12 @@ def read_rows(
         for piece in scanned(table, wanted, keys):
             yield from piece.to_batches()
         return
-    ours = pa.schema([*wanted, *changelog.CHANGELOG_FIELDS])
+    former, stored = FormerKeys.from_text(State.of(table).former_keys), iceberg_schema.arrow_schema(table.schema())
+    gone = [stored.field(name) for name in former.columns if name not in wanted.names and name in stored.names]
+    ours = pa.schema([*wanted, *gone, *changelog.CHANGELOG_FIELDS])
     found = pa.concat_tables([ours.empty_table(), *scanned(table, ours)])
-    yield from _inside(folded.current_rows(found, schema, wanted, key=key), keys).to_batches()
+    current = folded.current_rows(found, schema, wanted, key=key, former=former)
+    yield from _inside(current, keys).to_batches()
 
 
 def scanned(table: Table, wanted: pa.Schema, keys: KeyRange = ALL_KEYS) -> Iterator[pa.Table]:

@@ -344,8 +344,17 @@ async def test_an_answer_depends_on_the_patches_of_its_own_job(
     async with bench(Script(lambda _state, inbox, _now: [*commits, Answer("job")] if inbox else [])) as subject:
         subject.worker.post("go")
         await run_for(subject, 1)
-    assert isinstance(answer := subject.performed[0], Answer)
+    [answer] = [effect for effect in subject.performed if isinstance(effect, Answer) and effect.job_id == "job"]
     assert (bool(answer.error), answer.value) == (is_error, code)
+
+
+async def test_a_job_without_an_answer_yet_is_answered_when_it_can_never_have_one() -> None:
+    decide = Script(lambda _state, inbox, _now: [conflicting("job"), Answer("other")] if inbox else [])
+    async with bench(decide) as subject:
+        subject.worker.post("go")
+        await run_for(subject, 1)
+    error = "not done: it has changed; tick again"
+    assert subject.performed == [Answer("job", error, CONFLICT), Answer("other")]
 
 
 async def test_an_answer_without_patches_is_given_at_once() -> None:

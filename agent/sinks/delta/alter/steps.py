@@ -58,7 +58,22 @@ def alter(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
 
     :raises TableHeldError: the values of a column do not fit its new type.
     """
+    if writer.is_changelog:
+        commit.with_retries(place, lambda table: _note_keys(table, writer, change))
     commit.with_retries(place, lambda table: _alter(table, place, writer, change))
+
+
+def _note_keys(table: DeltaTable, writer: Writer, change: SchemaChange) -> None:
+    """Note by what the rows so far are told apart, before the columns change."""
+    assert change.after is not None
+    known = delta_table.former_keys(table)
+    after = known.after(change)
+    if after != known and not is_applied(table, writer, change.after.table_id, change.ts):
+        description = json.loads(table.metadata().description)
+        description[delta_table.OWNER][delta_table.FORMER_KEYS] = after.to_text()
+        table.alter.set_table_description(
+            json.dumps(description), commit_properties=delta_table.commit_properties(table, {})
+        )
 
 
 def drop(place: TablePlace, writer: Writer, change: SchemaChange) -> None:

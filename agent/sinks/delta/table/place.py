@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from agent.errors import RESYNC, TableForeignError
 from agent.object_store import ObjectStore
 from agent.ports.sink import FlushTask
 from agent.sinks.common import span_records
+from agent.sinks.common.former_keys import FormerKeys
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.errors import MARK, away_error, storage_errors
 from reactor.ids import TableSpan, Ts
@@ -31,6 +32,8 @@ from reactor.records.changefeed import SinkMode
 
 #: our key in a table's description, and prefix of its records' names
 OWNER = "weir"
+#: in the owner's part of a description
+FORMER_KEYS: Final = "former_keys"
 #: the record of our newest commit's own number (see ``history``)
 SEEN = f"{OWNER}/seen"
 _MARK_TEXT = b"Weir writes the tables below. Without this file the directory is taken for one whose mount has gone.\n"
@@ -177,6 +180,11 @@ class TableOwner:
             raise TableForeignError(
                 f"{place} is written in {owner.mode} mode; choose that mode or another sink directory"
             )
+
+
+def former_keys(table: DeltaTable) -> FormerKeys:
+    """Return those of a changelog, which its description has."""
+    return FormerKeys.from_text(json.loads(table.metadata().description)[OWNER].get(FORMER_KEYS, ""))
 
 
 def _device(path: str) -> int:

@@ -18,6 +18,7 @@ from pyiceberg.types import NestedField
 
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.common import conversion
+from agent.sinks.common.former_keys import FormerKeys
 from agent.sinks.common.survivors import Comparison
 from agent.sinks.iceberg.table import commit, compact, files, manifests, positions, rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
@@ -45,7 +46,8 @@ def _alter(table: Table, change: SchemaChange, *, is_changelog: bool) -> None:
     stored = iceberg_schema.arrow_schema(table.schema())
     moves = conversion.moves(stored, change, is_changelog=is_changelog, forms=FORMS)
     schema = _moved(table, stored, moves)
-    state = replace(state, ddl=int(change.ts))
+    former = FormerKeys.from_text(state.former_keys).after(change).to_text() if is_changelog else ""
+    state = replace(state, ddl=int(change.ts), former_keys=former)
     survivors = change.survivors() if change.survivors else None
     comparison = Comparison(survivors, is_changelog=is_changelog, forms=FORMS) if survivors else None
     live = manifests.live(table)

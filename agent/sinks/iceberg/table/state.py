@@ -75,7 +75,8 @@ class TableOwner:
 class State:
     """``records``: each span's Ts. ``ddl``: the Ts of the newest schema change, ``cut``: the number of the newest
     repartition, ``copy``: the Ts of the newest copy, ``moved``: of the newest change of name. ``dropped``: when the
-    table was dropped at its source; 0: it was not. ``snapshot``, ``columns``: what our newest commit left."""
+    table was dropped at its source; 0: it was not. ``former_keys``: those of a changelog, as text. ``snapshot``,
+    ``columns``: what our newest commit left."""
 
     records: Mapping[str, int] = field(default_factory=dict)
     ddl: int = 0
@@ -85,6 +86,7 @@ class State:
     dropped: int = 0
     snapshot: int = 0
     columns: str = ""
+    former_keys: str = ""
 
     @classmethod
     def of(cls, table: Table) -> Self:

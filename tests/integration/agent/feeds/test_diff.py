@@ -168,6 +168,9 @@ def test_a_changelog_without_a_key(tmp_path: Path) -> None:
     expected = rows((1, "a", "x"), (1, "a", "x"), (2, "b", "y"))
     assert compare("public.t", lambda: expected, lambda: read, key=[]).equal
     sink = changelog(tmp_path / "b", record, changes([delete(1, "a", "x", before_kind=BEFORE_FULL, ts=110)]))
+    read = list(read_rows(sink.place(RECORD), table_schema(), ARROW, key=()))
+    assert compare("public.t", lambda: rows((2, "b", "y")), lambda: read, key=[]).equal
+    sink = changelog(tmp_path / "c", record, changes([update(1, "b", "x", ts=110)]))
     with pytest.raises(TableHeldError, match="cannot be compared"):
         list(read_rows(sink.place(RECORD), table_schema(), ARROW, key=()))
 
