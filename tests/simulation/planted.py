@@ -348,6 +348,26 @@ def put_a_copy_in_place_twice(stack: ExitStack) -> None:
     _resync_often(stack)
 
 
+def let_a_copy_win_over_later_changes(stack: ExitStack) -> None:
+    """A copy counts as read at the log's end, though its chunks are older: changes between them are never written."""
+    original = Sink.put
+
+    def put(self: Sink, table_id: int, ts: Ts, spans: Sequence[TableSpan], number: int) -> None:
+        original(self, table_id, ts, spans, number)
+        table = self.tables[table_id]
+        table.records = dict.fromkeys(spans, self._upstream.position)
+
+    async def copy_table(self: data_plane.SimulatedMemberDataPlane, *args: Any) -> Any:
+        copied = await copied_before(self, *args)
+        await anyio.sleep(2.0)
+        return copied
+
+    copied_before = data_plane.SimulatedMemberDataPlane._copy_table
+    _replace(stack, data_plane.SimulatedMemberDataPlane, "_copy_table", copy_table)
+    _replace(stack, Sink, "put", put)
+    _resync_often(stack)
+
+
 def drop_the_log_of_a_table_that_is_copied(stack: ExitStack) -> None:
     """Retention ignores tables being copied again, and their copies' positions. Copying takes long here."""
     original = data_plane.SimulatedMemberDataPlane._copy_table
@@ -496,6 +516,7 @@ PLANTED: dict[str, Callable[[ExitStack], None]] = {
         forget_a_span_in_one_place_only,
         put_a_copy_in_place_twice,
         drop_the_log_of_a_table_that_is_copied,
+        let_a_copy_win_over_later_changes,
         copy_a_table_that_is_written,
         continue_behind_a_lost_position,
         write_a_table_without_the_rows_that_it_came_with,
