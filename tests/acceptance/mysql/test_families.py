@@ -2,12 +2,13 @@
 has what the server has, or the table is held. The stream follows at once, or begins when all is over."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pytest
+import structlog
 from deltalake import DeltaTable
 
 import capture
@@ -35,6 +36,15 @@ _CASES: Final = [
     pytest.param(EmbeddedMysql, {}, False, id="mysql"),
     pytest.param(EmbeddedMysql, {**_SMALL, "binlog_transaction_compression": "ON"}, True, id="mysql-minimal-late"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _log(tmp_path: Path) -> Iterator[None]:
+    """The captures' log: one that they open themselves stays open."""
+    with (tmp_path / "capture.log").open("a") as log:
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(log))
+        yield
+        structlog.reset_defaults()
 
 
 @pytest.mark.parametrize(("flavour", "settings", "is_late"), _CASES)
