@@ -20,11 +20,12 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from agent.spark.executor import SparkExecutor
-from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB, EmbeddedPostgres
+from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB
 from tests import scratch, validated
 from tests.mysql_package import why_not
 from tests.mysql_server import EmbeddedMysql
 from tests.patience import patient
+from tests.shared_postgres import SharedPostgres
 
 # How many examples count is a matter of time; how long one takes depends on what else the machine does.
 settings.register_profile("daily", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -158,9 +159,9 @@ def etcd_url(etcd: EmbeddedEtcd) -> str:
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory, shared: scratch.Servers) -> Iterator[EmbeddedPostgres]:
+def postgres(tmp_path_factory: pytest.TempPathFactory, shared: scratch.Servers) -> Iterator[SharedPostgres]:
     """A running PostgreSQL with ``wal_level=logical``; make a database of your own with ``create_database``."""
-    with EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), unsafe_no_fsync=True) as part:
+    with SharedPostgres(tmp_path_factory.mktemp("postgres"), unsafe_no_fsync=True) as part:
         shared.append(part)
         yield part
 

@@ -16,6 +16,7 @@ import pytest
 
 from capture.embedded import EmbeddedMariaDB, EmbeddedPostgres
 from capture.embedded.mariadb import Session
+from tests.shared_postgres import SharedPostgres
 
 #: that tests share
 Servers = list[EmbeddedMariaDB | EmbeddedPostgres]
@@ -59,8 +60,9 @@ def _clear_postgres(server: EmbeddedPostgres) -> None:
     slots = _try_postgres(server, "SELECT slot_name::text FROM pg_replication_slots WHERE NOT active")
     for [name] in slots:
         _try_postgres(server, f"SELECT pg_drop_replication_slot('{name}')")
+    free = server.free if isinstance(server, SharedPostgres) else ()
     for [name] in _try_postgres(server, "SELECT datname::text FROM pg_database"):
-        if name not in _OF_POSTGRES:
+        if name not in _OF_POSTGRES and name not in free:
             _try_postgres(server, f'DROP DATABASE "{name}" WITH (FORCE)')
 
 

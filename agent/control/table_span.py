@@ -12,7 +12,7 @@ answered when its end state is reached; a second order that arrives meanwhile is
 until it has seen the state it wants. A span that is stopping takes no new order but another REMOVE.
 
 RUN starts nothing but a span that is prepared: the owner promotes only what said so. A RUN that finds the span absent
-was sent before it was lost here (twice, or late), and by now another capture may have it.
+was sent before it was lost here (repeated, or stale), and by now another capture may have it.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Expression SQL: writes a parsed condition in the SQL of a server.
 
 The text of whoever wrote the condition never reaches the server: names are the table's own, quoted; texts and numbers
-are constants; and every operation stands in parentheses. So a condition cannot do what ``expressions`` does not list.
+are constants; and every operation is in parentheses. So a condition cannot do what ``expressions`` does not list.
 """
 
 from collections.abc import Callable, Sequence

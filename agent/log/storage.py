@@ -97,7 +97,7 @@ class LogDirectory:
 
     def _refused(self, error: OSError) -> LogError:
         reason = error.strerror or str(error)
-        return LogError(f"the log storage {self._shown} failed ({reason}); it is tried again by itself")
+        return LogError(f"the log storage {self._shown} failed ({reason}); it is retried automatically")
 
 
 def finished_name(name: str) -> str:

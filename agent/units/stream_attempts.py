@@ -115,7 +115,7 @@ class StreamAttempts:
         return {info.id: info for info in infos}
 
     async def _try_store(self, note: StreamAttempt) -> None:
-        """The note only helps to find a cause: without etcd's answer the worker goes on."""
+        """The note only helps to find a cause: without etcd's answer the worker continues."""
         try:
             await self._store(note, self._revision)
         except EtcdError as error:

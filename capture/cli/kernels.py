@@ -51,7 +51,7 @@ def compile_(json: Json = False) -> None:
         return console.print_json(view)
     done = f"{missed} kernels of {count} compiled in {seconds} s" if count else "all kernels were compiled before"
     found = "Spark's Java classes too" if isinstance(classes, Path) else f"Spark's Java classes not: {classes}"
-    return console.print_line(f"{done}; they lie in {view.kept_in}, {found}")
+    return console.print_line(f"{done}; they are in {view.kept_in}, {found}")
 
 
 def _archived() -> Path | WeirError:

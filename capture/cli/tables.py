@@ -65,7 +65,7 @@ def _resync_rows(
     server: str,
     json: bool,
 ) -> int:
-    """Make the rows that match equal to the source's; nothing of it goes on afterwards."""
+    """Make the rows that match equal to the source's; nothing continues afterwards."""
     from capture.cli import repairs
 
     if cancel:

@@ -81,7 +81,7 @@ class Live:
         _module("IPython.display").display(self._widget)
 
     def show(self, view: ChangefeedView, samples: Samples) -> bool:
-        """Show ``view``; return whether to go on."""
+        """Show ``view``; return whether to continue."""
         is_running = time.monotonic() < self._deadline and view.state not in _OVER
         self._widget.shown = shown(view, samples, is_running=is_running)
         return is_running

@@ -196,7 +196,7 @@ def _refuse_joining(facts: Facts, change: Update) -> None:
     if change.joining and facts.info.target_ts is not None:
         raise JobRefusedError(
             f"changefeed {facts.info.id} ends at target {facts.info.target_ts}, and copies of tables that join would "
-            "be of a later Ts; take the target away first (changefeed update --target-ts 0)"
+            "be of a later Ts; remove the target first (changefeed update --target-ts 0)"
         )
     there = {(one.schema_name, one.name) for one in facts.tables or () if one.table_id not in change.leaving}
     asked_before = facts.record.joining if facts.record else ()

@@ -82,7 +82,7 @@ def _count_of(tables: Sized) -> str:
 
 
 def _unfit(faults: Sequence[RunningError]) -> RunningError | None:
-    """Nobody can work; it goes on by itself when one capture can."""
+    """No capture can work; the changefeed continues by itself when one can."""
     if not faults:
         return None
     causes = dict.fromkeys(fault.message for fault in faults)

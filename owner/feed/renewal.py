@@ -47,7 +47,7 @@ def asked(facts: "Facts", clean_up: CleanUp, *, cluster: str) -> tuple[patches.P
     if info.target_ts is not None:
         raise JobRefusedError(
             f"changefeed {info.id} ends at target {info.target_ts}, and copies of its tables would be of a later Ts; "
-            "take the target away first (changefeed update --target-ts 0)"
+            "remove the target first (changefeed update --target-ts 0)"
         )
     if Unit.SYNC not in SEQUENCES[info.mode]:
         raise JobRefusedError(f"changefeed {info.id} follows no log in mode {info.mode}: it has no position to lose")

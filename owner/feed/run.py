@@ -208,6 +208,7 @@ class Run:
     def validate(self) -> None:
         """Assert the invariants between two ticks."""
         assert self.coordinator.identity.changefeed_epoch == self.epoch, "a run speaks under its own epoch"
+        assert not self._parked & self._starts.keys(), "a held table has spans"
         self.coordinator.validate()
         self.workers.validate()
         self.repartitions.validate()

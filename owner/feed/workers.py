@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from owner.feed.state import FENCED
-from owner.progress.units import current_unit
+from owner.progress.units import SEQUENCES, current_unit
 from owner.settings import WorkerSettings
 from reactor.errors import Scope
 from reactor.ids import CaptureId
@@ -283,6 +283,7 @@ class WorkerManager:
         """Assert the invariants between two ticks."""
         for source, worker in self.workers.items():
             assert worker.source == source, f"worker {worker} is at {source}"
+            assert worker.unit in SEQUENCES[self._mode], f"worker {worker} runs no unit of mode {self._mode}"
             assert worker.epoch <= self.epoch_floor, f"order {worker.epoch} is not below {self.epoch_floor}"
             assert worker.trouble is None or worker.stage is Stage.ONLINE, f"worker {worker} waits, but does not run"
         newest = max((status.epoch for status in self._reported.values()), default=0)

@@ -75,6 +75,7 @@ def limits(
     everything = {name: ts for name, ts in globals_.items() if ts is not None}
     global_ts = min(everything.values(), default=MAX_TS)
     min_table_ts = min([global_ts, *tables.values()])
+    assert all(min_table_ts <= ts for ts in everything.values()), f"{min_table_ts} is past one of {everything}"
     barrier = Barrier(global_ts, tuple((table, ts) for table, ts in kept if ts < global_ts))
     return Limits(barrier, min_table_ts, _reason(everything, changes, repartitions, min_table_ts, names))
 

@@ -271,7 +271,7 @@ def asked(facts: "Facts", table_id: int, *, wall: float, rows_per_second: int | 
     if info.target_ts is not None:
         raise JobRefusedError(
             f"changefeed {info.id} ends at target {info.target_ts}, and a copy of {name} would be of a later Ts; "
-            "take the target away first (changefeed update --target-ts 0)"
+            "remove the target first (changefeed update --target-ts 0)"
         )
     if table_id in facts.resyncs:
         stage = facts.resyncs[table_id].stage

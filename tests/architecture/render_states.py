@@ -74,21 +74,21 @@ def feed_state() -> str:
     rows = [(state, [cell(state, trigger) for trigger in Trigger]) for state in FeedState]
     return page(
         "States of a changefeed",
-        "`owner/feed/state.py`. Down: the state; across: what happens. **Bold**: its parts start or stop, so the epoch "
-        "grows and whatever is left of the run before is refused everywhere. *refused*: an operator hears that it is "
-        f"not possible. `{NOTHING}`: cannot happen, and is `InvalidTransition`, with the steps before it, if it does.",
+        "`owner/feed/state.py`. Rows: the state; columns: what happens. **Bold**: its parts start or stop, so its "
+        "epoch grows and messages of the previous run are refused everywhere. *refused*: the operator gets an error. "
+        f"`{NOTHING}`: impossible; if it happens, `InvalidTransition` is raised with the steps before it.",
         table("state", [trigger.value for trigger in Trigger], rows),
-        "An error is *fatal* when it says so itself, or when its code is one of "
+        "An error is *fatal* if it is marked so, or if its code is one of "
         f"{', '.join(f'`{code}`' for code in sorted(FAST_FAIL))}. "
         f"{', '.join(f'`{code}`' for code in sorted(FENCED))} mean that a stale writer was refused, as it "
         "should be: the changefeed runs again under its next epoch. Waits grow from 10 s by two up to 10 min; without "
         "any progress for `stuck-seconds` the next error is the last. "
         f"{', '.join(f'`{code}`' for code in sorted(PASSING))} are errors of source, sink or log storage as a whole, "
-        "which pass when somebody has mended them: they are waited for without limit, at most a minute at a time, and "
-        "that time does not count as being stuck. *Stopped too long* is `gc-ttl-seconds`: the slot is released and the "
-        "error is `GCTTLExceeded`.",
+        "which end when somebody repairs their cause: they are retried without limit, at least once a minute, and "
+        "that time does not count for `stuck-seconds`. *Stopped too long* is `gc-ttl-seconds`: the slot is released "
+        "and the error is `GCTTLExceeded`.",
         "A running changefeed is also a `warning` for as long as one of its tables is held (docs/held-tables.md), its "
-        "source is waited for, or nothing moves.",
+        "source cannot be read, or nothing makes progress.",
     )
 
 
@@ -115,13 +115,13 @@ def held_table() -> str:
     triggers = list(hold_stages.Trigger)
     return page(
         "A table that is held",
-        "`owner/feed/hold_stages.py` has the table, `owner/feed/held.py` what makes it move. A table that flows has no "
-        "record. One that is *held* has no spans; one that is *tried* is written again and catches up, and holds "
-        f"nobody back; what a *lost* table needs of the log is gone. `{NOTHING}`: cannot happen, and is "
-        "`InvalidTransition`, with the steps before it, if it does. An error of a table that is held or lost already "
+        "`owner/feed/hold_stages.py` has the transitions, `owner/feed/held.py` their conditions. A table that flows "
+        "has no record. A *held* table has no spans; a *tried* one is written again, catches up, and delays no "
+        f"other; the part of the log that a *lost* one needs is removed. `{NOTHING}`: impossible; if it happens, "
+        "`InvalidTransition` is raised with the steps before it. An error of a table that is held or lost already "
         "changes nothing. *Time, or an operator*: 5 s after the first error, then twice as long each time, at most 5 "
         "min; a table that the source cannot follow, or that an operator has paused, waits for an operator. *At the "
-        "checkpoint*: all its spans are written, and as far as the checkpoint that the same commit states.",
+        "checkpoint*: all its spans are written up to the checkpoint that the same commit stores.",
         "Its Ts only grows: everything at or below it is in the sink, and the log above it is kept.",
         table(
             "stage",
@@ -142,8 +142,8 @@ def sync_point() -> str:
     triggers = list(sync_points.Trigger)
     return page(
         "A sync point of a changefeed",
-        "`owner/feed/sync_points.py`. While it is *holding* or *reading* nobody writes past its Ts. "
-        f"`{NOTHING}`: cannot happen, and is `InvalidTransition`, with the steps before it, if it does.",
+        "`owner/feed/sync_points.py`. While it is *holding* or *reading*, no span is written past its Ts. "
+        f"`{NOTHING}`: impossible; if it happens, `InvalidTransition` is raised with the steps before it.",
         table(
             "phase",
             [trigger.value for trigger in triggers],
@@ -249,13 +249,13 @@ def replication_set() -> str:
     asked = [(_name(c), [_told(c, _asked(c, action)) for action in ("add", "move", "remove")]) for c in configs]
     return page(
         "A table span, as the owner knows it",
-        "`owner/scheduler/replication.py`. P: primary, the writer. S: secondary, to become it. U: undetermined: "
-        "it was stopping when this owner came. All states that can be reached are here. A capture whose lease is over, "
-        "or whose processor began again, counts as one that says *stopped*. "
-        f"`{NOTHING}`: nothing but the checkpoint is noted.",
-        "The rule that all of it serves: *Run* is sent only when nobody else may still write.",
-        table("state: who says", [said.name.lower() for said in SAID], rows),
-        "What policies ask for:",
+        "`owner/scheduler/replication.py`. P: primary, the writer. S: secondary, the next writer. U: undetermined: "
+        "it was stopping when this owner started. All states that can be reached are listed. A capture whose lease has "
+        "expired, or whose processor was restarted, counts as one that reports *stopped*. "
+        f"`{NOTHING}`: only the checkpoint changes.",
+        "Invariant: *Run* is sent only when no other capture may still write.",
+        table("state: reporter", [said.name.lower() for said in SAID], rows),
+        "Requests of policies:",
         table("state", ["add", "move", "remove"], asked),
     )
 
@@ -281,19 +281,19 @@ def agent_span() -> str:
 
     def happened(state: SpanState, event: type[effects.SpanEvent]) -> str:
         if (state, event) in LATE:
-            return "late"
+            return "stale"
         after = EVENTS.get((state, event))
         return f"→ **{after.name.lower()}**; reply" if after is not None else NOTHING
 
     return page(
         "A table span on its capture",
-        "`agent/control/table_span.py`. The owner's orders. *wait*: the order is kept and answered when it is done; "
-        "an order "
-        "that meets another one in work is dropped, since the owner sends again until it sees what it wants.",
+        "`agent/control/table_span.py`. Orders of the owner. *wait*: the order is kept, and answered when it is done; "
+        "an order that arrives while another one is in progress is dropped, since the owner repeats orders until they "
+        "are done.",
         table("state", [o.name for o in Order], [(s.name.lower(), [ordered(s, o) for o in Order]) for s in SAID]),
-        f"What its writer says. *late*: it comes too late to matter. `{NOTHING}`: cannot happen, and is "
-        "`InvalidTransition`, with the steps before it, if it does. A span that is stopped is reported once, then "
-        "forgotten; what is said of a span that is forgotten is dropped.",
+        f"Reports of its writer. *stale*: it has no effect any more. `{NOTHING}`: impossible; if it happens, "
+        "`InvalidTransition` is raised with the steps before it. A stopped span is reported once, then "
+        "forgotten; reports about a forgotten span are dropped.",
         table(
             "state",
             [event.__name__ for event in events],
@@ -315,13 +315,11 @@ def unit() -> str:
     rows = [(mode.value, [due(mode, None), *(due(mode, r) for _, _, r in records)]) for mode in SEQUENCES]
     return page(
         "Units of a task",
-        "`owner/progress/units.py`. Which unit is due, by the mode of the changefeed and by the record that the last "
-        "unit left "
-        "in etcd. A unit of another mode does not count.",
+        "`owner/progress/units.py`. The next unit, by the mode of the changefeed and the record that the last unit "
+        "left in the store. A unit of another mode does not count.",
         table("mode", columns, rows),
-        "`agent/control/unit_slot.py`: what a capture does with orders for one source. A newer order replaces what "
-        "runs, and "
-        "only its last word starts the next.",
+        "`agent/control/unit_slot.py`: orders for one source on a capture. A newer order stops the running unit, and "
+        "starts when that has reported its end.",
         table("slot", [name for name, _ in _SLOT_EVENTS], [(name, _slot_cells(make)) for name, make in _SLOTS]),
     )
 
@@ -378,19 +376,18 @@ def worker() -> str:
         return lambda manager: manager.handle_report(CAPTURES[0], status, 10.0)
 
     events: list[tuple[str, Callable[[WorkerManager], None], Placement, float]] = [
-        *((f"says {stage}", said(stage), _place("ab"), 10.0) for stage in WorkerStage),
-        ("knows nothing of it", lambda manager: manager.handle_report(CAPTURES[0], None, 10.0), _place("ab"), 10.0),
-        ("lease over", lambda manager: manager.handle_alive([CAPTURES[1]], 10.0), _place("b"), 10.0),
+        *((f"reports {stage}", said(stage), _place("ab"), 10.0) for stage in WorkerStage),
+        ("does not know it", lambda manager: manager.handle_report(CAPTURES[0], None, 10.0), _place("ab"), 10.0),
+        ("lease expired", lambda manager: manager.handle_alive([CAPTURES[1]], 10.0), _place("b"), 10.0),
         ("leaves", lambda manager: None, _place("b", leaving="a"), 10.0),
         ("6 s pass", lambda manager: None, _place("ab"), 16.1),
     ]
     return page(
         "The worker of a source, as the owner knows it",
-        "`owner/feed/workers.py`. The worker of order 5 is on capture a, and capture b serves too; in every cell the "
-        "event, "
-        "then the owner's next tick: the orders it gives. A new order has a larger epoch, which fences the old one off "
-        "wherever it writes. A finished unit whose record does not come is run again. An error first goes to the "
-        "changefeed's state, which decides whether there is a next run.",
+        "`owner/feed/workers.py`. The worker of order 5 is on capture a, and capture b can work too; each cell has the "
+        "result of the event, and the orders of the owner's next tick. A new order has a larger epoch, which fences "
+        "the old one wherever it writes. A finished unit whose record does not arrive is run again. An error first "
+        "changes the changefeed's state, which decides whether there is a next run.",
         table(
             "stage",
             [name for name, *_ in events],

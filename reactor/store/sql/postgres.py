@@ -5,7 +5,7 @@ Commits ``NOTIFY`` the watches. The URL is libpq's: with several hosts, or anoth
 a fail-over; only a server that can be written to is used.
 
 The clock of leases is the server's, so clocks of captures do not matter. The server's start names it: after a restart,
-or on another server, every lease has its whole time once more. A capture that stands still within a transaction is
+or on another server, every lease has its whole time once more. A capture that stops within a transaction is
 ended by the server (``idle_in_transaction_session_timeout``), and what it had begun is undone.
 """
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from agent.spark.defaults import JVM_OPTIONS
 from capture.api.connection import Connection
 from capture.api.subscriptions import SubscriptionAsked
 from capture.cli.main import main
@@ -142,7 +143,7 @@ def run_query(bed: Bed, directory: Path, **options: str) -> None:
     process = bed.processes[0]
     arguments = [f"http://{process.address}", bed.token_of(process), str(directory), json.dumps(options)]
     command = [sys.executable, "-c", QUERY, *arguments]
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable}
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "JDK_JAVA_OPTIONS": JVM_OPTIONS}
     ended = subprocess.run(command, capture_output=True, text=True, timeout=patient(60), check=False, env=environment)
     assert ended.returncode == 0, ended.stderr[-3000:]
 

@@ -16,8 +16,8 @@ def wrapped(cause: BaseException, *, hidden: bool = False) -> Exception:
             raise cause
         except BaseException as error:
             if hidden:
-                raise LogError("the log storage failed; it is tried again by itself") from None
-            raise LogError("the log storage failed; it is tried again by itself") from error
+                raise LogError("the log storage failed; it is retried automatically") from None
+            raise LogError("the log storage failed; it is retried automatically") from error
     except LogError as error:
         return ExceptionGroup("in a task group", [error])
 

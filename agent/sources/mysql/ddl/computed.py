@@ -18,7 +18,7 @@ from agent.sources.mysql.retyping.terms import RetypeTerms
 #: families in which a value stays the same in every expression when its type becomes larger
 _PLAIN = frozenset({Family.WHOLE, Family.TEXT, Family.BYTES, Family.MEMBERS})
 _ZEROFILL = "zerofill"
-_REASON = "the server has computed the generated column {} anew, in rows that no event names"
+_REASON = "the server has computed the generated column {} again, in rows that no event names"
 
 
 def recomputed(

@@ -36,7 +36,7 @@ def _number(values: pa.Array, begin: int, end: int) -> npt.NDArray[np.int64]:
 
 
 def may_become_zero(values: pa.Array, sql_mode: int | None) -> bool:
-    """Return whether a server that writes these dates anew may put the zero date for one. ``sql_mode``: None if it is
+    """Return whether a server that rewrites these dates may put the zero date for one. ``sql_mode``: None if it is
     unknown."""
     odd = values.filter(pa.array(is_impossible(values))).unique().to_pylist()
     return any(sql_mode is None or not _is_allowed(text.partition(" ")[0], sql_mode) for text in odd)

@@ -25,7 +25,7 @@ _MARIADB, _MYSQL = "mariadb", "mysql"
 @dataclass(frozen=True, slots=True)
 class RetypeTerms:
     """``sql_mode``: None if unknown, as for a copy that a tool has filled. ``required``, ``numbered``: columns
-    that the statement declares NOT NULL, or AUTO_INCREMENT. ``copies``: the server may have written every row anew,
+    that the statement declares NOT NULL, or AUTO_INCREMENT. ``copies``: the server may have rewritten every row,
     also values of columns that the statement does not name. ``second``: when the statement began, as Unix time."""
 
     is_mariadb: bool
@@ -43,7 +43,7 @@ class RetypeTerms:
 
     @property
     def zeroes_dates(self) -> bool:
-        """Whether impossible dates may have become ``0000-00-00`` in rows that the server wrote anew. A strict server
+        """Whether impossible dates may have become ``0000-00-00`` in rows that the server rewrote. A strict server
         refuses such a statement; MariaDB looks at them only in two modes."""
         if not self.copies or self.sql_mode is None:
             return self.copies

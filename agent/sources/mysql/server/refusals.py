@@ -47,7 +47,9 @@ def refusal(code: int, message: str, target: Target) -> SourceError:
         case 1045 | 1698:
             return SourceAuthError(f"{target} refuses user {target.user} or its password; check the source URI")
         case 1129 | 1130:
-            return SourceAuthError(f"{target} lets nobody in from this machine ({message}); have the host allowed")
+            return SourceAuthError(
+                f"{target} accepts no connection from this machine ({message}); have the host allowed"
+            )
         case 1820 | 1862 | 4150:
             return SourceAuthError(f"the password or account of user {target.user} at {target} has expired; renew it")
         case 1251 | 1275 | 2059 | 2061:

@@ -155,7 +155,7 @@ class Connection:
 
     def _lost(self, error: OSError | None) -> SourceUnreachableError:
         reason = "no answer in time" if isinstance(error, TimeoutError) else "the server closed the connection"
-        return SourceUnreachableError(f"connection to {self.target} was lost: {reason}; it is tried again by itself")
+        return SourceUnreachableError(f"connection to {self.target} was lost: {reason}; it is retried automatically")
 
 
 class _ClearPasswordRefused(Exception):

@@ -64,7 +64,7 @@ def refusal(fields: ErrorFields, target: Target) -> SourceError:
         case "58P01" if "WAL segment" in message:
             return SnapshotLostByGCError(f"{message}; {NEW_POSITION}")
     if state[:2] in _PASSING_CLASSES or state in _PASSING:
-        return SourceUnreachableError(f"{target} is not taking part just now ({message}); it is tried again by itself")
+        return SourceUnreachableError(f"{target} is not taking part just now ({message}); it is retried automatically")
     return StatementRefusedError(f"{target} answered {state}: {message}")
 
 

@@ -32,6 +32,7 @@ from capture.embedded import EmbeddedMariaDB, EmbeddedPostgres
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import NO_FILTER, ChangefeedConfig, EventFilter, FilterConfig, SinkMode, TableRecord
 from reactor.records.schedules import ComparedTable, DiffProgress
+from tests.shared_postgres import give_back
 
 POSTGRES = {
     "a": ("smallint", "(i % 7)::smallint"),
@@ -174,7 +175,8 @@ def bed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bed]:
     name = f"ranges_{abs(hash(request.node.name)) % 10**9}"
     server.create_database(name)
     yield Bed(request.param, server.uri(name), name, partial(server.execute, database=name), tmp_path)
-    server.execute(f"DROP DATABASE {name}")
+    if not give_back(server, name):
+        server.execute(f"DROP DATABASE {name}")
 
 
 def columns_of(bed: Bed) -> dict[str, tuple[str, str]]:

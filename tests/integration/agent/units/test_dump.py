@@ -36,6 +36,7 @@ from reactor.errors import WeirError
 from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode, TableRecord
 from tests import pgoutput
+from tests.shared_postgres import give_back
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -186,6 +187,7 @@ def source(postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[Source]:
         connection.execute(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", [name]
         )
+    give_back(postgres, name)
 
 
 @pytest.fixture

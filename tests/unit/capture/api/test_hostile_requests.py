@@ -263,7 +263,7 @@ def raw_bodies(good_body: dict[str, Any]) -> Iterator[tuple[str, bytes, str]]:
         yield f"content type {kind!r}", text.encode(), kind
 
 
-@pytest.mark.sample(0.35)
+@pytest.mark.sample(0.2)
 @named(CHANGES)
 async def test_bodies_that_are_no_json_of_one_meaning(method: str, path: str, operation: dict[str, Any]) -> None:
     target = Target()
@@ -274,7 +274,7 @@ async def test_bodies_that_are_no_json_of_one_meaning(method: str, path: str, op
             await target.refuses(client, what, method, filled(path), content=content, headers=headers)
 
 
-@pytest.mark.sample(0.35)
+@pytest.mark.sample(0.2)
 @named(WITH_BODY)
 async def test_values_of_another_type_or_out_of_bounds(method: str, path: str, operation: dict[str, Any]) -> None:
     target, schema = Target(), body_of(operation)
@@ -290,7 +290,7 @@ async def test_values_of_another_type_or_out_of_bounds(method: str, path: str, o
             await target.refuses(client, f"without {name}", method, filled(path), json=rest)
 
 
-@pytest.mark.sample(0.35)
+@pytest.mark.sample(0.2)
 @named(ROUTES)
 async def test_paths_and_queries(method: str, path: str, operation: dict[str, Any]) -> None:
     """What a route does not know it would ignore: a dry run that is asked for in the wrong place is none."""

@@ -368,5 +368,5 @@ def test_a_running_changefeed_takes_another_filter_and_nothing_else() -> None:
         updated(known, Update("", FEED, config=ChangefeedConfig(stuck_seconds=60)))
     with pytest.raises(JobRefusedError, match="update is not possible"):
         updated(known, replace(moving(("public", "t")), target_ts=Ts(0)))
-    with pytest.raises(JobRefusedError, match="take the target away first"):
+    with pytest.raises(JobRefusedError, match="remove the target first"):
         updated(facts(info(FeedState.NORMAL, target_ts=900)), moving(("public", "t")))

@@ -163,7 +163,7 @@ def test_a_lost_table_is_not_left_as_it_is() -> None:
 def test_one_that_runs_or_has_a_target_or_no_log_is_refused() -> None:
     cluster = running("a")
     assert resume(cluster).startswith("changefeed feed is normal: pause it first")
-    assert "take the target away first" in resume(failed(target_ts=10_000))
+    assert "remove the target first" in resume(failed(target_ts=10_000))
     cluster = SmallCluster(A, known=NEWEST)
     cluster.create(info(mode=Mode.FULL))
     cluster.step(4)

@@ -352,7 +352,7 @@ def test_what_cannot_be_copied_is_refused() -> None:
     assert asked(cluster) == ""
     assert "is being copied again already" in asked(cluster)
     bounded = running("a", target_ts=5000)
-    assert "take the target away first" in asked(bounded)
+    assert "remove the target first" in asked(bounded)
     source = running("a")
     error = RunningError(code="NotFollowed", message="a column is in no stream", table_id=1)
     record_ = HeldTable(table_id=1, name="public.t1", ts=Ts(200), origin=HoldOrigin.SOURCE, error=error)

@@ -77,7 +77,7 @@ class Altered:
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """The definition stays, and the server may have written all rows anew."""
+    """The definition stays, and the server may have rewritten all rows."""
 
     table: Name
     effort: Effort

@@ -43,6 +43,7 @@ from reactor.records.log_head import LogHead
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from tests.newest import newest_etcd
 from tests.patience import patient
+from tests.shared_postgres import give_back
 
 _numbers = itertools.count()
 _KEY = LogKey("c", "default", ChangefeedId("feed"), "postgresql")
@@ -241,7 +242,7 @@ def make_rig(
 
 
 def drop_slots(rig: SyncRig) -> None:
-    """The server has few of them."""
+    """The server has few of them. The database is used again, too."""
     with connect(rig.uri) as connection:
         for slot in (rig.names.slot, f"oracle_{rig.name}"):
             connection.query(
@@ -251,6 +252,7 @@ def drop_slots(rig: SyncRig) -> None:
             connection.query(
                 f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{slot}'"
             )
+    give_back(rig.database, rig.name)
 
 
 def _record(connection: Connection, table: str) -> TableRecord:

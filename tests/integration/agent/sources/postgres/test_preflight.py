@@ -17,15 +17,17 @@ from capture.embedded import postgres as embedded
 from reactor.errors import WeirError
 from reactor.ids import Ts
 from reactor.records.changefeed import ChangefeedConfig, SinkMode
+from tests.shared_postgres import give_back
 
 _numbers = itertools.count()
 
 
 @pytest.fixture
-def uri(postgres: EmbeddedPostgres) -> str:
+def uri(postgres: EmbeddedPostgres) -> Iterator[str]:
     name = f"preflight{next(_numbers)}"
     postgres.create_database(name)
-    return postgres.uri(name)
+    yield postgres.uri(name)
+    give_back(postgres, name)
 
 
 def execute(uri: str, sql: str) -> None:

@@ -12,6 +12,7 @@ from agent.rows.spans import key_changes
 from agent.sources.postgres.decode.decode import decode
 from capture.embedded import EmbeddedPostgres
 from tests import pgoutput
+from tests.shared_postgres import give_back
 
 #: type, PostgreSQL's spelling, what Weir makes of it (as Arrow's text)
 _SPECIAL = [
@@ -45,6 +46,7 @@ def database(postgres: EmbeddedPostgres) -> Iterator[str]:
     pgoutput.create_slot(postgres.dsn(name), name)
     yield name
     postgres.execute(f"SELECT pg_drop_replication_slot('{name}')")
+    give_back(postgres, name)
 
 
 def _run(postgres: EmbeddedPostgres, database: str, *statements: str) -> None:

@@ -16,6 +16,7 @@ from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.stream.catalog_lookup import Guess, verified
 from capture.embedded import EmbeddedPostgres
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
+from tests.shared_postgres import give_back
 
 #: types that one value fits, and become each other without an expression
 _KINDS = {
@@ -106,6 +107,7 @@ def connection(postgres: EmbeddedPostgres, request: pytest.FixtureRequest) -> It
     with connect(postgres.uri(name)) as connection:
         connection.query(_MADE)
         yield connection
+    give_back(postgres, name)
 
 
 def _proof(

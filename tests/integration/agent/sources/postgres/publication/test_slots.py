@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -12,15 +13,17 @@ from agent.sources.postgres.server.connection import Connection, connect
 from capture.embedded import EmbeddedPostgres
 from reactor.records.changefeed import TableRecord
 from tests.patience import patient
+from tests.shared_postgres import give_back
 
 _numbers = itertools.count()
 
 
 @pytest.fixture
-def uri(postgres: EmbeddedPostgres) -> str:
+def uri(postgres: EmbeddedPostgres) -> Iterator[str]:
     name = f"slots{next(_numbers)}"
     postgres.create_database(name)
-    return postgres.uri(name)
+    yield postgres.uri(name)
+    give_back(postgres, name)
 
 
 def table(connection: Connection, name: str) -> TableRecord:

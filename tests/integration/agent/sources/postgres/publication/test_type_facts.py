@@ -7,6 +7,7 @@ import pytest
 from agent.sources.postgres.publication import type_facts
 from agent.sources.postgres.server.connection import Connection, connect
 from capture.embedded import EmbeddedPostgres
+from tests.shared_postgres import give_back
 
 _MADE = """
 CREATE TYPE mood AS ENUM ('sad', 'ok');
@@ -35,6 +36,7 @@ def connection(postgres: EmbeddedPostgres, request: pytest.FixtureRequest) -> It
     with connect(postgres.uri(name)) as connection:
         connection.query(_MADE)
         yield connection
+    give_back(postgres, name)
 
 
 def _tables(connection: Connection) -> dict[int, str]:
