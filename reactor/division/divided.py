@@ -7,8 +7,8 @@ A value is divided into *groups*: the first is the record without its elements (
 run of elements. A change writes new groups for the elements that have changed, and names the others again; so one table
 of twenty thousand costs one group. A group is JSON, compressed, in one part or more.
 
-The *token* of new parts is a hash of their content and of the pointer before. So writing again what got no answer
-writes the same keys, and a part that no pointer names any more is never named again.
+The *token* of new parts is a hash of their content and of the pointer before, or else of the key. So writing again what
+got no answer writes the same keys, and a part that no pointer names any more is never named again.
 
 Pure. ``reactor.store.writes`` has the keys and the order of writing.
 """
@@ -159,14 +159,14 @@ def _read(place: Group, find: Callable[[str], bytes | None]) -> Group:
     return Group(content, place.token, place.number, place.parts)
 
 
-def divided(value: bytes, elements: str = "") -> Divided:
-    """Divide a record's JSON; ``elements``: the field that has them, if it has any."""
+def divided(value: bytes, elements: str = "", *, key: str = "") -> Divided:
+    """Divide the JSON of the record under ``key``; ``elements``: the field that has them, if it has any."""
     if not elements:
-        return _named([Group(value)], b"")
+        return _named([Group(value)], key.encode())
     content = json.loads(value)
     listed = [_json(one) for one in content.get(elements, ())]
     content[elements] = []
-    return _named([Group(_json(content)), *_groups(listed)], b"")
+    return _named([Group(_json(content)), *_groups(listed)], key.encode())
 
 
 def after(old: bytes | None, record: "Record") -> bytes:

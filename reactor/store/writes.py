@@ -53,7 +53,7 @@ def in_parts(key: str, value: bytes) -> Divided:
         return value
     parsed = _divisible(key)
     assert parsed is not None, "only values of changefeeds are divided"
-    return divided(unpacked(value), _elements(parsed))
+    return divided(unpacked(value), _elements(parsed), key=key)
 
 
 def is_too_large(key: str, value: bytes) -> bool:

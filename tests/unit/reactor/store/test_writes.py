@@ -292,3 +292,16 @@ def test_a_divided_value_equals_its_whole() -> None:
     parts = value.pieces
     assert joined(bytes(value), parts.get).read(UnitRecord) == record
     assert is_pointer(value)
+
+
+def test_equal_values_under_two_keys_have_parts_of_their_own() -> None:
+    bed = Bed()
+    record = DdlRecord(ts=Ts(5), statement=random.Random(1).randbytes(80_000).hex())
+    places = [keys.SuspectsKey("c", "default", FEED), keys.SignalsKey("c", "default", FEED)]
+    for place in places:
+        bed.commit(patches.Patch(str(place), lambda _old: record.encode()))
+    assert len(bed.parts) == 2 * len(bed.state.changefeeds[FEED].divided[str(places[0])].names)
+    bed.commit(patches.delete(places[0]))
+    value = bed.state.raw[str(places[1])].value
+    assert isinstance(value, Divided)
+    assert set(value.names) == {key.partition("/part/feed/")[2] for key in bed.parts}
