@@ -103,7 +103,7 @@ class Checks:
                 case keys.ResyncKey():
                     self._on_resync(key.changefeed, key.table_id, event)
                 case keys.SyncPointKey() if event.value is not None:
-                    self._on_sync_point(key.changefeed, SyncPoint.decode(event.value, key=event.key))
+                    self._on_sync_point(key.changefeed, self._state.changefeeds[key.changefeed].sync_points[key.ts])
                 case keys.OwnerKey():
                     self._world.note(f"candidate {(event.value or b'gone').decode()[:6]}")
                 case keys.CaptureKey():
