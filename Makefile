@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help quickstart notebooks test cover check kernels bench simulate soak fuzz matrix java mariadb mysql iproute clean
+.PHONY: help quickstart notebooks test cover check kernels bench simulate soak fuzz matrix java mariadb mysql azurite iproute clean
 
 # Where this is set, every process compiles Weir's modules again, and every process of pytest rewrites all tests again:
 # two thirds of the time in which it collects them.
@@ -65,7 +65,7 @@ soak: java mariadb $(if $(findstring mysql,$(ARGS)),mysql) ## random schema chan
 
 # Promised times are checked here, which more processes would take from each other.
 matrix: WORKERS = $(if $(ARGS),0,2)
-matrix: java mariadb mysql iproute ## what make test leaves out: every fail-point, longer stories of faults, all generated cases
+matrix: java mariadb mysql azurite iproute ## what make test leaves out: every fail-point, longer stories of faults, all generated cases
 	@TEST_PATIENCE=1 $(PYTHON) -m pytest $(PARALLEL) -m matrix $(ARGS)
 	@$(if $(ARGS),,$(PYTHON) -m pytest $(PARALLEL) --hypothesis-profile matrix tests/unit)
 
@@ -116,6 +116,10 @@ mariadb: $(INSTALLED)
 # No release of Debian has MySQL. Tests on it are skipped where it cannot be had, and say so.
 mysql: $(INSTALLED)
 	@$(PYTHON) -m tests.mysql_package
+
+# Azure Blob's emulator, from npm. Tests on it are skipped where it cannot be had, and say so.
+azurite: $(INSTALLED)
+	@$(PYTHON) -m tests.object_stores
 
 # Tests cut captures off in network namespaces. Where these cannot be had (not root), such tests are skipped and say so.
 iproute:

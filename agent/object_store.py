@@ -8,9 +8,11 @@ Writes are atomic. Commits rest on ``create``: of several concurrent writers exa
 """
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,8 +31,9 @@ _CLIENT: Final = frozenset(
 #: options of delta-rs that obstore does not know
 _OF_DELTA: Final = ("aws_s3_locking_provider", "aws_s3_allow_unsafe_rename", "delta_dynamo", "dynamo_", "allow_unsafe")
 _MULTIPART_BYTES: Final = 16 << 20
-#: a machine's role: where clients look that have no credentials
-_ROLES: Final = ("169.254.169.254", "169.254.170.2", "metadata.google.internal")
+_SOME: Final = 10
+#: a machine's role: where clients look that have no credentials, and what delta-rs says about that
+_ROLES: Final = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "while loading credentials")
 _NO_CREDENTIALS: Final = (
     "no credentials: neither options nor the environment of this process have any, and the machine has no role; "
     'executors of another machine get theirs by "spark.executorEnv.…"'
@@ -39,7 +42,7 @@ _NO_CREDENTIALS: Final = (
 
 def without_credentials(text: str) -> str:
     """Return what a client lacks whose error has this text; empty if it has credentials."""
-    return _NO_CREDENTIALS if any(host in text for host in _ROLES) else ""
+    return _NO_CREDENTIALS if any(sign in text for sign in _ROLES) else ""
 
 
 def is_object_store(uri: str) -> bool:
@@ -117,8 +120,27 @@ class ObjectStore:
         except exceptions.AlreadyExistsError as error:
             raise FileExistsError(name) from error
 
+    def copy(self, name: str, to: str) -> None:
+        """Copy an object within the store, replacing an earlier one."""
+        _request(lambda: obstore.copy(self._store, name, to))
+
     def remove(self, name: str) -> None:
         _request(lambda: obstore.delete(self._store, name))
+
+    def discard(self, name: str) -> None:
+        """Remove the object if it exists."""
+        with suppress(FileNotFoundError):
+            self.remove(name)
+
+    def all_names(self) -> list[str]:
+        """Return the names of all objects, of those in folders too."""
+        found = _request(lambda: obstore.list(self._store).collect())
+        return [name for item in found if (name := str(item["path"]))]
+
+    def holds_any(self) -> bool:
+        """Return whether there is an object of any name."""
+        chunks = _request(lambda: list(islice(obstore.list(self._store, chunk_size=_SOME), 1)))
+        return any(str(item["path"]) for chunk in chunks for item in chunk)
 
     def list(self, folder: str = "") -> Iterator[ObjectInfo]:
         """Yield the objects directly in ``folder``."""
@@ -126,7 +148,15 @@ class ObjectStore:
         found = _request(lambda: obstore.list_with_delimiter(self._store, prefix))
         for item in found["objects"]:
             name = str(item["path"]).rsplit("/", 1)[-1]
+            if not name:  # some servers and tools keep an object for a folder
+                continue
             yield ObjectInfo(name, int(item["size"]), item["last_modified"].timestamp())
+
+    def entries(self) -> Sequence[str]:
+        """Return the names of the objects and folders directly at the location."""
+        found = _request(lambda: obstore.list_with_delimiter(self._store))
+        paths = [*(str(item["path"]) for item in found["objects"]), *map(str, found["common_prefixes"])]
+        return [name for path in paths if (name := path.rstrip("/").rsplit("/", 1)[-1])]
 
     def supports_create(self, name: str) -> bool:
         """Return whether ``create`` fails when the object exists, which some stores ignore. Writes and removes

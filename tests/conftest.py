@@ -6,22 +6,25 @@ process, one after the other.
 """
 
 import asyncio
+import contextlib
 import os
 import re
 import shutil
 import tempfile
 import zlib
 from collections import deque
-from collections.abc import Generator, Iterator
-from typing import Any
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from agent import host_cache
 from agent.spark.executor import SparkExecutor
 from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB
-from tests import scratch, validated
+from tests import object_stores, scratch, validated
 from tests.mysql_package import why_not
 from tests.mysql_server import EmbeddedMysql
 from tests.patience import patient
@@ -208,3 +211,44 @@ def spark_executor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkEx
     executor.start()
     yield executor
     executor.stop()
+
+
+class RunStore(Protocol):
+    def __call__(self, kind: str, /, *, is_proxied: bool = ...) -> object_stores.RunningStore: ...
+
+
+@pytest.fixture(scope="session")
+def object_store_servers(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[str], object_stores.RunningStore]]:
+    """Return the server of a kind, started when it is first asked for."""
+    servers: dict[str, object_stores.RunningStore] = {}
+    with contextlib.ExitStack() as stack:
+
+        def server(kind: str) -> object_stores.RunningStore:
+            if reason := object_stores.missing(kind):
+                pytest.skip(reason)
+            if kind not in servers:
+                place = tmp_path_factory.mktemp(f"store-{kind}")
+                servers[kind] = stack.enter_context(object_stores.running(kind, place))
+            return servers[kind]
+
+        yield server
+
+
+@pytest.fixture
+def object_store(
+    object_store_servers: Callable[[str], object_stores.RunningStore], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[RunStore]:
+    """As ``object_store_servers``, with a host cache of its own, and credentials in the environment."""
+    monkeypatch.setenv("WEIR_HOST_CACHE", str(tmp_path / "host-cache"))
+    host_cache.directory.cache_clear()
+
+    def server(kind: str, *, is_proxied: bool = False) -> object_stores.RunningStore:
+        found = object_store_servers(kind)
+        for name, value in (found.proxied if is_proxied else found.environment).items():
+            monkeypatch.setenv(name, value)
+        return found
+
+    yield server
+    host_cache.directory.cache_clear()

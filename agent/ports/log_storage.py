@@ -42,5 +42,5 @@ class LogStorage(Protocol):
         ...
 
     def remove(self, name: str) -> None:
-        """:raises FileNotFoundError: there is no such file."""
+        """:raises FileNotFoundError: there is no such file, if the storage tells."""
         ...

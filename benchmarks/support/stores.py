@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.support.bed import Bed, bed
-from benchmarks.support.s3_proxy import S3Proxy
+from benchmarks.support.store_proxy import StoreProxy
 from capture.embedded import EmbeddedS3
 
 TABLES = 8
@@ -15,12 +15,12 @@ _ROWS = 10_000
 
 
 @contextmanager
-def s3_bed(delay_s: float = 0.0) -> Iterator[tuple[Bed, S3Proxy]]:
+def s3_bed(delay_s: float = 0.0) -> Iterator[tuple[Bed, StoreProxy]]:
     """``delay_s`` is added to each request."""
     with (
         tempfile.TemporaryDirectory(prefix="weir-s3-") as name,
         EmbeddedS3(Path(name) / "s3") as server,
-        S3Proxy(server.port).running() as proxy,
+        StoreProxy(server.port).running() as proxy,
     ):
         proxy.delay_s = delay_s
         environment = server.options(proxy.endpoint) | {"WEIR_HOST_CACHE": str(Path(name) / "cache")}

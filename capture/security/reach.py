@@ -13,6 +13,7 @@ continue with a warning: tightening settings stops nothing that runs.
 import fnmatch
 import os
 import posixpath
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
@@ -31,6 +32,15 @@ _KERNELS = (Path("/proc"), Path("/sys"))
 _OWN_FILES = ("secret.key", "api-token", "etcd")
 #: parameters of source URIs that name where to connect, instead of the host
 _PLACES = ("host", "hostaddr", "socket", "unix-socket")
+
+#: options of sinks that name where to connect, besides the URI
+_PLACE_OPTIONS = re.compile(r"endpoint|authority|proxy|connection.?string|service.?host|ur[il]$", re.I)
+#: options of object stores that name a file of this server, whose content goes to the store or to who lets in
+_FILE_OPTIONS = re.compile(r"token_file$|service_account(_path)?$|application_credentials$", re.I)
+#: in a key that a URI has inline: where Google's client connects
+_BASE_URL = re.compile(r'"gcs_base_url"\s*:\s*"([^"]*)"')
+#: storages whose URIs name a container as others name a user
+_WITH_CONTAINER = ("abfs", "wasb", "adl")
 
 _log = structlog.get_logger()
 
@@ -100,8 +110,22 @@ class Reach:
             if problem := self._forbidden(kind, name):
                 yield problem
             elif not self._is_allowed(kind, name):
-                shown = ", ".join(self._references)
-                yield f"the reference {kind}:{name} is not allowed (setting secret-references: {shown}); use such a one"
+                yield self._not_allowed(kind, name)
+
+    def _not_allowed(self, kind: str, name: str) -> str:
+        shown = ", ".join(self._references)
+        return f"the reference {kind}:{name} is not allowed (setting secret-references: {shown}); use such a one"
+
+    def _file_problems(self, parts: SplitResult) -> Iterator[str]:
+        """A file that a storage option names is read like one that a reference names."""
+        for option, value in parse_qsl(parts.query, keep_blank_values=True):
+            if not _FILE_OPTIONS.search(option) or _reference(value)[0]:
+                continue
+            name = str(Path(value).absolute())
+            if problem := self._forbidden("file", name):
+                yield problem
+            elif not self._is_allowed("file", name):
+                yield self._not_allowed("file", name)
 
     def _forbidden(self, kind: str, name: str) -> str:
         """Return why it is always forbidden; empty if the settings decide."""
@@ -138,12 +162,14 @@ class Reach:
                 )
 
     def _sink_problems(self, parts: SplitResult) -> Iterator[str]:
+        yield from self._file_problems(parts)
         allowed = self._settings.sink_prefixes
         if not allowed:
             return
         places = [_place(parts)]
         options = parse_qsl(parts.query, keep_blank_values=True)
-        places += [_place(_split(value)) for name, value in options if "endpoint" in name.lower()]
+        places += [_place(_split(value)) for name, value in options if _PLACE_OPTIONS.search(name)]
+        places += [_place(_split(url)) for _, value in options for url in _BASE_URL.findall(value)]
         prefixes = [_place(_split(prefix)) for prefix in allowed]
         for place in places:
             if not any(place == one or place.startswith(one.rstrip("/") + "/") for one in prefixes):
@@ -256,6 +282,8 @@ def _is_in(host: str, network: str) -> bool:
 
 def _place(parts: SplitResult) -> str:
     """Return scheme, host and path, without user and options, with dots and escapes resolved."""
-    _, _, host = parts.netloc.rpartition("@")
+    container, at, host = parts.netloc.rpartition("@")
+    if at and parts.scheme.rpartition("+")[2].startswith(_WITH_CONTAINER):
+        host = f"{container}@{host}"
     path = posixpath.normpath(unquote(parts.path)) if parts.path else ""
     return f"{parts.scheme}://{host.lower()}{'/' + path.lstrip('/') if path else ''}"

@@ -10,8 +10,9 @@ import pytest
 from agent.ports import plugin as plugins
 from capture.embedded import EmbeddedEtcd, EmbeddedPostgres
 from tests import example_package
-from tests.contracts.sink_bed import IMPLEMENTATIONS, Bed
+from tests.contracts.sink_bed import IMPLEMENTATIONS, ON_STORES, Bed
 from tests.contracts.store_bed import Store, etcd_connect, memory_connect, sql_connect, sqlite_url
+from tests.object_stores import RunningStore
 
 
 @pytest.fixture(scope="session")
@@ -27,9 +28,13 @@ def example_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     plugins.sinks.cache_clear()
 
 
-@pytest.fixture(params=IMPLEMENTATIONS)
+@pytest.fixture(params=[*IMPLEMENTATIONS, *(pytest.param(name, marks=pytest.mark.matrix) for name in ON_STORES)])
 def bed(request: pytest.FixtureRequest, tmp_path: Path, example_site: Path) -> Bed:
-    return Bed.of(IMPLEMENTATIONS[request.param], tmp_path)
+    found = (IMPLEMENTATIONS | ON_STORES)[request.param]
+    if not found.store:
+        return Bed.of(found, tmp_path)
+    store: RunningStore = request.getfixturevalue("object_store")(found.store)
+    return Bed.of(found, tmp_path, f"{store.uri}/{tmp_path.name}")
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,11 @@ TABLE = TableRecord(table_id=16384, schema_name="public", name="t", key=("id",),
 
 @dataclass(frozen=True)
 class Implementation:
+    """``uri``: with ``{}`` where a directory of its own, or a place of its own in a bucket of ``store``, is named."""
+
     uri: str
     mode: SinkMode = SinkMode.UPSERT
+    store: str = ""
 
 
 IMPLEMENTATIONS = {
@@ -36,6 +39,15 @@ IMPLEMENTATIONS = {
     "none": Implementation("none://"),
     "sqlite": Implementation("sqlite+file://{}/shop.db"),
 }
+_VECTORS = "delta+{}/lake?deletion_vectors=true"
+#: the same on object stores; the catalog of Iceberg's tables is a file of SQLite
+ON_STORES = {
+    "delta-vectors-s3": Implementation(_VECTORS, store="s3"),
+    "delta-changelog-s3": Implementation("delta+{}/lake", SinkMode.CHANGELOG, store="s3"),
+    "iceberg-upsert-s3": Implementation("iceberg+sql://localhost{catalog}?dialect=sqlite&warehouse={}", store="s3"),
+    "delta-vectors-az": Implementation(_VECTORS, store="az"),
+    "delta-upsert-gs": Implementation("delta+{}/lake", store="gs"),
+}
 
 
 @dataclass
@@ -44,8 +56,10 @@ class Bed:
     mode: SinkMode
 
     @classmethod
-    def of(cls, implementation: Implementation, directory: Path) -> "Bed":
-        return cls(implementation.uri.format(directory), implementation.mode)
+    def of(cls, implementation: Implementation, directory: Path, place: str = "") -> "Bed":
+        """``place``: in the implementation's object store."""
+        uri = implementation.uri.format(place or directory, catalog=directory / "catalog.db")
+        return cls(uri, implementation.mode)
 
     @property
     def can(self) -> Capabilities:

@@ -10,7 +10,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from agent.sinks.delta.alter.steps import dropped_ts
+from agent.sinks.delta.alter.dropping import dropped_ts
 from tests.soak.source import Row, Source, Table
 
 _SHOWN = 3

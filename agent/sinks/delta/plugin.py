@@ -25,7 +25,7 @@ def _notices(uri: SinkUri, mode: SinkMode) -> tuple[str, ...]:
 
 PLUGIN = SinkPlugin(
     summary="Delta tables, one for each source table",
-    schemes=("delta+file", "delta+s3"),
+    schemes=("delta+file", "delta+s3", "delta+az", "delta+abfss", "delta+gs"),
     open=_open,
     open_table=_open_table,
     capabilities=CAPABILITIES,

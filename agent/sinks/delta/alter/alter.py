@@ -11,7 +11,7 @@ import pyarrow as pa
 from agent.ports.sink import StagedFile
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import SchemaChange
-from agent.sinks.delta.alter import steps
+from agent.sinks.delta.alter import dropping, moving, steps
 from agent.sinks.delta.table.lake import Lake
 from agent.sinks.delta.table.place import TableOwner, TablePlace
 from reactor.records.changefeed import SchemaChangeKind, SinkMode, TableRecord
@@ -31,11 +31,13 @@ class Alterer:
     def alter(self, changes: Sequence[SchemaChange]) -> None:
         """See ``agent.ports.sink.Sink.alter``."""
         moves = [change for change in changes if change.is_move]
+        for change in moves:
+            moving.finish(self._places(change))
         left = {self._place_of(change.before).location for change in moves if change.before is not None}
         for change in moves:
             self._refuse_taken(change, left)
         for change in moves:
-            self._set_aside(change)
+            self._leave(change, left)
         for change in moves:
             self._put_down(change)
         for change in changes:
@@ -49,30 +51,39 @@ class Alterer:
         assert change.before is not None
         assert change.after is not None
         old, new, aside = self._place_of(change.before), self._place_of(change.after), self._aside(change)
-        if new.location in left or not new.exists():
+        if new.location in left or not moving.exists(new):
             return
         table = new.open()
         if table is None or not steps.is_moving(table, self._writer, change.after.table_id, change.ts):
-            if not steps.is_free(new) and aside.exists() and not old.exists():
-                steps.move(aside, old, change)
-            steps.refuse_taken(new, change)
+            if not moving.is_free(new) and moving.exists(aside) and not moving.exists(old):
+                moving.move(aside, old, change)
+            moving.refuse_taken(new, change)
 
-    def _set_aside(self, change: SchemaChange) -> None:
-        """Move a renamed table from its location, unless that is already done."""
+    def _leave(self, change: SchemaChange, left: Collection[str]) -> None:
+        """Move a renamed table from its location, unless that is already done: aside, or on an object store, where each
+        move is a copy, directly to a location that no other table leaves (``left``)."""
         assert change.before is not None
         assert change.after is not None
         old, aside = self._place_of(change.before), self._aside(change)
-        new = self._place_of(change.after).open()
-        is_there = new is not None and steps.is_moving(new, self._writer, change.after.table_id, change.ts)
-        if not is_there and not aside.exists():
+        new = self._place_of(change.after)
+        table = new.open()
+        is_there = table is not None and steps.is_moving(table, self._writer, change.after.table_id, change.ts)
+        if not is_there and not moving.exists(aside):
             steps.mark_moving(old, self._writer, change)
-            steps.move(old, aside, change)
+            moving.move(old, aside if old.is_local or new.location in left else new, change)
 
     def _put_down(self, change: SchemaChange) -> None:
         assert change.after is not None
         aside = self._aside(change)
-        if aside.exists():
-            steps.move(aside, self._place_of(change.after), change)
+        if moving.exists(aside):
+            moving.move(aside, self._place_of(change.after), change)
+
+    def _places(self, change: SchemaChange) -> list[TablePlace]:
+        """Return the locations to which a move of this change may have begun."""
+        assert change.before is not None
+        assert change.after is not None
+        old, new, aside = self._place_of(change.before), self._place_of(change.after), self._aside(change)
+        return [aside, moving.away(new, change), new, old]
 
     def _alter(self, change: SchemaChange) -> None:
         match change.kind:
@@ -94,7 +105,7 @@ class Alterer:
         table = place.open()
         if table is not None:
             self._owner.refuse_foreign(table, place)
-        if table is not None and steps.dropped_ts(table) is not None:
+        if table is not None and dropping.dropped_ts(table) is not None:
             steps.take_over(place, self._writer, change, self._owner.description())
         elif table is None or not steps.is_applied(table, self._writer, change.after.table_id, change.ts):
             self._load(change.after, change.schema, change.arrow, [])

@@ -23,7 +23,7 @@ from agent.ports.sink import TableCopy
 from agent.sinks.common.changelog import truncate_row
 from agent.sinks.common.forms import missing_fields
 from agent.sinks.common.span_records import RETIRED
-from agent.sinks.delta.alter import steps
+from agent.sinks.delta.alter import dropping, steps
 from agent.sinks.delta.table import commit, disk
 from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table import place as delta_table
@@ -90,7 +90,7 @@ def is_replaced(table: DeltaTable, place: TablePlace, order: Replacement) -> boo
     known = [ts for ts in recorded if ts != RETIRED]
     if max(known, default=0) > order.ts:
         raise CopyBehindError(f"{place} is at {max(known)}, and the copy of {order.name} is of {order.ts}")
-    if not recorded and steps.dropped_ts(table) is None:
+    if not recorded and dropping.dropped_ts(table) is None:
         raise TableForeignError(
             f"{place} holds another table of changefeed {changefeed!r}, which has or had the name {order.name}; move "
             "what lies there away"
@@ -100,7 +100,7 @@ def is_replaced(table: DeltaTable, place: TablePlace, order: Replacement) -> boo
 
 def _replace(table: DeltaTable, place: TablePlace, order: Replacement) -> None:
     steps.allow(table, order.columns.types)
-    if steps.dropped_ts(table) is not None:  # of an earlier, dropped table of the same name
+    if dropping.dropped_ts(table) is not None:  # of an earlier, dropped table of the same name
         properties = delta_table.commit_properties(table, {})
         table.alter.set_table_description(order.owner.description(), commit_properties=properties)
         table.update_incremental()

@@ -9,7 +9,7 @@ The cost of a change:
   types in place; and data of a dropped column must not come back with a later one of its name. Readers see the table's
   old version until then, and can go back to it as long as its files are kept.
 - A dropped table stays where it is, marked in its description; a later one at its location takes it over, with the old
-  one in its history. A renamed table's directory is moved.
+  one in its history. A renamed table is moved (``moving``).
 
 A *changelog* keeps dropped columns, NULL from then on. All other changes apply to it too, so that folding it gives the
 source's table at any time.
@@ -17,23 +17,19 @@ source's table at any time.
 The record is an application transaction ``weir/{changefeed}/{table id}/ddl`` with the change's Ts as its version.
 """
 
-import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures
 from deltalake.schema import Field
 from deltalake.transaction import AddAction, RemoveAction
 
-from agent.errors import TableHeldError
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.common import conversion
 from agent.sinks.common.survivors import Comparison
-from agent.sinks.delta.alter import repartition, rewrite
-from agent.sinks.delta.table import commit, disk, names, schema
+from agent.sinks.delta.alter import dropping, repartition, rewrite
+from agent.sinks.delta.table import commit, schema
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.place import TablePlace
 from reactor.ids import TableSpan, Ts
@@ -88,19 +84,10 @@ def drop(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
         if delta_table.committed_ts(table, writer.changefeed, TableSpan(table_id)) is None:
             return
         if not is_applied(table, writer, table_id, change.ts):
-            description = json.loads(table.metadata().description)
-            description[delta_table.OWNER]["dropped"] = int(change.ts)
-            table.alter.set_table_description(
-                json.dumps(description), commit_properties=_record(table, writer, table_id, change.ts)
-            )
+            record = _record(table, writer, table_id, change.ts)
+            table.alter.set_table_description(dropping.description(table, change.ts), commit_properties=record)
 
     commit.with_retries(place, attempt)
-
-
-def dropped_ts(table: DeltaTable) -> Ts | None:
-    """Return when the table was dropped at its source; None if it was not."""
-    ts = json.loads(table.metadata().description)[delta_table.OWNER].get("dropped")
-    return None if ts is None else Ts(ts)
 
 
 def take_over(place: TablePlace, writer: Writer, change: SchemaChange, description: str) -> None:
@@ -109,7 +96,7 @@ def take_over(place: TablePlace, writer: Writer, change: SchemaChange, descripti
     record, columns = change.after, _stored_columns(change, writer)
 
     def attempt(table: DeltaTable) -> None:
-        gone_ts = dropped_ts(table)
+        gone_ts = dropping.dropped_ts(table)
         if gone_ts is None or gone_ts > change.ts:
             return  # already taken over, or by a later one; one statement may drop a table and create it
         positions = {
@@ -145,40 +132,6 @@ def mark_moving(place: TablePlace, writer: Writer, change: SchemaChange) -> None
 
 def is_moving(table: DeltaTable, writer: Writer, table_id: int, ts: Ts) -> bool:
     return (table.transaction_version(_move_id(writer, table_id)) or 0) >= ts
-
-
-def move(old: TablePlace, new: TablePlace, change: SchemaChange) -> None:
-    """Move a table's directory to its new location; a dropped table there is moved away."""
-    if not new.is_local:
-        raise TableHeldError(
-            f"table {change.name} was renamed, and {new} is on an object store, which cannot rename a directory; "
-            "copy it there by hand, or create another changefeed"
-        )
-    refuse_taken(new, change)
-    if os.path.isdir(new.location):
-        above, name = os.path.split(new.location)
-        os.rename(new.location, os.path.join(above, names.dropped(name, change.ts)))
-    Path(new.location).parent.mkdir(parents=True, exist_ok=True)
-    os.rename(old.location, new.location)
-    disk.sync_names(new)
-    disk.sync(os.path.dirname(old.location))
-
-
-def is_free(place: TablePlace) -> bool:
-    """Return whether the location is empty, or has only a dropped table."""
-    if not os.path.isdir(place.location):
-        return True
-    table = place.open()
-    return table is not None and dropped_ts(table) is not None
-
-
-def refuse_taken(place: TablePlace, change: SchemaChange) -> None:
-    """:raises TableHeldError: the location has another table."""
-    if not is_free(place):
-        raise TableHeldError(
-            f"table {change.name} was renamed, but {place} is taken; it follows when the table there is renamed or "
-            "dropped, or when what lies there is moved away"
-        )
 
 
 def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaChange) -> None:

@@ -69,7 +69,7 @@ def storage_error(place: "TablePlace", doing: str, error: BaseException) -> Sink
         return TablePassingError(f"{tried}: {os.strerror(number)}; give this user access, it is tried again")
     if place.is_local or number is not None:
         return TableHeldError(f"{tried}: {text}; bring back what is missing or damaged, then resume the changefeed")
-    if reason := without_credentials(text):
+    if reason := without_credentials(str(error)):  # in a cause that comes after the first line
         return SinkPassingError(f"{tried}: {reason}; it is tried again")
     if _WRONG_STORE.search(text):
         return SinkConfigError(f"{tried}: {text}; see whether bucket and credentials in the sink's URI are right")

@@ -9,15 +9,13 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import ColumnProperties, CommitProperties, DeltaTable, Schema, Transaction, WriterProperties
 from deltalake.exceptions import TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
-from pyarrow import fs
 
 from agent import host_cache
 from agent.errors import RESYNC, TableForeignError
@@ -74,25 +72,19 @@ class TablePlace:
         """Return the local path of a data file that need not be downloaded; None if there is none."""
         return self.path_of(path) if self.is_local else host_cache.known_path(f"{self.location}/{unquote(path)}")
 
-    def filesystem(self) -> fs.FileSystem:
-        if self.is_local:
-            return fs.SubTreeFileSystem(self.location, fs.LocalFileSystem())
-        return fs.PyFileSystem(DeltaStorageHandler(self.location, self.options))
-
-    def file_names(self) -> list[str]:
-        """Return the files in the table's directory, of any kind; empty if there is no such directory.
+    def file_names(self) -> Sequence[str]:
+        """Return the names of what is in the table's directory, of any kind; empty if there is no such directory.
 
         :raises SinkError: the storage fails.
         """
         if self.is_local and not os.path.isdir(self.location):
             return []
         with storage_errors(self, "list"):
-            found = self.filesystem().get_file_info(fs.FileSelector("", allow_not_found=True))
-        return [info.base_name for info in found]
+            return os.listdir(self.location) if self.is_local else self.store.entries()
 
-    def exists(self) -> bool:
-        """Return whether the directory exists; for local directories."""
-        return self.is_local and os.path.isdir(self.location)
+    def at(self, location: str) -> "TablePlace":
+        """Return another location of the same sink."""
+        return replace(self, location=location)
 
     def is_away(self) -> bool:
         """Return whether the sink's directory is missing, as when it is not mounted."""

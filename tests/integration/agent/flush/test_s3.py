@@ -27,7 +27,7 @@ from agent.sinks import open_sink
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.upsert import find
 from agent.sources.postgres.decode.types import arrow_schema
-from benchmarks.support.s3_proxy import S3Proxy
+from benchmarks.support.store_proxy import StoreProxy
 from capture.embedded import EmbeddedS3
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Barrier
@@ -49,10 +49,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedS3]:
 
 
 @pytest.fixture
-def proxy(server: EmbeddedS3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[S3Proxy]:
+def proxy(server: EmbeddedS3, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StoreProxy]:
     monkeypatch.setenv("WEIR_HOST_CACHE", str(tmp_path / "cache"))
     host_cache.directory.cache_clear()
-    with S3Proxy(server.port).running() as proxy:
+    with StoreProxy(server.port).running() as proxy:
         for name, value in server.options(proxy.endpoint).items():
             monkeypatch.setenv(name, value)
         yield proxy
@@ -123,7 +123,7 @@ def other_process() -> None:
 
 @pytest.mark.parametrize("options", ["", "?deletion_vectors=true"])
 @pytest.mark.parametrize("mode", list(SinkMode))
-def test_requests_of_a_flush(proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch, mode: SinkMode, options: str) -> None:
+def test_requests_of_a_flush(proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch, mode: SinkMode, options: str) -> None:
     monkeypatch.setattr(delta_log.TableLog, "_checkpoint_every", 1 << 30)  # of 50 commits one costs more
     rig = Rig(mode, options)
     rig.append(110, inserted(105, 1, "a", "x"), inserted(106, 2, "b", "y"))
@@ -148,7 +148,9 @@ def test_requests_of_a_flush(proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch, mo
         assert len(rig.rows()) == 2 + 6 * 2
 
 
-def test_another_machine_reads_a_segment_once(proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_another_machine_reads_a_segment_once(
+    proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     rig = Rig(SinkMode.UPSERT)
     rig.append(110, inserted(105, 1, "a", "x"))
     monkeypatch.setenv("WEIR_HOST_CACHE", str(tmp_path / "elsewhere"))
@@ -159,7 +161,7 @@ def test_another_machine_reads_a_segment_once(proxy: S3Proxy, monkeypatch: pytes
     assert read == rig.names
 
 
-def test_what_lay_there_before_is_not_taken_for_what_lies_there_now(proxy: S3Proxy) -> None:
+def test_what_lay_there_before_is_not_taken_for_what_lies_there_now(proxy: StoreProxy) -> None:
     """Another cluster's log at the same place, with files of the same names."""
     root, name = "s3://weir-again/log", "plan-0000000001.json"
     for cluster in ("one", "two"):
@@ -173,7 +175,7 @@ def test_what_lay_there_before_is_not_taken_for_what_lies_there_now(proxy: S3Pro
         ObjectStore(root).remove(directories.MARKER)
 
 
-def test_a_store_that_is_too_busy_is_asked_again(proxy: S3Proxy) -> None:
+def test_a_store_that_is_too_busy_is_asked_again(proxy: StoreProxy) -> None:
     rig = Rig(SinkMode.UPSERT)
     rig.append(110, inserted(105, 1, "a", "x"), deleted(106, 2, None, None))
     proxy.refusing = 4
@@ -188,7 +190,7 @@ def test_many_buckets(server: EmbeddedS3) -> None:
         ObjectStore(f"s3://weir-many-{number}", server.options()).write("name", b"content")
 
 
-def test_a_store_without_conditional_puts_is_refused(proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_without_conditional_puts_is_refused(proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ObjectStore, "create", lambda store, name, content: store.write(name, content))
     with pytest.raises(SinkConfigError, match="does not keep conditional puts"):
         open_sink("delta+s3://weir-unfit/lake", changefeed="feed", mode=SinkMode.UPSERT).check([])

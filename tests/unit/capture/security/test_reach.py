@@ -147,11 +147,17 @@ def test_hosts_of_sources(tmp_path: Path, uri: str, is_allowed: bool) -> None:
         ("delta+s3://bucket/other", False),
         ("delta+s3://bucket/weir/x?AWS_ENDPOINT_URL=https://minio.example", True),
         ("delta+s3://bucket/weir/x?AWS_ENDPOINT_URL=http://169.254.169.254", False),
+        ("delta+s3://bucket/weir/x?proxy_url=http://169.254.169.254", False),
+        ("delta+s3://bucket/weir/x?azure_authority_host=http://169.254.169.254", False),
+        ("delta+abfss://shop@account.dfs.core.windows.net/x", True),
+        ("delta+abfss://other@account.dfs.core.windows.net/x", False),
+        ('delta+gs://bucket/x?service_account_key={"gcs_base_url":"http://169.254.169.254"}', False),
         ("blackhole://", False),
     ],
 )
 def test_prefixes_of_sinks(tmp_path: Path, uri: str, is_allowed: bool) -> None:
-    prefixes = "delta+file:///lake, delta+s3://bucket/weir/, https://minio.example"
+    prefixes = "delta+file:///lake, delta+s3://bucket/weir/, https://minio.example, delta+gs://bucket"
+    prefixes += ", delta+abfss://shop@account.dfs.core.windows.net"
     one = reach(tmp_path, sink_prefixes=prefixes)
     if is_allowed:
         return one.check(sink=uri)
@@ -169,3 +175,15 @@ def test_what_exists_keeps_what_it_uses_with_one_warning(files: Path, monkeypatc
     assert [line["changefeed"] for line in logs] == ["shop", "shop"]
     assert {line["log_level"] for line in logs} == {"warning"}
     assert one.look_up("env:SHOP_PW") == "pw"
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["aws_web_identity_token_file", "azure_federated_token_file", "service_account", "application_credentials"],
+)
+def test_a_file_that_a_storage_option_names_counts_as_a_reference(files: Path, option: str) -> None:
+    one = reach(files, secret_references=f"file:{files}/allowed/*")
+    one.check(sink=f"delta+s3://b/x?{option}={files}/allowed/token")
+    for name in ("/etc/shadow", f"{files}/allowed/../secret.key", "/proc/self/environ"):
+        with pytest.raises(ConfigError, match=r"is not allowed|is the server's own"):
+            one.check(sink=f"delta+s3://b/x?{option}={name}")

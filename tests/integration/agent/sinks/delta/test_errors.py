@@ -165,9 +165,15 @@ def test_staged_rows_that_are_gone_are_not_loaded(tmp_path: Path) -> None:
 BUCKET = TablePlace("s3://lake/public/t", is_local=False, root="s3://lake")
 
 
-def test_an_executor_without_credentials_is_told_apart() -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 8.5s, after 10 retries",
+        "Kernel error -> Operation not supported\n  ↳ an error occurred while loading credentials\n  ↳ no IMDS",
+    ],
+)
+def test_an_executor_without_credentials_is_told_apart(text: str) -> None:
     """The client asks for the machine's role last, so its error names an address that nobody has configured."""
-    text = "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 8.5s, after 10 retries"
     error = storage_error(BUCKET, "write to", DeltaError(text))
     assert type(error) is SinkPassingError
     assert "no credentials" in str(error)

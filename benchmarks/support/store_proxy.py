@@ -1,4 +1,5 @@
-"""S3 proxy: in front of an S3 server, counts requests, delays them, and rejects some as a store under load does."""
+"""Store proxy: in front of an object store's server, counts requests, delays them, and rejects some as a store under
+load does."""
 
 import http.client
 import threading
@@ -6,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
@@ -14,13 +16,35 @@ _SLOW_DOWN = (
 )
 
 
-class S3Proxy:
-    """``requests``: method and path of each, in order of completion. ``delay_s`` is added to each one."""
+@dataclass(frozen=True, slots=True)
+class Request:
+    """``path`` includes the query."""
+
+    method: str
+    path: str
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+    def header(self, name: str) -> str | None:
+        return next((value for key, value in self.headers.items() if key.lower() == name.lower()), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+
+class StoreProxy:
+    """``delay_s`` is added to each request."""
 
     def __init__(self, server_port: int) -> None:
         self.delay_s = 0.0
-        #: how many of the next requests get 503 SlowDown
+        #: how many of the next requests get ``refusal``, 503 SlowDown or 429
         self.refusing = 0
+        self.refusal = 503
+        self._server_port = server_port
         self._requests: list[tuple[str, str]] = []
         self._lock = threading.Lock()
         proxy = self
@@ -32,27 +56,17 @@ class S3Proxy:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 time.sleep(proxy.delay_s)
                 if proxy.take(self.command, self.path):
-                    self.send_response(503)
-                    self.send_header("Content-Length", str(len(_SLOW_DOWN)))
-                    self.end_headers()
-                    self.wfile.write(_SLOW_DOWN)
-                    return
-                connection = http.client.HTTPConnection("127.0.0.1", server_port, timeout=60)
-                connection.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
-                for name, value in self.headers.items():
-                    connection.putheader(name, value)
-                connection.endheaders(body or None)
-                answer = connection.getresponse()
-                content = answer.read()
+                    answer = Answer(proxy.refusal, {}, _SLOW_DOWN)
+                else:
+                    answer = proxy.forward(Request(self.command, self.path, dict(self.headers.items()), body))
                 self.send_response(answer.status)
-                for name, value in answer.getheaders():
+                for name, value in answer.headers.items():
                     if name.lower() not in ("transfer-encoding", "content-length", "connection", "date", "server"):
                         self.send_header(name, value)
-                length = answer.getheader("Content-Length") if self.command == "HEAD" else str(len(content))
+                length = answer.headers.get("Content-Length") if self.command == "HEAD" else str(len(answer.body))
                 self.send_header("Content-Length", length or "0")
                 self.end_headers()
-                self.wfile.write(content)
-                connection.close()
+                self.wfile.write(answer.body)
 
             do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = handle_any
 
@@ -64,6 +78,19 @@ class S3Proxy:
             request_queue_size = 128
 
         self._server = Server(("127.0.0.1", 0), Handler)
+
+    def forward(self, request: Request) -> Answer:
+        """Return the server's answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self._server_port, timeout=60)
+        try:
+            connection.putrequest(request.method, request.path, skip_host=True, skip_accept_encoding=True)
+            for name, value in request.headers.items():
+                connection.putheader(name, value)
+            connection.endheaders(request.body or None)
+            answer = connection.getresponse()
+            return Answer(answer.status, dict(answer.getheaders()), answer.read())
+        finally:
+            connection.close()
 
     @property
     def endpoint(self) -> str:
@@ -86,7 +113,7 @@ class S3Proxy:
         return Counter(kind for kind, _ in self.taken())
 
     @contextmanager
-    def running(self) -> Iterator["S3Proxy"]:
+    def running(self) -> Iterator["StoreProxy"]:
         thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         thread.start()
         try:
