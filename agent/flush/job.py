@@ -108,7 +108,10 @@ def _plan(context: FlushContext, positions: Sequence[SpanPosition], limits: Flus
     if to_ts <= known_ts:
         return FlushPlan((), ())
     segments = context.reader.segments(limits.head, from_ts, to_ts, known_ts=known_ts)
-    return plan_flush(positions, segments, limits, feed=context.feed, weights=context.weights)
+    weights = context.weights
+    if weights.is_backlog(sum(item.bytes for item in segments)):
+        weights = weights.for_cores(context.executor.cores())
+    return plan_flush(positions, segments, limits, feed=context.feed, weights=weights)
 
 
 def _passed(positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:

@@ -45,6 +45,15 @@ class Weights:
     parts_aimed: int = 8
     parts_max: int = 64
 
+    def for_cores(self, cores: int) -> "Weights":
+        """Return weights that cut a backlog into enough parts for ``cores``, two each, so that all end at about the
+        same time."""
+        return replace(self, parts_aimed=max(self.parts_aimed, 2 * cores), parts_max=max(self.parts_max, 2 * cores))
+
+    def is_backlog(self, total_bytes: int) -> bool:
+        """Return whether more parts than ``parts_aimed`` would have a weight worth a task."""
+        return total_bytes > self.parts_aimed * self.part_bytes_min
+
     def part_bytes(self, total_bytes: int) -> int:
         return min(max(total_bytes // self.parts_aimed, self.part_bytes_min), self.part_bytes_max)
 

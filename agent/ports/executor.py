@@ -33,3 +33,7 @@ class Executor(Protocol):
         deadline: "Deadline | None" = None,
         at_once: int | None = None,
     ) -> list[U]: ...
+
+    def cores(self) -> int:
+        """Return how many tasks run at the same time, as far as known; at least 1."""
+        ...

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 import structlog
+from py4j.protocol import Py4JError
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
@@ -145,6 +146,16 @@ class SparkExecutor:
             failed.scope = Scope.CAPTURE if is_dead else Scope.CHANGEFEED
             raise failed from error
         return _results(rows, description, is_here=is_local(self._master))
+
+    def cores(self) -> int:
+        """See ``agent.ports.executor.Executor.cores``. A server of Spark Connect does not say."""
+        session = self._session
+        if session is None or is_connect(self._master):
+            return 1
+        try:
+            return cores(session)
+        except (Py4JError, OSError):  # the driver is gone; the next job starts another
+            return 1
 
     def check(self) -> str:
         """Start another session if the JVM has died; return why there is none, or an empty text."""

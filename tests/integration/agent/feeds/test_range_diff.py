@@ -84,6 +84,9 @@ ROWS = 400
 class Here:
     """``agent.ports.executor.Executor`` in this thread."""
 
+    def cores(self) -> int:
+        return 1
+
     def map(self, function: Callable[[Any], Any], descriptors: Sequence[Any], **_: Any) -> list[Any]:
         return [function(each) for each in descriptors]
 

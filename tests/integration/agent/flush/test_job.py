@@ -58,6 +58,9 @@ RECORD = TableRecord(table_id=TABLE.table_id, schema_name="public", name="t", ke
 class Inline:
     """An executor that runs tasks where it stands: everything but Spark."""
 
+    def cores(self) -> int:
+        return 1
+
     def map(
         self, function: Callable[[Any], Any], descriptors: Sequence[Any], *, description: str, **_: object
     ) -> list[Any]:
@@ -135,6 +138,9 @@ class Failing(Inline):
     def __init__(self, error: WeirError, *, is_down: bool = False) -> None:
         self.error, self.is_down = error, is_down
 
+    def cores(self) -> int:
+        return 1
+
     def map(
         self, function: Callable[[Any], Any], descriptors: Sequence[Any], *, description: str, **_: object
     ) -> list[Any]:
@@ -166,6 +172,9 @@ def test_a_job_of_one_table_that_fails_while_others_work_is_its_own(
 @pytest.mark.spark
 def test_a_table_whose_task_is_killed_is_to_blame(tmp_path: Path, spark_executor: SparkExecutor) -> None:
     class Killing(Inline):
+        def cores(self) -> int:
+            return 1
+
         def map(
             self, function: Callable[[Any], Any], descriptors: Sequence[Any], *, description: str, **more: Any
         ) -> list[Any]:

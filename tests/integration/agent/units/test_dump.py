@@ -81,6 +81,9 @@ class InlineExecutor:
         _, _, count = self.descriptions[0].rpartition("/")
         return len(set(self.descriptions)) == len(self.descriptions) == int(count)
 
+    def cores(self) -> int:
+        return 1
+
     def map(self, function: Callable[[T], U], descriptors: Sequence[T], *, description: str, **_: object) -> list[U]:
         self.descriptions.append(description)
         self.before(description)
@@ -210,6 +213,9 @@ def test_staged_rows_and_the_stream_after_them_are_the_source(source: Source, ma
     tables = [source.record("keyed", ["id"]), source.record("pair", ["a", "b"]), source.record("empty", ["id"])]
 
     class Writing(InlineExecutor):
+        def cores(self) -> int:
+            return 1
+
         def map(
             self, function: Callable[[T], U], descriptors: Sequence[T], *, description: str, **_: object
         ) -> list[U]:

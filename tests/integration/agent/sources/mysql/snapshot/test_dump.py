@@ -78,6 +78,9 @@ class RefusingStage(ParquetStage):
 class HookedExecutor(InlineExecutor):
     """Reads in this process, so that hooks are seen; a descriptor goes as it is."""
 
+    def cores(self) -> int:
+        return 1
+
     def map(self, function: Callable[[T], U], descriptors: Sequence[T], *, description: str, **_: object) -> list[U]:
         self.descriptions.append(description)
         return [function(descriptor) for descriptor in descriptors]
