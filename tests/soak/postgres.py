@@ -32,9 +32,34 @@ _TYPES = (
     ),
     *("text", "varchar(10)", "varchar(40)", "char(5)", "bytea", "date", "time", "timestamp", "timestamptz", "uuid"),
     *("json", "jsonb", "inet", "cidr", "macaddr", "integer[]", "text[]", "interval", "bit(8)", "int4range", "mood"),
+    *("money", "bit varying(9)", "tsvector", "jsonpath", "point", "oid", "pg_lsn", "time with time zone", "macaddr8"),
+    *("int4multirange", "tstzrange", "mood[]", "pair", "pair[]", "cents", "places", "xid8", "name", '"char"'),
 )
+#: literals of types that have no generator of their own
+_SPELLINGS = {
+    "money": ("'-1.25'", "'92233720368547758.07'", "0"),
+    "tsvector": ("'a:1A fat:2B,4C'", "''", "'x y'"),
+    "jsonpath": ("'$.a[*] ? (@ > 1)'", "'$'", "'lax $.\"b c\"'"),
+    "point": ("'(1.5,-2)'", "'(0,0)'", "'(1e300,NaN)'"),
+    "oid": ("'4294967295'", "'0'", "'1'"),
+    "pg_lsn": ("'16/B374D848'", "'0/0'", "'FFFFFFFF/FFFFFFFF'"),
+    "macaddr8": ("'08:00:2b:01:02:03:04:05'", "'00:00:00:00:00:00:00:00'"),
+    "int4multirange": ("'{}'", "'{[1,3),[5,9)}'", "'{(,)}'"),
+    "tstzrange": ("'empty'", "'[2020-01-01 00:00+02,infinity)'", "'(,2021-02-03 04:05:06.789+00]'"),
+    "mood[]": ("'{}'", "'{sad,NULL,happy}'"),
+    "pair": ("'(1,\"x, y\")'", "'(,)'", '\'(2,"q""")\''),
+    "pair[]": ("'{}'", "'{\"(1,a)\",NULL}'"),
+    "cents": ("1.25", "-9999999.99", "0"),
+    "places": ("'{}'", "'{1,NULL,3}'"),
+    "xid8": ("'18446744073709551615'", "'3'"),
+    "name": ("'n'", "''", "'é'"),
+    '"char"': ("'a'", "''"),
+}
 _SET_UP = """
 CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy');
+CREATE TYPE pair AS (a integer, b text);
+CREATE DOMAIN cents AS numeric(9,2);
+CREATE DOMAIN places AS integer[];
 CREATE PUBLICATION soak_all FOR ALL TABLES;
 """
 
@@ -117,7 +142,7 @@ class Postgres:
                 return "\\x" + stored.hex()
             case "date":
                 return stored.isoformat()
-            case "time":
+            case "time" if not column.type.endswith("with time zone"):
                 return str(stored).rstrip("0").rstrip(".") if "." in str(stored) else str(stored)
             case "timestamp":
                 return _trimmed(stored.replace(tzinfo=None).isoformat(" "))
@@ -261,7 +286,7 @@ def _literal(rng: random.Random, type: str) -> str:
             return rng.choice(["'[1,5)'", "'empty'", "'(,9]'"])
         case "mood":
             return rng.choice(["'sad'", "'ok'", "'happy'"])
-    return "NULL"
+    return rng.choice(_SPELLINGS.get(type, ("NULL",)))
 
 
 def _read(type: str, shown: Any) -> Any:

@@ -85,6 +85,7 @@ class PostgresStreams:
             quiet=quiet,
             joining=self._joining(),
             schemas={table: known.schema for table, known in self._known.items() if known.schema is not None},
+            is_ours=self._names.owns_publication,
         )
 
     def _wants(self) -> Wants:

@@ -21,6 +21,7 @@ from reactor.records.changefeed import (
     ChangefeedInfo,
     FeedState,
     SealedUri,
+    SinkMode,
     TableRecord,
     Unit,
     UnitRecord,
@@ -124,7 +125,7 @@ async def rejoin(
             f"there is no table {name} at the source of changefeed {info.id} that could be copied again; if it was "
             f"renamed out of the filter, `weir table add` takes it in, and `weir table remove` leaves {names[name]} out"
         )
-    _refuse_keyless(found)
+    _refuse_keyless(found, info)
     await data_plane.publish(info, found)
     leaving = tuple(one.table_id for one in unit.tables if one.table_id in {one.table_id for one in held})
     again = [_name(one) for one in found]
@@ -163,13 +164,15 @@ def _basis(info: ChangefeedInfo, unit: UnitRecord | None) -> jobs.Basis:
     return jobs.Basis(info.config, tables, unit.joining if unit else ())
 
 
-def _refuse_keyless(tables: Iterable[TableRecord]) -> None:
-    """:raises JobRefusedError: one has no key, by which a copy and the changes behind it are told apart."""
+def _refuse_keyless(tables: Iterable[TableRecord], info: ChangefeedInfo) -> None:
+    """:raises JobRefusedError: one has no key to upsert by."""
+    if info.sink_mode is not SinkMode.UPSERT or info.config.force_replicate:
+        return
     for table in tables:
         if not table.key:
             raise JobRefusedError(
-                f"{table.schema_name}.{table.name} has no key, and cannot join a changefeed that exists: give it one, "
-                "leave it out by a rule, or create another changefeed for it"
+                f"{table.schema_name}.{table.name} has no key to upsert by, so it cannot join: give it one, leave it "
+                "out by a rule, or create another changefeed for it, with sink mode changelog or force-replicate = true"
             )
 
 
@@ -211,7 +214,7 @@ async def _moves(
     ]
     if found:
         refuse_resync(info.sink.masked)
-    _refuse_keyless(found)
+    _refuse_keyless(found, after)
     if found and not asked.dry_run:
         await data_plane.publish(after, found)
     return tuple(map(_name, found)), leaving

@@ -8,7 +8,7 @@ import pytest
 from capture.api.client import Client
 from reactor.records.changefeed import FeedState, SinkMode
 from tests.acceptance.bed import Bed
-from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT, sink_rows
+from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT, changelog, sink_rows
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -48,6 +48,13 @@ def test_new_tables_are_published_and_copied(tmp_path: Path) -> None:
             "the one without a key waits for it alone",
             lambda: all([one.table for one in bed.query(feed).held] == ["public.made"] for feed in FEEDS),
         )
+        bed.execute("ALTER TABLE made REPLICA IDENTITY FULL")
+        bed.wait_for("a changelog needs no key", lambda: "public.made" in _names(bed, CHANGELOG))
+        bed.execute("INSERT INTO made VALUES (501, 0), (501, 0)")
+        ts = bed.last_ts()
+        bed.wait_for("it is followed", lambda: bed.covers(CHANGELOG, ts))
+        assert sorted(changelog(bed, "made")["id"].drop_null().to_pylist()) == [*range(1, 502), 501], "each row once"
+        bed.execute("DELETE FROM made WHERE id = 501")
         bed.execute("ALTER TABLE made ADD PRIMARY KEY (id)")
         expected = {f"public.{name}" for name in (*_NEW, "item", "account_old")}
         for feed in FEEDS:

@@ -45,8 +45,9 @@ _SCHEMAS: Final = (
     "JOIN pg_catalog.pg_publication p ON p.oid = n.pnpubid WHERE {ours})"
 )
 _TABLES: Final = (
-    "SELECT string_agg(concat_ws(':', c.oid, c.relpersistence, c.relkind, c.relispartition, c.relreplident, "
-    "c.relfilenode, quote_ident(n.nspname), quote_ident(c.relname)), ',' ORDER BY c.oid) FROM pg_catalog.pg_class c "
+    "SELECT string_agg(concat_ws(':', c.oid, c.relpersistence, c.relkind, c.relispartition, c.relreplident, EXISTS "
+    "(SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary), c.relfilenode, "
+    "quote_ident(n.nspname), quote_ident(c.relname)), ',' ORDER BY c.oid) FROM pg_catalog.pg_class c "
     "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY ({ids})"
 )
 #: a column that is altered has another row, by a later transaction

@@ -18,13 +18,22 @@ CURE = f"{RESYNC}, or leave it out by a filter rule"
 
 
 def lost(
-    before: Proof, now: Catalog, known: Mapping[int, TableRecord], *, absorbed: Collection[int] = ()
+    before: Proof,
+    now: Catalog,
+    known: Mapping[int, TableRecord],
+    *,
+    absorbed: Collection[int] = (),
+    is_ours: bool = False,
 ) -> dict[int, str]:
-    """Why, by table; tables that are gone or ``absorbed``, or are lost already, are none of them."""
+    """Why, by table; tables that are gone or ``absorbed``, or are lost already, are none of them. ``is_ours``: Weir has
+    made the publications, one of them for the inserts of tables without a replica identity."""
     found = {}
     for table_id in known.keys() & now.tables.keys() - before.held - set(absorbed):
         record = known[table_id]
-        if reason := _reason(before, now, record):
+        reason = _reason(before, now, record)
+        if not reason and is_ours and now.sends_inserts_only(table_id):
+            reason = "has a replica identity now, and only its inserts are sent: updates and deletes may be missing"
+        if reason:
             found[table_id] = f"table {record.schema_name}.{record.name} {reason}; {CURE}"
     return found
 

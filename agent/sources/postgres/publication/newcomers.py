@@ -165,7 +165,14 @@ class Newcomers:
         """
         name = qualified(relation.schema_name, relation.name)
         sql = _COMMANDS_SQL.format(name=name, table=relation.table_id, xid=xids.short(xid))
-        if not (rows := self.connection.query(sql)):
+        try:
+            self.connection.query("SAVEPOINT weir")
+            rows = self.connection.query(sql)
+        except SourceError:
+            return True
+        finally:
+            self.connection.query("ROLLBACK TO SAVEPOINT weir")
+        if not rows:
             return False
         first, attached, has_toast, listed = rows[0]
         if first is None:

@@ -58,7 +58,7 @@ class Wants:
 
 class Prover:
     """The prover of one stream. ``known``: the tables at ``at``, the position of ``proof``, which is empty if the log
-    is of a version without proofs: then the first reading is trusted."""
+    is of a version without proofs: then the first reading is trusted. ``is_ours``: see ``losses.lost``."""
 
     def __init__(
         self,
@@ -73,9 +73,11 @@ class Prover:
         quiet: QuietChanges,
         joining: Collection[Name] = (),
         schemas: Mapping[int, TableSchema] | None = None,
+        is_ours: bool = False,
     ) -> None:
         self._connect = connect
         self._publications = publications
+        self._is_ours = is_ours
         self._known = known
         self._at = at
         self._proof = Proof.from_text(proof) if proof else None
@@ -176,7 +178,7 @@ class Prover:
             before = self._proof or replace(losses.first(now, seen, found.known), types=dict(facts.values))
             self._refuse_other_publications(before, now)
             absorbed = losses.absorbed(now, found.known, self._wants.named)
-            for table, reason in losses.lost(before, now, found.old, absorbed=absorbed).items():
+            for table, reason in losses.lost(before, now, found.old, absorbed=absorbed, is_ours=self._is_ours).items():
                 found.hold(found.old[table], Ts(self._at + 1), reason)
             self._judge_types(connection, type_facts.altered(before.types, facts), found)
             asked = Newcomers(connection, before, now)

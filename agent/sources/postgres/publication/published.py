@@ -41,7 +41,8 @@ _PARTITIONS_SQL: Final = (
 )
 _TABLES_SQL: Final = (
     "SELECT c.oid::int8, n.nspname, c.relname, c.relnamespace::int8, c.relkind, c.relpersistence, c.relreplident, "
-    "c.relfilenode::int8, c.xmin::text, d.xmin::text FROM pg_catalog.pg_class c "
+    "c.relfilenode::int8, c.xmin::text, d.xmin::text, c.relreplident IN ('f', 'i') OR c.relreplident = 'd' AND EXISTS "
+    "(SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) FROM pg_catalog.pg_class c "
     "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_catalog.pg_depend d ON d.classid = 1259 "
     "AND d.objid = c.oid AND d.objsubid = 0 AND d.refclassid = 2615 WHERE c.oid IN ({ids})"
 )
@@ -77,7 +78,8 @@ class Publication:
 class Relation:
     """A table as it is. ``written_by``: the transaction that wrote its row last: a new file or name, another number of
     columns, a place as a partition. ``keys``: of one that sends whole rows, the columns of each of its keys, and the
-    rows that make it. ``columns``: by number, of one that is replicated: see ``ColumnFacts``; ``numbers``: by name."""
+    rows that make it. ``has_identity``: its updates and deletes can be sent. ``columns``: by number, of one that is
+    replicated: see ``ColumnFacts``; ``numbers``: by name."""
 
     table_id: int
     schema_name: str
@@ -91,6 +93,7 @@ class Relation:
     keys: tuple[tuple[frozenset[str], tuple[RowKey, ...]], ...] = ()
     columns: Mapping[int, ColumnFacts] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
+    has_identity: bool = False
 
     @property
     def qualified_name(self) -> str:
@@ -121,6 +124,13 @@ class Catalog:
         for publication in self.publications.values():
             found += self._ways(publication, table_id)
         return found
+
+    def sends_inserts_only(self, table_id: int) -> bool:
+        """Return whether no publication sends its updates, though it has a replica identity."""
+        parts = self.leaves(table_id) if self.is_partitioned(table_id) else (table_id,)
+        sending = [one for one in self.publications.values() if any(self._ways(one, table_id))]
+        has_identity = all(part in self.tables and self.tables[part].has_identity for part in parts)
+        return bool(sending) and has_identity and all("update" in one.lacks for one in sending)
 
     def terms(self, table_id: int) -> str:
         """Row filter and columns, of every publication that sends only a part of the table."""
@@ -288,7 +298,7 @@ class _Reader:
 
 
 def _relation(row: Row, keys: Sequence[tuple[frozenset[str], tuple[RowKey, ...]]], ahead: int) -> Relation:
-    table_id, schema_name, name, schema_id, kind, persistence, identity, file, xmin, _ = row
+    table_id, schema_name, name, schema_id, kind, persistence, identity, file, xmin, _, has_identity = row
     return Relation(
         table_id=_number(table_id),
         schema_name=str(schema_name),
@@ -300,6 +310,7 @@ def _relation(row: Row, keys: Sequence[tuple[frozenset[str], tuple[RowKey, ...]]
         file=_number(file),
         written_by=xids.full(_number(xmin), ahead),
         keys=tuple(keys),
+        has_identity=has_identity == "t",
     )
 
 

@@ -19,6 +19,7 @@ from agent.errors import (
     SnapshotLostByGCError,
     SourceConfigError,
     SourceError,
+    TableIneligibleError,
 )
 from agent.ports.source import Position
 from agent.sources.postgres.publication.prover import first_proof
@@ -113,17 +114,31 @@ def ensure_publications(connection: Connection, names: Names, tables: Sequence[T
 
 
 def publish(connection: Connection, names: Names, tables: Sequence[TableRecord]) -> None:
-    """Add tables with a key to our publication; one that the user named is as it is.
+    """Add tables to our publications; one that the user named is as it is.
 
+    One that does not exist is not made: what the stream still has from before then would end it.
+
+    :raises TableIneligibleError: the publication of tables like one of them was not made.
     :raises SourceError: the server refuses.
     """
     if not names.owns_publication:
         return
-    there = _members(connection, names.publication)
+    without_identity = _without_identity(connection, tables)
+    there, existing = (
+        {name: _members(connection, name) for name in all_publications(names)},
+        {*publications(connection, names)},
+    )
     for table in tables:
-        if (table.schema_name, table.name) not in there:
+        publication = names.publication + (_APPEND_SUFFIX if table.table_id in without_identity else "")
+        if publication not in existing:
+            kind = "without a" if table.table_id in without_identity else "with a"
+            raise TableIneligibleError(
+                f"table {table.schema_name}.{table.name} cannot join: publication {publication}, of tables {kind} "
+                "replica identity, was not made with the changefeed; create that again, or alter the table's identity"
+            )
+        if (table.schema_name, table.name) not in there[publication]:
             name = qualified(table.schema_name, table.name)
-            connection.query(f"ALTER PUBLICATION {identifier(names.publication)} ADD TABLE {name}")
+            connection.query(f"ALTER PUBLICATION {identifier(publication)} ADD TABLE {name}")
 
 
 def publications(connection: Connection, names: Names) -> tuple[str, ...]:

@@ -27,7 +27,7 @@ from agent.sources.postgres.server.uri import Target, parse_uri
 
 Row = tuple[str | None, ...]
 
-#: session settings that make the text form of values unique
+#: session settings that make the text form of values unique, and queries complete
 _SESSION = {
     "client_encoding": "UTF8",
     "datestyle": "ISO",
@@ -36,6 +36,8 @@ _SESSION = {
     "extra_float_digits": "3",
     "bytea_output": "hex",
     "quote_all_identifiers": "off",
+    # an error instead of fewer rows
+    "row_security": "off",
 }
 #: Values of ``regclass`` and similar types include the schema unless it is in the search path. Streams have an empty
 #: search path from the start; sessions that read values set it.
@@ -43,6 +45,7 @@ _STREAM_SESSION = _SESSION | {"search_path": ""}
 QUALIFIED_NAMES_SQL = "SET search_path = ''"
 
 _QUERY_TIMEOUT_S = 60.0
+_TRANSACTION_TIMEOUT_VERSION = 17
 _KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT = 20, 5, 3
 _CLEAR_PASSWORD = 3
 _HEADER = struct.Struct("!ci")
@@ -80,6 +83,16 @@ class Connection:
         if failure is not None:
             raise refusal(failure, self.target)
         return rows
+
+    def unlimit(self) -> None:
+        """Let statements and transactions take any time, whatever the server says: a snapshot is read to its end.
+
+        :raises SourceError: the server refuses.
+        """
+        limits = ["statement_timeout", "idle_in_transaction_session_timeout"]
+        if self.server_version >= _TRANSACTION_TIMEOUT_VERSION:
+            limits.append("transaction_timeout")
+        self.query("; ".join(f"SET {limit} = 0" for limit in limits))
 
     def start_copy(self, sql: str, *, timeout_s: float = _QUERY_TIMEOUT_S) -> None:
         """Send a command that returns COPY data; afterwards the socket is at its first message.

@@ -66,7 +66,7 @@ def create_slot(source: str | Target, slot: str, *, is_temporary: bool = False) 
     connection = connect(source, replication=True)
     try:
         # The exporter is idle in a transaction for as long as the snapshot is needed.
-        connection.query("SET idle_in_transaction_session_timeout = 0")
+        connection.unlimit()
         temporary = " TEMPORARY" if is_temporary else ""
         [row] = connection.query(
             f"CREATE_REPLICATION_SLOT {identifier(slot)}{temporary} LOGICAL pgoutput EXPORT_SNAPSHOT",

@@ -31,11 +31,7 @@ _BLOCK_BYTES: Final = 8 << 20
 #: positions per batch: at most 32 MiB, which tables with very many columns would exceed
 _POSITIONS_MAX: Final = 4 << 20
 _READ_TIMEOUT_S: Final = 600.0
-#: servers may limit sessions, but a snapshot is read to its end; ``row_security`` off: an error instead of fewer rows
-_SESSION_SQL: Final = (
-    "SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = 0; "
-    f"SET row_security = off; {QUALIFIED_NAMES_SQL}"
-)
+_SESSION_SQL: Final = f"SET lock_timeout = 0; {QUALIFIED_NAMES_SQL}"
 
 
 @contextmanager
@@ -45,6 +41,7 @@ def session(source: str | Target, snapshot: str | None) -> Iterator[Connection]:
     :raises SourceError: the snapshot is gone (its exporter's connection ended), or the source failed.
     """
     with connect(source) as connection:
+        connection.unlimit()
         connection.query(_SESSION_SQL)
         connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         if snapshot is not None:

@@ -145,12 +145,13 @@ class SchemaTracker:
     def note_quiet(self, declared: TableSchema, ts: Ts, xid: int) -> None:
         """Note a table as the catalog had it when the transaction ``xid`` (32 bits) had not begun; it has no row since.
 
-        Without a key the table has none that the stream could send; it may have one again by its next row.
+        Without a key the table has none that the stream could send; it may have one again by its next row, unless a
+        column of its key is gone.
         """
         known = self.known.get(declared.table_id)
         if known is None or known.schema is None or _is_same(known.schema, declared):
             return
-        if declared.key or not known.record.key:
+        if declared.key or not known.record.key or _lacks_key_column(known.record, known.schema, declared):
             self.note(declared, ts, xid)
 
     def take(self, upto: Ts) -> tuple[DdlRecord, ...]:
@@ -228,6 +229,13 @@ def _columnless(record: TableRecord) -> str:
         f"table {record.schema_name}.{record.name} has no columns, so there is nothing to write; add one and create "
         "the changefeed again, leave it out by a filter rule, or use sink mode changelog"
     )
+
+
+def _lacks_key_column(record: TableRecord, known: TableSchema, declared: TableSchema) -> bool:
+    """Return whether a column of the table's key is gone, by its number."""
+    left = {column.place for column in declared.columns}
+    places = (column.place for column in known.columns if column.name in record.key)
+    return 0 not in left and any(place and place not in left for place in places)
 
 
 def _key(before: tuple[str, ...], declared: TableSchema, found: CatalogTable) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from reactor.records.changefeed import (
     ChangefeedStatus,
     FeedState,
     FilterConfig,
+    SinkMode,
     TableRecord,
     Unit,
     UnitRecord,
@@ -230,8 +231,11 @@ async def rejoined(
     unit: UnitRecord | None = SYNC,
     *,
     rows_per_second: int | None = None,
+    sink_mode: SinkMode = SinkMode.UPSERT,
+    is_forced: bool = False,
 ) -> jobs.Update:
     service, before = PlayedService(unit), feed(data_plane, FeedState.WARNING)
+    before = before.with_(sink_mode=sink_mode, config=ChangefeedConfig(force_replicate=is_forced))
     operations, plane = cast("ClusterService", service), cast("DataPlane", data_plane)
     await amendment.rejoin(operations, plane, before, [held], rows_per_second=rows_per_second)
     (job,) = service.asked
@@ -257,6 +261,19 @@ async def test_a_table_that_the_stream_could_not_follow_leaves_and_joins_at_once
     assert (await rejoined(data_plane, renamed)).joining == (("aside", "t3"),)
     newcomer = HeldView(table="aside.t3", table_id=3, stage="held", origin="source")
     assert (await rejoined(data_plane, newcomer)).leaving == (), "it was never one of the tables"
+
+
+@pytest.mark.parametrize(("sink_mode", "is_forced"), [(SinkMode.CHANGELOG, False), (SinkMode.UPSERT, True)])
+async def test_a_table_without_a_key_joins_where_no_row_is_upserted(sink_mode: SinkMode, is_forced: bool) -> None:
+    data_plane = PlayedDataPlane()
+    data_plane.there = (KEYLESS,)
+    held = HeldView(table="public.log.s", table_id=4, stage="held", origin="source")
+    assert (await rejoined(data_plane, held, sink_mode=sink_mode, is_forced=is_forced)).joining == (
+        ("public", "log.s"),
+    )
+    assert data_plane.published == ["log.s"]
+    with pytest.raises(JobRefusedError, match=r"public\.log\.s has no key to upsert by"):
+        await rejoined(data_plane, held)
 
 
 async def test_what_holds_one_table_refuses_no_other() -> None:

@@ -11,7 +11,7 @@ from agent.settings import SyncSettings
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import connect
 from capture.embedded import EmbeddedPostgres
-from reactor.records.changefeed import SchemaChangeKind, TableChange
+from reactor.records.changefeed import SchemaChangeKind, SinkMode, TableChange
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
 
 _SCHEMA = """
@@ -111,6 +111,42 @@ async def test_a_publication_that_is_another_one_is_a_lost_position(rig: SyncRig
         rig.execute("INSERT INTO a VALUES (3)")
     assert isinstance(failures[0], PositionLostError)
     assert rig.ddl() == []
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        "ALTER TABLE d ADD PRIMARY KEY (id)",
+        "CREATE UNIQUE INDEX d_key ON d (id); ALTER TABLE d ADD PRIMARY KEY USING INDEX d_key",
+        "ALTER TABLE d REPLICA IDENTITY FULL",
+        "CREATE UNIQUE INDEX d_key ON d (id); ALTER TABLE d REPLICA IDENTITY USING INDEX d_key",
+    ],
+)
+@pytest.mark.parametrize("is_running", [True, False])
+async def test_a_table_that_can_be_updated_at_last_is_held(
+    postgres: EmbeddedPostgres, tmp_path: Path, identity: str, is_running: bool
+) -> None:
+    """Its publication sends inserts only, as the server would have refused its updates otherwise."""
+    rig = make_rig(postgres, tmp_path, f"{_SCHEMA}; CREATE TABLE d (id int NOT NULL, v text)", ["a", "d"])
+    rig.settings = SyncSettings(progress_s=0.05)
+    rig.sink_mode = SinkMode.CHANGELOG
+    async with rig.running():
+        rig.execute("INSERT INTO a VALUES (1); INSERT INTO d VALUES (1)")
+        await rig.wait_resolved()
+        assert holds(rig) == {}
+        if is_running:
+            rig.execute(identity)
+            rig.execute("UPDATE d SET v = 'x'")
+            await rig.wait_resolved()
+    if not is_running:
+        rig.execute(identity)
+    async with rig.running(rig.unit("b")):
+        rig.execute("UPDATE d SET v = 'y'")
+        await rig.wait_resolved()
+    held = holds(rig)
+    assert held.keys() == {"d"}
+    assert "only its inserts are sent" in held["d"].reason
+    drop_slots(rig)
 
 
 async def test_what_concerns_others_or_nobody_holds_nobody(rig: SyncRig) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from agent.errors import SlotInUseError, SourceConfigError, SourceError
+from agent.errors import SlotInUseError, SourceConfigError, SourceError, TableIneligibleError
 from agent.sources.postgres.publication import slots
 from agent.sources.postgres.publication.slots import Names, names_for
 from agent.sources.postgres.server.connection import Connection, connect
@@ -154,3 +154,23 @@ def test_a_table_of_somebody_else_cannot_be_published(postgres: EmbeddedPostgres
         pytest.raises(SourceError, match=r"publisher lacks a privilege .*; have it granted"),
     ):
         slots.ensure_publications(connection, names_for("c", "f"), records)
+
+
+def test_a_table_without_identity_joins_where_its_updates_are_not_refused(uri: str) -> None:
+    """Published with updates, it would take them from the applications of its source."""
+    names = names_for("c", uri.rsplit("/", 1)[-1])
+    with connect(uri) as connection:
+        connection.query(
+            "CREATE TABLE a (i int PRIMARY KEY); CREATE TABLE h (i int); CREATE TABLE late (i int); "
+            "CREATE TABLE whole (i int); ALTER TABLE whole REPLICA IDENTITY FULL; INSERT INTO late VALUES (1)"
+        )
+        a, h, late, whole = (table(connection, name) for name in ("a", "h", "late", "whole"))
+        slots.ensure_publications(connection, names, [a])
+        with pytest.raises(TableIneligibleError, match=r"public\.late cannot join: .* without a replica identity"):
+            slots.publish(connection, names, [whole, late])
+        slots.ensure_publications(connection, names, [a, h, whole])
+        slots.publish(connection, names, [whole, late])
+        slots.publish(connection, names, [whole, late])
+        ours, append = slots.all_publications(names)
+        assert published(connection) == {ours: ["a", "whole"], append: ["h", "late"]}
+        connection.query("UPDATE late SET i = 2; UPDATE whole SET i = 2")

@@ -18,6 +18,8 @@ import pytest
 
 from agent.errors import SourceAuthError, SourceConfigError, SourceError, SourceUnreachableError
 from agent.sources.postgres.server.connection import connect
+from agent.sources.postgres.snapshot.export import create_slot
+from agent.sources.postgres.snapshot.rows import session
 from capture.embedded import EmbeddedPostgres
 from tests.integration.agent.sources.postgres.sync_rig import make_rig
 
@@ -205,3 +207,35 @@ async def test_the_stream_over_tls(server: TlsServer, tmp_path: Path) -> None:
         rig.execute("INSERT INTO t SELECT i, repeat('z', 100) FROM generate_series(1, 50000) i")
         await rig.wait_resolved()
     assert rig.logged() == rig.expected()
+
+
+def test_rows_that_a_policy_hides_are_an_error_and_never_fewer_rows(postgres: EmbeddedPostgres) -> None:
+    """A table that seems empty would be taken in without its rows."""
+    postgres.create_database("policies")
+    uri = postgres.uri("policies")
+    with connect(uri) as connection:
+        connection.query(
+            "DROP ROLE IF EXISTS weir_reader; CREATE ROLE weir_reader LOGIN PASSWORD 'pw'; "
+            "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1); GRANT SELECT ON t TO weir_reader; "
+            "ALTER TABLE t ENABLE ROW LEVEL SECURITY; CREATE POLICY none ON t USING (false)"
+        )
+    with connect(f"postgresql://weir_reader:pw@127.0.0.1:{postgres.port}/policies") as connection:
+        assert connection.query("SELECT current_user") == [("weir_reader",)]
+        with pytest.raises(SourceError, match="row-level security"):
+            connection.query("SELECT id FROM t")
+    with connect(uri) as connection:
+        assert connection.query("SELECT id FROM t") == [("1",)]
+
+
+def test_limits_of_the_server_do_not_end_a_snapshot(postgres: EmbeddedPostgres) -> None:
+    postgres.create_database("limits")
+    uri = postgres.uri("limits")
+    limits = ("statement_timeout", "idle_in_transaction_session_timeout", "transaction_timeout", "lock_timeout")
+    with connect(uri) as connection:
+        for limit in limits:
+            connection.query(f"ALTER DATABASE limits SET {limit} = '1min'")
+    with session(uri, None) as connection:
+        assert [connection.query(f"SHOW {limit}") for limit in limits] == [[("0",)]] * len(limits)
+    with create_slot(uri, "limits", is_temporary=True) as export, session(uri, export.snapshot) as connection:
+        assert connection.query("SELECT 1") == [("1",)]
+        assert [export._connection.query(f"SHOW {limit}") for limit in limits[:3]] == [[("0",)]] * 3

@@ -116,6 +116,17 @@ async def test_a_key_that_is_away_between_two_rows_is_no_change(rig: SyncRig) ->
     assert changes(rig) == []
 
 
+async def test_a_key_whose_column_is_gone_is_away_for_good(rig: SyncRig) -> None:
+    """Also of a table that has another name by now."""
+    async with rig.running():
+        await settle(rig)
+        rig.execute("ALTER TABLE a DROP id; ALTER TABLE a RENAME TO z")
+        await settle(rig)
+    [change] = changes(rig)
+    assert change.table is not None
+    assert (change.table.key, change.table.name, columns(change)) == ((), "z", ["v", "n"])
+
+
 async def test_rows_of_before_keep_their_definition(rig: SyncRig) -> None:
     """The catalog has been at the last definition for long when the stream comes to the first rows."""
     rig.execute("ALTER TABLE a ADD x int; INSERT INTO a VALUES (2, 'v', 2, 2)")
