@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 import capture
 from agent.ports.source import Scope
-from agent.sinks.delta.alter.steps import dropped_ts
+from agent.sinks.delta.alter.dropping import dropped_ts
 from agent.sources import open_source
 from capture.embedded import EmbeddedMariaDB
 from reactor.records.changefeed import ChangefeedConfig, SinkMode

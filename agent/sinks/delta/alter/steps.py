@@ -17,6 +17,7 @@ source's table at any time.
 The record is an application transaction ``weir/{changefeed}/{table id}/ddl`` with the change's Ts as its version.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
