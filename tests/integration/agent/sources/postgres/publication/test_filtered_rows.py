@@ -61,7 +61,7 @@ def stories(draw: Callable[..., Any]) -> Story:
         st.builds("UPDATE t SET v = v + 1 WHERE id > {}".format, _KEYS),
         st.builds("UPDATE t SET w = {} WHERE id = {}".format, _TEXTS, _KEYS),
         st.builds(
-            "UPDATE t SET id = {} WHERE id = {} AND NOT EXISTS (SELECT FROM t WHERE id = {0})".format, _KEYS, _KEYS
+            "UPDATE t SET id = {0} WHERE id = {1} AND NOT EXISTS (SELECT FROM t WHERE id = {0})".format, _KEYS, _KEYS
         ),
         st.builds(
             "UPDATE t SET id = {0}, v = {2} WHERE id = {1} AND NOT EXISTS (SELECT FROM t WHERE id = {0})".format,
