@@ -109,7 +109,7 @@ def _refuse_unknown(tree: exp.Expr, text: str) -> None:
             raise FilterError(
                 f"the expression {text[:80]!r} has {str(node.this)[:20]!r}, which is no number up to 1e{_EXPONENT_MAX}"
             )
-        if isinstance(node, exp.In) and not node.expressions:
+        if isinstance(node, exp.In) and not node.expressions and not node.args.get("query"):
             raise FilterError(f"the expression {text!r} has an empty list; name at least one value in IN (…)")
         if isinstance(node, exp.Column) and node.table:
             raise FilterError(f"the expression {text!r} names {node.sql()!r}; write columns without a table's name")
