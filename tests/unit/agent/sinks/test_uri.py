@@ -43,7 +43,7 @@ def test_what_is_shown_has_no_secret() -> None:
     [
         (
             "hudi+file:///lake",
-            r"there is no sink for hudi\+file://; there are blackhole, delta\+abfss, delta\+az, delta\+file, delta\+gs, delta\+s3",
+            r"there is no sink for hudi\+file://; there are blackhole, delta\+abfss, delta\+az, delta\+file, delta\+gs",
         ),
         ("/lake", "is not a URI; write for instance delta"),
         ("delta+file://lake", r"must name an absolute directory: delta\+file:///dir"),
