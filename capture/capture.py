@@ -4,7 +4,8 @@
              │
              ├─ session: a lease kept alive; CaptureInfo registered under it
              ├─ processors' worker: watches etcd, keeps a processor for every running changefeed
-             ├─ candidacy: the owner's actor, which campaigns, and runs the owner's worker while elected
+             ├─ candidacy: the controller's actor, which campaigns, and runs the controller's worker while elected
+             ├─ owners' worker: decides for the changefeeds that the controller has assigned to this capture
              └─ messenger: orders and answers between captures
 
 When any part of a membership ends, all of it is cancelled at once: the sink's records and the log's epoch fence what
@@ -29,6 +30,7 @@ from capture.member.capture_actor import CaptureActor, CaptureMemory, LeaveClust
 from capture.member.cluster_service import ClusterService
 from capture.member.joining import refuse_halted
 from capture.member.membership import Base, Membership
+from capture.member.ownership.gathering import HttpOwners, RemoteOwners
 from capture.member.schedules.diffs import DiffSchedule
 from capture.member.schedules.new_tables import NewTables
 from capture.member.schedules.signals import SignalTables
@@ -54,7 +56,7 @@ Connect = Callable[[ServerSettings], Awaitable[EtcdClient]]
 class Capture:
     """The process's side of a membership: memberships change, ``cluster`` answers for the current one.
 
-    A simulated cluster replaces ``data_plane``, ``connect_etcd`` and ``transport``.
+    A simulated cluster replaces ``data_plane``, ``connect_etcd``, ``transport`` and ``remote``.
     """
 
     def __init__(
@@ -64,13 +66,14 @@ class Capture:
         data_plane: DataPlane | None = None,
         connect_etcd: Connect | None = None,
         transport: Transport | None = None,
+        remote: RemoteOwners | None = None,
     ) -> None:
         self.settings = settings
         self.data_plane = data_plane or build_data_plane(settings)
         self.own_token = OwnToken()
         tls = node_tls(settings)
         self._base = Base(settings, self.data_plane, transport or TcpTransport(), tls, self.own_token)
-        self.cluster = ClusterService(self)
+        self.cluster = ClusterService(self, remote or HttpOwners(self.own_token, str(settings.tls_ca_file or "")))
         self.access = ClusterAccess(self, self.own_token)
         self.subscriptions = SubscriptionService(self)
         self.changefeeds = Changefeeds(

@@ -198,6 +198,15 @@ class ResignOwner:
     job_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class MoveOwner:
+    """Let ``capture`` own the changefeed. Answered when its present owner has been asked to hand it over."""
+
+    job_id: str
+    changefeed: ChangefeedId
+    capture: CaptureId
+
+
 TableStep = PauseTable | ResumeTable | SkipTable
 FeedJob = (
     Query
@@ -214,4 +223,5 @@ FeedJob = (
     | TableStep
     | Rebalance
 )
-Job = FeedJob | List | DrainCapture | ResignOwner
+ClusterJob = List | DrainCapture | ResignOwner | MoveOwner
+Job = FeedJob | ClusterJob

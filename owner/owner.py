@@ -1,12 +1,13 @@
-"""Owner reactor: runs while this capture is the elected owner, with every changefeed's tick and operators' jobs.
+"""Owner reactor: runs the owners of this capture's changefeeds (``owner.metadata``), and operators' jobs about them.
 
-It processes jobs, then each changefeed separately: an exception of one becomes that one's error. A new owner is a new
-object, and learns everything from etcd and from the captures' answers. Jobs change stored records, so a changefeed
-changed by a job is ticked next time, with the committed records.
+It processes jobs, then each changefeed separately: an exception of one becomes that one's error, and everything that it
+writes is fenced by its own assignment. A new owner is a new object, and learns everything from etcd and from the
+captures' answers. Jobs change stored records, so a changefeed changed by a job is ticked next time, with the committed
+records.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from traceback import extract_tb
 from typing import Any
@@ -15,6 +16,7 @@ from owner import cluster_format, jobs, stored_values, views
 from owner.errors import (
     BrokenRecordError,
     JobRefusedError,
+    NotOwnedError,
     OwnerError,
     SpanError,
     UnknownCaptureError,
@@ -26,17 +28,19 @@ from owner.feed.changefeed import Changefeed
 from owner.feed.crashes import Crashes
 from owner.feed.run import Run
 from owner.feed.site import Site
+from owner.feed.state import is_running
+from owner.job_formats import refuse_early
+from owner.metadata.observations import Elected, OwnerObservation, Ownership
 from owner.progress.facts import Facts, TickContext
 from owner.scheduler.coordinator import Coordinator
 from owner.scheduler.heartbeat_budget import HeartbeatBudget
 from owner.settings import OwnerSettings
+from reactor import keys, patches
 from reactor.effects import CONFLICT, Answer, Commit, Effect, Log, Resign, WakeAt
-from reactor.errors import FormatError
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.messages import Message
+from reactor.patches import Patch
 from reactor.questions import Answered
-from reactor.records import formats
-from reactor.records.formats import Feature
 from reactor.state import ChangefeedState, ClusterState
 from reactor.views import ChangefeedView
 
@@ -60,16 +64,15 @@ _FEED_JOBS = (
 
 
 class Owner:
-    """``revision``: the etcd revision of this ownership, part of every order. ``seed``: for the jitter of delays."""
+    """``ownership``: which changefeeds are owned here; a number: all, as the elected capture, with this revision.
+    ``seed``: for the jitter of delays."""
 
     def __init__(
-        self, capture: CaptureId, revision: int, *, settings: OwnerSettings | None = None, seed: str = ""
+        self, capture: CaptureId, ownership: int | Ownership, *, settings: OwnerSettings | None = None, seed: str = ""
     ) -> None:
-        assert revision > 0, "an ownership has a revision"
         self.capture = capture
-        self.revision = revision
         self.changefeeds: dict[ChangefeedId, Changefeed] = {}
-        self._site = Site(capture, revision, "", "")
+        self._ownership = Elected(ownership) if isinstance(ownership, int) else ownership
         self._crashes: dict[ChangefeedId, Crashes] = {}
         self._stored_values = stored_values.StoredValues()
         self._settings = settings or OwnerSettings()
@@ -77,8 +80,8 @@ class Owner:
 
     def tick(self, state: ClusterState, inbox: Sequence[object], now: float) -> Sequence[Effect]:
         """Make one decision over the whole cluster. ``inbox``: messages, jobs, and outcomes of effects."""
-        self._meet(state)
-        effects: list[Effect] = []
+        effects = self._hand_over(state)
+        effects += self._meet(state)
         touched: set[ChangefeedId] = set()
         messages: dict[ChangefeedId, list[Message]] = {}
         for event in inbox:
@@ -93,8 +96,9 @@ class Owner:
                     effects += self._do_feed_job(event, state, touched, now)
                 case _:
                     effects.append(Log("warning", "unknown event", (("kind", type(event).__name__),)))
-        effects += cluster_format.tick(state)
-        effects += self._stored_values.tick(state, now)
+        if isinstance(self._ownership, Elected):
+            effects += cluster_format.tick(state)
+            effects += self._stored_values.tick(state, now)
         effects += self._tick_changefeeds(state, messages, touched, now)
         return _with_one_wake(effects)
 
@@ -106,16 +110,32 @@ class Owner:
             if changefeed.run is not None:
                 identity = changefeed.run.coordinator.identity
                 assert (identity.capture, identity.changefeed) == (self.capture, id), f"{id} speaks as {identity}"
-                assert identity.owner_revision == self.revision, f"{id} speaks as an older owner"
+                assert identity.owner_revision == changefeed.site.owner_revision, f"{id} speaks as an older owner"
 
-    def _meet(self, state: ClusterState) -> None:
-        """Add and remove changefeeds as their keys appear and disappear."""
-        for id in sorted(self.changefeeds.keys() - state.changefeeds.keys()):
-            del self.changefeeds[id]
-            self._crashes.pop(id, None)
-        self._site = Site(self.capture, self.revision, state.cluster, state.namespace)
-        for id in sorted(state.changefeeds.keys() - self.changefeeds.keys()):
-            self.changefeeds[id] = self._part_of(id)
+    def _hand_over(self, state: ClusterState) -> list[Effect]:
+        """End the owners that are being removed: with their last progress, the controller launches them elsewhere."""
+        effects: list[Effect] = []
+        for feed in self._ownership.ending(state):
+            part = self.changefeeds.get(feed.id)
+            progress: tuple[Patch, ...] = ()
+            if part is not None and part.latest is not None and feed.status not in (None, part.latest):
+                key = keys.StatusKey(state.cluster, state.namespace, feed.id)
+                progress = (patches.replace_record(key, feed.status, part.latest),)
+            effects.append(OwnerObservation(feed, state).post_removed(progress))
+        return effects
+
+    def _meet(self, state: ClusterState) -> list[Effect]:
+        """Add and remove changefeeds as they are assigned and removed. Whoever waits for one that goes asks again."""
+        owned, effects = self._ownership.owned(state), list[Effect]()
+        for id, changefeed in sorted(self.changefeeds.items()):
+            if owned.get(id) != changefeed.site.owner_revision:
+                del self.changefeeds[id]
+                self._crashes.pop(id, None)
+                text = f"changefeed {id} is moving to another owner; ask again"
+                effects += [Answer(job, text, NotOwnedError.code) for job in changefeed.removal.waiting_jobs]
+        for id in sorted(owned.keys() - self.changefeeds.keys()):
+            self.changefeeds[id] = self._part_of(id, Site(self.capture, owned[id], state.cluster, state.namespace))
+        return effects
 
     def _tick_changefeeds(
         self,
@@ -127,6 +147,7 @@ class Owner:
         effects: list[Effect] = []
         workers = {id: _workers_of(changefeed) for id, changefeed in self.changefeeds.items()}
         loads = Counter(capture for captures in workers.values() for capture in captures)
+        loads.update(_workers_of_others(state, self.changefeeds.keys()))
         spans = sum(len(changefeed.run.coordinator.sets) for changefeed in self.changefeeds.values() if changefeed.run)
         heartbeat_budget = HeartbeatBudget(self._settings.scheduler, spans=spans)
         context = TickContext(tuple(sorted(cluster_format.knowing(state))), loads, heartbeat_budget, state.format)
@@ -136,16 +157,18 @@ class Owner:
                 continue
             changefeed = self.changefeeds[id]
             crashes = self._crashes.get(id)
-            if crashes is not None and (instead := crashes.hold_back(state.changefeeds[id], now)):
-                effects += instead
+            feed = state.changefeeds[id]
+            if crashes is not None and (instead := crashes.hold_back(feed, now)):
+                effects += self._ownership.fenced(feed, state, instead)
                 continue
             try:
-                effects += changefeed.tick(state.changefeeds[id], messages.get(id, []), context, now)
+                decided = changefeed.tick(feed, messages.get(id, []), context, now)
             except SpanError as error:
-                effects += _failed(changefeed, error, now)
+                decided = _failed(changefeed, error, now)
             except Exception as error:  # isolation is the purpose: one changefeed's fault must not affect others
-                effects += self._crash(state.changefeeds[id], error, now)
+                decided = self._crash(feed, error, now)
                 changefeed = self.changefeeds[id]
+            effects += self._ownership.fenced(feed, state, decided)
             if (now_has := _workers_of(changefeed)) != workers[id]:
                 loads.update(now_has)
                 loads.subtract(workers[id])
@@ -153,16 +176,16 @@ class Owner:
 
     def _crash(self, feed: ChangefeedState, error: Exception, now: float) -> list[Effect]:
         """Handle a bug: recreate this changefeed's part from etcd's records; others are not affected."""
-        id, site = feed.id, self._site
-        crashed, self.changefeeds[id] = self.changefeeds[id], self._part_of(id)
+        id, site = feed.id, self.changefeeds[feed.id].site
+        crashed, self.changefeeds[id] = self.changefeeds[id], self._part_of(id, site)
         self.changefeeds[id].follow(crashed)
         crashes = self._crashes.setdefault(id, Crashes(site, self._settings.restarts))
         fields = (("changefeed", id), ("error", f"{type(error).__name__}: {error}"), ("where", _where(error)))
         entry = Log("error", "the owner's part of a changefeed crashed", fields)
         return [entry, *crashes.note(feed, error, now, wall=now + self._settings.wall_offset_s)]
 
-    def _part_of(self, id: ChangefeedId) -> Changefeed:
-        return Changefeed(id, self._site, self._settings, uniform_of(f"{self._seed}/{id}"))
+    def _part_of(self, id: ChangefeedId, site: Site) -> Changefeed:
+        return Changefeed(id, site, self._settings, uniform_of(f"{self._seed}/{id}"))
 
     def _on_answer(self, answer: Answered[Any], state: ClusterState, now: float) -> list[Effect]:
         """Pass the data plane's answer to the changefeed that asked."""
@@ -172,7 +195,8 @@ class Owner:
         try:
             changefeed.handle_answer(answer)
         except Exception as error:  # isolation, as in a tick
-            return self._crash(state.changefeeds[answer.changefeed], error, now)
+            feed = state.changefeeds[answer.changefeed]
+            return self._ownership.fenced(feed, state, self._crash(feed, error, now))
         return []
 
     def _do_cluster_job(
@@ -218,8 +242,8 @@ class Owner:
             changefeed, feed = self._find(job, state)
             if job.changefeed in touched and not isinstance(job, jobs.Query):
                 return [Answer(job.job_id, f"changefeed {job.changefeed} is just being changed; ask again", CONFLICT)]
-            _refuse_early(job, state.format)
-            effects = self._carry_out(job, changefeed, feed, now)
+            refuse_early(job, state.format)
+            effects = self._ownership.fenced(feed, state, self._carry_out(job, changefeed, feed, now))
         except OwnerError as error:
             return [_refusal(job.job_id, error)]
         except Exception as error:  # a bug in a job must not end the ownership
@@ -237,7 +261,9 @@ class Owner:
         if feed.info is None:
             why = "; ".join(feed.broken[key] for key in sorted(feed.broken))
             raise BrokenRecordError(f"changefeed {job.changefeed} cannot be read: {why}; repair or delete its keys")
-        return self.changefeeds[job.changefeed], feed
+        if (changefeed := self.changefeeds.get(job.changefeed)) is None:
+            raise NotOwnedError(f"changefeed {job.changefeed} is moving to another owner; ask again")
+        return changefeed, feed
 
     def _carry_out(self, job: jobs.FeedJob, changefeed: Changefeed, feed: ChangefeedState, now: float) -> list[Effect]:
         done = Answer(job.job_id)
@@ -311,35 +337,6 @@ class Owner:
         return views.unreadable(feed, f"{why}; repair or delete its keys") if view is None and why else view
 
 
-def _refuse_early(job: jobs.FeedJob, number: int) -> None:
-    """:raises JobRefusedError: the changefeed would be unreadable to some captures of the cluster."""
-    what: tuple[str, int] | None = None
-    if isinstance(job, jobs.ResyncTable) and job.rows_per_second is not None:
-        what = "a limit of reading", Feature.READ_LIMITS
-    elif isinstance(job, jobs.ResyncTable):
-        what = "a table that is copied again", Feature.RESYNC
-    elif isinstance(job, jobs.Update) and job.copy_limits:
-        what = "a limit of reading", Feature.READ_LIMITS
-    elif isinstance(job, (jobs.PauseTable, jobs.SkipTable)):
-        what = "a table that an operator holds", Feature.TABLE_STEPS
-    elif isinstance(job, jobs.Resume) and job.is_resync:
-        what = "a new position", Feature.NEW_POSITION
-    elif isinstance(job, jobs.Update) and job.joining is not None:
-        what = "another table filter", Feature.TABLE_STEPS
-    if what is not None:
-        try:
-            formats.refuse_early(*what, number)
-        except FormatError as error:
-            raise JobRefusedError(str(error)) from None
-    if not isinstance(job, jobs.Update) or job.config is None:
-        return
-    for name, needed in formats.needed_by(job.config).items():
-        try:
-            formats.refuse_early(name.replace("_", "-"), needed, number)
-        except FormatError as error:
-            raise JobRefusedError(str(error)) from None
-
-
 def _failed(changefeed: Changefeed, error: Exception, now: float) -> list[Effect]:
     changefeed.fail(error, now)
     fields = (("changefeed", changefeed.id), ("error", f"{type(error).__name__}: {error}"))
@@ -356,6 +353,13 @@ def _running(changefeed: Changefeed) -> Coordinator:
     if changefeed.run is None:
         raise JobRefusedError(f"changefeed {changefeed.id} is not running; resume it first")
     return changefeed.run.coordinator
+
+
+def _workers_of_others(state: ClusterState, own: Collection[ChangefeedId]) -> Iterator[CaptureId]:
+    """Yield the captures of workers that the owners on other captures have placed, as the store shows them."""
+    for feed in state.changefeeds.values() if len(own) < len(state.changefeeds) else ():
+        if feed.id not in own and feed.info is not None and is_running(feed.info.state):
+            yield from (unit.worker for unit in feed.units.values() if unit.worker)
 
 
 def _workers_of(changefeed: Changefeed) -> list[CaptureId]:

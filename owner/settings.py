@@ -48,6 +48,15 @@ class SyncPointSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacementSettings:
+    """``settle_s``: captures must not have changed for this long before changefeeds move to even them out, at most
+    ``evened_at_once`` at a time."""
+
+    settle_s: float = 5.0
+    evened_at_once: int = 10
+
+
+@dataclass(frozen=True, slots=True)
 class OwnerSettings:
     """``wall_offset_s``: Unix time minus the clock that ticks are given.
 
@@ -59,6 +68,7 @@ class OwnerSettings:
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     workers: WorkerSettings = field(default_factory=WorkerSettings)
     sync_points: SyncPointSettings = field(default_factory=SyncPointSettings)
+    owners: PlacementSettings = field(default_factory=PlacementSettings)
     #: of the owner's part of each changefeed
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     status_interval_s: float = 0.2

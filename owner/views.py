@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 
 from owner.errors import BrokenRecordError
 from owner.feed import blocking
+from owner.feed.backoff import uniform_of
 from owner.feed.changefeed import Changefeed
 from owner.feed.run import Run
+from owner.feed.site import Site
 from owner.feed.state import is_running
 from owner.feed.table_causes import table_causes
 from owner.feed.workers import Stage
@@ -18,7 +20,8 @@ from owner.progress.facts import Facts
 from owner.progress.units import SOURCE
 from owner.scheduler.replication import ReplicationSet
 from owner.scheduler.spans import even_spans
-from reactor.ids import Ts
+from owner.settings import OwnerSettings
+from reactor.ids import CaptureId, Ts
 from reactor.records.changefeed import (
     ChangefeedInfo,
     ChangefeedStatus,
@@ -96,6 +99,16 @@ def view(
 def _last_crash(feed: ChangefeedState) -> RunningError | None:
     crashes = [position.last_crash for position in feed.positions.values() if position.last_crash is not None]
     return max(crashes, key=lambda crash: crash.time, default=None)
+
+
+def stored(feed: ChangefeedState, *, wall: float) -> ChangefeedView:
+    """Return the view of a changefeed that no owner has taken up here: what its records say."""
+    if feed.info is None:
+        why = "; ".join(feed.broken[key] for key in sorted(feed.broken))
+        return unreadable(feed, f"{why}; repair or delete its keys")
+    settings = OwnerSettings(wall_offset_s=wall)
+    part = Changefeed(feed.id, Site(CaptureId(""), 0, "", ""), settings, uniform_of(feed.id))
+    return view(part, feed, feed.info, 0.0, wall=wall)
 
 
 def unreadable(feed: ChangefeedState, why: str) -> ChangefeedView:

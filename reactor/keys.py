@@ -11,6 +11,7 @@
 /weir/{cluster}/__meta__/audit/{entry}                      AuditRecord, in the order of their names
 /weir/{cluster}/{namespace}/changefeed/info/{changefeed}    ChangefeedInfo
 /weir/{cluster}/{namespace}/changefeed/status/{changefeed}  ChangefeedStatus
+/weir/{cluster}/{namespace}/owner-of/{changefeed}           Assignment
 /weir/{cluster}/{namespace}/task/position/{capture}/{changefeed}  TaskPosition
 /weir/{cluster}/{namespace}/task/unit/{changefeed}/{source}       UnitRecord
 /weir/{cluster}/{namespace}/upstream/{source}               UpstreamInfo
@@ -197,6 +198,12 @@ class StatusKey(FeedKey):
     KIND = "changefeed/status"
 
 
+class AssignmentKey(FeedKey):
+    """Exists while a capture owns the changefeed; its creation revision is the owner revision."""
+
+    KIND = "owner-of"
+
+
 @dataclass(frozen=True, slots=True)
 class _SourceKey(FeedKey):
     """One key per source of a changefeed."""
@@ -300,8 +307,8 @@ class SignalsKey(FeedKey):
 _NUMBERED: Mapping[str, type[DdlKey | SyncPointKey | PartitioningKey | HeldKey | ResyncKey]] = {
     kind.KIND: kind for kind in (DdlKey, SyncPointKey, PartitioningKey, HeldKey, ResyncKey)
 }
-_OF_FEEDS: Mapping[str, type[SuspectsKey | LastDiffKey | DiffProgressKey | SignalsKey]] = {
-    kind.KIND: kind for kind in (SuspectsKey, LastDiffKey, DiffProgressKey, SignalsKey)
+_OF_FEEDS: Mapping[str, type[SuspectsKey | LastDiffKey | DiffProgressKey | SignalsKey | AssignmentKey]] = {
+    kind.KIND: kind for kind in (SuspectsKey, LastDiffKey, DiffProgressKey, SignalsKey, AssignmentKey)
 }
 
 

@@ -22,9 +22,9 @@ from reactor.records import formats
 from reactor.records.access import TokenRecord
 from reactor.records.attempts import Attempt, StreamAttempt, Suspects
 from reactor.records.base import Record
-from reactor.records.capture import CaptureInfo
+from reactor.records.capture import Assignment, CaptureInfo, OwnerState
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, DdlRecord, UnitRecord
-from reactor.records.formats import ClusterFormat
+from reactor.records.formats import ClusterFormat, Feature
 from reactor.records.held import HeldTable
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
@@ -44,7 +44,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The elected capture; ``revision`` (its key's create revision) orders ownerships in time."""
+    """An owner, elected or assigned; ``revision`` (its key's create revision) orders ownerships in time."""
 
     capture: CaptureId
     revision: int
@@ -57,6 +57,10 @@ class ChangefeedState:
     id: ChangefeedId
     info: ChangefeedInfo | None = None
     status: ChangefeedStatus | None = None
+    #: None: no capture owns it, or, before ``Feature.OWNERS``, the elected one
+    assignment: Assignment | None = None
+    #: of the assignment's creation
+    owner_revision: int = 0
     positions: dict[CaptureId, TaskPosition] = field(default_factory=dict)
     units: dict[str, UnitRecord] = field(default_factory=dict)
     heads: dict[str, LogHead] = field(default_factory=dict)
@@ -89,6 +93,20 @@ class ChangefeedState:
     @property
     def exists(self) -> bool:
         """False once its last key is gone."""
+        return self.assignment is not None or self.has_records
+
+    @property
+    def owner(self) -> Owner | None:
+        """The capture that it is assigned to."""
+        return Owner(self.assignment.capture, self.owner_revision) if self.assignment else None
+
+    @property
+    def is_launched(self) -> bool:
+        return self.assignment is not None and self.assignment.state is OwnerState.LAUNCHED
+
+    @property
+    def has_records(self) -> bool:
+        """Whether there is any key of it besides its assignment."""
         attempts = (self.attempts, self.schema_attempts, self.suspects, self.stream_attempts)
         tables = (
             self.partitionings,
@@ -130,6 +148,18 @@ class ClusterState:
         self._changes = 0
         #: keys of changefeeds whose values are stored whole, and large
         self.large: set[str] = set()
+
+    @property
+    def has_owners(self) -> bool:
+        """Each changefeed has an owner of its own; else the elected capture owns all."""
+        return self.format >= Feature.OWNERS
+
+    def owner_of(self, changefeed: ChangefeedId) -> Owner | None:
+        """Return the owner of a changefeed; None if there is none at the moment."""
+        if not self.has_owners:
+            return self.owner
+        feed = self.changefeeds.get(changefeed)
+        return feed.owner if feed else None
 
     @property
     def prefix(self) -> str:
@@ -198,7 +228,7 @@ class ClusterState:
         text = str(key)
         self.broken.pop(text, None)
         try:
-            self._read(key, text, item.value if item else None)
+            self._read(key, text, item)
         except InvalidRecordError as error:
             self.broken[text] = str(error)
         if isinstance(key, (keys.FeedKey, keys.PositionKey)) and key.namespace == self.namespace:
@@ -212,8 +242,9 @@ class ClusterState:
         else:
             known.pop(text, None)
 
-    def _read(self, key: keys.Key, text: str, value: bytes | None) -> None:
+    def _read(self, key: keys.Key, text: str, item: KeyValue | None) -> None:
         """Update the records of one key; an unreadable value changes none of them."""
+        value = item.value if item else None
         match key:
             case keys.CaptureKey():
                 self._read_capture(key, text, value)
@@ -235,11 +266,18 @@ class ClusterState:
                 pass
             case _ if key.namespace != self.namespace:
                 pass
+            case keys.AssignmentKey():
+                feed = self._feed(key.changefeed)
+                feed.assignment = _decode(Assignment, text, value)
+                feed.owner_revision = item.create_revision if item else 0
             case _:
                 self._read_changefeed(key, text, value)
 
+    def _feed(self, changefeed: ChangefeedId) -> ChangefeedState:
+        return self.changefeeds.setdefault(changefeed, ChangefeedState(changefeed))
+
     def _read_changefeed(self, key: keys.FeedKey | keys.PositionKey, text: str, value: bytes | None) -> None:
-        feed = self.changefeeds.setdefault(key.changefeed, ChangefeedState(key.changefeed))
+        feed = self._feed(key.changefeed)
         match key:
             case keys.InfoKey():
                 feed.info = _decode(ChangefeedInfo, text, value, id=key.changefeed)

@@ -196,3 +196,52 @@ class MaintainedView(View):
     joined: int
     removed: int
     expired: int
+
+
+class OwnerMoveView(View):
+    """``capture``: the one that is to own the changefeed."""
+
+    changefeed_id: str
+    capture: str
+
+
+class MoveView(View):
+    """The ``spans`` of a table that are moving to a capture."""
+
+    changefeed_id: str
+    table: str
+    capture: str
+    spans: int
+
+
+class CutView(View):
+    """A table that has ``spans`` spans and will get ``wanted``; `tables` shows when it has them."""
+
+    changefeed_id: str
+    table: str
+    spans: int
+    wanted: int
+
+
+class RotationView(View):
+    """The progress of a secret key's rotation. ``lacking``: members that do not have the key ``fingerprint`` yet;
+    ``resealed``: changefeeds whose secrets were just sealed with it."""
+
+    fingerprint: str
+    lacking: tuple[str, ...] = ()
+    resealed: int = 0
+    done: bool = False
+
+
+class DrainView(View):
+    """``remaining``: table spans, workers and changefeeds of its own that the capture still has; repeat until 0."""
+
+    capture: str
+    remaining: int
+
+
+class ResignView(View):
+    """The previous owner, and the new one."""
+
+    capture: str
+    owner: str

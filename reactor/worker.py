@@ -70,7 +70,7 @@ class EtcdWorker:
     """One reactor over one cluster's state. ``run`` it once; ``post`` to it from the same loop.
 
     ``now`` and ``WakeAt`` use the loop's time. ``take`` bounds the inbox; ``post`` does not, since it delivers only
-    what this reactor asked for.
+    what this reactor asked for. ``is_owner``: it decides for changefeeds, so the owner's fail-points are in it.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class EtcdWorker:
         perform: Perform,
         owner_key: str | None = None,
         fences: Sequence[Compare] = (),
+        is_owner: bool = False,
         interval_s: float = 0.05,
         idle_interval_s: float = 0.5,
     ) -> None:
@@ -93,6 +94,7 @@ class EtcdWorker:
         self._perform = perform
         self._owner_key = owner_key
         self._fences = tuple(fences)
+        self._is_owner = is_owner or owner_key is not None
         self._pace = Pace(interval_s, burst=_BURST, idle_interval_s=idle_interval_s)
         self._cursor = WatchCursor()
         self._pending = Pending(str(keys.DeleteCountKey(state.cluster)))
@@ -353,7 +355,7 @@ class EtcdWorker:
         return [Compare(key, Target.MOD_REVISION, revisions[0]) for key in txn.fenced]
 
     def _reach(self, planned: Plan, commit: Point, status: Point) -> None:
-        if self._owner_key is None or not failpoints.armed():
+        if not (self._is_owner and failpoints.armed()):
             return
         failpoints.reach(commit)
         if any("/changefeed/status/" in key for key in planned.txn.writes):

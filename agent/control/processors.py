@@ -46,8 +46,10 @@ class Observe:
 
 @dataclass(frozen=True, slots=True)
 class MeetOwner:
-    """etcd shows another owner: only its messages are valid from now on."""
+    """etcd shows another owner of a changefeed: only its messages are valid from now on. Revision 0: the changefeed is
+    gone."""
 
+    changefeed: ChangefeedId
     owner: Owner
 
 
@@ -107,12 +109,13 @@ class Processors:
         #: what each processor was shown last, and when
         self._shown: dict[ChangefeedId, tuple[int, float]] = {}
         self._peers: tuple[tuple[CaptureId, str], ...] = ()
-        self._owner = Owner()
+        #: as the host knows them
+        self._owners: dict[ChangefeedId, Owner] = {}
         #: crashes since the last tick, and the last of them
         self._crashes: dict[ChangefeedId, tuple[int, RunningError]] = {}
 
     def tick(self, state: ClusterState, inbox: Sequence[object], now: float) -> list[ManagerEffect]:
-        effects = [*self._meet_peers(state), *self._meet_owner(state)]
+        effects = [*self._meet_peers(state), *self._meet_owners(state)]
         for event in inbox:
             effects += self._handle(event, state)
         if self._crashes:
@@ -136,12 +139,17 @@ class Processors:
         self._peers = peers
         return [MeetPeers(peers)]
 
-    def _meet_owner(self, state: ClusterState) -> list[ManagerEffect]:
-        """An owner that has left remains the owner until the next is elected, which learns the state itself."""
-        if state.owner is None or state.owner.revision <= self._owner.revision:
-            return []
-        self._owner = Owner(state.owner.capture, state.owner.revision)
-        return [MeetOwner(self._owner)]
+    def _meet_owners(self, state: ClusterState) -> list[ManagerEffect]:
+        """An owner that has left remains the owner until there is another, which learns the state itself."""
+        gone = self._owners.keys() - state.changefeeds.keys()
+        effects: list[ManagerEffect] = [MeetOwner(changefeed, Owner()) for changefeed in sorted(gone)]
+        self._owners = {id: owner for id, owner in self._owners.items() if id not in gone} if gone else self._owners
+        for changefeed in sorted(state.changefeeds):
+            owner, known = state.owner_of(changefeed), self._owners.get(changefeed)
+            if owner is not None and owner.revision > (known.revision if known else 0):
+                self._owners[changefeed] = Owner(owner.capture, owner.revision)
+                effects.append(MeetOwner(changefeed, self._owners[changefeed]))
+        return effects
 
     def _handle(self, event: object, state: ClusterState) -> list[ManagerEffect]:
         match event:

@@ -25,7 +25,7 @@ TOKEN_LENGTH_MAX = 200
 _READS: tuple[tuple[re.Pattern[str], Role], ...] = (
     (re.compile(r"/api/v2/changefeeds/[^/]+/diff"), Role.OPERATOR),
     (re.compile(r"/api/v2/(tokens|audit)(/.*)?"), Role.ADMIN),
-    (re.compile(r"/api/v2/(status|captures)|/metrics"), Role.VIEWER),
+    (re.compile(r"/api/v2/(status|captures|owned)|/metrics"), Role.VIEWER),
     (re.compile(r"/api/v2/changefeeds(/[^/]+(/tables|/sync_points|/subscriptions)?)?"), Role.VIEWER),
 )
 #: what readers ask all the time; that a subscription was opened is recorded

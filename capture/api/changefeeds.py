@@ -29,7 +29,7 @@ from capture.api.port import (
 )
 from reactor.errors import WeirError
 from reactor.records.changefeed import FeedState, Mode, SinkMode, Unit
-from reactor.views import ChangefeedView, MaintainedView
+from reactor.views import ChangefeedView, MaintainedView, OwnerMoveView
 
 _POLL_S = 0.1
 T = TypeVar("T")
@@ -78,20 +78,27 @@ class Changefeeds:
         return await self._answer(lambda here: here.list(), lambda owner: owner.list())
 
     async def query(self, changefeed_id: str) -> ChangefeedView:
-        return await self._answer(lambda here: here.query(changefeed_id), lambda owner: owner.query(changefeed_id))
+        return await self._answer(
+            lambda here: here.query(changefeed_id), lambda owner: owner.query(changefeed_id), changefeed_id
+        )
 
     async def pause(self, changefeed_id: str) -> ChangefeedView:
-        return await self._answer(lambda here: here.pause(changefeed_id), lambda owner: owner.pause(changefeed_id))
+        return await self._answer(
+            lambda here: here.pause(changefeed_id), lambda owner: owner.pause(changefeed_id), changefeed_id
+        )
 
     async def resume(self, changefeed_id: str, *, resync: bool = False) -> ChangefeedView:
         """``resync``: its position is lost; take a new one, and copy every table again in place."""
         return await self._answer(
             lambda here: here.resume(changefeed_id, resync=resync),
             lambda owner: owner.resume(changefeed_id, resync=resync),
+            changefeed_id,
         )
 
     async def remove(self, changefeed_id: str) -> None:
-        await self._answer(lambda here: here.remove(changefeed_id), lambda owner: owner.remove(changefeed_id))
+        await self._answer(
+            lambda here: here.remove(changefeed_id), lambda owner: owner.remove(changefeed_id), changefeed_id
+        )
 
     async def resync_table(
         self, changefeed_id: str, table: str, *, rows_per_second: int | None = None
@@ -100,6 +107,7 @@ class Changefeeds:
         return await self._answer(
             lambda here: here.resync_table(changefeed_id, table, rows_per_second=rows_per_second),
             lambda owner: owner.resync_table(changefeed_id, table, rows_per_second=rows_per_second),
+            changefeed_id,
         )
 
     async def cancel_resync(self, changefeed_id: str, table: str) -> TableResyncView:
@@ -107,18 +115,30 @@ class Changefeeds:
         return await self._answer(
             lambda here: here.cancel_resync(changefeed_id, table),
             lambda owner: owner.cancel_resync(changefeed_id, table),
+            changefeed_id,
+        )
+
+    async def move_owner(self, changefeed_id: str, capture_id: str) -> OwnerMoveView:
+        """Let another capture own the changefeed; its tables stay where they are written."""
+        return await self._answer(
+            lambda here: here.move_owner(changefeed_id, capture_id),
+            lambda owner: owner.move_owner(changefeed_id, capture_id),
         )
 
     async def pause_table(self, changefeed_id: str, table: str) -> TableStepView:
         """Hold a table (schema.name) until ``resume_table``, while all others flow."""
         return await self._answer(
-            lambda here: here.pause_table(changefeed_id, table), lambda owner: owner.pause_table(changefeed_id, table)
+            lambda here: here.pause_table(changefeed_id, table),
+            lambda owner: owner.pause_table(changefeed_id, table),
+            changefeed_id,
         )
 
     async def resume_table(self, changefeed_id: str, table: str) -> TableStepView:
         """Try a held table again at once, from its position."""
         return await self._answer(
-            lambda here: here.resume_table(changefeed_id, table), lambda owner: owner.resume_table(changefeed_id, table)
+            lambda here: here.resume_table(changefeed_id, table),
+            lambda owner: owner.resume_table(changefeed_id, table),
+            changefeed_id,
         )
 
     async def skip_table(self, changefeed_id: str, table: str, ts: int, *, confirmed: bool) -> TableStepView:
@@ -126,6 +146,7 @@ class Changefeeds:
         return await self._answer(
             lambda here: here.skip_table(changefeed_id, table, ts, confirmed=confirmed),
             lambda owner: owner.skip_table(changefeed_id, table, ts, confirmed=confirmed),
+            changefeed_id,
         )
 
     async def maintain_table(self, changefeed_id: str, table: str) -> MaintainedView:
@@ -138,13 +159,17 @@ class Changefeeds:
     async def add_table(self, changefeed_id: str, table: str) -> UpdateView:
         """Take a table (schema.name) of the source in, with the rows that it has, while all others flow."""
         return await self._answer(
-            lambda here: here.add_table(changefeed_id, table), lambda owner: owner.add_table(changefeed_id, table)
+            lambda here: here.add_table(changefeed_id, table),
+            lambda owner: owner.add_table(changefeed_id, table),
+            changefeed_id,
         )
 
     async def remove_table(self, changefeed_id: str, table: str) -> UpdateView:
         """Leave a table (schema.name) out from now on; the sink keeps what it has of it."""
         return await self._answer(
-            lambda here: here.remove_table(changefeed_id, table), lambda owner: owner.remove_table(changefeed_id, table)
+            lambda here: here.remove_table(changefeed_id, table),
+            lambda owner: owner.remove_table(changefeed_id, table),
+            changefeed_id,
         )
 
     async def diff(
@@ -153,7 +178,9 @@ class Changefeeds:
         """Compare source and sink, table by table, at one position; ``sample``: such a share of each, at random."""
         asked = model_of(DiffAsked, sample=sample, rows_per_second=rows_per_second)
         return await self._answer(
-            lambda here: here.diff(changefeed_id, asked), lambda owner: owner.diff(changefeed_id, asked)
+            lambda here: here.diff(changefeed_id, asked),
+            lambda owner: owner.diff(changefeed_id, asked),
+            changefeed_id,
         )
 
     async def repair(
@@ -171,7 +198,9 @@ class Changefeeds:
             RepairAsked, tables=tuple(tables), dry_run=dry_run, where=where, rows_per_second=rows_per_second
         )
         return await self._answer(
-            lambda here: here.repair(changefeed_id, asked), lambda owner: owner.repair(changefeed_id, asked)
+            lambda here: here.repair(changefeed_id, asked),
+            lambda owner: owner.repair(changefeed_id, asked),
+            changefeed_id,
         )
 
     async def wait_synced(self, changefeed_id: str, *, ts: int = 1) -> ChangefeedView:
@@ -188,14 +217,19 @@ class Changefeeds:
                 raise WeirError(f"changefeed {changefeed_id} is {feed.state}{why}")
             await anyio.sleep(_POLL_S)
 
-    async def _answer(self, here: Callable[[Cluster], Awaitable[T]], there: Callable[[Client], T]) -> T:
-        """Return this capture's answer if it is the owner, else the owner's over HTTP.
+    async def _answer(
+        self, here: Callable[[Cluster], Awaitable[T]], there: Callable[[Client], T], changefeed_id: str = ""
+    ) -> T:
+        """Return this capture's answer if it owns the changefeed (none: if it is the controller), else the owner's over
+        HTTP.
 
         :raises OwnerNotFoundError: there is no owner at the moment, and nothing was done.
         """
-        if self._cluster.is_owner:
+        if changefeed_id:
+            await self._cluster.wait_for_owner(changefeed_id)
+        if self._cluster.answers(changefeed_id):
             return await here(self._cluster)
-        owner = await self._cluster.owner_endpoint()
+        owner = await self._cluster.owner_endpoint(changefeed_id)
         connection = Connection(owner.url, token=self._token(), ca_file=self._ca_file, node=owner.node)
         ask = partial(connection.call, there)
         return await to_thread.run_sync(ask, abandon_on_cancel=True, limiter=CapacityLimiter(1))

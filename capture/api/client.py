@@ -19,7 +19,7 @@ from capture.api.subscriptions import AdvanceAsked, LogAsked, LogPart, OpenedSub
 from capture.errors import ConfigError, ServerUnreachableError, StillRunningError
 from reactor.errors import WeirError
 from reactor.records.sync_point import SyncPoint
-from reactor.views import ChangefeedView, MaintainedView, SubscriptionView, TableView
+from reactor.views import ChangefeedView, MaintainedView, OwnerMoveView, SubscriptionView, TableView
 
 V = TypeVar("V", bound=BaseModel)
 _CONNECT_TIMEOUT_S = 5.0
@@ -81,6 +81,14 @@ class Client:
 
     def list(self) -> "_Views[ChangefeedView]":
         return self._many(ChangefeedView, "changefeeds")
+
+    def owned(self) -> "_Views[ChangefeedView]":
+        """Return the changefeeds that the capture itself owns."""
+        return self._many(ChangefeedView, "owned")
+
+    def move_owner(self, changefeed_id: str, capture_id: str) -> OwnerMoveView:
+        body = {"capture_id": capture_id}
+        return self._one(OwnerMoveView, _path(changefeed_id, "move_owner"), method="POST", body=body)
 
     def query(self, changefeed_id: str) -> ChangefeedView:
         return self._one(ChangefeedView, _path(changefeed_id))

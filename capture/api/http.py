@@ -1,23 +1,20 @@
 """HTTP API v2: FastAPI routes over the ``Cluster`` port, for the command line, scripts and monitoring.
 
-Requests about changefeeds are answered by the owner: any other capture forwards them to it, once. Errors are
+Requests about a changefeed are answered by its owner, about the cluster by the controller: any other capture forwards
+them to it. Errors are
 ``{"error_code", "error_msg"}``: 400 for errors that the caller can correct, 401 and 403 for missing authorisation, 404
 and 409 for ids, 503 for transient errors, 500 for our own faults. ``capture.api.guard`` decides who may request what.
 Errors are raised elsewhere; here they only get their status.
 """
 
-import ssl
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import anyio
-import httpx
 import structlog
 from fastapi import APIRouter, Body, Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
@@ -27,56 +24,24 @@ from capture.api import port as views
 from capture.api.access import Access
 from capture.api.access_routes import access_routes
 from capture.api.comparison_routes import comparison_routes
-from capture.api.departure import leave_with_caller, unless_left
+from capture.api.departure import unless_left
 from capture.api.description import describe
-from capture.api.guard import FORWARDED_FOR, FORWARDER, IS_FORWARDED, Guard
+from capture.api.guard import Guard
 from capture.api.requests.base import Asked, Name, PositionTs, TableName
+from capture.api.requests.errors import error_response, json_error, status_of
 from capture.api.requests.fit import Fit
+from capture.api.requests.forwarding import PREFIX, Forwarder
 from capture.api.requests.shown import one_line
 from capture.api.subscription_routes import subscription_routes
 from capture.api.subscriptions import Subscriptions
 from capture.api.table_routes import table_routes
-from capture.errors import (
-    CaptureNotFoundError,
-    ChangefeedExistsError,
-    ChangefeedNotFoundError,
-    JobRefusedError,
-    PositionGoneError,
-    StillRunningError,
-    SubscriptionNotFoundError,
-    TableNotFoundError,
-    TokenNotFoundError,
-)
-from capture.security.secrets import mask
 from capture.version import installed_version
-from reactor.errors import NotOwnerError, WeirError
+from reactor.errors import WeirError
 from reactor.records.base import SpanCount
 from reactor.records.sync_point import SyncPoint
-from reactor.views import ChangefeedView, TableView
+from reactor.views import ChangefeedView, OwnerMoveView, TableView
 
 _log = structlog.get_logger()
-
-PREFIX = "/api/v2"
-FORWARDED_FROM = "weir-forwarded-from"
-_OF_THE_OWNER = (f"{PREFIX}/changefeeds", f"{PREFIX}/captures", f"{PREFIX}/owner", f"{PREFIX}/secret")
-#: headers of one connection, which are not forwarded
-_HOP_HEADERS = frozenset(
-    {"connection", "content-length", "host", "keep-alive", "transfer-encoding", "content-encoding"}
-)
-#: how often to check who is owner during a request to it, and how long one that has resigned may still answer
-_OWNER_POLL_S, _LAST_WORDS_S = 0.25, 2.0
-_STATUS: dict[type[WeirError], int] = {
-    ChangefeedNotFoundError: 404,
-    TokenNotFoundError: 404,
-    CaptureNotFoundError: 404,
-    ChangefeedExistsError: 409,
-    JobRefusedError: 409,
-    TableNotFoundError: 404,
-    SubscriptionNotFoundError: 404,
-    PositionGoneError: 410,
-    NotOwnerError: 503,
-    StillRunningError: 202,
-}
 
 
 class ResumeBody(Asked):
@@ -92,6 +57,10 @@ class MoveTableBody(Asked):
     """``table``: schema.name"""
 
     table: TableName
+    capture_id: Name
+
+
+class MoveOwnerBody(Asked):
     capture_id: Name
 
 
@@ -116,7 +85,7 @@ def create_app(
     ``names``: of this server, besides addresses. ``own_token``, ``ca_file``: authenticate it to the owner, and verify
     the owner's certificate.
     """
-    forwarder = _Forwarder(cluster, own_token, ca_file)
+    forwarder = Forwarder(cluster, own_token, ca_file)
 
     fit = Fit()
     app = FastAPIOffline(redoc_url=None, title="Weir", version=installed_version())
@@ -171,6 +140,10 @@ def _member_routes(cluster: views.Cluster) -> APIRouter:
     @router.get("/status")
     async def status() -> views.StatusView:
         return await cluster.status()
+
+    @router.get("/owned")
+    async def owned() -> list[ChangefeedView]:
+        return await cluster.owned()
 
     @router.get("/captures")
     async def captures() -> list[views.CaptureView]:
@@ -239,6 +212,10 @@ def _operator_routes(cluster: views.Cluster) -> APIRouter:
     async def move_table(changefeed_id: str, body: MoveTableBody) -> views.MoveView:
         return await cluster.move_table(changefeed_id, body.table, body.capture_id)
 
+    @router.post("/changefeeds/{changefeed_id}/move_owner", status_code=202)
+    async def move_owner(changefeed_id: str, body: MoveOwnerBody) -> OwnerMoveView:
+        return await cluster.move_owner(changefeed_id, body.capture_id)
+
     @router.post("/changefeeds/{changefeed_id}/split", status_code=202)
     async def split(changefeed_id: str, body: SplitBody) -> views.CutView:
         return await cluster.split(changefeed_id, body.table, body.spans)
@@ -262,103 +239,13 @@ def _operator_routes(cluster: views.Cluster) -> APIRouter:
     return router
 
 
-class _Forwarder:
-    """Forwards requests to the owner; and converts every error to our JSON."""
-
-    def __init__(self, cluster: views.Cluster, own_token: Callable[[], str], ca_file: Path | None) -> None:
-        self._cluster = cluster
-        self._own_token = own_token
-        self._ca_file = ca_file
-
-    def is_forwarded(self, path: str) -> bool:
-        return path.startswith(_OF_THE_OWNER) and not self._cluster.is_owner
-
-    async def handle(self, request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        try:
-            if not (request.scope[IS_FORWARDED] or self.is_forwarded(request.url.path)):
-                return await call_next(request)
-            if FORWARDED_FROM in request.headers:
-                raise NotOwnerError("the owner has just changed; try again")
-            return await self._forward(request)
-        except WeirError as error:
-            return _error_response(error)
-        except Exception as error:
-            _log.exception("request failed", method=request.method, path=request.url.path)
-            text = f"{type(error).__name__}: {mask(str(error))}; see this capture's log"
-            return _json_error(500, "Internal", text)
-
-    async def _forward(self, request: Request) -> Response:
-        """Forward with the caller's own token: the owner authenticates it itself."""
-        owner = await self._cluster.owner_endpoint()
-        headers = {name: value for name, value in request.headers.items() if name not in _HOP_HEADERS}
-        headers[FORWARDED_FROM] = (await self._cluster.status()).id
-        if token := self._own_token():
-            headers[FORWARDER.decode()] = token
-            headers[FORWARDED_FOR.decode()] = request.client.host if request.client else ""
-        body = await request.body()
-        # comparing large tables may take long; a dead owner is detected when connecting
-        timeout = httpx.Timeout(None, connect=5.0)
-        answer: httpx.Response | None = None
-        reason = "another has taken its place"
-        try:
-            async with (
-                httpx.AsyncClient(timeout=timeout, trust_env=False, verify=self._verification(owner)) as client,
-                anyio.create_task_group() as tasks,
-            ):
-                tasks.start_soon(self._leave_when_replaced, owner, tasks.cancel_scope)
-                tasks.start_soon(leave_with_caller, request, tasks.cancel_scope)
-                answer = await client.request(
-                    request.method,
-                    f"{owner.url}{request.url.path}",
-                    params=request.query_params,
-                    headers=headers,
-                    content=body,
-                    extensions={"sni_hostname": owner.node} if owner.node else {},
-                )
-                tasks.cancel_scope.cancel()
-        except* httpx.TransportError as errors:
-            reason = type(errors.exceptions[0]).__name__
-        if answer is None:
-            text = f"the owner at {owner.address} does not answer ({reason}); try again when another is elected"
-            return _json_error(503, "OwnerUnreachable", text)
-        kept = {name: value for name, value in answer.headers.items() if name not in _HOP_HEADERS}
-        return Response(answer.content, status_code=answer.status_code, headers=kept)
-
-    def _verification(self, owner: views.Endpoint) -> ssl.SSLContext | bool:
-        """The certificate must be that of the owner's node. Without encryption there is nothing to verify: building a
-        TLS context is most of a client's cost."""
-        return ssl.create_default_context(cafile=self._ca_file) if owner.node else False
-
-    async def _leave_when_replaced(self, owner: views.Endpoint, scope: anyio.CancelScope) -> None:
-        """Cancel when another capture is owner: a hanging process accepts requests, and never answers."""
-        is_owners = True
-        while is_owners:
-            await anyio.sleep(_OWNER_POLL_S)
-            is_owners = await self._is_owners(owner)
-        await anyio.sleep(_LAST_WORDS_S)
-        scope.cancel()
-
-    async def _is_owners(self, owner: views.Endpoint) -> bool:
-        try:
-            return await self._cluster.owner_endpoint() == owner
-        except WeirError:
-            return False
-
-
-def status_of(error: WeirError) -> int:
-    for kind, status in _STATUS.items():
-        if isinstance(error, kind):
-            return status
-    return 503 if error.retryable else 400
-
-
 async def _metrics(cluster: views.Cluster) -> Response:
     return Response(await metrics.exposition(cluster), media_type=CONTENT_TYPE_LATEST)
 
 
 async def _on_weir_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, WeirError)
-    return _error_response(error)
+    return error_response(error)
 
 
 async def _on_invalid_request(_: Request, error: Exception) -> Response:
@@ -366,17 +253,9 @@ async def _on_invalid_request(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = one_line(".".join(str(part) for part in first["loc"] if part != "body"), 200) or "the body"
-    return _json_error(400, "InvalidRequest", f"{where}: {first['msg']}; see /docs")
+    return json_error(400, "InvalidRequest", f"{where}: {first['msg']}; see /docs")
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _json_error(error.status_code, "Http", f"{request.method} {request.url.path}: {error.detail}; see /docs")
-
-
-def _error_response(error: WeirError) -> Response:
-    return _json_error(status_of(error), error.code, mask(str(error)))
-
-
-def _json_error(status: int, code: str, message: str) -> Response:
-    return JSONResponse({"error_code": code, "error_msg": one_line(message)}, status_code=status)
+    return json_error(error.status_code, "Http", f"{request.method} {request.url.path}: {error.detail}; see /docs")

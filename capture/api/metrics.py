@@ -1,7 +1,7 @@
-"""Prometheus metrics of the changefeeds, created at each scrape from the owner's views.
+"""Prometheus metrics of the changefeeds, created at each scrape from their owners' views.
 
-Only the owner exposes changefeeds, so scraping the whole cluster yields each of them once, whoever is owner. Every
-capture exposes its process's own metrics.
+A capture exposes the changefeeds that it owns, so scraping the whole cluster yields each of them once. Every capture
+exposes its process's own metrics.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ from reactor.views import ChangefeedView
 
 
 async def exposition(cluster: views.Cluster) -> bytes:
-    """Return the text of one scrape. If the owner cannot answer a query now, only its metrics are missing."""
+    """Return the text of one scrape. If the owners cannot answer a query now, only their metrics are missing."""
     registry = CollectorRegistry()
     gauge("weir_capture_is_owner", "1 on the elected owner", registry).set(cluster.is_owner)
     is_fit = (await cluster.ready()).is_fit
     gauge("weir_capture_fault", "1 while a fault of this capture keeps it from work", registry).set(not is_fit)
     feeds: Sequence[ChangefeedView] = ()
-    if cluster.is_owner:
-        with suppress(WeirError):
-            feeds = await cluster.list()
+    with suppress(WeirError):
+        feeds = await cluster.owned()
+    gauge("weir_capture_owned_changefeeds", "changefeeds that this capture owns", registry).set(len(feeds))
     _add_feeds(registry, feeds)
     return generate_latest(registry) + generate_latest()
 

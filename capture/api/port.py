@@ -16,7 +16,12 @@ from capture.api.requests.base import CONVERTED, Asked, Condition, Name, Positio
 from reactor.records.base import RowsPerSecond
 from reactor.records.changefeed import ChangefeedConfig, Mode, SinkMode
 from reactor.records.sync_point import SyncPoint
-from reactor.views import ChangefeedView, MaintainedView, TableView, View
+from reactor.views import ChangefeedView, MaintainedView, OwnerMoveView, TableView, View
+from reactor.views import CutView as CutView
+from reactor.views import DrainView as DrainView
+from reactor.views import MoveView as MoveView
+from reactor.views import ResignView as ResignView
+from reactor.views import RotationView as RotationView
 
 _NO_SINK: Final = "none://"
 
@@ -78,6 +83,9 @@ class CaptureView(View):
     hostname: str = ""
     pid: int = 0
     started_at: float = 0.0
+    #: ids of the changefeeds that it owns
+    owns: tuple[str, ...] = ()
+    is_leaving: bool = False
     #: "changefeed/unit" of each worker that runs here, and the number of table spans
     workers: tuple[str, ...] = ()
     spans: int = 0
@@ -182,24 +190,6 @@ class RewindView(View):
     tables: tuple[TablePosition, ...] = ()
 
 
-class MoveView(View):
-    """The ``spans`` of a table that are moving to a capture."""
-
-    changefeed_id: str
-    table: str
-    capture: str
-    spans: int
-
-
-class CutView(View):
-    """A table that has ``spans`` spans and will get ``wanted``; `tables` shows when it has them."""
-
-    changefeed_id: str
-    table: str
-    spans: int
-    wanted: int
-
-
 class TableResyncView(View):
     """A table that will be copied again (``resyncing``), or whose resync was cancelled."""
 
@@ -216,30 +206,6 @@ class TableStepView(View):
     table: str
     ts: int
     notices: tuple[str, ...] = ()
-
-
-class RotationView(View):
-    """The progress of a secret key's rotation. ``lacking``: members that do not have the key ``fingerprint`` yet;
-    ``resealed``: changefeeds whose secrets were just sealed with it."""
-
-    fingerprint: str
-    lacking: tuple[str, ...] = ()
-    resealed: int = 0
-    done: bool = False
-
-
-class DrainView(View):
-    """``remaining``: table spans and workers that the capture still has; repeat until 0."""
-
-    capture: str
-    remaining: int
-
-
-class ResignView(View):
-    """The previous owner, and the new one."""
-
-    capture: str
-    owner: str
 
 
 class HealthView(View):
@@ -287,20 +253,34 @@ class Endpoint:
 class Cluster(Protocol):
     """The operations of a cluster that a capture offers.
 
-    Methods about changefeeds work on the owner alone: elsewhere they raise ``NotOwnerError``, and the caller should use
-    ``owner_endpoint``. So do ``drain`` and ``resign_owner``. All errors are ``WeirError``: ``ChangefeedNotFoundError``,
+    Methods about a changefeed work on its owner alone, and those about the cluster (``create``, ``list``, ``drain``,
+    ``move_owner``, ``resign_owner``) on the elected controller: elsewhere they raise ``NotOwnerError``, and the caller
+    should use ``owner_endpoint``. All errors are ``WeirError``: ``ChangefeedNotFoundError``,
     ``CaptureNotFoundError``, ``ChangefeedExistsError``, source and sink errors at creation, ``JobRefusedError``.
     """
 
     @property
     def is_owner(self) -> bool: ...
 
-    async def owner_endpoint(self) -> Endpoint:
-        """Return the owner's HTTP API.
+    def answers(self, changefeed_id: str = "") -> bool:
+        """Return whether this capture answers requests about a changefeed, or (none) about the cluster."""
+        ...
+
+    async def wait_for_owner(self, changefeed_id: str) -> None:
+        """Wait for a moment while a changefeed is given to an owner."""
+
+    async def owner_endpoint(self, changefeed_id: str = "") -> Endpoint:
+        """Return the HTTP API of the capture that answers.
 
         :raises OwnerNotFoundError: there is no owner at the moment.
         """
         ...
+
+    async def owned(self) -> list[ChangefeedView]:
+        """Return the changefeeds that this capture owns."""
+
+    async def move_owner(self, changefeed_id: str, capture_id: str) -> OwnerMoveView:
+        """Let another capture own a changefeed."""
 
     async def status(self) -> StatusView: ...
 

@@ -291,6 +291,21 @@ def rebalance(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = F
     return console.print_line(f"changefeed {changefeed_id} is being rebalanced")
 
 
+@changefeed_app.command("move-owner")
+def move_owner(
+    changefeed_id: Id,
+    capture: Annotated[str, typer.Option(help="As `weir capture list` shows it.")],
+    server: Server = DEFAULT_SERVER,
+    json: Json = False,
+) -> None:
+    """Let another capture own a changefeed; its tables stay where they are written."""
+    with client_of(server) as client:
+        moving = client.move_owner(changefeed_id, capture)
+    if json:
+        return console.print_json(moving)
+    return console.print_line(f"changefeed {changefeed_id} moves to capture {moving.capture}")
+
+
 @changefeed_app.command("remove")
 def remove(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False) -> None:
     """Forget a changefeed and its slot; the sink's tables stay."""

@@ -23,8 +23,10 @@ def captures(server: Server = DEFAULT_SERVER, json: Json = False) -> None:
         members = client.captures()
     if json:
         return console.print_json(members)
-    rows = [(member.id, member.address, member.is_owner, member.spans, member.workers) for member in members]
-    console.print_table(("id", "address", "owner", "spans", "workers"), rows)
+    rows = [
+        (member.id, member.address, member.is_owner, member.owns, member.spans, member.workers) for member in members
+    ]
+    console.print_table(("id", "address", "owner", "owns", "spans", "workers"), rows)
     for member in members:
         if member.waits_for:
             console.print_line(f"{member.address} has not joined: it {member.waits_for}")
@@ -42,19 +44,19 @@ def drain(
     server: Server = DEFAULT_SERVER,
     json: Json = False,
 ) -> None:
-    """Give all spans and workers of a capture to the others; it takes no new ones until it is started again."""
+    """Give all that a capture owns and works on to the others; it takes no work until it is started again."""
     with client_of(server) as client, console.waiting(f"draining {capture_id}") as show:
         left = began = client.drain(capture_id)
         deadline = time.monotonic() + timeout
         while left.remaining and time.monotonic() < deadline:
-            show(f"draining {capture_id}: {left.remaining} of {began.remaining} spans and workers left")
+            show(f"draining {capture_id}: {left.remaining} of {began.remaining} spans, workers and owners left")
             threading.Event().wait(_POLL_S)
             left = client.drain(capture_id)
     if left.remaining and timeout:
         raise CaptureNotEmptyError.after(capture_id, left.remaining, timeout=timeout)
     if json:
         return console.print_json(left)
-    text = f"still has {left.remaining} spans and workers" if left.remaining else "is empty: stop or restart it"
+    text = f"still has {left.remaining} spans, workers and owners" if left.remaining else "is empty: stop or restart it"
     return console.print_line(f"capture {capture_id} {text}")
 
 

@@ -1,14 +1,12 @@
 """Cluster service: implements ``capture.api.port.Cluster`` on a capture.
 
-Decisions of the owner are requested from the candidacy as jobs. Creating a changefeed and comparing its tables need the
-source and the sink, and are done by this capture's data plane. Without a membership (the session was just lost),
-everything raises ``OwnerNotFoundError``, which is retryable.
+Decisions of owners and controller are requested as jobs (``capture.member.ownership.router``). Creating a changefeed
+and comparing its tables need the source and the sink, and are done by this capture's data plane. Without a membership
+(the session was just lost), everything raises ``OwnerNotFoundError``, which is retryable.
 """
 
 import builtins
 import os
-import time
-import uuid
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -16,35 +14,31 @@ from typing import Any
 import anyio
 import structlog
 
-from agent import sources
-from agent.ports.source import Position
 from capture.api import port as views
-from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError
+from capture.errors import ChangefeedNotFoundError
 from capture.member import diff as comparison
 from capture.member.amendments.amendments import Amendments
 from capture.member.amendments.rewind import rewind
 from capture.member.copies import with_progress
+from capture.member.creation import ChangefeedCreation, view_of
 from capture.member.kept_progress import KeptProgress
+from capture.member.ownership import draining, gathering, router
+from capture.member.ownership.gathering import RemoteOwners
 from capture.member.preflight import refuse_resync, refuse_split
 from capture.member.services import CaptureState, DataPlane, PresentMembership
-from capture.security.key_mark import read_mark
 from capture.security.key_rotation import rotate
-from capture.security.secrets import mask
 from capture.version import installed_version
 from owner import jobs
 from owner.scheduler.spans import shared_spans
-from reactor import keys
-from reactor.errors import NotOwnerError, OwnerNotFoundError, WeirError
-from reactor.ids import CaptureId, ChangefeedId, Ts, parse_changefeed_id
-from reactor.records import formats
+from reactor.errors import NotOwnerError, OwnerNotFoundError
+from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.records.capture import CaptureInfo
-from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, UnitRecord
+from reactor.records.changefeed import ChangefeedInfo, UnitRecord
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
 from reactor.records.sync_point import SyncPoint
 from reactor.state import ClusterState
-from reactor.store.port import Compare, Put, Target
-from reactor.views import ChangefeedView
+from reactor.views import ChangefeedView, OwnerMoveView
 
 _SEEN_TIMEOUT_S = 10.0
 _SEEN_POLL_S = 0.02
@@ -55,21 +49,27 @@ _NO_JOB = ""
 _log = structlog.get_logger()
 
 
-class ClusterService(Amendments):
+class ClusterService(ChangefeedCreation, Amendments):
     """See ``capture.api.port.Cluster`` for the methods."""
 
-    def __init__(self, capture: CaptureState) -> None:
+    def __init__(self, capture: CaptureState, remote: RemoteOwners) -> None:
         self._capture = capture
+        self._remote = remote
 
     @property
     def is_owner(self) -> bool:
         return self._capture.membership is not None and self._capture.membership.candidacy.is_owner
 
-    async def owner_endpoint(self) -> views.Endpoint:
-        state = self._membership.state
-        owner = state.captures.get(state.owner.capture) if state.owner else None
-        if owner is None:
-            raise OwnerNotFoundError("no capture is owner at the moment; try again in a few seconds")
+    def answers(self, changefeed_id: str = "") -> bool:
+        membership = self._capture.membership
+        return membership is not None and router.answers(membership, changefeed_id)
+
+    async def wait_for_owner(self, changefeed_id: str) -> None:
+        if (membership := self._capture.membership) is not None:
+            await router.wait_for_owner(membership, changefeed_id)
+
+    async def owner_endpoint(self, changefeed_id: str = "") -> views.Endpoint:
+        owner = router.answering(self._membership, changefeed_id)
         return views.Endpoint(owner.address, owner.node)
 
     async def status(self) -> views.StatusView:
@@ -103,6 +103,7 @@ class ClusterService(Amendments):
             views.CaptureView(
                 **info.model_dump(),
                 is_owner=info.id == owner,
+                owns=tuple(id for id in sorted(state.changefeeds) if _is_owner(state, id, info.id)),
                 workers=tuple(f"{feed.id}/{feed.unit}" for feed in feeds if feed.unit and feed.worker == info.id),
                 spans=spans[info.id],
                 faults=_faults(state, info),
@@ -117,76 +118,25 @@ class ClusterService(Amendments):
         is_fit = self._capture.data_plane.health.fault is None
         return views.ReadyView(ready=is_member, waits_for="" if is_member else self._absence, is_fit=is_fit)
 
-    async def create(self, spec: views.ChangefeedSpec) -> ChangefeedView:
-        """Check source and sink first, then store the changefeed in one transaction. If cancelled, remove what was
-        stored.
-
-        :raises WeirError: a malformed or existing id, or source or sink refuse.
-        :raises NotOwnerError: this capture is not the owner; nothing is stored.
-        """
-        notices = (await self.check(spec)).notices
-        changefeed, membership = ChangefeedId(spec.changefeed_id), self._membership
-        info_key = str(keys.InfoKey(membership.state.cluster, membership.state.namespace, changefeed))
-        same_key = await self.use_cluster_key()
-        # epochs of one that was removed under the same name are all smaller: each of them took a revision
-        info = self._info(changefeed, spec).with_(epoch=await self._check_absent(membership, info_key, changefeed))
-        status = ChangefeedStatus(checkpoint_ts=info.start_ts)
-        status_key = str(keys.StatusKey(membership.state.cluster, membership.state.namespace, changefeed))
-        with anyio.CancelScope(shield=True):  # the outcome of storing has to be known
-            stored = await membership.client.txn(
-                [
-                    Compare(info_key, Target.CREATE_REVISION, 0),
-                    Compare(status_key, Target.CREATE_REVISION, 0),
-                    same_key,
-                ],
-                [Put(info_key, info.encode()), Put(status_key, status.encode())],
-            )
-        if not stored.succeeded:
-            if await self.use_cluster_key() != same_key:
-                raise OwnerNotFoundError("the cluster's secret key was changed at this moment; create it again")
-            raise _exists(changefeed)
-        try:
-            return (await self._first_view(changefeed)).model_copy(update={"notices": notices})
-        except anyio.get_cancelled_exc_class():
-            with anyio.CancelScope(shield=True):
-                await self._withdraw(changefeed)
-            raise
-
-    async def check(self, spec: views.ChangefeedSpec) -> views.CheckView:
-        """:raises WeirError: why it cannot be created, or not here and now."""
+    async def list(self) -> list[ChangefeedView]:
+        """On the controller: of all owners. :raises NotOwnerError: this capture is not elected."""
+        membership = self._membership
+        if not membership.state.has_owners:
+            return await self._listed()
         if not self.is_owner:
             raise NotOwnerError("this capture is not the owner; ask the owner")
-        changefeed = parse_changefeed_id(spec.changefeed_id)
-        membership = self._membership
-        info_key = str(keys.InfoKey(membership.state.cluster, membership.state.namespace, changefeed))
-        await self._check_absent(membership, info_key, changefeed)
-        for name, needed in formats.needed_by(spec.config).items():
-            formats.refuse_early(name.replace("_", "-"), needed, membership.state.format)
-        notices = await self._capture.data_plane.check(spec)
-        return views.CheckView(id=changefeed, source=mask(spec.source_uri), sink=mask(spec.sink_uri), notices=notices)
+        return await gathering.gather(membership, self.owned, self._remote)
 
-    async def _withdraw(self, changefeed: ChangefeedId) -> None:
-        """Remove a changefeed that was stored for a caller that has disconnected since."""
-        try:
-            await self._first_view(changefeed)
-            await self.remove(changefeed)
-        except WeirError as error:
-            _log.warning("a changefeed stays whose creator has left", changefeed=changefeed, error=str(error))
+    async def owned(self) -> "builtins.list[ChangefeedView]":
+        return await self._listed() if self._membership.state.has_owners or self.is_owner else []
 
-    async def _check_absent(self, membership: PresentMembership, info_key: str, changefeed: ChangefeedId) -> int:
-        """The store's revision. :raises ChangefeedExistsError: the id is taken."""
-        found = await membership.client.get_prefix(info_key)
-        if any(item.key == info_key for item in found.items):
-            raise _exists(changefeed)
-        return found.revision
-
-    async def list(self) -> list[ChangefeedView]:
+    async def _listed(self) -> "builtins.list[ChangefeedView]":
         copies = self._membership.copies
-        return [with_progress(_view(view), copies) for view in await self.ask(jobs.List(_NO_JOB))]
+        return [with_progress(view_of(view), copies) for view in await self.ask(jobs.List(_NO_JOB))]
 
     async def query(self, changefeed_id: str) -> ChangefeedView:
         query = jobs.Query(_NO_JOB, ChangefeedId(changefeed_id))
-        return with_progress(_view(await self._membership.candidacy.submit(query)), self._membership.copies)
+        return with_progress(view_of(await self.ask(query)), self._membership.copies)
 
     async def pause(self, changefeed_id: str) -> ChangefeedView:
         await self.ask(jobs.Pause(_NO_JOB, ChangefeedId(changefeed_id)))
@@ -200,12 +150,6 @@ class ClusterService(Amendments):
             refuse_resync((await self.query(changefeed_id)).sink, overwrite)
         await self.ask(jobs.Resume(_NO_JOB, ChangefeedId(changefeed_id), overwrite, is_resync=resync))
         return await self.query(changefeed_id)
-
-    async def use_cluster_key(self) -> Compare:
-        membership = self._membership
-        mark, same = await read_mark(membership.client, membership.state.cluster)
-        self._capture.data_plane.keeper.use(mark.sealing)
-        return same
 
     async def rotate_secret(self) -> views.RotationView:
         if not self.is_owner:
@@ -246,8 +190,18 @@ class ClusterService(Amendments):
         await self.ask(jobs.Rebalance(_NO_JOB, ChangefeedId(changefeed_id)))
 
     async def drain(self, capture_id: str) -> views.DrainView:
-        remaining = await self.ask(jobs.DrainCapture(_NO_JOB, CaptureId(capture_id)))
+        membership, capture = self._membership, CaptureId(capture_id)
+        if not membership.state.has_owners:
+            remaining = await self.ask(jobs.DrainCapture(_NO_JOB, capture))
+        else:
+            feeds = await self.list()
+            await draining.mark(membership.client, membership, capture)
+            remaining = draining.remaining(membership, capture, feeds)
         return views.DrainView(capture=capture_id, remaining=remaining)
+
+    async def move_owner(self, changefeed_id: str, capture_id: str) -> OwnerMoveView:
+        await self.ask(jobs.MoveOwner(_NO_JOB, ChangefeedId(changefeed_id), CaptureId(capture_id)))
+        return OwnerMoveView(changefeed_id=changefeed_id, capture=capture_id)
 
     async def resign_owner(self) -> views.ResignView:
         membership = self._membership
@@ -307,37 +261,10 @@ class ClusterService(Amendments):
 
     async def ask(self, job: jobs.Job) -> Any:
         """:raises NotOwnerError: this capture is not the owner.
+        :raises OwnerNotFoundError: the changefeed has no owner at the moment.
         :raises JobRefusedError: the owner refused; the error has the reason.
         """
-        return await self._membership.candidacy.submit(job)
-
-    def _info(self, changefeed: ChangefeedId, spec: views.ChangefeedSpec) -> ChangefeedInfo:
-        keeper = self._capture.data_plane.keeper
-        return ChangefeedInfo(
-            id=changefeed,
-            source=keeper.seal(spec.source_uri),
-            sink=keeper.seal(spec.sink_uri),
-            mode=spec.mode,
-            sink_mode=spec.sink_mode,
-            start_ts=Ts(spec.start_ts or 0),
-            target_ts=None if spec.target_ts is None else Ts(spec.target_ts),
-            config=spec.config,
-            created_at=time.time(),
-            creator_version=installed_version(),
-            incarnation=uuid.uuid4().hex[:8],
-        )
-
-    async def _first_view(self, changefeed: ChangefeedId) -> ChangefeedView:
-        """Wait until the owner's watch has delivered what was just stored."""
-        with anyio.move_on_after(_SEEN_TIMEOUT_S):
-            while True:
-                try:
-                    return await self.query(changefeed)
-                except ChangefeedNotFoundError:
-                    await anyio.sleep(_SEEN_POLL_S)
-                except NotOwnerError:
-                    break  # the next owner reads it from etcd
-        raise OwnerNotFoundError(f"changefeed {changefeed} is stored, but the owner has not taken it up yet; query it")
+        return await router.ask(self._membership, job)
 
     @property
     def _membership(self) -> PresentMembership:
@@ -363,14 +290,6 @@ def _faults(state: ClusterState, info: CaptureInfo) -> tuple[str, ...]:
     return tuple(f"{id}: {text}" for id, text in faults if text != info.fault)
 
 
-def _exists(changefeed: ChangefeedId) -> ChangefeedExistsError:
-    return ChangefeedExistsError(f"changefeed {changefeed!r} exists already; choose another id, or remove it first")
-
-
-def _view(view: ChangefeedView) -> ChangefeedView:
-    try:
-        place = sources.place_name(view.source, Position(Ts(view.log_ts), view.log_position))
-    except Exception as error:  # a URI or position in etcd that no source wrote must not break other answers
-        _log.warning("a position has no name", changefeed=view.id, error=f"{type(error).__name__}: {error}")
-        place = ""
-    return view.model_copy(update={"source_position": place})
+def _is_owner(state: ClusterState, changefeed: ChangefeedId, capture: CaptureId) -> bool:
+    owner = state.owner_of(changefeed)
+    return owner is not None and owner.capture == capture

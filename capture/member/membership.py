@@ -18,10 +18,12 @@ from capture.config import ServerSettings
 from capture.errors import ConfigError
 from capture.member.access import OwnToken
 from capture.member.asking import Asking
-from capture.member.candidacy import Candidacy
 from capture.member.copies import CopyPlace, CopyProgress
 from capture.member.joining import join
-from capture.member.owner_watch import OwnerLiveness
+from capture.member.ownership.candidacy import Candidacy
+from capture.member.ownership.owner_watch import OwnerLiveness
+from capture.member.ownership.owners import Owners
+from capture.member.ownership.performer import OwnerSite
 from capture.member.processor_host import AGENT_TOPIC, OWNER_TOPIC, ProcessorHost
 from capture.member.renewal import Renewal
 from capture.member.services import DataPlane
@@ -69,6 +71,17 @@ class Base:
     own_token: OwnToken = field(default_factory=OwnToken)
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a capture does for its cluster: decides as controller and for its changefeeds, moves rows, and tells others
+    of itself."""
+
+    candidacy: Candidacy
+    owners: Owners
+    host: ProcessorHost
+    renewal: Renewal
+
+
 class Membership:
     """The parts of one membership. Created by ``live``."""
 
@@ -78,9 +91,8 @@ class Membership:
         *,
         client: EtcdClient,
         state: ClusterState,
-        candidacy: Candidacy,
-        host: ProcessorHost,
         copies: Mapping[CopyPlace, CopyProgress],
+        work: "Work",
     ) -> None:
         self.info = info
         #: progress of the tables' copies on this capture
@@ -88,8 +100,10 @@ class Membership:
         self.client = client
         #: the cluster as the processors' worker sees it; read-only
         self.state = state
-        self.candidacy = candidacy
-        self.host = host
+        self.candidacy = work.candidacy
+        self.owners = work.owners
+        self.host = work.host
+        self._renewal = work.renewal
         self._ended = anyio.Event()
 
     @property
@@ -100,7 +114,7 @@ class Membership:
         await self._ended.wait()
 
     async def listen(self, liveness: OwnerLiveness) -> None:
-        """End when the owner is silent for too long.
+        """End when the owner of work that is done here is silent for too long.
 
         :raises FormatError: the cluster's format was raised past what this capture supports.
         """
@@ -108,10 +122,24 @@ class Membership:
         while silent < _HEARING_LOOKS:
             await anyio.sleep(_HEARING_POLL_S)
             formats.refuse_unknown(self.state.format)
-            is_deaf = liveness.is_deaf(self.state.owner, self.state.changefeeds.values(), anyio.current_time())
+            unheard = liveness.unheard(self.state, anyio.current_time())
+            is_deaf = unheard and not set(unheard).isdisjoint(await self.host.at_work())
             silent = silent + 1 if is_deaf else 0
-        _log.warning("the owner is not heard: this capture starts again", capture=self.info.id)
+        _log.warning("an owner is not heard: this capture starts again", capture=self.info.id)
         self._ended.set()
+
+    async def follow_drain(self) -> None:
+        """Hand over this capture's work once its record says that it leaves: an operator drains it."""
+        while True:
+            await anyio.sleep(_HEARING_POLL_S)
+            known = self.state.captures.get(self.capture_id)
+            if known is not None and known.is_leaving and not self.host.is_leaving:
+                self.host.stop_serving()
+
+    def owns_any(self) -> bool:
+        """Return whether any changefeed is assigned to this capture."""
+        feeds = self.state.changefeeds.values() if self.state.has_owners else ()
+        return any(feed.owner is not None and feed.owner.capture == self.capture_id for feed in feeds)
 
     async def step_down(self, health: Health) -> None:
         """Let another capture be owner when this one falls ill and another is well: what the owner asks of sinks and
@@ -125,9 +153,12 @@ class Membership:
     async def leave(self) -> None:
         """Let others take over this capture's work, for a while, then end."""
         self.host.stop_serving()
+        await self._renewal.look()  # the controller gives its changefeeds to others
         self.candidacy.leave()
         with anyio.move_on_after(_DRAIN_TIMEOUT_S):
-            while len(self.state.captures) > 1 and not await self.host.is_idle():  # noqa: ASYNC110 - asks actors
+            while len(self.state.captures) > 1 and (  # noqa: ASYNC110 - asks actors
+                self.owns_any() or not await self.host.is_idle()
+            ):
                 await anyio.sleep(_DRAIN_POLL_S)
         self._ended.set()
 
@@ -185,27 +216,25 @@ async def _parts(
             interval_s=settings.tick_interval_s,
             idle_interval_s=settings.idle_interval_s,
         )
-        candidacy = Candidacy(
-            capture_id,
+        site = OwnerSite(
+            capture=capture_id,
             cluster=cluster,
             client=client,
             session=session,
+            registered=fence,
             peers=messenger,
             settings=settings,
             ask=Asking(data_plane, tasks).ask,
         )
+        candidacy, owners = Candidacy(site), Owners(site)
         liveness = OwnerLiveness(capture_id, session_ttl_s=settings.session_ttl_s)
         renewal = Renewal(base.tls, client, info, lease=session.lease, registered=fence)
 
-        async def on_order(message: Message) -> None:
-            liveness.note(message.sender, message.header.owner_revision, anyio.current_time())
-            await host.on_message(message)
-
-        messenger.register(AGENT_TOPIC, on_order)
-        messenger.register(OWNER_TOPIC, candidacy.on_message)
         tasks.start_soon(worker.run, name="processors' worker")
         copies = data_plane.copies
-        membership = Membership(info, client=client, state=state, candidacy=candidacy, host=host, copies=copies)
+        work = Work(candidacy, owners, host, renewal)
+        membership = Membership(info, client=client, state=state, copies=copies, work=work)
+        _receive(messenger, membership, liveness)
         tasks.start_soon(membership.listen, liveness, name="listening for the owner")
         _start(tasks, base, membership, renewal, admission)
         try:
@@ -216,13 +245,32 @@ async def _parts(
                 await _unregister(client, key)
 
 
+def _receive(messenger: Messenger, membership: Membership, liveness: OwnerLiveness) -> None:
+    """Pass orders to the processors, and answers to the owners."""
+    state = membership.state
+
+    async def on_order(message: Message) -> None:
+        now, revision = anyio.current_time(), message.header.owner_revision
+        liveness.note(state, message.sender, message.changefeed, revision, now)
+        await membership.host.on_message(message)
+
+    async def on_answer(message: Message) -> None:
+        await (membership.owners if state.has_owners else membership.candidacy).on_message(message)
+
+    messenger.register(AGENT_TOPIC, on_order)
+    messenger.register(OWNER_TOPIC, on_answer)
+
+
 def _start(tasks: TaskGroup, base: Base, membership: Membership, renewal: Renewal, admission: Admission) -> None:
     """Start to campaign, and to watch this capture's health, certificate and keys."""
     health, keeper, state = base.data_plane.health, base.data_plane.keeper, membership.state
     renewal.watch_health(health)
     if base.tls is not None or keeper.has_file:
         renewal.watch_keys(keeper, lambda: mark_of(state), admission)
-    tasks.start_soon(membership.candidacy.run, name="owner actor")
+    renewal.watch_leaving(lambda: membership.host.is_leaving)
+    tasks.start_soon(membership.candidacy.run, name="controller's actor")
+    tasks.start_soon(membership.owners.run, name="owners' actor")
+    tasks.start_soon(membership.follow_drain, name="following an operator's drain")
     tasks.start_soon(health.run, name="self-test")
     tasks.start_soon(membership.host.follow_health, name="following the capture's health")
     tasks.start_soon(membership.step_down, health, name="stepping down")
@@ -246,6 +294,7 @@ def _info(base: Base, capture_id: CaptureId, peer_address: str) -> CaptureInfo:
         peer_keys=(base.tls.certificate.key,) if base.tls else (),
         secret_keys=base.data_plane.keeper.fingerprints if base.data_plane.keeper.has_file else (),
         process=_PROCESS,
+        spreads_owners=settings.owners == "spread",
     )
 
 

@@ -12,7 +12,7 @@ unwell (``agent.health.health``), and for one while something is missing for it 
 
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -115,11 +115,11 @@ class ProcessorHost:
         self._policy = policy or RestartPolicy()
         #: their last state in etcd, for a processor that is restarted
         self._feeds: dict[ChangefeedId, ChangefeedState] = {}
-        #: those that have not been informed of the current owner
+        #: those that have not been informed of their current owner
         self._unelected: set[ChangefeedId] = set()
-        #: as etcd shows it here, and messages of one that it does not show yet
-        self._owner = Owner()
-        self._early: deque[Message] = deque()
+        #: as etcd shows them here, and messages of those that it does not show yet
+        self._owners: dict[ChangefeedId, Owner] = {}
+        self._early: dict[ChangefeedId, deque[Message]] = {}
         self._early_weight = 0
         #: those for which this capture lacks something
         self._faulty: set[ChangefeedId] = set()
@@ -138,8 +138,8 @@ class ProcessorHost:
                     self._supervised[changefeed].stop(drain=False)
             case Observe(changefeed, feed):
                 self._observe(changefeed, feed)
-            case MeetOwner(owner):
-                self._meet_owner(owner)
+            case MeetOwner(changefeed, owner):
+                self._meet_owner(changefeed, owner)
             case MeetPeers(addresses):
                 self._is_alone = len(addresses) <= 1
                 self._peers.set_peers(dict(addresses))
@@ -148,27 +148,38 @@ class ProcessorHost:
 
     async def on_message(self, message: Message) -> None:
         """Handle ``AGENT_TOPIC``. An owner's messages may arrive before etcd shows it here: they wait."""
-        if message.header.owner_revision > self._owner.revision:
+        if message.header.owner_revision > self._owner_of(message.changefeed).revision:
             self._keep_early(message)
         else:
             self._tell(message.changefeed, FromOwner(message))
 
     def _keep_early(self, message: Message) -> None:
-        self._early.append(message)
+        self._early.setdefault(message.changefeed, deque()).append(message)
         self._early_weight += _weight(message)
         while self._early_weight > _EARLY_MAX:
-            self._early_weight -= _weight(self._early.popleft())
+            changefeed, kept = next(iter(self._early.items()))
+            self._early_weight -= _weight(kept.popleft())
+            if not kept:
+                del self._early[changefeed]
 
-    def _meet_owner(self, owner: Owner) -> None:
+    def _meet_owner(self, changefeed: ChangefeedId, owner: Owner) -> None:
         """Process messages of this owner from now on; drop those of others."""
-        self._owner = owner
-        self._unelected = {changefeed for changefeed in self._processors if not self._tell(changefeed, Elected(owner))}
-        early, self._early, self._early_weight = self._early, deque(), 0
-        for message in early:
+        self._unelected.discard(changefeed)
+        if owner.revision:
+            self._owners[changefeed] = owner
+            if not self._tell(changefeed, Elected(owner)):
+                self._unelected.add(changefeed)
+        else:
+            self._owners.pop(changefeed, None)
+        for message in self._early.pop(changefeed, ()):
+            self._early_weight -= _weight(message)
             if message.header.owner_revision > owner.revision:
                 self._keep_early(message)
             elif message.header.owner_revision == owner.revision and message.sender == owner.id:
-                self._tell(message.changefeed, FromOwner(message))
+                self._tell(changefeed, FromOwner(message))
+
+    def _owner_of(self, changefeed: ChangefeedId) -> Owner:
+        return self._owners.get(changefeed) or Owner()
 
     def stop_serving(self) -> None:
         """This capture is leaving: all agents, current and future, report it from now on."""
@@ -186,7 +197,11 @@ class ProcessorHost:
 
     async def is_idle(self) -> bool:
         """Return whether no span and no unit is left here."""
-        return all(not (one.spans or one.units) for one in (await self.statistics()).values())
+        return not await self.at_work()
+
+    async def at_work(self) -> Collection[ChangefeedId]:
+        """Return the changefeeds of which there are spans or units here."""
+        return [id for id, one in (await self.statistics()).items() if one.spans or one.units]
 
     async def statistics(self) -> dict[ChangefeedId, ProcessorStatistics]:
         answers: dict[ChangefeedId, ProcessorStatistics] = {}
@@ -200,7 +215,7 @@ class ProcessorHost:
     def _observe(self, changefeed: ChangefeedId, feed: ChangefeedState) -> None:
         """Also inform it of the owner, if there was no room for the news of its election."""
         self._feeds[changefeed] = feed
-        if changefeed in self._unelected and self._tell(changefeed, Elected(self._owner)):
+        if changefeed in self._unelected and self._tell(changefeed, Elected(self._owner_of(changefeed))):
             self._unelected.discard(changefeed)
         self._tell(changefeed, Moved(feed))
 
@@ -262,7 +277,7 @@ class ProcessorHost:
             self._post(ProcessorReported(info.id, info.epoch, error, is_warning=True))
 
         runtime, fault = self._opened(info)
-        gate = Gate(uuid.uuid4().hex, info.epoch, version=installed_version(), owner=self._owner)
+        gate = Gate(uuid.uuid4().hex, info.epoch, version=installed_version(), owner=self._owner_of(info.id))
         agent = Agent(self._capture, info.id, gate=gate)
         if self.is_leaving or fault:
             agent.stop_serving()

@@ -1,5 +1,5 @@
 """Renewal: loads a changed certificate and changed secret keys while the capture runs, and registers them; also
-whether it is well.
+whether it is well, and whether it leaves.
 
 The certificate's previous key stays registered beside the new one, since connections made with it may still be in
 flight. The store's mark decides which of the secret keys seals, and is proved to peers first
@@ -67,6 +67,7 @@ class Renewal:
         self._tls = tls
         self._keys: _Keys | None = None
         self._health = Health()
+        self._is_leaving: Callable[[], bool] = lambda: False
         self._client = client
         self._info = info
         self._lease = lease
@@ -81,6 +82,10 @@ class Renewal:
     def watch_health(self, health: Health) -> None:
         """Register why the capture takes no work, too."""
         self._health = health
+
+    def watch_leaving(self, is_leaving: Callable[[], bool]) -> None:
+        """Register that the capture hands over its work, too."""
+        self._is_leaving = is_leaving
 
     async def run(self) -> None:
         while True:
@@ -116,7 +121,7 @@ class Renewal:
                 changed = changed.with_(node=certificate.node, peer_keys=(certificate.key, info.peer_keys[0]))
         if self._keys is not None:
             changed = changed.with_(secret_keys=self._keys.fingerprints)
-        changed = changed.with_(fault=self._health.cause)
+        changed = changed.with_(fault=self._health.cause, is_leaving=self._is_leaving())
         if changed == info:
             return
         try:

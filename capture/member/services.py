@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import structlog
 from anyio import CapacityLimiter, Lock, to_thread
@@ -36,13 +36,13 @@ from capture.member.asking import Answers
 from capture.member.copies import CopyPlace, CopyProgress
 from capture.member.diff import Comparison, SnapshotComparison
 from capture.member.member_data_plane import LocalMemberDataPlane
+from capture.member.ownership.router import PresentCandidacy, PresentOwners
 from capture.member.preflight import check_first, check_source_again, read_signals, recorded
 from capture.member.processor_host import RuntimeFactory
 from capture.security.key_mark import claim_key
 from capture.security.reach import Reach, look_up_freely
 from capture.security.secrets import Keeper, resolve
 from capture.store import claim_log_storage
-from owner import jobs
 from reactor.ids import CaptureId, Ts
 from reactor.messages import Liveness
 from reactor.records.capture import CaptureInfo
@@ -169,15 +169,6 @@ class DataPlane(Protocol):
         ...
 
 
-class PresentCandidacy(Protocol):
-    """The candidacy of this capture, elected or not."""
-
-    @property
-    def is_owner(self) -> bool: ...
-
-    async def submit(self, job: jobs.Job) -> Any: ...
-
-
 class PresentMembership(Protocol):
     """The present membership."""
 
@@ -192,6 +183,9 @@ class PresentMembership(Protocol):
 
     @property
     def candidacy(self) -> PresentCandidacy: ...
+
+    @property
+    def owners(self) -> PresentOwners: ...
 
     @property
     def copies(self) -> Mapping[CopyPlace, CopyProgress]: ...

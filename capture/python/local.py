@@ -22,7 +22,7 @@ from capture.python.table import Table
 from capture.python.waiting import Goal
 from reactor.records.changefeed import FeedState, Mode, SinkMode
 from reactor.records.sync_point import SyncPoint
-from reactor.views import ChangefeedView, MaintainedView, SubscriptionView, TableView
+from reactor.views import ChangefeedView, MaintainedView, OwnerMoveView, SubscriptionView, TableView
 
 _POLL_S = 0.1
 _DRAIN_POLL_S = 0.5
@@ -146,6 +146,10 @@ class LocalChangefeed:
 
     def move(self, table: str, capture_id: str) -> views.MoveView:
         return self._call(lambda client: client.move_table(self.id, table, capture_id))
+
+    def move_owner(self, capture_id: str) -> OwnerMoveView:
+        """Let another capture own the changefeed."""
+        return self._call(lambda client: client.move_owner(self.id, capture_id))
 
     def split(self, table: str, spans: int | None = None) -> views.CutView:
         """Divide a table into ``spans`` spans, or as many as the captures can share evenly."""

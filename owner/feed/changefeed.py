@@ -63,7 +63,7 @@ class Changefeed:
         self.tables = TableJobs(id, **place, wall_offset_s=settings.wall_offset_s, held=self.held)
         self.conditions = Conditions(standstill_s=settings.standstill_s, wall_offset_s=settings.wall_offset_s)
         self.machine = FeedStateMachine(settings.backoff, uniform, wall_offset_s=settings.wall_offset_s)
-        self._site = site
+        self.site = site
         self._settings = settings
         self._errors: list[RunningError] = []
         self._warnings: list[RunningError] = []
@@ -79,20 +79,20 @@ class Changefeed:
         info = feed.info
         if info is None:
             self._release()
-            return sweep(feed, self._site.cluster, self._site.namespace)
+            return sweep(feed, self.site.cluster, self.site.namespace)
         if feed.broken and info.state is not FeedState.REMOVED:
             self._release()
             return []
         if info.state is FeedState.REMOVED:
             self._release()
-            effects = self.removal.tick(feed, self._site.cluster, self._site.namespace, now)
+            effects = self.removal.tick(feed, self.site.cluster, self.site.namespace, now)
             return [*effects, WakeAt(self.clean_up.next_at())]
         return self._tick(feed, info, messages, context, now)
 
     def fail(self, error: Exception, now: float) -> None:
         """Handle contradicting captures: what is known here is no longer trusted."""
         self._release()
-        self._errors.append(running_error(error, self._site.capture, time=self._wall(now)))
+        self._errors.append(running_error(error, self.site.capture, time=self._wall(now)))
 
     def follow(self, crashed: "Changefeed") -> None:
         """Take over what etcd does not know of a crashed instance: its largest worker epoch, and who awaits removal."""
@@ -123,7 +123,7 @@ class Changefeed:
         info = amendment.existing(feed)
         facts = Facts.of(feed, info)
         if is_resync or renewal.is_wanted(facts, info.error):
-            wish = renewal.asked(facts, self.clean_up, cluster=self._site.cluster)
+            wish = renewal.asked(facts, self.clean_up, cluster=self.site.cluster)
             self.machine.reset()
             return self._commit(feed, self.machine.step(info, Trigger.RESUME), feed.status, wish, now=now)
         again = self.held.again(facts, now)
@@ -142,7 +142,7 @@ class Changefeed:
     def update(self, feed: ChangefeedState, change: Update, now: float) -> tuple[list[Effect], ChangefeedInfo]:
         """Return the effects and the new info. :raises JobRefusedError: not stopped, or nothing would change."""
         after = amendment.updated(facts := Facts.of(feed, amendment.existing(feed)), change)
-        clearing = moves.table_moves(facts, change, cluster=self._site.cluster)
+        clearing = moves.table_moves(facts, change, cluster=self.site.cluster)
         return ([] if change.is_trial else self._commit(feed, after, feed.status, clearing, now=now)), after
 
     def rewind(self, feed: ChangefeedState, ts: Ts, now: float) -> list[Effect]:
@@ -210,7 +210,7 @@ class Changefeed:
         if ends := self.ends.trace(facts, self.run, messages, context, self.held, now):
             return ends
         messages = self.ends.delayed(messages)
-        place = {"cluster": self._site.cluster, "namespace": self._site.namespace}
+        place = {"cluster": self.site.cluster, "namespace": self.site.namespace}
         taken = processor_reports.take(feed.positions, context.alive, **place, feed=self.id)
         errors, joins = repartition.joined([*taken.errors, *self._errors], feed.partitionings)
         self._errors = []
@@ -223,7 +223,7 @@ class Changefeed:
         warnings, self._warnings = [*taken.warnings, *self._warnings], []
         limits = self.limits(facts, now)
         conditions = self.conditions.now(self.run, facts, limits, now, faults=processor_reports.of_all(feed, context))
-        errors, renewals = renewal.cured(facts, [*errors, *verdict.errors], cluster=self._site.cluster)
+        errors, renewals = renewal.cured(facts, [*errors, *verdict.errors], cluster=self.site.cluster)
         clearing = (*clearing, *renewals)
         after = self.machine.tick(info, errors, warnings, now, conditions=conditions)
         if after.epoch != info.epoch or not is_running(after.state):
@@ -346,7 +346,7 @@ class Changefeed:
         if self.run is None or self.run.epoch != facts.info.epoch:
             assert is_running(facts.info.state), f"a run begins in a state that has been committed: {facts.info.state}"
             self._release()
-            site, settings = self._site, self._settings
+            site, settings = self.site, self._settings
             identity = Identity(site.capture, self.id, settings.version, site.owner_revision, facts.info.epoch)
             epoch_floor = max(self._epoch_floor, first_epoch(site.owner_revision))
             self.run = Run(identity, facts, settings, cluster=site.cluster, epoch_floor=epoch_floor, now=now)
@@ -385,7 +385,7 @@ class Changefeed:
     ) -> list[Effect]:
         """Commit what differs from the stored records, as one group; a record changed meanwhile makes it a conflict."""
         assert feed.info is None or info.epoch >= feed.info.epoch, "the epoch of a changefeed never goes back"
-        cluster, namespace = self._site.cluster, self._site.namespace
+        cluster, namespace = self.site.cluster, self.site.namespace
         changes = list(clearing)
         if feed.info is not None and info.state is not feed.info.state:
             info = info.with_(state_since=self._wall(now))

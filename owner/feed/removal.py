@@ -27,20 +27,21 @@ class Removal:
     def __init__(self, settings: OwnerSettings, clean_up: CleanUp) -> None:
         self._settings = settings
         self._clean_up = clean_up
-        self._waiting_jobs: list[str] = []
+        #: answered when it is removed
+        self.waiting_jobs: list[str] = []
         self._is_forced = False
         self._is_over = False
         self._since: float | None = None
 
     def join(self, job_id: str, *, force: bool) -> None:
         """Add a job that waits for the end."""
-        self._waiting_jobs.append(job_id)
+        self.waiting_jobs.append(job_id)
         self._is_forced = self._is_forced or force
         self._since = None  # it may wait again
 
     def follow(self, crashed: "Removal") -> None:
         """Take over the waiting jobs of a crashed instance."""
-        self._waiting_jobs, self._is_forced = [*crashed._waiting_jobs], crashed._is_forced
+        self.waiting_jobs, self._is_forced = [*crashed.waiting_jobs], crashed._is_forced
 
     def handle_answer(self, answer: Answered[Any]) -> None:
         """The clean-up was tried: with force, that is enough."""
@@ -55,7 +56,7 @@ class Removal:
         if self._is_over or self._clean_up.is_done:
             if many := _delete_first(feed, cluster, namespace):
                 return [many]
-            jobs, self._waiting_jobs = tuple(self._waiting_jobs), []
+            jobs, self.waiting_jobs = tuple(self.waiting_jobs), []
             return [Commit(_delete_all(feed, cluster, namespace), jobs), *(Answer(job) for job in jobs)]
         effects = self._give_up_waiting(now)
         return [*effects, *self._clean_up.tick(feed.id, feed.info, now)]
@@ -65,7 +66,7 @@ class Removal:
         error = self._clean_up.error
         if not error or self._since is None or now - self._since < self._settings.remove_patience_s:
             return []
-        jobs, self._waiting_jobs = self._waiting_jobs, []
+        jobs, self.waiting_jobs = self.waiting_jobs, []
         text = f"it is stopped and marked removed, but its source is not cleaned up: {error}; tried again until done"
         return [*(Answer(job, text, "JobRefused") for job in jobs), Log("warning", "source not cleaned up")]
 
@@ -100,6 +101,7 @@ def _few(feed: ChangefeedState, cluster: str, namespace: str) -> list[keys.Key]:
     """Return keys without its info that are one for each changefeed, source or capture."""
     return [
         keys.StatusKey(cluster, namespace, feed.id),
+        keys.AssignmentKey(cluster, namespace, feed.id),
         *(keys.PositionKey(cluster, namespace, capture, feed.id) for capture in sorted(feed.positions)),
         *(keys.UnitKey(cluster, namespace, feed.id, source) for source in sorted(feed.units)),
         *(keys.LogKey(cluster, namespace, feed.id, source) for source in sorted(feed.heads)),

@@ -1,4 +1,13 @@
-"""Capture record: one member of the cluster."""
+"""Capture records: one member of the cluster, and which changefeed is assigned to it.
+
+The elected controller writes assignments (after TiCDC's cdcv2 metadata). An assignment exists exactly while the
+changefeed is launched or removing; without it, no capture owns it. Since every launch creates it, its creation revision
+names one ownership: it grows from owner to owner of a changefeed, and is the *owner revision* of every order. A
+transaction that requires the assignment unchanged is fenced: it fails once the ownership has ended
+(``owner.metadata.observations``).
+"""
+
+from enum import StrEnum
 
 from reactor.ids import CaptureId
 from reactor.records.base import Count, Record, later
@@ -29,3 +38,25 @@ class CaptureInfo(Record):
     #: of its process, across memberships; and why it takes no work, in one line
     process: str = later("")
     fault: str = later("")
+    #: it was started to have owners spread over the cluster's captures
+    spreads_owners: bool = later(False)
+    #: it hands over its work, and takes none; one-way
+    is_leaving: bool = later(False)
+
+
+class OwnerState(StrEnum):
+    """``docs/states/schedule.md`` has the transitions. ``REMOVED`` is never stored."""
+
+    REMOVED = "Removed"
+    LAUNCHED = "Launched"
+    REMOVING = "Removing"
+
+
+class Assignment(Record):
+    """``next``: where the changefeed is to be launched after its removal; empty: wherever there is room.
+    ``is_chosen``: an operator chose the capture, so that evening out leaves it there."""
+
+    capture: CaptureId
+    state: OwnerState = OwnerState.LAUNCHED
+    next: str = ""
+    is_chosen: bool = False

@@ -14,6 +14,7 @@ cluster's format refuses to join. So two neighbouring versions may run side by s
     8   signals from sources
     9   large values are packed (``reactor.division.packing``)
     10  large values are divided (``reactor.division.divided``)
+    11  each changefeed has an owner of its own (``reactor.records.capture``)
 
 A field that was added later (``reactor.records.base.later``) says which format it needs where it is set; a new kind of
 record, or a new word in an old one, is a ``Feature``.
@@ -27,7 +28,7 @@ from pydantic import BaseModel, Field
 from reactor.errors import FormatError
 from reactor.records.base import COUNT_MAX, NEEDS, Record, later
 
-FIRST, NEWEST = 1, 10
+FIRST, NEWEST = 1, 11
 #: of a cluster that no capture of any version may join
 HALTED = 1_000_000
 
@@ -44,6 +45,7 @@ class Feature(IntEnum):
     SIGNALS = 8
     PACKED = 9
     DIVIDED = 10
+    OWNERS = 11
 
 
 class ClusterFormat(Record):

@@ -10,12 +10,14 @@ from pathlib import Path
 from agent.control import effects
 from agent.control.table_span import EVENTS, LATE, LocalSpan, Order
 from agent.control.unit_slot import UnitSlot
-from owner.errors import JobRefusedError, SpanError
+from owner.errors import JobRefusedError, ScheduleError, SpanError
 from owner.feed import hold_stages, sync_points
 from owner.feed.hold_stages import FLOWS
 from owner.feed.state import FAST_FAIL, FENCED, PASSING, Trigger, step
 from owner.feed.sync_points import PHASES, Phase
 from owner.feed.workers import Placement, Stage, Worker, WorkerManager, WorkerOrder
+from owner.metadata import schedule
+from owner.metadata.schedule import ScheduledChangefeed
 from owner.progress.units import SEQUENCES, current_unit
 from owner.scheduler.replication import Order as SpanOrder
 from owner.scheduler.replication import ReplicationSet, Role, SetState
@@ -32,10 +34,11 @@ from reactor.messages import (
     WorkerStage,
     WorkerStatus,
 )
+from reactor.records.capture import OwnerState
 from reactor.records.changefeed import FeedState, Mode, RunningError, Unit, UnitRecord, UnitStage
 from reactor.records.held import HeldTable, HoldStage
 from reactor.transitions import History
-from tests.unit.owner.owner_build import info
+from tests.unit.owner.owner_build import FEED, info
 
 DIRECTORY = Path(__file__).parents[2] / "docs" / "states"
 COMMAND = "python -m tests.architecture.render_states"
@@ -417,6 +420,40 @@ def _worker_order(order: WorkerOrder) -> str:
     return f"{'Start' if isinstance(order.body, StartWorker) else 'Stop'}({order.capture}, {order.body.epoch})"
 
 
+# A changefeed's owner
+
+
+def schedule_machine() -> str:
+    def scheduled(state: OwnerState, owner: CaptureId) -> ScheduledChangefeed:
+        return ScheduledChangefeed(FEED, None if state is OwnerState.REMOVED else owner, state)
+
+    def cell(before: OwnerState, after: OwnerState, owner: CaptureId) -> str:
+        try:
+            schedule.check(scheduled(before, CAPTURES[0]), scheduled(after, owner))
+        except ScheduleError:
+            return NOTHING
+        return "yes"
+
+    columns = [
+        ("Launched, same capture", OwnerState.LAUNCHED, CAPTURES[0]),
+        ("Launched, another capture", OwnerState.LAUNCHED, CAPTURES[1]),
+        ("Removing", OwnerState.REMOVING, CAPTURES[0]),
+        ("Removed", OwnerState.REMOVED, CAPTURES[0]),
+    ]
+    rows = [(before, [cell(before, after, owner) for _, after, owner in columns]) for before in OwnerState]
+    return page(
+        "Who owns a changefeed",
+        "`owner/metadata/schedule.py`. Down: the state; across: what may follow. The controller launches and removes; "
+        "the owner says *removed* when it has ended, the controller when the lease of its capture is over. So there is "
+        "never a second owner: only a removed changefeed gets another one. "
+        f"`{NOTHING}`: refused with `ScheduleError`, and nothing is written.",
+        table("state", [name for name, _, _ in columns], rows),
+        "A changefeed is removed if it has no assignment (`reactor/records/capture.py`), so each launch creates "
+        "one. Its creation revision is the *owner revision* of every order, and each transaction of an owner requires "
+        "the assignment as the owner has seen it.",
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "changefeed.md": feed_state,
     "held-table.md": held_table,
@@ -425,6 +462,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "agent-span.md": agent_span,
     "unit.md": unit,
     "worker.md": worker,
+    "schedule.md": schedule_machine,
 }
 
 

@@ -20,10 +20,12 @@ from agent.control.agent import Agent
 from agent.control.processors import Processors
 from agent.log.head import epoch_of
 from agent.log.segment import SegmentName
+from owner.controller.controller import Controller
 from owner.owner import Owner
 from reactor import keys
 from reactor.errors import InvalidKeyError, WeirError
 from reactor.ids import KEY_SPACE, MAX_TS, ChangefeedId, TableSpan, Ts
+from reactor.records.capture import Assignment, OwnerState
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, UnitRecord
 from reactor.records.held import HeldTable, needed_ts
 from reactor.records.log_head import LogHead
@@ -75,6 +77,7 @@ class Checks:
 
     def __init__(self, world: "World") -> None:
         self.feeds: dict[ChangefeedId, Feed] = {}
+        self._assignments: dict[ChangefeedId, Assignment] = {}
         self._world = world
         self._state = ClusterState(world.cluster)
 
@@ -104,6 +107,8 @@ class Checks:
                     self._on_resync(key.changefeed, key.table_id, event)
                 case keys.SyncPointKey() if event.value is not None:
                     self._on_sync_point(key.changefeed, self._state.changefeeds[key.changefeed].sync_points[key.ts])
+                case keys.AssignmentKey():
+                    self._on_assignment(key.changefeed, event)
                 case keys.OwnerKey():
                     self._world.note(f"candidate {(event.value or b'gone').decode()[:6]}")
                 case keys.CaptureKey():
@@ -114,7 +119,7 @@ class Checks:
         if worker.state.revision < worker._cursor.barrier:
             self._world.violate(f"a tick at {worker.state.revision}, before its own commit {worker._cursor.barrier}")
 
-    def validate(self, known: Owner | Processors | Agent) -> None:
+    def validate(self, known: Controller | Owner | Processors | Agent) -> None:
         """Validate an owner or agent after a decision."""
         try:
             known.validate()
@@ -130,7 +135,7 @@ class Checks:
                 if other != node.name:
                     self._world.violate(f"{span} is written by {other} and by {node.name}")
         for node in self._world.nodes:
-            for owner in _owner_on(node):
+            for owner in _owners_on(node):
                 self._check_spans(node, owner)
 
     def on_log(self, event: dict[str, Any]) -> None:
@@ -162,6 +167,20 @@ class Checks:
         )
         if (info.state is FeedState.FAILED and not is_lost) or (info.error and info.error.code in _NEVER):
             self._world.violate(f"{id} failed{why}")
+
+    def _on_assignment(self, id: ChangefeedId, event: Event) -> None:
+        """Check that no owner is replaced before it has ended, or its capture's lease is over."""
+        before = self._assignments.pop(id, None)
+        if event.value is None:
+            self._world.note(f"{id} has no owner")
+            return
+        now = Assignment.decode(event.value, key=event.key)
+        self._world.note(f"{id} {now.state} on {now.capture[:6]}{f', next {now.next[:6]}' if now.next else ''}")
+        self._assignments[id] = now
+        if before is not None and before.capture != now.capture:
+            self._world.violate(f"{id} is given to {now.capture[:6]}, and {before.capture[:6]} has not ended")
+        if before is not None and before.state is OwnerState.REMOVING and now.state is OwnerState.LAUNCHED:
+            self._world.violate(f"{id} is launched on {now.capture[:6]} while it is being removed")
 
     def _on_status(self, id: ChangefeedId, status: ChangefeedStatus) -> None:
         feed = self.feeds.get(id)
@@ -312,7 +331,7 @@ class Checks:
 def _written_by(node: "Node") -> Iterator[tuple[str, TableSpan]]:
     """Yield sink and span of everything that this machine's capture would flush now."""
     membership = node.capture.membership if node.capture else None
-    if membership is None or membership.candidacy._session.is_done:
+    if membership is None or membership.candidacy._election._session.is_done:
         return
     for ref in membership.host._processors.values():
         processor: Any = ref._cell.actor
@@ -322,7 +341,13 @@ def _written_by(node: "Node") -> Iterator[tuple[str, TableSpan]]:
             yield processor._runtime._info.sink.sealed, span
 
 
-def _owner_on(node: "Node") -> Iterator[Any]:
+def _owners_on(node: "Node") -> Iterator[Any]:
+    """Yield the owners on a machine: that of all changefeeds, or those of single ones."""
     membership = node.capture.membership if node.capture else None
-    if membership is not None and not membership.candidacy._session.is_done and membership.candidacy.worker is not None:
-        yield membership.candidacy.worker._reactor
+    if membership is None or membership.candidacy._election._session.is_done:
+        return
+    controller: Any = membership.candidacy.worker._reactor if membership.candidacy.worker is not None else None
+    if controller is not None and controller.all is not None:
+        yield controller.all
+    if membership.owners.worker is not None:
+        yield membership.owners.worker._reactor

@@ -16,7 +16,9 @@ import anyio
 from agent.control.flusher import Flusher
 from agent.control.processor import Processor
 from agent.control.span_writer import SpanWriter
-from capture.member.owner_actor import OwnerActor
+from capture.member.ownership.controller_actor import ControllerActor
+from capture.member.ownership.owners import OwnersActor
+from owner.controller.controller import Controller
 from owner.feed.changefeed import Changefeed
 from owner.owner import Owner
 
@@ -39,7 +41,8 @@ _ASYNC: tuple[tuple[type, str, str], ...] = (
     (Flusher, "_flush", "processor"),
     (Flusher, "handle", "processor"),
     (Processor, "handle", "processor"),
-    (OwnerActor, "handle", "owner"),
+    (ControllerActor, "handle", "controller"),
+    (OwnersActor, "handle", "owner"),
 )
 _PLAIN: tuple[tuple[type, str, str], ...] = (
     (Processor, "_on_moved", "processor"),
@@ -48,6 +51,7 @@ _PLAIN: tuple[tuple[type, str, str], ...] = (
     (Changefeed, "_judge", "owner"),
     (Changefeed, "handle_answer", "owner"),
     (Owner, "tick", "owner"),
+    (Controller, "tick", "controller"),
 )
 
 

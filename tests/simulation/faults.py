@@ -37,6 +37,7 @@ class Faults:
             (3, self._cut_between),
             (1, self._lose_etcd),
             (1, self._kill_owner),
+            (2, self._strike_owner),
             (3, self._strike_worker),
             (2, self._reset_streams),
             (2, self._compact),
@@ -87,6 +88,15 @@ class Faults:
         owners = [node for node in self._world.nodes if node.is_up and node.capture and node.capture.cluster.is_owner]
         if owners:
             self._kill_node(self._random.choice(owners))
+
+    def _strike_owner(self) -> None:
+        """Kill, stop or cut off a capture that owns a changefeed."""
+        feeds = sorted(self._world.checks.feeds)
+        up = [node for node in self._world.nodes if node.is_up and node.capture]
+        owners = [node for node in up if node.capture and any(map(node.capture.cluster.answers, feeds))]
+        if owners:
+            strike = self._random.choice((self._kill_node, self._stop_node, self._cut_node_from_etcd))
+            strike(self._random.choice(owners))
 
     def _strike_worker(self) -> None:
         """Kill a capture in the middle of a dump or a load; otherwise one that reads a source."""

@@ -1,15 +1,17 @@
 """Node: one machine of the simulated cluster; runs the real capture, and is killed, stopped, continued and
 restarted."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
+from capture.api.port import Endpoint
 from capture.capture import Capture
 from capture.config import ServerSettings
-from reactor.errors import WeirError
+from reactor.errors import OwnerNotFoundError, WeirError
+from reactor.views import ChangefeedView
 from tests.simulation.data_plane import SimulatedDataPlane
 from tests.simulation.etcd import Way, WayClient
 from tests.simulation.loop import Machine
@@ -24,6 +26,29 @@ T = TypeVar("T")
 
 _SESSION_TTL_S = 5
 _RESTART_S = 1.0
+
+
+class SimulatedOwners:
+    """The owners on other machines, which are asked over the network."""
+
+    def __init__(self, world: "World", node: "Node") -> None:
+        self._world = world
+        self._node = node
+
+    async def owned(self, endpoint: Endpoint) -> Sequence[ChangefeedView]:
+        return await self._at(endpoint).cluster.owned()
+
+    async def remove(self, endpoint: Endpoint, changefeed: str) -> None:
+        await self._at(endpoint).cluster.remove(changefeed)
+
+    def _at(self, endpoint: Endpoint) -> Capture:
+        """:raises OwnerNotFoundError: the machine is down, or cut off."""
+        network, me = self._world.network, self._node.name
+        for node in self._world.nodes:
+            is_cut = network.is_cut(me, node.name) or network.is_cut(node.name, me)
+            if endpoint.address == f"{node.name}:8300" and node.is_up and node.capture and not is_cut:
+                return node.capture
+        raise OwnerNotFoundError(f"{endpoint.address} does not answer")
 
 
 class Node(Machine):
@@ -128,10 +153,15 @@ class Node(Machine):
                 peer_addr=self._address,
                 data_dir=Path("nowhere"),
                 session_ttl_seconds=_SESSION_TTL_S,
+                owners="spread" if self.world.has_owners else "elected",
             )
             transport = self.world.network.at(self.name)
             capture = Capture(
-                settings, data_plane=SimulatedDataPlane(self), connect_etcd=self._connect, transport=transport
+                settings,
+                data_plane=SimulatedDataPlane(self),
+                connect_etcd=self._connect,
+                transport=transport,
+                remote=SimulatedOwners(self.world, self),
             )
             self.capture = capture
             try:

@@ -29,6 +29,8 @@ _RETRY_S = 1.0
 _RETENTION_S = 5
 #: how often a source loses its log, of all commands
 _LOSSES = 0.03
+#: share of commands that are for the controller
+_FOR_THE_CLUSTER = 0.25
 
 
 class Operator:
@@ -43,6 +45,8 @@ class Operator:
         self._names = [ChangefeedId(f"feed{number + 1}") for number in range(self._random.choice((1, 1, 2, 3)))]
         self._doomed: set[ChangefeedId] = set()
         self._compared: set[ChangefeedId] = set()
+        #: what the next command is about; empty: the cluster
+        self._next = ""
 
     async def create_feeds(self) -> None:
         for name in self._names:
@@ -70,11 +74,17 @@ class Operator:
             self._resync,
             self._resync,
             self._resync,
+        ]
+        of_the_cluster: list[Callable[[ClusterService], Awaitable[object]]] = [
             self._drain,
+            self._move_owner,
+            self._move_owner,
+            self._move_owner,
             lambda service: service.ask(jobs.ResignOwner("")),
             lambda service: service.ask(jobs.ResignOwner("")),
         ]
-        command = self._random.choice(commands)
+        self._next = "" if self._random.random() < _FOR_THE_CLUSTER else self._random.choice(self._names)
+        command = self._random.choice(commands if self._next else of_the_cluster)
         chance = self._random.random()
         if self._losses.random() < _LOSSES:
             self._lose_position(self._losses.choice(self._names))
@@ -82,7 +92,7 @@ class Operator:
             self._world.spawn(self._replace(self._name()))
         elif chance < 0.16:
             self._pause_all()
-        elif node := self._owner():
+        elif node := self._answering(self._next):
             self._world.spawn(self._try(node, command))
 
     async def put_in_order(self) -> None:
@@ -97,15 +107,15 @@ class Operator:
                         await self._create(name)
                 elif feed.info.state in (FeedState.STOPPED, FeedState.FAILED):
                     self.is_done = False
-                    if node := self._owner():
+                    if node := self._answering(name):
                         await self._try(node, partial(self._resume, name))
                 elif feed.info.state is FeedState.REMOVED or feed.resyncs or feed.is_lost:
                     self.is_done = False
-                    if feed.is_lost and feed.info.target_ts is not None and (node := self._owner()):
+                    if feed.is_lost and feed.info.target_ts is not None and (node := self._answering(name)):
                         await self._try(node, partial(self._pause, name), is_quiet=True)
                 elif any(table.stage is HoldStage.HELD for table in feed.held.values()):
                     self.is_done = False
-                    if node := self._owner():
+                    if node := self._answering(name):
                         await self._try(node, _resume(name), is_quiet=True)
             await anyio.sleep(_RETRY_S)
 
@@ -135,7 +145,7 @@ class Operator:
             ),
         )
         while name not in world.checks.feeds:
-            if node := self._owner():
+            if node := self._answering():
                 await self._try(node, lambda service: service.create(spec), is_quiet=True)
             await anyio.sleep(_RETRY_S)
 
@@ -147,7 +157,7 @@ class Operator:
         self._doomed.add(name)
         self._world.note(f"{name} is to be replaced")
         while self._world.checks.feeds.get(name) is feed:
-            if node := self._owner():
+            if node := self._answering(name):
                 await self._try(node, lambda service: service.remove(name), is_quiet=True)
             await anyio.sleep(_RETRY_S)
         await self._create(name)
@@ -169,8 +179,8 @@ class Operator:
 
     def _pause_all(self) -> None:
         """Pause all at one instant, so that one tick has to handle all of it."""
-        if node := self._owner():
-            for name in self._names:
+        for name in self._names:
+            if node := self._answering(name):
                 self._world.spawn(self._try(node, partial(self._pause, name)))
 
     async def _pause(self, name: ChangefeedId, service: ClusterService) -> None:
@@ -231,7 +241,7 @@ class Operator:
         for name in self._names:
             feed = self._world.checks.feeds[name]
             while name not in self._compared and feed.info.state is not FeedState.FINISHED:
-                if node := self._owner():
+                if node := self._answering(name):
                     await self._try(node, partial(self._compare_one, name))
                 await anyio.sleep(0.1)
 
@@ -261,6 +271,10 @@ class Operator:
         capture = self._random.choice(captures) if captures else CaptureId("nobody")
         await service.ask(jobs.MoveTable("", self._name(), self._random.randint(1, 4), capture))
 
+    async def _move_owner(self, service: ClusterService) -> None:
+        captures = sorted(service._membership.state.captures)
+        await service.move_owner(self._name(), self._random.choice(captures) if captures else "nobody")
+
     async def _repartition(self, service: ClusterService) -> None:
         """Split a table, or join it again."""
         await service.ask(
@@ -282,7 +296,7 @@ class Operator:
     async def _drain(self, service: ClusterService) -> None:
         captures = sorted(service._membership.state.captures)
         if captures:
-            await service.ask(jobs.DrainCapture("", self._random.choice(captures)))
+            await service.drain(self._random.choice(captures))
 
     async def _try(
         self, node: "Node", command: Callable[[ClusterService], Awaitable[object]], *, is_quiet: bool = False
@@ -299,13 +313,14 @@ class Operator:
         if not is_quiet:
             self._world.note(f"operator: {outcome}")
 
-    def _owner(self) -> "Node | None":
-        """Return a machine that considers itself the owner."""
-        found = [node for node in self._world.nodes if node.is_up and node.capture and node.capture.cluster.is_owner]
+    def _answering(self, name: str = "") -> "Node | None":
+        """Return a machine that considers itself the owner of a changefeed, or the controller."""
+        nodes = [node for node in self._world.nodes if node.is_up and node.capture]
+        found = [node for node in nodes if node.capture and node.capture.cluster.answers(name)]
         return self._random.choice(found) if found else None
 
     def _name(self) -> ChangefeedId:
-        return self._random.choice(self._names)
+        return ChangefeedId(self._next) if self._next else self._random.choice(self._names)
 
 
 def _resume(name: ChangefeedId) -> Callable[[ClusterService], Awaitable[object]]:

@@ -17,6 +17,7 @@ import anyio
 
 from agent.control.agent import Agent
 from agent.control.processors import Processors
+from owner.controller.controller import Controller
 from owner.owner import Owner
 from reactor.errors import WeirError
 from reactor.worker import EtcdWorker
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _END_S = 60
+#: share of runs whose captures spread owners; in the others the elected one owns all
+_SPREAD_SHARE = 0.65
 
 _EPOCH_S = 1_750_000_000.0
 
@@ -51,6 +54,8 @@ class World:
         self.story: list[str] = []
         self.violations: list[str] = []
         self.chances = self.chance("world")
+        #: changefeeds have owners of their own
+        self.has_owners = self.chance("owners").random() < _SPREAD_SHARE
         self.weather = Weather.drawn(self.chance("weather"))
         self.outside = Outside()
         self.etcd = SeenEtcd()
@@ -152,7 +157,7 @@ def _watched(tick: Callable[[EtcdWorker, float], bool], world: World) -> Callabl
     def watched(worker: EtcdWorker, now: float) -> bool:
         world.checks.note_tick(worker)
         done = tick(worker, now)
-        if isinstance(worker._reactor, Owner | Processors):
+        if isinstance(worker._reactor, Controller | Owner | Processors):
             world.checks.validate(worker._reactor)
         return done
 

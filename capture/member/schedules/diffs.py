@@ -12,6 +12,7 @@ import anyio
 import structlog
 
 from capture.api import port as views
+from capture.member.ownership import router
 from capture.member.services import CaptureState, PresentMembership
 from reactor import keys
 from reactor.errors import EtcdError, NotOwnerError, OwnerNotFoundError, WeirError
@@ -52,11 +53,12 @@ class DiffSchedule:
 
     def _due(self) -> list[ChangefeedInfo]:
         membership = self._capture.membership
-        if membership is None or not membership.candidacy.is_owner:
+        if membership is None:
             return []
         feeds = membership.state.changefeeds
         self._tried = {id: at for id, at in self._tried.items() if id in feeds}
-        return [feed.info for _, feed in sorted(feeds.items()) if feed.info and self._is_due(feed, feed.info)]
+        mine = [feed for id, feed in sorted(feeds.items()) if router.answers(membership, id)]
+        return [feed.info for feed in mine if feed.info and self._is_due(feed, feed.info)]
 
     def _is_due(self, feed: ChangefeedState, info: ChangefeedInfo) -> bool:
         every = info.config.diff_every_seconds

@@ -12,6 +12,7 @@ from typing import Protocol
 import anyio
 import structlog
 
+from capture.member.ownership import router
 from capture.member.services import CaptureState
 from reactor.errors import NotOwnerError, OwnerNotFoundError, WeirError
 from reactor.ids import ChangefeedId
@@ -59,10 +60,12 @@ class NewTables:
 
     def _waiting(self) -> Iterator[tuple[_Table, HeldTable]]:
         membership = self._capture.membership
-        if membership is None or not membership.candidacy.is_owner:
+        if membership is None:
             return
         for id, feed in sorted(membership.state.changefeeds.items()):
             info = feed.info
+            if not router.answers(membership, id):
+                continue
             if info is None or feed.broken or info.state not in _RUNNING or info.target_ts is not None:
                 continue
             for held in _new(feed):

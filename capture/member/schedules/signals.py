@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from agent.ports.source import Signal
 from capture.api import port as views
 from capture.api.access import Caller
+from capture.member.ownership import router
 from capture.member.services import CaptureState, PresentMembership
 from reactor import keys
 from reactor.errors import EtcdError, NotOwnerError, OwnerNotFoundError, WeirError
@@ -93,12 +94,12 @@ class SignalTables:
         while True:
             await anyio.sleep(LOOK_S)
             membership = self._capture.membership
-            if membership is None or not membership.candidacy.is_owner:
+            if membership is None:
                 continue
             feeds = membership.state.changefeeds
             self._known = {id: known for id, known in self._known.items() if id in feeds}
             for _, feed in sorted(feeds.items()):
-                if feed.info is not None and _is_asked(feed, feed.info):
+                if feed.info is not None and _is_asked(feed, feed.info) and router.answers(membership, feed.id):
                     await self._look(membership, feed.info, feed.signals)
 
     async def _look(self, membership: PresentMembership, info: ChangefeedInfo, handled: HandledSignals | None) -> None:

@@ -32,6 +32,7 @@ from capture.errors import (
     SubscriptionNotFoundError,
     TableNotFoundError,
 )
+from capture.member.ownership import router
 from capture.member.services import CaptureState, LogRead, PresentMembership
 from owner.progress.units import SOURCE
 from reactor import keys
@@ -232,7 +233,7 @@ class SubscriptionService:
 
     def _feed(self, changefeed_id: str) -> ChangefeedState:
         membership = self._membership
-        if not membership.candidacy.is_owner:
+        if not router.answers(membership, changefeed_id):
             raise NotOwnerError("this capture is not the owner; ask the owner")
         feed = membership.state.changefeeds.get(ChangefeedId(changefeed_id))
         _info(feed, changefeed_id)

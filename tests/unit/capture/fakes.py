@@ -22,7 +22,7 @@ from reactor.errors import NotOwnerError, OwnerNotFoundError
 from reactor.records.access import Role
 from reactor.records.changefeed import FeedState
 from reactor.records.sync_point import SyncPoint
-from reactor.views import ChangefeedView, MaintainedView, TableView
+from reactor.views import ChangefeedView, MaintainedView, OwnerMoveView, TableView
 
 
 class MemoryCluster:
@@ -51,13 +51,29 @@ class MemoryCluster:
         #: what the check of source and sink waits for, and how far it is
         self.checking: anyio.Event | None = None
         self.checked = ""
+        #: if not empty: the changefeeds that this capture owns
+        self.owned_ids: set[str] = set()
+        self.waited_for: list[str] = []
         self._is_owner = is_owner
 
     @property
     def is_owner(self) -> bool:
         return self._is_owner
 
-    async def owner_endpoint(self) -> views.Endpoint:
+    def answers(self, changefeed_id: str = "") -> bool:
+        return changefeed_id in self.owned_ids if self.owned_ids and changefeed_id else self._is_owner
+
+    async def wait_for_owner(self, changefeed_id: str) -> None:
+        self.waited_for.append(changefeed_id)
+
+    async def owned(self) -> builtins.list[ChangefeedView]:
+        return await self.list() if self._is_owner else []
+
+    async def move_owner(self, changefeed_id: str, capture_id: str) -> OwnerMoveView:
+        await self.query(changefeed_id)
+        return OwnerMoveView(changefeed_id=changefeed_id, capture=capture_id)
+
+    async def owner_endpoint(self, changefeed_id: str = "") -> views.Endpoint:
         if not self.owner:
             raise OwnerNotFoundError("no owner is elected at the moment; try again")
         return views.Endpoint(self.owner)
@@ -244,7 +260,7 @@ class MemoryCluster:
     def _check(self) -> None:
         if self.breaks_with is not None:
             raise self.breaks_with
-        if not self._is_owner:
+        if not (self._is_owner or self.owned_ids):
             raise NotOwnerError("this capture is not the owner")
 
     def _put(self, view: ChangefeedView) -> ChangefeedView:

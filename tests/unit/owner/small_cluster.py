@@ -142,7 +142,8 @@ class SmallCluster:
         self.group_bytes = 0
         for capture in captures:
             self.join(capture)
-        self.owner = Owner(captures[0], 1, settings=settings)
+        self.elections = 1
+        self.owner = Owner(captures[0], self.elections, settings=settings)
 
     def put(self, key: keys.Key, record: Record | None) -> None:
         self.put_raw(str(key), record.encode() if record else None)
@@ -163,7 +164,8 @@ class SmallCluster:
             del self.processors[key]
 
     def elect(self, capture: CaptureId) -> None:
-        self.owner = Owner(capture, self.owner.revision + 1, settings=self._settings)
+        self.elections += 1
+        self.owner = Owner(capture, self.elections, settings=self._settings)
 
     def end_move(self) -> None:
         """The tables lie where their records say: spans that wait open them."""
@@ -312,7 +314,7 @@ class SmallCluster:
         for message in orders:
             processor = self.processors.get((message.receiver, message.changefeed))
             if processor is not None:
-                processor.agent.gate.elect(Elected(self.owner.capture, self.owner.revision))
+                processor.agent.gate.elect(Elected(self.owner.capture, self.elections))
                 processor.take(processor.agent.handle(message, self.now))
         for (_, feed), processor in sorted(self.processors.items()):
             found = self.state.changefeeds.get(feed)

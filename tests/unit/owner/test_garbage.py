@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent.control.processors import Processors
-from capture.member.cluster_service import _view
+from capture.member.creation import view_of as _view
 from capture.messaging import frames
 from owner import jobs, views
 from owner.feed.changefeed import Changefeed

@@ -14,7 +14,9 @@ from capture.api.changefeeds import Changefeeds
 from capture.api.http import create_app
 from capture.api.port import ChangefeedSpec
 from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError, StillRunningError
+from capture.member.access import OwnToken
 from capture.member.cluster_service import ClusterService
+from capture.member.ownership.gathering import HttpOwners
 from capture.member.services import CaptureState
 from capture.server import _HttpServer, _listener
 from reactor.errors import NotOwnerError, OwnerNotFoundError
@@ -154,5 +156,5 @@ async def test_the_service_stores_nothing_that_it_then_cannot_answer_for() -> No
     etcd = MemoryEtcd()
     spec = ChangefeedSpec(changefeed_id="shop", source_uri=SOURCE, sink_uri=SINK)
     with pytest.raises(NotOwnerError, match="ask the owner"):
-        await ClusterService(cast("CaptureState", AHouse(etcd))).create(spec)
+        await ClusterService(cast("CaptureState", AHouse(etcd)), HttpOwners(OwnToken(), "")).create(spec)
     assert etcd.get_prefix("/").items == ()

@@ -96,6 +96,7 @@ def test_each_route_has_a_role_and_what_nobody_thought_of_needs_the_most() -> No
     assert viewers == {
         "GET /api/v2/status",
         "GET /api/v2/captures",
+        "GET /api/v2/owned",
         "GET /api/v2/changefeeds",
         "GET /api/v2/changefeeds/feed",
         "GET /api/v2/changefeeds/feed/tables",

@@ -43,6 +43,11 @@ class Untouched:
     def __init__(self) -> None:
         self.calls: list[str] = []
 
+    def answers(self, changefeed_id: str = "") -> bool:
+        return True
+
+    async def wait_for_owner(self, changefeed_id: str) -> None: ...
+
     def __getattr__(self, name: str) -> Callable[..., Awaitable[None]]:
         async def call(*_: object, **__: object) -> None:
             self.calls.append(name)

@@ -12,10 +12,11 @@ from anyio.abc import SocketAttribute, SocketListener
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from capture.api import http
 from capture.api.client import Client, RemoteError
-from capture.api.http import FORWARDED_FROM, create_app
+from capture.api.http import create_app
 from capture.api.port import ChangefeedSpec, ChangefeedUpdate, KeyRepair, RepairAsked, TableDiff, TableRepair
+from capture.api.requests import forwarding
+from capture.api.requests.forwarding import FORWARDED_FROM
 from capture.errors import ServerUnreachableError, StillRunningError
 from reactor.errors import EtcdUnreachableError, OwnerNotFoundError
 from reactor.ids import Ts
@@ -242,8 +243,8 @@ async def test_an_owner_that_does_not_answer_is_503() -> None:
 
 async def test_an_owner_that_hangs_is_asked_no_longer_than_it_is_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes the connection, as a stopped process does, and answers nothing."""
-    monkeypatch.setattr(http, "_OWNER_POLL_S", 0.01)
-    monkeypatch.setattr(http, "_LAST_WORDS_S", 0.01)
+    monkeypatch.setattr(forwarding, "_OWNER_POLL_S", 0.01)
+    monkeypatch.setattr(forwarding, "_LAST_WORDS_S", 0.01)
     answered = anyio.Event()
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listeners:
         [listener] = listeners.listeners
@@ -264,10 +265,34 @@ async def test_an_owner_that_hangs_is_asked_no_longer_than_it_is_owner(monkeypat
     assert "another has taken its place" in answer.json()["error_msg"]
 
 
-async def test_a_request_is_forwarded_once_only() -> None:
+@pytest.mark.parametrize(("hops", "code"), [("capture-2", "OwnerUnreachable"), ("capture-2,capture-3", "NotOwner")])
+async def test_a_request_is_forwarded_to_the_controller_and_from_there_to_the_owner_only(hops: str, code: str) -> None:
     cluster = MemoryCluster(is_owner=False, owner="127.0.0.1:1")
-    answer = await call(cluster, "GET", "/api/v2/changefeeds", headers={FORWARDED_FROM: "capture-2"})
-    assert (answer.status_code, answer.json()["error_code"]) == (503, "NotOwner")
+    answer = await call(cluster, "GET", "/api/v2/changefeeds", headers={FORWARDED_FROM: hops})
+    assert (answer.status_code, answer.json()["error_code"]) == (503, code)
+    assert answer.headers["retry-after"] == "1"
+
+
+async def test_a_request_about_a_changefeed_is_for_its_owner_and_others_for_the_controller() -> None:
+    cluster = MemoryCluster(is_owner=False)
+    cluster.owned_ids = {"feed"}
+    await cluster.create(SPEC)
+    assert (await call(cluster, "GET", "/api/v2/changefeeds/feed")).json()["id"] == "feed"
+    assert cluster.waited_for[-1] == "feed", "it may be on its way to its owner"
+    for method, path in (
+        ("GET", "changefeeds"),
+        ("GET", "changefeeds/other"),
+        ("POST", "changefeeds/check"),
+        ("POST", "changefeeds/feed/move_owner"),
+    ):
+        answer = await call(cluster, method, f"/api/v2/{path}")
+        assert (answer.status_code, answer.json()["error_code"]) == (503, "OwnerNotFound"), path
+    cluster = MemoryCluster()
+    await cluster.create(SPEC)
+    cluster.owned_ids = {"other"}
+    answer = await call(cluster, "POST", "/api/v2/changefeeds/feed/move_owner", json={"capture_id": "capture-9"})
+    assert answer.json() == {"changefeed_id": "feed", "capture": "capture-9"}
+    assert (await call(cluster, "GET", "/api/v2/owned")).json()[0]["id"] == "feed"
 
 
 def test_differences_are_listed() -> None:

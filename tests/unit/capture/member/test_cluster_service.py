@@ -8,7 +8,9 @@ import pytest
 
 from capture.api.port import ChangefeedSpec
 from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError
+from capture.member.access import OwnToken
 from capture.member.cluster_service import ClusterService
+from capture.member.ownership.gathering import HttpOwners
 from capture.security.key_file import new_key
 from capture.security.secrets import Keeper
 from owner import jobs
@@ -26,7 +28,7 @@ async def test_a_changefeed_begins_at_an_epoch_that_none_of_its_name_has_had() -
     etcd = MemoryEtcd()
     membership: Any = SimpleNamespace(client=MemoryClient(etcd))
     capture: Any = SimpleNamespace(membership=membership)
-    service = ClusterService(capture)
+    service = ClusterService(capture, HttpOwners(OwnToken(), ""))
     etcd.txn([], [Put(f"{_INFO}0", b"its id only begins alike")])
     first = await service._check_absent(membership, _INFO, ChangefeedId("feed1"))
     etcd.txn([], [Put(_INFO, b"x")])
@@ -69,7 +71,7 @@ async def test_a_changefeed_whose_creator_has_left_is_removed() -> None:
     capture: Any = SimpleNamespace(membership=membership, data_plane=data_plane)
     spec = ChangefeedSpec(changefeed_id="feed1", source_uri="postgresql://u@h/d", sink_uri="delta+file:///x")
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ClusterService(capture).create, spec)
+        tasks.start_soon(ClusterService(capture, HttpOwners(OwnToken(), "")).create, spec)
         await owner.asked.wait()
         assert await membership.client.get(_INFO) is not None
         tasks.cancel_scope.cancel()

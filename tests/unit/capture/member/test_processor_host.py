@@ -76,6 +76,12 @@ def heartbeat(feed: ChangefeedId, *, is_stopping: bool = False) -> Message:
     return Message(OWNER, HERE, feed, Header("0.1.0", 3, "", 1), Heartbeat((), is_stopping))
 
 
+def meet_owner(host: ProcessorHost) -> None:
+    """etcd shows one owner of all changefeeds."""
+    for feed in map(ChangefeedId, ("late", "one", "two")):
+        host.perform(MeetOwner(feed, Owner(OWNER, 3)))
+
+
 async def until(condition: Callable[[], bool]) -> None:
     """Virtual time jumps, so looking again costs nothing."""
     with anyio.fail_after(60):
@@ -88,7 +94,7 @@ async def test_a_drained_capture_is_leaving_with_all_its_processors() -> None:
     around = ActorContext()
     async with anyio.create_task_group() as tasks:
         host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=lambda event: None)
-        host.perform(MeetOwner(Owner(OWNER, 3)))
+        meet_owner(host)
         for feed in (one, two):
             host.perform(start(feed))
             await host.on_message(heartbeat(feed))
@@ -114,7 +120,7 @@ async def test_what_an_owner_says_waits_until_etcd_shows_it() -> None:
             await host.on_message(Message(sender, HERE, feed, Header("0.1.0", revision, "", 1), Heartbeat()))
         await anyio.sleep(5)
         assert around.sent == [], "nobody has been elected, as far as is known here"
-        host.perform(MeetOwner(Owner(OWNER, 3)))
+        meet_owner(host)
         await until(lambda: bool(around.sent))
         await anyio.sleep(5)
         assert {message.receiver for message in around.sent} == {OWNER}
@@ -173,7 +179,7 @@ async def test_a_processor_that_crashes_is_built_again_as_another_run_and_no_oth
     around, posted = Crashing(), list[object]()
     async with anyio.create_task_group() as tasks:
         host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=posted.append)
-        host.perform(MeetOwner(Owner(OWNER, 3)))
+        meet_owner(host)
         for feed in (one, two):
             host.perform(start(feed))
             await host.on_message(heartbeat(feed))
@@ -203,7 +209,7 @@ async def test_a_processor_knows_again_what_etcd_shows_after_a_crash() -> None:
     state.update(str(keys.UnitKey("c", "default", one, "main")), unit.encode(), mod_revision=1)
     async with anyio.create_task_group() as tasks:
         host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=lambda event: None)
-        host.perform(MeetOwner(Owner(OWNER, 3)))
+        meet_owner(host)
         host.perform(start(one))
         host.perform(Observe(one, state.changefeeds[one]))
         around.crashes = 1
@@ -222,7 +228,7 @@ async def test_a_processor_that_crashes_too_often_fails_its_changefeed_alone() -
     around, posted = Crashing(), list[object]()
     async with anyio.create_task_group() as tasks:
         host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=posted.append)
-        host.perform(MeetOwner(Owner(OWNER, 3)))
+        meet_owner(host)
         for feed in (one, two):
             host.perform(start(feed))
         around.crashes = 100
@@ -245,7 +251,7 @@ async def test_a_processor_is_stopped_while_it_waits_for_its_next_life() -> None
         host = ProcessorHost(
             HERE, peers=around, plant=around, tasks=tasks, post=posted.append, policy=RestartPolicy(delay_s=1_000)
         )
-        host.perform(MeetOwner(Owner(OWNER, 3)))
+        meet_owner(host)
         host.perform(start(one))
         around.crashes = 1
         await host.on_message(heartbeat(one))
@@ -265,7 +271,7 @@ async def test_what_finds_no_room_is_said_again(monkeypatch: pytest.MonkeyPatch)
         host.perform(start(one))
         for _ in range(3):
             host.perform(Observe(one, ChangefeedState(one)))
-        host.perform(MeetOwner(Owner(OWNER, 3)))
+        meet_owner(host)
         await anyio.sleep(1)
         await host.on_message(heartbeat(one))
         await anyio.sleep(1)
@@ -291,7 +297,7 @@ async def test_a_fault_of_the_capture_fails_nothing_and_it_serves_again_when_it_
     feed, around, posted = ChangefeedId("one"), LacksFile(), list[object]()
     async with anyio.create_task_group() as tasks:
         host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=posted.append)
-        host.perform(MeetOwner(Owner(OWNER, 3)))
+        meet_owner(host)
         host.perform(start(feed))
         await host.on_message(heartbeat(feed))
         await until(lambda: around.liveness(feed) is Liveness.STOPPING)
@@ -313,7 +319,7 @@ async def test_while_the_capture_is_unwell_it_takes_no_work_for_any_changefeed()
     async with anyio.create_task_group() as tasks:
         host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=posted.append, health=health)
         tasks.start_soon(host.follow_health)
-        host.perform(MeetOwner(Owner(OWNER, 3)))
+        meet_owner(host)
 
         async def begin(expected: Liveness) -> None:
             for feed in feeds:

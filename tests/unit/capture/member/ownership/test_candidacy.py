@@ -9,7 +9,8 @@ import anyio
 import pytest
 
 from capture.errors import ChangefeedNotFoundError, JobRefusedError, StillRunningError
-from capture.member.candidacy import Candidacy
+from capture.member.ownership.candidacy import Candidacy
+from capture.member.ownership.performer import OwnerSite
 from owner import jobs
 from owner.owner import Owner
 from reactor import keys
@@ -21,6 +22,7 @@ from reactor.messages import Header, Heartbeat, Message
 from reactor.records.capture import CaptureInfo
 from reactor.settings import ReactorSettings
 from reactor.store.memory import MemoryClient, MemoryEtcd
+from reactor.store.port import Compare, Target
 from reactor.worker import EtcdWorker
 
 pytestmark = pytest.mark.looptime
@@ -40,16 +42,21 @@ async def member(etcd: MemoryEtcd, name: str) -> AsyncIterator[tuple[Candidacy, 
     client, capture = MemoryClient(etcd), CaptureId(name)
     async with open_session(client) as session, anyio.create_task_group() as tasks:
         info = CaptureInfo(id=capture, address="", peer_address="", version="0.1.0", cluster_id="c", started_at=0.0)
-        await client.put(str(keys.CaptureKey("c", capture)), info.encode(), lease=session.lease)
-        candidacy = Candidacy(
-            capture,
+        key = str(keys.CaptureKey("c", capture))
+        await client.put(key, info.encode(), lease=session.lease)
+        registered = await client.get(key)
+        assert registered is not None
+        site = OwnerSite(
+            capture=capture,
             cluster="c",
             client=client,
             session=session,
+            registered=Compare(key, Target.CREATE_REVISION, registered.create_revision),
             peers=NoPeers(),
             settings=ReactorSettings(),
             ask=lambda _ask, _post: None,
         )
+        candidacy = Candidacy(site)
         tasks.start_soon(candidacy.run)
         yield candidacy, session
         tasks.cancel_scope.cancel()
@@ -204,7 +211,7 @@ class Bug:
 
 
 def revision(candidacy: Candidacy) -> int:
-    return candidacy._candidate.election.revision
+    return candidacy._election.revision
 
 
 async def test_an_owner_that_crashes_is_elected_again_under_another_revision(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,1 @@
+"""Controller: the elected capture's decisions: which capture owns which changefeed."""

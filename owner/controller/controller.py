@@ -1,0 +1,158 @@
+"""Controller reactor: runs while this capture is elected; says which capture owns which changefeed, and nothing else.
+
+While some captures do not know owners of single changefeeds (``Feature.OWNERS``), it is the owner of all: so a cluster
+of older captures rolls over, and the first tick after the format was raised writes the first assignments. A new
+controller is a new object, and learns everything from the store.
+
+A capture that is gone loses its changefeeds once its lease is over, which the absence of its record shows, and they are
+launched elsewhere in the next tick, at the progress that their owner has stored last.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from owner import cluster_format, jobs
+from owner.controller.placement import Members, Wishes, plan, weight
+from owner.errors import JobRefusedError, NotOwnedError, OwnerError, UnknownCaptureError, UnknownChangefeedError
+from owner.metadata.observations import ControllerObservation
+from owner.metadata.schedule import ScheduledChangefeed, differences
+from owner.owner import Owner
+from owner.settings import OwnerSettings
+from owner.stored_values import StoredValues
+from reactor.effects import Answer, Effect, Log, Resign, WakeAt
+from reactor.ids import CaptureId, ChangefeedId
+from reactor.records.capture import OwnerState
+from reactor.state import ChangefeedState, ClusterState
+
+
+class Controller:
+    """``revision``: of this capture's election. ``seed``: for the jitter of delays."""
+
+    def __init__(
+        self, capture: CaptureId, revision: int, *, settings: OwnerSettings | None = None, seed: str = ""
+    ) -> None:
+        self.capture = capture
+        self.revision = revision
+        #: the owner of all changefeeds, before ``Feature.OWNERS``
+        self.all: Owner | None = None
+        self._settings = settings or OwnerSettings()
+        self._seed = seed
+        self._stored_values = StoredValues()
+        #: where changefeeds without an owner are to be launched
+        self._places: dict[ChangefeedId, tuple[CaptureId, bool]] = {}
+        self._serving: tuple[CaptureId, ...] = ()
+        #: since when the same captures serve
+        self._serving_since = 0.0
+
+    def tick(self, state: ClusterState, inbox: Sequence[object], now: float) -> Sequence[Effect]:
+        """Make one decision over the whole schedule. ``inbox``: operators' jobs."""
+        if not state.has_owners:
+            if self.all is None:
+                self.all = Owner(self.capture, self.revision, settings=self._settings, seed=self._seed)
+            early = [event for event in inbox if isinstance(event, jobs.MoveOwner)]
+            others = [event for event in inbox if not isinstance(event, jobs.MoveOwner)]
+            return [*map(_too_early, early), *self.all.tick(state, others, now)]
+        self.all = None
+        effects = [*cluster_format.tick(state), *self._stored_values.tick(state, now)]
+        moves: dict[ChangefeedId, jobs.MoveOwner] = {}
+        for event in inbox:
+            match event:
+                case jobs.MoveOwner():
+                    effects.append(self._move(event, state, moves))
+                case jobs.ResignOwner():
+                    effects += self._resign(event, state)
+                case jobs.List() | jobs.DrainCapture():
+                    text = "each changefeed has an owner of its own now; ask again"
+                    effects.append(_refusal(event.job_id, JobRefusedError(text)))
+                case _ if job_id := getattr(event, "job_id", ""):
+                    text = "the elected capture does not own the changefeed; ask again"
+                    effects.append(Answer(job_id, text, NotOwnedError.code))
+        return [*effects, *self._schedule(state, moves, now)]
+
+    def validate(self) -> None:
+        """Assert the invariants between two ticks."""
+        if self.all is not None:
+            self.all.validate()
+
+    def _schedule(self, state: ClusterState, moves: Mapping[ChangefeedId, jobs.MoveOwner], now: float) -> list[Effect]:
+        observation = ControllerObservation(state)
+        origin = observation.schedule()
+        self._remember(origin)
+        serving = _serving(state)
+        if serving != self._serving:
+            self._serving, self._serving_since = serving, now
+        settled_at = self._serving_since + self._settings.owners.settle_s
+        # a changefeed of which only the assignment is left was removed, and its owner sees that itself
+        target = plan(
+            [one for one in origin if state.changefeeds[one.changefeed].has_records],
+            Members(frozenset(state.captures), serving),
+            {id: _weight(feed) for id, feed in state.changefeeds.items()},
+            Wishes({id: job.capture for id, job in moves.items()}, self._places),
+            evened_at_once=self._settings.owners.evened_at_once if now >= settled_at else 0,
+        )
+        planned = {one.changefeed for one in target}
+        origin = [one for one in origin if one.changefeed in planned or one.owner not in state.captures]
+        effects: list[Effect] = []
+        for row in differences(origin, target):
+            fields = (("changefeed", row.changefeed), ("state", row.state), ("owner", row.owner or row.next))
+            asked = (moves[row.changefeed].job_id,) if row.changefeed in moves else ()
+            commit = replace(observation.set_owner(row), jobs=asked)
+            effects += [Log("info", "the owner of a changefeed is changed", fields), commit]
+        return [*effects, WakeAt(settled_at)] if now < settled_at else effects
+
+    def _remember(self, origin: Sequence[ScheduledChangefeed]) -> None:
+        """Note where those are to go that are being removed: their records will not say it any more."""
+        known = {one.changefeed for one in origin}
+        self._places = {id: place for id, place in self._places.items() if id in known}
+        for one in origin:
+            if one.state is OwnerState.LAUNCHED:
+                self._places.pop(one.changefeed, None)
+            elif one.state is OwnerState.REMOVING and one.next:
+                self._places[one.changefeed] = CaptureId(one.next), one.is_chosen
+
+    def _move(self, job: jobs.MoveOwner, state: ClusterState, moves: dict[ChangefeedId, jobs.MoveOwner]) -> Answer:
+        """Answered when the change is stored: its owner hands it over then."""
+        try:
+            _refuse_move(job, state)
+        except OwnerError as error:
+            return _refusal(job.job_id, error)
+        moves[job.changefeed] = job
+        return Answer(job.job_id)
+
+    def _resign(self, job: jobs.ResignOwner, state: ClusterState) -> list[Effect]:
+        if state.captures.keys() <= {self.capture}:
+            text = f"capture {self.capture} is the only one: nobody else could be elected; start another capture first"
+            return [_refusal(job.job_id, JobRefusedError(text))]
+        return [Answer(job.job_id), Resign()]
+
+
+def _refuse_move(job: jobs.MoveOwner, state: ClusterState) -> None:
+    feed = state.changefeeds.get(job.changefeed)
+    if feed is None or not feed.has_records:
+        raise UnknownChangefeedError(f"no changefeed {job.changefeed}; `weir changefeed list` shows which there are")
+    if job.capture not in state.captures:
+        raise UnknownCaptureError(f"no capture {job.capture}; `weir capture list` shows which there are")
+    if job.capture not in _serving(state):
+        raise JobRefusedError(f"capture {job.capture} takes no work; `weir capture list` has the cause")
+    if not feed.is_launched:
+        raise JobRefusedError(f"changefeed {job.changefeed} is just being given to another capture; ask again")
+
+
+def _too_early(job: jobs.MoveOwner) -> Answer:
+    text = 'the elected capture owns all changefeeds of this cluster; start all captures with owners = "spread"'
+    return _refusal(job.job_id, JobRefusedError(text))
+
+
+def _serving(state: ClusterState) -> tuple[CaptureId, ...]:
+    """Return the captures that may own changefeeds, by id; those with a fault of their own only if all have one."""
+    known = cluster_format.knowing(state)
+    staying = [info for id, info in sorted(state.captures.items()) if id in known and not info.is_leaving]
+    return tuple(info.id for info in [info for info in staying if not info.fault] or staying)
+
+
+def _weight(feed: ChangefeedState) -> float:
+    return weight(sum(len(unit.tables) for unit in feed.units.values()))
+
+
+def _refusal(job_id: str, error: OwnerError) -> Answer:
+    return Answer(job_id, str(error), error.code)

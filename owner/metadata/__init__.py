@@ -1,0 +1,1 @@
+"""Metadata: which capture owns which changefeed: the schedule's state machine, and who may write what of it."""
