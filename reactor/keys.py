@@ -331,21 +331,9 @@ class PartKey(FeedKey):
         return f"{ROOT}/{self.cluster}/{self.namespace}/{self.KIND}/{self.changefeed}/{self.name}"
 
 
-Key = (
-    OwnerKey
-    | CaptureKey
-    | DeleteCountKey
-    | LogStorageKey
-    | SecretKeyKey
-    | FormatKey
-    | ReaderKey
-    | TokenKey
-    | AuditKey
-    | WaitingKey
-    | PositionKey
-    | UpstreamKey
-    | FeedKey
-)
+_OfCluster = OwnerKey | CaptureKey | WaitingKey | ReaderKey | TokenKey | AuditKey | UpstreamKey
+_OfMeta = DeleteCountKey | LogStorageKey | SecretKeyKey | FormatKey
+Key = _OfCluster | _OfMeta | PositionKey | FeedKey
 
 #: as ``str`` writes it, and within 64 bits
 _NUMBER = re.compile(r"^(0|[1-9][0-9]{0,18})\Z")
