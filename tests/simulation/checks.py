@@ -114,6 +114,10 @@ class Checks:
                 case keys.CaptureKey():
                     self._world.note(f"capture {key.capture[:6]} {'here' if event.value else 'gone'}")
 
+    def removing(self) -> list[ChangefeedId]:
+        """Return the changefeeds whose owners have been asked to end."""
+        return [id for id, known in sorted(self._assignments.items()) if known.state is OwnerState.REMOVING]
+
     def note_tick(self, worker: Any) -> None:
         """Check that a worker decides on a state at least as new as its own last commit."""
         if worker.state.revision < worker._cursor.barrier:

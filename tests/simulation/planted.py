@@ -51,7 +51,7 @@ from reactor.records.partitioning import TablePartitioning
 from reactor.records.resync import ResyncStage, TableResync
 from reactor.watch import WatchCursor
 from reactor.worker import EtcdWorker
-from tests.simulation import crashes, data_plane, faults, operator, run
+from tests.simulation import crashes, data_plane, faults, operator, planted_owners, run
 from tests.simulation.checks import Feed
 from tests.simulation.operator import Operator
 from tests.simulation.outside import Sink
@@ -483,7 +483,7 @@ def _tried(facts: Any) -> list[int]:
 
 
 #: name → how to plant it
-PLANTED: dict[str, Callable[[ExitStack], None]] = {
+PLANTED: dict[str, Callable[[ExitStack], None]] = planted_owners.PLANTED | {
     plant.__name__.replace("_", " "): plant
     for plant in (
         promote_early,

@@ -1,21 +1,18 @@
-"""Planted bugs of controllers and owners: each removes one fence of ``owner.metadata``."""
+"""Planted bugs of controllers and owners: each breaks one rule of ``owner.metadata``."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
 from unittest import mock
 
-from capture.member.ownership.owners import Owners, OwnersActor
 from owner.metadata.observations import CaptureObservation, ControllerObservation, OwnerObservation
 from owner.metadata.schedule import ScheduledChangefeed
 from reactor import keys, patches
-from reactor.effects import Commit, Effect
+from reactor.effects import Commit
 from reactor.ids import ChangefeedId, Ts
 from reactor.patches import Patch
 from reactor.records.capture import Assignment, OwnerState
 from reactor.records.changefeed import ChangefeedStatus
 from reactor.state import ChangefeedState, ClusterState
-from tests.simulation import run
 
 
 def launch_over_an_owner(stack: ExitStack) -> None:
@@ -60,43 +57,21 @@ def go_back_over_a_move(stack: ExitStack) -> None:
 
 
 def lose_an_assignment(stack: ExitStack) -> None:
-    """A capture does not notice the second changefeed that it is given."""
+    """A capture does not notice some of the changefeeds that it is given."""
     original = CaptureObservation.owned
 
     def owned(self: CaptureObservation, state: ClusterState) -> Mapping[ChangefeedId, int]:
-        return dict(sorted(original(self, state).items())[:1])
+        return {id: revision for id, revision in original(self, state).items() if revision % 5}
 
     stack.enter_context(mock.patch.object(CaptureObservation, "owned", owned))
 
 
-def keep_an_ownership_over_a_crash(stack: ExitStack) -> None:
-    """The next owner continues under the revision of the crashed one, and gives the numbers of its orders again."""
-
-    def build(self: Owners) -> OwnersActor:
-        self._actor = OwnersActor(self._site, self._desk, {}, fail=self._fail)
-        return self._actor
-
-    stack.enter_context(mock.patch.object(Owners, "_build", build))
-    stack.enter_context(mock.patch.object(run, "_CRASHING_SHARE", 1.0))
-
-
-def write_without_the_assignment(stack: ExitStack) -> None:
-    """What an owner writes is not fenced by its assignment."""
-
-    def fenced(self: OwnerObservation, effects: Iterable[Effect]) -> list[Any]:
-        return list(effects)
-
-    stack.enter_context(mock.patch.object(OwnerObservation, "fenced", fenced))
-
-
-PLANTED = {
+PLANTED: dict[str, Callable[[ExitStack], None]] = {
     plant.__name__.replace("_", " "): plant
     for plant in (
         launch_over_an_owner,
         own_what_is_being_removed,
         go_back_over_a_move,
         lose_an_assignment,
-        keep_an_ownership_over_a_crash,
-        write_without_the_assignment,
     )
 }

@@ -149,6 +149,7 @@ class Run:
         left = [f"{node.name} is down" for node in self._world.nodes if node.is_wanted and not node.is_up]
         if not self._operator.is_done:
             left.append("the operator is at work")
+        left += [f"the owner of {id} is being removed" for id in self._world.checks.removing()]
         for id, feed in sorted(self._world.checks.feeds.items()):
             position, target = feed.upstream.position, feed.info.target_ts
             checkpoint_ts = feed.status.checkpoint_ts if feed.status else 0

@@ -26,7 +26,7 @@ from reactor.records import (
 )
 from reactor.records.attempts import Attempt, StreamAttempt, Suspects
 from reactor.records.base import Record, UserConfig
-from reactor.records.capture import CaptureInfo
+from reactor.records.capture import Assignment, CaptureInfo, OwnerState
 from reactor.records.changefeed import (
     ChangefeedConfig,
     ChangefeedInfo,
@@ -76,6 +76,7 @@ EXAMPLES: tuple[Record, ...] = (
     Suspects(tables=(7, 8), ts=Ts(9), capture=CaptureId("a")),
     UpstreamInfo(source="main", kind="postgresql", system_id="1"),
     CaptureInfo(id=CaptureId("a"), address="h:1", peer_address="h:2", version="1", cluster_id="c", started_at=0.0),
+    Assignment(capture=CaptureId("a"), state=OwnerState.REMOVING, next="b", is_chosen=True),
 )
 by_kind = pytest.mark.parametrize("record", EXAMPLES, ids=lambda record: type(record).__name__)
 
