@@ -303,7 +303,13 @@ async def test_paths_and_queries(method: str, path: str, operation: dict[str, An
     body: dict[str, Any] = {"json": good(body_of(operation))} if "requestBody" in operation else {}
     known = {one["name"]: one["schema"] for one in operation.get("parameters", ()) if one["in"] == "query"}
     queries = ["dry_run=true", "x=1", "%ff=1", "=", "x" * 900]
-    queries += [f"{name}={value}" for name in known for value in ("", "true", "NaN", "inf", "-1", 2**70, "0x10", "[]")]
+    wrong = ("", "true", "NaN", "inf", "-1", 2**70, "0x10", "[]")
+    queries += [
+        f"{name}={value}"
+        for name, one in known.items()
+        for value in wrong
+        if (value, one.get("type")) != ("true", "boolean")
+    ]
     queries += [f"{name}=1&{name}=1" for name in known]
     parts = [
         "x" * 2_000,

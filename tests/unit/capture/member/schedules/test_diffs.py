@@ -90,7 +90,7 @@ async def test_the_result_of_each_comparison_is_stored() -> None:
     bed.found = [EQUAL, views.TableDiff(table="public.u", equal=False, ts=7), waiting]
     found = await bed.run(3_650)
     assert found is not None
-    assert bed.asked == [views.DiffAsked(sample=0.25)]
+    assert bed.asked == [views.DiffAsked(sample=0.25, resume=True)]
     assert (found.ts, found.compared, found.differ, found.wait) == (7, 2, 1, 1)
     assert (found.differing, found.waiting, found.sample, found.error) == (("public.u",), ("public.w",), 0.25, "")
     assert found.seconds == pytest.approx(10)
