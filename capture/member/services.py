@@ -36,7 +36,7 @@ from capture.member.asking import Answers
 from capture.member.copies import CopyPlace, CopyProgress
 from capture.member.diff import Comparison, SnapshotComparison
 from capture.member.member_data_plane import LocalMemberDataPlane
-from capture.member.ownership.router import PresentCandidacy, PresentOwners
+from capture.member.ownership.router import Member
 from capture.member.preflight import check_first, check_source_again, read_signals, recorded
 from capture.member.processor_host import RuntimeFactory
 from capture.security.key_mark import claim_key
@@ -45,7 +45,6 @@ from capture.security.secrets import Keeper, resolve
 from capture.store import claim_log_storage
 from reactor.ids import CaptureId, Ts
 from reactor.messages import Liveness
-from reactor.records.capture import CaptureInfo
 from reactor.records.changefeed import ChangefeedInfo, TableRecord, UnitRecord
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
@@ -169,23 +168,11 @@ class DataPlane(Protocol):
         ...
 
 
-class PresentMembership(Protocol):
+class PresentMembership(Member, Protocol):
     """The present membership."""
 
     @property
-    def info(self) -> CaptureInfo: ...
-
-    @property
     def client(self) -> EtcdClient: ...
-
-    @property
-    def state(self) -> ClusterState: ...
-
-    @property
-    def candidacy(self) -> PresentCandidacy: ...
-
-    @property
-    def owners(self) -> PresentOwners: ...
 
     @property
     def copies(self) -> Mapping[CopyPlace, CopyProgress]: ...

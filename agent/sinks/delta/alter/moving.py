@@ -3,7 +3,8 @@
 A directory is renamed. An object store has no directories: the store copies each object to its new name (the server
 does, no row passes through here), then the old ones are removed. A mark in the new location, written first and removed
 last, names the old one: whoever finds it finishes the move (``finish``), so that a move is done once wherever it broke
-off. The log's commits are copied in their order, after the files that they name.
+off. The log's commits are copied in their order, after the files that they name, and no part of them that is left in
+the old location is an earlier version: a writer that opened that would write again what the new location has.
 """
 
 import os
@@ -110,20 +111,31 @@ def _carry_over(old: TablePlace, new: TablePlace) -> None:
         for group in _ordered(missing):
             for copied in [pool.submit(store.copy, f"{origin}/{name}", f"{target}/{name}") for name in group]:
                 copied.result()
-        for removed in [pool.submit(old.store.discard, name) for name in found]:
-            removed.result()
+        for group in _removals(found):
+            for removed in [pool.submit(old.store.discard, name) for name in group]:
+                removed.result()
         new.store.remove(_MARK)
 
 
 def _ordered(found: Sequence[str]) -> list[list[str]]:
     """Return groups that are copied one after the other: data, checkpoints, then each commit."""
+    data, checkpoints, commits = _parts(found)
+    return [data, checkpoints, *([name] for name in commits)]
+
+
+def _removals(found: Sequence[str]) -> list[list[str]]:
+    """Return groups that are removed one after the other: checkpoints, the oldest commit, by which the log cannot be
+    read any more, and the rest."""
+    data, checkpoints, commits = _parts(found)
+    return [checkpoints, commits[:1], [*commits[1:], *data]]
+
+
+def _parts(found: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+    """Return a table's data files, the checkpoints of its log, and its commits in order."""
     of_log = sorted(name for name in found if name.startswith(f"{LOG}/"))
     commits = [name for name in of_log if name.endswith(".json")]
-    return [
-        [name for name in found if not name.startswith(f"{LOG}/")],
-        [name for name in of_log if not name.endswith(".json")],
-        *([name] for name in commits),
-    ]
+    checkpoints = [name for name in of_log if not name.endswith(".json")]
+    return [name for name in found if not name.startswith(f"{LOG}/")], checkpoints, commits
 
 
 def _below_root(place: TablePlace) -> str:
