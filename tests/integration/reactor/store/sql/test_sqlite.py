@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -62,14 +63,15 @@ def url(file: Path) -> str:
 async def test_killed_writers_leave_whole_transactions_and_their_leases_end_once(url: str) -> None:
     client = await sql.connect(url)
     batches, gone = list[WatchBatch](), set[str]()
-    with writer(url, "x") as first, writer(url, "y") as second, anyio.fail_after(patient(20)):
+    seen = Counter[str]()  # events by writer
+    with writer(url, "x") as first, writer(url, "y") as second, anyio.fail_after(patient(120)):
         async with client.watch_prefix("/w/", start_revision=1) as watch:
             async for batch in watch:
                 batches.append(batch)
-                seen = sum(len(each.events) for each in batches)
-                if seen > 200 and first.poll() is None:
+                seen.update(event.key.split("/")[2] for event in batch.events)
+                if seen["x"] > 200:
                     first.send_signal(signal.SIGKILL)
-                if seen > 600 and second.poll() is None and first.poll() is not None:
+                if seen["y"] > 400:
                     second.send_signal(signal.SIGKILL)
                 gone |= {event.key for event in batch.events if event.value is None}
                 if len(gone) == 4:
