@@ -84,7 +84,7 @@ class ObjectStore:
         return found
 
     def open(self, name: str, size: int) -> "RangedObject":
-        """Return an object of ``size`` bytes as a file, of which each read is a request of its own."""
+        """Return an object of ``size`` bytes as a file; each read of the file is one request."""
         return RangedObject(self, name, size)
 
     def read_range(self, name: str, start: int, length: int) -> bytes:

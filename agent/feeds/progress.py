@@ -1,4 +1,4 @@
-"""Progress of a comparison: which ranges of which tables are done, so that another one can continue with the rest.
+"""Progress of a comparison: the ranges that are done, by table. The next comparison continues from it.
 
 A comparison works in *parts*, each under a hold of its own at another Ts (``capture.member.diff``). What is equal
 counts at once; what differs only if the sink has stood still until the end (``accept``), or else it is compared again.

@@ -98,8 +98,8 @@ class CaptureView(View):
 
 
 class TableDiff(View):
-    """Source and sink of one table at one Ts, or the ranges of its key one after the other at several, of which ``ts``
-    is the last. ``differences``: the first few keys that differ, and how.
+    """Comparison of one table in source and sink at one Ts; of a table
+    compared by ranges of its key, ``ts`` is that of the last. ``differences``: the first few keys that differ, and how.
 
     ``waiting``: why the table is not at that Ts, and was not compared. ``by_rows``: why rows were compared instead of
     checksums; empty if checksums were. ``share``: of the table that was compared, in ranges of its key; rows are those

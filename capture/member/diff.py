@@ -3,8 +3,8 @@
     hold at the log's position ─► every span arrives ─► snapshot of the source at L ─► hold at L-1 ─► every span
     arrives ─► compare the tables with the snapshot ─► release
 
-What takes longer than a minute is done in parts, each at a Ts of its own, with the changefeed released in between. What
-a comparison has done is recorded as it goes, so that another one can continue with the rest (``Kept``).
+A comparison of more than a minute works in parts, each at a Ts of its own, and releases the changefeed in between. Its
+progress is recorded (``Kept``), and the next comparison continues from it.
 
 Only replicated tables are compared, not those that the filter matches but that have not been added yet. Tables that are
 held, or do not reach the Ts (``capture.member.arrival``), are shown with their reason; the others are compared all the

@@ -11,7 +11,7 @@ from agent.rows.schema_change import SchemaChange
 
 @dataclass(frozen=True, slots=True)
 class FormerKey:
-    """Changes below ``until_ts`` are told apart by ``columns``; without any, by whole old rows."""
+    """Columns that identified a row below ``until_ts``; none: the whole old row identified it."""
 
     until_ts: int
     columns: tuple[str, ...]

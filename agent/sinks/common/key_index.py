@@ -1,4 +1,4 @@
-"""Key index: at which positions of a data file keys are, in the host's cache of objects.
+"""Key index: finds the positions of keys in a data file; kept in the host's cache of objects.
 
 A data file never changes, so its index is made once, from its key columns alone, and cannot be stale. It is a file of
 the sorted keys and their positions, of which a search reads some pages: its cost grows with the keys that are searched,

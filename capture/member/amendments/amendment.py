@@ -184,8 +184,8 @@ async def _moves(
     asked: views.ChangefeedUpdate,
     table: str,
 ) -> tuple[tuple[tuple[str, str], ...] | None, tuple[int, ...]]:
-    """Return the tables that another filter takes in, by name, and the ones that it leaves out, by id; None: there is
-    no other filter, or no log is followed yet. The source is told to send the former.
+    """Return the tables that a new filter takes in, by name, and those that it leaves out, by id. The source begins to
+    send the former. None instead of names: the filter does not change, or no log is followed yet.
 
     :raises JobRefusedError: a table cannot be taken in, or none would be left.
     """
@@ -226,7 +226,7 @@ def _only(info: ChangefeedInfo, rules: Sequence[str]) -> ChangefeedInfo:
 
 
 def _whole(name: str) -> str:
-    """Return the rule that selects one table. ``name``: ``schema.table``, of which both may contain a point."""
+    """Return the rule that selects one table. ``name``: ``schema.table``; both parts may contain a point."""
     escaped = re.escape(name).replace("/", r"\/")
     return f"/{escaped}/"
 

@@ -61,7 +61,7 @@ def alter(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
 
 
 def _note_keys(table: DeltaTable, writer: Writer, change: SchemaChange) -> None:
-    """Note by what the rows so far are told apart, before the columns change."""
+    """Record which columns identify the rows written so far, before the columns change."""
     assert change.after is not None
     known = delta_table.former_keys(table)
     after = known.after(change)
