@@ -218,7 +218,12 @@ def _with_collations(
 
 def _with_members(column: Column, members: list[bytes]) -> Column:
     charset = charsets.charset_of(column.collation)
-    return replace(column, members=tuple(charsets.to_text(charset, member) for member in members))
+    try:
+        return replace(column, members=tuple(charsets.to_text(charset, member) for member in members))
+    except UnicodeDecodeError:  # MariaDB's CONVERT TO CHARACTER SET can leave their bytes as they were
+        listed = ", ".join(member.hex() for member in members)
+        cause = f"the members {listed} (hexadecimal) of an enum or set are no text of its character set {charset}"
+        raise DecodeError(f"{cause}; ALTER TABLE … MODIFY the column with all its members") from None
 
 
 def _member_lists(reader: _Reader) -> list[list[bytes]]:

@@ -73,6 +73,14 @@ def test_the_table_and_what_full_metadata_says_of_it() -> None:
     assert (found.has_names, found.has_members) == (True, True)
 
 
+def test_members_that_mariadb_left_in_another_character_set_name_the_cure() -> None:
+    """``CONVERT TO CHARACTER SET utf8mb4`` of a latin1 enum can leave the bytes of its members as they were."""
+    with pytest.raises(
+        DecodeError, match=r"members 61, e9 .* no text of its character set utf8mb4; ALTER TABLE … MODIFY"
+    ):
+        _parse([_INT, _ENUM], _names("id", "mood"), b"\6" + _counted(b"\2\1a\1\xe9"), _field(11, 45), is_mariadb=True)
+
+
 def test_minimal_metadata_has_no_names_members_and_keys() -> None:
     found = _parse([_INT, _VARCHAR, _ENUM], _field(1, 0), _field(3, 45))
     assert [column.name for column in found.schema.columns] == ["@1", "@2", "@3"]
