@@ -49,7 +49,7 @@ _OTHER_VARIABLES: Final = frozenset(
 )
 #: what ``store`` begins with; the rest is for the store itself to check
 _ETCD: Final = ("http", "https")
-_SQL: Final = ("sqlite", "postgresql", "postgres")
+_SQL: Final = ("sqlite", "postgresql", "postgres", "mysql", "mariadb")
 #: secrets of changefeeds, those of tests, and variables that Kubernetes sets for a service called weir
 _FOREIGN_VARIABLES: Final = re.compile(
     r"WEIR_(SECRET_|TEST_|SAMPLE$|MYSQL$|PORT(_|$)|([A-Z0-9_]+_)?SERVICE_(HOST|PORT))"
@@ -76,7 +76,9 @@ def _host_and_port(value: str) -> str:
 def _store(value: str, info: ValidationInfo) -> str:
     kind = value.partition(":")[0]
     if value and kind not in (*_ETCD, *_SQL):
-        raise ValueError("must be sqlite, sqlite:///path/of/the/file, postgresql://…, or URLs of etcd")
+        raise ValueError(
+            "must be sqlite, sqlite:///path/of/the/file, postgresql://…, mysql://…, mariadb://…, or URLs of etcd"
+        )
     if value and info.data.get("etcd"):
         raise ValueError("is given, and etcd is given, too; a cluster has one store, so leave one of them out")
     return value
@@ -107,8 +109,8 @@ class ServerSettings(BaseSettings):
 
     #: etcd's client URLs; none, and no other store: an embedded etcd below data_dir, for a cluster on one machine
     etcd: Names = ()
-    #: instead of etcd: ``sqlite`` (below data_dir), ``sqlite:///path/of/the/file``, or ``postgresql://…``, whose
-    #: password may be a reference (``?password=env:NAME``). etcd's URLs are accepted, too
+    #: instead of etcd: ``sqlite`` (below data_dir), ``sqlite:///path/of/the/file``, ``postgresql://…``, ``mysql://…``
+    #: or ``mariadb://…``, whose password may be a reference (``?password=env:NAME``). etcd's URLs are accepted, too
     store: Annotated[str, AfterValidator(_store)] = Field(default="", repr=False)
     etcd_user: str = ""
     #: may be a reference: env:NAME or file:/path

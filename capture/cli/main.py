@@ -144,7 +144,9 @@ def server(
         Path | None, typer.Option(help="Settings in TOML; flags and WEIR_* variables win over it.")
     ] = None,
     etcd: Annotated[str | None, typer.Option(help="URL[,URL] of etcd; without it an embedded one is started.")] = None,
-    store: Annotated[str | None, typer.Option(help="Instead of etcd: sqlite, sqlite:///path or postgresql://…")] = None,
+    store: Annotated[
+        str | None, typer.Option(help="Instead of etcd: sqlite, sqlite:///path, postgresql://…, mysql://…")
+    ] = None,
     addr: Annotated[str | None, typer.Option(help="host:port of the HTTP API.")] = None,
     advertise_addr: Annotated[str | None, typer.Option(help="host:port that others use instead of --addr.")] = None,
     peer_addr: Annotated[str | None, typer.Option(help="host:port for other captures.")] = None,

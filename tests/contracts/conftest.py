@@ -8,10 +8,11 @@ from uuid import uuid4
 import pytest
 
 from agent.ports import plugin as plugins
-from capture.embedded import EmbeddedEtcd, EmbeddedPostgres
-from tests import example_package
+from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB, EmbeddedPostgres
+from tests import example_package, mysql_package
 from tests.contracts.sink_bed import IMPLEMENTATIONS, ON_STORES, Bed
-from tests.contracts.store_bed import Store, etcd_connect, memory_connect, sql_connect, sqlite_url
+from tests.contracts.store_bed import DURABLE, OWN, Store, etcd_connect, memory_connect, sql_connect, sqlite_url
+from tests.mysql_server import EmbeddedMysql
 from tests.object_stores import RunningStore
 
 
@@ -52,7 +53,27 @@ def own_database(postgres: EmbeddedPostgres) -> str:
     return postgres.uri(database)
 
 
-@pytest.fixture(params=["memory", "etcd", "sqlite", "postgres"])
+@pytest.fixture(scope="module")
+def own_mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A database of a server that forgets no commits: the shared one does, and is refused as a store."""
+    with EmbeddedMariaDB(tmp_path_factory.mktemp("mariadb"), unsafe_no_fsync=True, settings=DURABLE) as server:
+        server.create_database("contract")
+        yield server.uri("contract")
+
+
+@pytest.fixture(scope="module")
+def own_mysql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The same of MySQL."""
+    if reason := mysql_package.why_not():
+        pytest.skip(reason)
+    with EmbeddedMysql(tmp_path_factory.mktemp("mysql"), unsafe_no_fsync=True, settings=DURABLE) as server:
+        server.create_database("contract")
+        yield server.uri("contract")
+
+
+@pytest.fixture(
+    params=["memory", "etcd", "sqlite", "postgres", "mariadb", pytest.param("mysql", marks=pytest.mark.matrix)]
+)
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     if request.param == "memory":
         yield Store(memory_connect())
@@ -62,4 +83,4 @@ def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     elif request.param == "sqlite":
         yield Store(sql_connect(sqlite_url(request.getfixturevalue("tmp_path"))))
     else:
-        yield Store(sql_connect(request.getfixturevalue("own_database")))
+        yield Store(sql_connect(request.getfixturevalue(OWN[request.param])))

@@ -11,6 +11,11 @@ from reactor.store.etcd import connect
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import EtcdClient
 
+#: what a server of MariaDB or MySQL must be set to, where tests make it forget commits otherwise
+DURABLE = {"innodb_flush_log_at_trx_commit": "1", "sync_binlog": "1"}
+#: the fixtures of databases that no other module uses
+OWN = {"postgres": "own_database", "mariadb": "own_mariadb", "mysql": "own_mysql"}
+
 _PREFIXES = (f"/contract/{number}/" for number in itertools.count())
 
 

@@ -10,7 +10,7 @@ import pytest
 from capture.embedded import EmbeddedEtcd
 from reactor.errors import CompactedError, EtcdError, LeaseExpiredError, TxnTooLargeError
 from reactor.store.port import Compare, Delete, EtcdClient, Event, Put, Target, WatchBatch
-from tests.contracts.store_bed import Store, etcd_connect, memory_connect, sql_connect, sqlite_url
+from tests.contracts.store_bed import OWN, Store, etcd_connect, memory_connect, sql_connect, sqlite_url
 
 
 async def collect(client: EtcdClient, prefix: str, start_revision: int, *, until: int) -> list[WatchBatch]:
@@ -382,3 +382,11 @@ async def test_a_database_answers_as_etcd_does(tmp_path: Path, own_database: str
     twin = await _random_history(Store(memory_connect()), seed)
     assert await _random_history(Store(sql_connect(sqlite_url(tmp_path))), seed) == twin
     assert await _random_history(Store(sql_connect(own_database)), seed) == twin
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("name", ["mariadb", "mysql"])
+@pytest.mark.parametrize("seed", range(3))
+async def test_mariadb_and_mysql_answer_as_etcd_does(request: pytest.FixtureRequest, name: str, seed: int) -> None:
+    twin = await _random_history(Store(memory_connect()), seed)
+    assert await _random_history(Store(sql_connect(request.getfixturevalue(OWN[name]))), seed) == twin

@@ -20,13 +20,23 @@ from reactor.store.image import Image
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import EtcdClient, Put
 from reactor.store.transfer import Place
-from tests.contracts.store_bed import etcd_connect, memory_connect, sql_connect, sqlite_url
+from tests.contracts.store_bed import OWN, etcd_connect, memory_connect, sql_connect, sqlite_url
 
 _CLUSTERS = (f"moved-{number}" for number in itertools.count())
 _INFO = CaptureInfo(
     id=CaptureId("a"), address="h:1", peer_address="h:2", version="x", cluster_id="c", started_at=0.0, format=NEWEST
 )
-_WAYS = ["memory-memory", "etcd-postgres", "postgres-etcd", "sqlite-postgres", "postgres-sqlite"]
+_WAYS = [
+    "memory-memory",
+    "etcd-postgres",
+    "postgres-etcd",
+    "sqlite-postgres",
+    "postgres-sqlite",
+    *(
+        pytest.param(way, marks=pytest.mark.matrix)
+        for way in ("sqlite-mariadb", "mariadb-etcd", "mysql-mariadb", "mariadb-mysql")
+    ),
+]
 
 
 @dataclass
@@ -56,7 +66,7 @@ async def _store(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> A
     elif name == "sqlite":
         opened = sql_connect(sqlite_url(tmp_path))
     else:
-        opened = sql_connect(request.getfixturevalue("own_database"))
+        opened = sql_connect(request.getfixturevalue(OWN[name]))
     async with opened() as client:
         yield client
 

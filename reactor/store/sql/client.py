@@ -36,8 +36,8 @@ _log = structlog.get_logger()
 async def connect(url: str, *, timeout_s: float = 5.0) -> "SqlClient":
     """Return a client that has had one answer, so that a wrong URL is reported at once.
 
-    ``url``: ``sqlite:///path/of/the/file``, an absolute path, or ``postgresql://…`` as libpq has it. Every call takes
-    at most ``timeout_s``.
+    ``url``: ``sqlite:///path/of/the/file``, an absolute path, ``postgresql://…`` as libpq has it, or ``mysql://…`` and
+    ``mariadb://…`` (``reactor.store.sql.mysql.target``). Every call takes at most ``timeout_s``.
 
     :raises EtcdError: the URL is malformed, or the database cannot be used.
     """
@@ -183,14 +183,17 @@ class SqlClient:
         return await self._repeated(lambda deadline: self._write(ask, deadline - anyio.current_time()))
 
     async def _repeated(self, attempt: Callable[[float], Awaitable[T]]) -> T:
-        """Return the result of the first attempt that has one, within the client's time."""
+        """Return the result of the first attempt that has one, within the client's time. The last attempt may have too
+        little of it to see more than that, so the first error is raised."""
         deadline = anyio.current_time() + self._timeout_s
+        first: EtcdUnreachableError | None = None
         while True:
             try:
                 return await attempt(deadline)
-            except EtcdUnreachableError:
+            except EtcdUnreachableError as error:
+                first = first or error
                 if self._is_closed or anyio.current_time() + _RETRY_S >= deadline:
-                    raise
+                    raise first from None
             await anyio.sleep(_RETRY_S)
 
     async def _write(self, ask: Callable[[Change, Seen], T], left_s: float) -> T:
@@ -243,7 +246,15 @@ def _client(url: str, timeout_s: float) -> SqlClient:
                 return postgres.PostgresDatabase(url, timeout_s=timeout_s)
 
             return SqlClient(opened, name=postgres.name_of(url), timeout_s=timeout_s, open_news=opened)
+        case "mysql" | "mariadb":
+            from reactor.store.sql import mysql
+
+            target = mysql.parse(url)
+            return SqlClient(
+                lambda: mysql.MysqlDatabase(target, timeout_s=timeout_s), name=target.name, timeout_s=timeout_s
+            )
         case _:
             raise EtcdError(
-                f"no store has the scheme {parts.scheme!r}; give sqlite:///path, postgresql://…, or URLs of etcd"
+                f"no store has the scheme {parts.scheme!r}; "
+                "give sqlite:///path, postgresql://…, mysql://…, mariadb://…, or URLs of etcd"
             )

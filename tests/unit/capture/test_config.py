@@ -196,6 +196,8 @@ def test_a_spark_cluster_over_a_network_is_protected_or_refused() -> None:
         ("sqlite", (), "sqlite:///var/lib/we%20ir/store.db"),
         ("sqlite:///srv/weir.db", (), "sqlite:///srv/weir.db"),
         ("postgresql://weir@h/db", (), "postgresql://weir@h/db"),
+        ("mysql://weir@h1,h2/db", (), "mysql://weir@h1,h2/db"),
+        ("mariadb://weir@h/db", (), "mariadb://weir@h/db"),
     ],
 )
 def test_a_store_is_etcd_or_a_database(given: str, etcd: tuple[str, ...], sql: str) -> None:

@@ -1,0 +1,302 @@
+"""The store in MariaDB and MySQL while its server restarts or stands still, a client does, or an older server takes
+over; and the servers that are refused."""
+
+import shutil
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, closing
+from pathlib import Path
+
+import anyio
+import pytest
+from anyio import to_thread
+
+from capture.embedded import EmbeddedMariaDB
+from reactor.errors import EtcdAuthError, EtcdError, EtcdUnreachableError, RevisionsLostError
+from reactor.membership.session import open_session
+from reactor.store import sql
+from reactor.store.port import Compare, Put, Target
+from reactor.store.sql.client import SqlClient
+from reactor.store.sql.mysql import MysqlDatabase
+from tests.contracts.store_bed import DURABLE
+from tests.integration.agent.sources.mysql.server.test_connection import make_certificate
+from tests.integration.reactor.store.sql.test_postgres import answer, swap
+from tests.patience import patient
+
+pytestmark = pytest.mark.one_flavour
+
+_GALERA = Path("/usr/lib/galera/libgalera_smm.so")
+
+
+@pytest.fixture(scope="module")
+def server(flavour: type[EmbeddedMariaDB], tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedMariaDB]:
+    """One that tests may restart and change, with TLS."""
+    directory = tmp_path_factory.mktemp("store")
+    make_certificate(directory)
+    tls = {"ssl_cert": str(directory / "cert.pem"), "ssl_key": str(directory / "key.pem")}
+    with flavour(directory / "my", unsafe_no_fsync=True, settings={**DURABLE, **tls}) as part:
+        part.create_database("weir")
+        yield part
+
+
+@asynccontextmanager
+async def connected(url: str, *, timeout_s: float = 5.0) -> AsyncIterator[SqlClient]:
+    client = await sql.connect(url, timeout_s=timeout_s)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def test_a_killed_server_loses_nothing_and_ends_no_session_early(server: EmbeddedMariaDB) -> None:
+    async with connected(server.uri("weir")) as client:
+        lease = await client.grant(4)
+        await client.put("/r/leased", b"1", lease=lease)
+        start = await client.put("/r/free", b"2")
+        seen = list[tuple[str, bytes | None]]()
+        is_over = anyio.Event()
+
+        async def watch() -> None:
+            async with client.watch_prefix("/r/", start_revision=start) as batches:
+                async for batch in batches:
+                    seen.extend((event.key, event.value) for event in batch.events)
+                    if ("/r/leased", None) in seen:
+                        return is_over.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch)
+            await to_thread.run_sync(server.kill)
+            with pytest.raises(EtcdUnreachableError):
+                await client.put("/r/free", b"3")
+            await anyio.sleep(1)
+            await to_thread.run_sync(server.start)
+            started = time.monotonic()
+            assert await answer(client, "/r/leased") == b"1"
+            await client.put("/r/after", b"4")
+            with anyio.fail_after(patient(20)):
+                await is_over.wait()
+    assert seen == [("/r/free", b"2"), ("/r/after", b"4"), ("/r/leased", None)]
+    assert time.monotonic() - started > 3, "the lease had its whole time once more"
+
+
+async def test_a_client_that_stands_still_in_its_transaction_is_ended_by_the_server(server: EmbeddedMariaDB) -> None:
+    """As a process that is stopped between the two round trips of a commit."""
+    standing = await sql.connect(server.uri("weir"), timeout_s=1)
+    await standing.put("/s", b"")
+    database = standing._writes._database
+    assert database is not None
+    with ExitStack() as stopped:
+        stopped.enter_context(pytest.raises(EtcdUnreachableError, match="does not answer"))
+        statements = stopped.enter_context(database.writing(lambda: False))
+        statements.write("UPDATE weir_store SET revision = ? WHERE id = ?", [[99999, 1]])
+        statements.read()
+        async with connected(server.uri("weir"), timeout_s=1) as client:
+            with pytest.raises(EtcdUnreachableError):
+                await client.put("/s", b"1")
+            assert await created(client, "/s/new") < 99999
+    await standing.close()
+
+
+async def created(client: SqlClient, key: str) -> int:
+    """Return the revision in which it creates the key, as soon as it can."""
+    absent = Compare(key, Target.MOD_REVISION, 0)
+    with anyio.fail_after(patient(20)):
+        while True:
+            try:
+                return (await client.txn([absent], [Put(key, b"")])).revision
+            except EtcdUnreachableError:
+                continue
+
+
+async def test_a_server_that_stands_still_is_given_up_in_time(server: EmbeddedMariaDB) -> None:
+    async with connected(server.uri("weir"), timeout_s=1) as client:
+        await client.put("/f", b"1")
+        with closing(server.connect("weir")) as locked, locked.cursor() as cursor:
+            cursor.execute("LOCK TABLES weir_key WRITE")
+            started = time.monotonic()
+            with pytest.raises(EtcdUnreachableError):
+                await client.get("/f")
+            assert time.monotonic() - started < patient(1.5)
+        assert await answer(client, "/f") == b"1"
+
+
+async def test_sessions_live_on_it(server: EmbeddedMariaDB) -> None:
+    async with connected(server.uri("weir")) as client, connected(server.uri("weir")) as other:
+        async with open_session(client, ttl_s=5) as session:
+            await client.put("/l", b"", lease=session.lease)
+            await anyio.sleep(6)
+            session.check()
+            assert await other.get("/l") is not None
+        assert await other.get("/l") is None
+
+
+@pytest.mark.parametrize("is_forgotten", [False, pytest.param(True, marks=pytest.mark.matrix)])
+async def test_a_server_that_lacks_revisions_stops_its_clients(
+    server: EmbeddedMariaDB, tmp_path: Path, *, is_forgotten: bool
+) -> None:
+    """An older copy answers at the address, as a standby that had not received everything would."""
+    async with connected(server.uri("weir")) as first:
+        await first.put("/g", b"1")
+    await to_thread.run_sync(server.kill)
+    data = server.data_directory
+    await to_thread.run_sync(lambda: shutil.copytree(data, tmp_path / "old"))
+    await to_thread.run_sync(server.start)
+    client = await sql.connect(server.uri("weir"))
+    await client.put("/g", b"2")
+    await to_thread.run_sync(server.kill)
+    await to_thread.run_sync(swap, data, tmp_path / "old")
+    await to_thread.run_sync(server.start)
+    async with connected(server.uri("weir")) as other:  # has seen nothing, and writes: numbers are no sign
+        last = 0
+        for number in range(5):
+            last = await other.put("/g", b"other %d" % number)
+        if is_forgotten:
+            await other.compact(last)
+    with pytest.raises(RevisionsLostError, match="a standby took over"):
+        await answer(client, "/g")
+    with pytest.raises(EtcdUnreachableError):
+        await client.put("/g", b"3")  # over the connection to the server that has gone
+    with pytest.raises(RevisionsLostError):
+        await client.put("/g", b"3")
+    await client.close()
+
+
+async def test_a_primary_that_becomes_a_standby_takes_no_commit_even_from_who_could_write_to_it(
+    server: EmbeddedMariaDB,
+) -> None:
+    async with connected(server.uri("weir")) as client:
+        await client.put("/o", b"1")
+        server.execute("SET GLOBAL read_only = 1")
+        try:
+            with pytest.raises(EtcdUnreachableError, match="read-only"):
+                await client.put("/o", b"2")
+            with pytest.raises(EtcdUnreachableError, match=r"read-only.*primary"):
+                await sql.connect(server.uri("weir"), timeout_s=1)
+        finally:
+            server.execute("SET GLOBAL read_only = 0")
+        assert await answer(client, "/o") == b"1"
+        await client.put("/o", b"3")
+
+
+async def test_of_several_hosts_the_first_that_can_be_written_to_is_used(server: EmbeddedMariaDB) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+        several = server.uri("weir").replace("@", f"@{place},")
+        async with connected(several) as client:
+            assert await client.put("/h", b"")
+        with pytest.raises(EtcdUnreachableError):
+            await sql.connect(server.uri("weir").replace(f"127.0.0.1:{server.port}", place), timeout_s=1)
+
+
+async def test_a_creation_that_was_interrupted_is_completed(server: EmbeddedMariaDB) -> None:
+    server.create_database("half")
+    async with connected(server.uri("half")) as client:
+        await client.put("/a", b"1")
+    tables = ("weir_lineage", "weir_change", "weir_lease", "weir_key", "weir_store")
+    for count in range(1, 4):
+        server.execute(f"DROP TABLE {', '.join(tables[:count])}", database="half")
+        async with connected(server.uri("half")) as client:
+            assert await answer(client, "/a") == b"1"
+    server.execute("DELETE FROM weir_lineage", database="half")
+    async with connected(server.uri("half")) as client:
+        await client.put("/a", b"2")
+    assert server.execute("SELECT count(*) FROM weir_lineage", database="half") == [[1]]
+
+
+async def test_text_sorts_and_differs_by_code_points(server: EmbeddedMariaDB) -> None:
+    names = ["/t/a", "/t/A", "/t/a ", "/t/ä", "/t/\N{GRINNING FACE}", "/t/\ue000", "/t/%s?';--\\"]
+    async with connected(server.uri("weir")) as client:
+        for name in names:
+            assert await client.get(name) is None
+            await client.put(name, name.encode())
+        found = (await client.get_prefix("/t/")).items
+        assert [item.key for item in found] == sorted(names)
+        assert all(item.value == item.key.encode() for item in found)
+        with pytest.raises(EtcdError, match="more than 750 characters"):
+            await client.put("/t/" + "x" * 750, b"")
+
+
+async def test_tls_is_used_and_checked_as_the_url_says(server: EmbeddedMariaDB, tmp_path: Path) -> None:
+    url, certificate = server.uri("weir"), make_certificate(tmp_path)
+    own = server.data_directory.parent.parent / "cert.pem"
+    for query, is_encrypted in (
+        ("", True),
+        ("?ssl_mode=REQUIRED", True),
+        (f"?ssl-mode=verify-ca&ssl-ca={own}", True),
+        (f"?ssl-mode=verify_identity&ssl-ca={own}", True),
+        ("?ssl-mode=disabled", False),
+    ):
+        async with connected(url + query) as client:
+            database = client._reads._database
+            assert isinstance(database, MysqlDatabase)
+            assert isinstance(database._session._sock, ssl.SSLSocket) is is_encrypted
+    for query, text in (
+        (f"?ssl-mode=verify_ca&ssl-ca={certificate}", "not trusted"),
+        ("?ssl-mode=verify_identity", "not trusted"),
+        ("?ssl-mode=verify_ca&ssl-ca=/nowhere.pem", "ssl-ca=/nowhere.pem"),
+    ):
+        with pytest.raises(EtcdError, match=text) as caught:
+            await sql.connect(url + query)
+        assert "\n" not in str(caught.value)
+
+
+async def test_what_the_server_refuses_is_explained_in_one_line_without_secrets(server: EmbeddedMariaDB) -> None:
+    server.execute("CREATE USER poor@'%' IDENTIFIED BY 'geheim'")
+    server.create_database("bare")
+    server.execute("GRANT SELECT ON bare.* TO poor@'%'")
+    place = f"127.0.0.1:{server.port}"
+    for url, kind, text in (
+        (f"mysql://weir:geheim@{place}/weir", EtcdAuthError, "refuses the user or its password"),
+        (f"mysql://poor:geheim@{place}/bare", EtcdAuthError, "let it create"),
+        (f"mysql://poor:geheim@{place}/weir", EtcdAuthError, "let it create"),
+        (server.uri("nowhere"), EtcdError, "no such database"),
+        ("mariadb://weir:geheim@127.0.0.1:1/db", EtcdUnreachableError, "MariaDB at 127.0.0.1:1/db does not answer"),
+    ):
+        with pytest.raises(kind, match=text) as caught:
+            await sql.connect(url)
+        assert "\n" not in str(caught.value)
+        assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "text"),
+    [
+        ("innodb_flush_log_at_trx_commit", "2", "may forget commits in a crash; set innodb_flush_log_at_trx_commit"),
+        ("sync_binlog", "0", "since it has a binary log; set sync_binlog"),
+        ("max_allowed_packet", "1048576", "set max_allowed_packet"),
+        ("binlog_format", "STATEMENT", "logs statements"),
+    ],
+)
+async def test_a_server_whose_settings_break_the_stores_promises_is_refused(
+    server: EmbeddedMariaDB, variable: str, value: str, text: str
+) -> None:
+    ((before,),) = server.execute(f"SELECT @@global.{variable}")
+    server.execute(f"SET GLOBAL {variable} = {value}")
+    try:
+        with pytest.raises(EtcdError, match=text) as caught:
+            await sql.connect(server.uri("weir"))
+        assert "\n" not in str(caught.value)
+    finally:
+        server.execute(f"SET GLOBAL {variable} = {before}")
+
+
+@pytest.mark.skipif(not _GALERA.exists(), reason="no Galera on this machine; apt-get install galera-4")
+async def test_a_galera_cluster_is_refused(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    galera = {
+        "wsrep_on": "ON",
+        "wsrep_provider": str(_GALERA),
+        "wsrep_cluster_address": "gcomm://",
+        "wsrep_node_address": "127.0.0.1",
+        "wsrep_provider_options": f"base_port={port};gmcast.listen_addr=tcp://127.0.0.1:{port}",
+        "innodb_autoinc_lock_mode": "2",
+    }
+    with EmbeddedMariaDB(tmp_path / "galera", unsafe_no_fsync=True, settings={**DURABLE, **galera}) as server:
+        server.create_database("weir")
+        with pytest.raises(EtcdError, match="is a Galera cluster, where several servers accept writes at once"):
+            await sql.connect(server.uri("weir"))
