@@ -19,9 +19,11 @@ from functools import cache
 from typing import Any
 
 import psycopg
+import structlog
 from psycopg import conninfo, errors
 
 from reactor.errors import EtcdAuthError, EtcdError, EtcdUnreachableError
+from reactor.store.sql import views
 from reactor.store.sql.database import Query, Row
 from reactor.store.sql.logic import FORMAT
 
@@ -63,6 +65,9 @@ _PASSING = (
     errors.InterfaceError,
     TimeoutError,
 )
+
+
+_log = structlog.get_logger()
 
 
 class _Connection(psycopg.Connection[Row]):
@@ -162,6 +167,22 @@ class PostgresDatabase:
         found = execute("SELECT format FROM weir_store").fetchone()
         if found != (FORMAT,):
             raise EtcdError(f"{self.name} has a format that this version does not know; use the version that wrote it")
+        self._show()
+
+    def _show(self) -> None:
+        """Create the views, or replace those of an older version."""
+        execute = self._connection.execute
+        if execute("SELECT to_regclass('weir_views')").fetchone() != (None,):
+            found = execute(views.READ_VERSION.encode()).fetchone()
+            if found is not None and found[0] >= views.VERSION:
+                return
+        try:
+            with self._connection.transaction():
+                execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
+                for statement in (*views.drops(), *views.statements(views.POSTGRES)):
+                    execute(statement.encode())
+        except (errors.InsufficientPrivilege, errors.DependentObjectsStillExist, errors.WrongObjectType) as error:
+            _log.info("the store's views are not created", store=self.name, reason=" ".join(str(error).split()))
 
     @contextmanager
     def _transaction(self, *first: Query) -> Iterator["_Statements"]:

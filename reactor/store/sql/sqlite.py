@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from reactor.errors import EtcdError, EtcdUnreachableError
+from reactor.store.sql import views
 from reactor.store.sql.database import Query, Row
 from reactor.store.sql.logic import FORMAT
 
@@ -116,6 +117,17 @@ class SqliteDatabase:
         found = execute("SELECT format FROM weir_store").fetchone()
         if found is None or found[0] != FORMAT:
             raise EtcdError(f"{self.name} has a format that this version does not know; use the version that wrote it")
+        self._show()
+
+    def _show(self) -> None:
+        """Create the views, or replace those of an older version."""
+        execute = self._connection.execute
+        has_views = execute("SELECT 1 FROM sqlite_schema WHERE name = 'weir_views'").fetchone()
+        if has_views and execute(views.READ_VERSION).fetchone()[0] >= views.VERSION:
+            return
+        with self._transaction("BEGIN IMMEDIATE"):
+            for statement in (*views.drops(), *views.statements(views.SQLITE)):
+                execute(statement)
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator["_Statements"]:

@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 
+import structlog
 from pymysql import err
 from pymysql.cursors import Cursor
 
 from reactor.errors import EtcdError, EtcdUnreachableError
+from reactor.store.sql import views
 from reactor.store.sql.database import Query, Row
 from reactor.store.sql.logic import FORMAT
 from reactor.store.sql.mysql import fitness
@@ -60,7 +62,14 @@ _READ = (
     "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ",
     "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
 )
+_LOCK_NAME = "left(concat('weir ', database()), 64)"
 _NO_TABLE = 1146
+#: it may not be read, or what it reads is not there
+_NO_VIEW = frozenset({_NO_TABLE, 1142, 1356})
+#: 1142: a kind of statement, 1356: what a view reads, 1347: the name is a table's
+_NO_RIGHT = frozenset({1142, 1347, 1356})
+
+_log = structlog.get_logger()
 
 
 class MysqlDatabase:
@@ -140,6 +149,7 @@ class MysqlDatabase:
             self._create(session, _COLLATION[is_mariadb], wait_s)
         if _run(session, ["SELECT format FROM weir_store"]) != [((FORMAT,),)]:
             raise EtcdError(f"{self.name} has a format that this version does not know; use the version that wrote it")
+        self._show(session, wait_s)
 
     def _has_store(self, session: Session) -> bool:
         try:
@@ -152,13 +162,39 @@ class MysqlDatabase:
 
     def _create(self, session: Session, collation: str, wait_s: int) -> None:
         """Each statement is a transaction of its own: a creation that was interrupted is repeated."""
-        (((has_lock,),),) = _run(session, [f"SELECT GET_LOCK(left(concat('weir ', database()), 64), {wait_s})"])
-        if not has_lock:
-            raise EtcdUnreachableError(f"{self.name}: another capture is creating the tables; try again")
         options = _OPTIONS.format(collation=collation)
         values = {"format": FORMAT, "clock": _CLOCK, "lineage": secrets.randbits(62), "options": options}
-        _run(session, [statement.format(**values) for statement in _SCHEMA])
-        _run(session, ["SELECT RELEASE_LOCK(left(concat('weir ', database()), 64))"])
+        with self._creating(session, wait_s):
+            _run(session, [statement.format(**values) for statement in _SCHEMA])
+
+    @contextmanager
+    def _creating(self, session: Session, wait_s: int) -> Iterator[None]:
+        """Nobody else creates tables or views meanwhile."""
+        (((has_lock,),),) = _run(session, [f"SELECT GET_LOCK({_LOCK_NAME}, {wait_s})"])
+        if not has_lock:
+            raise EtcdUnreachableError(f"{self.name}: another capture is creating the tables; try again")
+        try:
+            yield
+        finally:
+            _run(session, [f"SELECT RELEASE_LOCK({_LOCK_NAME})"])
+
+    def _show(self, session: Session, wait_s: int) -> None:
+        """Create the views, or replace those of an older version."""
+        try:
+            ((version,),) = _run(session, [views.READ_VERSION])[0]
+        except err.MySQLError as error:
+            if error.args[0] not in _NO_VIEW:
+                raise
+            version = 0
+        if version >= views.VERSION:
+            return
+        try:
+            with self._creating(session, wait_s):
+                _run(session, [*views.drops(), *views.statements(views.MYSQL)])
+        except err.MySQLError as error:
+            if error.args[0] not in _NO_RIGHT:
+                raise
+            _log.info("the store's views are not created", store=self.name, reason=str(error.args[-1]))
 
     @contextmanager
     def _transaction(self, first: Sequence[str], last: Sequence[str]) -> Iterator["_Statements"]:

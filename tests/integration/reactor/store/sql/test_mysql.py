@@ -206,6 +206,16 @@ async def test_a_creation_that_was_interrupted_is_completed(server: EmbeddedMari
     assert server.execute("SELECT count(*) FROM weir_lineage", database="half") == [[1]]
 
 
+async def test_a_user_who_may_not_create_views_goes_without_them(server: EmbeddedMariaDB) -> None:
+    server.create_database("plain")
+    server.execute("CREATE USER plain@'%' IDENTIFIED BY 'p'")
+    server.execute("GRANT SELECT, INSERT, UPDATE, DELETE, CREATE, INDEX ON plain.* TO plain@'%'")
+    async with connected(f"mysql://plain:p@127.0.0.1:{server.port}/plain") as client:
+        await client.put("/a", b"1")
+        assert await answer(client, "/a") == b"1"
+    assert server.execute("SELECT table_name FROM information_schema.views WHERE table_schema = 'plain'") == []
+
+
 async def test_text_sorts_and_differs_by_code_points(server: EmbeddedMariaDB) -> None:
     names = ["/t/a", "/t/A", "/t/a ", "/t/ä", "/t/\N{GRINNING FACE}", "/t/\ue000", "/t/%s?';--\\"]
     async with connected(server.uri("weir")) as client:
