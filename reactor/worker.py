@@ -103,6 +103,8 @@ class EtcdWorker:
         self._room = anyio.Event()
         self._is_over = False
         self._wake = anyio.Event()
+        #: set by the next tick, if a task waits for it
+        self._news: anyio.Event | None = None
         #: set when the outcome of the transaction in progress is known
         self._outcome = anyio.Event()
         self._outcome.set()
@@ -131,6 +133,12 @@ class EtcdWorker:
         if not self._is_over:
             self.post(event)
 
+    async def wait_tick(self) -> None:
+        """Return when the state may have changed: with the next tick, or when the worker has ended."""
+        if not self._is_over:
+            self._news = self._news or anyio.Event()
+            await self._news.wait()
+
     def wake(self) -> None:
         """Tick soon."""
         self._pace.note_news()
@@ -148,6 +156,7 @@ class EtcdWorker:
         finally:
             self._is_over = True
             self._room.set()
+            self._tell()
         if self._failure is not None:
             raise self._failure
 
@@ -270,6 +279,7 @@ class EtcdWorker:
     def _tick(self, now: float) -> bool:
         """Tick once; return True when the reactor has finished."""
         self.state.begin_tick(now)
+        self._tell()
         inbox = tuple(self._inbox)
         self._inbox.clear()
         self._room.set()
@@ -282,6 +292,11 @@ class EtcdWorker:
         if (took_s := anyio.current_time() - now) > _SLOW_TICK_S:
             _log.warning("slow tick", seconds=round(took_s, 3), effects=len(effects))
         return False
+
+    def _tell(self) -> None:
+        if self._news is not None:
+            self._news.set()
+            self._news = None
 
     def _sort(self, effects: Sequence[object]) -> None:
         """Pass each effect to its performer, see "order of effects" above."""

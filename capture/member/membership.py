@@ -4,7 +4,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -93,6 +93,7 @@ class Membership:
         state: ClusterState,
         copies: Mapping[CopyPlace, CopyProgress],
         work: "Work",
+        wait_change: Callable[[], Awaitable[None]],
     ) -> None:
         self.info = info
         #: progress of the tables' copies on this capture
@@ -100,6 +101,8 @@ class Membership:
         self.client = client
         #: the cluster as the processors' worker sees it; read-only
         self.state = state
+        #: returns when ``state`` may have changed
+        self.wait_change = wait_change
         self.candidacy = work.candidacy
         self.owners = work.owners
         self.host = work.host
@@ -233,7 +236,9 @@ async def _parts(
         tasks.start_soon(worker.run, name="processors' worker")
         copies = data_plane.copies
         work = Work(candidacy, owners, host, renewal)
-        membership = Membership(info, client=client, state=state, copies=copies, work=work)
+        membership = Membership(
+            info, client=client, state=state, copies=copies, work=work, wait_change=worker.wait_tick
+        )
         _receive(messenger, membership, liveness)
         tasks.start_soon(membership.listen, liveness, name="listening for the owner")
         _start(tasks, base, membership, renewal, admission)

@@ -12,7 +12,7 @@ from reactor.records.capture import CaptureInfo
 from reactor.state import ClusterState
 
 #: how long a request waits for the owner of a changefeed that is just being launched or moved
-_WAIT_S, _POLL_S = 5.0, 0.02
+_WAIT_S = 5.0
 
 
 class PresentCandidacy(Protocol):
@@ -38,6 +38,10 @@ class Member(Protocol):
 
     @property
     def state(self) -> ClusterState: ...
+
+    async def wait_change(self) -> None:
+        """Return when ``state`` may have changed."""
+        ...
 
     @property
     def candidacy(self) -> PresentCandidacy: ...
@@ -72,8 +76,8 @@ def answering(member: Member, changefeed: str = "") -> CaptureInfo:
 async def wait_for_owner(member: Member, changefeed: str) -> None:
     """Return when the changefeed has an owner that is present, does not exist, or waiting takes too long."""
     with anyio.move_on_after(_WAIT_S):
-        while _is_between_owners(member.state, changefeed):  # noqa: ASYNC110 - the state is the worker's
-            await anyio.sleep(_POLL_S)
+        while _is_between_owners(member.state, changefeed):
+            await member.wait_change()
 
 
 async def ask(member: Member, job: jobs.Job) -> Any:
@@ -82,12 +86,12 @@ async def ask(member: Member, job: jobs.Job) -> Any:
     :raises NotOwnerError: the owner is on another capture.
     :raises OwnerNotFoundError: the changefeed has no owner at the moment.
     """
-    state = member.state
-    if not state.has_owners or isinstance(job, jobs.DrainCapture | jobs.ResignOwner | jobs.MoveOwner):
+    if not member.state.has_owners or isinstance(job, jobs.DrainCapture | jobs.ResignOwner | jobs.MoveOwner):
         return await member.candidacy.submit(job)
     if isinstance(job, jobs.List):
         return await member.owners.submit(job)
     await wait_for_owner(member, job.changefeed)
+    state = member.state
     owner = _owner(state, job.changefeed)
     if owner == member.info.id:
         return await member.owners.submit(job)

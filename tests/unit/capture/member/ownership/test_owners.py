@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -46,9 +46,10 @@ _TTL_S = 10
 class Member:
     """One capture's controller and owners; ``state`` as its processors' worker would see it."""
 
-    def __init__(self, info: CaptureInfo, site: OwnerSite, state: ClusterState, scope: anyio.CancelScope) -> None:
+    def __init__(self, info: CaptureInfo, site: OwnerSite, watcher: EtcdWorker, scope: anyio.CancelScope) -> None:
         self.info = info
-        self.state = state
+        self.state = watcher.state
+        self.wait_change = watcher.wait_tick
         self.session = site.session
         self.candidacy, self.owners = Candidacy(site), Owners(site, policy=RestartPolicy())
         self._scope = scope
@@ -139,9 +140,8 @@ async def _member(etcd: MemoryEtcd, name: str, known: int, scope: anyio.CancelSc
             settings=ReactorSettings(session_ttl_s=_TTL_S),
             ask=lambda _ask, _post: None,
         )
-        state = ClusterState("c")
-        member = Member(info, site, state, scope)
-        watcher = EtcdWorker(client, _Watcher(), state=state, session=session, perform=lambda _: None)
+        watcher = EtcdWorker(client, _Watcher(), state=ClusterState("c"), session=session, perform=lambda _: None)
+        member = Member(info, site, watcher, scope)
         for work in (member.candidacy.run, member.owners.run, watcher.run):
             tasks.start_soon(work)
         yield member
@@ -215,6 +215,48 @@ async def test_a_controller_that_dies_is_followed_by_another() -> None:
         victim.kill()
         rest = [name for name in "abc" if name != victim.info.id]
         await until(lambda: sum(one.owners().get(name, 0) for name in rest) == 9, within_s=_TTL_S + 2.0)
+
+
+class Arriving:
+    """A member that is shown the owner of a changefeed, itself, with its first change."""
+
+    def __init__(self, shown: Sequence[ClusterState]) -> None:
+        self.info = CaptureInfo(
+            id=CaptureId("a"), address="", peer_address="", version="", cluster_id="c", started_at=0.0
+        )
+        self.candidacy: Any = None
+        self.owners = self
+        self._shown = list(shown)
+
+    @property
+    def state(self) -> ClusterState:
+        return self._shown[0]
+
+    async def wait_change(self) -> None:
+        del self._shown[0]
+
+    async def submit(self, job: jobs.FeedJob | jobs.List) -> str:
+        return f"answered {job!r}"
+
+
+async def test_a_request_for_a_changefeed_that_is_being_launched_is_answered_when_it_has_an_owner() -> None:
+    one = Cluster(AsyncExitStack())
+    id, shown = one.create("f"), list[ClusterState]()
+    lease = one.etcd.grant(_TTL_S)
+    for key, value in (
+        (keys.CaptureKey("c", CaptureId("a")), Arriving([]).info.encode()),
+        (keys.AssignmentKey("c", _NAMESPACE, id), Assignment(capture=CaptureId("a")).encode()),
+    ):
+        one.etcd.txn([], [Put(str(key), value, lease)])
+        state = ClusterState("c", removal_grace_s=0.0)
+        state.load(one.etcd.get_prefix("/weir/c/"))
+        state.begin_tick(0.0)
+        shown.append(state)
+    member = Arriving(shown)
+    started = anyio.current_time()
+    assert "answered" in await router.ask(member, jobs.Query("", id))
+    assert len(member._shown) == 1, "it has waited for the change"
+    assert anyio.current_time() == started, "it has looked at the change when it came"
 
 
 async def test_requests_are_answered_by_the_owner_and_moves_by_the_controller() -> None:
