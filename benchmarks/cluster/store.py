@@ -1,11 +1,11 @@
 """store: decisions committed per second, and how soon others hear of them, on each store.
 
-A decision is a transaction that compares one key and puts it. Each store is durable here: etcd and PostgreSQL flush to
-the disk, SQLite runs as always. ``one``: one capture decides, one decision after the other; ``sixteen``: one capture
-makes up to sixteen at once, of as many keys, as the changefeeds of a busy one do; ``four``: four captures, each with
-its own key. A watch's delay is from before the put until another client's watch has brought it, with a put every 10 ms.
-The peer is pgbench, whose one client updates one row of the same PostgreSQL; ``ratio`` compares one capture on
-PostgreSQL, with sixteen at once, with it, in turns.
+A decision is a transaction that compares one key and puts it. Each store is durable here: etcd, PostgreSQL and MariaDB
+(with a binary log) flush to the disk, SQLite runs as always. ``one``: one capture decides, one decision after the
+other; ``sixteen``: one capture makes up to sixteen at once, of as many keys, as the changefeeds of a busy one do;
+``four``: four captures, each with its own key. A watch's delay is from before the put until another client's watch has
+brought it, with a put every 10 ms. The peer is pgbench, whose one client updates one row of the same PostgreSQL;
+``ratio`` compares one capture on PostgreSQL, with sixteen at once, with it, in turns.
 """
 
 import re

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from pathlib import Path
 from typing import Final
 
-from capture.embedded import EmbeddedEtcd, EmbeddedPostgres
+from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB, EmbeddedPostgres
 from reactor.store import etcd, sql
 from reactor.store.port import EtcdClient
 
@@ -23,6 +23,14 @@ def _postgres(directory: Path) -> Iterator[str]:
 
 
 @contextmanager
+def _mariadb(directory: Path) -> Iterator[str]:
+    durable = {"innodb_flush_log_at_trx_commit": "1", "sync_binlog": "1"}
+    with EmbeddedMariaDB(directory / "mariadb", settings=durable) as part:
+        part.create_database("store")
+        yield part.uri("store")
+
+
+@contextmanager
 def _sqlite(directory: Path) -> Iterator[str]:
     yield f"sqlite://{directory / 'store.db'}"
 
@@ -31,6 +39,7 @@ def _sqlite(directory: Path) -> Iterator[str]:
 STORES: Final[Mapping[str, Callable[[Path], AbstractContextManager[str]]]] = {
     "etcd": _etcd,
     "postgres": _postgres,
+    "mariadb": _mariadb,
     "sqlite": _sqlite,
 }
 

@@ -101,8 +101,7 @@ class Membership:
         self.client = client
         #: the cluster as the processors' worker sees it; read-only
         self.state = state
-        #: returns when ``state`` may have changed
-        self.wait_change = wait_change
+        self._wait_change = wait_change
         self.candidacy = work.candidacy
         self.owners = work.owners
         self.host = work.host
@@ -112,6 +111,10 @@ class Membership:
     @property
     def capture_id(self) -> CaptureId:
         return self.info.id
+
+    async def wait_change(self) -> None:
+        """Return when ``state`` may have changed."""
+        await self._wait_change()
 
     async def wait_end(self) -> None:
         await self._ended.wait()

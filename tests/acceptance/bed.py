@@ -234,8 +234,29 @@ class Bed:
     def id_of(self, process: Process) -> str:
         return next(view.id for view in self.captures() if view.address == process.address)
 
-    def owner(self) -> Process:
+    def controller(self) -> Process:
+        """The elected capture."""
         return self.by_id(next(view.id for view in self.captures() if view.is_owner))
+
+    def owner(self, feed: str) -> Process:
+        """The capture that owns the changefeed: the elected one, unless owners are spread."""
+        found = list[CaptureView]()
+
+        def is_owned() -> bool:
+            found[:] = [view for view in self.captures() if feed in view.owns]
+            return bool(found)
+
+        self.wait_for(f"{feed} has an owner", is_owned)
+        return self.by_id(found[0].id)
+
+    def own_together(self, *feeds: str) -> Process:
+        """Return the capture that owns all of them; where owners are spread, the first one's takes the others."""
+        owner = self.owner(feeds[0])
+        for feed in feeds[1:]:
+            if self.owner(feed) is not owner:
+                self.ask(lambda client, feed=feed: client.move_owner(feed, self.id_of(owner)))  # type: ignore[misc]
+                self.wait_for(f"{feed} has moved", lambda feed=feed: self.owner(feed) is owner)  # type: ignore[misc]
+        return owner
 
     def sync_worker(self, feed: str) -> Process:
         return self.by_id(self.query(feed).worker)

@@ -86,7 +86,7 @@ def test_columns_come_go_and_change(bed: Bed) -> None:
 def test_the_owner_falls_at_a_schema_change(bed: Bed, traps: Path, point: Point) -> None:
     """In the transaction that swaps names of tables, too: at the sink, none lies where a new writer looks for it."""
     column = f"after_{point.replace('-', '_')}"
-    owner = bed.owner()
+    owner = bed.owner(UPSERT)
     (traps / point).touch()
     turns = "".join(
         f"ALTER TABLE {a} RENAME TO aside; ALTER TABLE {b} RENAME TO {a}; ALTER TABLE aside RENAME TO {b};"

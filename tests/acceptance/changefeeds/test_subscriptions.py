@@ -96,9 +96,9 @@ def test_readers_get_each_change_once_over_a_kill_of_the_owner(bed: Bed) -> None
     begin = start_ts(bed)
     with bed.load():
         bed.wait_for("the reader follows", lambda: reader.reached > begin)
-        owner = bed.owner()
+        owner = bed.owner(CHANGELOG)
         bed.kill(owner)
-        bed.wait_for("another is owner", lambda: bed.owner() is not owner)
+        bed.wait_for("another is owner", lambda: bed.owner(CHANGELOG) is not owner)
         bed.start(owner)
         reached = bed.last_ts()
         bed.wait_for("the reader follows again", lambda: reader.reached > reached)

@@ -51,7 +51,7 @@ def whole_again(bed: Bed) -> Iterator[None]:
 
 
 def test_kill_the_owner(bed: Bed) -> None:
-    break_under_load(bed, lambda _: bed.kill(bed.owner()))
+    break_under_load(bed, lambda _: bed.kill(bed.owner(UPSERT)))
 
 
 @pytest.mark.matrix  # daily it sleeps past its lease, below, and wakes up
@@ -63,7 +63,7 @@ def test_kill_a_capture_in_mid_flush(bed: Bed) -> None:
     """Under load some flush is always under way where spans are."""
 
     def kill_a_span_holder(_: Load) -> None:
-        special = {bed.owner().name, bed.sync_worker(UPSERT).name}
+        special = {bed.owner(UPSERT).name, bed.sync_worker(UPSERT).name}
         holders = bed.span_holders(UPSERT)
         bed.kill(next((holder for holder in holders if holder.name not in special), holders[0]))
 
@@ -129,7 +129,7 @@ def test_restart_postgres(bed: Bed) -> None:
 def test_drain_a_capture(bed: Bed) -> None:
     """What is asked for in advance costs no lease: the capture is empty, and stays so, before it is stopped."""
     target = bed.sync_worker(UPSERT)
-    if target is bed.owner():
+    if target is bed.controller():
         weir(bed, "owner", "resign")
     target_id = bed.id_of(target)
     with moving_on(bed):
@@ -143,17 +143,17 @@ def test_drain_a_capture(bed: Bed) -> None:
 @pytest.mark.matrix
 def test_stop_the_owner(bed: Bed) -> None:
     """It gives its ownership and all else away before it ends."""
-    owner = bed.owner()
+    owner = bed.owner(UPSERT)
     with moving_on(bed):
         assert bed.terminate(owner, timeout_s=LEAVE_TIMEOUT_S) == 0
         assert len(bed.captures()) == len(bed.processes) - 1
 
 
 def test_let_the_owner_resign(bed: Bed) -> None:
-    before = bed.owner()
+    before = bed.controller()
     with moving_on(bed):
         weir(bed, "owner", "resign")
-        assert bed.owner() is not before
+        assert bed.controller() is not before
 
 
 @contextmanager

@@ -90,7 +90,7 @@ def test_the_sync_worker_loses_etcd(ground: Ground) -> None:
 
 
 def test_the_owner_is_not_heard(ground: Ground) -> None:
-    ground.cut_off(ground.bed.owner(), ground.net.mute)
+    ground.cut_off(ground.bed.owner(UPSERT), ground.net.mute)
 
 
 @pytest.mark.matrix
@@ -101,7 +101,7 @@ def test_a_capture_loses_everything(ground: Ground) -> None:
 def test_a_capture_loses_its_peers(ground: Ground) -> None:
     """Its lease lives on, but nobody can tell it what to do: it gives up what it has by itself."""
     bed = ground.bed
-    victim = next(holder for holder in bed.span_holders(UPSERT) if holder is not bed.owner())
+    victim = next(holder for holder in bed.span_holders(UPSERT) if holder is not bed.owner(UPSERT))
     before = bed.id_of(victim)
     assert victim.host is not None
     ground.net.cut_from_peers(victim.host)
@@ -115,7 +115,7 @@ def test_a_capture_loses_its_peers(ground: Ground) -> None:
 def test_the_owner_loses_its_peers(ground: Ground) -> None:
     """It is owner as long as etcd says so: the others give up what they have, and it does everything itself."""
     bed = ground.bed
-    owner = bed.owner()
+    owner = bed.own_together(UPSERT, CHANGELOG)
     assert owner.host is not None
     ground.net.cut_from_peers(owner.host)
     for process in bed.processes:

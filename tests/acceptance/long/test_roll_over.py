@@ -105,20 +105,20 @@ def test_a_cluster_of_v0_1_0_is_rolled_over_under_load(tmp_path: Path) -> None:
     with TwoVersions(tmp_path, captures=3) as bed:
         bed.create_feed(UPSERT)
         bed.create_feed(CHANGELOG, SinkMode.CHANGELOG)
-        owner = bed.owner()
+        owner = bed.controller()
         first, second = (process for process in bed.processes if process is not owner)
         with bed.load(rate=30):
             follow(bed)
             bed.roll_over(first)  # an old owner, with one capture of each version beside it
             follow(bed)
-            assert bed.owner() is owner
+            assert bed.controller() is owner
             bed.execute("ALTER TABLE item ADD COLUMN colour text DEFAULT 'red'")
             follow(bed)
             bed.roll_over(owner)  # whoever is next: the second, which is old, or the first, which is new
             follow(bed)
-            if bed.owner().name in bed.old:
+            if bed.controller().name in bed.old:
                 bed.ask(lambda client: client.resign_owner(), timeout_s=30)
-            assert bed.owner().name not in bed.old, "a new owner, with an old capture"
+            assert bed.controller().name not in bed.old, "a new owner, with an old capture"
             follow(bed)
             assert bed.format() == 1, "an old capture is there, and nothing it does not know is stored"
             bed.execute("ALTER TABLE account ADD COLUMN rank int")

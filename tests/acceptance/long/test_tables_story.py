@@ -257,7 +257,13 @@ def go_wrong(bed: AnyStory) -> None:
 
 def are_cured(bed: AnyStory, lags: Lags) -> None:
     bed.execute(f"ALTER TABLE {KEYLESS} ADD PRIMARY KEY (id)")
-    struck: list[Callable[[], Process]] = [bed.owner, partial(bed.sync_worker, SHOP), bed.owner, bed.owner]
+    owner = partial(bed.owner, SHOP)
+    struck: list[Callable[[], Process]] = [
+        owner,
+        partial(bed.sync_worker, SHOP),
+        owner,
+        owner,
+    ]
     for table, which in zip((GONE, UNKNOWN, FOREIGN, KEYLESS), struck, strict=True):
         bed.ask(partial(Client.resync_table, changefeed_id=SHOP, table=f"{bed.schema}.{table}"), timeout_s=30.0)
         strike(bed, lags, which)
@@ -274,7 +280,7 @@ def filters_change(bed: AnyStory, lags: Lags) -> None:
     name = f"{bed.schema}.{FILTERED}"
     bed.ask(lambda client: client.update(SHOP, filtered(FILTERED)), timeout_s=60.0)
     bed.wait_for("it has left", lambda: name not in [one.table for one in bed.query(SHOP).tables])
-    strike(bed, lags, bed.owner)
+    strike(bed, lags, partial(bed.owner, SHOP))
     bed.ask(lambda client: client.update(SHOP, filtered()), timeout_s=60.0)
     strike(bed, lags, partial(bed.sync_worker, SHOP))
     bed.wait_for("it is back", lambda: name in [one.table for one in bed.query(SHOP).tables] and flows(bed))
@@ -286,7 +292,7 @@ def position_is_lost(bed: AnyStory) -> None:
     bed.ask(lambda client: client.resume(SHOP))
     bed.wait_for("it has failed", lambda: bed.query(SHOP).state is FeedState.FAILED)
     bed.ask(lambda client: client.resume(SHOP, resync=True), timeout_s=60.0)
-    process = bed.owner()
+    process = bed.owner(SHOP)
     bed.kill(process)
     bed.mend()
     bed.wait_for("all tables are copied", partial(flows, bed), timeout_s=240.0)

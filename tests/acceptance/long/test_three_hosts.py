@@ -132,7 +132,7 @@ def bed(tmp_path: Path) -> Iterator[HostsBed]:
 def test_two_of_three_hosts_are_lost_in_turn(bed: HostsBed) -> None:
     with bed.load(rate=50):
         written(bed)
-        bed.lose_host(bed.owner())
+        bed.lose_host(bed.owner(UPSERT))
         bed.wait_for("two continue", follows(bed), timeout_s=_RECOVERY_S)
         written(bed)
         bed.lose_host(bed.sync_worker(UPSERT))

@@ -110,7 +110,7 @@ def test_tables_come_go_and_change_names(bed: MariaBed) -> None:
 
 @pytest.mark.matrix
 def test_an_online_schema_change_while_the_owner_falls(bed: MariaBed, trap: Path) -> None:
-    owner = bed.owner()
+    owner = bed.owner(UPSERT)
     trap.touch()
     with bed.load(rate=30):
         bed.execute("CREATE TABLE _sbtest2_gho LIKE sbtest2")

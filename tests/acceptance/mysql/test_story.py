@@ -48,7 +48,7 @@ def bed(tmp_path: Path) -> Iterator[MariaBed]:
 def test_a_hard_day(bed: MariaBed) -> None:
     with bed.load(rate=_RATE) as load:
         follow(bed)
-        fall(bed, bed.owner(), meanwhile="ALTER TABLE sbtest1 ADD price decimal(10,2) NOT NULL DEFAULT 9.95")
+        fall(bed, bed.owner(UPSERT), meanwhile="ALTER TABLE sbtest1 ADD price decimal(10,2) NOT NULL DEFAULT 9.95")
         bed.execute("FLUSH LOGS")
         bed.mariadb.restart()
         go_on(bed, load)
@@ -93,7 +93,7 @@ def fall(bed: MariaBed, process: Process, *, meanwhile: str) -> None:
 def writer_of_spans(bed: MariaBed) -> Process:
     """One that does nothing else, if there is any."""
     holders = bed.span_holders(UPSERT)
-    busy = [bed.owner(), bed.sync_worker(UPSERT), bed.sync_worker(CHANGELOG)]
+    busy = [bed.owner(UPSERT), bed.sync_worker(UPSERT), bed.sync_worker(CHANGELOG)]
     return next((process for process in holders if process not in busy), holders[0])
 
 
