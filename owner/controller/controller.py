@@ -97,6 +97,9 @@ class Controller:
             fields = (("changefeed", row.changefeed), ("state", row.state), ("owner", row.owner or row.next))
             asked = (moves[row.changefeed].job_id,) if row.changefeed in moves else ()
             commit = replace(observation.set_owner(row), jobs=asked)
+            if row.state is OwnerState.REMOVING and row.next:
+                # its owner may have ended before the next tick, which then does not see where it was to go
+                self._places[row.changefeed] = CaptureId(row.next), row.is_chosen
             effects += [Log("info", "the owner of a changefeed is changed", fields), commit]
         return [*effects, WakeAt(settled_at)] if now < settled_at else effects
 

@@ -9,6 +9,7 @@
 - the owner: its spans of a table cover the table, and no changefeed fails permanently or because spans contradict each
   other
 - owner and agents: ``validate`` holds after every decision
+- roles: what an owner or the elected capture decides is written by no other (``fences``)
 """
 
 from collections import Counter
@@ -33,8 +34,9 @@ from reactor.records.resync import TableResync
 from reactor.records.resync import needed_ts as copied_ts
 from reactor.records.sync_point import SyncPoint
 from reactor.state import ClusterState
-from reactor.store.port import Event
+from reactor.store.port import Compare, Event
 from tests.simulation.crashes import INJECTED, InjectedCrash
+from tests.simulation.fences import Fences
 from tests.simulation.outside import RowEvent, Sink, Upstream
 
 if TYPE_CHECKING:
@@ -80,10 +82,17 @@ class Checks:
         self._assignments: dict[ChangefeedId, Assignment] = {}
         self._world = world
         self._state = ClusterState(world.cluster)
+        self._fences = Fences(world)
 
-    def on_write(self, events: Sequence[Event]) -> None:
-        """Check one revision of etcd."""
+    @property
+    def state(self) -> ClusterState:
+        """The cluster as of the last revision that was checked."""
+        return self._state
+
+    def on_write(self, events: Sequence[Event], compares: Sequence[Compare]) -> None:
+        """Check one revision of etcd, and what its transaction compared."""
         self._check_keys(events)
+        self._fences.on_write(events, compares)
         self._state.apply(events)
         if self._state.broken:
             self._world.violate(f"a record cannot be read: {min(self._state.broken.values())}")
@@ -141,6 +150,7 @@ class Checks:
         for node in self._world.nodes:
             for owner in _owners_on(node):
                 self._check_spans(node, owner)
+                self._fences.look(owner)
 
     def on_log(self, event: dict[str, Any]) -> None:
         """Check one log line: an error is a bug here, where all faults are known."""

@@ -42,12 +42,22 @@ class Conditions:
 
 
 class SeenEtcd(MemoryEtcd):
-    """``on_write`` receives the events of every revision. ``expire`` is called at intervals: watchers need no
+    """``on_write`` is called after every revision. ``expire`` is called at intervals: watchers need no
     timers."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.on_write: Callable[[Sequence[Event]], None] = lambda events: None
+        #: gets the events of a revision, and what its transaction compared
+        self.on_write: Callable[[Sequence[Event], Sequence[Compare]], None] = lambda events, compares: None
+        self._compares: Sequence[Compare] = ()
+
+    def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TxnResult:
+        self.expire()
+        self._compares = compares
+        try:
+            return super().txn(compares, operations)
+        finally:
+            self._compares = ()
 
     async def wait_changed(self) -> None:
         await self._changed.wait()
@@ -56,7 +66,7 @@ class SeenEtcd(MemoryEtcd):
         before = self.revision
         super()._apply(operations)
         if self.revision > before:
-            self.on_write(self._history[-1][1])
+            self.on_write(self._history[-1][1], self._compares)
 
 
 class Way:

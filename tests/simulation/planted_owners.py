@@ -4,15 +4,26 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from unittest import mock
 
+from capture.member.ownership import owners
 from owner.metadata.observations import CaptureObservation, ControllerObservation, OwnerObservation
 from owner.metadata.schedule import ScheduledChangefeed
+from owner.owner import Owner
 from reactor import keys, patches
 from reactor.effects import Commit
 from reactor.ids import ChangefeedId, Ts
+from reactor.membership.election import Election
 from reactor.patches import Patch
 from reactor.records.capture import Assignment, OwnerState
 from reactor.records.changefeed import ChangefeedStatus
 from reactor.state import ChangefeedState, ClusterState
+from reactor.store.port import Compare, Target, TxnResult
+from reactor.txn import Plan
+from reactor.worker import EtcdWorker
+from tests.simulation import crashes, etcd, run
+from tests.simulation.fences import DEPOSED
+
+#: what fences an owner's progress
+_FENCES = ("/owner-of/", "/__meta__/capture/", "/changefeed/status/")
 
 
 def launch_over_an_owner(stack: ExitStack) -> None:
@@ -66,6 +77,38 @@ def lose_an_assignment(stack: ExitStack) -> None:
     stack.enter_context(mock.patch.object(CaptureObservation, "owned", owned))
 
 
+def write_without_the_assignment(stack: ExitStack) -> None:
+    """What an owner writes requires neither its assignment, nor that its capture is a member, nor the progress that it
+    has seen; and it often arrives late."""
+
+    class Unfenced(EtcdWorker):
+        async def _ask(self, planned: Plan) -> TxnResult:
+            kept = [one for one in planned.txn.compares if not any(kind in one.key for kind in _FENCES)]
+            absent = [Compare(f"{fence.key}{DEPOSED}", Target.CREATE_REVISION, 0) for fence in self._fences]
+            return await self._client.txn((*kept, *absent), planned.txn.operations)
+
+    stack.enter_context(mock.patch.object(owners, "EtcdWorker", Unfenced))
+    stack.enter_context(mock.patch.object(etcd, "_RARE", "/changefeed/status/"))
+
+
+def own_over_a_crash(stack: ExitStack) -> None:
+    """The owners of a capture continue after a crash under the ownerships of before."""
+    stack.enter_context(mock.patch.object(run, "_CRASHING_SHARE", 1.0))
+    stack.enter_context(mock.patch.object(crashes, "_ASYNC", ()))
+    stack.enter_context(mock.patch.object(crashes, "_PLAIN", ((Owner, "tick", "owner"),)))
+    stack.enter_context(mock.patch.object(CaptureObservation, "_is_spent", return_value=False))
+
+
+def write_when_deposed(stack: ExitStack) -> None:
+    """What the elected capture writes does not require that it is still elected; assignments often arrive late."""
+
+    def proof(self: Election) -> Compare:
+        return Compare(f"{self.key}{DEPOSED}", Target.CREATE_REVISION, 0)
+
+    stack.enter_context(mock.patch.object(Election, "proof", proof))
+    stack.enter_context(mock.patch.object(etcd, "_RARE", "/owner-of/"))
+
+
 PLANTED: dict[str, Callable[[ExitStack], None]] = {
     plant.__name__.replace("_", " "): plant
     for plant in (
@@ -73,5 +116,8 @@ PLANTED: dict[str, Callable[[ExitStack], None]] = {
         own_what_is_being_removed,
         go_back_over_a_move,
         lose_an_assignment,
+        write_without_the_assignment,
+        own_over_a_crash,
+        write_when_deposed,
     )
 }

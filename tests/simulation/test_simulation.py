@@ -25,10 +25,12 @@ _CHEAP = {
     "forget what holds a table": 5,
     "lose a patch on overflow": 5,
     "name parts before they are there": 5,
+    "own over a crash": 5,
     "promote early": 20,
     "resume inside a transaction": 40,
     "skip the barrier revision": 5,
     "write past the barrier": 5,
+    "write without the assignment": 10,
     "state a checkpoint of some spans": 20,
 }
 

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, TypeGuard
 
 import anyio
 import pytest
@@ -15,11 +15,12 @@ from capture.member.ownership.candidacy import Candidacy
 from capture.member.ownership.owners import Owners
 from capture.member.ownership.performer import OwnerSite
 from owner import jobs
+from owner.controller.controller import Controller
 from owner.metadata.observations import OwnerObservation
 from owner.owner import Owner
 from owner.questions import ReleaseSource
 from reactor import keys, patches
-from reactor.effects import Commit
+from reactor.effects import Commit, Log
 from reactor.errors import NotOwnerError, OwnerNotFoundError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.membership.session import Session, open_session
@@ -215,6 +216,42 @@ async def test_a_controller_that_dies_is_followed_by_another() -> None:
         victim.kill()
         rest = [name for name in "abc" if name != victim.info.id]
         await until(lambda: sum(one.owners().get(name, 0) for name in rest) == 9, within_s=_TTL_S + 2.0)
+
+
+async def test_a_changefeed_goes_where_it_is_moved_also_if_its_owner_ends_at_once() -> None:
+    """Then the controller never sees it while it is being removed."""
+    one = Cluster(AsyncExitStack())
+    id, lease = one.create("f"), one.etcd.grant(_TTL_S)
+    for name in "ab":
+        info = CaptureInfo(
+            id=CaptureId(name),
+            address="",
+            peer_address="",
+            version="",
+            cluster_id="c",
+            started_at=0.0,
+            format=Feature.OWNERS,
+        )
+        one.etcd.txn([], [Put(str(keys.CaptureKey("c", info.id)), info.encode(), lease)])
+    one.put(keys.AssignmentKey("c", _NAMESPACE, id), Assignment(capture=CaptureId("a")).encode())
+    controller = Controller(CaptureId("a"), 1)
+
+    def launched(*inbox: object) -> list[tuple[object, object]]:
+        """Tick; the states and owners that are logged."""
+        state = ClusterState("c", removal_grace_s=0.0)
+        state.load(one.etcd.get_prefix("/weir/c/"))
+        state.begin_tick(0.0)
+        effects = controller.tick(state, inbox, 0.0)
+        changes = [dict(effect.fields) for effect in effects if _is_of(effect)]
+        return [(change["state"], change["owner"]) for change in changes]
+
+    assert launched(jobs.MoveOwner("1", id, CaptureId("b"))) == [("Removing", "a")]
+    one.etcd.txn([], [Delete(str(keys.AssignmentKey("c", _NAMESPACE, id)))])
+    assert launched() == [("Launched", "b")]
+
+
+def _is_of(effect: object) -> TypeGuard[Log]:
+    return isinstance(effect, Log) and "owner of a changefeed" in effect.event
 
 
 class Arriving:
