@@ -6,6 +6,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import anyio
+
 from reactor.store import sql
 from reactor.store.etcd import connect
 from reactor.store.memory import MemoryClient, MemoryEtcd
@@ -41,7 +43,8 @@ def sql_connect(url: str) -> Callable[[], AbstractAsyncContextManager[EtcdClient
         try:
             yield client
         finally:
-            await client.close()
+            with anyio.CancelScope(shield=True):  # tests cancel captures
+                await client.close()
 
     return open_client
 
@@ -65,6 +68,7 @@ def etcd_connect(url: str) -> Callable[[], AbstractAsyncContextManager[EtcdClien
         try:
             yield client
         finally:
-            await client.close()
+            with anyio.CancelScope(shield=True):  # tests cancel captures
+                await client.close()
 
     return open_client

@@ -100,13 +100,12 @@ def own_over_a_crash(stack: ExitStack) -> None:
 
 
 def write_when_deposed(stack: ExitStack) -> None:
-    """What the elected capture writes does not require that it is still elected; assignments often arrive late."""
+    """What the elected capture writes does not require that it is still elected."""
 
     def proof(self: Election) -> Compare:
         return Compare(f"{self.key}{DEPOSED}", Target.CREATE_REVISION, 0)
 
     stack.enter_context(mock.patch.object(Election, "proof", proof))
-    stack.enter_context(mock.patch.object(etcd, "_RARE", "/owner-of/"))
 
 
 PLANTED: dict[str, Callable[[ExitStack], None]] = {
