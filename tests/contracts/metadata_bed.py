@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -182,6 +182,15 @@ class Cluster:
         with anyio.fail_after(patient(60)):
             while await self.revision(feed):  # noqa: ASYNC110 - of other clients
                 await anyio.sleep(0.05)
+
+    async def until_owned(self, count: int, names: Collection[str]) -> None:
+        """Return when the captures of these names own that many changefeeds, all together."""
+        with anyio.fail_after(patient(60)):
+            owned = 0
+            while owned != count:
+                await anyio.sleep(0.05)
+                owners = await self.owners()
+                owned = sum(owners.get(name, 0) for name in names)
 
     async def until_owners(self, expected: dict[str, int], *, within_s: float = 60.0) -> None:
         found: dict[str, int] = {}

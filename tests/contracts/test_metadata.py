@@ -199,8 +199,7 @@ async def test_a_capture_that_was_cut_off_past_its_lease_has_ended_before_its_ch
                 await anyio.sleep(0.02)
         assert away.ended_at, "its session ended before its changefeeds were given away"
         away.line.is_cut = False
-        await one.until_owners({name: n for name, n in (await one.owners()).items() if name in rest})
-        assert sum((await one.owners()).values()) == 3
+        await one.until_owned(3, rest)
 
 
 async def test_owners_are_spread_move_when_a_capture_dies_and_are_evened_out(store: Store) -> None:
