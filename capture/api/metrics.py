@@ -54,7 +54,7 @@ def _add_feeds(registry: CollectorRegistry, feeds: Sequence[ChangefeedView]) -> 
 
 
 class _LastDiffs:
-    """The newest comparison of each changefeed that is compared by schedule."""
+    """The newest comparison of each changefeed, by schedule or asked for."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._equal = gauge("weir_diff_equal", "1 if source and sink were equal", registry, "changefeed")

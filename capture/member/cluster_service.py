@@ -7,6 +7,7 @@ and comparing its tables need the source and the sink, and are done by this capt
 
 import builtins
 import os
+import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -25,6 +26,7 @@ from capture.member.kept_progress import KeptProgress
 from capture.member.ownership import draining, gathering, router
 from capture.member.ownership.gathering import RemoteOwners
 from capture.member.preflight import refuse_resync, refuse_split
+from capture.member.schedules.results import result_of, store_result
 from capture.member.services import CaptureState, DataPlane, PresentMembership
 from capture.security.key_rotation import rotate
 from capture.version import installed_version
@@ -218,6 +220,19 @@ class ClusterService(ChangefeedCreation, Amendments):
         )
 
     async def diff(self, changefeed_id: str, asked: views.DiffAsked = views.WHOLE) -> "builtins.list[views.TableDiff]":
+        """Compare, and store the result as the changefeed's newest.
+
+        :raises JobRefusedError: the changefeed does not run.
+        """
+        info, began = self.info_of(changefeed_id), time.time()
+        found = await self.compare(changefeed_id, asked)
+        if (membership := self._capture.membership) is not None:
+            now = time.time()
+            result = result_of(found).with_(time=now, seconds=max(now - began, 0.0), sample=asked.sample)
+            await store_result(membership, info, result)
+        return found
+
+    async def compare(self, changefeed_id: str, asked: views.DiffAsked) -> "builtins.list[views.TableDiff]":
         """Hold all spans at one Ts, compare, and release them; in parts, if it takes long.
 
         :raises JobRefusedError: the changefeed does not run.

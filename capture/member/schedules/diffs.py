@@ -1,11 +1,11 @@
 """Diff schedule: compares source and sink of changefeeds that ask for it, on the owner, and stores each result.
 
 One comparison at a time, whatever the changefeeds: each holds its tables at a Ts, and reads both sides. The time of the
-last one is stored with its result, so another owner continues the schedule.
+last one is stored with its result, so another owner continues the schedule. One that was asked for counts, too.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import anyio
@@ -13,17 +13,15 @@ import structlog
 
 from capture.api import port as views
 from capture.member.ownership import router
-from capture.member.services import CaptureState, PresentMembership
-from reactor import keys
-from reactor.errors import EtcdError, NotOwnerError, OwnerNotFoundError, WeirError
-from reactor.ids import ChangefeedId, Ts
+from capture.member.schedules.results import result_of, store_result
+from capture.member.services import CaptureState
+from reactor.errors import NotOwnerError, OwnerNotFoundError, WeirError
+from reactor.ids import ChangefeedId
 from reactor.records.changefeed import ChangefeedInfo, FeedState, Unit
 from reactor.records.schedules import LastDiff
 from reactor.state import ChangefeedState
-from reactor.store.port import Compare, Put, Target
 
 _LOOK_S = 5.0
-_NAMES_MAX = 20
 _RUNNING = (FeedState.NORMAL, FeedState.WARNING)
 
 _log = structlog.get_logger()
@@ -32,7 +30,9 @@ _log = structlog.get_logger()
 class Compares(Protocol):
     """The part of ``capture.member.cluster_service`` that a schedule needs."""
 
-    async def diff(self, changefeed_id: str, asked: views.DiffAsked) -> list[views.TableDiff]: ...
+    async def compare(self, changefeed_id: str, asked: views.DiffAsked) -> list[views.TableDiff]:
+        """Compare, and leave the result to the caller."""
+        ...
 
 
 class DiffSchedule:
@@ -73,8 +73,8 @@ class DiffSchedule:
         membership = self._capture.membership
         began, sample = self._wall(), info.config.diff_sample
         try:
-            found = await self._service.diff(info.id, views.DiffAsked(sample=sample, resume=True))
-            result = _result(found)
+            found = await self._service.compare(info.id, views.DiffAsked(sample=sample, resume=True))
+            result = result_of(found)
         except (NotOwnerError, OwnerNotFoundError):
             return  # the next owner compares
         except WeirError as error:
@@ -88,31 +88,4 @@ class DiffSchedule:
             fields = {"differing": result.differing, "error": result.error}
             _log.warning("source and sink are not equal", changefeed=info.id, ts=result.ts, **fields)
         if membership is not None:
-            await self._store(membership, info, result)
-
-    async def _store(self, membership: PresentMembership, info: ChangefeedInfo, result: LastDiff) -> None:
-        """Unless the changefeed is gone: a result must not outlive it."""
-        state = membership.state
-        stored = state.raw.get(str(keys.InfoKey(state.cluster, info.namespace, info.id)))
-        if stored is None:
-            return
-        is_there = Compare(stored.key, Target.CREATE_REVISION, stored.create_revision)
-        key = keys.LastDiffKey(state.cluster, info.namespace, info.id)
-        try:
-            await membership.client.txn([is_there], [Put(str(key), result.encode())])
-        except EtcdError as error:
-            _log.warning("the result of a comparison is not stored", changefeed=info.id, error=str(error))
-
-
-def _result(found: Sequence[views.TableDiff]) -> LastDiff:
-    waiting = [one.table for one in found if one.waiting]
-    differing = [one.table for one in found if not (one.equal or one.waiting)]
-    return LastDiff(
-        time=0.0,
-        ts=Ts(max((one.ts for one in found if not one.waiting), default=0)),
-        compared=len(found) - len(waiting),
-        differ=len(differing),
-        wait=len(waiting),
-        differing=tuple(differing[:_NAMES_MAX]),
-        waiting=tuple(waiting[:_NAMES_MAX]),
-    )
+            await store_result(membership, info, result)

@@ -120,6 +120,10 @@ def damage(bed: Bed, what: str, predicate: str, feed: str = SHOP) -> None:
     on_newest(place, place.opened, attempt)
 
 
+def newest_diff(bed: Bed, feed: str = SHOP) -> LastDiff:
+    return bed.query(feed).last_diff or LastDiff(time=0.0, error="none yet")
+
+
 def test_what_the_page_says_is_what_happens(
     bed: Bed, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,6 +138,7 @@ def test_what_the_page_says_is_what_happens(
     shown = capsys.readouterr().out
     assert codes == [1, 0, 0, 0], shown
     assert "public.item flows" in shown
+    bed.wait_for("the page's last comparison is the newest", lambda: newest_diff(bed).is_equal)
     [script] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(script.replace("127.0.0.1:8300", address), {})
     bed.wait_for("it flows", flows(bed))
@@ -152,7 +157,7 @@ def test_rows_are_found_by_a_schedule_and_copied_again_by_a_condition_and_slowly
     bed.create_feed(feed, config=ChangefeedConfig(diff_every_seconds=1, read_rows_per_second=100_000))
 
     def last() -> LastDiff:
-        return bed.query(feed).last_diff or LastDiff(time=0.0, error="none yet")
+        return newest_diff(bed, feed)
 
     bed.wait_for("both sides are equal", lambda: last().is_equal and last().compared > 0, timeout_s=60.0)
     damage(bed, "delete", "id = 7", feed)

@@ -6,16 +6,19 @@ from typing import Any
 import anyio
 import pytest
 
+from capture.api import port as views
 from capture.api.port import ChangefeedSpec
 from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError
+from capture.member import diff as comparison
 from capture.member.access import OwnToken
 from capture.member.cluster_service import ClusterService
 from capture.member.ownership.gathering import HttpOwners
 from capture.security.key_file import new_key
 from capture.security.secrets import Keeper
 from owner import jobs
+from reactor import keys
 from reactor.ids import ChangefeedId
-from reactor.records.changefeed import FeedState
+from reactor.records.changefeed import ChangefeedInfo, FeedState, SealedUri
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Delete, Put
@@ -77,3 +80,34 @@ async def test_a_changefeed_whose_creator_has_left_is_removed() -> None:
         tasks.cancel_scope.cancel()
         owner.sees.set()
     assert owner.removed == ["feed1"]
+
+
+async def test_the_result_of_a_comparison_that_was_asked_for_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def compare(*_: object) -> list[views.TableDiff]:
+        await anyio.lowlevel.checkpoint()
+        return [
+            views.TableDiff(table="public.t", equal=True, ts=7),
+            views.TableDiff(table="public.u", equal=False, ts=9),
+        ]
+
+    monkeypatch.setattr(comparison, "compare", compare)
+    etcd, state = MemoryEtcd(), ClusterState("c")
+    uri = SealedUri(masked="x", sealed="x")
+    info = ChangefeedInfo(id=ChangefeedId("feed1"), source=uri, sink=uri)
+    etcd.txn([], [Put(str(keys.InfoKey("c", "default", info.id)), info.encode())])
+
+    def see() -> None:
+        for item in etcd.get_prefix("/weir/c/").items:
+            state.update(item.key, item.value, mod_revision=item.mod_revision, create_revision=item.create_revision)
+
+    see()
+    membership: Any = SimpleNamespace(client=MemoryClient(etcd), state=state)
+    capture: Any = SimpleNamespace(membership=membership, data_plane=None)
+    service = ClusterService(capture, HttpOwners(OwnToken(), ""))
+    found = await service.diff(info.id, views.DiffAsked(sample=0.5))
+    assert [one.table for one in found] == ["public.t", "public.u"]
+    see()
+    last = state.changefeeds[info.id].last_diff
+    assert last is not None
+    assert (last.ts, last.compared, last.differing, last.sample) == (9, 2, ("public.u",), 0.5)
+    assert last.time > 0

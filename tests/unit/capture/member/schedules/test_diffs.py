@@ -67,7 +67,7 @@ class Bed:
                 item.key, item.value, mod_revision=item.mod_revision, create_revision=item.create_revision
             )
 
-    async def diff(self, changefeed_id: str, asked: views.DiffAsked) -> list[views.TableDiff]:
+    async def compare(self, changefeed_id: str, asked: views.DiffAsked) -> list[views.TableDiff]:
         assert changefeed_id == FEED
         self.asked.append(asked)
         self.times.append(self.wall())
@@ -161,11 +161,11 @@ async def test_a_result_does_not_outlive_its_changefeed() -> None:
     bed = Bed()
     info = str(keys.InfoKey("c", "default", FEED))
 
-    async def diff(changefeed_id: str, asked: views.DiffAsked) -> list[views.TableDiff]:
+    async def compare(changefeed_id: str, asked: views.DiffAsked) -> list[views.TableDiff]:
         bed.etcd.txn([], [Delete(info)])
         return [EQUAL]
 
-    bed.diff = diff  # type: ignore[method-assign]
+    bed.compare = compare  # type: ignore[method-assign]
     assert await bed.run(3_650) is None
     assert not bed.etcd.get_prefix(str(KEY)).items
 
