@@ -29,6 +29,8 @@ def tls_refusal(endpoint: str, tls: TlsFiles | None, timeout_s: float) -> str:
         return f"the certificate of etcd at {endpoint} is refused ({error.verify_message}){_CURE}"
     except ssl.SSLError as error:
         return f"etcd at {endpoint} refuses TLS with this client ({_words(error)}){_CURE}"
+    except ConnectionResetError:  # a server without TLS closes with bytes unread, which can arrive as a reset
+        return f"etcd at {endpoint} refuses TLS with this client (connection reset){_CURE}"
     except OSError:
         return ""
     return ""

@@ -2,9 +2,12 @@
 
 import datetime
 import re
+import socket
+import struct
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -20,6 +23,7 @@ from capture.embedded import places
 from reactor.errors import EtcdUnreachableError
 from reactor.settings import TlsFiles
 from reactor.store.etcd import connect
+from reactor.store.etcd.tls_refusal import tls_refusal
 from tests.patience import patient
 
 
@@ -118,3 +122,15 @@ async def test_a_server_without_tls_is_named(tmp_path: Path) -> None:
     refused = pytest.raises(EtcdUnreachableError, match="refuses TLS with this client")
     with embedded.EmbeddedEtcd(tmp_path / "etcd") as plain, refused:
         await connect([plain.url.replace("http:", "https:")], tls=TlsFiles(ca.certificate_file), timeout_s=patient(1))
+
+
+async def test_a_server_that_resets_the_connection_is_named(tmp_path: Path) -> None:
+    """As one without TLS does that closes before it has read the whole greeting."""
+    ca = identity(tmp_path, "ca")
+    with closing(socket.create_server(("127.0.0.1", 0))) as server, ThreadPoolExecutor(1) as pool:
+        url = f"https://127.0.0.1:{server.getsockname()[1]}"
+        asked = pool.submit(tls_refusal, url, TlsFiles(ca.certificate_file), patient(5))
+        with closing(server.accept()[0]) as connection:
+            connection.recv(1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert "refuses TLS with this client (connection reset)" in asked.result()
