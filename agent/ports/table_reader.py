@@ -13,7 +13,7 @@ from reactor.records.changefeed import SinkMode
 @dataclass(frozen=True, slots=True)
 class TableState:
     """One version of a table. ``records``: the Ts up to which it has the changes of each span that was asked for, as
-    far as it has a record. ``names``: its columns."""
+    far as it has a record. ``names``: its columns that are the source's, and in a changelog all."""
 
     version: int
     mode: SinkMode
@@ -55,7 +55,7 @@ class TableReader(Protocol):
         ...
 
     def scan_part(self, version: int, files: Sequence[str]) -> Iterator[pa.Table]:
-        """Yield the rows of one of its ``parts``.
+        """Yield the rows of one of its ``parts``, as the source has them.
 
         :raises SinkError: also if the version, or one of its files, is no longer there.
         """

@@ -10,13 +10,15 @@ Three things make this more than "the last change wins":
 
 A column that an older schema of the same range lacks is unknown in its rows in the same way.
 
+Where deleted rows are kept (``keeps_deleted``), a deleted key is an upsert too, with the last values that its row had.
+
 Everything here works on whole columns. Each change becomes one event, a key-changing update two; events are grouped by
 key code; ``prev`` leads from an update to the event that its row comes from. Pointer doubling finds the nearest event
 that knows a column in log2(length of the longest chain) steps.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +43,10 @@ class NetChanges:
     ``needed``: True for rows of ``upserts`` that lack values which only the sink has; None if there are none. If the
     sink lacks the row, the values are unknown. ``lost``: rows of ``needed`` that the sink cannot have, because an
     earlier change of this range removed their key.
+
+    ``deleted``: True for rows of ``upserts`` that are deleted and kept, None if deleted rows are not kept; ``deletes``
+    is empty then. What the source did not send of a deleted row is ``kept``, and not ``needed``: it is NULL if the sink
+    lacks the row.
     """
 
     upserts: pa.Table
@@ -51,13 +57,14 @@ class NetChanges:
     is_insert_only: bool = False
     needed: Mask | None = None
     lost: Mask | None = None
+    deleted: Mask | None = None
 
     def __len__(self) -> int:
         return int(self.upserts.num_rows + self.deletes.num_rows)
 
 
-def net_changes(parts: Sequence[Changes], *, key: Sequence[str]) -> NetChanges:
-    """Fold ``parts`` (in log order) to one row per key.
+def net_changes(parts: Sequence[Changes], *, key: Sequence[str], keeps_deleted: bool = False) -> NetChanges:
+    """Fold ``parts`` (in log order) to one row per key. ``keeps_deleted``: deleted rows become upserts.
 
     :raises TableHeldError: a column changed its type within the range, and its values cannot be converted.
     """
@@ -65,6 +72,8 @@ def net_changes(parts: Sequence[Changes], *, key: Sequence[str]) -> NetChanges:
     parts, is_truncated = after_truncate(parts)
     if not parts:
         return NetChanges(pa.table({}), pa.table({}), is_truncated=is_truncated, is_insert_only=True)
+    if keeps_deleted:
+        parts = [_with_unknown_deletes(part, key) for part in parts]
     rows = Rows.of_parts(parts, key)
     events = _Events.of(rows, key)
     last = events.last_of_key()
@@ -72,7 +81,7 @@ def net_changes(parts: Sequence[Changes], *, key: Sequence[str]) -> NetChanges:
     gone = last[events.is_delete[last]]
     final = _resolve(rows, events, stays)
     first_op = rows.op[events.row[events.first_of_key()]]
-    return NetChanges(
+    net = NetChanges(
         upserts=final.rows,
         deletes=events.keys.take(events.key_at[gone]),
         kept=final.kept,
@@ -82,6 +91,7 @@ def net_changes(parts: Sequence[Changes], *, key: Sequence[str]) -> NetChanges:
         is_truncated=is_truncated,
         is_insert_only=bool((first_op == INSERT).all()),
     )
+    return _with_deleted(net, _last_values(rows, events, gone, key), key) if keeps_deleted else net
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +182,66 @@ def _resolve(rows: Rows, events: _Events, stays: Indexes) -> _Final:
     is_moved = events.code[at] != events.code[stays]
     origin = events.keys.take(events.key_at[at]) if kept and is_moved.any() else None
     return _Final(final, kept, origin, needed if needed.any() else None, gone if gone.any() else None)
+
+
+def _with_unknown_deletes(part: Changes, key: Sequence[str]) -> Changes:
+    """Let deletes be changes that leave all values out: a full before image then supplies them."""
+    is_delete = part.op == DELETE
+    if not is_delete.any():
+        return part
+    names = [name for name in part.after.schema.names if name not in key]
+    return replace(part, unchanged={name: part.unchanged.get(name, False) | is_delete for name in names})
+
+
+def _last_values(rows: Rows, events: _Events, gone: Indexes, key: Sequence[str]) -> _Final:
+    """Return the rows that were deleted by the events ``gone``, as they were before."""
+    before = events.before_on_key()[gone]
+    is_known = (before >= 0) & ~events.is_delete[before]
+    found = _resolve(rows, events, before[is_known])
+    own = gone[~is_known]  # only the sink has these, and what the source sent of the old row
+    values, keys = rows.after.take(events.row[own]), events.keys.take(events.key_at[own])
+    for name in key:
+        values = values.set_column(values.schema.get_field_index(name), values.schema.field(name), keys.column(name))
+    none = np.zeros(len(rows.op), np.bool_)
+    names = [name for name in values.schema.names if name not in key]
+    kept = {name: rows.unknown.get(name, none)[events.row[own]] | events.is_twin[own] for name in names}
+    return _joined(found, _Final(values, {name: mask for name, mask in kept.items() if mask.any()}), key)
+
+
+def _joined(first: _Final, second: _Final, key: Sequence[str]) -> _Final:
+    counts = first.rows.num_rows, second.rows.num_rows
+    kept = {}
+    for name in dict.fromkeys((*first.kept, *second.kept)):
+        masks = [part.kept.get(name) for part in (first, second)]
+        kept[name] = _padded(masks, counts)
+    origin = None
+    if first.origin is not None or second.origin is not None:
+        keys = [part.rows.select(list(key)) if part.origin is None else part.origin for part in (first, second)]
+        origin = pa.concat_tables([keys[0], keys[1].cast(keys[0].schema)])
+    return _Final(pa.concat_tables([first.rows, second.rows]), kept, origin)
+
+
+def _padded(masks: Sequence[Mask | None], counts: Sequence[int]) -> Mask:
+    filled = [np.zeros(count, np.bool_) if mask is None else mask for mask, count in zip(masks, counts, strict=True)]
+    return np.concatenate(filled)
+
+
+def _with_deleted(net: NetChanges, deleted: _Final, key: Sequence[str]) -> NetChanges:
+    """Return ``net`` with the deleted rows behind its others. It is no longer ``is_insert_only``: the sink may have a
+    deleted row of any key."""
+    counts = net.upserts.num_rows, deleted.rows.num_rows
+    whole = _joined(_Final(net.upserts, net.kept, net.origin), deleted, key)
+    return replace(
+        net,
+        upserts=whole.rows,
+        deletes=net.deletes.slice(0, 0),
+        kept=whole.kept,
+        origin=whole.origin,
+        is_insert_only=False,
+        needed=None if net.needed is None else _padded([net.needed, None], counts),
+        lost=None if net.lost is None else _padded([net.lost, None], counts),
+        deleted=_padded([None, np.ones(counts[1], np.bool_)], counts),
+    )
 
 
 def _history(rows: Rows, events: _Events) -> tuple[Indexes, Indexes, Mask]:

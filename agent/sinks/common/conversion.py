@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from agent.errors import RESYNC, DecodeError, TableHeldError
 from agent.rows.schema_change import ColumnMove, Mask, SchemaChange, converted
+from agent.sinks.common import row_marks
 from agent.sinks.common.changelog import CHANGE_TYPE, UNCHANGED
 from agent.sinks.common.forms import Forms, plain_type
 
@@ -21,11 +22,16 @@ from agent.sinks.common.forms import Forms, plain_type
 def moves(stored: pa.Schema, change: SchemaChange, *, is_changelog: bool, forms: Forms) -> list[ColumnMove]:
     """Return the table's stored columns after the change, and the origin of each.
 
-    A changelog keeps dropped columns, renamed if a new column has taken the name.
+    A changelog keeps dropped columns, renamed if a new column has taken the name; an upserted table those that its sink
+    adds.
+
+    :raises TableHeldError: a column has the name of one that sinks add.
     """
     wanted = [_stored_move(move, stored, forms) for move in change.columns]
     if not is_changelog:
-        return wanted
+        row_marks.refuse_reserved([move.name for move in wanted])
+        ours = [item for item in stored if item.name in row_marks.NAMES]
+        return [*wanted, *(ColumnMove(item.name, plain_type(item.type), item.name) for item in ours)]
     moved, names = {move.origin for move in wanted}, {move.name.lower() for move in wanted}
     kept = []
     for item in stored:

@@ -19,6 +19,7 @@ from agent.ports.sink import FlushTask
 from agent.rows.fold import NetChanges, key_codes
 from agent.rows.unify import Mask
 from agent.sinks.common.forms import Forms
+from agent.sinks.common.row_marks import DELETED
 from reactor.records.changefeed import TableRecord
 
 Indexes = npt.NDArray[np.int64]
@@ -27,22 +28,32 @@ Indexes = npt.NDArray[np.int64]
 @dataclass(frozen=True, slots=True, eq=False)
 class IncompleteRows:
     """Upserts as they are written. ``rows``: numbers of the rows that lack a value of a column in ``kept``. ``needed``:
-    rows whose missing values are in the table alone."""
+    rows whose missing values are in the table alone. ``same``: for each row, the one of ``rows`` whose values it takes:
+    a row that got another key and its deleted row, which stays, are one row of the table."""
 
     upserts: pa.Table
     kept: dict[str, Mask]
     rows: Indexes
     needed: Mask | None
+    same: Indexes
 
     @classmethod
     def of(cls, upserts: pa.Table, net: NetChanges) -> Self:
         """``upserts`` are those of ``net``."""
         (rows,) = np.nonzero(np.logical_or.reduce(list(net.kept.values())))
-        return cls(upserts, net.kept, rows, net.needed)
+        same = np.arange(upserts.num_rows)
+        if net.origin is not None and net.deleted is not None:
+            codes = key_codes(net.origin.take(pa.array(rows)))
+            _, first, which = np.unique(codes, return_index=True, return_inverse=True)
+            same[rows] = rows[first][which]
+            rows = rows[np.sort(first)]
+        return cls(upserts, net.kept, rows, net.needed, same)
 
     @property
     def columns(self) -> pa.Schema:
-        return pa.schema([self.upserts.schema.field(name) for name in self.kept])
+        """What is read of the table's rows."""
+        marks = [DELETED] if DELETED in self.upserts.schema.names else []
+        return pa.schema([self.upserts.schema.field(name) for name in (*self.kept, *marks)])
 
     def stored_keys(self, net: NetChanges, key: Sequence[str], *, forms: Forms) -> pa.Table:
         """Under which keys the table has ``rows``."""
@@ -60,9 +71,13 @@ class IncompleteRows:
             pieces.append(values)
         source = np.full(self.upserts.num_rows, -1, np.int64)
         source[np.concatenate(rows)] = np.arange(sum(map(len, rows)))
-        if self.needed is not None:
-            refuse_missing(self.upserts, self.kept, self.needed & (source < 0), table)
+        source = source[self.same]
         values, at = pa.concat_tables(pieces), pa.array(source, mask=source < 0)
+        if self.needed is not None:
+            is_missing = source < 0
+            if DELETED in values.schema.names:  # the row of that key was another
+                is_missing |= np.asarray(pc.fill_null(values.column(DELETED).combine_chunks().take(at), False))
+            refuse_missing(self.upserts, self.kept, self.needed & is_missing, table)
         upserts = self.upserts
         for name, is_left_out in self.kept.items():
             stored = values.column(name).combine_chunks().take(at)

@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from agent.ports.capabilities import Capabilities, Guarantee
 from agent.sinks.common.readers import Format, parse_readers, without_vectors
+from agent.sinks.common.row_marks import Marks
 from reactor.records.changefeed import SinkMode
 
 #: ten years
@@ -22,6 +23,12 @@ class DeltaOptions(BaseModel, extra="allow"):
     deletion_vectors: Literal["true", "false"] = Field(
         _NOT_GIVEN,
         description="whether new upserted tables take deletion vectors; if not given: if all readers read them",
+    )
+    soft_delete: Literal["true", "false"] = Field(
+        "false", description="upsert: deleted rows stay, with _weir_deleted = true in a column of their own"
+    )
+    synced_at: Literal["true", "false"] = Field(
+        "false", description="upsert: a column _weir_synced_at, when a row was last written"
     )
     readers: str = Field("", description="who reads the tables: duckdb,trino,…; new tables use what all of them read")
 
@@ -44,6 +51,10 @@ class DeltaOptions(BaseModel, extra="allow"):
         names = parse_readers(self.readers, Format.DELTA)
         is_readable = bool(names) and not without_vectors(names)
         return self.deletion_vectors == "true" if self.deletion_vectors else is_readable
+
+    @property
+    def marks(self) -> Marks:
+        return Marks(self.soft_delete == "true", self.synced_at == "true")
 
     @property
     def storage(self) -> dict[str, str]:

@@ -39,8 +39,7 @@ def repair(place: TablePlace, owner: TableOwner, order: RowRepair) -> None:
         if owner.mode is SinkMode.CHANGELOG:
             _append(table, place, order)
         else:
-            _merge(table, owner.changefeed, order)
-
+            _merge(table, owner, order)
         disk.sync_commits(place, first)
 
     commit.on_newest(place, place.opened, attempt)
@@ -66,10 +65,10 @@ def _append(table: DeltaTable, place: TablePlace, order: RowRepair) -> None:
     commit.commit_to(table, files, delta_table.commit_properties(table, {}))
 
 
-def _merge(table: DeltaTable, changefeed: str, order: RowRepair) -> None:
+def _merge(table: DeltaTable, owner: TableOwner, order: RowRepair) -> None:
     span = order.spans[0]
-    recorded = delta_table.committed_ts(table, changefeed, span)
+    recorded = delta_table.committed_ts(table, owner.changefeed, span)
     assert recorded is not None, "looked at before"
-    task = FlushTask(FeedContext(changefeed, "", SinkMode.UPSERT), span, order.table, (), recorded, recorded)
-    net = net_changes([order.changes], key=order.table.key)
-    merge.replace_rows(table, task, net)
+    task = FlushTask(FeedContext(owner.changefeed, "", SinkMode.UPSERT), span, order.table, (), recorded, recorded)
+    net = net_changes([order.changes], key=order.table.key, keeps_deleted=owner.marks.soft_delete)
+    merge.replace_rows(table, task, net, owner.marks)

@@ -80,7 +80,8 @@ class DeltaSink:
             raise SinkUriError(f"unknown option {min(options.storage)!r}: {uri.scheme}:// knows {known}")
         self._options = options.storage
         self._lake = Lake(uri.location, uri.is_local, options.storage)
-        self._owner = TableOwner(scope.changefeed, scope.mode)
+        options.marks.refuse_unless_upsert(scope.mode)
+        self._owner = TableOwner(scope.changefeed, scope.mode, options.marks)
 
     capabilities = CAPABILITIES
 
@@ -163,7 +164,7 @@ class DeltaSink:
         return (
             changelog.snapshot_rows(batch, ts, forms=delta_schema.FORMS)
             if self._is_changelog
-            else delta_schema.delta_table(batch)
+            else self._owner.marks.rows(delta_schema.delta_table(batch))
         )
 
     def load(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema, files: Sequence[StagedFile]) -> None:
@@ -183,7 +184,7 @@ class DeltaSink:
         """Return the columns of a table that takes staged files over, and the files."""
         delta_schema.refuse_alike(arrow.names, table=schema.qualified_name)
         staged = [DataFile.from_json(file.stats) for file in files]
-        columns = delta_schema.delta_schema(arrow, is_changelog=self._is_changelog)
+        columns = delta_schema.delta_schema(arrow, is_changelog=self._is_changelog, marks=self._owner.marks)
         for text in dict.fromkeys(file.schema for file in staged):
             found = delta_table.to_arrow(Schema.from_json(text))
             missing = missing_fields(columns, found, table=schema.qualified_name)
@@ -274,7 +275,7 @@ class DeltaSink:
     def write(self, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
         place = self.place(task.table)
         if task.table.key and not self._is_changelog:
-            return merge.write(place, task, changes)
+            return merge.write(place, task, changes, marks=self._owner.marks)
         with delta_log.borrowed(place) as log:
             if delta_table.is_written(log or place.opened(), task):
                 return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
@@ -286,7 +287,9 @@ class DeltaSink:
         parts, files = seen.counted(changes), []
         if not self._is_changelog:
             rest, is_truncate = after_truncate(list(parts))
-            files += [TRUNCATION] if is_truncate else []
+            if is_truncate:
+                self._owner.marks.refuse_truncate(f"{task.table.schema_name}.{task.table.name}")
+                files.append(TRUNCATION)
             refuse_unless_inserts(rest)
             parts = iter(rest)
         for _, group in groupby(parts, lambda part: part.after.schema):
@@ -310,7 +313,7 @@ class DeltaSink:
     def _rows(self, part: Changes, task: FlushTask) -> pa.Table:
         if self._is_changelog:
             return changelog.changelog_rows(part, task.span, key=task.table.key, forms=delta_schema.FORMS)
-        return delta_schema.delta_table(pa.Table.from_batches([part.after]))
+        return self._owner.marks.rows(delta_schema.delta_table(pa.Table.from_batches([part.after])))
 
     def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> list[FlushResult]:
         def settle(table: TableRecord, work: list[Work]) -> list[FlushResult]:

@@ -12,6 +12,7 @@ from agent.errors import SinkConfigError, TableForeignError
 from agent.ports.sink import SinkUri
 from agent.ports.table_reader import TableState
 from agent.sinks.common.parts import parted
+from agent.sinks.common.row_marks import source_names, source_rows
 from agent.sinks.common.span_records import RETIRED
 from agent.sinks.delta.options import DeltaOptions
 from agent.sinks.delta.table import history, place
@@ -59,7 +60,9 @@ class DeltaTableReader:
             history.check(self._place, table)
         found = {span: place.committed_ts(table, owner.changefeed, span) for span in spans}
         records = {span: Ts(ts) for span, ts in found.items() if ts is not None and ts != RETIRED}
-        return TableState(int(table.version()), owner.mode, records, tuple(arrow_schema(table).names))
+        return TableState(
+            int(table.version()), owner.mode, records, source_names(arrow_schema(table).names, owner.mode)
+        )
 
     def parts(self, version: int, *, bytes_max: int) -> list[tuple[str, ...]]:
         actions = pa.table(self._opened(version).get_add_actions())
@@ -75,7 +78,7 @@ class DeltaTableReader:
             for path in files:
                 mask = kept.get(_name(path))
                 gone = None if mask is None else np.flatnonzero(~np.asarray(mask.values, dtype=np.bool_))
-                yield from read_file(self._place, path, schema, without=gone)
+                yield from map(source_rows, read_file(self._place, path, schema, without=gone))
 
     def history(self, limit: int) -> list[dict[str, Any]]:
         table = self._place.opened()

@@ -21,24 +21,26 @@ from agent.sinks.iceberg.table.commit import Step
 from agent.sinks.iceberg.table.files import TRUNCATION, TableFile
 from agent.sinks.iceberg.table.lake import TablePlace
 from agent.sinks.iceberg.table.schema import FORMS
-from agent.sinks.iceberg.table.state import State
+from agent.sinks.iceberg.table.state import State, TableOwner
 
 
-def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes], *, is_changelog: bool) -> FlushResult:
+def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes], owner: TableOwner) -> FlushResult:
     """Write one task's rows as files for ``commit_results``, some for each schema of the changes."""
     table = place.opened()
     if State.of(table).is_written(task):
         return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
     seen = Seen()
     parts, found = seen.counted(changes), list[TableFile]()
-    if not is_changelog:
+    if not owner.is_changelog:
         rest, is_truncate = after_truncate(list(parts))
         found += [TRUNCATION] if is_truncate else []
+        if is_truncate:
+            owner.marks.refuse_truncate(_name(task))
         refuse_unless_inserts(rest)
         parts = iter(rest)
     label = f"changes-{task.from_ts:x}-{task.to_ts:x}-{task.part}"
     for _, group in groupby(parts, lambda part: part.after.schema):
-        tables: Iterator[pa.Table] = (_rows(part, task, is_changelog=is_changelog) for part in group)
+        tables: Iterator[pa.Table] = (_rows(part, task, owner) for part in group)
         first = next(tables)
         last = table.metadata.last_column_id
         schema = iceberg_schema.new_schema(first.schema, known=table.schema(), last_id=last)
@@ -56,10 +58,10 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes], *, is_
     )
 
 
-def _rows(part: Changes, task: FlushTask, *, is_changelog: bool) -> pa.Table:
-    if is_changelog:
+def _rows(part: Changes, task: FlushTask, owner: TableOwner) -> pa.Table:
+    if owner.is_changelog:
         return changelog.changelog_rows(part, task.span, key=task.table.key, forms=FORMS)
-    return FORMS.table(pa.Table.from_batches([part.after]))
+    return owner.marks.rows(FORMS.table(pa.Table.from_batches([part.after])))
 
 
 def commit_work(place: TablePlace, work: Sequence[Work], stale: Stale) -> None:

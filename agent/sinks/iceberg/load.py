@@ -47,7 +47,7 @@ def stage(
 ) -> list[StagedFile]:
     """See ``agent.ports.sink.Writer.stage``. No name is used twice, and what ``load`` does not take is removed."""
     tables = (
-        changelog.snapshot_rows(batch, ts, forms=FORMS) if owner.is_changelog else FORMS.table(batch)
+        changelog.snapshot_rows(batch, ts, forms=FORMS) if owner.is_changelog else owner.marks.rows(FORMS.table(batch))
         for batch in batches
     )
     first = next(tables, None)
@@ -97,7 +97,8 @@ def load(
     ``ddl``: the Ts of the schema change that creates it.
     """
     name = schema.qualified_name
-    columns = fit.joined(iceberg_schema.stored_schema(arrow, is_changelog=owner.is_changelog), staged, name=name)
+    stored = iceberg_schema.stored_schema(arrow, is_changelog=owner.is_changelog, marks=owner.marks)
+    columns = fit.joined(stored, staged, name=name)
     opened_or_made(place, owner, columns, record.start_ts)
     state = State({str(TableSpan(record.table_id)): int(record.start_ts)}, ddl=ddl)
 

@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from agent.ports.capabilities import Capabilities, Guarantee
 from agent.sinks.common.readers import Format, parse_readers
+from agent.sinks.common.row_marks import Marks
 
 #: ten years
 _RETENTION_MAX_S: Final = 315_360_000
@@ -18,6 +19,12 @@ class IcebergOptions(BaseModel, extra="allow"):
         300, ge=0, le=_RETENTION_MAX_S, description="how long old snapshots and their files stay for readers"
     )
     readers: str = Field("", description="who reads the tables: duckdb,trino,…; all known ones can")
+    soft_delete: Literal["true", "false"] = Field(
+        "false", description="upsert: deleted rows stay, with _weir_deleted = true in a column of their own"
+    )
+    synced_at: Literal["true", "false"] = Field(
+        "false", description="upsert: a column _weir_synced_at, when a row was last written"
+    )
     warehouse: str = Field(
         "", description="iceberg+sql: /directory or s3://bucket/prefix; iceberg+rest: the catalog's name of it"
     )
@@ -32,6 +39,10 @@ class IcebergOptions(BaseModel, extra="allow"):
     def _known(cls, text: str) -> str:
         parse_readers(text, Format.ICEBERG)
         return text
+
+    @property
+    def marks(self) -> Marks:
+        return Marks(self.soft_delete == "true", self.synced_at == "true")
 
     @property
     def rest(self) -> dict[str, str]:

@@ -66,6 +66,7 @@ def _merge(table: Table, owner: TableOwner, order: RowRepair) -> None:
     span = order.spans[0]
     recorded = State.of(table).recorded_ts(span) or Ts(0)
     task = FlushTask(FeedContext(owner.changefeed, "", SinkMode.UPSERT), span, order.table, (), recorded, recorded)
-    step = merge.replace_rows(table, task, net_changes([order.changes], key=order.table.key))
+    net = net_changes([order.changes], key=order.table.key, keeps_deleted=owner.marks.soft_delete)
+    step = merge.replace_rows(table, task, net, owner.marks)
     if step is not None:
         commit.commit_or_remove(table, step)

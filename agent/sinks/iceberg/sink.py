@@ -55,9 +55,11 @@ class IcebergSink:
     capabilities = CAPABILITIES
 
     def __init__(self, uri: SinkUri, scope: SinkScope) -> None:
-        self._retention_s = IcebergOptions.model_validate(uri.options).retention_seconds
+        options = IcebergOptions.model_validate(uri.options)
+        options.marks.refuse_unless_upsert(scope.mode)
+        self._retention_s = options.retention_seconds
         self._lake = Lake.of(uri)
-        self._owner = TableOwner(scope.changefeed, scope.mode)
+        self._owner = TableOwner(scope.changefeed, scope.mode, options.marks)
 
     def writer(self) -> "IcebergSink":
         return self
@@ -143,8 +145,8 @@ class IcebergSink:
     def write(self, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
         place = self.place(task.table)
         if task.table.key and not self._owner.is_changelog:
-            return merge.write(place, task, changes)
-        return append.write(place, task, changes, is_changelog=self._owner.is_changelog)
+            return merge.write(place, task, changes, marks=self._owner.marks)
+        return append.write(place, task, changes, self._owner)
 
     def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> list[FlushResult]:
         def settle(table: TableRecord, work: list[Work]) -> list[FlushResult]:

@@ -15,6 +15,7 @@ from agent.errors import SinkConfigError, TableForeignError
 from agent.ports.sink import SinkUri
 from agent.ports.table_reader import TableState
 from agent.sinks.common.parts import parted
+from agent.sinks.common.row_marks import source_names, source_rows
 from agent.sinks.common.span_records import RETIRED
 from agent.sinks.iceberg.table import manifests, positions, rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
@@ -76,7 +77,7 @@ class IcebergTableReader:
             check_history(table, self._place)
         found = State.of(table).records if version in (None, newest) else _records_at(table, version or 0)
         records = {span: Ts(found[str(span)]) for span in spans if found.get(str(span), RETIRED) != RETIRED}
-        names = tuple(item.name for item in self._schema(table, version).fields)
+        names = source_names([item.name for item in self._schema(table, version).fields], owner.mode)
         return TableState(newest if version is None else version, owner.mode, records, names)
 
     def parts(self, version: int, *, bytes_max: int) -> list[tuple[str, ...]]:
@@ -93,7 +94,7 @@ class IcebergTableReader:
         schema = self._schema(table, version)
         gone = positions.deleted(table, manifests.live(table, version).deletes)
         for path in files:
-            yield from rows.live_rows(table.io, path, schema, gone.get(path, NONE))
+            yield from map(source_rows, rows.live_rows(table.io, path, schema, gone.get(path, NONE)))
 
     def history(self, limit: int) -> list[dict[str, Any]]:
         found = []

@@ -26,7 +26,7 @@ class Alterer:
         self._lake = lake
         self._owner = owner
         self._load = load
-        self._writer = steps.Writer(owner.changefeed, owner.mode is SinkMode.CHANGELOG)
+        self._writer = steps.Writer(owner.changefeed, owner.mode is SinkMode.CHANGELOG, owner.marks)
 
     def alter(self, changes: Sequence[SchemaChange]) -> None:
         """See ``agent.ports.sink.Sink.alter``."""

@@ -8,11 +8,13 @@ Earlier changes by other writers no longer matter, so the table's history is not
 on. A changelog keeps its rows: the copy's are appended, after a ``truncate`` at the copy's position with sequence
 number -1, so that folding the changelog by Ts and sequence number yields the table. Where a column has another type
 than before, old and new rows do not fit into one table: the changelog begins again with that ``truncate``, and its
-earlier rows are in the table's earlier versions.
+earlier rows are in the table's earlier versions. A table that keeps deleted rows keeps those that the copy lacks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
+from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -23,6 +25,7 @@ from agent.ports.sink import TableCopy
 from agent.sinks.common.changelog import truncate_row
 from agent.sinks.common.forms import missing_fields
 from agent.sinks.common.span_records import RETIRED
+from agent.sinks.common.vanished import vanished
 from agent.sinks.delta.alter import dropping, steps
 from agent.sinks.delta.table import commit, disk
 from agent.sinks.delta.table import files as delta_files
@@ -30,6 +33,9 @@ from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.files import DataFile
 from agent.sinks.delta.table.place import TableOwner, TablePlace
 from reactor.records.changefeed import SinkMode
+
+#: bytes in memory of the rows of one file
+_FILE_BYTES: Final = 128 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +118,35 @@ def _replace(table: DeltaTable, place: TablePlace, order: Replacement) -> None:
             commit.commit_to(table, files, delta_table.commit_properties(table, order.records()))
             return
     else:
-        files = list(order.files)
+        files = [*order.files, *_vanished(table, place, order)]
     table.create_write_transaction(
         [file.add_action() for file in files if file.rows],
         "overwrite",
         Schema.from_arrow(order.columns),
         commit_properties=delta_table.commit_properties(table, order.records()),
     )
+
+
+def _vanished(table: DeltaTable, place: TablePlace, order: Replacement) -> Iterator[DataFile]:
+    """Write the rows that the copy lacks, where deleted ones stay."""
+    marks, key = order.owner.marks, order.copy.table.key
+    if not marks.soft_delete or not key:
+        return
+    kept = delta_table.arrow_schema(table)
+
+    def stored() -> Iterator[pa.Table]:
+        for batch in pa.RecordBatchReader.from_stream(table.scan(columns=kept.names)):
+            yield pa.Table.from_batches([batch.cast(kept)])
+
+    def copied(names: Sequence[str]) -> Iterator[pa.Table]:
+        keys = pa.schema([order.columns.field(name) for name in names])
+        for file in order.files:
+            yield from delta_files.read_file(place, file.path, keys)
+
+    count = sum(file.rows for file in order.files)
+    found = vanished(stored, copied, order.columns, marks, key=key, copied_rows=count)
+    names = (f"vanished-{order.ts:x}-{uuid4().hex[:8]}.parquet" for _ in repeat(None))
+    yield from delta_files.write_files(place, names.__next__, found, bytes_max=_FILE_BYTES)
 
 
 def _has_other_types(table: DeltaTable, order: Replacement) -> bool:

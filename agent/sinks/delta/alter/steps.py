@@ -28,6 +28,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.common import conversion
+from agent.sinks.common.row_marks import NO_MARKS, Marks
 from agent.sinks.common.survivors import Comparison
 from agent.sinks.delta.alter import dropping, repartition, rewrite
 from agent.sinks.delta.table import commit, schema
@@ -40,10 +41,11 @@ _WITHOUT_ZONE = "timestampNtz"
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """The owner of the tables, and their write mode."""
+    """The owner of the tables, their write mode, and the columns that the sink adds to them."""
 
     changefeed: str
     is_changelog: bool
+    marks: Marks = NO_MARKS
 
 
 def is_applied(table: DeltaTable, writer: Writer, table_id: int, ts: Ts) -> bool:
@@ -188,7 +190,7 @@ def _add(table: DeltaTable, added: Sequence[ColumnMove], record: CommitPropertie
 
 def _stored_columns(change: SchemaChange, writer: Writer) -> pa.Schema:
     assert change.arrow is not None
-    return schema.delta_schema(change.arrow, is_changelog=writer.is_changelog)
+    return schema.delta_schema(change.arrow, is_changelog=writer.is_changelog, marks=writer.marks)
 
 
 def record_id(writer: Writer, table_id: int) -> str:

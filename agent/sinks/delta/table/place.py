@@ -23,6 +23,7 @@ from agent.object_store import ObjectStore
 from agent.ports.sink import FlushTask
 from agent.sinks.common import span_records
 from agent.sinks.common.former_keys import FormerKeys
+from agent.sinks.common.row_marks import NO_MARKS, Marks
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.errors import MARK, away_error, storage_errors
 from reactor.ids import TableSpan, Ts
@@ -142,10 +143,12 @@ class TablePlace:
 
 @dataclass(frozen=True, slots=True)
 class TableOwner:
-    """The changefeed that writes a table, and the mode."""
+    """The changefeed that writes a table, and the mode. ``marks``: the columns that its sink adds; the table does not
+    say."""
 
     changefeed: str
     mode: SinkMode
+    marks: Marks = field(default=NO_MARKS, compare=False)
 
     def description(self) -> str:
         return json.dumps({OWNER: {"changefeed": self.changefeed, "mode": self.mode.value}})

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from agent.errors import TableHeldError
 from agent.sinks.common import changelog, forms
 from agent.sinks.common.forms import Forms
+from agent.sinks.common.row_marks import NO_MARKS, Marks
 
 CHANGE_TYPE = changelog.CHANGE_TYPE
 COMMIT_VERSION = changelog.COMMIT_VERSION
@@ -31,13 +32,13 @@ def delta_type(arrow: pa.DataType) -> pa.DataType:
     return arrow
 
 
-def delta_schema(arrow: pa.Schema, *, is_changelog: bool = False) -> pa.Schema:
+def delta_schema(arrow: pa.Schema, *, is_changelog: bool = False, marks: Marks = NO_MARKS) -> pa.Schema:
     """Return the Delta table's schema for a source table's Arrow schema; every column is nullable.
 
-    :raises TableHeldError: a source column has the name of a changelog column.
+    :raises TableHeldError: a source column has the name of one that the sink adds.
     """
     stored = FORMS.schema(arrow)
-    return changelog.changelog_schema(stored) if is_changelog else stored
+    return changelog.changelog_schema(stored) if is_changelog else marks.schema(stored)
 
 
 def refuse_alike(names: Sequence[str], *, table: str) -> None:

@@ -23,6 +23,7 @@ import pyarrow as pa
 from agent.filter import events
 from agent.ports.sink import FlushTask
 from agent.rows.fold import NetChanges
+from agent.sinks.common.row_marks import Marks
 from agent.sinks.delta.table import commit as delta_commit
 from agent.sinks.delta.table import deletion_vectors
 from agent.sinks.delta.table import files as delta_files
@@ -94,13 +95,13 @@ def _deleted(file: LiveFile) -> Positions:
     return before
 
 
-def can_apply(log: TableLog, net: NetChanges, task: FlushTask) -> bool:
+def can_apply(log: TableLog, net: NetChanges, task: FlushTask, marks: Marks) -> bool:
     """Return whether the table's columns and files are as we write them, and its files can stay or are cheap to
     rewrite."""
     is_small = sum(file.size for file in log.files.values()) < _SMALL_BYTES
     if not (log.takes_vectors or is_small or is_new(net, task)) or net.is_truncated:
         return False
-    return fits(log, delta_schema.delta_table(net.upserts))
+    return fits(log, marks.stored(net, forms=delta_schema.FORMS))
 
 
 def fits(log: TableLog, upserts: pa.Table) -> bool:
@@ -126,7 +127,7 @@ def _is_ours(file: LiveFile) -> bool:
     return is_inside and (file.vector is None or file.vector["storageType"] == "i")
 
 
-def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges) -> bool:
+def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges, marks: Marks) -> bool:
     """Write the changes. Return whether the table now records ``task.to_ts``; it does not if there was nothing to
     change.
 
@@ -134,7 +135,7 @@ def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges) ->
     """
     if delta_table.is_written(log, task):
         return True
-    upserts = delta_schema.delta_table(net.upserts)
+    upserts = marks.stored(net, forms=delta_schema.FORMS)
     wanted = changed_keys(task, net, upserts)
     search = KeySearch(place, wanted)
     thinned = [_Thinned.of(file, search.run(file)) for file in log.files.values()]

@@ -8,8 +8,9 @@ keys of one file of the table, are in memory.
 
 Rows with values that updates left out are also stored by part, completed while the files are scanned, and then written.
 
-Two cases are still merged as a whole: rows whose key changes while a value is left out, which may be in another part;
-and anything but new rows (also after a TRUNCATE) if the table's log is left to delta-rs (``table.log``).
+Three cases are still merged as a whole: rows whose key changes while a value is left out, which may be in another part;
+a TRUNCATE of a table that keeps deleted rows; and anything but new rows (also after a TRUNCATE) if the table's log is
+left to delta-rs (``table.log``).
 """
 
 import os
@@ -33,6 +34,7 @@ from agent.rows.spans import by_span, incomplete_moves
 from agent.rows.unify import after_truncate
 from agent.sinks.common import left_out
 from agent.sinks.common.left_out import IncompleteRows
+from agent.sinks.common.row_marks import NO_MARKS, Marks
 from agent.sinks.delta.table import commit, schema
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.deletion_vectors import Positions
@@ -56,7 +58,7 @@ _UNIQUE = b"unique"
 
 
 def write(
-    place: TablePlace, log: TableLog | None, task: FlushTask, changes: Iterable[Changes]
+    place: TablePlace, log: TableLog | None, task: FlushTask, changes: Iterable[Changes], marks: Marks
 ) -> FlushResult | list[Changes]:
     """Write the changes, or return them if they are small enough, or have to be merged as a whole.
 
@@ -74,7 +76,8 @@ def write(
             rows, commit_time = rows + len(part), max(commit_time, part.commit_time)
             scratch.lay_down(part)
             del part  # free it before the next ones are read
-        files = list(by_vectors.write_files(place, task, _folded(log, task, scratch)))
+        scratch.fits &= not (scratch.is_truncated and marks.soft_delete)  # the table's rows are not just removed
+        files = list(by_vectors.write_files(place, task, _folded(log, task, scratch, marks)))
         committed = scratch.fits and _commit(place, log, task, scratch, files)
     if not scratch.fits:
         return list(changes)
@@ -277,15 +280,15 @@ class _Scratch:
         return os.path.join(self._directory, f"{kind}-{number}")
 
 
-def _folded(log: TableLog | None, task: FlushTask, scratch: _Scratch) -> Iterator[pa.Table]:
+def _folded(log: TableLog | None, task: FlushTask, scratch: _Scratch, marks: Marks) -> Iterator[pa.Table]:
     """Yield the final rows part by part, except those that leave values out; ends early if the parts have to be merged
     as a whole."""
     has_columns = True
     for number, rows in scratch.laid_down() if scratch.fits else ():
-        net = net_changes(rows, key=task.table.key)
+        net = net_changes(rows, key=task.table.key, keeps_deleted=marks.soft_delete)
         left_out.refuse_lost(replace(net, lost=net.needed) if scratch.is_truncated else net, task)
         rows.clear()  # folded rows are copies
-        upserts = schema.delta_table(net.upserts)
+        upserts = marks.stored(net, forms=schema.FORMS)
         has_columns = has_columns and log is not None and by_vectors.fits(log, upserts)
         is_new = scratch.is_truncated or by_vectors.is_new(net, task)
         if not is_new:
@@ -322,5 +325,5 @@ def _append(
     commit.add_columns(table, files, name=f"{task.table.schema_name}.{task.table.name}")
     if scratch.is_truncated:
         assert scratch.schema is not None, "the TRUNCATE was laid down"
-        files = [*truncate.in_front(table, place, task, scratch.schema), *files]
+        files = [*truncate.in_front(table, place, task, scratch.schema, NO_MARKS, pa.table({})), *files]
     commit.commit_to(table, files, delta_table.commit_properties(table, delta_table.new_records([task])))

@@ -22,6 +22,7 @@ from agent.ports.sink import FlushResult, FlushTask
 from agent.rows.changes import Changes
 from agent.rows.fold import NetChanges, net_changes
 from agent.sinks.common import left_out
+from agent.sinks.common.row_marks import DELETED, NO_MARKS, Marks, without_deleted
 from agent.sinks.delta.table import commit
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
@@ -33,7 +34,7 @@ from reactor.records.changefeed import TableRecord
 _GONE = "gone"
 
 
-def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
+def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes], *, marks: Marks = NO_MARKS) -> FlushResult:
     """Bring the table from ``task.from_ts`` to ``task.to_ts``.
 
     :raises SinkFencedError: the table is not at ``from_ts``.
@@ -43,21 +44,21 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> Flu
     with delta_log.borrowed(place) as log:
         if delta_table.is_written(log or place.opened(), task):
             return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
-        parts = large.write(place, log, task, changes)
+        parts = large.write(place, log, task, changes, marks)
         if isinstance(parts, FlushResult):
             return parts
-        net = net_changes(parts, key=task.table.key)
+        net = net_changes(parts, key=task.table.key, keeps_deleted=marks.soft_delete)
         left_out.refuse_lost(net, task)
         rows, commit_time = sum(len(part) for part in parts), max((part.commit_time for part in parts), default=0.0)
         source = parts[-1].after.schema if parts else None
         parts.clear()  # written rows are copies
         committed = False
-        if log is not None and len(net) and by_vectors.can_apply(log, net, task):
+        if log is not None and len(net) and by_vectors.can_apply(log, net, task, marks):
             committed = commit.on_newest(
-                place, log.refreshed, lambda newest: by_vectors.apply(newest, place, task, net)
+                place, log.refreshed, lambda newest: by_vectors.apply(newest, place, task, net, marks)
             )
         elif source is not None and (len(net) or net.is_truncated):
-            committed = commit.with_retries(place, lambda table: _apply(table, place, task, net, source))
+            committed = commit.with_retries(place, lambda table: _apply(table, place, task, net, source, marks))
     return FlushResult(
         task.span,
         task.from_ts,
@@ -69,15 +70,18 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> Flu
     )
 
 
-def _apply(table: DeltaTable, place: TablePlace, task: FlushTask, net: NetChanges, source: pa.Schema) -> bool:
+def _apply(
+    table: DeltaTable, place: TablePlace, task: FlushTask, net: NetChanges, source: pa.Schema, marks: Marks
+) -> bool:
     """Write the changes. Return whether the table now records ``to_ts``; it does not if there was nothing to change."""
     if delta_table.is_written(table, task):
         return True
     name = f"{task.table.schema_name}.{task.table.name}"
-    upserts = delta_schema.delta_table(net.upserts)
+    marks.refuse_left(delta_table.arrow_schema(table).names, table=name)
+    upserts = marks.stored(net, forms=delta_schema.FORMS)
     commit.add_fields(table, Schema.from_arrow(upserts.schema), name=name)
     if net.is_truncated or by_vectors.is_new(net, task):
-        files = truncate.in_front(table, place, task, source) if net.is_truncated else []
+        files = truncate.in_front(table, place, task, source, marks, upserts) if net.is_truncated else []
         file = by_vectors.write_rows(place, task, upserts.schema, [upserts])
         files += [] if file is None else [file]
         commit.commit_to(table, files, delta_table.commit_properties(table, delta_table.new_records([task])))
@@ -86,12 +90,12 @@ def _apply(table: DeltaTable, place: TablePlace, task: FlushTask, net: NetChange
     return delta_table.committed_ts(table, task.feed.changefeed, task.span) == task.to_ts
 
 
-def replace_rows(table: DeltaTable, task: FlushTask, net: NetChanges) -> None:
+def replace_rows(table: DeltaTable, task: FlushTask, net: NetChanges, marks: Marks) -> None:
     """Make the rows of some keys what ``net`` says, on top of ``table``, with the record of ``task``'s end.
 
     :raises CommitFailedError: another commit was faster.
     """
-    _replace(table, task, net, delta_schema.delta_table(net.upserts))
+    _replace(table, task, net, marks.stored(net, forms=delta_schema.FORMS))
 
 
 def _replace(table: DeltaTable, task: FlushTask, net: NetChanges, upserts: pa.Table) -> None:
@@ -185,15 +189,16 @@ def _refuse_missing(table: DeltaTable, net: NetChanges, upserts: pa.Table, recor
 
 
 def _stored_rows(table: DeltaTable, keys: pa.Table, columns: list[str], key: Sequence[str]) -> pa.Table:
-    """Return the stored rows whose first key column is among ``keys``; rarely needed, so the table is simply
-    scanned."""
+    """Return the stored rows whose first key column is among ``keys``, without deleted ones; rarely needed, so the
+    table is simply scanned."""
     wanted = keys.column(key[0]).combine_chunks()
     plain = delta_table.plain_schema(table.schema())
-    schema = pa.schema([keys.schema.field(name) if name in key else plain.field(name) for name in columns])
-    kept = [schema.empty_table()]
-    for batch in pa.RecordBatchReader.from_stream(table.scan(columns=columns)):
-        rows = pa.table([batch.column(name) for name in columns], names=columns).cast(schema)
-        kept.append(rows.filter(pc.is_in(rows.column(key[0]), value_set=wanted)))
+    read = [*columns, *([DELETED] if DELETED in plain.names else [])]
+    schema = pa.schema([keys.schema.field(name) if name in key else plain.field(name) for name in read])
+    kept = [schema.empty_table().select(columns)]
+    for batch in pa.RecordBatchReader.from_stream(table.scan(columns=read)):
+        rows = pa.table([batch.column(name) for name in read], names=read).cast(schema)
+        kept.append(without_deleted(rows.filter(pc.is_in(rows.column(key[0]), value_set=wanted))))
     return pa.concat_tables(kept)
 
 

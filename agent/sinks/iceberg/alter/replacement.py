@@ -8,13 +8,15 @@ Earlier changes by other writers no longer matter, so the table's history is not
 on. A changelog keeps its rows: the copy's are appended, after a ``truncate`` at the copy's position with sequence
 number -1, so that folding the changelog by Ts and sequence number yields the table. Where a column has another type
 than before, or a name that differs from one of before only in case, old and new rows do not fit into one table: the
-changelog begins again with that ``truncate``, and its earlier rows are in the table's earlier snapshots.
+changelog begins again with that ``truncate``, and its earlier rows are in the table's earlier snapshots. A table that
+keeps deleted rows keeps those that the copy lacks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace as replaced
 
 import pyarrow as pa
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from agent.errors import CopyBehindError, CopyLostError, SinkFencedError, TableForeignError, TableHeldError
@@ -22,19 +24,23 @@ from agent.ports.sink import TableCopy
 from agent.sinks.common.changelog import truncate_row
 from agent.sinks.common.forms import missing_fields
 from agent.sinks.common.span_records import RETIRED
+from agent.sinks.common.vanished import vanished
 from agent.sinks.iceberg import load
-from agent.sinks.iceberg.table import commit, compact, files, fit, manifests
+from agent.sinks.iceberg.table import commit, compact, files, fit, manifests, positions, rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.commit import Step
 from agent.sinks.iceberg.table.files import TableFile
 from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.manifests import Live
+from agent.sinks.iceberg.table.positions import NONE
 from agent.sinks.iceberg.table.state import State, TableOwner
 
 
 def replace(place: TablePlace, owner: TableOwner, copy: TableCopy, staged: Sequence[TableFile]) -> None:
     """See ``agent.ports.sink.Replaces.replace``."""
     name = copy.schema.qualified_name
-    columns = fit.joined(iceberg_schema.stored_schema(copy.arrow, is_changelog=owner.is_changelog), staged, name=name)
+    stored = iceberg_schema.stored_schema(copy.arrow, is_changelog=owner.is_changelog, marks=owner.marks)
+    columns = fit.joined(stored, staged, name=name)
     if place.open() is None and place.lake.is_away() and staged:
         raise place.lake.away_error()
     load.opened_or_made(place, owner, columns, copy.table.start_ts)
@@ -82,8 +88,29 @@ def _replace(table: Table, owner: TableOwner, copy: TableCopy, columns: pa.Schem
     made = fit.fitted(table.io, directory, staged, schema)
     if owner.is_changelog:
         made = [*files.write_files(table.io, directory, "copy", [truncate_row(columns, ts)], schema), *made]
+    if owner.marks.soft_delete and copy.table.key:
+        made = [*made, *_vanished(table, live, owner, copy, made, schema)]
     removed = frozenset() if kept else frozenset(item.path for item in (*live.data, *live.deletes))
     commit.commit(table, Step(state, made, removed=removed, schema=schema, before=live))
+
+
+def _vanished(
+    table: Table, live: Live, owner: TableOwner, copy: TableCopy, made: Sequence[TableFile], schema: Schema
+) -> Iterator[TableFile]:
+    """Write the rows that the copy lacks: deleted ones stay."""
+    gone = positions.deleted(table, live.deletes)
+
+    def stored() -> Iterator[pa.Table]:
+        for item in live.data:
+            yield from rows.live_rows(table.io, item.path, table.schema(), gone.get(item.path, NONE))
+
+    def copied(names: Sequence[str]) -> Iterator[pa.Table]:
+        for file in made:
+            yield from rows.live_rows(table.io, file.path, rows.chosen(schema, names), NONE)
+
+    columns, count = iceberg_schema.arrow_schema(schema), sum(file.rows for file in made)
+    found = vanished(stored, copied, columns, owner.marks, key=copy.table.key, copied_rows=count)
+    return files.write_files(table.io, compact.data_directory(table), "vanished", found, schema)
 
 
 def _kept_columns(table: Table, columns: pa.Schema, staged: Sequence[TableFile], *, name: str) -> pa.Schema | None:

@@ -233,7 +233,7 @@ class TablePlace:
 
 
 def _file_lake(uri: SinkUri, options: IcebergOptions) -> Lake:
-    known = {"retention_seconds", "readers"}
+    known = {"retention_seconds", "readers", "soft_delete", "synced_at"}
     if unknown := sorted({*options.rest, *(options.model_fields_set - known)} - known):
         raise SinkUriError(f"unknown option {unknown[0]!r}: {uri.scheme}:// knows {', '.join(sorted(known))}")
     if found := _NOT_IN_URL.search(uri.location):

@@ -33,6 +33,7 @@ from pyiceberg.types import (
 from agent.errors import TableHeldError
 from agent.sinks.common import changelog
 from agent.sinks.common.forms import Column, Forms, plain_type
+from agent.sinks.common.row_marks import NO_MARKS, Marks
 
 _SMALL_INTEGERS = (pa.int8(), pa.int16(), pa.uint8(), pa.uint16())
 _OF_ARROW: dict[pa.DataType, IcebergType] = {
@@ -81,13 +82,13 @@ def stored_column(column: Column) -> Column:
 FORMS = Forms(stored_type, stored_column)
 
 
-def stored_schema(arrow: pa.Schema, *, is_changelog: bool) -> pa.Schema:
+def stored_schema(arrow: pa.Schema, *, is_changelog: bool, marks: Marks = NO_MARKS) -> pa.Schema:
     """Return the stored columns of a source table.
 
-    :raises TableHeldError: a source column has the name of a changelog column.
+    :raises TableHeldError: a source column has the name of one that the sink adds.
     """
     stored = FORMS.schema(arrow)
-    return changelog.changelog_schema(stored) if is_changelog else stored
+    return changelog.changelog_schema(stored) if is_changelog else marks.schema(stored)
 
 
 def source_keys(stored: pa.RecordBatch, keys: pa.Schema) -> pa.RecordBatch:

@@ -21,6 +21,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from agent.errors import RESYNC, TableForeignError
 from agent.ports.sink import FlushTask
 from agent.sinks.common import span_records
+from agent.sinks.common.row_marks import NO_MARKS, Marks
 from agent.sinks.iceberg.table import schema
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import SinkMode
@@ -33,10 +34,12 @@ SUMMARY_RECORDS: Final = "weir.records"
 
 @dataclass(frozen=True, slots=True)
 class TableOwner:
-    """The changefeed that writes a table, and the mode."""
+    """The changefeed that writes a table, and the mode. ``marks``: the columns that its sink adds; the table does not
+    say."""
 
     changefeed: str
     mode: SinkMode
+    marks: Marks = field(default=NO_MARKS, compare=False)
 
     @property
     def is_changelog(self) -> bool:

@@ -61,25 +61,25 @@ class Folded(Protocol):
 
 
 @contextmanager
-def folded(task: FlushTask, changes: Iterable[Changes]) -> Iterator[Folded]:
-    """Fold the changes of one task.
+def folded(task: FlushTask, changes: Iterable[Changes], *, keeps_deleted: bool = False) -> Iterator[Folded]:
+    """Fold the changes of one task. ``keeps_deleted``: see ``net_changes``.
 
     :raises LeftOutValueError: an update left out values that the table cannot have.
     """
     rest = iter(changes)
     first, is_large = _first(rest)
     if not is_large:
-        yield _Whole.of(task, first)
+        yield _Whole.of(task, first, keeps_deleted=keeps_deleted)
         return
     with tempfile.TemporaryDirectory(prefix="weir-large-", dir=_scratch()) as directory:
-        parts = _Parts(directory, task)
+        parts = _Parts(directory, task, keeps_deleted=keeps_deleted)
         for part in chain(_emptied(first), rest):
             parts.lay_down(part)
             del part  # free it before the next ones are read
         if parts.fits:
             yield parts
             return
-    yield _Whole.of(task, list(changes))
+    yield _Whole.of(task, list(changes), keeps_deleted=keeps_deleted)
 
 
 def _emptied(parts: list[Changes]) -> Iterator[Changes]:
@@ -93,11 +93,11 @@ class _Whole:
     seen: Seen
 
     @classmethod
-    def of(cls, task: FlushTask, parts: Sequence[Changes]) -> "_Whole":
+    def of(cls, task: FlushTask, parts: Sequence[Changes], *, keeps_deleted: bool) -> "_Whole":
         seen = Seen()
         for part in parts:
             seen.note(part)
-        net = net_changes(parts, key=task.table.key)
+        net = net_changes(parts, key=task.table.key, keeps_deleted=keeps_deleted)
         left_out.refuse_lost(net, task)
         seen.is_truncated = net.is_truncated
         return cls(net, seen)
@@ -110,8 +110,9 @@ class _Whole:
 class _Parts:
     """Changes in scratch files, by the part of the key space that their keys are in."""
 
-    def __init__(self, directory: str, task: FlushTask) -> None:
+    def __init__(self, directory: str, task: FlushTask, *, keeps_deleted: bool) -> None:
         self._directory = directory
+        self._keeps_deleted = keeps_deleted
         self._task = task
         self._spans = _spans(task)
         self.seen = Seen()
@@ -137,7 +138,7 @@ class _Parts:
             rows = list(self._laid_down(number))
             if not rows:
                 continue
-            net = net_changes(rows, key=self._task.table.key)
+            net = net_changes(rows, key=self._task.table.key, keeps_deleted=self._keeps_deleted)
             rows.clear()  # folded rows are copies
             left_out.refuse_lost(replace(net, lost=net.needed) if self.seen.is_truncated else net, self._task)
             yield net

@@ -9,6 +9,7 @@ rewind, the range may repeat changes that the sink has. A filter may have kept r
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +21,11 @@ from agent.ports.sink import FlushResult, FlushTask
 from agent.rows.changes import Changes
 from agent.rows.fold import NetChanges
 from agent.rows.spans import in_span
+from agent.rows.unify import Mask
+from agent.sinks.common import row_marks
 from agent.sinks.common.forms import missing_fields
 from agent.sinks.common.left_out import IncompleteRows, Indexes
+from agent.sinks.common.row_marks import DELETED, NO_MARKS, Marks
 from agent.sinks.iceberg.table import commit, compact, files, manifests, positions, rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.commit import Step
@@ -34,7 +38,7 @@ from agent.sinks.iceberg.upsert.find import Found, KeySearch
 from agent.sinks.iceberg.upsert.fold import Folded, folded
 
 
-def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
+def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes], *, marks: Marks = NO_MARKS) -> FlushResult:
     """Bring the table from ``task.from_ts`` to ``task.to_ts``.
 
     :raises SinkFencedError: the table is not at ``from_ts``.
@@ -44,10 +48,10 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> Flu
     table = place.opened()
     if State.of(table).is_written(task):
         return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
-    with folded(task, changes) as what:
+    with folded(task, changes, keeps_deleted=marks.soft_delete) as what:
         seen, committed = what.seen, False
         if seen.rows:
-            committed = commit.on_newest(place, lambda newest: _apply(newest, task, what), newest=table)
+            committed = commit.on_newest(place, lambda newest: _apply(newest, task, what, marks), newest=table)
     return FlushResult(
         task.span,
         task.from_ts,
@@ -66,21 +70,21 @@ def is_new(net: NetChanges, task: FlushTask) -> bool:
     return not events.rules_for(task.feed.filter, task.table.schema_name, task.table.name).leaves_rows
 
 
-def _apply(table: Table, task: FlushTask, what: Folded) -> bool:
+def _apply(table: Table, task: FlushTask, what: Folded, marks: Marks) -> bool:
     """Write the changes. Return whether the table now records ``to_ts``; it does not if there was nothing to change."""
     state = State.of(table)
     if state.is_written(task):
         return True
-    step = _Replaced.of(table, task, what).step(state.written([task]))
+    step = _Replaced.of(table, task, what, marks).step(state.written([task]))
     if step is None:
         return False
     commit.commit_or_remove(table, step)
     return True
 
 
-def replace_rows(table: Table, task: FlushTask, net: NetChanges) -> Step | None:
+def replace_rows(table: Table, task: FlushTask, net: NetChanges, marks: Marks) -> Step | None:
     """Return the step that makes the rows of some keys what ``net`` says; None if nothing differs."""
-    return _Replaced.of_nets(table, task, [net], columns=net.upserts.schema).step(State.of(table))
+    return _Replaced.of_nets(table, task, [net], marks, columns=net.upserts.schema).step(State.of(table))
 
 
 @dataclass(slots=True, eq=False)
@@ -91,6 +95,7 @@ class _Replaced:
     task: FlushTask
     live: Live
     schema: Schema
+    marks: Marks
     #: deleted positions by data file: before, and by this commit
     gone: dict[str, Positions]
     added: dict[str, Positions] = field(default_factory=dict)
@@ -98,9 +103,9 @@ class _Replaced:
     new_files: list[files.TableFile] = field(default_factory=list)
 
     @classmethod
-    def of(cls, table: Table, task: FlushTask, what: Folded) -> "_Replaced":
+    def of(cls, table: Table, task: FlushTask, what: Folded, marks: Marks) -> "_Replaced":
         seen = what.seen
-        return cls.of_nets(table, task, what.nets(), columns=seen.columns, is_truncated=seen.is_truncated)
+        return cls.of_nets(table, task, what.nets(), marks, columns=seen.columns, is_truncated=seen.is_truncated)
 
     @classmethod
     def of_nets(
@@ -108,15 +113,20 @@ class _Replaced:
         table: Table,
         task: FlushTask,
         nets: Iterable[NetChanges],
+        marks: Marks,
         *,
         columns: pa.Schema,
         is_truncated: bool = False,
     ) -> "_Replaced":
         live = manifests.live(table)
-        self = cls(table, task, live, _schema(table, task, columns), positions.deleted(table, live.deletes))
-        if is_truncated:
+        schema = _schema(table, task, columns, marks)
+        self = cls(table, task, live, schema, marks, positions.deleted(table, live.deletes))
+        if is_truncated and not marks.soft_delete:
             self._truncate(columns)
-        pieces = (compact.filled(piece, self.schema) for piece in self._pieces(nets, is_truncated=is_truncated))
+        found = self._pieces(nets, is_truncated=is_truncated)
+        if is_truncated and marks.soft_delete:
+            found = chain(found, self._marked(columns))
+        pieces = (compact.filled(piece, self.schema) for piece in found)
         label = f"changes-{task.from_ts:x}-{task.to_ts:x}"
         directory = compact.data_directory(table)
         self.new_files = list(files.write_files(table.io, directory, label, pieces, self.schema))
@@ -137,17 +147,36 @@ class _Replaced:
         if self.task.span.is_whole_table:
             self.is_emptied = True
             return
-        key = list(self.task.table.key)
-        schema = rows.chosen(self.table.schema(), key)
-        source = pa.schema([pa.field(name, columns.field(name).type) for name in key])
+        schema = rows.chosen(self.table.schema(), list(self.task.table.key))
         for item in self.live.data:
             with rows.opened(self.table.io, item.path, schema) as file:
                 for begin, batch in file.batches():
-                    [keys] = batch.combine_chunks().to_batches() or [None]
-                    if keys is not None:
-                        hashed = iceberg_schema.source_keys(keys, source)
-                        (mine,) = np.nonzero(in_span(hashed, self.task.span, key=key))
-                        self._add(item.path, begin + mine)
+                    (mine,) = np.nonzero(self._is_in_span(batch, columns))
+                    self._add(item.path, begin + mine)
+
+    def _is_in_span(self, stored: pa.Table, columns: pa.Schema) -> Mask:
+        """``columns``: the types that keys are hashed in."""
+        key = list(self.task.table.key)
+        if self.task.span.is_whole_table or not stored.num_rows:
+            return np.ones(stored.num_rows, np.bool_)
+        [keys] = stored.select(key).combine_chunks().to_batches()
+        source = pa.schema([pa.field(name, columns.field(name).type) for name in key])
+        return in_span(iceberg_schema.source_keys(keys, source), self.task.span, key=key)
+
+    def _marked(self, columns: pa.Schema) -> Iterator[pa.Table]:
+        """Yield the rows of the span that are not replaced, marked as deleted, which replace themselves."""
+        schema = self.table.schema()
+        for item in self.live.data:
+            gone = positions.union(self.gone.get(item.path, NONE), self.added.get(item.path, NONE))
+            with rows.opened(self.table.io, item.path, schema) as file:
+                for begin, batch in file.batches():
+                    stays = ~positions.among(begin + np.arange(batch.num_rows), gone)
+                    if DELETED in batch.schema.names:
+                        stays &= np.asarray(row_marks.is_live(batch))
+                    (mine,) = np.nonzero(stays & self._is_in_span(batch, columns))
+                    self._add(item.path, begin + mine)
+                    if len(mine):
+                        yield self.marks.deleted(batch.take(pa.array(mine)))
 
     def _add(self, path: str, places: Positions) -> None:
         new = positions.without(places, self.gone.get(path, NONE))
@@ -156,8 +185,9 @@ class _Replaced:
 
     def _pieces(self, nets: Iterable[NetChanges], *, is_truncated: bool) -> Iterator[pa.Table]:
         for net in nets:
-            upserts = FORMS.table(net.upserts)
-            if is_truncated or is_new(net, self.task):
+            upserts = self.marks.stored(net, forms=FORMS)
+            is_emptied = is_truncated and not self.marks.soft_delete
+            if is_emptied or is_new(net, self.task):
                 yield upserts
                 continue
             found = self._found(net, upserts)
@@ -215,14 +245,15 @@ def _with_columns(values: pa.Table, columns: pa.Schema) -> pa.Table:
     return pa.table(arrays, schema=columns)
 
 
-def _schema(table: Table, task: FlushTask, columns: pa.Schema) -> Schema:
+def _schema(table: Table, task: FlushTask, columns: pa.Schema, marks: Marks) -> Schema:
     """Return the table's columns, with those that only the changes have.
 
     :raises TableHeldError: a column is stored with another type.
     """
     name = f"{task.table.schema_name}.{task.table.name}"
     known = iceberg_schema.arrow_schema(table.schema())
-    missing = missing_fields(known, FORMS.schema(columns), table=name)
+    marks.refuse_left(known.names, table=name)
+    missing = missing_fields(known, marks.schema(FORMS.schema(columns)), table=name)
     if not missing:
         return table.schema()
     iceberg_schema.refuse_alike([*known.names, *(item.name for item in missing)], table=name)

@@ -119,26 +119,31 @@ class Source:
 
     rows: Table
     sent: list[Change] = field(default_factory=list)
+    #: the last values of deleted keys
+    gone: Table = field(default_factory=dict)
 
     def insert(self, key: int, name: str, big: str) -> None:
         if key not in self.rows:
             self.rows[key] = (key, name, big)
+            self.gone.pop(key, None)
             self.sent.append(insert(key, name, big))
 
     def update(self, key: int, new_key: int, name: str, big: str | None, is_full: bool) -> None:
         if key not in self.rows or (new_key != key and new_key in self.rows):
             return
-        old = self.rows.pop(key)
+        self.gone[key] = old = self.rows.pop(key)
+        self.gone.pop(new_key, None)
         self.rows[new_key] = (new_key, name, old[2] if big is None else big)
         kind = BEFORE_FULL if is_full else BEFORE_KEY if new_key != key else BEFORE_NONE
         before = {BEFORE_FULL: old, BEFORE_KEY: (key, None, None), BEFORE_NONE: None}[kind]
         after = (new_key, name, UNCHANGED if big is None else big)
         self.sent.append(update(*after, before=before, before_kind=kind))
 
-    def delete(self, key: int) -> None:
+    def delete(self, key: int, is_full: bool = False) -> None:
         if key in self.rows:
-            del self.rows[key]
-            self.sent.append(delete(key, None, None))
+            self.gone[key] = old = self.rows.pop(key)
+            sent = delete(*old, before_kind=BEFORE_FULL) if is_full else delete(key, None, None)
+            self.sent.append(sent)
 
     def truncate(self) -> None:
         self.rows.clear()
@@ -151,7 +156,7 @@ _steps = st.one_of(
     st.tuples(st.just("insert"), _keys, _texts, _texts),
     st.tuples(st.just("update"), _keys, _keys, _texts, st.one_of(st.none(), _texts), st.booleans()),
     st.tuples(st.just("update"), _keys, _keys, _texts, st.none(), st.just(False)),
-    st.tuples(st.just("delete"), _keys),
+    st.tuples(st.just("delete"), _keys, st.booleans()),
     st.tuples(st.just("truncate")),
 )
 
@@ -178,3 +183,33 @@ def test_net_changes_do_what_the_changes_did(
     assert apply(net, before) == source.rows
     if net.is_insert_only and not net.is_truncated:
         assert not set(net.upserts.column("id").to_pylist() if net.upserts.num_columns else []) & set(before)
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    stored=st.dictionaries(_keys, st.tuples(_texts, _texts), max_size=4),
+    gone=st.dictionaries(_keys, st.tuples(_texts, _texts), max_size=2),
+    steps=st.lists(_steps.filter(lambda step: step[0] != "truncate"), max_size=25),
+    cuts=st.lists(st.integers(1, 25), max_size=3),
+)
+def test_deleted_rows_are_kept_with_their_last_values(
+    stored: dict[int, tuple[str, str]], gone: dict[int, tuple[str, str]], steps: list[tuple[Any, ...]], cuts: list[int]
+) -> None:
+    before: Table = {key: (key, *rest) for key, rest in stored.items()}
+    deleted: Table = {key: (key, *rest) for key, rest in gone.items() if key not in stored}
+    source = Source(dict(before), gone=dict(deleted))
+    for verb, *arguments in steps:
+        getattr(source, verb)(*arguments)
+    net = net_changes(_split(source.sent, cuts), key=["id"], keeps_deleted=True)
+    assert not net.deletes.num_rows
+    assert apply(net, before | deleted) == source.rows | source.gone
+    keys = net.upserts.column("id").to_pylist() if net.upserts.num_columns else []
+    marks = [] if net.deleted is None else net.deleted.tolist()
+    assert dict(zip(keys, marks, strict=True)) == {key: key in source.gone for key in keys}
+
+
+def test_a_deleted_row_that_the_sink_lacks_has_what_the_source_sent() -> None:
+    part = changes([delete(1, "a", "x", before_kind=BEFORE_FULL), delete(2, None, None)])
+    net = net_changes([part], key=["id"], keeps_deleted=True)
+    assert apply(net, {}) == {1: (1, "a", "x"), 2: (2, None, None)}
+    assert net.needed is None

@@ -1,0 +1,98 @@
+"""Vanished rows: the rows of a table that a copy of its source lacks, for tables that keep deleted rows.
+
+Rows are matched by digests of their keys (``agent.kernels.key_digest``), of which some millions are in memory at a
+time; a large table is read once for each part of them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from agent.kernels.key_digest import Digests, key_digests, new_secret
+from agent.rows.unify import Mask
+from agent.sinks.common.row_marks import Marks, is_live
+
+#: keys of the copy in memory at a time, at 16 bytes
+_KEYS_MAX: Final = 16 << 20
+
+
+def vanished(
+    stored: Callable[[], Iterable[pa.Table]],
+    copied: Callable[[Sequence[str]], Iterable[pa.Table]],
+    columns: pa.Schema,
+    marks: Marks,
+    *,
+    key: Sequence[str],
+    copied_rows: int,
+) -> Iterator[pa.Table]:
+    """Yield the rows of ``stored`` whose key no row of the copy has, marked as deleted, with the copy's ``columns``.
+
+    ``copied``: yields some columns of the copy, which has ``copied_rows``. A value that does not fit into its column
+    any more is NULL. There are no such rows if the table had other key columns.
+    """
+    assert marks.soft_delete, "otherwise they are removed"
+    secret, parts = new_secret(), -(-copied_rows // _KEYS_MAX) or 1
+    for part in range(parts):
+        among = _Part(part, parts)
+        found = (among.of(key_digests(each.combine_chunks(), secret)) for each in copied(key))
+        keys = np.concatenate([np.zeros((0, 2), np.uint64), *found])
+        keys = keys[np.argsort(keys[:, 0])]
+        for rows in stored():
+            shaped = _shaped(rows, columns, key)
+            if shaped is None:
+                return
+            digests = key_digests(shaped.select(list(key)).combine_chunks(), secret)
+            mine = among.mask(digests)
+            mine[mine] = ~_contains(keys, digests[mine])
+            yield from _marked(shaped.filter(pa.array(mine)), marks)
+
+
+def _marked(rows: pa.Table, marks: Marks) -> Iterator[pa.Table]:
+    """Rows that were deleted before stay as they are."""
+    if not rows.num_rows:
+        return
+    live = is_live(rows)
+    yield rows.filter(pc.invert(live))
+    yield marks.deleted(rows.filter(live))
+
+
+class _Part:
+    """One of several equal parts of the digests."""
+
+    def __init__(self, number: int, of: int) -> None:
+        self._low = np.uint64(number * (1 << 64) // of)
+        self._high = np.uint64((number + 1) * (1 << 64) // of - 1)
+
+    def mask(self, digests: Digests) -> Mask:
+        first = digests[:, 0]
+        return (first >= self._low) & (first <= self._high)
+
+    def of(self, digests: Digests) -> Digests:
+        return digests[self.mask(digests)]
+
+
+def _contains(keys: Digests, wanted: Digests) -> Mask:
+    """``keys`` are sorted by their first halves; that two of them share one is as unlikely as that two keys are one."""
+    if not len(keys):
+        return np.zeros(len(wanted), np.bool_)
+    at = np.minimum(np.searchsorted(keys[:, 0], wanted[:, 0]), len(keys) - 1)
+    found: Mask = (keys[at] == wanted).all(axis=1)
+    return found
+
+
+def _shaped(rows: pa.Table, columns: pa.Schema, key: Sequence[str]) -> pa.Table | None:
+    """Return rows with the copy's columns, or None if their keys are not comparable with its."""
+    arrays = []
+    for item in columns:
+        column = rows.column(item.name) if item.name in rows.schema.names else pa.nulls(rows.num_rows, item.type)
+        try:
+            column = column.cast(item.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            column = None
+        if item.name in key and (column is None or item.name not in rows.schema.names):
+            return None
+        arrays.append(pa.nulls(rows.num_rows, item.type) if column is None else column)
+    return pa.table(arrays, schema=columns)
