@@ -9,16 +9,18 @@ import pytest
 from deltalake import DeltaTable
 
 from agent.errors import SinkUriError, TableHeldError
-from agent.ports.sink import Alters, Replaces
+from agent.ports.sink import Alters, Replaces, SpanRepartition, Splits
 from agent.rows.changes import BEFORE_KEY
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks import open_sink, open_table
-from agent.sinks.delta.upsert import by_vectors
+from agent.sinks.delta.upsert import by_vectors, large
 from agent.sinks.iceberg.table.lake import Lake
+from agent.sinks.iceberg.upsert import fold
 from agent.sinks.uri import parse_sink_uri
+from owner.scheduler.spans import even_spans
 from reactor.ids import Ts
 from reactor.records.changefeed import SchemaChangeKind, SinkMode
-from tests.contracts.sink_bed import TABLE, Bed
+from tests.contracts.sink_bed import SPAN, TABLE, Bed
 from tests.unit.agent.changes_build import UNCHANGED, delete, insert, table_schema, truncate, update
 
 _KINDS = {
@@ -153,3 +155,38 @@ def test_changelogs_have_no_such_columns(tmp_path: Path) -> None:
     for scheme in ("iceberg", "delta"):
         with pytest.raises(SinkUriError, match=r"^option soft_delete=true is one of upserted tables; leave it out"):
             open_sink(f"{scheme}+file://{tmp_path}?soft_delete=true", changefeed="feed", mode=SinkMode.CHANGELOG)
+
+
+def test_spans_mark_their_own_rows(bed: Bed) -> None:
+    """TRUNCATE and a key that moves between spans, each span at its own pace."""
+    sink = bed.open()
+    assert isinstance(sink, Splits)
+    order = SpanRepartition((SPAN,), even_spans(16384, 4), Ts(100), 1)
+    assert sink.repartition(TABLE, order) == 100
+    moved = [
+        update(key + 10, f"n{key}", "v", before=(key, None, None), before_kind=BEFORE_KEY, ts=110) for key in (1, 2, 3)
+    ]
+    for span in order.new:
+        assert bed.flush(100, 200, moved, span=span).error == ""
+    olds = [(1, "a", "x", True), (2, "b", "y", True), (3, "c", "z", True)]
+    assert _held(bed) == sorted([*olds, *((key + 10, f"n{key}", "v", False) for key in (1, 2, 3))], key=repr)
+    for span in order.new:
+        begin = bed.at(span) or 0  # one without a change has not moved
+        assert bed.flush(begin, 300, [truncate(ts=210), insert(1, "back", "n", ts=220)], span=span).error == ""
+    news = [(key + 10, f"n{key}", "v", True) for key in (1, 2, 3)]
+    assert _held(bed) == sorted([(1, "back", "n", False), *olds[1:], *news], key=repr)
+
+
+def test_large_transactions_keep_deleted_rows(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Folded one part of the key space after another."""
+    monkeypatch.setattr(large, "_WHOLE_BYTES", 0)
+    monkeypatch.setattr(fold, "_WHOLE_BYTES", 0)
+    rows = [insert(key, f"n{key}", "v", ts=110) for key in range(10, 200)]
+    gone = [delete(key, None, None, ts=120) for key in (1, *range(100, 200))]
+    assert bed.flush(100, 200, rows, gone).error == ""
+    wanted = [(key, f"n{key}", "v", key >= 100) for key in range(10, 200)]
+    kept = [(1, "a", "x", True), (2, "b", "y", False), (3, "c", "z", False)]
+    assert _held(bed) == sorted([*kept, *wanted], key=repr)
+    assert bed.flush(200, 300, [truncate(ts=210), insert(2, "back", "n", ts=220)]).error == ""
+    assert [row for row in _held(bed) if not row[3]] == [(2, "back", "n", False)]
+    assert len(_held(bed)) == 193
