@@ -45,6 +45,14 @@ NEW_POSITION = "`weir changefeed resume --resync` takes a new position and copie
 NEW_SNAPSHOT = "for a new snapshot remove it, and its tables at the sink, and create the changefeed again"
 
 
+def is_of_table(error: Exception) -> bool:
+    """Return whether an error that was raised while one table was interpreted is one of that table alone: its statement
+    or value is the cause, not a connection or this capture."""
+    if isinstance(error, WeirError):
+        return error.scope is Scope.TABLE
+    return not isinstance(error, OSError | MemoryError)
+
+
 class SourceError(WeirError):
     """The source database refused or failed."""
 

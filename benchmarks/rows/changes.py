@@ -68,6 +68,14 @@ def _cpu(found: Bed, seconds: int) -> float:
     return usage.python_cpu_s / seconds
 
 
+def _await_subscriptions(feed: LocalChangefeed) -> None:
+    """Return when all readers are known to the changefeed."""
+    expected, deadline = {f"waits-{number}" for number in range(READERS)}, time.monotonic() + 60
+    while missing := expected - {subscription.name for subscription in feed.subscriptions()}:
+        assert time.monotonic() < deadline, f"readers have not subscribed: {sorted(missing)}"
+        time.sleep(0.05)
+
+
 @contextlib.contextmanager
 def _waiting(found: Bed) -> Any:
     """Readers that wait for changes which do not come."""
@@ -80,7 +88,7 @@ def _waiting(found: Bed) -> Any:
 
     for number, feed in enumerate(feeds):
         threading.Thread(target=follow, args=(feed, number), daemon=True).start()
-    time.sleep(2)
+    _await_subscriptions(feeds[0])
     yield
     for number, feed in enumerate(feeds):
         feed.close_subscription(f"waits-{number}")

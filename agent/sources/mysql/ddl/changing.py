@@ -1,15 +1,21 @@
 """Changes of one statement: the tables that it affects, before and after. Pure."""
 
+import traceback
 from dataclasses import dataclass, field, replace
 
+import structlog
+
+from agent.errors import is_of_table
 from agent.rows.schema_change import KnownTable
 from agent.sources.common import schema_diff
 from agent.sources.common.schema_diff import Columns
-from agent.sources.mysql.ddl import shadows
+from agent.sources.mysql.ddl import reasons, shadows
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
 from agent.sources.mysql.ddl.shadows import NOTHING
 from agent.sources.mysql.retyping.terms import RetypeTerms
 from reactor.records.changefeed import SchemaChangeKind, TableChange
+
+_log = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -39,11 +45,29 @@ class ChangingTables:
 
     def taken(self) -> tuple[TableChange, ...]:
         """Return the changes for the sink and the owner."""
-        return tuple(change for number in self.before if (change := self._change(number)) is not None)
+        return tuple(change for number in self.before if (change := self._guarded(number)) is not None)
+
+    def _guarded(self, number: int) -> TableChange | None:
+        """Return the change of one table; a table whose change cannot be computed is held."""
+        try:
+            return self._change(number)
+        except Exception as error:
+            after = self.known.with_id(number)
+            if after is None or not is_of_table(error):
+                raise
+            trace = "".join(traceback.format_exception(error, limit=-3))
+            _log.error("a table's change cannot be computed, and it is held", table_id=number, trace=trace)
+            before = self.before[number]
+            # as it was, like its record; another table may have its name since
+            is_as_before = before is not None and self.known.by_name.get(_name(before), after) in (after, before)
+            table = before if before is not None and is_as_before else after
+            held = replace(table, held=table.held or reasons.line(_name(table), reasons.uninterpreted("", error)))
+            self.known.put(held)
+            return _hold(before, held)
 
     def _change(self, number: int) -> TableChange | None:
         before = self.before[number]
-        after = next((table for table in self.known.by_name.values() if table.record.table_id == number), None)
+        after = self.known.with_id(number)
         if after is None:
             return None if before is None or not _is_declared(before) else schema_diff.dropped(before)
         after = self._settled(before, after)

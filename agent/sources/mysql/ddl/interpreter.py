@@ -12,6 +12,7 @@ cannot be parsed, the server's definition is read; if it does not show what beca
 """
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import structlog
@@ -19,7 +20,7 @@ import structlog
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common.schema_diff import Columns
-from agent.sources.mysql.ddl import reasons, shadows, written
+from agent.sources.mysql.ddl import guard, reasons, shadows, written
 from agent.sources.mysql.ddl.changing import ChangingTables
 from agent.sources.mysql.ddl.computed import recomputed
 from agent.sources.mysql.ddl.copies import Copies, by_name
@@ -41,7 +42,7 @@ from agent.sources.mysql.ddl.parser.edits import (
     Unfollowed,
     Unparsed,
 )
-from agent.sources.mysql.ddl.replicated_tables import KnownTables
+from agent.sources.mysql.ddl.replicated_tables import KnownTables, moved
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.dialect import DIALECT
 from agent.sources.mysql.retyping.terms import RetypeTerms
@@ -72,7 +73,8 @@ class Interpreter:
         """
         self._changes = ChangingTables(self._known)
         for name in self._mentioned(event.statement, event.database):
-            self._known.ask_collation(name, self._server.look)
+            with self._holding([name], event):
+                self._known.ask_collation(name, self._server.look)
         for edit in parse.parse_ddl(
             event.statement,
             event.database,
@@ -83,12 +85,17 @@ class Interpreter:
             copies=self._copies.by_name,
             collation_of=self._collation_of,
         ):
-            self._take(edit, event)
+            with self._holding(guard.concerned(edit, self._known), event):
+                self._take(edit, event)
         for table in self._copies.end_statement():
             self._known.put(table)  # no copy replaced it: it was only renamed
         for name in self._mentioned(event.statement, event.database):
-            self._take_keyed(name, event)
+            with self._holding([name], event):
+                self._take_keyed(name, event)
         return self._record(event.ts, event.statement)
+
+    def _holding(self, names: list[Name], event: DdlEvent) -> AbstractContextManager[None]:
+        return guard.holding(names, event, self._changes, self._copies, self._server.wants, self._begin_held)
 
     def hold(self, names: Iterable[Name], reason: str, ts: Ts) -> DdlRecord | None:
         """Hold tables that cannot be followed from ``ts`` on, for a reason found in the log itself."""
@@ -171,8 +178,7 @@ class Interpreter:
         if not self._server.wants(*name):
             return
         if edit.reason and not self._is_harmless(edit.reason):
-            record = self._new_record(name, schema, event.ts)
-            self._changes.begin(KnownTable(record, None, reasons.line(name, edit.reason)))
+            self._begin_held(name, edit.reason, event, schema)
             return
         schema = self._exact(name, schema)
         if schema is None:
@@ -185,6 +191,10 @@ class Interpreter:
             table = KnownTable(record, self._ours(schema, record))
             self._changes.begin(table)
             self._known.put_new(table)
+
+    def _begin_held(self, name: Name, reason: str, event: DdlEvent, schema: TableSchema | None = None) -> None:
+        record = self._new_record(name, schema, event.ts)
+        self._changes.begin(KnownTable(record, None, reasons.line(name, reason)))
 
     def _take_keyed(self, name: Name, event: DdlEvent) -> None:
         """Copy a table that was held without a key, if the statement has given it one."""
@@ -388,8 +398,3 @@ class Interpreter:
         used = {table.record.table_id for table in self._known.by_name.values()} | self._burnt | {*self._changes.before}
         number = table_id(*name)
         return table_id(name[0], f"{name[1]}\0{ts}") if number in used else number
-
-
-def moved(table: KnownTable, name: Name) -> KnownTable:
-    schema = None if table.schema is None else replace(table.schema, schema_name=name[0], name=name[1])
-    return replace(table, record=table.record.named(*name), schema=schema)

@@ -39,6 +39,14 @@ def unreadable(event: DdlEvent) -> str:
     return f"a statement cannot be read that may change it: {' '.join(event.statement[:120].split())}"
 
 
+def uninterpreted(statement: str, error: Exception) -> str:
+    """Return why a table is held whose statement Weir fails to interpret."""
+    cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    return f"a statement that changes it cannot be interpreted ({cause}): {' '.join(statement[:120].split())}".rstrip(
+        ": "
+    )
+
+
 def of_copy(schema: TableSchema, shadow: Shadow | None, filled: Iterable[str], before: TableSchema) -> str:
     """Return why rows of a copy may differ from those of its table; empty if they do not. ``filled``: new columns
     whose values in existing rows are unknown."""

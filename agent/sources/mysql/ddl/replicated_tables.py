@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from agent.errors import DecodeError
+from agent.errors import DecodeError, is_of_table
 from agent.rows.schema import Column, TableSchema, ZeroDates
 from agent.rows.schema_change import KnownTable
 from agent.sources.mysql.decode.charsets import charset_of
@@ -57,6 +57,9 @@ class KnownTables:
         #: ids of tables whose definition here may be that of a later place
         self._early = {table.record.table_id for table in self._tables.values() if table.record.start_ts > begin}
 
+    def with_id(self, table_id: int) -> KnownTable | None:
+        return next((table for table in self._tables.values() if table.record.table_id == table_id), None)
+
     @property
     def by_name(self) -> Mapping[tuple[str, str], KnownTable]:
         return self._tables
@@ -97,7 +100,7 @@ class KnownTables:
         """Return the table that had a name that no table should have now. From before the stream began only first
         names are known, by which ids are made."""
         number = self._gone.get(name, 0 if name in self._made else table_id(*name))
-        return next((table for table in self._tables.values() if table.record.table_id == number), None)
+        return self.with_id(number)
 
     def put_new(self, table: KnownTable) -> None:
         """Add a table without rows."""
@@ -139,15 +142,29 @@ class KnownTables:
         :raises TableUnknownError: it lacks what is not otherwise known for certain, or cannot be parsed.
         """
         try:
-            declared = parse_table_map(body, is_mariadb=self._is_mariadb)
-        except DecodeError as error:
-            raise TableUnknownError(parse_table_name(body), str(error)) from error
+            return self._described(body)
+        except TableUnknownError:
+            raise
+        except Exception as error:
+            if not is_of_table(error):
+                raise
+            cause = str(error) if isinstance(error, DecodeError) else f"{type(error).__name__}: {error}"
+            raise TableUnknownError(parse_table_name(body), cause) from error
+
+    def _described(self, body: bytes) -> TableSchema:
+        declared = parse_table_map(body, is_mariadb=self._is_mariadb)
         table = self._tables[declared.schema.schema_name, declared.schema.name]
         self._empty.discard(table.record.table_id)
         schema = _completed(declared, table.schema)
         if table.record.table_id not in self._early:
             _check(schema, table, zero_dates=self._zero_dates)
         return replace(schema, table_id=table.record.table_id, zero_dates=self._zero_dates)
+
+
+def moved(table: KnownTable, name: tuple[str, str]) -> KnownTable:
+    """Return a table under another name."""
+    schema = None if table.schema is None else replace(table.schema, schema_name=name[0], name=name[1])
+    return replace(table, record=table.record.named(*name), schema=schema)
 
 
 def _name(table: KnownTable) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from agent.errors import is_of_table
 from agent.rows.schema import TableSchema
 from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl.parser import sql_text
@@ -114,7 +115,9 @@ def parse_ddl(
     read = _Statement(Cursor(tokens), database, known, is_mariadb, session, fold, copies, collation_of, says_default)
     try:
         return list(_edits(read))
-    except (UnreadableError, ValueError):
+    except Exception as error:
+        if not (isinstance(error, UnreadableError) or is_of_table(error)):
+            raise
         return [Unparsed(name) for name in mentioned(statement, database, known, folds_names=folds_names)]
 
 
