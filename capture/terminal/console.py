@@ -22,8 +22,8 @@ from reactor.errors import WeirError
 
 #: width of a table in a file or a pipe
 _FILE_WIDTH = 200
-#: control characters, which a terminal would interpret
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+#: what a terminal interprets: control characters, ends of lines, and marks that turn the direction of text
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 _FAULT = "it is a fault in Weir: run again with WEIR_DEBUG=1 and report the traceback"
 
 
@@ -57,7 +57,9 @@ def print_json_list(fields: Mapping[str, object], name: str, items: Iterable[obj
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
     # long values are folded, not cut off, so that names and positions can be copied
-    table = Table(*(Column(name, overflow="fold") for name in columns), title=title or None, title_justify="left")
+    table = Table(
+        *(Column(name, overflow="fold") for name in columns), title=printable(title) or None, title_justify="left"
+    )
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
     is_terminal = sys.stdout.isatty()
@@ -65,7 +67,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, tit
 
 
 def print_line(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(printable(text) + "\n")
 
 
 def print_fields(view: BaseModel) -> None:
@@ -93,8 +95,13 @@ def describe(error: BaseException) -> str:
 
 
 def one_line(text: str) -> str:
-    r"""Return the text in one line, with control characters escaped (``\x1b``)."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", " ".join(text.split()))
+    """Return the text in one line, as ``printable``."""
+    return printable(" ".join(text.split()))
+
+
+def printable(text: str) -> str:
+    r"""Return the text with what a terminal would interpret escaped (``\x1b``, ``\u202e``)."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def root_of(error: BaseException) -> BaseException:
@@ -139,9 +146,9 @@ def _cell(value: object) -> str:
     from rich.markup import escape
 
     if isinstance(value, BaseModel):
-        return escape(", ".join(f"{name}={item}" for name, item in value if item not in (None, "")))
+        return escape(printable(", ".join(f"{name}={item}" for name, item in value if item not in (None, ""))))
     if isinstance(value, tuple | list):
         return "\n".join(_cell(item) for item in value)
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.3f}" if isinstance(value, float) else escape(str(value)) if value is not None else ""
+    return f"{value:.3f}" if isinstance(value, float) else escape(printable(str(value))) if value is not None else ""

@@ -582,3 +582,19 @@ def test_a_module_run_is_the_same_command() -> None:
     command = [sys.executable, "-m", "capture", "changefeed", "nothing"]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+#: each turns, hides or moves what a terminal shows
+_INTERPRETED = ["\x1b]0;title\x07", "\x1b[2J", "\r", "\n", "\x00", "\x9b2J", "\u202e", "\u2066", "\u2028", "\u200f"]
+
+
+@pytest.mark.parametrize("text", _INTERPRETED, ids=ascii)
+def test_what_is_shown_reaches_a_terminal_as_text_only(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    name = f"public.a{text}b"
+    console.print_table(("table",), [(name,), ((name,),)], title=name)
+    console.print_line(name)
+    shown = capsys.readouterr().out
+    escaped = f"public.a{text.encode('unicode_escape').decode()}b"
+    assert shown.count(escaped) == 4, "a title, two cells and a line"
+    assert shown.replace("\n", "").isprintable()
+    assert "b" not in {line.strip(" │|") for line in shown.splitlines()}, "no text begins a line of its own"
