@@ -41,6 +41,8 @@ def test_sinks_with_their_guarantees_and_options(capsys: pytest.CaptureFixture[s
         "retention_seconds": "600",
         "deletion_vectors": "",
         "readers": "",
+        "soft_delete": "false",
+        "synced_at": "false",
     }
     assert found["toy"]["package"] == "toy-sink"
     assert "does not import (ModuleNotFoundError: No module named 'toy_sink')" in found["toy"]["problem"]
