@@ -41,7 +41,7 @@ from capture.messaging.transport import TcpTransport, Transport
 from capture.store import connect_store
 from reactor.messages import Liveness
 from reactor.restarts import RestartPolicy
-from reactor.store.port import EtcdClient
+from reactor.store.port import MetaStore
 
 _OWNER_TIMEOUT_S = 30.0
 _OWNER_POLL_S = 0.05
@@ -50,7 +50,7 @@ _LEAVE_TIMEOUT_S = 120.0
 _MAILBOX_SIZE = 16
 
 
-Connect = Callable[[ServerSettings], Awaitable[EtcdClient]]
+Connect = Callable[[ServerSettings], Awaitable[MetaStore]]
 
 
 class Capture:
@@ -167,7 +167,7 @@ class Capture:
                 await self.data_plane.stop()
                 await client.close()
 
-    async def _run_actor(self, client: EtcdClient) -> None:
+    async def _run_actor(self, client: MetaStore) -> None:
         """:raises WeirError: an error that requires intervention."""
         cell: Cell[LeaveCluster] = Cell(
             lambda: CaptureActor(self._base, client, self._state), "capture", mailbox_size=_MAILBOX_SIZE

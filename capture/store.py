@@ -19,10 +19,10 @@ from reactor.records.log_mark import mark_of
 from reactor.settings import TlsFiles
 from reactor.store import sql
 from reactor.store.etcd import connect
-from reactor.store.port import Compare, EtcdClient, Put, Target
+from reactor.store.port import Compare, MetaStore, Put, Target
 
 
-async def connect_store(settings: ServerSettings) -> EtcdClient:
+async def connect_store(settings: ServerSettings) -> MetaStore:
     """:raises WeirError: the store does not answer, refuses, or a reference to a secret cannot be resolved."""
     if settings.sql_store:
         return await sql.connect(resolve(settings.sql_store))
@@ -58,7 +58,7 @@ async def with_etcd(settings: ServerSettings) -> AsyncIterator[ServerSettings]:
             await to_thread.run_sync(part.stop)
 
 
-async def claim_log_storage(client: EtcdClient, settings: ServerSettings) -> None:
+async def claim_log_storage(client: MetaStore, settings: ServerSettings) -> None:
     """The first capture of a cluster marks its log storage, and records the mark in etcd.
 
     :raises LogStorageMismatchError: this storage does not hold the cluster's log.

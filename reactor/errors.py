@@ -1,23 +1,31 @@
 """Errors: those of this package, and the root of all errors of Weir.
 
-WeirError                      every error Weir raises on purpose; ``code`` is stable, the text one line: cause, cure
-├── InvalidIdError             a malformed changefeed, cluster or span id ├── InvalidKeyError            a key outside
-Weir's key space ├── InvalidRecordError         a value under a key that cannot be read ├── InvalidTransitionError     a
-state machine has no row for an event (a bug in us) ├── FormatError                the cluster's format is unknown to
-this version, or too old for a request (upgrade) ├── EtcdError                  any error of etcd │   ├──
-EtcdUnreachableError   no endpoint answers, or none in time (retryable) │   ├── EtcdAuthError          user, password or
-permission refused │   ├── CompactedError         the requested revision is gone; list again │   ├──
-RevisionsLostError     the store lacks revisions that it has shown │   ├── LeaseExpiredError      the lease has expired
-(or was never granted) │   └── TxnTooLargeError       one patch group exceeds etcd's size or operation limit ├──
-SessionDoneError           the session's lease has expired: whoever acts under it must stop ├──
-NotOwnerError              this capture is not, or is no longer, the owner ├── OwnerNotFoundError         no capture is
-owner at the moment (retryable) ├── ConflictError              a compared revision has changed; tick again (always
-retried by the worker) ├── IgnorePatchError           raised by a patch function to skip just that patch ├──
-PatchFailedError           a patch function raised an unexpected error (a bug in us) ├── ReactorFinishedError       a
-reactor is done; the worker commits what is pending and returns ├── ProtocolError              a peer sent what this
-version cannot read ├── CrashedTooOftenError       a component exhausted its restart budget ├── TransferError
-a cluster's state cannot be taken from, or written to, a store └── FailPointError             a test asked for it
-(retryable)
+::
+
+    WeirError                    root; ``code`` is stable, the text is one line with cause and cure
+      InvalidIdError             a changefeed, cluster or span id is malformed
+      InvalidKeyError            a key is outside Weir's key space
+      InvalidRecordError         the value under a key cannot be read
+      InvalidTransitionError     a state machine has no row for an event (a bug in Weir)
+      FormatError                the cluster's format is unknown to this version, or too old for a request
+      StoreError                 the metadata store refused a call
+        StoreUnreachableError    no endpoint answers, or none in time (retryable)
+        StoreAuthError           user, password or permission is refused
+        CompactedError           the requested revision is compacted (retryable)
+        RevisionsLostError       the store lacks revisions that it has shown
+        LeaseExpiredError        the lease has expired, or was never granted
+        TxnTooLargeError         one patch group exceeds the store's limit of size or operations
+      SessionDoneError           the session's lease has expired: whoever acts under it must stop
+      NotOwnerError              this capture is not the owner, or no longer
+      OwnerNotFoundError         no capture is the owner now (retryable)
+      ConflictError              a compared revision has changed (the worker ticks again)
+      IgnorePatchError           a patch function skips its own patch
+      PatchFailedError           a patch function raised an unexpected error (a bug in Weir)
+      ReactorFinishedError       a reactor is done; the worker commits what is pending and returns
+      ProtocolError              a peer sent what this version cannot read
+      CrashedTooOftenError       a component has exhausted its restart budget
+      TransferError              a cluster's state cannot be read from, or written to, a store
+      FailPointError             a test asked for it (retryable)
 
 Every error has a *scope*: what cannot continue because of it (``Scope``).
 """
@@ -84,27 +92,27 @@ class TransferError(WeirError):
     """A cluster's state cannot be taken from a store, or written to one: it is in use, halted, or not what it was."""
 
 
-class EtcdError(WeirError):
-    """etcd refused a call, or failed in a way that has no class below."""
+class StoreError(WeirError):
+    """The metadata store refused a call, or failed in a way that has no class below."""
 
 
-class EtcdUnreachableError(EtcdError):
+class StoreUnreachableError(StoreError):
     """No endpoint answers, or none in time."""
 
     retryable = True
 
 
-class EtcdAuthError(EtcdError):
+class StoreAuthError(StoreError):
     """User, password or permission refused."""
 
 
-class CompactedError(EtcdError):
+class CompactedError(StoreError):
     """The requested revision has been compacted; read the prefix again."""
 
     retryable = True
 
 
-class RevisionsLostError(EtcdError):
+class RevisionsLostError(StoreError):
     """The store lacks revisions that it has shown: another server took over without them, or a backup was restored."""
 
     @classmethod
@@ -115,11 +123,11 @@ class RevisionsLostError(EtcdError):
         )
 
 
-class LeaseExpiredError(EtcdError):
+class LeaseExpiredError(StoreError):
     """The lease has expired, or was never granted."""
 
 
-class TxnTooLargeError(EtcdError):
+class TxnTooLargeError(StoreError):
     """One patch group exceeds etcd's limits; groups are never split."""
 
 

@@ -30,11 +30,11 @@ from reactor import failpoints, keys
 from reactor.effects import Answer, Commit, Perform, Resign, WakeAt
 from reactor.errors import (
     ConflictError,
-    EtcdError,
-    EtcdUnreachableError,
     FailPointError,
     NotOwnerError,
     ReactorFinishedError,
+    StoreError,
+    StoreUnreachableError,
 )
 from reactor.failpoints import Point
 from reactor.membership.session import Session
@@ -42,7 +42,7 @@ from reactor.pace import Pace
 from reactor.pending import Pending
 from reactor.protocol import Reactor
 from reactor.state import ClusterState
-from reactor.store.port import Compare, EtcdClient, Target, TxnResult, WatchBatch
+from reactor.store.port import Compare, MetaStore, Target, TxnResult, WatchBatch
 from reactor.txn import Plan, Seen, Txn
 from reactor.watch import WatchCursor
 
@@ -66,7 +66,7 @@ class WorkerStatistics:
     resyncs: int = 0
 
 
-class EtcdWorker:
+class ReactorWorker:
     """One reactor over one cluster's state. ``run`` it once; ``post`` to it from the same loop.
 
     ``now`` and ``WakeAt`` use the loop's time. ``take`` bounds the inbox; ``post`` does not, since it delivers only
@@ -75,7 +75,7 @@ class EtcdWorker:
 
     def __init__(
         self,
-        client: EtcdClient,
+        client: MetaStore,
         reactor: Reactor,
         *,
         state: ClusterState,
@@ -149,7 +149,7 @@ class EtcdWorker:
 
         :raises SessionDoneError: the session ended.
         :raises NotOwnerError: the owner's key was deleted.
-        :raises EtcdError: etcd refused a call permanently.
+        :raises StoreError: etcd refused a call permanently.
         """
         try:
             await self._session.run(self._run)
@@ -183,7 +183,7 @@ class EtcdWorker:
             try:
                 await self._load()
                 await self._watch()
-            except EtcdError as error:
+            except StoreError as error:
                 if not error.retryable:
                     raise
                 _log.info("reading the prefix again", prefix=self.state.prefix, error=str(error))
@@ -332,7 +332,7 @@ class EtcdWorker:
         self._session.check()
         try:
             result = await self._ask(planned)
-        except (EtcdUnreachableError, FailPointError) as error:
+        except (StoreUnreachableError, FailPointError) as error:
             _log.warning("no answer to a transaction", error=str(error))
             self._pending.lost(planned)
             self._retry_at = anyio.current_time() + _RETRY_S

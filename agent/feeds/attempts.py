@@ -12,10 +12,10 @@ import anyio
 import structlog
 from anyio import from_thread
 
-from reactor.errors import EtcdError
+from reactor.errors import StoreError
 from reactor.keys import AttemptKey
 from reactor.records.attempts import Attempt
-from reactor.store.port import Compare, Delete, EtcdClient, Put
+from reactor.store.port import Compare, Delete, MetaStore, Put
 
 #: a table written longer ago than this is no longer in progress
 _FORGET_S = 10.0
@@ -33,7 +33,7 @@ class Attempts:
 
     def __init__(
         self,
-        client: EtcdClient,
+        client: MetaStore,
         key: AttemptKey,
         conditions: Sequence[Compare],
         *,
@@ -73,7 +73,7 @@ class Attempts:
     async def begin(self, tables: frozenset[int], is_trial: bool) -> None:
         """Record that ``tables`` are about to be written: all of them suspects if ``is_trial``.
 
-        :raises EtcdError: they are suspects, and this could not be recorded.
+        :raises StoreError: they are suspects, and this could not be recorded.
         """
         if (note := self._wanted(tables, is_trial)) != self._noted or not self._is_sure:
             await self._note(note)
@@ -103,7 +103,7 @@ class Attempts:
         return Attempt(tables=tuple(sorted(self._used))) if self._used else None
 
     async def _note(self, note: Attempt | None) -> None:
-        """:raises EtcdError: the record is of suspects, and could not be stored."""
+        """:raises StoreError: the record is of suspects, and could not be stored."""
         if note is not None and note.is_trial:
             await self._store(note)
         else:
@@ -112,7 +112,7 @@ class Attempts:
     async def _try(self, note: Attempt | None) -> None:
         try:
             await self._store(note)
-        except EtcdError as error:
+        except StoreError as error:
             _log.debug("what is under way could not be noted", key=self._key, error=str(error))
 
     async def _store(self, note: Attempt | None) -> None:

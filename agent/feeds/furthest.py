@@ -24,7 +24,7 @@ from agent.errors import LogError, TableForeignError
 from agent.log.storage import LogDirectory
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import ChangefeedInfo, FeedState, TableRecord
-from reactor.store.port import EtcdClient
+from reactor.store.port import MetaStore
 
 #: identifies one changefeed's tables at one sink
 FeedKey = tuple[str, ...]
@@ -127,10 +127,10 @@ class FurthestRecords:
                 self._seen[span] = max(ts, self._seen.get(span, ts))
 
 
-async def is_kept(client: EtcdClient, key: str) -> bool:
+async def is_kept(client: MetaStore, key: str) -> bool:
     """Return whether the changefeed of this key is not being removed, and its files are kept.
 
-    :raises EtcdError: no answer.
+    :raises StoreError: no answer.
     """
     item = await client.get(key)
     return item is not None and ChangefeedInfo.decode(item.value, key=key).state is not FeedState.REMOVED

@@ -28,7 +28,7 @@ from agent.errors import (
 from agent.feeds.attempts import Attempts
 from agent.feeds.furthest import FurthestRecords, is_kept
 from agent.flush import job
-from agent.log.head import EtcdHeadStore, LogWriter
+from agent.log.head import LogWriter, MetaHeadStore
 from agent.log.reader import LogReader
 from agent.log.retention import Needs
 from agent.log.storage import LogDirectory
@@ -49,7 +49,7 @@ from agent.units.renewal import Place
 from agent.units.stream_attempts import StreamAttempts
 from agent.units.sync import SyncUnit
 from reactor import keys
-from reactor.errors import EtcdError, WeirError
+from reactor.errors import StoreError, WeirError
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.records.changefeed import (
     ChangefeedConfig,
@@ -59,7 +59,7 @@ from reactor.records.changefeed import (
     UnitRecord,
     UnitStage,
 )
-from reactor.store.port import Compare, EtcdClient, Target
+from reactor.store.port import Compare, MetaStore, Target
 
 T = TypeVar("T")
 
@@ -137,7 +137,7 @@ class ChangefeedRuntime:
         feed: Feed,
         *,
         capture: CaptureId,
-        client: EtcdClient,
+        client: MetaStore,
         executor: Executor,
         checkpoint: Callable[[], Ts],
         held: Callable[[], Ts] = lambda: MAX_TS,
@@ -213,7 +213,7 @@ class ChangefeedRuntime:
 
     async def close(self) -> None:
         await self._attempts.close()
-        with suppress(EtcdError):
+        with suppress(StoreError):
             if await is_kept(self._client, self._feed.guard.key):
                 await to_thread.run_sync(partial(self._furthest.save, is_last=True), abandon_on_cancel=True)
 
@@ -337,7 +337,7 @@ class ChangefeedRuntime:
             source.streams(StreamOrder(running.tables, identity, schemas, reader, frozenset(running.joining))),
             Position(running.start_ts, running.start_position),
             writer=LogWriter(
-                EtcdHeadStore(self._client, log_key, guard=feed.guard), capture=self._capture, epoch_floor=feed.created
+                MetaHeadStore(self._client, log_key, guard=feed.guard), capture=self._capture, epoch_floor=feed.created
             ),
             directory=feed.log_directory(order.source),
             needs=self._needs,

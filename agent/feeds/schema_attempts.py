@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 import anyio
 import structlog
 
-from reactor.errors import EtcdError
+from reactor.errors import StoreError
 from reactor.ids import ChangefeedId
 from reactor.keys import SchemaAttemptKey
 from reactor.records.attempts import Attempt
 from reactor.records.held import tried_after_end
 from reactor.state import ClusterState
-from reactor.store.port import Compare, Delete, EtcdClient, Put
+from reactor.store.port import Compare, Delete, MetaStore, Put
 
 _CLOSE_S = 2.0
 
@@ -35,7 +35,7 @@ class _Work:
 class SchemaAttempts:
     """Those of all changefeeds at one capture. ``trials``: held while a suspect is written, or changed."""
 
-    client: EtcdClient
+    client: MetaStore
     state: ClusterState
     trials: anyio.Lock
     _works: dict[ChangefeedId, list[_Work]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class SchemaAttempts:
     ) -> AsyncIterator[None]:
         """Around the change of ``tables``. ``conditions``: hold as long as changefeed and capture are there.
 
-        :raises EtcdError: they are suspects, and this could not be noted.
+        :raises StoreError: they are suspects, and this could not be noted.
         """
         work = _Work(tables, is_trial=tables <= self._suspects(key.changefeed))
         works = self._works.setdefault(key.changefeed, [])
@@ -74,7 +74,7 @@ class SchemaAttempts:
         note = Attempt(tables=tuple(sorted(tables)), is_trial=all(work.is_trial for work in works))
         try:
             await self.client.txn(conditions, [Put(str(key), note.encode()) if tables else Delete(str(key))])
-        except EtcdError as error:
+        except StoreError as error:
             if is_needed:
                 raise
             _log.debug("what is under way could not be noted", key=str(key), error=str(error))

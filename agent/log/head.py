@@ -19,13 +19,13 @@ from agent.errors import NEW_POSITION, HoldTooEarlyError, LogFencedError, Positi
 from agent.log.stored_form import format_of, get_prefix_whole, stored_form
 from agent.object_store import is_object_store
 from agent.rows.batches import SegmentRef
-from reactor.errors import EtcdError
+from reactor.errors import StoreError
 from reactor.ids import CaptureId, Ts
 from reactor.keys import DdlKey, LogKey, ddl_prefix
 from reactor.records.changefeed import DdlRecord, TableChange
 from reactor.records.formats import Feature
 from reactor.records.log_head import Era, LogHead
-from reactor.store.port import Compare, EtcdClient, Put, Target
+from reactor.store.port import Compare, MetaStore, Put, Target
 
 #: schema changes per transaction with the head, and their bytes; etcd allows 128 operations and 1.5 MiB by default
 _DDL_MAX, _DDL_BYTES = 64, 1 << 20
@@ -47,7 +47,7 @@ class StoredHead:
 
 
 class HeadStore(Protocol):
-    """Where the head is stored. Errors are ``EtcdError``; after one, a swap may or may not have happened."""
+    """Where the head is stored. Errors are ``StoreError``; after one, a swap may or may not have happened."""
 
     async def read(self) -> StoredHead: ...
 
@@ -65,11 +65,11 @@ class HeadStore(Protocol):
         ...
 
 
-class EtcdHeadStore:
+class MetaHeadStore:
     """The head under its key in etcd. ``guard``: holds while the same incarnation of the changefeed exists; one of the
     same name created later has its own log."""
 
-    def __init__(self, client: EtcdClient, key: LogKey, *, guard: Compare | None = None) -> None:
+    def __init__(self, client: MetaStore, key: LogKey, *, guard: Compare | None = None) -> None:
         self._client = client
         self._place = key
         self._key = str(key)
@@ -129,10 +129,10 @@ def _needs_format(change: TableChange) -> int:
     return Feature.HELD_TABLES if change.is_hold else 0
 
 
-async def still_holds(client: EtcdClient, guard: Compare) -> bool:
+async def still_holds(client: MetaStore, guard: Compare) -> bool:
     """Return whether ``guard`` (on a key's create revision) holds.
 
-    :raises EtcdError: no answer.
+    :raises StoreError: no answer.
     """
     item = await client.get(guard.key)
     return (item.create_revision if item else 0) == guard.revision
@@ -292,7 +292,7 @@ class LogWriter:
         """Try once. Return False if the swap was refused, or if the outcome is unknown: read the head then."""
         try:
             revision = await self._store.swap(new, revision=expected.revision, ddl=ddl)
-        except EtcdError as error:
+        except StoreError as error:
             if not error.retryable:
                 raise
             _log.warning("moving the log's head got no answer", error=str(error))
@@ -311,7 +311,7 @@ class LogWriter:
         while True:
             try:
                 return await ask()
-            except EtcdError as error:
+            except StoreError as error:
                 if not error.retryable:
                     raise
                 _log.warning("reading the log's head failed and is tried again", error=str(error), delay_s=delay_s)

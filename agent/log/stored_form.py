@@ -10,7 +10,7 @@ from reactor.errors import TxnTooLargeError
 from reactor.keys import FormatKey
 from reactor.records.formats import ClusterFormat, Feature
 from reactor.store import writes as division
-from reactor.store.port import Compare, Delete, EtcdClient, KeyValue, Operation, Put, Target
+from reactor.store.port import Compare, Delete, KeyValue, MetaStore, Operation, Put, Target
 from reactor.store.request import OPERATIONS_MAX
 from reactor.txn import BYTES_MAX
 
@@ -27,13 +27,13 @@ class StoredForm:
 
 
 async def stored_form(
-    client: EtcdClient, cluster: str, values: Mapping[str, bytes], *, before: Mapping[str, bytes] | None = None
+    client: MetaStore, cluster: str, values: Mapping[str, bytes], *, before: Mapping[str, bytes] | None = None
 ) -> StoredForm:
     """Return records' values as they are stored: packed or divided if they are large, once all captures of the cluster
     read that. If these do not fit into one transaction, their parts have been written. ``before``: what was read.
 
     :raises HoldTooEarlyError: older captures run, and one is too large without.
-    :raises EtcdError: no answer.
+    :raises StoreError: no answer.
     """
     if all(len(value) <= divided.LIMITS.whole and not is_pointer(value) for value in values.values()) and not before:
         return StoredForm(tuple(Put(key, value) for key, value in values.items()))
@@ -53,10 +53,10 @@ async def stored_form(
     return StoredForm(tuple(_operation(key, value) for key, value in last.items()), fences)
 
 
-async def get_whole(client: EtcdClient, key: str) -> KeyValue | None:
+async def get_whole(client: MetaStore, key: str) -> KeyValue | None:
     """Return a key's value with its parts, if it is divided.
 
-    :raises EtcdError: no answer.
+    :raises StoreError: no answer.
     """
     while (item := await client.get(key)) is not None and is_pointer(item.value):
         found = {name: await client.get(division.part_key(key, name)) for name in names_of(item.value)}
@@ -68,17 +68,17 @@ async def get_whole(client: EtcdClient, key: str) -> KeyValue | None:
     return item
 
 
-async def get_prefix_whole(client: EtcdClient, prefix: str) -> Sequence[KeyValue]:
+async def get_prefix_whole(client: MetaStore, prefix: str) -> Sequence[KeyValue]:
     """Return the values under a prefix like ``get_whole``.
 
-    :raises EtcdError: no answer.
+    :raises StoreError: no answer.
     """
     items = (await client.get_prefix(prefix)).items
     found = [await get_whole(client, item.key) if is_pointer(item.value) else item for item in items]
     return [item for item in found if item is not None]
 
 
-async def format_of(client: EtcdClient, cluster: str) -> int:
+async def format_of(client: MetaStore, cluster: str) -> int:
     key = str(FormatKey(cluster))
     stored = await client.get(key)
     return (ClusterFormat.decode(stored.value, key=key) if stored else ClusterFormat()).number

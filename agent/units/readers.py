@@ -10,17 +10,17 @@ from hashlib import blake2b
 from typing import Final
 
 from reactor.keys import ReaderKey
-from reactor.store.port import Compare, Delete, EtcdClient, Put, Target
+from reactor.store.port import Compare, Delete, MetaStore, Put, Target
 
 #: far above the small numbers that people give their servers
 _FIRST: Final = 1 << 30
 _COUNT: Final = 1 << 31
 
 
-async def claim(client: EtcdClient, cluster: str, holder: str) -> int:
+async def claim(client: MetaStore, cluster: str, holder: str) -> int:
     """Return the number of ``holder``, allocated on the first call.
 
-    :raises EtcdError: no answer.
+    :raises StoreError: no answer.
     """
     number = _home(cluster, holder)
     while True:
@@ -36,10 +36,10 @@ async def claim(client: EtcdClient, cluster: str, holder: str) -> int:
             number = _next(number)
 
 
-async def release(client: EtcdClient, cluster: str, holder: str) -> None:
+async def release(client: MetaStore, cluster: str, holder: str) -> None:
     """Release the number, if there is one.
 
-    :raises EtcdError: no answer.
+    :raises StoreError: no answer.
     """
     number = _home(cluster, holder)
     while (item := await client.get(str(ReaderKey(cluster, number)))) is not None:

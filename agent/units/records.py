@@ -8,11 +8,11 @@ from agent.log.head import begun_again, still_holds
 from agent.log.stored_form import StoredForm, get_whole, stored_form
 from agent.ports.source import Position
 from reactor.division.divided import after
-from reactor.errors import EtcdError, TxnTooLargeError
+from reactor.errors import StoreError, TxnTooLargeError
 from reactor.keys import LogKey, UnitKey, ddl_prefix
 from reactor.records.changefeed import Unit, UnitRecord
 from reactor.records.log_head import LogHead
-from reactor.store.port import Compare, Delete, EtcdClient, KeyValue, Put, Target
+from reactor.store.port import Compare, Delete, KeyValue, MetaStore, Put, Target
 
 _REMOVED = "the changefeed was removed; this unit stops"
 _RETRY_S = 0.2
@@ -26,10 +26,10 @@ _log = structlog.get_logger()
 class UnitRecords:
     """The record of one changefeed's source. Calls retry until etcd answers.
 
-    ``guard``: holds while the same incarnation of the changefeed exists, as in ``agent.log.head.EtcdHeadStore``.
+    ``guard``: holds while the same incarnation of the changefeed exists, as in ``agent.log.head.MetaHeadStore``.
     """
 
-    def __init__(self, client: EtcdClient, key: UnitKey, *, guard: Compare | None = None) -> None:
+    def __init__(self, client: MetaStore, key: UnitKey, *, guard: Compare | None = None) -> None:
         self._client = client
         self._key = str(key)
         self._cluster = key.cluster
@@ -71,7 +71,7 @@ class UnitRecords:
                     return
             except TxnTooLargeError:
                 raise
-            except EtcdError as error:
+            except StoreError as error:
                 _log.warning("writing a unit's record got no answer", key=self._key, error=str(error))
             await anyio.sleep(delay_s)
             delay_s = min(2 * delay_s, _RETRY_MAX_S)
@@ -89,7 +89,7 @@ class UnitRecords:
                 await self._renew(record, item, log, start, newest_epoch)
             except TxnTooLargeError:
                 raise
-            except EtcdError as error:
+            except StoreError as error:
                 _log.warning("writing a new position got no answer", key=self._key, error=str(error))
                 await anyio.sleep(_RETRY_S)
 
@@ -146,7 +146,7 @@ class UnitRecords:
         while True:
             try:
                 return await get_whole(self._client, self._key)
-            except EtcdError as error:
+            except StoreError as error:
                 if not error.retryable:
                     raise
                 _log.warning("reading a unit's record is tried again", key=self._key, error=str(error))

@@ -22,7 +22,7 @@ from reactor.ids import Ts
 from reactor.keys import LogKey
 from reactor.records.changefeed import TableRecord, UnitRecord
 from reactor.records.log_head import LogHead
-from reactor.store.port import EtcdClient
+from reactor.store.port import MetaStore
 
 _log = structlog.get_logger()
 
@@ -32,7 +32,7 @@ class Place:
     """Where it is written down."""
 
     records: UnitRecords
-    client: EtcdClient
+    client: MetaStore
     log: LogKey
     manifest: Manifest
     files: LogDirectory
@@ -84,7 +84,7 @@ def _continued(known: TableRecord | None, found: TableRecord) -> TableRecord:
     return found.keeping(known)
 
 
-async def lost_position(client: EtcdClient, log: LogKey, record: UnitRecord) -> Position:
+async def lost_position(client: MetaStore, log: LogKey, record: UnitRecord) -> Position:
     """The furthest that was known: where the log is, or where it should have begun."""
     item = await client.get(str(log))
     if item is None:

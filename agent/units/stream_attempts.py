@@ -19,13 +19,13 @@ import structlog
 
 from agent.errors import StreamEndsCapturesError
 from reactor import keys
-from reactor.errors import EtcdError
+from reactor.errors import StoreError
 from reactor.ids import CaptureId
 from reactor.keys import StreamAttemptKey
 from reactor.records.attempts import StreamAttempt
 from reactor.records.capture import CaptureInfo
 from reactor.records.log_head import LogHead
-from reactor.store.port import Compare, EtcdClient, Put, Target
+from reactor.store.port import Compare, MetaStore, Put, Target
 
 #: processes that have ended at one position before they were settled
 _ENDS_MAX = 3
@@ -39,7 +39,7 @@ _log = structlog.get_logger()
 class StreamAttempts:
     """The record of one worker. ``epoch``: the changefeed's; ``guard``: holds while the changefeed exists."""
 
-    client: EtcdClient
+    client: MetaStore
     key: StreamAttemptKey
     capture: CaptureId
     epoch: int
@@ -59,7 +59,7 @@ class StreamAttempts:
             try:
                 if await self._try_begin(head):
                     return
-            except EtcdError as error:
+            except StoreError as error:
                 if not error.retryable:
                     raise
                 _log.warning("noting that a source is read is tried again", key=str(self.key), error=str(error))
@@ -118,7 +118,7 @@ class StreamAttempts:
         """The note only helps to find a cause: without etcd's answer the worker continues."""
         try:
             await self._store(note, self._revision)
-        except EtcdError as error:
+        except StoreError as error:
             _log.debug("the note of a stream's reader was not written", key=str(self.key), error=str(error))
 
     async def _store(self, note: StreamAttempt, revision: int) -> bool:

@@ -32,7 +32,7 @@ from reactor.records.changefeed import (
     UnitStage,
 )
 from reactor.settings import ReactorSettings
-from reactor.store.port import EtcdClient, WatchBatch
+from reactor.store.port import MetaStore, WatchBatch
 
 NAMESPACE = keys.DEFAULT_NAMESPACE
 _URI = SealedUri(masked="postgresql://h/d", sealed="x")
@@ -44,7 +44,7 @@ _SETTLED_S = 3.0
 class _Watcher:
     """The cluster's state as etcd shows it."""
 
-    def __init__(self, client: EtcdClient) -> None:
+    def __init__(self, client: MetaStore) -> None:
         self.captures: dict[CaptureId, CaptureInfo] = {}
         self.checkpoints: dict[ChangefeedId, Ts] = {}
         self.candidates: dict[str, tuple[int, CaptureId]] = {}
@@ -120,9 +120,7 @@ async def _run(url: str, directory: Path, changefeeds: int, tables: int, capture
         await client.close()
 
 
-async def _measure(
-    client: EtcdClient, revision: int, changefeeds: int, tables: int, captures: int
-) -> dict[str, object]:
+async def _measure(client: MetaStore, revision: int, changefeeds: int, tables: int, captures: int) -> dict[str, object]:
     watcher = _Watcher(client)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watcher.run, revision)
@@ -161,7 +159,7 @@ async def _fail_over(watcher: _Watcher, changefeeds: int) -> dict[str, object]:
     }
 
 
-async def _store(client: EtcdClient, changefeeds: int, tables: int) -> int:
+async def _store(client: MetaStore, changefeeds: int, tables: int) -> int:
     """Store changefeeds whose tables are loaded, so that only replication remains."""
     start_ts = position_now()
     known = tuple(

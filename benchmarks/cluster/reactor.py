@@ -23,8 +23,8 @@ from reactor.membership.session import open_session
 from reactor.patches import Patch, PatchGroup
 from reactor.state import ClusterState
 from reactor.store.etcd import connect
-from reactor.store.port import EtcdClient
-from reactor.worker import EtcdWorker
+from reactor.store.port import MetaStore
+from reactor.worker import ReactorWorker
 
 CLUSTER = "benchmark"
 _TELLERS, _ACCOUNTS = 10, 10
@@ -67,11 +67,11 @@ async def _run(url: str, seconds: float) -> dict[str, object]:
         "contended_commits_per_second": round(sum(shares)),
         "contended_commits_per_second_of_the_slowest": round(min(shares), 1),
         "idle_worker_cpu_percent": round(100 * idle_cpu, 2),
-        "what": "EtcdWorker, one key incremented per tick; peer: sequential puts; both on one local etcd without fsync",
+        "what": "ReactorWorker, one key incremented per tick; peer: puts in sequence; both on one local etcd, no fsync",
     }
 
 
-async def _puts_per_second(client: EtcdClient, seconds: float) -> float:
+async def _puts_per_second(client: MetaStore, seconds: float) -> float:
     start, count = time.perf_counter(), 0
     while (elapsed_s := time.perf_counter() - start) < seconds:
         await client.put(KEY, b"0")
@@ -79,12 +79,14 @@ async def _puts_per_second(client: EtcdClient, seconds: float) -> float:
     return count / elapsed_s
 
 
-async def _ticks_per_second(client: EtcdClient, seconds: float) -> tuple[float, float]:
+async def _ticks_per_second(client: MetaStore, seconds: float) -> tuple[float, float]:
     """Return commits per second, and CPU seconds of this process per commit."""
     async with open_session(client) as session:
         counter = Counter(anyio.current_time() + seconds)
         state = ClusterState(CLUSTER)
-        worker = EtcdWorker(client, counter, state=state, session=session, perform=lambda _effect: None, interval_s=0)
+        worker = ReactorWorker(
+            client, counter, state=state, session=session, perform=lambda _effect: None, interval_s=0
+        )
         start, cpu_start = time.perf_counter(), time.process_time()
         await worker.run()
         commits = worker.statistics().commits
@@ -136,7 +138,7 @@ async def _serve_bank(url: str, teller: Teller, seconds: float, shares: list[flo
     try:
         async with open_session(client) as session:
             state = ClusterState(CLUSTER)
-            worker = EtcdWorker(
+            worker = ReactorWorker(
                 client, teller, state=state, session=session, perform=lambda _effect: None, interval_s=0
             )
             await worker.run()
@@ -150,11 +152,11 @@ class Idle:
         return ()
 
 
-async def _idle_cpu(client: EtcdClient, seconds: float) -> float:
+async def _idle_cpu(client: MetaStore, seconds: float) -> float:
     """Return the share of one core that an idle session and worker use."""
     async with open_session(client) as session:
         state = ClusterState(CLUSTER)
-        worker = EtcdWorker(client, Idle(), state=state, session=session, perform=lambda _effect: None)
+        worker = ReactorWorker(client, Idle(), state=state, session=session, perform=lambda _effect: None)
         start, cpu_start = time.perf_counter(), time.process_time()
         with anyio.move_on_after(seconds):
             await worker.run()

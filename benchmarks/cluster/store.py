@@ -21,7 +21,7 @@ from benchmarks.support.metadata import STORES, client_of
 from capture.embedded import EmbeddedPostgres
 from capture.embedded.postgres import tool
 from reactor import loop
-from reactor.store.port import Compare, EtcdClient, Put, Target
+from reactor.store.port import Compare, MetaStore, Put, Target
 
 _SECONDS = 5.0
 _WATCHED = 500
@@ -66,7 +66,7 @@ async def _measure(url: str) -> dict[str, float]:
 async def _decisions(url: str, captures: int, at_once: int = 1) -> float:
     committed = 0
 
-    async def decide(client: EtcdClient, key: str) -> None:
+    async def decide(client: MetaStore, key: str) -> None:
         nonlocal committed
         revision = await client.put(key, _VALUE)
         while time.perf_counter() < until:

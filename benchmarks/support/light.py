@@ -16,7 +16,7 @@ import anyio
 from agent.control.effects import StartUnit
 from agent.control.runtime import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition
 from agent.health.health import Health
-from agent.log.head import EtcdHeadStore, LogWriter
+from agent.log.head import LogWriter, MetaHeadStore
 from agent.units.records import UnitRecords
 from benchmarks.support.metadata import connect
 from capture.config import ServerSettings
@@ -31,7 +31,7 @@ from reactor import keys, loop
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.records.changefeed import ChangefeedInfo, TableRecord
 from reactor.state import ClusterState
-from reactor.store.port import Compare, EtcdClient, Target
+from reactor.store.port import Compare, MetaStore, Target
 
 CLUSTER = "light"
 _LOG_MOVES_S = 1.0
@@ -43,7 +43,7 @@ def position_now() -> Ts:
 
 
 class _Parts:
-    def __init__(self, info: ChangefeedInfo, capture: CaptureId, client: EtcdClient, guard: Compare) -> None:
+    def __init__(self, info: ChangefeedInfo, capture: CaptureId, client: MetaStore, guard: Compare) -> None:
         self._info = info
         self._capture = capture
         self._client = client
@@ -64,7 +64,7 @@ class _Parts:
         stored = await records.read()
         assert stored is not None, "the benchmark has stored it"
         await records.write(stored.with_(epoch=order.epoch, worker=self._capture))
-        store = EtcdHeadStore(self._client, keys.LogKey(*place), guard=self._guard)
+        store = MetaHeadStore(self._client, keys.LogKey(*place), guard=self._guard)
         writer = LogWriter(store, capture=self._capture, epoch_floor=self._guard.revision)
         await writer.take_over(start_ts=stored.start_ts)
         while True:
@@ -88,12 +88,12 @@ class _DataPlane:
     def __init__(self) -> None:
         self.health = Health()
 
-    def for_member(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> "_MemberDataPlane":
+    def for_member(self, client: MetaStore, capture: CaptureId, state: ClusterState) -> "_MemberDataPlane":
         return _MemberDataPlane(client, capture, state)
 
 
 class _MemberDataPlane:
-    def __init__(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> None:
+    def __init__(self, client: MetaStore, capture: CaptureId, state: ClusterState) -> None:
         self._client = client
         self._capture = capture
         self._state = state

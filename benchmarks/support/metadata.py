@@ -7,7 +7,7 @@ from typing import Final
 
 from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB, EmbeddedPostgres
 from reactor.store import etcd, sql
-from reactor.store.port import EtcdClient
+from reactor.store.port import MetaStore
 
 
 @contextmanager
@@ -44,12 +44,12 @@ STORES: Final[Mapping[str, Callable[[Path], AbstractContextManager[str]]]] = {
 }
 
 
-async def connect(url: str) -> EtcdClient:
+async def connect(url: str) -> MetaStore:
     return await (etcd.connect([url]) if url.startswith("http") else sql.connect(url))
 
 
 @asynccontextmanager
-async def client_of(url: str) -> AsyncIterator[EtcdClient]:
+async def client_of(url: str) -> AsyncIterator[MetaStore]:
     client = await connect(url)
     try:
         yield client

@@ -19,11 +19,11 @@ from capture.api.access import AuditView, Caller, TokenAsked, TokenView, hash_of
 from capture.errors import TokenNotFoundError
 from capture.security import own_token
 from reactor import keys
-from reactor.errors import EtcdError, InvalidRecordError, OwnerNotFoundError
+from reactor.errors import InvalidRecordError, OwnerNotFoundError, StoreError
 from reactor.ids import CaptureId
 from reactor.records.access import AuditRecord, Role, TokenRecord
 from reactor.state import ClusterState
-from reactor.store.port import Compare, EtcdClient, Put, Target
+from reactor.store.port import Compare, MetaStore, Put, Target
 
 _NEWS_S = 0.5
 _POLL_S = 0.05
@@ -50,7 +50,7 @@ class OwnToken:
     def id(self) -> str:
         return f"server-{hash_of(self.value)[:12]}"
 
-    async def register(self, client: EtcdClient, cluster: str, capture: CaptureId, hostname: str, lease: int) -> None:
+    async def register(self, client: MetaStore, cluster: str, capture: CaptureId, hostname: str, lease: int) -> None:
         """Publish it to other captures while this one is a member; a revoked one is replaced."""
         if not self.value or self._data_dir is None:
             return
@@ -78,7 +78,7 @@ class PresentMembership(Protocol):
     """The part of a membership that access needs."""
 
     @property
-    def client(self) -> EtcdClient: ...
+    def client(self) -> MetaStore: ...
 
     @property
     def state(self) -> ClusterState: ...
@@ -170,7 +170,7 @@ class ClusterAccess:
                 record = AuditRecord.decode(stored.value, key=key).with_(status=status)
                 await membership.client.put(key, record.encode())
             await self._forget_oldest(membership)
-        except (EtcdError, InvalidRecordError) as error:
+        except (StoreError, InvalidRecordError) as error:
             _log.warning("audit trail: how a change went is not stored", entry=entry, status=status, cause=str(error))
 
     async def trail(self, limit: int) -> "builtins.list[AuditView]":

@@ -17,8 +17,8 @@ import structlog
 
 from capture.actors.actor import Context
 from capture.member.membership import Base, Membership, live
-from reactor.errors import EtcdError, LeaseExpiredError, SessionDoneError, WeirError
-from reactor.store.port import EtcdClient
+from reactor.errors import LeaseExpiredError, SessionDoneError, StoreError, WeirError
+from reactor.store.port import MetaStore
 
 _LIVES_BURST = 2
 _LIFE_INTERVAL_S = 20.0
@@ -48,7 +48,7 @@ class CaptureMemory:
 class CaptureActor:
     """One instance of the actor."""
 
-    def __init__(self, base: Base, client: EtcdClient, state: CaptureMemory) -> None:
+    def __init__(self, base: Base, client: MetaStore, state: CaptureMemory) -> None:
         self._base = base
         self._client = client
         self._state = state
@@ -93,7 +93,7 @@ class CaptureActor:
                         await membership.wait_end()
             except (SessionDoneError, LeaseExpiredError) as error:  # etcd may know before the session does
                 _log.warning("session lost: this capture starts again", reason=str(error))
-            except EtcdError as error:
+            except StoreError as error:
                 if not error.retryable or self._has_failed_to_join():
                     raise
                 _log.warning("etcd failed: this capture starts again", reason=str(error))

@@ -9,27 +9,27 @@ from reactor.keys import CaptureKey, FormatKey
 from reactor.records import formats
 from reactor.records.capture import CaptureInfo
 from reactor.records.formats import ClusterFormat
-from reactor.store.port import Compare, EtcdClient, Put, Target
+from reactor.store.port import Compare, MetaStore, Put, Target
 
 
-async def refuse_halted(client: EtcdClient, cluster: str) -> None:
+async def refuse_halted(client: MetaStore, cluster: str) -> None:
     """Look before anything is started, or written to the store.
 
     :raises FormatError: the cluster is halted.
-    :raises EtcdError: the store refused or cannot be reached.
+    :raises StoreError: the store refused or cannot be reached.
     """
     key = str(FormatKey(cluster))
     if stored := await client.get(key):
         ClusterFormat.decode(stored.value, key=key).refuse_halted()
 
 
-async def join(client: EtcdClient, cluster: str, info: CaptureInfo, *, lease: int) -> int:
+async def join(client: MetaStore, cluster: str, info: CaptureInfo, *, lease: int) -> int:
     """Store ``info`` under the lease; return the revision.
 
     :raises FormatError: this capture does not support the cluster's format, or the cluster is halted.
     :raises ConfigError: it lacks one of the cluster's secret keys.
     :raises InvalidRecordError: the cluster's format cannot be read.
-    :raises EtcdError: etcd refused or cannot be reached.
+    :raises StoreError: etcd refused or cannot be reached.
     """
     key, format_key = str(CaptureKey(cluster, info.id)), str(FormatKey(cluster))
     while True:

@@ -8,7 +8,7 @@ import structlog
 from agent.log.stored_form import stored_form
 from capture.member.services import PresentMembership
 from reactor import keys
-from reactor.errors import EtcdError, WeirError
+from reactor.errors import StoreError, WeirError
 from reactor.records.changefeed import ChangefeedInfo
 from reactor.records.formats import Feature
 from reactor.records.schedules import DiffProgress
@@ -40,5 +40,5 @@ class KeptProgress:
                 return
             form = await stored_form(self._membership.client, state.cluster, {key: progress.encode()})
             await self._membership.client.txn([is_there, *form.compares], form.operations)
-        except (EtcdError, WeirError) as error:
+        except (StoreError, WeirError) as error:
             _log.warning("the progress of a comparison is not stored", changefeed=self._info.id, error=str(error))

@@ -41,7 +41,7 @@ from reactor.questions import A, Ask, Question
 from reactor.records import held, resync, subscription
 from reactor.records.changefeed import ChangefeedInfo
 from reactor.state import ClusterState
-from reactor.store.port import Compare, EtcdClient, Target
+from reactor.store.port import Compare, MetaStore, Target
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class Feeds(Protocol):
         feed: Feed,
         *,
         capture: CaptureId,
-        client: EtcdClient,
+        client: MetaStore,
         checkpoint: Callable[[], Ts],
         held: Callable[[], Ts],
         joined: int = 0,
@@ -77,7 +77,7 @@ class LocalMemberDataPlane:
     def __init__(
         self,
         data_plane: Feeds,
-        client: EtcdClient,
+        client: MetaStore,
         capture: CaptureId,
         state: ClusterState,
         *,

@@ -35,7 +35,7 @@ from capture.security.key_mark import KeyMark, mark_key
 from capture.security.peer_key import PeerKey
 from capture.version import installed_version
 from reactor import keys
-from reactor.errors import EtcdError, SessionDoneError
+from reactor.errors import SessionDoneError, StoreError
 from reactor.ids import CaptureId
 from reactor.membership.session import Session, open_session
 from reactor.messages import Message
@@ -43,8 +43,8 @@ from reactor.records import formats
 from reactor.records.capture import CaptureInfo
 from reactor.settings import ReactorSettings
 from reactor.state import ClusterState
-from reactor.store.port import Compare, EtcdClient, Target
-from reactor.worker import EtcdWorker
+from reactor.store.port import Compare, MetaStore, Target
+from reactor.worker import ReactorWorker
 
 _UNREGISTER_TIMEOUT_S = 5.0
 _DRAIN_TIMEOUT_S = 30.0
@@ -89,7 +89,7 @@ class Membership:
         self,
         info: CaptureInfo,
         *,
-        client: EtcdClient,
+        client: MetaStore,
         state: ClusterState,
         copies: Mapping[CopyPlace, CopyProgress],
         work: "Work",
@@ -170,11 +170,11 @@ class Membership:
 
 
 @asynccontextmanager
-async def live(base: Base, client: EtcdClient) -> AsyncIterator[Membership]:
+async def live(base: Base, client: MetaStore) -> AsyncIterator[Membership]:
     """Register, run all parts, unregister.
 
     :raises SessionDoneError: the session was lost; nothing of this membership runs any more.
-    :raises EtcdError: etcd refused or cannot be reached.
+    :raises StoreError: etcd refused or cannot be reached.
     """
     settings = ReactorSettings(session_ttl_s=base.settings.session_ttl_seconds)
     try:
@@ -189,7 +189,7 @@ async def live(base: Base, client: EtcdClient) -> AsyncIterator[Membership]:
 
 @asynccontextmanager
 async def _parts(
-    base: Base, client: EtcdClient, session: Session, settings: ReactorSettings
+    base: Base, client: MetaStore, session: Session, settings: ReactorSettings
 ) -> AsyncIterator[Membership]:
     cluster, capture_id = base.settings.cluster_id, CaptureId(str(uuid.uuid4()))
     with suppress(ConfigError):  # it has keys; the renewal says what is wrong with the file
@@ -212,7 +212,7 @@ async def _parts(
             post=lambda event: worker.post(event),
             health=base.data_plane.health,
         )
-        worker = EtcdWorker(
+        worker = ReactorWorker(
             client,
             Processors(capture_id, cluster=cluster),
             state=state,
@@ -337,12 +337,12 @@ def registry_of(state: ClusterState) -> Registry:
     return look
 
 
-async def _unregister(client: EtcdClient, key: str) -> None:
+async def _unregister(client: MetaStore, key: str) -> None:
     """Best effort: the lease removes the key anyway."""
     with anyio.move_on_after(_UNREGISTER_TIMEOUT_S, shield=True):
         try:
             await client.delete(key)
-        except EtcdError as error:
+        except StoreError as error:
             _log.warning("not unregistered", key=key, error=str(error))
 
 

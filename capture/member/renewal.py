@@ -21,9 +21,9 @@ from capture.messaging.tls import NodeTls
 from capture.security.key_mark import KeyMark
 from capture.security.peer_key import PeerKey
 from capture.security.secrets import Keeper
-from reactor.errors import EtcdError
+from reactor.errors import StoreError
 from reactor.records.capture import CaptureInfo
-from reactor.store.port import Compare, EtcdClient, Put
+from reactor.store.port import Compare, MetaStore, Put
 
 _POLL_S = 2.0
 _DAY_S = 86_400.0
@@ -62,7 +62,7 @@ class Renewal:
     """For one membership: ``registered`` holds while the capture is a member."""
 
     def __init__(
-        self, tls: NodeTls | None, client: EtcdClient, info: CaptureInfo, *, lease: int, registered: Compare
+        self, tls: NodeTls | None, client: MetaStore, info: CaptureInfo, *, lease: int, registered: Compare
     ) -> None:
         self._tls = tls
         self._keys: _Keys | None = None
@@ -128,7 +128,7 @@ class Renewal:
             put = Put(self._registered.key, changed.encode(), self._lease)
             if (await self._client.txn([self._registered], [put])).succeeded:
                 self._info = changed
-        except EtcdError as error:
+        except StoreError as error:
             _log.warning("a change of this capture's record is not registered yet", cause=str(error))
 
     def _warn(self, tls: NodeTls, now: float) -> None:

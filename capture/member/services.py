@@ -49,7 +49,7 @@ from reactor.records.changefeed import ChangefeedInfo, TableRecord, UnitRecord
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
 from reactor.state import ClusterState
-from reactor.store.port import EtcdClient
+from reactor.store.port import MetaStore
 
 T = TypeVar("T")
 
@@ -93,13 +93,13 @@ class DataPlane(Protocol):
         """What ``start`` waits for, if it may need an operator's attention; otherwise empty."""
         ...
 
-    async def start(self, client: EtcdClient) -> None:
+    async def start(self, client: MetaStore) -> None:
         """:raises WeirError: no Java, Spark does not start, or the log storage is not this cluster's."""
         ...
 
     async def stop(self) -> None: ...
 
-    def for_member(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> MemberDataPlane: ...
+    def for_member(self, client: MetaStore, capture: CaptureId, state: ClusterState) -> MemberDataPlane: ...
 
     async def check(self, spec: ChangefeedSpec) -> tuple[str, ...]:
         """Return warnings for the user, line by line.
@@ -172,7 +172,7 @@ class PresentMembership(Member, Protocol):
     """The present membership."""
 
     @property
-    def client(self) -> EtcdClient: ...
+    def client(self) -> MetaStore: ...
 
     @property
     def copies(self) -> Mapping[CopyPlace, CopyProgress]: ...
@@ -254,7 +254,7 @@ class LocalDataPlane:
     def waits_for(self) -> str:
         return self._waits_for
 
-    async def start(self, client: EtcdClient) -> None:
+    async def start(self, client: MetaStore) -> None:
         await claim_key(client, self._settings.cluster_id, self.keeper)
         await claim_log_storage(client, self._settings)
         await to_thread.run_sync(self._spark.start, self._report, abandon_on_cancel=True)
@@ -268,7 +268,7 @@ class LocalDataPlane:
     async def stop(self) -> None:
         await to_thread.run_sync(self._spark.stop)
 
-    def for_member(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> MemberDataPlane:
+    def for_member(self, client: MetaStore, capture: CaptureId, state: ClusterState) -> MemberDataPlane:
         return LocalMemberDataPlane(self, client, capture, state, trials=self._trials)
 
     async def check(self, spec: ChangefeedSpec) -> tuple[str, ...]:
@@ -349,7 +349,7 @@ class LocalDataPlane:
         feed: Feed,
         *,
         capture: CaptureId,
-        client: EtcdClient,
+        client: MetaStore,
         checkpoint: Callable[[], Ts],
         held: Callable[[], Ts],
         joined: int = 0,

@@ -12,11 +12,11 @@ import structlog
 from capture.config import ServerSettings
 from capture.version import installed_version
 from reactor import keys
-from reactor.errors import EtcdError
+from reactor.errors import StoreError
 from reactor.ids import CaptureId
 from reactor.membership.session import Session, open_session
 from reactor.records.waiting import WaitingCapture
-from reactor.store.port import EtcdClient, Put
+from reactor.store.port import MetaStore, Put
 
 _POLL_S = 0.5
 
@@ -27,13 +27,13 @@ class Startable(Protocol):
     @property
     def waits_for(self) -> str: ...
 
-    async def start(self, client: EtcdClient) -> None: ...
+    async def start(self, client: MetaStore) -> None: ...
 
 
 _log = structlog.get_logger()
 
 
-async def start(data_plane: Startable, client: EtcdClient, settings: ServerSettings) -> None:
+async def start(data_plane: Startable, client: MetaStore, settings: ServerSettings) -> None:
     """Return when the data plane can move rows.
 
     :raises WeirError: it never will.
@@ -50,7 +50,7 @@ async def start(data_plane: Startable, client: EtcdClient, settings: ServerSetti
         raise failure
 
 
-async def _show(data_plane: Startable, client: EtcdClient, settings: ServerSettings) -> None:
+async def _show(data_plane: Startable, client: MetaStore, settings: ServerSettings) -> None:
     """Publish a record that lives as long as the wait."""
     capture = CaptureId(str(uuid.uuid4()))
     while True:
@@ -60,11 +60,11 @@ async def _show(data_plane: Startable, client: EtcdClient, settings: ServerSetti
         try:
             async with open_session(client, ttl_s=settings.session_ttl_seconds) as session:
                 await _keep_shown(data_plane, client, session, _record(capture, settings))
-        except EtcdError as error:
+        except StoreError as error:
             _log.debug("nobody is shown that this capture waits", reason=str(error))
 
 
-async def _keep_shown(data_plane: Startable, client: EtcdClient, session: Session, record: WaitingCapture) -> None:
+async def _keep_shown(data_plane: Startable, client: MetaStore, session: Session, record: WaitingCapture) -> None:
     key = str(keys.WaitingKey(record.cluster_id, record.id))
     shown = ""
     while data_plane.waits_for and not session.is_done:

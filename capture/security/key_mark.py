@@ -15,7 +15,7 @@ from capture.security.secrets import Keeper
 from reactor import keys
 from reactor.errors import InvalidIdError, InvalidKeyError, InvalidRecordError
 from reactor.records.changefeed import ChangefeedInfo, SealedUri
-from reactor.store.port import Compare, EtcdClient, KeyValue, Put, Target
+from reactor.store.port import Compare, KeyValue, MetaStore, Put, Target
 
 _MARK = re.compile(r"([0-9a-f]{16})(?: ([0-9a-f]{16}))?")
 
@@ -55,7 +55,7 @@ def as_read(cluster: str, item: KeyValue | None) -> Compare:
     return Compare(mark_key(cluster), Target.MOD_REVISION, item.mod_revision if item else 0)
 
 
-async def read_mark(client: EtcdClient, cluster: str) -> tuple[KeyMark, Compare]:
+async def read_mark(client: MetaStore, cluster: str) -> tuple[KeyMark, Compare]:
     """Return the mark, and a compare that holds while it does not change."""
     item = await client.get(mark_key(cluster))
     return KeyMark.decode(item), as_read(cluster, item)
@@ -73,11 +73,11 @@ def refuse_lacking(mark: KeyMark, fingerprints: Collection[str]) -> None:
         raise _other_key(lacking[0], fingerprints)
 
 
-async def claim_key(client: EtcdClient, cluster: str, keeper: Keeper) -> None:
+async def claim_key(client: MetaStore, cluster: str, keeper: Keeper) -> None:
     """Compare the keys with the cluster's, seal with its current one, and write the mark if there is none.
 
     :raises ConfigError: the cluster has another key.
-    :raises EtcdError: etcd refused or cannot be reached.
+    :raises StoreError: etcd refused or cannot be reached.
     """
     while True:
         snapshot = await client.get_prefix(keys.cluster_prefix(cluster))

@@ -19,7 +19,7 @@ from capture.security.secrets import Keeper
 from reactor import keys
 from reactor.errors import InvalidIdError, InvalidKeyError, InvalidRecordError
 from reactor.records.capture import CaptureInfo
-from reactor.store.port import Compare, EtcdClient, KeyValue, Put, Target
+from reactor.store.port import Compare, KeyValue, MetaStore, Put, Target
 
 _log = structlog.get_logger()
 
@@ -34,12 +34,12 @@ class Rotation:
     done: bool = False
 
 
-async def rotate(client: EtcdClient, cluster: str, keeper: Keeper) -> Rotation:
+async def rotate(client: MetaStore, cluster: str, keeper: Keeper) -> Rotation:
     """Rotate as far as possible now: if ``lacking`` names members without the new key, nothing else is done.
 
     :raises ConfigError: there is no newer key, or this capture lacks the one of a rotation in progress.
     :raises CaptureFaultError: a secret opens with none of the keys.
-    :raises EtcdError: etcd refused or cannot be reached; ask again.
+    :raises StoreError: etcd refused or cannot be reached; ask again.
     """
     mark, unchanged = await read_mark(client, cluster)
     keeper.read_again(mark.needed)
@@ -67,14 +67,14 @@ async def rotate(client: EtcdClient, cluster: str, keeper: Keeper) -> Rotation:
     return Rotation(fingerprint=target, resealed=resealed, done=True)
 
 
-async def _finish(client: EtcdClient, cluster: str, target: str) -> None:
+async def _finish(client: MetaStore, cluster: str, target: str) -> None:
     item = await client.get(mark_key(cluster))
     if KeyMark.decode(item).next == target:
         await client.txn([as_read(cluster, item)], [Put(mark_key(cluster), KeyMark(target).encode())])
         _log.info("secret key is changed", after=target)
 
 
-async def _lacking(client: EtcdClient, cluster: str, target: str) -> tuple[str, ...]:
+async def _lacking(client: MetaStore, cluster: str, target: str) -> tuple[str, ...]:
     """Return the members that have not registered the key, named for people."""
     snapshot = await client.get_prefix(keys.cluster_prefix(cluster))
     members = filter(None, map(_member, snapshot.items))
@@ -89,7 +89,7 @@ def _member(item: KeyValue) -> CaptureInfo | None:
         return None  # of a later version, or foreign
 
 
-async def _reseal(client: EtcdClient, cluster: str, keeper: Keeper) -> int:
+async def _reseal(client: MetaStore, cluster: str, keeper: Keeper) -> int:
     """Return how many changefeeds had secrets under other keys; none has afterwards."""
     count = 0
     while True:

@@ -13,9 +13,9 @@ one's.
 import anyio
 import structlog
 
-from reactor.errors import CompactedError, EtcdError, NotOwnerError
+from reactor.errors import CompactedError, NotOwnerError, StoreError
 from reactor.membership.session import Session
-from reactor.store.port import Compare, EtcdClient, Put, Target
+from reactor.store.port import Compare, MetaStore, Put, Target
 
 _RESIGN_TIMEOUT_S = 5.0
 _RETRY_S = 0.2
@@ -26,7 +26,7 @@ _log = structlog.get_logger()
 class Election:
     """One candidate under ``prefix``, for one session."""
 
-    def __init__(self, client: EtcdClient, session: Session, *, prefix: str) -> None:
+    def __init__(self, client: MetaStore, session: Session, *, prefix: str) -> None:
         self._client = client
         self._session = session
         self._prefix = prefix + "/"
@@ -76,7 +76,7 @@ class Election:
             try:
                 await self._client.delete(self.key)
                 return
-            except EtcdError as error:
+            except StoreError as error:
                 _log.warning("not resigned", key=self.key, error=str(error))
                 await anyio.sleep(_RETRY_S)
 

@@ -15,8 +15,8 @@ from typing import TypeVar
 import anyio
 import structlog
 
-from reactor.errors import EtcdError, LeaseExpiredError, SessionDoneError
-from reactor.store.port import EtcdClient
+from reactor.errors import LeaseExpiredError, SessionDoneError, StoreError
+from reactor.store.port import MetaStore
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ _log = structlog.get_logger()
 class Session:
     """One lease and its local deadline. Created by ``open_session``."""
 
-    def __init__(self, client: EtcdClient, lease: int, *, ttl_s: float, deadline: float) -> None:
+    def __init__(self, client: MetaStore, lease: int, *, ttl_s: float, deadline: float) -> None:
         self.lease = lease
         self._client = client
         self._ttl_s = ttl_s
@@ -97,7 +97,7 @@ class Session:
                 return
             except LeaseExpiredError:
                 raise
-            except EtcdError as error:
+            except StoreError as error:
                 if not has_failed:
                     _log.warning("keep-alive failed", lease=f"{self.lease:x}", error=str(error))
                 has_failed = True
@@ -120,17 +120,17 @@ class Session:
         with anyio.move_on_after(_REVOKE_TIMEOUT_S, shield=True):
             try:
                 await self._client.revoke(self.lease)
-            except EtcdError as error:
+            except StoreError as error:
                 _log.warning("lease not revoked", lease=f"{self.lease:x}", error=str(error))
 
 
 @asynccontextmanager
-async def open_session(client: EtcdClient, *, ttl_s: int = 10) -> AsyncIterator[Session]:
+async def open_session(client: MetaStore, *, ttl_s: int = 10) -> AsyncIterator[Session]:
     """Open a session for the block; the lease is revoked at its end. Enter and leave it in one task.
 
     The block is not interrupted when the session ends: it decides what to stop first.
 
-    :raises EtcdError: no lease was granted.
+    :raises StoreError: no lease was granted.
     """
     asked = anyio.current_time()
     lease = await client.grant(ttl_s)

@@ -16,7 +16,7 @@ from typing import Protocol
 import anyio
 import anyio.lowlevel
 
-from reactor.errors import CompactedError, EtcdError, EtcdUnreachableError, LeaseExpiredError
+from reactor.errors import CompactedError, LeaseExpiredError, StoreError, StoreUnreachableError
 from reactor.store import request
 from reactor.store.port import Compare, Delete, Event, KeyValue, Operation, Put, Snapshot, Target, TxnResult, WatchBatch
 
@@ -96,7 +96,7 @@ class MemoryEtcd:
         if revision <= self._compacted:
             raise CompactedError(f"revision {revision} is compacted already; the oldest is {self._compacted}")
         if revision > self.revision:
-            raise EtcdError(f"cannot compact revision {revision}: the store is at {self.revision}")
+            raise StoreError(f"cannot compact revision {revision}: the store is at {self.revision}")
         self._compacted = revision
         self._history = [entry for entry in self._history if entry[0] >= revision]
 
@@ -275,6 +275,6 @@ class MemoryClient:
         """Yield to other tasks first, like a call over a network."""
         await anyio.lowlevel.checkpoint()
         if self._closed:
-            raise EtcdUnreachableError("this etcd client is closed; open a new one")
+            raise StoreUnreachableError("this etcd client is closed; open a new one")
         if self._fault is not None:
             await self._fault.before(name)

@@ -2,7 +2,7 @@
 
 ``reactor.store.etcd`` implements it on etcd, ``reactor.store.sql`` on a database, ``reactor.store.memory`` in memory.
 All pass the same contract tests (``tests/contracts/test_meta_store.py``), so results of one hold for the others. Keys
-are text, values bytes; revisions count as etcd's do. The only errors are ``reactor.errors.EtcdError`` and its
+are text, values bytes; revisions count as etcd's do. The only errors are ``reactor.errors.StoreError`` and its
 subclasses.
 """
 
@@ -104,11 +104,11 @@ class WatchBatch:
     is_progress: bool = False
 
 
-class EtcdClient(Protocol):
+class MetaStore(Protocol):
     """The calls. Each ends within the client's timeout; reads include all that was committed before they began.
 
     A failed read, keep-alive, grant or revocation is retried on the other endpoints. A put, a delete or a transaction
-    whose answer is lost raises ``EtcdUnreachableError``: it may or may not have been applied.
+    whose answer is lost raises ``StoreUnreachableError``: it may or may not have been applied.
     """
 
     async def get(self, key: str) -> KeyValue | None: ...
@@ -172,7 +172,7 @@ class EtcdClient(Protocol):
         ``key``: may be written any number of times for that; it does not exist afterwards. Watches may have to read
         their prefix again. If this is interrupted, the store's revision is anything in between.
 
-        :raises EtcdError: the store counts by writing, and it is too far.
+        :raises StoreError: the store counts by writing, and it is too far.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from reactor.errors import EtcdError, TxnTooLargeError
+from reactor.errors import StoreError, TxnTooLargeError
 from reactor.store.port import Compare, Operation, Put
 
 OPERATIONS_MAX = 128
@@ -11,11 +11,11 @@ BYTES_MAX = 1536 * 1024
 
 def check(compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
     """:raises TxnTooLargeError: more compares, operations or bytes than one transaction may have.
-    :raises EtcdError: a key is written twice.
+    :raises StoreError: a key is written twice.
     """
     size = sum(len(put.key.encode()) + len(put.value) for put in operations if isinstance(put, Put))
     count = max(len(compares), len(operations))
     if count > OPERATIONS_MAX or size > BYTES_MAX:
         raise TxnTooLargeError(f"{count} operations, {size} bytes are over a transaction's limits; do fewer at once")
     if len({operation.key for operation in operations}) != len(operations):
-        raise EtcdError("duplicate key given in txn request; write each key once")
+        raise StoreError("duplicate key given in txn request; write each key once")

@@ -23,7 +23,7 @@ from reactor import keys
 from reactor.errors import TransferError
 from reactor.records.formats import FIRST, HALTED, ClusterFormat
 from reactor.store.image import Image
-from reactor.store.port import LAST, Compare, Delete, EtcdClient, KeyValue, Put, Target
+from reactor.store.port import LAST, Compare, Delete, KeyValue, MetaStore, Put, Target
 
 #: of one transaction, with the comparison of the marker
 _OPERATIONS = 100
@@ -36,7 +36,7 @@ _UNFINISHED = "a transfer into this store has not ended; begin it again, or remo
 class Place:
     """One cluster in a store. ``name``: of the store, without secrets."""
 
-    client: EtcdClient
+    client: MetaStore
     cluster: str
     name: str
 

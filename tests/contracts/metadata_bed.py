@@ -14,7 +14,7 @@ from capture.member.ownership.candidacy import Candidacy
 from capture.member.ownership.owners import Owners
 from capture.member.ownership.performer import OwnerSite
 from reactor import keys
-from reactor.errors import EtcdUnreachableError
+from reactor.errors import StoreUnreachableError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.membership.session import Session, open_session
 from reactor.questions import Answered, Ask
@@ -22,7 +22,7 @@ from reactor.records.capture import Assignment, CaptureInfo
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, SealedUri
 from reactor.records.formats import ClusterFormat, Feature
 from reactor.settings import ReactorSettings
-from reactor.store.port import Compare, EtcdClient, Put, Target, WatchBatch
+from reactor.store.port import Compare, MetaStore, Put, Target, WatchBatch
 from tests.contracts.store_bed import Store
 from tests.patience import patient
 
@@ -33,7 +33,7 @@ _NS = keys.DEFAULT_NAMESPACE
 class Line:
     """A client over a line that can be cut: then no call is answered, and no watch brings anything."""
 
-    def __init__(self, client: EtcdClient) -> None:
+    def __init__(self, client: MetaStore) -> None:
         self._client = client
         self.is_cut = False
 
@@ -63,7 +63,7 @@ class Line:
 
     def _check(self) -> None:
         if self.is_cut:
-            raise EtcdUnreachableError("the line is cut")
+            raise StoreUnreachableError("the line is cut")
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Member:
 class Cluster:
     """``client``: of an operator."""
 
-    def __init__(self, store: Store, client: EtcdClient, stack: AsyncExitStack) -> None:
+    def __init__(self, store: Store, client: MetaStore, stack: AsyncExitStack) -> None:
         self.id = f"m-{uuid4().hex[:8]}"
         self.client = client
         self.members: dict[str, Member] = {}

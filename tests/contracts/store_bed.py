@@ -11,7 +11,7 @@ import anyio
 from reactor.store import sql
 from reactor.store.etcd import connect
 from reactor.store.memory import MemoryClient, MemoryEtcd
-from reactor.store.port import EtcdClient
+from reactor.store.port import MetaStore
 
 #: what a server of MariaDB or MySQL must be set to, where tests make it forget commits otherwise
 DURABLE = {"innodb_flush_log_at_trx_commit": "1", "sync_binlog": "1"}
@@ -25,7 +25,7 @@ _PREFIXES = (f"/contract/{number}/" for number in itertools.count())
 class Store:
     """A way to open clients of one server, and a prefix that no other test uses."""
 
-    connect: Callable[[], AbstractAsyncContextManager[EtcdClient]]
+    connect: Callable[[], AbstractAsyncContextManager[MetaStore]]
     prefix: str = field(default_factory=lambda: next(_PREFIXES))
 
     def __truediv__(self, name: str) -> str:
@@ -36,9 +36,9 @@ def sqlite_url(directory: Path) -> str:
     return f"sqlite://{directory / 'store.db'}"
 
 
-def sql_connect(url: str) -> Callable[[], AbstractAsyncContextManager[EtcdClient]]:
+def sql_connect(url: str) -> Callable[[], AbstractAsyncContextManager[MetaStore]]:
     @asynccontextmanager
-    async def open_client() -> AsyncIterator[EtcdClient]:
+    async def open_client() -> AsyncIterator[MetaStore]:
         client = await sql.connect(url)
         try:
             yield client
@@ -49,11 +49,11 @@ def sql_connect(url: str) -> Callable[[], AbstractAsyncContextManager[EtcdClient
     return open_client
 
 
-def memory_connect() -> Callable[[], AbstractAsyncContextManager[EtcdClient]]:
+def memory_connect() -> Callable[[], AbstractAsyncContextManager[MetaStore]]:
     servers: list[MemoryEtcd] = []
 
     @asynccontextmanager
-    async def open_client() -> AsyncIterator[EtcdClient]:
+    async def open_client() -> AsyncIterator[MetaStore]:
         if not servers:
             servers.append(MemoryEtcd())
         yield MemoryClient(servers[0])
@@ -61,9 +61,9 @@ def memory_connect() -> Callable[[], AbstractAsyncContextManager[EtcdClient]]:
     return open_client
 
 
-def etcd_connect(url: str) -> Callable[[], AbstractAsyncContextManager[EtcdClient]]:
+def etcd_connect(url: str) -> Callable[[], AbstractAsyncContextManager[MetaStore]]:
     @asynccontextmanager
-    async def open_client() -> AsyncIterator[EtcdClient]:
+    async def open_client() -> AsyncIterator[MetaStore]:
         client = await connect([url])
         try:
             yield client

@@ -8,12 +8,12 @@ import anyio
 import pytest
 
 from capture.embedded import EmbeddedEtcd
-from reactor.errors import CompactedError, EtcdError, LeaseExpiredError, TxnTooLargeError
-from reactor.store.port import Compare, Delete, EtcdClient, Event, Put, Target, WatchBatch
+from reactor.errors import CompactedError, LeaseExpiredError, StoreError, TxnTooLargeError
+from reactor.store.port import Compare, Delete, Event, MetaStore, Put, Target, WatchBatch
 from tests.contracts.store_bed import OWN, Store, etcd_connect, memory_connect, sql_connect, sqlite_url
 
 
-async def collect(client: EtcdClient, prefix: str, start_revision: int, *, until: int) -> list[WatchBatch]:
+async def collect(client: MetaStore, prefix: str, start_revision: int, *, until: int) -> list[WatchBatch]:
     """Batches with events until ``until`` events have come."""
     batches: list[WatchBatch] = []
     with anyio.fail_after(20):
@@ -138,7 +138,7 @@ async def test_a_transaction_over_the_limits_is_refused(store: Store) -> None:
 
 async def test_a_key_may_be_written_once_per_transaction(store: Store) -> None:
     async with store.connect() as client:
-        with pytest.raises(EtcdError, match="duplicate key"):
+        with pytest.raises(StoreError, match="duplicate key"):
             await client.txn([], [Put(store / "a", b"1"), Put(store / "a", b"2")])
 
 
@@ -265,7 +265,7 @@ async def test_compacting_twice_or_ahead_is_refused(store: Store) -> None:
         await client.compact(revision)
         with pytest.raises(CompactedError):
             await client.compact(revision)
-        with pytest.raises(EtcdError):
+        with pytest.raises(StoreError):
             await client.compact(revision + 1000)
 
 
@@ -303,7 +303,7 @@ async def test_etcd_says_what_to_do_where_it_would_have_to_write_for_too_long(ow
     store = Store(etcd_connect(own_etcd.url))
     async with store.connect() as client:
         before = await client.put(store / "a", b"1")
-        with pytest.raises(EtcdError, match=r"2000000 writes .*--bump-revision 2000000"):
+        with pytest.raises(StoreError, match=r"2000000 writes .*--bump-revision 2000000"):
             await client.pass_revision(before + 2_000_000, key=store / "passing")
         assert await client.put(store / "a", b"2") == before + 1
 
@@ -360,7 +360,7 @@ async def _random_history(store: Store, seed: int) -> list[object]:
     return history
 
 
-async def _events_until(client: EtcdClient, prefix: str, start: int, last: int) -> list[object]:
+async def _events_until(client: MetaStore, prefix: str, start: int, last: int) -> list[object]:
     events: list[object] = []
     with anyio.fail_after(20):
         async with client.watch_prefix(prefix, start_revision=start + 1) as watch:

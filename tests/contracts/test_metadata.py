@@ -14,7 +14,7 @@ from reactor.membership.session import open_session
 from reactor.records.capture import Assignment, OwnerState
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus
 from reactor.state import ClusterState
-from reactor.store.port import Compare, Delete, EtcdClient, Put, Target
+from reactor.store.port import Compare, Delete, MetaStore, Put, Target
 from reactor.txn import Seen, plan
 from tests.contracts.metadata_bed import TTL_S, Line, cluster, until
 from tests.contracts.store_bed import Store
@@ -102,7 +102,7 @@ async def test_two_that_begin_at_once_create_one_record_and_an_old_version_is_re
     async with store.connect() as one, store.connect() as other:
         key, answers = store / "record", list[bool]()
 
-        async def create(client: EtcdClient) -> None:
+        async def create(client: MetaStore) -> None:
             absent = Compare(key, Target.CREATE_REVISION, 0)
             answers.append((await client.txn([absent], [Put(key, b"1")])).succeeded)
 

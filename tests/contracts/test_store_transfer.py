@@ -11,14 +11,14 @@ import pytest
 from capture.embedded import EmbeddedEtcd
 from capture.member.joining import join, refuse_halted
 from reactor import keys
-from reactor.errors import EtcdUnreachableError, FormatError, TransferError
+from reactor.errors import FormatError, StoreUnreachableError, TransferError
 from reactor.ids import CaptureId
 from reactor.records.capture import CaptureInfo
 from reactor.records.formats import HALTED, NEWEST, ClusterFormat
 from reactor.store import transfer
 from reactor.store.image import Image
 from reactor.store.memory import MemoryClient, MemoryEtcd
-from reactor.store.port import EtcdClient, Put
+from reactor.store.port import MetaStore, Put
 from reactor.store.transfer import Place
 from tests.contracts.store_bed import OWN, etcd_connect, memory_connect, sql_connect, sqlite_url
 
@@ -57,7 +57,7 @@ async def two(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[T
 
 
 @asynccontextmanager
-async def _store(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EtcdClient]:
+async def _store(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MetaStore]:
     if name == "memory":
         opened = memory_connect()
     elif name == "etcd":
@@ -200,7 +200,7 @@ class _Dying(MemoryClient):
             raise self._error
 
 
-@pytest.mark.parametrize("error", [_Broken, EtcdUnreachableError])
+@pytest.mark.parametrize("error", [_Broken, StoreUnreachableError])
 @pytest.mark.parametrize("is_lost", [False, True])
 async def test_whenever_it_is_interrupted_at_most_one_store_can_be_joined(
     *, is_lost: bool, error: type[Exception]

@@ -19,7 +19,7 @@ from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.records.capture import Assignment, CaptureInfo, OwnerState
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, RunningError, SealedUri
 from reactor.records.formats import ClusterFormat, Feature
-from reactor.store.port import EtcdClient
+from reactor.store.port import MetaStore
 from reactor.store.sql import views
 from tests.contracts.store_bed import OWN, sql_connect, sqlite_url
 
@@ -75,7 +75,7 @@ def info(id: str, **fields: Any) -> ChangefeedInfo:
     )
 
 
-async def join(client: EtcdClient, cluster: str, *names: str) -> None:
+async def join(client: MetaStore, cluster: str, *names: str) -> None:
     """Members; the first is elected."""
     for name in names:
         lease = await client.grant(60)

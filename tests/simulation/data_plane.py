@@ -41,7 +41,7 @@ from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
 from reactor.records.resync import needed_ts as copied_ts
 from reactor.state import ClusterState
-from reactor.store.port import Compare, EtcdClient, Target
+from reactor.store.port import Compare, MetaStore, Target
 from tests.simulation.outside import Outside
 from tests.simulation.parts import SimulatedParts
 
@@ -76,13 +76,13 @@ class SimulatedDataPlane:
         self.waits_for = ""
         self._trials = anyio.Lock()
 
-    async def start(self, client: EtcdClient) -> None:
+    async def start(self, client: MetaStore) -> None:
         """Nothing to start."""
 
     async def stop(self) -> None:
         """Nothing to stop."""
 
-    def for_member(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> MemberDataPlane:
+    def for_member(self, client: MetaStore, capture: CaptureId, state: ClusterState) -> MemberDataPlane:
         return SimulatedMemberDataPlane(self._node, client, capture, state, self._trials)
 
     async def check(self, spec: ChangefeedSpec) -> tuple[str, ...]:
@@ -171,7 +171,7 @@ class Comparison:
 
 class SimulatedMemberDataPlane:
     def __init__(
-        self, node: "Node", client: EtcdClient, capture: CaptureId, state: ClusterState, trials: anyio.Lock
+        self, node: "Node", client: MetaStore, capture: CaptureId, state: ClusterState, trials: anyio.Lock
     ) -> None:
         self._node = node
         self._trials = trials

@@ -12,7 +12,7 @@ from random import Random
 
 import anyio
 
-from reactor.errors import EtcdError, EtcdUnreachableError
+from reactor.errors import StoreError, StoreUnreachableError
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Event, Operation, Put, TxnResult
 
@@ -101,7 +101,7 @@ class Way:
             if conditions.watch_lag_s:
                 await anyio.sleep(self._random.random() * conditions.watch_lag_s)
             if self.chance(conditions.break_watch):
-                raise EtcdUnreachableError("the watch broke")
+                raise StoreUnreachableError("the watch broke")
             return
         if call not in _SENT:
             await self.take_time()
@@ -124,7 +124,7 @@ class Way:
 
     async def time_out(self, call: str) -> None:
         await anyio.sleep(self._random.random() * _TIMEOUT_S)
-        raise EtcdUnreachableError(f"no answer to {call}")
+        raise StoreUnreachableError(f"no answer to {call}")
 
     async def _pass(self, timeout_s: float) -> None:
         """Wait while the connection is cut."""
@@ -133,7 +133,7 @@ class Way:
             with anyio.move_on_after(timeout_s):
                 await healed.wait()
         if self.is_gone or self.is_cut:
-            raise EtcdUnreachableError("etcd cannot be reached from here")
+            raise StoreUnreachableError("etcd cannot be reached from here")
 
 
 class WayClient(MemoryClient):
@@ -175,5 +175,5 @@ class WayClient(MemoryClient):
             raise
 
     def _land(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
-        with suppress(EtcdError):  # its lease has expired: no one is notified
+        with suppress(StoreError):  # its lease has expired: no one is notified
             self._etcd.txn(compares, operations)

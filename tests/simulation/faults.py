@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from reactor.errors import EtcdError
+from reactor.errors import StoreError
 from reactor.ids import CaptureId
 from reactor.records.changefeed import Unit
 
@@ -195,7 +195,7 @@ class Faults:
         self._world.note("etcd compacts")
 
         async def compact() -> None:
-            with suppress(EtcdError):  # nothing new since the last compaction
+            with suppress(StoreError):  # nothing new since the last compaction
                 self._world.etcd.compact(self._world.etcd.revision)
 
         self._world.spawn(compact())

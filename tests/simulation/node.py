@@ -19,7 +19,7 @@ from tests.simulation.loop import Machine
 if TYPE_CHECKING:
     import asyncio
 
-    from reactor.store.port import EtcdClient
+    from reactor.store.port import MetaStore
     from tests.simulation.world import World
 
 T = TypeVar("T")
@@ -173,7 +173,7 @@ class Node(Machine):
                     self.capture = None
             await anyio.sleep(_RESTART_S)
 
-    async def _connect(self, settings: ServerSettings) -> "EtcdClient":
+    async def _connect(self, settings: ServerSettings) -> "MetaStore":
         world = self.world
         self._way = Way(world.weather.etcd, world.chance("etcd", self.name, self._starts, world.loop.time()))
         return WayClient(world.etcd, self._way, random=world.chances, later=self._later)

@@ -19,7 +19,7 @@ from agent.feeds.attempts import Attempts
 from agent.flush import job
 from agent.flush.plan import plan_flush
 from agent.log import retention
-from agent.log.head import EtcdHeadStore, LogWriter
+from agent.log.head import LogWriter, MetaHeadStore
 from agent.log.segment import SegmentName
 from agent.ports.sink import FeedContext, FlushResult, FlushTask
 from agent.ports.source import Position
@@ -39,7 +39,7 @@ from reactor.records.changefeed import (
     UnitRecord,
     UnitStage,
 )
-from reactor.store.port import Compare, EtcdClient
+from reactor.store.port import Compare, MetaStore
 from tests.simulation.outside import RowEvent, Segment, Sink, Storage, StorageReader, Upstream
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class SimulatedParts:
         info: ChangefeedInfo,
         *,
         capture: CaptureId,
-        client: EtcdClient,
+        client: MetaStore,
         guard: Compare,
         member: Compare,
         trials: anyio.Lock,
@@ -216,7 +216,7 @@ class SimulatedParts:
             tables = renewal.tables_now(running.tables, self._upstream.inside(start.ts))
             running = renewal.begun_again(running.with_(tables=tables), start)
             await records.renew(running, log_key, start)
-        store = EtcdHeadStore(self._client, log_key, guard=self._guard)
+        store = MetaHeadStore(self._client, log_key, guard=self._guard)
         writer = LogWriter(store, capture=self._capture, epoch_floor=self._guard.revision)
         await writer.take_over(running.start_ts)
         while True:

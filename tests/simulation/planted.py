@@ -14,7 +14,7 @@ import anyio
 from agent.control import processor
 from agent.control.runtime import FlushLimits
 from agent.log import head, retention
-from agent.log.head import EtcdHeadStore, LogWriter
+from agent.log.head import LogWriter, MetaHeadStore
 from agent.log.reader import LogReader
 from agent.units import records
 from agent.units.records import UnitRecords
@@ -50,7 +50,7 @@ from reactor.records.log_head import Era, LogHead
 from reactor.records.partitioning import TablePartitioning
 from reactor.records.resync import ResyncStage, TableResync
 from reactor.watch import WatchCursor
-from reactor.worker import EtcdWorker
+from reactor.worker import ReactorWorker
 from tests.simulation import crashes, data_plane, faults, operator, planted_owners, run
 from tests.simulation.checks import Feed
 from tests.simulation.operator import Operator
@@ -93,10 +93,10 @@ def take_stopping_for_stopped(stack: ExitStack) -> None:
 def ignore_the_logs_epoch(stack: ExitStack) -> None:
     """A replaced log writer continues to write the head."""
 
-    async def swap(self: EtcdHeadStore, new: LogHead, *, revision: int, ddl: Sequence[DdlRecord] = ()) -> int | None:
+    async def swap(self: MetaHeadStore, new: LogHead, *, revision: int, ddl: Sequence[DdlRecord] = ()) -> int | None:
         return await self._client.put(self._key, new.encode())
 
-    _replace(stack, EtcdHeadStore, "swap", swap)
+    _replace(stack, MetaHeadStore, "swap", swap)
 
 
 def ignore_the_units_epoch(stack: ExitStack) -> None:
@@ -130,15 +130,15 @@ def lose_a_patch_on_overflow(stack: ExitStack) -> None:
 def answer_before_it_is_done(stack: ExitStack) -> None:
     """An operator gets the answer before the commit."""
 
-    original = EtcdWorker._commit
+    original = ReactorWorker._commit
 
-    async def commit(self: EtcdWorker) -> None:
+    async def commit(self: ReactorWorker) -> None:
         last, self._pending._last = self._pending._last, ()
         for effect in last:
             self._perform(effect)
         await original(self)
 
-    _replace(stack, EtcdWorker, "_commit", commit)
+    _replace(stack, ReactorWorker, "_commit", commit)
 
 
 def accept_a_stale_list_of_segments(stack: ExitStack) -> None:
@@ -432,13 +432,13 @@ def write_a_table_without_the_rows_that_it_came_with(stack: ExitStack) -> None:
 def remove_parts_that_are_being_written(stack: ExitStack) -> None:
     """The owner removes parts that no pointer names at once, and writers do not notice it."""
 
-    async def write_early(self: EtcdWorker, of: Any) -> list[Any]:
+    async def write_early(self: ReactorWorker, of: Any) -> list[Any]:
         for puts in of.early:
             await self._client.txn(self._fences, puts)
             await anyio.sleep(0.3)
         return []
 
-    _replace(stack, EtcdWorker, "_write_early", write_early)
+    _replace(stack, ReactorWorker, "_write_early", write_early)
     _replace(stack, stored_values, "LEFT_FOR_S", 0.0)
     _replace(stack, run, "_limits", lambda random: Limits(whole=100, part=60, group=300, together=0))
 
@@ -446,12 +446,12 @@ def remove_parts_that_are_being_written(stack: ExitStack) -> None:
 def name_parts_before_they_are_there(stack: ExitStack) -> None:
     """A pointer is written in front of its parts."""
 
-    async def ask(self: EtcdWorker, planned: Any) -> Any:
+    async def ask(self: ReactorWorker, planned: Any) -> Any:
         result = await self._client.txn(planned.txn.compares, planned.txn.operations)
         await self._write_early(planned.txn)
         return result
 
-    _replace(stack, EtcdWorker, "_ask", ask)
+    _replace(stack, ReactorWorker, "_ask", ask)
     _replace(stack, run, "_limits", lambda random: Limits(whole=100, part=60, group=300, together=0))
 
 

@@ -18,7 +18,7 @@ from reactor.records.changefeed import ChangefeedStatus
 from reactor.state import ChangefeedState, ClusterState
 from reactor.store.port import Compare, Target, TxnResult
 from reactor.txn import Plan
-from reactor.worker import EtcdWorker
+from reactor.worker import ReactorWorker
 from tests.simulation import crashes, etcd, run
 from tests.simulation.fences import DEPOSED
 
@@ -81,13 +81,13 @@ def write_without_the_assignment(stack: ExitStack) -> None:
     """What an owner writes requires neither its assignment, nor that its capture is a member, nor the progress that it
     has seen; and it often arrives late."""
 
-    class Unfenced(EtcdWorker):
+    class Unfenced(ReactorWorker):
         async def _ask(self, planned: Plan) -> TxnResult:
             kept = [one for one in planned.txn.compares if not any(kind in one.key for kind in _FENCES)]
             absent = [Compare(f"{fence.key}{DEPOSED}", Target.CREATE_REVISION, 0) for fence in self._fences]
             return await self._client.txn((*kept, *absent), planned.txn.operations)
 
-    stack.enter_context(mock.patch.object(owners, "EtcdWorker", Unfenced))
+    stack.enter_context(mock.patch.object(owners, "ReactorWorker", Unfenced))
     stack.enter_context(mock.patch.object(etcd, "_RARE", "/changefeed/status/"))
 
 

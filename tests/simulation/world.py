@@ -20,7 +20,7 @@ from agent.control.processors import Processors
 from owner.controller.controller import Controller
 from owner.owner import Owner
 from reactor.errors import WeirError
-from reactor.worker import EtcdWorker
+from reactor.worker import ReactorWorker
 from tests.simulation.backend import known_loop, ordered_cancellation
 from tests.simulation.checks import Checks
 from tests.simulation.crashes import Crashes
@@ -153,8 +153,8 @@ def _clock_of(world: World) -> Callable[[], float]:
     return lambda: world.now
 
 
-def _watched(tick: Callable[[EtcdWorker, float], bool], world: World) -> Callable[[EtcdWorker, float], bool]:
-    def watched(worker: EtcdWorker, now: float) -> bool:
+def _watched(tick: Callable[[ReactorWorker, float], bool], world: World) -> Callable[[ReactorWorker, float], bool]:
+    def watched(worker: ReactorWorker, now: float) -> bool:
         world.checks.note_tick(worker)
         done = tick(worker, now)
         if isinstance(worker._reactor, Controller | Owner | Processors):
@@ -202,7 +202,7 @@ def closed_world(world: World) -> Iterator[None]:
         stack.enter_context(ordered_cancellation())
         stack.enter_context(known_loop(world.loop))
         stack.enter_context(mock.patch("uuid.uuid4", new_id))
-        stack.enter_context(mock.patch.object(EtcdWorker, "_tick", _watched(EtcdWorker._tick, world)))
+        stack.enter_context(mock.patch.object(ReactorWorker, "_tick", _watched(ReactorWorker._tick, world)))
         stack.enter_context(world.crashes.planted())
         for name in ("handle", "handle_event", "tick"):
             stack.enter_context(mock.patch.object(Agent, name, _validated(getattr(Agent, name), world)))

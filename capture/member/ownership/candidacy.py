@@ -18,7 +18,7 @@ from reactor.errors import NotOwnerError
 from reactor.membership.election import Election
 from reactor.messages import Message
 from reactor.restarts import RestartPolicy
-from reactor.worker import EtcdWorker
+from reactor.worker import ReactorWorker
 
 #: in addition to the worker's inbox (``reactor.worker.INBOX_SIZE``)
 _MAILBOX_SIZE = 1024
@@ -43,7 +43,7 @@ class Candidacy:
         return self.worker is not None
 
     @property
-    def worker(self) -> EtcdWorker | None:
+    def worker(self) -> ReactorWorker | None:
         return self._actor.worker if self._actor is not None else None
 
     async def run(self) -> None:

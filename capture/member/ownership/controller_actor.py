@@ -18,12 +18,12 @@ from capture.actors.actor import Context
 from capture.member.ownership.job_desk import JobDesk, Submitted
 from capture.member.ownership.performer import OwnerSite, Performer, owner_settings
 from owner.controller.controller import Controller
-from reactor.errors import EtcdError, NotOwnerError, OwnerNotFoundError, SessionDoneError
+from reactor.errors import NotOwnerError, OwnerNotFoundError, SessionDoneError, StoreError
 from reactor.membership.election import Election
 from reactor.messages import Message
 from reactor.questions import Answered
 from reactor.state import ClusterState
-from reactor.worker import EtcdWorker
+from reactor.worker import ReactorWorker
 
 #: at most one candidacy per second
 _CAMPAIGN_INTERVAL_S = 1.0
@@ -44,7 +44,7 @@ class ControllerActor:
     def __init__(
         self, site: OwnerSite, election: Election, desk: JobDesk, *, fail: Callable[[Exception], None]
     ) -> None:
-        self.worker: EtcdWorker | None = None
+        self.worker: ReactorWorker | None = None
         self._site = site
         self._election = election
         self._desk = desk
@@ -86,7 +86,7 @@ class ControllerActor:
                     await self._campaign_and_serve()
                 await anyio.sleep(max(0.0, started + _CAMPAIGN_INTERVAL_S - anyio.current_time()))
             await self._election.withdraw()
-        except (SessionDoneError, EtcdError) as error:
+        except (SessionDoneError, StoreError) as error:
             self._fail(error)
         self._context.stop()
 
@@ -98,7 +98,7 @@ class ControllerActor:
             _log.info("election lost", reason=str(error))
         except SessionDoneError:
             raise
-        except EtcdError as error:
+        except StoreError as error:
             if not error.retryable:
                 raise
             _log.warning("election given up", reason=str(error))
@@ -110,7 +110,7 @@ class ControllerActor:
     async def _serve(self) -> None:
         site, settings, election = self._site, self._site.settings, self._election
         _log.info("elected", capture=site.capture, revision=election.revision)
-        self.worker = EtcdWorker(
+        self.worker = ReactorWorker(
             site.client,
             Controller(site.capture, election.revision, settings=owner_settings(), seed=site.capture),
             state=ClusterState(site.cluster, removal_grace_s=settings.capture_removal_grace_s),

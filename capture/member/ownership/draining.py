@@ -11,11 +11,11 @@ from capture.member.ownership.router import Member
 from reactor import keys
 from reactor.ids import CaptureId
 from reactor.records.capture import CaptureInfo
-from reactor.store.port import Compare, EtcdClient, Put, Target
+from reactor.store.port import Compare, MetaStore, Put, Target
 from reactor.views import ChangefeedView
 
 
-async def mark(client: EtcdClient, member: Member, capture: CaptureId) -> None:
+async def mark(client: MetaStore, member: Member, capture: CaptureId) -> None:
     """:raises CaptureNotFoundError: there is no such capture.
     :raises JobRefusedError: it is the controller, or another one is being drained.
     """

@@ -18,12 +18,12 @@ from capture.member.ownership.performer import OwnerSite, Performer, owner_setti
 from owner.jobs import FeedJob, List
 from owner.metadata.observations import CaptureObservation
 from owner.owner import Owner
-from reactor.errors import EtcdError, SessionDoneError
+from reactor.errors import SessionDoneError, StoreError
 from reactor.ids import ChangefeedId
 from reactor.messages import Message
 from reactor.restarts import RestartPolicy
 from reactor.state import ClusterState
-from reactor.worker import EtcdWorker
+from reactor.worker import ReactorWorker
 
 _MAILBOX_SIZE = 1024
 
@@ -45,7 +45,7 @@ class Owners:
         self._supervised = Supervised(cell, policy or RestartPolicy())
 
     @property
-    def worker(self) -> EtcdWorker | None:
+    def worker(self) -> ReactorWorker | None:
         return self._actor.worker if self._actor is not None else None
 
     async def run(self) -> None:
@@ -89,7 +89,7 @@ class OwnersActor:
         self._fail = fail
         self._context: Context | None = None
         performer = Performer(site, answer=desk.answer, post=lambda answer: self.worker.post(answer))
-        self.worker = EtcdWorker(
+        self.worker = ReactorWorker(
             site.client,
             self.owner,
             state=ClusterState(site.cluster, removal_grace_s=site.settings.capture_removal_grace_s),
@@ -117,7 +117,7 @@ class OwnersActor:
         assert self._context is not None
         try:
             await self.worker.run()
-        except (SessionDoneError, EtcdError) as error:
+        except (SessionDoneError, StoreError) as error:
             self._fail(error)
         finally:
             self._desk.dismiss()

@@ -17,7 +17,7 @@ from reactor.membership.session import Session
 from reactor.messages import Message
 from reactor.questions import Answered, Ask
 from reactor.settings import ReactorSettings
-from reactor.store.port import Compare, EtcdClient
+from reactor.store.port import Compare, MetaStore
 
 #: starts answering a question; the answer is passed to the callback (``capture.member.asking``)
 AskLater = Callable[[Ask[Any], Callable[[Answered[Any]], None]], object]
@@ -32,7 +32,7 @@ class OwnerSite:
 
     capture: CaptureId
     cluster: str
-    client: EtcdClient
+    client: MetaStore
     session: Session
     registered: Compare
     peers: Peers

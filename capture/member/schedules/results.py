@@ -7,7 +7,7 @@ import structlog
 from capture.api import port as views
 from capture.member.services import PresentMembership
 from reactor import keys
-from reactor.errors import EtcdError
+from reactor.errors import StoreError
 from reactor.ids import Ts
 from reactor.records.changefeed import ChangefeedInfo
 from reactor.records.schedules import LastDiff
@@ -43,5 +43,5 @@ async def store_result(membership: PresentMembership, info: ChangefeedInfo, resu
     key = keys.LastDiffKey(state.cluster, info.namespace, info.id)
     try:
         await membership.client.txn([is_there], [Put(str(key), result.encode())])
-    except EtcdError as error:
+    except StoreError as error:
         _log.warning("the result of a comparison is not stored", changefeed=info.id, error=str(error))

@@ -18,7 +18,7 @@ from capture.api.access import Caller
 from capture.member.ownership import router
 from capture.member.services import CaptureState, PresentMembership
 from reactor import keys
-from reactor.errors import EtcdError, NotOwnerError, OwnerNotFoundError, WeirError
+from reactor.errors import NotOwnerError, OwnerNotFoundError, StoreError, WeirError
 from reactor.ids import ChangefeedId
 from reactor.records.access import Role
 from reactor.records.changefeed import ChangefeedInfo, FeedState, Unit
@@ -118,7 +118,7 @@ class SignalTables:
                 continue
             try:
                 await self._handle(info, row)
-            except (NotOwnerError, OwnerNotFoundError, EtcdError):
+            except (NotOwnerError, OwnerNotFoundError, StoreError):
                 return None  # the next owner does it
             known.add(row.id)
             await self._store(membership, info, known)
@@ -140,7 +140,7 @@ class SignalTables:
         entry = await self._trail.begin(caller, "SIGNAL", path, "source", detail=data.table)
         try:
             await self._do(info.id, kind, data)
-        except (NotOwnerError, OwnerNotFoundError, EtcdError):
+        except (NotOwnerError, OwnerNotFoundError, StoreError):
             raise
         except WeirError as error:
             _log.warning("a signal is refused", table=data.table, error=str(error), **fields)
@@ -182,7 +182,7 @@ class SignalTables:
         )
         try:
             await membership.client.txn([is_there], [put])
-        except EtcdError as error:
+        except StoreError as error:
             _log.warning("it is not stored that signals are handled", changefeed=info.id, error=str(error))
 
 

@@ -1,4 +1,4 @@
-"""etcd client: ``reactor.store.port.EtcdClient`` over aioetcd3's calls and a native ``grpc.aio`` channel.
+"""etcd client: ``reactor.store.port.MetaStore`` over aioetcd3's calls and a native ``grpc.aio`` channel.
 
     client ──► endpoints ──► connection (one server) ──► stubs (aioetcd3)
        └─────► watching ──────┘

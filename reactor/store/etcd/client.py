@@ -1,4 +1,4 @@
-"""etcd client: ``reactor.store.port.EtcdClient`` on a cluster of etcd servers."""
+"""etcd client: ``reactor.store.port.MetaStore`` on a cluster of etcd servers."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 
 from reactor import keys
-from reactor.errors import EtcdError, LeaseExpiredError
+from reactor.errors import LeaseExpiredError, StoreError
 from reactor.settings import TlsFiles
 from reactor.store.etcd.connection import EtcdConnection, normalize
 from reactor.store.etcd.endpoints import Endpoints
@@ -34,11 +34,11 @@ async def connect(
     Every call takes at most ``timeout_s`` over all endpoints; a write that has to authenticate first, as much again for
     that. Close the client in the loop that opened it.
 
-    :raises EtcdUnreachableError: no endpoint answers.
-    :raises EtcdAuthError: user or password are refused, or missing.
+    :raises StoreUnreachableError: no endpoint answers.
+    :raises StoreAuthError: user or password are refused, or missing.
     """
     if not endpoints:
-        raise EtcdError("no etcd endpoint is given; give at least one, as http://host:port")
+        raise StoreError("no etcd endpoint is given; give at least one, as http://host:port")
     names = [normalize(endpoint, is_tls=tls is not None) for endpoint in endpoints]
     connections = [
         EtcdConnection(name, tls=tls, user=user or None, password=password or "", timeout_s=timeout_s) for name in names
@@ -119,7 +119,7 @@ class GrpcEtcdClient:
         """etcd counts writes and nothing else, so that many are made."""
         left = revision - (await self.get_prefix(key)).revision
         if left > _WRITES_MAX:
-            raise EtcdError(
+            raise StoreError(
                 f"etcd would have to make {left} writes to pass revision {revision}; take another etcd, and raise its "
                 f"revision by that many before it holds anything (`etcdutl snapshot restore --bump-revision {left} "
                 "--mark-compacted`, from etcd 3.5.10)"

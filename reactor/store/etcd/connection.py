@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import grpc
 
-from reactor.errors import EtcdError, EtcdUnreachableError, LeaseExpiredError
+from reactor.errors import LeaseExpiredError, StoreError, StoreUnreachableError
 from reactor.settings import TlsFiles
 from reactor.store.etcd import faults
 from reactor.store.etcd.stubs import KV, Auth, Lease, WatchStub, rpc
@@ -85,7 +85,7 @@ class EtcdConnection(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no 
             if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
                 return False
             if state is grpc.ChannelConnectivity.SHUTDOWN:
-                raise EtcdUnreachableError("this etcd client is closed; open a new one")
+                raise StoreUnreachableError("this etcd client is closed; open a new one")
             await answer_of(self.channel.wait_for_state_change(state))
 
     async def range(self, key: bytes, range_end: bytes = b"") -> Any:
@@ -126,7 +126,7 @@ class EtcdConnection(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no 
         """Open a new watch stream; the caller writes requests, reads answers, and cancels it."""
         return self._watch_stub.Watch(metadata=await self._credentials_metadata(_REQUIRE_LEADER))
 
-    def stream_error(self, error: grpc.aio.AioRpcError) -> EtcdError:
+    def stream_error(self, error: grpc.aio.AioRpcError) -> StoreError:
         """Translate with ``faults.translate``; a stale token is dropped, and the next stream authenticates again."""
         if self._token is not None and faults.is_stale_token(error):
             self.drop_token()
@@ -169,18 +169,18 @@ class EtcdConnection(KV, Lease, Auth):  # type: ignore[misc]  # aioetcd3 has no 
 def normalize(endpoint: str, *, is_tls: bool) -> str:
     """Return ``scheme://host:port`` of an endpoint written with or without its scheme.
 
-    :raises EtcdError: malformed, or containing a password, which would end up in logs.
+    :raises StoreError: malformed, or containing a password, which would end up in logs.
     """
     text = endpoint if "://" in endpoint else f"{'https' if is_tls else 'http'}://{endpoint}"
     parts = urlsplit(text)
     if parts.username or parts.password:
-        raise EtcdError(f"etcd endpoint at {parts.hostname}: user and password do not belong into it; set them apart")
+        raise StoreError(f"etcd endpoint at {parts.hostname}: user and password do not belong into it; set them apart")
     try:
         host, port = parts.hostname, parts.port or 2379
     except ValueError:
         host, port = None, 0
     if parts.scheme not in ("http", "https") or not host:
-        raise EtcdError(f"not an etcd endpoint: {endpoint!r}; write http://host:port or https://host:port")
+        raise StoreError(f"not an etcd endpoint: {endpoint!r}; write http://host:port or https://host:port")
     return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
@@ -206,4 +206,4 @@ def _read(path: str) -> bytes:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        raise EtcdError(f"cannot read the TLS file {path} ({error.strerror}); correct its path or mode") from None
+        raise StoreError(f"cannot read the TLS file {path} ({error.strerror}); correct its path or mode") from None

@@ -12,7 +12,7 @@ from typing import TypeVar
 import anyio
 from anyio import CapacityLimiter, to_thread
 
-from reactor.errors import EtcdUnreachableError
+from reactor.errors import StoreUnreachableError
 from reactor.store.etcd import faults
 from reactor.store.etcd.connection import EtcdConnection
 from reactor.store.etcd.tls_refusal import tls_refusal
@@ -39,7 +39,7 @@ class Endpoints:
 
         ``ask`` must keep to that limit: grpc's own limit costs a fraction of a cancel scope, and a tick waits here.
 
-        :raises EtcdUnreachableError: no answer; the call may have been applied.
+        :raises StoreUnreachableError: no answer; the call may have been applied.
         """
         left_s = self.timeout_s
         if not (connection := self._connections[self._current]).is_connected:
@@ -48,28 +48,28 @@ class Endpoints:
             left_s = deadline - anyio.current_time()
         try:
             return await ask(connection, left_s)
-        except EtcdUnreachableError:
+        except StoreUnreachableError:
             self.leave(connection)
             raise
 
     async def repeatable(self, ask: Callable[[EtcdConnection], Awaitable[T]]) -> T:
         """Return the result of ``ask`` from any server, within ``timeout_s`` in total.
 
-        :raises EtcdUnreachableError: no answer within the time.
+        :raises StoreUnreachableError: no answer within the time.
         """
         deadline = anyio.current_time() + self.timeout_s
         while True:
             connection = await self._ready_connection(deadline)
             try:
                 return await self._ask(ask, connection, self._attempt_deadline(deadline))
-            except EtcdUnreachableError:
+            except StoreUnreachableError:
                 self.leave(connection)
                 if anyio.current_time() + _PAUSE_S >= deadline:
                     raise
             await anyio.sleep(_PAUSE_S)
 
     async def ready_door(self) -> EtcdConnection:
-        """:raises EtcdUnreachableError: no server can be connected to within ``timeout_s``."""
+        """:raises StoreUnreachableError: no server can be connected to within ``timeout_s``."""
         return await self._ready_connection(anyio.current_time() + self.timeout_s)
 
     def leave(self, connection: EtcdConnection) -> None:
@@ -94,9 +94,9 @@ class Endpoints:
                 self.leave(connection)
             await anyio.sleep(_PAUSE_S)
         if reason := await self._tls_refusal():
-            raise EtcdUnreachableError(reason)
+            raise StoreUnreachableError(reason)
         tried = ", ".join(connection.endpoint for connection in self._connections)
-        raise EtcdUnreachableError(
+        raise StoreUnreachableError(
             f"no etcd answers within {self.timeout_s:g} s at {tried}; "
             "start it, or correct the endpoints (and the TLS files, if there are any)"
         )

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import anyio.lowlevel
 
-from reactor.errors import EtcdUnreachableError
+from reactor.errors import StoreUnreachableError
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 async def answer_of(call: Awaitable[T]) -> T:
     """Await ``call``, with anyio's cancellation.
 
-    :raises EtcdUnreachableError: the channel was closed during the call.
+    :raises StoreUnreachableError: the channel was closed during the call.
     """
     try:
         return await call
@@ -28,4 +28,4 @@ async def answer_of(call: Awaitable[T]) -> T:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        raise EtcdUnreachableError("this etcd client is closed; open a new one") from None
+        raise StoreUnreachableError("this etcd client is closed; open a new one") from None

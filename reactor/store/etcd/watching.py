@@ -15,7 +15,7 @@ import anyio
 import grpc
 import structlog
 
-from reactor.errors import CompactedError, EtcdError, EtcdUnreachableError
+from reactor.errors import CompactedError, StoreError, StoreUnreachableError
 from reactor.store.etcd import faults
 from reactor.store.etcd.connection import EtcdConnection
 from reactor.store.etcd.endpoints import Endpoints
@@ -28,7 +28,7 @@ PROGRESS_INTERVAL_S = 1.0
 SILENCE_S_MAX = 10.0
 _RECONNECT_PAUSE_S = 0.1
 #: raised by reads from a stream that has ended
-_STREAM_ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError, EtcdUnreachableError)
+_STREAM_ENDED = (grpc.aio.AioRpcError, asyncio.InvalidStateError, StoreUnreachableError)
 #: mvccpb.Event.DELETE
 _DELETE = 1
 
@@ -67,7 +67,7 @@ class Watching:
     async def batches(self) -> AsyncGenerator[WatchBatch, None]:
         """:raises CompactedError: the next events are no longer available.
         :raises RevisionsLostError: etcd was restored from an older copy.
-        :raises EtcdAuthError: this user may not watch.
+        :raises StoreAuthError: this user may not watch.
         """
         try:
             while True:
@@ -97,12 +97,12 @@ class Watching:
             if self._call is None:
                 await self._open()
             return await self._read(self._door, self._call)
-        except (*_STREAM_ENDED, EtcdError) as error:
+        except (*_STREAM_ENDED, StoreError) as error:
             failure = self._failure(error)
-        if self._door is not None and isinstance(failure, EtcdUnreachableError):
+        if self._door is not None and isinstance(failure, StoreUnreachableError):
             self._endpoints.leave(self._door)
         self._close()
-        if not isinstance(failure, EtcdUnreachableError):
+        if not isinstance(failure, StoreUnreachableError):
             raise failure
         _log.info("watch interrupted", prefix=self._prefix, next_revision=self._next_revision, error=str(failure))
         await anyio.sleep(_RECONNECT_PAUSE_S)
@@ -142,11 +142,11 @@ class Watching:
             await self._catch_up(self._prefix)  # the member lags behind, or etcd has lost revisions
         return _batch(answer) if answer.events or not answer.created else None
 
-    def _failure(self, error: Exception) -> EtcdError:
+    def _failure(self, error: Exception) -> StoreError:
         """Return why a stream ended, as one of our errors."""
         if self._is_silent and self._door is not None:
             return faults.unreachable(self._door.endpoint, f"the watch was silent for {SILENCE_S_MAX:g} s")
-        if isinstance(error, EtcdError):
+        if isinstance(error, StoreError):
             return error
         assert self._door is not None, "only what was opened ends"
         if isinstance(error, grpc.aio.AioRpcError):
@@ -158,7 +158,7 @@ class Watching:
         create = rpc.WatchCreateRequest(key=key, range_end=increment_last_byte(key), start_revision=self._next_revision)
         return rpc.WatchRequest(create_request=create)
 
-    def _cancelled(self, connection: EtcdConnection, answer: Any) -> EtcdError:
+    def _cancelled(self, connection: EtcdConnection, answer: Any) -> StoreError:
         if answer.compact_revision:
             return CompactedError(
                 f"revision {self._next_revision} of {self._prefix} has been compacted away (the oldest is "

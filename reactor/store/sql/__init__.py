@@ -1,4 +1,4 @@
-"""SQL store: ``reactor.store.port.EtcdClient`` on a relational database, with etcd's revisions, leases and watches.
+"""SQL store: ``reactor.store.port.MetaStore`` on a relational database, with etcd's revisions, leases and watches.
 
     client ──► lane (thread, connection) ──► logic ──► database (dialect)
        └─────► watching ──────┘

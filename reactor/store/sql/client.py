@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import anyio
 import structlog
 
-from reactor.errors import EtcdError, EtcdUnreachableError
+from reactor.errors import StoreError, StoreUnreachableError
 from reactor.store.port import Compare, Delete, KeyValue, Operation, Put, Snapshot, TxnResult, WatchBatch
 from reactor.store.sql import logic
 from reactor.store.sql.database import Announcing, Database, Statements
@@ -39,7 +39,7 @@ async def connect(url: str, *, timeout_s: float = 5.0) -> "SqlClient":
     ``url``: ``sqlite:///path/of/the/file``, an absolute path, ``postgresql://…`` as libpq has it, or ``mysql://…`` and
     ``mariadb://…`` (``reactor.store.sql.mysql.target``). Every call takes at most ``timeout_s``.
 
-    :raises EtcdError: the URL is malformed, or the database cannot be used.
+    :raises StoreError: the URL is malformed, or the database cannot be used.
     """
     client = _client(url, timeout_s)
     try:
@@ -130,7 +130,7 @@ class SqlClient:
         while True:
             try:
                 page = await self._page(prefix, next_revision)
-            except EtcdUnreachableError as error:
+            except StoreUnreachableError as error:
                 if self._is_closed:
                     raise
                 _log.info("watch interrupted", prefix=prefix, next_revision=next_revision, error=str(error))
@@ -148,7 +148,7 @@ class SqlClient:
     async def _wait(self, next_revision: int) -> None:
         try:
             await self._pulse.wait(next_revision)
-        except EtcdUnreachableError:
+        except StoreUnreachableError:
             return  # reading the next page says so again, if it is still so
 
     async def _look(self) -> int:
@@ -186,11 +186,11 @@ class SqlClient:
         """Return the result of the first attempt that has one, within the client's time. The last attempt may have too
         little of it to see more than that, so the first error is raised."""
         deadline = anyio.current_time() + self._timeout_s
-        first: EtcdUnreachableError | None = None
+        first: StoreUnreachableError | None = None
         while True:
             try:
                 return await attempt(deadline)
-            except EtcdUnreachableError as error:
+            except StoreUnreachableError as error:
                 first = first or error
                 if self._is_closed or anyio.current_time() + _RETRY_S >= deadline:
                     raise first from None
@@ -199,18 +199,18 @@ class SqlClient:
     async def _write(self, ask: Callable[[Change, Seen], T], left_s: float) -> T:
         seen = self._seen
 
-        def work(database: Database, is_given_up: Callable[[], bool]) -> tuple[T | EtcdError, Head]:
+        def work(database: Database, is_given_up: Callable[[], bool]) -> tuple[T | StoreError, Head]:
             with database.writing(is_given_up) as statements:
                 change = Change(statements)
                 try:
-                    answer: T | EtcdError = ask(change, seen)
-                except EtcdError as error:
+                    answer: T | StoreError = ask(change, seen)
+                except StoreError as error:
                     answer = error  # raised after the commit: a lease that was said to be over stays over
                 return answer, change.finish()
 
         answer, head = await self._writes.run(work, left_s)
         self._note(head)
-        if isinstance(answer, EtcdError):
+        if isinstance(answer, StoreError):
             raise answer
         return answer
 
@@ -226,13 +226,13 @@ class SqlClient:
 
 
 def _client(url: str, timeout_s: float) -> SqlClient:
-    """:raises EtcdError: the URL is malformed, or what it needs is not installed."""
+    """:raises StoreError: the URL is malformed, or what it needs is not installed."""
     parts = urlsplit(url)
     match parts.scheme:
         case "sqlite":
             path = Path(unquote(parts.path))
             if parts.netloc or not parts.path.strip("/"):
-                raise EtcdError("a store in SQLite is named sqlite:///path/of/the/file; give its whole path")
+                raise StoreError("a store in SQLite is named sqlite:///path/of/the/file; give its whole path")
             return SqlClient(
                 lambda: SqliteDatabase(path, busy_s=timeout_s), name=f"SQLite file {path}", timeout_s=timeout_s
             )
@@ -240,7 +240,9 @@ def _client(url: str, timeout_s: float) -> SqlClient:
             try:
                 from reactor.store.sql import postgres
             except ImportError:
-                raise EtcdError("a store in PostgreSQL needs psycopg; pip install 'weir-cdc[postgres-store]'") from None
+                raise StoreError(
+                    "a store in PostgreSQL needs psycopg; pip install 'weir-cdc[postgres-store]'"
+                ) from None
 
             def opened() -> postgres.PostgresDatabase:
                 return postgres.PostgresDatabase(url, timeout_s=timeout_s)
@@ -254,7 +256,7 @@ def _client(url: str, timeout_s: float) -> SqlClient:
                 lambda: mysql.MysqlDatabase(target, timeout_s=timeout_s), name=target.name, timeout_s=timeout_s
             )
         case _:
-            raise EtcdError(
+            raise StoreError(
                 f"no store has the scheme {parts.scheme!r}; "
                 "give sqlite:///path, postgresql://…, mysql://…, mariadb://…, or URLs of etcd"
             )

@@ -50,7 +50,7 @@ class Database(Protocol):
 
         ``is_given_up``: asked right before the commit; nobody waits for the answer any longer, so it must not happen.
 
-        :raises EtcdUnreachableError: it may or may not have been committed.
+        :raises StoreUnreachableError: it may or may not have been committed.
         """
         ...
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from reactor.errors import EtcdError
+from reactor.errors import StoreError
 from reactor.store.port import Compare, Operation, Put, TxnResult
 from reactor.store.sql.database import Database
 from reactor.store.sql.lane import Lane
@@ -25,7 +25,7 @@ class Request:
 
     compares: Sequence[Compare]
     operations: Sequence[Operation]
-    outcome: tuple[TxnResult, bool, Head] | EtcdError | None = None
+    outcome: tuple[TxnResult, bool, Head] | StoreError | None = None
     is_given_up: bool = False
 
     @property
@@ -52,7 +52,7 @@ class Group:
     ) -> tuple[TxnResult, bool, Head]:
         """Return the answer, whether something changed, and the store's head.
 
-        :raises EtcdError: as ``EtcdClient.txn``.
+        :raises StoreError: as ``MetaStore.txn``.
         """
         request = Request(compares, operations)
         self._waiting.append(request)
@@ -61,7 +61,7 @@ class Group:
         finally:
             request.is_given_up = True
         assert request.outcome is not None, "the lane does what waits for it"
-        if isinstance(request.outcome, EtcdError):
+        if isinstance(request.outcome, StoreError):
             raise type(request.outcome)(*request.outcome.args)  # several may raise it
         return request.outcome
 
@@ -92,9 +92,9 @@ class Group:
                 answers = change.txns([(request.compares, request.operations) for request in requests], self._seen())
                 head = change.finish()
         except BaseException as error:
-            reason = error if isinstance(error, EtcdError) else EtcdError(f"{database.name}: {error!r}")
+            reason = error if isinstance(error, StoreError) else StoreError(f"{database.name}: {error!r}")
             for request in requests:
                 request.outcome = reason
             raise
         for request, answer in zip(requests, answers, strict=True):
-            request.outcome = answer if isinstance(answer, EtcdError) else (*answer, head)
+            request.outcome = answer if isinstance(answer, StoreError) else (*answer, head)

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import anyio
 from anyio import CapacityLimiter, to_thread
 
-from reactor.errors import EtcdUnreachableError
+from reactor.errors import StoreUnreachableError
 from reactor.store.sql.database import Database
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Lane(Generic[D]):
     async def run(self, work: Callable[[D, Callable[[], bool]], T], left_s: float) -> T:
         """Return the result of ``work``, called with the connection and with what says that the caller has given up.
 
-        :raises EtcdUnreachableError: no answer within ``left_s``; it may still come to a commit that had begun.
+        :raises StoreUnreachableError: no answer within ``left_s``; it may still come to a commit that had begun.
         """
         given_up = threading.Event()
         try:
@@ -44,7 +44,7 @@ class Lane(Generic[D]):
                     self._work, work, given_up, time.monotonic() + left_s, abandon_on_cancel=True, limiter=self._limiter
                 )
         except TimeoutError:
-            raise EtcdUnreachableError(
+            raise StoreUnreachableError(
                 f"{self._name} gives no answer in time; see whether it runs, and what blocks it"
             ) from None
         finally:
@@ -55,12 +55,12 @@ class Lane(Generic[D]):
 
     def _work(self, work: Callable[[D, Callable[[], bool]], T], given_up: threading.Event, deadline: float) -> T:
         if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise EtcdUnreachableError(f"{self._name} still works for an earlier call; ask again")
+            raise StoreUnreachableError(f"{self._name} still works for an earlier call; ask again")
         try:
             if self._is_closed:
-                raise EtcdUnreachableError("this store client is closed; open a new one")
+                raise StoreUnreachableError("this store client is closed; open a new one")
             if given_up.is_set():
-                raise EtcdUnreachableError(f"{self._name} was not asked: the caller has gone")
+                raise StoreUnreachableError(f"{self._name} was not asked: the caller has gone")
             if self._database is None:
                 self._database = self._opened()
             try:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from reactor.errors import CompactedError, EtcdError, LeaseExpiredError, RevisionsLostError
+from reactor.errors import CompactedError, LeaseExpiredError, RevisionsLostError, StoreError
 from reactor.store import request
 from reactor.store.port import Compare, Delete, Event, KeyValue, Operation, Put, Snapshot, Target, TxnResult
 from reactor.store.sql.database import Query, Row, Statements, after
@@ -66,7 +66,7 @@ class Head:
     @classmethod
     def of(cls, rows: Sequence[Row]) -> "Head":
         if not rows:
-            raise EtcdError("the store's row in weir_store is gone; restore the database")
+            raise StoreError("the store's row in weir_store is gone; restore the database")
         revision, compacted, mark, stored, clock, now, deadline, lineage = rows[0]
         has_other_clock = stored != clock
         is_due = deadline is not None and (has_other_clock or deadline <= now)
@@ -209,11 +209,11 @@ class Change:
         :raises LeaseExpiredError: an operation puts under a lease that is over.
         """
         (answer,) = self.txns([(compares, operations)], seen)
-        if isinstance(answer, EtcdError):
+        if isinstance(answer, StoreError):
             raise answer
         return answer
 
-    def txns(self, requests: Sequence[Request], seen: Seen) -> list[tuple[TxnResult, bool] | EtcdError]:
+    def txns(self, requests: Sequence[Request], seen: Seen) -> list[tuple[TxnResult, bool] | StoreError]:
         """Do each after the other; return what ``txn`` would return or raise.
 
         Of several, none compares ranges or puts under a lease, since what these depend on is read once, before all.
@@ -285,7 +285,7 @@ class Change:
         if revision <= self._head.compacted:
             raise CompactedError(f"revision {revision} is compacted already; the oldest is {self._head.compacted}")
         if revision > self._revision:
-            raise EtcdError(f"cannot compact revision {revision}: the store is at {self._revision}")
+            raise StoreError(f"cannot compact revision {revision}: the store is at {self._revision}")
         self._forget_before(revision)
 
     def pass_revision(self, revision: int, seen: Seen) -> None:
@@ -348,11 +348,11 @@ class Change:
 
 
 def check_request(compares: Sequence[Compare], operations: Sequence[Operation]) -> None:
-    """:raises EtcdError: a transaction that no store accepts."""
+    """:raises StoreError: a transaction that no store accepts."""
     request.check(compares, operations)
     for name in (*(compare.key for compare in compares), *(operation.key for operation in operations)):
         if "\0" in name:
-            raise EtcdError(f"the key {name!r} has a zero character, which not every database stores; leave it out")
+            raise StoreError(f"the key {name!r} has a zero character, which not every database stores; leave it out")
 
 
 def _where_in(sql: str, values: Sequence[object]) -> Query:

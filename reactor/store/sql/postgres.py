@@ -22,7 +22,7 @@ import psycopg
 import structlog
 from psycopg import conninfo, errors
 
-from reactor.errors import EtcdAuthError, EtcdError, EtcdUnreachableError
+from reactor.errors import StoreAuthError, StoreError, StoreUnreachableError
 from reactor.store.sql import views
 from reactor.store.sql.database import Query, Row
 from reactor.store.sql.logic import FORMAT
@@ -88,9 +88,9 @@ class _Connection(psycopg.Connection[Row]):
 class PostgresDatabase:
     """One connection. ``timeout_s``: how long a transaction may take.
 
-    :raises EtcdUnreachableError: no server that can be written to answers.
-    :raises EtcdAuthError: user, password or privileges are refused.
-    :raises EtcdError: the server cannot be used; the text says why.
+    :raises StoreUnreachableError: no server that can be written to answers.
+    :raises StoreAuthError: user, password or privileges are refused.
+    :raises StoreError: the server cannot be used; the text says why.
     """
 
     def __init__(self, uri: str, *, timeout_s: float) -> None:
@@ -120,7 +120,7 @@ class PostgresDatabase:
         with self._transaction(_WRITE, _LOCK_STORE) as statements:
             yield statements
             if is_given_up():
-                raise EtcdUnreachableError(f"{self.name}: the caller has gone; nothing was written")
+                raise StoreUnreachableError(f"{self.name}: the caller has gone; nothing was written")
             statements.finish()
 
     @contextmanager
@@ -166,7 +166,7 @@ class PostgresDatabase:
                     execute(_sql(statement.format(**values)))
         found = execute("SELECT format FROM weir_store").fetchone()
         if found != (FORMAT,):
-            raise EtcdError(f"{self.name} has a format that this version does not know; use the version that wrote it")
+            raise StoreError(f"{self.name} has a format that this version does not know; use the version that wrote it")
         self._show()
 
     def _show(self) -> None:
@@ -241,12 +241,12 @@ class _Statements:
 def name_of(uri: str) -> str:
     """Return where the server is, without secrets.
 
-    :raises EtcdError: the URI is malformed.
+    :raises StoreError: the URI is malformed.
     """
     try:
         found = conninfo.conninfo_to_dict(uri)
     except psycopg.Error:
-        raise EtcdError("the store's URI is malformed; write postgresql://user@host:port/database") from None
+        raise StoreError("the store's URI is malformed; write postgresql://user@host:port/database") from None
     return f"PostgreSQL at {found.get('host', 'this machine')}:{found.get('port', 5432)}/{found.get('dbname', '')}"
 
 
@@ -255,17 +255,17 @@ def _sql(sql: str) -> bytes:
     return sql.replace("?", "%s").replace("{now}", _NOW).replace("{clock}", _CLOCK).encode()
 
 
-def _translated(error: Exception, name: str) -> EtcdError:
+def _translated(error: Exception, name: str) -> StoreError:
     text = " ".join(str(error).split())[:300]
     state = getattr(error, "sqlstate", None) or ""
     if state.startswith("28") or "authentication failed" in text or "no password supplied" in text:
-        return EtcdAuthError(f"{name} refuses the user or its password ({text}); correct them")
+        return StoreAuthError(f"{name} refuses the user or its password ({text}); correct them")
     if isinstance(error, errors.InsufficientPrivilege):
-        return EtcdAuthError(f"{name} refuses this user ({text}); let it create and write tables in its schema")
+        return StoreAuthError(f"{name} refuses this user ({text}); let it create and write tables in its schema")
     if isinstance(error, errors.DiskFull):
-        return EtcdError(f"{name} cannot grow: its disk is full; make room")
+        return StoreError(f"{name} cannot grow: its disk is full; make room")
     if isinstance(error, errors.InvalidCatalogName) or ('database "' in text and "does not exist" in text):
-        return EtcdError(f"{name} has no such database; create it")
+        return StoreError(f"{name} has no such database; create it")
     if isinstance(error, _PASSING):
-        return EtcdUnreachableError(f"{name} does not answer: {text}")
-    return EtcdError(f"{name} refused: {text}")
+        return StoreUnreachableError(f"{name} does not answer: {text}")
+    return StoreError(f"{name} refused: {text}")

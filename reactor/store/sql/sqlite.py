@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from reactor.errors import EtcdError, EtcdUnreachableError
+from reactor.errors import StoreError, StoreUnreachableError
 from reactor.store.sql import views
 from reactor.store.sql.database import Query, Row
 from reactor.store.sql.logic import FORMAT
@@ -64,7 +64,7 @@ class SqliteDatabase:
 
     ``busy_s``: how long a transaction waits for those of others.
 
-    :raises EtcdError: the file cannot be used; the text says why.
+    :raises StoreError: the file cannot be used; the text says why.
     """
 
     def __init__(self, path: Path, *, busy_s: float, clock: Clock | None = None) -> None:
@@ -90,7 +90,7 @@ class SqliteDatabase:
         with self._transaction("BEGIN IMMEDIATE") as statements:
             yield statements
             if is_given_up():
-                raise EtcdUnreachableError(f"{self.name}: the caller has gone; nothing was written")
+                raise StoreUnreachableError(f"{self.name}: the caller has gone; nothing was written")
 
     @contextmanager
     def reading(self) -> Iterator["_Statements"]:
@@ -103,7 +103,7 @@ class SqliteDatabase:
     def _prepare(self) -> None:
         execute = self._connection.execute
         if execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-            raise EtcdError(f"{self.name} cannot be in WAL mode here; choose a file on a disk of this machine")
+            raise StoreError(f"{self.name} cannot be in WAL mode here; choose a file on a disk of this machine")
         execute("PRAGMA synchronous = FULL")
         execute("PRAGMA fullfsync = ON")  # what fsync should do, on macOS
         execute("PRAGMA checkpoint_fullfsync = ON")
@@ -116,7 +116,7 @@ class SqliteDatabase:
                     execute(statement.format(format=FORMAT, lineage=lineage))
         found = execute("SELECT format FROM weir_store").fetchone()
         if found is None or found[0] != FORMAT:
-            raise EtcdError(f"{self.name} has a format that this version does not know; use the version that wrote it")
+            raise StoreError(f"{self.name} has a format that this version does not know; use the version that wrote it")
         self._show()
 
     def _show(self) -> None:
@@ -167,7 +167,7 @@ class _Statements:
 
 @cache
 def machine_clock() -> Clock:
-    """:raises EtcdError: the system does not name its boot."""
+    """:raises StoreError: the system does not name its boot."""
     return Clock(_boot(), time.monotonic)
 
 
@@ -178,7 +178,7 @@ def _boot() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError as error:
-        raise EtcdError(
+        raise StoreError(
             f"the boot's id cannot be read ({error}), so leases in SQLite have no clock; use etcd"
         ) from error
     with suppress(OSError):
@@ -187,12 +187,12 @@ def _boot() -> str:
 
 
 def _check_place(path: Path) -> None:
-    """:raises EtcdError: there is no such directory, or other machines use it, too."""
+    """:raises StoreError: there is no such directory, or other machines use it, too."""
     if not path.parent.is_dir():
-        raise EtcdError(f"{path.parent} is no directory; create it, or name another file for the store")
+        raise StoreError(f"{path.parent} is no directory; create it, or name another file for the store")
     kind = _file_system(path.parent.resolve())
     if kind.removeprefix("fuse.") in _NETWORK or kind == "fuse.sshfs":
-        raise EtcdError(
+        raise StoreError(
             f"{path} is on a network ({kind}), where SQLite is not safe; use a local disk, or another store"
         )
 
@@ -223,14 +223,14 @@ def _sql(sql: str) -> str:
     return sql.replace("{now}", "weir_now()").replace("{clock}", "weir_clock()")
 
 
-def _translated(error: sqlite3.Error | OSError, name: str) -> EtcdError:
+def _translated(error: sqlite3.Error | OSError, name: str) -> StoreError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return EtcdUnreachableError(f"{name} is locked by another process for too long; see whether one was stopped")
+        return StoreUnreachableError(f"{name} is locked by another process for too long; see whether one was stopped")
     if code == sqlite3.SQLITE_FULL:
-        return EtcdError(f"{name} cannot grow: the disk is full; make room")
+        return StoreError(f"{name} cannot grow: the disk is full; make room")
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return EtcdError(f"{name} is damaged, or no store ({error}); restore it from a backup, or name another file")
+        return StoreError(f"{name} is damaged, or no store ({error}); restore it from a backup, or name another file")
     if code == sqlite3.SQLITE_IOERR:
-        return EtcdUnreachableError(f"{name} failed: {error}; see the disk")
-    return EtcdError(f"{name} failed: {error}; see that this user may write the file and its directory")
+        return StoreUnreachableError(f"{name} failed: {error}; see the disk")
+    return StoreError(f"{name} failed: {error}; see that this user may write the file and its directory")

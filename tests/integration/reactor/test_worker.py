@@ -25,8 +25,8 @@ from reactor.records.changefeed import TableRecord, Unit, UnitRecord, UnitStage
 from reactor.records.formats import ClusterFormat, Feature
 from reactor.state import ClusterState
 from reactor.store.etcd import connect
-from reactor.store.port import EtcdClient
-from reactor.worker import EtcdWorker
+from reactor.store.port import MetaStore
+from reactor.worker import ReactorWorker
 
 #: that etcd loses revisions in all of them is one chance in a million
 _STORIES_MAX = 3
@@ -39,7 +39,7 @@ def cluster() -> str:
 
 
 @asynccontextmanager
-async def client_of(url: str) -> AsyncIterator[EtcdClient]:
+async def client_of(url: str) -> AsyncIterator[MetaStore]:
     client = await connect([url])
     try:
         yield client
@@ -48,14 +48,14 @@ async def client_of(url: str) -> AsyncIterator[EtcdClient]:
 
 
 @asynccontextmanager
-async def worker_of(client: EtcdClient, cluster: str, reactor: Reactor) -> AsyncIterator[EtcdWorker]:
+async def worker_of(client: MetaStore, cluster: str, reactor: Reactor) -> AsyncIterator[ReactorWorker]:
     async with open_session(client) as session:
-        yield EtcdWorker(
+        yield ReactorWorker(
             client, reactor, state=ClusterState(cluster), session=session, perform=lambda _effect: None, interval_s=0
         )
 
 
-async def run_worker(url: str, cluster: str, reactor: Reactor) -> EtcdWorker:
+async def run_worker(url: str, cluster: str, reactor: Reactor) -> ReactorWorker:
     async with client_of(url) as client, worker_of(client, cluster, reactor) as worker:
         await worker.run()
         return worker
@@ -202,7 +202,7 @@ async def test_a_modification_does_not_bring_a_deleted_key_back(etcd_url: str, c
         async with open_session(client) as session:
             deleting = _DeleteFirst(client, lambda: run_worker(etcd_url, cluster, Deleter()))
             state = ClusterState(cluster)
-            worker = EtcdWorker(
+            worker = ReactorWorker(
                 deleting,  # type: ignore[arg-type]
                 Modifier(),
                 state=state,
@@ -219,7 +219,7 @@ async def test_a_modification_does_not_bring_a_deleted_key_back(etcd_url: str, c
 class _DeleteFirst:
     """A client that lets somebody else act right before its first transaction."""
 
-    def __init__(self, client: EtcdClient, act: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, client: MetaStore, act: Callable[[], Awaitable[object]]) -> None:
         self._client = client
         self._act: Callable[[], Awaitable[object]] | None = act
 
@@ -346,7 +346,7 @@ async def test_an_owner_that_is_replaced_stops_and_cannot_write(etcd_url: str, c
         election = Election(client, session, prefix=keys.owner_prefix(cluster))
         await election.campaign("a")
         state = ClusterState(cluster)
-        worker = EtcdWorker(
+        worker = ReactorWorker(
             client,
             Idle(),
             state=state,

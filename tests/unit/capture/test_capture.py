@@ -17,7 +17,7 @@ from capture.security.secrets import Keeper
 from reactor.ids import CaptureId
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
-from reactor.store.port import EtcdClient, TxnResult
+from reactor.store.port import MetaStore, TxnResult
 from tests.unit.capture.network import MemoryNetwork
 
 pytestmark = pytest.mark.looptime
@@ -33,11 +33,11 @@ class NoWorks:
     def __init__(self) -> None:
         self.health = Health()
 
-    async def start(self, client: EtcdClient) -> None: ...
+    async def start(self, client: MetaStore) -> None: ...
 
     async def stop(self) -> None: ...
 
-    def for_member(self, client: EtcdClient, capture: CaptureId, state: ClusterState) -> MemberDataPlane:
+    def for_member(self, client: MetaStore, capture: CaptureId, state: ClusterState) -> MemberDataPlane:
         return cast("MemberDataPlane", self)
 
 
@@ -47,8 +47,8 @@ class SlowToRegister(MemoryClient):
         return await super().txn(*arguments, **options)
 
 
-def capture_of(client: EtcdClient, directory: Path) -> Capture:
-    async def connect(settings: ServerSettings) -> EtcdClient:
+def capture_of(client: MetaStore, directory: Path) -> Capture:
+    async def connect(settings: ServerSettings) -> MetaStore:
         return client
 
     settings = load_server_settings(data_dir=directory, addr="n1:1")

@@ -11,12 +11,12 @@ from reactor import failpoints, keys
 from reactor.effects import CONFLICT, Answer, Commit, Effect, Log, Resign, WakeAt
 from reactor.errors import (
     ConflictError,
-    EtcdError,
-    EtcdUnreachableError,
     LeaseExpiredError,
     NotOwnerError,
     ReactorFinishedError,
     SessionDoneError,
+    StoreError,
+    StoreUnreachableError,
 )
 from reactor.ids import ChangefeedId
 from reactor.membership.session import Session, open_session
@@ -24,7 +24,7 @@ from reactor.patches import Patch, PatchGroup
 from reactor.state import ClusterState
 from reactor.store.memory import Fault, MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Put, Target
-from reactor.worker import EtcdWorker
+from reactor.worker import ReactorWorker
 
 pytestmark = pytest.mark.looptime
 
@@ -72,7 +72,7 @@ class Bench:
     server: MemoryEtcd
     client: MemoryClient
     session: Session
-    worker: EtcdWorker
+    worker: ReactorWorker
     performed: list[Effect]
 
 
@@ -89,7 +89,7 @@ async def bench(
     client = MemoryClient(server, fault=fault)
     performed: list[Effect] = []
     async with open_session(MemoryClient(server), ttl_s=10) as session:
-        worker = EtcdWorker(
+        worker = ReactorWorker(
             client,
             reactor,
             state=ClusterState("c"),
@@ -127,12 +127,12 @@ class Trouble:
     async def before(self, call: str) -> None:
         if call == "txn" and self.refused:
             self.refused -= 1
-            raise EtcdUnreachableError("connection reset")
+            raise StoreUnreachableError("connection reset")
 
     async def after(self, call: str) -> None:
         if call == "txn" and self.lost:
             self.lost -= 1
-            raise EtcdUnreachableError("answer lost")
+            raise StoreUnreachableError("answer lost")
 
 
 def count_to(limit: int) -> Decide:
@@ -554,10 +554,10 @@ async def test_a_fault_that_no_retry_changes_ends_the_worker() -> None:
     class Refuse(Trouble):
         async def before(self, call: str) -> None:
             if call == "txn":
-                raise EtcdError("etcd refused: no space")
+                raise StoreError("etcd refused: no space")
 
     async with bench(Script(count_to(1)), fault=Refuse()) as subject:
-        with pytest.raises(EtcdError, match="no space"):
+        with pytest.raises(StoreError, match="no space"):
             await subject.worker.run()
 
 
@@ -575,7 +575,7 @@ async def test_etcd_may_be_silent_at_the_start() -> None:
         async def before(self, call: str) -> None:
             if call == "get_prefix" and self.lost:
                 self.lost -= 1
-                raise EtcdUnreachableError("starting")
+                raise StoreUnreachableError("starting")
 
         async def after(self, call: str) -> None:
             pass

@@ -19,7 +19,7 @@ import structlog
 from pymysql import err
 from pymysql.cursors import Cursor
 
-from reactor.errors import EtcdError, EtcdUnreachableError
+from reactor.errors import StoreError, StoreUnreachableError
 from reactor.store.sql import views
 from reactor.store.sql.database import Query, Row
 from reactor.store.sql.logic import FORMAT
@@ -75,9 +75,9 @@ _log = structlog.get_logger()
 class MysqlDatabase:
     """One connection. ``timeout_s``: how long a transaction may take.
 
-    :raises EtcdUnreachableError: no server that can be written to answers.
-    :raises EtcdAuthError: user, password or privileges are refused.
-    :raises EtcdError: the server cannot be used; the text says why.
+    :raises StoreUnreachableError: no server that can be written to answers.
+    :raises StoreAuthError: user, password or privileges are refused.
+    :raises StoreError: the server cannot be used; the text says why.
     """
 
     def __init__(self, target: Target, *, timeout_s: float) -> None:
@@ -96,7 +96,7 @@ class MysqlDatabase:
         with self._transaction(self._write, ()) as statements:
             yield statements
             if is_given_up():
-                raise EtcdUnreachableError(f"{self.name}: the caller has gone; nothing was written")
+                raise StoreUnreachableError(f"{self.name}: the caller has gone; nothing was written")
             statements.finish("COMMIT", "SET SESSION wait_timeout = DEFAULT")
 
     @contextmanager
@@ -123,7 +123,7 @@ class MysqlDatabase:
                 except BaseException:
                     session.drop()
                     raise
-            except EtcdUnreachableError:
+            except StoreUnreachableError:
                 if number == len(target.hosts) - 1:
                     raise
             else:
@@ -148,7 +148,7 @@ class MysqlDatabase:
         if not self._has_store(session):
             self._create(session, _COLLATION[is_mariadb], wait_s)
         if _run(session, ["SELECT format FROM weir_store"]) != [((FORMAT,),)]:
-            raise EtcdError(f"{self.name} has a format that this version does not know; use the version that wrote it")
+            raise StoreError(f"{self.name} has a format that this version does not know; use the version that wrote it")
         self._show(session, wait_s)
 
     def _has_store(self, session: Session) -> bool:
@@ -172,7 +172,7 @@ class MysqlDatabase:
         """Nobody else creates tables or views meanwhile."""
         (((has_lock,),),) = _run(session, [f"SELECT GET_LOCK({_LOCK_NAME}, {wait_s})"])
         if not has_lock:
-            raise EtcdUnreachableError(f"{self.name}: another capture is creating the tables; try again")
+            raise StoreUnreachableError(f"{self.name}: another capture is creating the tables; try again")
         try:
             yield
         finally:
@@ -250,7 +250,7 @@ class _Statements:
         if _LOCK_STORE in waiting:
             locked = found[waiting.index(_LOCK_STORE)]
             if locked and fitness.is_read_only(locked[0][0]):
-                raise EtcdUnreachableError(f"{self._name} has become read-only; see which server is the primary")
+                raise StoreUnreachableError(f"{self._name} has become read-only; see which server is the primary")
         return found
 
 

@@ -8,7 +8,7 @@ another has committed. Where commits may be lost in a crash, decisions would be 
 import re
 from collections.abc import Iterator, Mapping
 
-from reactor.errors import EtcdError, EtcdUnreachableError
+from reactor.errors import StoreError, StoreUnreachableError
 
 VARIABLES = (
     "binlog_format",
@@ -35,13 +35,13 @@ def is_mariadb(variables: Mapping[str, str]) -> bool:
 def check(name: str, variables: Mapping[str, str]) -> None:
     """``variables``: the server's ``VARIABLES``, as far as it has them.
 
-    :raises EtcdUnreachableError: it can only be read; another one may be the primary.
-    :raises EtcdError: it is not fit.
+    :raises StoreUnreachableError: it can only be read; another one may be the primary.
+    :raises StoreError: it is not fit.
     """
     if problem := next(_problems(variables), ""):
-        raise EtcdError(f"{name} {problem}")
+        raise StoreError(f"{name} {problem}")
     if is_read_only(variables.get("read_only", "OFF")):
-        raise EtcdUnreachableError(f"{name} is read-only, as standbys are; name the primary, or all hosts")
+        raise StoreUnreachableError(f"{name} is read-only, as standbys are; name the primary, or all hosts")
 
 
 def is_read_only(value: str) -> bool:

@@ -11,7 +11,7 @@ import pymysql
 from pymysql import err
 from pymysql.constants import CLIENT
 
-from reactor.errors import EtcdAuthError, EtcdError, EtcdUnreachableError
+from reactor.errors import StoreAuthError, StoreError, StoreUnreachableError
 from reactor.store.sql.mysql.target import Target
 
 _AUTH = frozenset({1044, 1045, 1130, 1142, 1227, 1251, 1370, 1524, 1698, 1820, 3118, 3159, 3955, 4151})
@@ -111,31 +111,31 @@ def open_session(target: Target, host: str, port: int, *, timeout_s: float) -> S
     return session
 
 
-def translated(error: Exception, name: str) -> EtcdError:
+def translated(error: Exception, name: str) -> StoreError:
     """Return what it means, in one line without secrets."""
     if isinstance(error, ClearPasswordError):
-        return EtcdAuthError(f"{name} asks for the password in clear; use ssl-mode=required or verify_identity")
+        return StoreAuthError(f"{name} asks for the password in clear; use ssl-mode=required or verify_identity")
     cause = getattr(error, "original_exception", None) or error
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return EtcdError(f"the certificate of {name} is not trusted ({cause.verify_message}); check ssl-ca and host")
+        return StoreError(f"the certificate of {name} is not trusted ({cause.verify_message}); check ssl-ca and host")
     if isinstance(cause, ssl.SSLError):
-        return EtcdError(f"no TLS session with {name}: {cause.reason or 'handshake failed'}; check ssl-mode")
+        return StoreError(f"no TLS session with {name}: {cause.reason or 'handshake failed'}; check ssl-mode")
     number, text = _number(error), " ".join(str(error.args[-1] if error.args else error).split())[:300]
     if number == _NO_TLS:
-        return EtcdError(f"{name} does not speak TLS; give it a certificate, or use ssl-mode=disabled")
+        return StoreError(f"{name} does not speak TLS; give it a certificate, or use ssl-mode=disabled")
     if number in _LACKS_RIGHT:
-        return EtcdAuthError(f"{name} refuses this user ({text}); let it create and write tables in its database")
+        return StoreAuthError(f"{name} refuses this user ({text}); let it create and write tables in its database")
     if number in _AUTH:
-        return EtcdAuthError(f"{name} refuses the user or its password ({text}); correct them")
+        return StoreAuthError(f"{name} refuses the user or its password ({text}); correct them")
     if number == _NO_DATABASE:
-        return EtcdError(f"{name} has no such database; create it")
+        return StoreError(f"{name} has no such database; create it")
     if number in _FULL:
-        return EtcdError(f"{name} cannot grow: its disk is full; make room")
+        return StoreError(f"{name} cannot grow: its disk is full; make room")
     if number == _TOO_LONG:
-        return EtcdError(f"{name} refuses a key of more than 750 characters; use shorter names")
+        return StoreError(f"{name} refuses a key of more than 750 characters; use shorter names")
     if number in _PASSING or isinstance(error, (OSError, err.InterfaceError)):
-        return EtcdUnreachableError(f"{name} does not answer: {text}")
-    return EtcdError(f"{name} refused: {text}")
+        return StoreUnreachableError(f"{name} does not answer: {text}")
+    return StoreError(f"{name} refused: {text}")
 
 
 def _number(error: Exception) -> int:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from reactor.errors import EtcdError
+from reactor.errors import StoreError
 
 SCHEMES = {"mysql": "MySQL", "mariadb": "MariaDB"}
 MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
@@ -34,19 +34,19 @@ class Target:
 
 
 def parse(url: str) -> Target:
-    """:raises EtcdError: the URL is malformed, or a file that it names cannot be read; the text has no secrets."""
+    """:raises StoreError: the URL is malformed, or a file that it names cannot be read; the text has no secrets."""
     try:
         parts = urlsplit(url)
         hosts = tuple(_host(each) for each in parts.netloc.rpartition("@")[2].split(","))
     except ValueError:
-        raise EtcdError(f"the store's URL is malformed; {_FORM}") from None
+        raise StoreError(f"the store's URL is malformed; {_FORM}") from None
     options = _options(parts)
     user, database = unquote(parts.username or ""), unquote(parts.path.strip("/"))
     if not user or not database or "/" in database:
-        raise EtcdError(f"the store's URL needs a user and one database; {_FORM}")
+        raise StoreError(f"the store's URL needs a user and one database; {_FORM}")
     mode = options.get("ssl-mode", "preferred").lower().replace("-", "_")
     if mode not in MODES:
-        raise EtcdError(f"ssl-mode={mode} of the store's URL is not known; use one of {', '.join(MODES)}")
+        raise StoreError(f"ssl-mode={mode} of the store's URL is not known; use one of {', '.join(MODES)}")
     places = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in hosts)
     return Target(
         f"{SCHEMES[parts.scheme]} at {places}/{database}",
@@ -76,16 +76,16 @@ def _options(parts: SplitResult) -> dict[str, str]:
     """``ssl_mode`` and ``ssl-mode`` are the same option, as in the servers' own programs."""
     found = {name.replace("_", "-"): value for name, value in parse_qsl(parts.query, keep_blank_values=True)}
     if unknown := sorted(found.keys() - set(_PARAMETERS)):
-        raise EtcdError(f"the store's URL has no parameter {unknown[0]}; it takes {', '.join(_PARAMETERS)}")
+        raise StoreError(f"the store's URL has no parameter {unknown[0]}; it takes {', '.join(_PARAMETERS)}")
     return found
 
 
 def _context(mode: str, options: Mapping[str, str]) -> ssl.SSLContext | None:
     authority, certificate, key = (options.get(f"ssl-{name}", "") for name in ("ca", "cert", "key"))
     if (authority or certificate or key) and mode in ("disabled", "preferred"):
-        raise EtcdError(f"ssl-mode={mode} of the store's URL uses no certificates; use ssl-mode=verify_identity")
+        raise StoreError(f"ssl-mode={mode} of the store's URL uses no certificates; use ssl-mode=verify_identity")
     if key and not certificate:
-        raise EtcdError("ssl-key of the store's URL needs its certificate; give ssl-cert")
+        raise StoreError("ssl-key of the store's URL needs its certificate; give ssl-cert")
     if mode in ("disabled", "preferred"):
         return None
     is_verified = mode.startswith("verify")
@@ -98,10 +98,12 @@ def _context(mode: str, options: Mapping[str, str]) -> ssl.SSLContext | None:
         elif is_verified:
             context.load_default_certs()
     except OSError as error:
-        raise EtcdError(f"ssl-ca={authority} of the store's URL cannot be read ({error}); name a PEM file") from None
+        raise StoreError(f"ssl-ca={authority} of the store's URL cannot be read ({error}); name a PEM file") from None
     try:
         if certificate:
             context.load_cert_chain(certificate, key or None)
     except OSError as error:
-        raise EtcdError(f"ssl-cert={certificate} of the store's URL cannot be used ({error}); name PEM files") from None
+        raise StoreError(
+            f"ssl-cert={certificate} of the store's URL cannot be used ({error}); name PEM files"
+        ) from None
     return context

@@ -6,7 +6,7 @@ import pytest
 
 from agent.errors import LogError, LogFencedError
 from agent.log import retention, segment
-from agent.log.head import EtcdHeadStore, LogWriter
+from agent.log.head import LogWriter, MetaHeadStore
 from agent.log.reader import LogReader
 from agent.log.segment import SegmentName
 from agent.log.storage import LogDirectory
@@ -25,7 +25,7 @@ from reactor.records.changefeed import (
 )
 from reactor.records.formats import NEWEST, ClusterFormat
 from reactor.store import etcd
-from reactor.store.port import EtcdClient
+from reactor.store.port import MetaStore
 from tests.unit.agent.log.test_head import held_at
 from tests.unit.agent.log_build import batch
 
@@ -38,10 +38,10 @@ def written(place: LogDirectory, log: LogWriter) -> SegmentRef:
 
 async def test_a_log_is_written_taken_over_read_and_shortened(etcd_url: str, tmp_path: Path) -> None:
     place = LogDirectory(str(tmp_path), changefeed="feed", source="main")
-    client: EtcdClient = await etcd.connect([etcd_url])
+    client: MetaStore = await etcd.connect([etcd_url])
     try:
         key = LogKey("log-test", "default", ChangefeedId(tmp_path.name.replace("_", "-")), "main")
-        old, new = (LogWriter(EtcdHeadStore(client, key), capture=CaptureId(name)) for name in ("old", "new"))
+        old, new = (LogWriter(MetaHeadStore(client, key), capture=CaptureId(name)) for name in ("old", "new"))
         await old.take_over(Ts(5))
         await old.append(written(place, old), is_complete=True, resolved_time=1.0)
         await old.append(written(place, old), is_complete=False, resolved_time=1.0)
@@ -53,7 +53,7 @@ async def test_a_log_is_written_taken_over_read_and_shortened(etcd_url: str, tmp
         await new.append(written(place, new), is_complete=True, resolved_time=3.0)
         await new.append(written(place, new), is_complete=True, resolved_time=4.0)
 
-        stored = await EtcdHeadStore(client, key).read()
+        stored = await MetaHeadStore(client, key).read()
         assert stored.head == new.head
         refs = LogReader(place).segments(new.head, Ts(5), Ts(30))
         events = [
@@ -77,26 +77,26 @@ async def test_a_log_is_written_taken_over_read_and_shortened(etcd_url: str, tmp
 
 async def test_schema_changes_of_more_than_one_request_go_ahead_of_the_head(etcd_url: str, tmp_path: Path) -> None:
     """4 MB in 100 records, of which etcd takes 1.5 MiB at once."""
-    client: EtcdClient = await etcd.connect([etcd_url])
+    client: MetaStore = await etcd.connect([etcd_url])
     try:
         await client.put(str(FormatKey("log-test")), ClusterFormat(number=NEWEST).encode())
         key = LogKey("log-test", "default", ChangefeedId(tmp_path.name.replace("_", "-")), "main")
-        log = LogWriter(EtcdHeadStore(client, key), capture=CaptureId("a"))
+        log = LogWriter(MetaHeadStore(client, key), capture=CaptureId("a"))
         await log.take_over(Ts(5))
         found = [DdlRecord(ts=Ts(ts), changes=(_hold(ts, "x" * 40_000),)) for ts in range(10, 110)]
         await log.advance(Ts(500), resolved_time=1.0, ddl=found)
         assert await log.read_ddl() == found
-        assert (await EtcdHeadStore(client, key).read()).head == log.head
+        assert (await MetaHeadStore(client, key).read()).head == log.head
     finally:
         await client.close()
 
 
 async def test_ten_thousand_tables_are_held_at_one_position(etcd_url: str, tmp_path: Path) -> None:
-    client: EtcdClient = await etcd.connect([etcd_url])
+    client: MetaStore = await etcd.connect([etcd_url])
     try:
         await client.put(str(FormatKey("log-test")), ClusterFormat(number=NEWEST).encode())
         key = LogKey("log-test", "default", ChangefeedId(tmp_path.name.replace("_", "-")), "main")
-        log = LogWriter(EtcdHeadStore(client, key), capture=CaptureId("a"))
+        log = LogWriter(MetaHeadStore(client, key), capture=CaptureId("a"))
         await log.take_over(Ts(5))
         await log.advance(Ts(500), resolved_time=1.0, ddl=[held_at(300, 10_000)])
         assert await log.read_ddl() == [held_at(300, 10_000)]
@@ -105,7 +105,7 @@ async def test_ten_thousand_tables_are_held_at_one_position(etcd_url: str, tmp_p
 
 
 async def test_twenty_thousand_tables_are_one_record(etcd_url: str, tmp_path: Path) -> None:
-    client: EtcdClient = await etcd.connect([etcd_url])
+    client: MetaStore = await etcd.connect([etcd_url])
     try:
         await client.put(str(FormatKey("log-test")), ClusterFormat(number=NEWEST).encode())
         key = UnitKey("log-test", "default", ChangefeedId(tmp_path.name.replace("_", "-")), "main")

@@ -7,7 +7,7 @@ import pytest
 
 from agent.feeds.attempts import Attempts
 from reactor import keys
-from reactor.errors import EtcdUnreachableError
+from reactor.errors import StoreUnreachableError
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.records.attempts import Attempt
 from reactor.store.memory import MemoryClient, MemoryEtcd
@@ -24,11 +24,11 @@ class Client(MemoryClient):
 
     async def txn(self, compares: Sequence[Compare], operations: Sequence[Operation]) -> TxnResult:
         if self.is_away:
-            raise EtcdUnreachableError("no endpoint answers; start one")
+            raise StoreUnreachableError("no endpoint answers; start one")
         self.writes += 1
         done = await super().txn(compares, operations)
         if self.loses_answers:
-            raise EtcdUnreachableError("no answer in time; try again")
+            raise StoreUnreachableError("no answer in time; try again")
         return done
 
 
@@ -108,7 +108,7 @@ async def test_without_etcd_suspects_are_not_written() -> None:
     rig = Rig()
     rig.client.is_away = True
     await rig.begin(1)
-    with pytest.raises(EtcdUnreachableError):
+    with pytest.raises(StoreUnreachableError):
         await rig.try_alone(2)
     await rig.attempts.close()
     rig.client.is_away = False
@@ -120,7 +120,7 @@ async def test_a_note_whose_answer_was_lost_is_taken_back() -> None:
     """Nobody knows whether it is there."""
     rig = Rig()
     rig.client.loses_answers = True
-    with pytest.raises(EtcdUnreachableError):
+    with pytest.raises(StoreUnreachableError):
         await rig.try_alone(2)
     assert await rig.noted() is None
     await rig.begin(3)

@@ -9,11 +9,11 @@ from agent.errors import HoldTooEarlyError, LogFencedError, PositionLostError
 from agent.log.attachments import Attachment
 from agent.log.directories import TEMPORARY
 from agent.log.epochs import newest_epoch
-from agent.log.head import EtcdHeadStore, LogWriter, begun_again, epoch_of
+from agent.log.head import LogWriter, MetaHeadStore, begun_again, epoch_of
 from agent.log.segment import SegmentName
 from agent.log.storage import LogDirectory
 from agent.rows.batches import SegmentRef
-from reactor.errors import EtcdUnreachableError
+from reactor.errors import StoreUnreachableError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import FormatKey, InfoKey, LogKey, ddl_prefix
 from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
@@ -43,11 +43,11 @@ class Outage:
     def _fail(self, calls: list[str], call: str) -> None:
         if call in calls:
             calls.remove(call)
-            raise EtcdUnreachableError("etcd does not answer; it is tried again")
+            raise StoreUnreachableError("etcd does not answer; it is tried again")
 
 
 def writer(etcd: MemoryEtcd, capture: str = "a", *, fault: Outage | None = None) -> LogWriter:
-    return LogWriter(EtcdHeadStore(MemoryClient(etcd, fault=fault), _KEY), capture=CaptureId(capture))
+    return LogWriter(MetaHeadStore(MemoryClient(etcd, fault=fault), _KEY), capture=CaptureId(capture))
 
 
 def stored(etcd: MemoryEtcd) -> LogHead:
@@ -227,7 +227,7 @@ async def test_forgetting_drops_eras_that_no_segment_needs() -> None:
 
 async def test_a_log_shares_no_epoch_with_an_earlier_one_of_the_same_name() -> None:
     etcd = MemoryEtcd()
-    log = LogWriter(EtcdHeadStore(MemoryClient(etcd), _KEY), capture=CaptureId("a"), epoch_floor=40)
+    log = LogWriter(MetaHeadStore(MemoryClient(etcd), _KEY), capture=CaptureId("a"), epoch_floor=40)
     await log.take_over(Ts(0))
     assert stored(etcd).epoch == 41
     assert stored(etcd).eras == (Era(epoch=41, first_seq=1),)
@@ -237,7 +237,7 @@ async def test_who_wrote_for_a_changefeed_that_is_gone_is_fenced_also_when_anoth
     etcd = MemoryEtcd()
     created = etcd.txn([], [Put(_INFO, b"first")]).revision
     guard = Compare(_INFO, Target.CREATE_REVISION, created)
-    log = LogWriter(EtcdHeadStore(MemoryClient(etcd), _KEY, guard=guard), capture=CaptureId("a"))
+    log = LogWriter(MetaHeadStore(MemoryClient(etcd), _KEY, guard=guard), capture=CaptureId("a"))
     await log.take_over(Ts(5))
     etcd.txn([], [Delete(_INFO), Delete(str(_KEY))])
     with pytest.raises(LogFencedError, match="removed"):

@@ -9,7 +9,7 @@ from agent.errors import StreamEndsCapturesError
 from agent.units.stream_attempts import StreamAttempts
 from owner.feed.state import is_fatal
 from reactor import keys
-from reactor.errors import EtcdUnreachableError
+from reactor.errors import StoreUnreachableError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.records.attempts import StreamAttempt
 from reactor.records.capture import CaptureInfo
@@ -30,7 +30,7 @@ class Client(MemoryClient):
         done = await super().txn(compares, operations)
         if self.lost_answers:
             self.lost_answers -= 1
-            raise EtcdUnreachableError("no answer in time; try again")
+            raise StoreUnreachableError("no answer in time; try again")
         return done
 
 

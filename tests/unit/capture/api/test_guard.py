@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from capture.api import guard
 from capture.api.access import Caller, needed_role
 from capture.api.http import create_app
-from reactor.errors import EtcdUnreachableError
+from reactor.errors import StoreUnreachableError
 from reactor.records.access import Role
 from tests.unit.capture.api.test_changefeeds import served
 from tests.unit.capture.fakes import MemoryAccess, MemoryCluster
@@ -283,7 +283,7 @@ async def test_every_change_is_written_down_with_its_outcome() -> None:
 
 async def test_what_cannot_be_written_down_is_not_done() -> None:
     one, cluster = access(), MemoryCluster()
-    one.breaks_with = EtcdUnreachableError("etcd does not answer; try again")
+    one.breaks_with = StoreUnreachableError("etcd does not answer; try again")
     async with asked(one, cluster) as client:
         body = {"changefeed_id": "feed", "source_uri": "postgresql://h/d", "sink_uri": "delta+file:///lake"}
         answer = await client.post("/api/v2/changefeeds", headers=bearer("secret"), json=body)

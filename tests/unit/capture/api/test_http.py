@@ -18,7 +18,7 @@ from capture.api.port import ChangefeedSpec, ChangefeedUpdate, KeyRepair, Repair
 from capture.api.requests import forwarding
 from capture.api.requests.forwarding import FORWARDED_FROM
 from capture.errors import ServerUnreachableError, StillRunningError
-from reactor.errors import EtcdUnreachableError, OwnerNotFoundError
+from reactor.errors import OwnerNotFoundError, StoreUnreachableError
 from reactor.ids import Ts
 from reactor.records.changefeed import FeedState, SinkMode
 from reactor.records.schedules import LastDiff
@@ -154,9 +154,9 @@ def test_refusals_come_back_with_status_and_code(action: object, status: int, co
 
 async def test_what_passes_by_itself_is_503() -> None:
     cluster = MemoryCluster()
-    cluster.breaks_with = EtcdUnreachableError("etcd does not answer; is it running?")
+    cluster.breaks_with = StoreUnreachableError("etcd does not answer; is it running?")
     answer = await call(cluster, "GET", "/api/v2/changefeeds")
-    assert (answer.status_code, answer.json()["error_code"]) == (503, "EtcdUnreachable")
+    assert (answer.status_code, answer.json()["error_code"]) == (503, "StoreUnreachable")
 
 
 async def test_our_own_faults_are_500_in_one_masked_line() -> None:

@@ -26,7 +26,7 @@ from capture.security.secrets import Keeper
 from capture.server import running
 from capture.terminal import console
 from reactor import failpoints
-from reactor.errors import EtcdUnreachableError
+from reactor.errors import StoreUnreachableError
 from reactor.views import ChangefeedView, HeldView, ResyncView, TableView
 from tests.unit.capture.fakes import MemoryCluster, MemoryMember
 
@@ -554,7 +554,7 @@ def test_the_port_in_use_is_named(member: MemoryMember, tmp_path: Path, capsys: 
 async def test_a_member_that_cannot_start_ends_the_server(tmp_path: Path) -> None:
     settings = load_server_settings(etcd="x", addr=f"127.0.0.1:{free_port()}", data_dir=tmp_path)
     member = MemoryMember(settings)
-    member.fails_with = EtcdUnreachableError("etcd at x does not answer; is it running?")
+    member.fails_with = StoreUnreachableError("etcd at x does not answer; is it running?")
     with pytest.raises(BaseExceptionGroup) as caught:
         async with running(settings, new_member=lambda _: member):
             pytest.fail("it never was ready")

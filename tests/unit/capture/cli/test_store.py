@@ -15,7 +15,7 @@ from reactor import keys
 from reactor.records.formats import NEWEST, ClusterFormat
 from reactor.store import sql
 from reactor.store.etcd import connect
-from reactor.store.port import EtcdClient
+from reactor.store.port import MetaStore
 
 CLUSTER = "shop"
 KEY = f"{keys.cluster_prefix(CLUSTER)}default/upstream/main"
@@ -29,7 +29,7 @@ def url(file: Path) -> str:
     return f"sqlite://{file}"
 
 
-async def put_cluster(client: EtcdClient) -> None:
+async def put_cluster(client: MetaStore) -> None:
     await client.put(str(keys.FormatKey(CLUSTER)), ClusterFormat(number=NEWEST).encode())
     await client.put(KEY, b"postgresql://weir:sealed@db/shop")
 

@@ -13,9 +13,9 @@ from capture.errors import ActorDeadError, MailboxFullError, PortInUseError
 from capture.member import capture_actor
 from capture.member.capture_actor import CaptureActor, CaptureMemory, LeaveCluster
 from capture.member.membership import Base, Membership
-from reactor.errors import EtcdUnreachableError, SessionDoneError
+from reactor.errors import SessionDoneError, StoreUnreachableError
 from reactor.restarts import RestartPolicy
-from reactor.store.port import EtcdClient
+from reactor.store.port import MetaStore
 
 pytestmark = pytest.mark.looptime
 
@@ -83,7 +83,7 @@ class Rig:
             self.open -= 1
 
     def _build(self) -> CaptureActor:
-        return CaptureActor(cast("Base", None), cast("EtcdClient", None), self.memory)
+        return CaptureActor(cast("Base", None), cast("MetaStore", None), self.memory)
 
 
 @asynccontextmanager
@@ -159,17 +159,17 @@ async def test_what_it_cannot_start_with_is_no_crash(monkeypatch: pytest.MonkeyP
 
 async def test_an_etcd_that_answers_in_a_moment_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(monkeypatch) as r:
-        r.refuses = [EtcdUnreachableError("it elects a leader") for _ in range(5)]
+        r.refuses = [StoreUnreachableError("it elects a leader") for _ in range(5)]
         await r.settle()
         assert (r.memory.failure, len(r.lives)) == (None, 1)
 
 
 async def test_a_capture_that_cannot_join_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig(monkeypatch) as r:
-        r.refuses = [EtcdUnreachableError(f"attempt {number}") for number in range(100)]
+        r.refuses = [StoreUnreachableError(f"attempt {number}") for number in range(100)]
         started = anyio.current_time()
         await r.ref.wait_dead()
-        assert isinstance(r.memory.failure, EtcdUnreachableError)
+        assert isinstance(r.memory.failure, StoreUnreachableError)
         assert 60 <= anyio.current_time() - started <= 62
         assert r.lives == []
 

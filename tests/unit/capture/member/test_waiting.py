@@ -10,7 +10,7 @@ from reactor import keys
 from reactor.records.waiting import WaitingCapture
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
-from reactor.store.port import EtcdClient
+from reactor.store.port import MetaStore
 
 SETTINGS = ServerSettings(addr="10.0.0.7:8300", cluster_id="c")
 
@@ -23,13 +23,13 @@ class SlowPlane:
         self.came = anyio.Event()
         self.failure: Exception | None = None
 
-    async def start(self, _: EtcdClient) -> None:
+    async def start(self, _: MetaStore) -> None:
         await self.came.wait()
         if self.failure is not None:
             raise self.failure
 
 
-async def shown(client: EtcdClient) -> list[WaitingCapture]:
+async def shown(client: MetaStore) -> list[WaitingCapture]:
     state = ClusterState("c")
     state.load(await client.get_prefix(state.prefix))
     return list(state.waiting.values())

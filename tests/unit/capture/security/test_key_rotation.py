@@ -11,7 +11,7 @@ from capture.security.key_mark import claim_key, mark_key
 from capture.security.key_rotation import rotate
 from capture.security.secrets import Keeper
 from reactor import keys
-from reactor.errors import EtcdUnreachableError
+from reactor.errors import StoreUnreachableError
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.records.capture import CaptureInfo
 from reactor.records.changefeed import ChangefeedInfo
@@ -35,7 +35,7 @@ class MortalClient(MemoryClient):
         if self.left == 0 and self.is_sent:
             await super().txn(compares, operations)
         if self.left == 0:
-            raise EtcdUnreachableError("dead")
+            raise StoreUnreachableError("dead")
         return await super().txn(compares, operations)
 
 
@@ -83,7 +83,7 @@ def mark(etcd: MemoryEtcd) -> str:
 @pytest.mark.parametrize("at", range(1, 7))
 async def test_whoever_rotates_may_die_at_any_step(at: int, is_sent: bool) -> None:
     etcd = await cluster(info("a", BOTH), info("b", BOTH))
-    with pytest.raises(EtcdUnreachableError):
+    with pytest.raises(StoreUnreachableError):
         await rotate(MortalClient(etcd, at, is_sent=is_sent), "c", Keeper(OLD, NEW))
     opens(etcd, BOTH)
     assert (await rotate(MemoryClient(etcd), "c", Keeper(OLD, NEW))).done
@@ -108,7 +108,7 @@ async def test_captures_that_lack_the_key_are_named_and_nothing_is_done() -> Non
 
 async def test_nobody_joins_without_the_new_key_once_it_has_begun() -> None:
     etcd = await cluster(info("a", BOTH))
-    with pytest.raises(EtcdUnreachableError):
+    with pytest.raises(StoreUnreachableError):
         await rotate(MortalClient(etcd, 2, is_sent=False), "c", Keeper(OLD, NEW))
     assert mark(etcd) == f"{BEFORE.fingerprint} {AFTER.fingerprint}"
     for keeper in (BEFORE, AFTER):
@@ -129,7 +129,7 @@ async def test_without_a_newer_key_there_is_nothing_to_do() -> None:
 
 async def test_who_begins_again_continues_with_the_key_that_was_begun_with() -> None:
     etcd = await cluster(info("a", BOTH))
-    with pytest.raises(EtcdUnreachableError):
+    with pytest.raises(StoreUnreachableError):
         await rotate(MortalClient(etcd, 3, is_sent=True), "c", Keeper(OLD, NEW))
     with pytest.raises(ConfigError, match="has begun, and this capture lacks it"):
         await rotate(MemoryClient(etcd), "c", Keeper(OLD, new_key()))

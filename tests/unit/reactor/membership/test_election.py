@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from reactor.errors import EtcdUnreachableError, NotOwnerError, SessionDoneError
+from reactor.errors import NotOwnerError, SessionDoneError, StoreUnreachableError
 from reactor.membership.election import Election
 from reactor.membership.session import Session, open_session
 from reactor.store.memory import MemoryClient, MemoryEtcd
@@ -142,7 +142,7 @@ class Deaf(MemoryClient):
 
     async def delete(self, key: str) -> bool:
         if self.is_deaf:
-            raise EtcdUnreachableError("no answer")
+            raise StoreUnreachableError("no answer")
         return await super().delete(key)
 
 

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from reactor.errors import EtcdUnreachableError, LeaseExpiredError, SessionDoneError
+from reactor.errors import LeaseExpiredError, SessionDoneError, StoreUnreachableError
 from reactor.membership.session import open_session
 from reactor.store.memory import MemoryClient, MemoryEtcd
 
@@ -19,7 +19,7 @@ class Silence:
 
     async def before(self, call: str) -> None:
         if self.is_on and call in self.calls:
-            raise EtcdUnreachableError("silence")
+            raise StoreUnreachableError("silence")
 
     async def after(self, call: str) -> None:
         pass
@@ -126,6 +126,6 @@ async def test_an_error_of_the_block_comes_out_as_it_is() -> None:
 async def test_no_lease_no_session() -> None:
     fault = Silence("grant")
     fault.is_on = True
-    with pytest.raises(EtcdUnreachableError):
+    with pytest.raises(StoreUnreachableError):
         async with open_session(MemoryClient(MemoryEtcd(), fault=fault)):
             pytest.fail("there is no lease")

@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 
 from agent.log import segment
-from agent.log.head import EtcdHeadStore, LogWriter
+from agent.log.head import LogWriter, MetaHeadStore
 from agent.log.reader import LogReader
 from agent.log.retention import Needs
 from agent.log.storage import LogDirectory
@@ -92,8 +92,8 @@ class SyncRig:
         with connect(self.uri) as connection:
             connection.query(sql)
 
-    def store(self) -> EtcdHeadStore:
-        return EtcdHeadStore(MemoryClient(self.etcd), _KEY)
+    def store(self) -> MetaHeadStore:
+        return MetaHeadStore(MemoryClient(self.etcd), _KEY)
 
     def unit(self, capture: str = "a", *, system_id: str = "") -> SyncUnit:
         return SyncUnit(

@@ -16,7 +16,7 @@ from reactor.membership.session import open_session
 from reactor.patches import Patch, PatchGroup
 from reactor.state import ClusterState
 from reactor.store.etcd import connect
-from reactor.worker import EtcdWorker
+from reactor.worker import ReactorWorker
 
 KEY = f"{keys.cluster_prefix('c')}test/n"
 
@@ -74,7 +74,7 @@ async def test_work_continues_when_the_member_in_use_dies(tmp_path: Path) -> Non
         try:
             async with open_session(client, ttl_s=30) as session, anyio.create_task_group() as tasks:
                 state = ClusterState("c")
-                worker = EtcdWorker(
+                worker = ReactorWorker(
                     client, counter, state=state, session=session, perform=lambda _effect: None, interval_s=0.002
                 )
                 tasks.start_soon(worker.run)

@@ -15,14 +15,14 @@ import pytest
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from capture.embedded import EmbeddedEtcd
-from reactor.errors import EtcdAuthError, EtcdError, EtcdUnreachableError, RevisionsLostError, SessionDoneError
+from reactor.errors import RevisionsLostError, SessionDoneError, StoreAuthError, StoreError, StoreUnreachableError
 from reactor.membership.session import open_session
 from reactor.settings import TlsFiles
 from reactor.store.etcd import connect, watching
 from reactor.store.etcd.client import GrpcEtcdClient
 from reactor.store.etcd.connection import EtcdConnection
 from reactor.store.etcd.endpoints import Endpoints
-from reactor.store.port import EtcdClient, Put
+from reactor.store.port import MetaStore, Put
 from tests.patience import patient
 
 NOBODY = "http://127.0.0.1:1"
@@ -46,7 +46,7 @@ def stop(pid: int) -> None:
 
 
 async def test_an_etcd_that_is_not_there_is_named_in_one_line() -> None:
-    with pytest.raises(EtcdUnreachableError) as caught:
+    with pytest.raises(StoreUnreachableError) as caught:
         await connect([NOBODY, "http://127.0.0.1:2"], user="root", password="secret", timeout_s=0.5)
     assert "http://127.0.0.1:1, http://127.0.0.1:2" in str(caught.value)
     assert "secret" not in str(caught.value)
@@ -54,7 +54,7 @@ async def test_an_etcd_that_is_not_there_is_named_in_one_line() -> None:
 
 
 async def test_no_endpoint_is_an_error_too() -> None:
-    with pytest.raises(EtcdError, match="no etcd endpoint"):
+    with pytest.raises(StoreError, match="no etcd endpoint"):
         await connect([])
 
 
@@ -70,21 +70,21 @@ async def test_endpoints_that_are_down_are_passed_over(etcd_url: str) -> None:
 async def test_a_closed_client_reports_it(etcd_url: str) -> None:
     async with client_of(etcd_url) as client:
         pass
-    with pytest.raises(EtcdUnreachableError, match="closed"):
+    with pytest.raises(StoreUnreachableError, match="closed"):
         await client.get("/a")
 
 
 async def test_a_watch_loses_no_event_while_etcd_is_killed_and_started(tmp_path: Path) -> None:
     seen: list[bytes] = []
 
-    async def watch(client: EtcdClient, start: int, *, until: int) -> None:
+    async def watch(client: MetaStore, start: int, *, until: int) -> None:
         async with client.watch_prefix("/w/", start_revision=start) as batches:
             async for batch in batches:
                 seen.extend(event.value or b"" for event in batch.events)
                 if len(seen) >= until:
                     return
 
-    async def put(client: EtcdClient, number: int) -> None:
+    async def put(client: MetaStore, number: int) -> None:
         """Until it is known to be there once: a lost answer may mean that it is."""
         while True:
             try:
@@ -92,7 +92,7 @@ async def test_a_watch_loses_no_event_while_etcd_is_killed_and_started(tmp_path:
                 if item is None or item.value != b"%d" % number:
                     await client.put("/w/key", b"%d" % number)
                 return
-            except EtcdUnreachableError:
+            except StoreUnreachableError:
                 await anyio.sleep(0.05)
 
     with EmbeddedEtcd(tmp_path) as etcd:  # without fsync, each kill may lose a page of its log
@@ -114,7 +114,7 @@ async def test_a_watch_loses_no_event_while_etcd_is_killed_and_started(tmp_path:
 async def test_an_older_copy_of_etcd_is_noticed(tmp_path: Path, call: str) -> None:
     """Its next revisions have been given out before. A worker waited for them, and took them for its own commits."""
     data, copy = tmp_path / "data", tmp_path / "copy"
-    calls: dict[str, Callable[[EtcdClient], Awaitable[object]]] = {
+    calls: dict[str, Callable[[MetaStore], Awaitable[object]]] = {
         "get": lambda client: client.get("/old/key"),
         "get_prefix": lambda client: client.get_prefix("/old/"),
         "put": lambda client: client.put("/old/key", b"new"),
@@ -128,7 +128,7 @@ async def test_an_older_copy_of_etcd_is_noticed(tmp_path: Path, call: str) -> No
             await anyio.to_thread.run_sync(etcd.start)
             start = 1 + await client.put("/old/key", b"lost")
 
-            async def watch(client: EtcdClient) -> None:
+            async def watch(client: MetaStore) -> None:
                 async with client.watch_prefix("/old/", start_revision=start) as batches:
                     async for _ in batches:
                         pass
@@ -149,9 +149,9 @@ async def test_a_hanging_etcd_is_given_up_in_time_and_the_session_ends(tmp_path:
             stop(etcd.pid)
             try:
                 start = anyio.current_time()
-                with pytest.raises(EtcdUnreachableError):
+                with pytest.raises(StoreUnreachableError):
                     await client.txn([], [Put("/a", b"")])
-                with pytest.raises(EtcdUnreachableError):
+                with pytest.raises(StoreUnreachableError):
                     await client.get("/a")
                 assert 1.9 < anyio.current_time() - start < patient(3)
                 with anyio.fail_after(6), pytest.raises(SessionDoneError):
@@ -162,15 +162,15 @@ async def test_a_hanging_etcd_is_given_up_in_time_and_the_session_ends(tmp_path:
 
 async def test_whatever_a_renewal_is_doing_when_etcd_dies_it_may_be_tried_again(tmp_path: Path) -> None:
     """On a connection that is just breaking, grpc calls a write an internal error. It ended captures."""
-    errors: list[EtcdError] = []
+    errors: list[StoreError] = []
     renewed = anyio.Event()
 
-    async def renew(client: EtcdClient, lease: int) -> None:
+    async def renew(client: MetaStore, lease: int) -> None:
         try:
             while True:
                 await client.keep_alive(lease)
                 renewed.set()
-        except EtcdError as error:
+        except StoreError as error:
             errors.append(error)
 
     with EmbeddedEtcd(tmp_path, unsafe_no_fsync=True) as etcd:
@@ -181,7 +181,7 @@ async def test_whatever_a_renewal_is_doing_when_etcd_dies_it_may_be_tried_again(
                     tasks.start_soon(renew, client, lease)
                 await renewed.wait()
                 await anyio.to_thread.run_sync(etcd.kill)
-    assert {type(error) for error in errors} == {EtcdUnreachableError}
+    assert {type(error) for error in errors} == {StoreUnreachableError}
     assert len(errors) == 100
 
 
@@ -260,11 +260,11 @@ async def test_user_and_password(tmp_path: Path) -> None:
     with EmbeddedEtcd(tmp_path, unsafe_no_fsync=True) as etcd:
         await _enable_auth(etcd.url)
         for user, password in (("root", "wrong"), ("who", "secret"), (None, None)):
-            with pytest.raises(EtcdAuthError) as caught:
+            with pytest.raises(StoreAuthError) as caught:
                 await connect([etcd.url], user=user, password=password)
             assert "secret" not in str(caught.value)
             assert "wrong" not in str(caught.value)
-        with pytest.raises(EtcdAuthError, match="may not do this"):
+        with pytest.raises(StoreAuthError, match="may not do this"):
             await connect([etcd.url], user="nobody", password="secret")
         async with (
             client_of(etcd.url, user="root", password="secret") as client,
@@ -291,19 +291,19 @@ async def test_a_user_who_may_not_watch_gets_an_error(tmp_path: Path) -> None:
         client = GrpcEtcdClient(Endpoints([nobody], timeout_s=2))
         try:
             async with client.watch_prefix("/", start_revision=1) as batches:
-                with pytest.raises(EtcdAuthError), anyio.fail_after(10):
+                with pytest.raises(StoreAuthError), anyio.fail_after(10):
                     await anext(batches)
         finally:
             await client.close()
 
 
 async def test_a_user_given_to_an_etcd_without_users(etcd_url: str) -> None:
-    with pytest.raises(EtcdAuthError, match="leave user and password out"):
+    with pytest.raises(StoreAuthError, match="leave user and password out"):
         await connect([etcd_url], user="root", password="secret")
 
 
 async def test_a_tls_file_that_is_not_there() -> None:
-    with pytest.raises(EtcdError, match=r"cannot read the TLS file /nowhere/ca\.pem"):
+    with pytest.raises(StoreError, match=r"cannot read the TLS file /nowhere/ca\.pem"):
         await connect(["https://127.0.0.1:1"], tls=TlsFiles("/nowhere/ca.pem"))
 
 

@@ -20,7 +20,7 @@ from cryptography.x509.oid import NameOID
 
 from capture.embedded import etcd as embedded
 from capture.embedded import places
-from reactor.errors import EtcdUnreachableError
+from reactor.errors import StoreUnreachableError
 from reactor.settings import TlsFiles
 from reactor.store.etcd import connect
 from reactor.store.etcd.tls_refusal import tls_refusal
@@ -109,17 +109,17 @@ async def test_a_client_with_a_certificate_is_let_in_and_others_are_not(tmp_path
                 "refuses TLS with this client",
             ),
         ):
-            with pytest.raises(EtcdUnreachableError, match=re.escape(reason)) as refused:
+            with pytest.raises(StoreUnreachableError, match=re.escape(reason)) as refused:
                 await connect([url], tls=tls, timeout_s=1)
             assert "no etcd answers" not in str(refused.value)
         nobody = f"https://127.0.0.1:{places.free_port()}"
-        with pytest.raises(EtcdUnreachableError, match="no etcd answers within"):
+        with pytest.raises(StoreUnreachableError, match="no etcd answers within"):
             await connect([nobody], tls=good, timeout_s=1)
 
 
 async def test_a_server_without_tls_is_named(tmp_path: Path) -> None:
     ca = identity(tmp_path, "ca")
-    refused = pytest.raises(EtcdUnreachableError, match="refuses TLS with this client")
+    refused = pytest.raises(StoreUnreachableError, match="refuses TLS with this client")
     with embedded.EmbeddedEtcd(tmp_path / "etcd") as plain, refused:
         await connect([plain.url.replace("http:", "https:")], tls=TlsFiles(ca.certificate_file), timeout_s=patient(1))
 

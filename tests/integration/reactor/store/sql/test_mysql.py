@@ -14,7 +14,7 @@ import pytest
 from anyio import to_thread
 
 from capture.embedded import EmbeddedMariaDB
-from reactor.errors import EtcdAuthError, EtcdError, EtcdUnreachableError, RevisionsLostError
+from reactor.errors import RevisionsLostError, StoreAuthError, StoreError, StoreUnreachableError
 from reactor.membership.session import open_session
 from reactor.store import sql
 from reactor.store.port import Compare, Put, Target
@@ -68,7 +68,7 @@ async def test_a_killed_server_loses_nothing_and_ends_no_session_early(server: E
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch)
             await to_thread.run_sync(server.kill)
-            with pytest.raises(EtcdUnreachableError):
+            with pytest.raises(StoreUnreachableError):
                 await client.put("/r/free", b"3")
             await anyio.sleep(1)
             await to_thread.run_sync(server.start)
@@ -88,12 +88,12 @@ async def test_a_client_that_stands_still_in_its_transaction_is_ended_by_the_ser
     database = standing._writes._database
     assert database is not None
     with ExitStack() as stopped:
-        stopped.enter_context(pytest.raises(EtcdUnreachableError, match="does not answer"))
+        stopped.enter_context(pytest.raises(StoreUnreachableError, match="does not answer"))
         statements = stopped.enter_context(database.writing(lambda: False))
         statements.write("UPDATE weir_store SET revision = ? WHERE id = ?", [[99999, 1]])
         statements.read()
         async with connected(server.uri("weir"), timeout_s=1) as client:
-            with pytest.raises(EtcdUnreachableError):
+            with pytest.raises(StoreUnreachableError):
                 await client.put("/s", b"1")
             assert await created(client, "/s/new") < 99999
     await standing.close()
@@ -106,7 +106,7 @@ async def created(client: SqlClient, key: str) -> int:
         while True:
             try:
                 return (await client.txn([absent], [Put(key, b"")])).revision
-            except EtcdUnreachableError:
+            except StoreUnreachableError:
                 continue
 
 
@@ -116,7 +116,7 @@ async def test_a_server_that_stands_still_is_given_up_in_time(server: EmbeddedMa
         with closing(server.connect("weir")) as locked, locked.cursor() as cursor:
             cursor.execute("LOCK TABLES weir_key WRITE")
             started = time.monotonic()
-            with pytest.raises(EtcdUnreachableError):
+            with pytest.raises(StoreUnreachableError):
                 await client.get("/f")
             assert time.monotonic() - started < patient(1.5)
         assert await answer(client, "/f") == b"1"
@@ -156,7 +156,7 @@ async def test_a_server_that_lacks_revisions_stops_its_clients(
             await other.compact(last)
     with pytest.raises(RevisionsLostError, match="a standby took over"):
         await answer(client, "/g")
-    with pytest.raises(EtcdUnreachableError):
+    with pytest.raises(StoreUnreachableError):
         await client.put("/g", b"3")  # over the connection to the server that has gone
     with pytest.raises(RevisionsLostError):
         await client.put("/g", b"3")
@@ -170,9 +170,9 @@ async def test_a_primary_that_becomes_a_standby_takes_no_commit_even_from_who_co
         await client.put("/o", b"1")
         server.execute("SET GLOBAL read_only = 1")
         try:
-            with pytest.raises(EtcdUnreachableError, match="read-only"):
+            with pytest.raises(StoreUnreachableError, match="read-only"):
                 await client.put("/o", b"2")
-            with pytest.raises(EtcdUnreachableError, match=r"read-only.*primary"):
+            with pytest.raises(StoreUnreachableError, match=r"read-only.*primary"):
                 await sql.connect(server.uri("weir"), timeout_s=1)
         finally:
             server.execute("SET GLOBAL read_only = 0")
@@ -187,7 +187,7 @@ async def test_of_several_hosts_the_first_that_can_be_written_to_is_used(server:
         several = server.uri("weir").replace("@", f"@{place},")
         async with connected(several) as client:
             assert await client.put("/h", b"")
-        with pytest.raises(EtcdUnreachableError):
+        with pytest.raises(StoreUnreachableError):
             await sql.connect(server.uri("weir").replace(f"127.0.0.1:{server.port}", place), timeout_s=1)
 
 
@@ -225,7 +225,7 @@ async def test_text_sorts_and_differs_by_code_points(server: EmbeddedMariaDB) ->
         found = (await client.get_prefix("/t/")).items
         assert [item.key for item in found] == sorted(names)
         assert all(item.value == item.key.encode() for item in found)
-        with pytest.raises(EtcdError, match="more than 750 characters"):
+        with pytest.raises(StoreError, match="more than 750 characters"):
             await client.put("/t/" + "x" * 750, b"")
 
 
@@ -248,7 +248,7 @@ async def test_tls_is_used_and_checked_as_the_url_says(server: EmbeddedMariaDB, 
         ("?ssl-mode=verify_identity", "not trusted"),
         ("?ssl-mode=verify_ca&ssl-ca=/nowhere.pem", "ssl-ca=/nowhere.pem"),
     ):
-        with pytest.raises(EtcdError, match=text) as caught:
+        with pytest.raises(StoreError, match=text) as caught:
             await sql.connect(url + query)
         assert "\n" not in str(caught.value)
 
@@ -259,11 +259,11 @@ async def test_what_the_server_refuses_is_explained_in_one_line_without_secrets(
     server.execute("GRANT SELECT ON bare.* TO poor@'%'")
     place = f"127.0.0.1:{server.port}"
     for url, kind, text in (
-        (f"mysql://weir:geheim@{place}/weir", EtcdAuthError, "refuses the user or its password"),
-        (f"mysql://poor:geheim@{place}/bare", EtcdAuthError, "let it create"),
-        (f"mysql://poor:geheim@{place}/weir", EtcdAuthError, "let it create"),
-        (server.uri("nowhere"), EtcdError, "no such database"),
-        ("mariadb://weir:geheim@127.0.0.1:1/db", EtcdUnreachableError, "MariaDB at 127.0.0.1:1/db does not answer"),
+        (f"mysql://weir:geheim@{place}/weir", StoreAuthError, "refuses the user or its password"),
+        (f"mysql://poor:geheim@{place}/bare", StoreAuthError, "let it create"),
+        (f"mysql://poor:geheim@{place}/weir", StoreAuthError, "let it create"),
+        (server.uri("nowhere"), StoreError, "no such database"),
+        ("mariadb://weir:geheim@127.0.0.1:1/db", StoreUnreachableError, "MariaDB at 127.0.0.1:1/db does not answer"),
     ):
         with pytest.raises(kind, match=text) as caught:
             await sql.connect(url)
@@ -286,7 +286,7 @@ async def test_a_server_whose_settings_break_the_stores_promises_is_refused(
     ((before,),) = server.execute(f"SELECT @@global.{variable}")
     server.execute(f"SET GLOBAL {variable} = {value}")
     try:
-        with pytest.raises(EtcdError, match=text) as caught:
+        with pytest.raises(StoreError, match=text) as caught:
             await sql.connect(server.uri("weir"))
         assert "\n" not in str(caught.value)
     finally:
@@ -308,5 +308,5 @@ async def test_a_galera_cluster_is_refused(tmp_path: Path) -> None:
     }
     with EmbeddedMariaDB(tmp_path / "galera", unsafe_no_fsync=True, settings={**DURABLE, **galera}) as server:
         server.create_database("weir")
-        with pytest.raises(EtcdError, match="is a Galera cluster, where several servers accept writes at once"):
+        with pytest.raises(StoreError, match="is a Galera cluster, where several servers accept writes at once"):
             await sql.connect(server.uri("weir"))

@@ -12,7 +12,7 @@ import pytest
 from anyio import to_thread
 
 from capture.embedded import EmbeddedPostgres
-from reactor.errors import EtcdAuthError, EtcdError, EtcdUnreachableError, RevisionsLostError
+from reactor.errors import RevisionsLostError, StoreAuthError, StoreError, StoreUnreachableError
 from reactor.membership.session import open_session
 from reactor.store import sql
 from reactor.store.port import Compare, Put, Target
@@ -43,7 +43,7 @@ async def answer(client: SqlClient, key: str) -> bytes | None:
         while True:
             try:
                 item = await client.get(key)
-            except EtcdUnreachableError:
+            except StoreUnreachableError:
                 continue
             return item.value if item else None
 
@@ -65,7 +65,7 @@ async def test_a_restart_of_the_server_loses_nothing_and_ends_no_session_early(s
 
         tasks.start_soon(watch)
         await to_thread.run_sync(server.stop)
-        with pytest.raises(EtcdUnreachableError):
+        with pytest.raises(StoreUnreachableError):
             await client.put("/r/free", b"3")
         await anyio.sleep(1)
         await to_thread.run_sync(server.start)
@@ -83,7 +83,7 @@ async def test_a_client_that_stands_still_in_its_transaction_is_ended_by_the_ser
     await client.put("/s", b"")
     with psycopg.connect(server.dsn(), options="-c idle_in_transaction_session_timeout=1500") as stopped:
         stopped.execute("UPDATE weir_store SET revision = 99999 WHERE id = 1")
-        with pytest.raises(EtcdUnreachableError):
+        with pytest.raises(StoreUnreachableError):
             await client.put("/s", b"1")
         absent = Compare("/s/new", Target.MOD_REVISION, 0)
         with anyio.fail_after(patient(5)):
@@ -91,7 +91,7 @@ async def test_a_client_that_stands_still_in_its_transaction_is_ended_by_the_ser
                 try:
                     assert (await client.txn([absent], [Put("/s/new", b"")])).revision < 99999
                     break
-                except EtcdUnreachableError:
+                except StoreUnreachableError:
                     continue
         stopped.close()
     await client.close()
@@ -104,7 +104,7 @@ async def test_a_server_that_stands_still_is_given_up_in_time(server: EmbeddedPo
     with psycopg.connect(server.dsn()) as locked:
         locked.execute("LOCK TABLE weir_key IN ACCESS EXCLUSIVE MODE")
         started = time.monotonic()
-        with pytest.raises(EtcdUnreachableError):
+        with pytest.raises(StoreUnreachableError):
             await client.get("/f")
         assert time.monotonic() - started < patient(1.5)
     assert await answer(client, "/f") == b"1"
@@ -163,7 +163,7 @@ async def test_a_server_that_lacks_revisions_stops_its_clients(
         await other.compact(last)
     with pytest.raises(RevisionsLostError, match="a standby took over"):
         await answer(client, "/g")
-    with pytest.raises(EtcdUnreachableError):
+    with pytest.raises(StoreUnreachableError):
         await client.put("/g", b"3")  # over the connection to the server that has gone
     with pytest.raises(RevisionsLostError):
         await client.put("/g", b"3")
@@ -177,11 +177,11 @@ async def test_what_the_server_refuses_is_explained_in_one_line_without_secrets(
     server.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC", database="empty")
     place = f"127.0.0.1:{server.port}"
     for url, kind, text in (
-        (f"postgresql://postgres:geheim@{place}/postgres", EtcdAuthError, "password"),
-        (f"postgresql://poor:geheim@{place}/empty", EtcdAuthError, "let it create"),
-        (server.uri("nowhere"), EtcdError, "no such database"),
-        ("postgresql://weir:geheim@127.0.0.1:1/db", EtcdUnreachableError, "does not answer"),
-        ("postgresql://weir:geheim@h:x:y/db?geheim", EtcdError, "malformed"),
+        (f"postgresql://postgres:geheim@{place}/postgres", StoreAuthError, "password"),
+        (f"postgresql://poor:geheim@{place}/empty", StoreAuthError, "let it create"),
+        (server.uri("nowhere"), StoreError, "no such database"),
+        ("postgresql://weir:geheim@127.0.0.1:1/db", StoreUnreachableError, "does not answer"),
+        ("postgresql://weir:geheim@h:x:y/db?geheim", StoreError, "malformed"),
     ):
         with pytest.raises(kind, match=text) as caught:
             await sql.connect(url)

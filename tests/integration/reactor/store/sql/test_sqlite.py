@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from reactor.errors import EtcdError, EtcdUnreachableError
+from reactor.errors import StoreError, StoreUnreachableError
 from reactor.store import sql
 from reactor.store.port import Compare, Put, Target, WatchBatch
 from reactor.store.sql import sqlite
@@ -118,7 +118,7 @@ async def test_a_process_that_stands_still_in_its_transaction_blocks_others_no_l
     client = await sql.connect(url, timeout_s=1)
     stopped = sqlite3.connect(file, isolation_level=None)
     stopped.execute("BEGIN IMMEDIATE")
-    with anyio.fail_after(patient(2)), pytest.raises(EtcdUnreachableError):
+    with anyio.fail_after(patient(2)), pytest.raises(StoreUnreachableError):
         await client.put("/a", b"")
     assert await client.get("/a") is None, "reading goes on"
     stopped.execute("ROLLBACK")
@@ -134,9 +134,9 @@ async def test_a_closed_client_says_so_and_its_watches_end(url: str) -> None:
     client = await sql.connect(url)
     async with client.watch_prefix("/", start_revision=5) as watch, anyio.create_task_group() as tasks:
         tasks.start_soon(client.close)
-        with anyio.fail_after(patient(5)), pytest.raises(EtcdUnreachableError, match="closed"):
+        with anyio.fail_after(patient(5)), pytest.raises(StoreUnreachableError, match="closed"):
             await anext(watch)
-    with pytest.raises(EtcdUnreachableError, match="closed"):
+    with pytest.raises(StoreUnreachableError, match="closed"):
         await client.put("/a", b"")
 
 
@@ -150,7 +150,7 @@ async def test_a_file_that_was_replaced_by_an_older_one_is_noticed_when_it_is_op
     revision = await client.put("/a", b"2")
     restored = await sql.connect(f"sqlite://{shutil.move(file.with_name('backup'), file.with_name('restored.db'))}")
     restored._seen = client._seen  # as a client that has seen the lost revision
-    with pytest.raises(EtcdError, match=rf"lacks what it has shown up to {revision}"):
+    with pytest.raises(StoreError, match=rf"lacks what it has shown up to {revision}"):
         await restored.get("/a")
     await client.close()
     await restored.close()
@@ -168,7 +168,7 @@ async def test_a_file_that_was_replaced_by_an_older_one_is_noticed_when_it_is_op
     ],
 )
 async def test_a_store_that_cannot_be_is_explained_in_one_line(url: str, message: str) -> None:
-    with pytest.raises(EtcdError, match=message) as caught:
+    with pytest.raises(StoreError, match=message) as caught:
         await sql.connect(url)
     assert "\n" not in str(caught.value)
 
@@ -180,7 +180,7 @@ def damaged(file: Path) -> str:
 
 
 async def test_what_is_no_store_is_refused(damaged: str) -> None:
-    with pytest.raises(EtcdError, match="is damaged, or no store"):
+    with pytest.raises(StoreError, match="is damaged, or no store"):
         await sql.connect(damaged)
 
 
@@ -189,13 +189,13 @@ async def test_a_store_of_a_later_version_is_refused(file: Path, url: str) -> No
     with sqlite3.connect(file) as connection:
         connection.execute("UPDATE weir_store SET format = 99")
     connection.close()
-    with pytest.raises(EtcdError, match="format that this version does not know"):
+    with pytest.raises(StoreError, match="format that this version does not know"):
         await sql.connect(url)
 
 
 async def test_a_file_on_a_network_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "_file_system", lambda _: "nfs4")
-    with pytest.raises(EtcdError, match="is on a network"):
+    with pytest.raises(StoreError, match="is on a network"):
         await sql.connect(url)
 
 

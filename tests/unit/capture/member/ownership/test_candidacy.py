@@ -23,7 +23,7 @@ from reactor.records.capture import CaptureInfo
 from reactor.settings import ReactorSettings
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Target
-from reactor.worker import EtcdWorker
+from reactor.worker import ReactorWorker
 
 pytestmark = pytest.mark.looptime
 
@@ -262,13 +262,13 @@ async def test_an_owner_that_nobody_lets_tick_takes_no_more_than_it_has_room_for
         await until_owner(candidacy)
         await anyio.sleep(1)
         monkeypatch.setattr("reactor.worker.INBOX_SIZE", 3)
-        original = EtcdWorker._step
+        original = ReactorWorker._step
 
-        async def never(_worker: EtcdWorker) -> bool:
+        async def never(_worker: ReactorWorker) -> bool:
             await anyio.sleep(0.1)
             return False
 
-        monkeypatch.setattr(EtcdWorker, "_step", never)
+        monkeypatch.setattr(ReactorWorker, "_step", never)
         message = Message(CaptureId("b"), CaptureId("a"), ChangefeedId("x"), Header("1", 1, "", 1), Heartbeat())
         sent: list[int] = []
 
@@ -283,7 +283,7 @@ async def test_an_owner_that_nobody_lets_tick_takes_no_more_than_it_has_room_for
             assert len(sent) == 3 + 1 + 1024, "the worker's, the one that waits for it, and the mailbox"
             with pytest.raises(JobRefusedError, match="cannot keep up"):
                 await candidacy.submit(jobs.List(""))
-            monkeypatch.setattr(EtcdWorker, "_step", original)
+            monkeypatch.setattr(ReactorWorker, "_step", original)
         assert len(sent) == 2_000
         await anyio.sleep(300)
         assert await candidacy.submit(jobs.List("")) == ()

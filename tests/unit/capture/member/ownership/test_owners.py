@@ -35,7 +35,7 @@ from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Delete, KeyValue, Put, Target
 from reactor.txn import Seen, plan
-from reactor.worker import EtcdWorker
+from reactor.worker import ReactorWorker
 from tests.unit.capture.member.ownership.test_candidacy import NoPeers
 
 pytestmark = pytest.mark.looptime
@@ -47,7 +47,7 @@ _TTL_S = 10
 class Member:
     """One capture's controller and owners; ``state`` as its processors' worker would see it."""
 
-    def __init__(self, info: CaptureInfo, site: OwnerSite, watcher: EtcdWorker, scope: anyio.CancelScope) -> None:
+    def __init__(self, info: CaptureInfo, site: OwnerSite, watcher: ReactorWorker, scope: anyio.CancelScope) -> None:
         self.info = info
         self.state = watcher.state
         self.wait_change = watcher.wait_tick
@@ -141,7 +141,7 @@ async def _member(etcd: MemoryEtcd, name: str, known: int, scope: anyio.CancelSc
             settings=ReactorSettings(session_ttl_s=_TTL_S),
             ask=lambda _ask, _post: None,
         )
-        watcher = EtcdWorker(client, _Watcher(), state=ClusterState("c"), session=session, perform=lambda _: None)
+        watcher = ReactorWorker(client, _Watcher(), state=ClusterState("c"), session=session, perform=lambda _: None)
         member = Member(info, site, watcher, scope)
         for work in (member.candidacy.run, member.owners.run, watcher.run):
             tasks.start_soon(work)

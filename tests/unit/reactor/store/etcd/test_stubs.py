@@ -3,7 +3,7 @@
 import pytest
 from google.protobuf import descriptor_pool
 
-from reactor.errors import CompactedError, EtcdError, EtcdUnreachableError
+from reactor.errors import CompactedError, StoreError, StoreUnreachableError
 from reactor.store.etcd import faults
 from reactor.store.etcd.connection import normalize
 from reactor.store.etcd.stubs import PROGRESS_REQUEST, rpc
@@ -38,12 +38,12 @@ def test_endpoints_are_written_in_one_way(endpoint: str, is_tls: bool, expected:
 
 @pytest.mark.parametrize("endpoint", ["ftp://h:1", "http://:1", "http://h:x", ""])
 def test_a_malformed_endpoint_is_refused(endpoint: str) -> None:
-    with pytest.raises(EtcdError, match="not an etcd endpoint"):
+    with pytest.raises(StoreError, match="not an etcd endpoint"):
         normalize(endpoint, is_tls=False)
 
 
 def test_a_password_in_an_endpoint_is_refused_and_not_repeated() -> None:
-    with pytest.raises(EtcdError) as caught:
+    with pytest.raises(StoreError) as caught:
         normalize("http://root:secret@h:1", is_tls=False)
     assert "secret" not in str(caught.value)
 
@@ -53,4 +53,4 @@ def test_texts_of_etcd_become_errors() -> None:
     assert isinstance(compacted, CompactedError)
     assert faults.from_text("etcdserver: something new", endpoint="e") is None
     assert "\n" not in str(faults.unreachable("e", "many\nlines"))
-    assert isinstance(faults.unreachable("e", ""), EtcdUnreachableError)
+    assert isinstance(faults.unreachable("e", ""), StoreUnreachableError)

@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from reactor.errors import EtcdError, EtcdUnreachableError, LeaseExpiredError
+from reactor.errors import LeaseExpiredError, StoreError, StoreUnreachableError
 from reactor.store.memory import MemoryEtcd
 from reactor.store.port import Compare, Delete, Operation, Put, Target
 from reactor.store.sql.client import SqlClient
@@ -59,7 +59,7 @@ class Together:
         async def call(number: int) -> None:
             try:
                 outcomes[number] = await calls[number]()
-            except (EtcdError, RuntimeError) as error:
+            except (StoreError, RuntimeError) as error:
                 outcomes[number] = error
 
         with closing(sqlite3.connect(self.path / "store.db", isolation_level=None)) as other:
@@ -147,7 +147,7 @@ async def test_whose_caller_has_gone_is_left_out_and_the_others_are_not(client: 
 
 async def test_what_fails_for_one_fails_for_all_that_were_with_it(client: SqlClient, together: Together) -> None:
     def arm() -> None:
-        Counted.faults = [None, EtcdUnreachableError("the disk hangs")]
+        Counted.faults = [None, StoreUnreachableError("the disk hangs")]
 
     answers = await together.run(
         *(lambda n=n: client.put(f"/k{n}", b"") for n in range(4)),
@@ -167,7 +167,7 @@ async def test_nobody_waits_for_ever_when_a_bug_ends_a_commit(client: SqlClient,
         *(lambda n=n: client.put(f"/k{n}", b"") for n in range(4)),
         when_all_wait=arm,
     )
-    assert [type(answer) for answer in answers] == [RuntimeError, EtcdError, EtcdError, EtcdError]
+    assert [type(answer) for answer in answers] == [RuntimeError, StoreError, StoreError, StoreError]
     await client.put("/after", b"")
 
 

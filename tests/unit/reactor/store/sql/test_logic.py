@@ -12,7 +12,7 @@ from typing import TypeVar
 import anyio
 import pytest
 
-from reactor.errors import CompactedError, EtcdUnreachableError, LeaseExpiredError, RevisionsLostError
+from reactor.errors import CompactedError, LeaseExpiredError, RevisionsLostError, StoreUnreachableError
 from reactor.store.memory import MemoryEtcd
 from reactor.store.port import Compare, Delete, Event, Operation, Put, Target
 from reactor.store.sql import logic
@@ -294,7 +294,7 @@ def test_a_store_that_was_written_before_lineages_gets_one(path: Path, time: Tim
 
 
 def test_what_a_caller_has_given_up_is_not_committed(database: SqliteDatabase) -> None:
-    with pytest.raises(EtcdUnreachableError), database.writing(lambda: True) as statements:
+    with pytest.raises(StoreUnreachableError), database.writing(lambda: True) as statements:
         Change(statements).txn([], [Put("/a", b"")], Seen())
     assert keys(database) == []
 

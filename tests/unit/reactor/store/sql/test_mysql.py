@@ -2,7 +2,7 @@
 
 import pytest
 
-from reactor.errors import EtcdError, EtcdUnreachableError
+from reactor.errors import StoreError, StoreUnreachableError
 from reactor.store.sql.mysql import fitness
 from reactor.store.sql.mysql.target import parse
 
@@ -46,7 +46,7 @@ def test_a_url_names_hosts_user_and_database() -> None:
     ],
 )
 def test_a_url_that_cannot_be_used_is_refused_in_one_line_without_secrets(url: str, text: str) -> None:
-    with pytest.raises(EtcdError, match=text) as caught:
+    with pytest.raises(StoreError, match=text) as caught:
         parse(url)
     assert "geheim" not in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -83,12 +83,12 @@ def test_a_server_is_fit(variables: dict[str, str]) -> None:
     ],
 )
 def test_a_server_that_would_break_a_promise_is_refused(variables: dict[str, str], text: str) -> None:
-    with pytest.raises(EtcdError, match=text) as caught:
+    with pytest.raises(StoreError, match=text) as caught:
         fitness.check("it", _FIT | variables)
-    assert not isinstance(caught.value, EtcdUnreachableError), "asking again is of no use"
+    assert not isinstance(caught.value, StoreUnreachableError), "asking again is of no use"
 
 
 @pytest.mark.parametrize("value", ["ON", "1", "NO_LOCK", "NO_LOCK_NO_ADMIN"])
 def test_a_standby_is_no_store_now(value: str) -> None:
-    with pytest.raises(EtcdUnreachableError, match="read-only"):
+    with pytest.raises(StoreUnreachableError, match="read-only"):
         fitness.check("it", _FIT | {"read_only": value})

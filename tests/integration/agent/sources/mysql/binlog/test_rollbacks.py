@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from agent.log import segment
-from agent.log.head import EtcdHeadStore, LogWriter
+from agent.log.head import LogWriter, MetaHeadStore
 from agent.log.reader import LogReader
 from agent.log.retention import Needs
 from agent.log.storage import LogDirectory
@@ -143,7 +143,7 @@ async def test_the_log_has_nothing_of_what_was_rolled_back(
             Scope("c", "feed", SinkMode.UPSERT, ChangefeedConfig()),
         ),
         Position(begin.resolved, begin.to_json()),
-        writer=LogWriter(EtcdHeadStore(MemoryClient(etcd), key), capture=CaptureId("a")),
+        writer=LogWriter(MetaHeadStore(MemoryClient(etcd), key), capture=CaptureId("a")),
         directory=directory,
         needs=lambda: Needs(Ts(0), 3600.0),
         settings=SyncSettings(segment_bytes=SMALL),

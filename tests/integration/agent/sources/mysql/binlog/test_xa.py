@@ -17,7 +17,7 @@ import pytest
 
 from agent.errors import SnapshotLostByGCError
 from agent.log import segment
-from agent.log.head import EtcdHeadStore, LogWriter
+from agent.log.head import LogWriter, MetaHeadStore
 from agent.log.reader import LogReader
 from agent.log.retention import Needs
 from agent.log.storage import LogDirectory
@@ -357,7 +357,7 @@ class Log:
                 Scope("c", "feed", SinkMode.UPSERT, ChangefeedConfig()),
             ),
             Position(self._begin.resolved, self._begin.to_json()),
-            writer=LogWriter(EtcdHeadStore(MemoryClient(self._etcd), self._key), capture=CaptureId("a")),
+            writer=LogWriter(MetaHeadStore(MemoryClient(self._etcd), self._key), capture=CaptureId("a")),
             directory=self._directory,
             needs=lambda: Needs(Ts(0), 3600.0),
             settings=SyncSettings(segment_bytes=SMALL),
