@@ -334,6 +334,9 @@ def _rows_of(
 def _differences(ours: tuple[pa.Table, Hashes], theirs: tuple[pa.Table, Hashes], key: Sequence[str]) -> Iterator[str]:
     """Yield descriptions of at most ten differences, by key."""
     tables = [table for table, _ in (ours, theirs) if table.num_columns]
+    if not tables:
+        yield "the number of rows, which have no columns"
+        return
     both = pa.concat_tables(tables).combine_chunks()
     split = ours[0].num_rows
     row = np.concatenate([ours[1], theirs[1]])

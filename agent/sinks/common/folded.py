@@ -8,11 +8,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.errors import TableHeldError
 from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE, DELETE, INSERT, TRUNCATE, UPDATE, Changes
+from agent.rows.columnless import columnless
 from agent.rows.fold import net_changes
 from agent.rows.schema import TableSchema
 from agent.rows.unify import after_truncate
@@ -65,6 +67,8 @@ def _folded(rows: pa.Table, schema: TableSchema, wanted: pa.Schema, *, key: Sequ
     is_old = pc.is_in(rows.column(changelog.CHANGE_TYPE), value_set=pa.array(["update_preimage", "delete"]))
     # one change may be two rows with the same position: the old one comes first
     ordered = rows.append_column("place", pc.if_else(is_old, 0, 1)).sort_by(_ORDER)
+    if not wanted.names:
+        return pa.Table.from_batches([columnless(_number(_ops(ordered), schema))])
     changes = _changes(ordered, schema, wanted)
     if key:
         upserts = net_changes([changes], key=key).upserts if len(changes) else wanted.empty_table()
@@ -72,6 +76,26 @@ def _folded(rows: pa.Table, schema: TableSchema, wanted: pa.Schema, *, key: Sequ
         return upserts.select(wanted.names) if len(upserts) else wanted.empty_table()
     [*rest], _ = after_truncate([changes])
     return _counted(rest, schema, wanted)
+
+
+def _number(op: npt.NDArray[np.int8], schema: TableSchema) -> int:
+    """Return how many rows these changes leave, in log order; a row that changed its key is deleted and inserted.
+
+    :raises TableHeldError: more rows were deleted than there were.
+    """
+    (truncates,) = np.nonzero(op == TRUNCATE)
+    rest = op[truncates[-1] + 1 :] if len(truncates) else op
+    number = int((rest == INSERT).sum() - (rest == DELETE).sum())
+    if number < 0:
+        raise _uncountable(schema)
+    return number
+
+
+def _uncountable(schema: TableSchema) -> TableHeldError:
+    return TableHeldError(
+        f"the changelog of {schema.qualified_name} cannot be compared: rows without a key were updated or deleted, "
+        "and their old rows are not whole"
+    )
 
 
 def _counted(parts: Sequence[Changes], schema: TableSchema, wanted: pa.Schema) -> pa.Table:
@@ -88,17 +112,14 @@ def _counted(parts: Sequence[Changes], schema: TableSchema, wanted: pa.Schema) -
         .append_column("count", pa.array([by] * len(image), pa.int64()))
         for image, by in images
     ]
-    if not counted or not names:
+    if not counted:
         return pa.Table.from_batches([part.after for part in parts], wanted)
     sums = pa.concat_tables(counted).group_by(names, use_threads=False).aggregate([("count", "sum")])
     count = sums.column("count_sum").to_numpy()
     is_partial = any(((part.op == UPDATE) & (part.before_kind != BEFORE_FULL)).any() for part in parts)
     is_partial |= any(mask.any() for part in parts for mask in part.unchanged.values())
     if is_partial or (count < 0).any():
-        raise TableHeldError(
-            f"the changelog of {schema.qualified_name} cannot be compared: rows without a key were updated or deleted, "
-            "and their old rows are not whole"
-        )
+        raise _uncountable(schema)
     rows = sums.select(names).take(pa.array(np.repeat(np.arange(len(count)), count)))
     return pa.Table.from_arrays([column.combine_chunks() for column in rows.columns], schema=wanted)
 
@@ -106,7 +127,7 @@ def _counted(parts: Sequence[Changes], schema: TableSchema, wanted: pa.Schema) -
 def _changes(rows: pa.Table, schema: TableSchema, wanted: pa.Schema) -> Changes:
     """Return the changes from which these rows were written (the inverse of ``changelog.changelog_rows``)."""
     rows = rows.combine_chunks()
-    op = np.array([_OF_KIND[name] for name in _kinds(rows).dictionary.to_pylist()], np.int8)[_kinds(rows).indices]
+    op = _ops(rows)
     version, seq = (rows.column(name).to_numpy() for name in (changelog.COMMIT_VERSION, changelog.COMMIT_SEQ))
     follows = np.append((version[1:] == version[:-1]) & (seq[1:] == seq[:-1]), False)
     is_preimage = op == 0
@@ -128,6 +149,13 @@ def _changes(rows: pa.Table, schema: TableSchema, wanted: pa.Schema) -> Changes:
         before_kind=before_kind.astype(np.int8),
         unchanged=_unchanged(rows.column(changelog.UNCHANGED).take(pa.array(main)), wanted),
     )
+
+
+def _ops(rows: pa.Table) -> npt.NDArray[np.int8]:
+    kinds = _kinds(rows)
+    by_code = np.array([_OF_KIND[name] for name in kinds.dictionary.to_pylist()], np.int8)
+    ops: npt.NDArray[np.int8] = by_code[kinds.indices]
+    return ops
 
 
 def _kinds(rows: pa.Table) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from agent.errors import RESYNC, TableHeldError
+from agent.rows.columnless import columnless
 
 #: ``pa.Array`` or ``pa.ChunkedArray``
 Column = Any
@@ -26,6 +27,8 @@ class Forms:
     def table(self, data: pa.Table | pa.RecordBatch) -> pa.Table:
         """Convert every column of ``data`` to its stored type."""
         columns = [self.column(column) for column in data.columns]
+        if not columns:
+            return pa.Table.from_batches([columnless(data.num_rows)])
         return pa.table(
             columns, schema=pa.schema([pa.field(n, c.type) for n, c in zip(data.schema.names, columns, strict=True)])
         )

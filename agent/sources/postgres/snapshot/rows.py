@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from agent.errors import DecodeError
 from agent.kernels.columns import BadValueError
+from agent.rows.columnless import columnless
 from agent.rows.schema import Column, TableSchema
 from agent.sources.common.blocks import RowsReader
 from agent.sources.postgres.decode import columns, locate, types
@@ -96,10 +97,8 @@ def copy_rows(
 
 
 def _without_columns(connection: Connection, selection: str) -> pa.RecordBatch:
-    """Yield the rows of a table without columns: as many empty structs as it has rows."""
     [[count]] = connection.query(f"SELECT count(*) FROM ({selection}) AS selected")
-    empty = pa.struct([])
-    return pa.RecordBatch.from_struct_array(pa.array([{}], empty).take(pa.repeat(0, int(count or 0))))
+    return columnless(int(count or 0))
 
 
 def copy_statement(schema: TableSchema, chunk: Chunk, table: str, rows: str = ALL_ROWS, limit: int = 0) -> str:

@@ -3,6 +3,7 @@
 import datetime
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from agent.feeds.diff import compare as compare_as
 from agent.ports.sink import FeedContext, FlushTask
 from agent.ports.source import BEGIN, Scope, Source
 from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, Changes
+from agent.rows.columnless import columnless
 from agent.sinks import open_sink
 from agent.sinks.delta.read import read_rows
 from agent.sinks.delta.sink import DeltaSink
@@ -83,6 +85,13 @@ def test_at_most_ten_differences_are_reported() -> None:
     diff = compare("public.t", lambda: ours, list, key=KEY)
     assert len(diff.differences) == 10
     assert diff.rows_source == 50
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(5, 5), (5, 3), (0, 2), (0, 0)])
+def test_rows_without_columns_count(ours: int, theirs: int) -> None:
+    diff = compare("public.t", lambda: [columnless(ours)], lambda: [columnless(theirs)], key=[])
+    assert (diff.equal, diff.rows_source, diff.rows_sink) == (ours == theirs, ours, theirs)
+    assert diff.differences == (() if ours == theirs else ("the number of rows, which have no columns",))
 
 
 def test_columns_that_fit_no_common_type_are_a_difference_of_one_table() -> None:
@@ -167,6 +176,8 @@ def test_a_changelog_without_a_key(tmp_path: Path) -> None:
     read = list(read_rows(sink.place(RECORD), table_schema(), ARROW, key=()))
     expected = rows((1, "a", "x"), (1, "a", "x"), (2, "b", "y"))
     assert compare("public.t", lambda: expected, lambda: read, key=[]).equal
+    bare = list(read_rows(sink.place(RECORD), replace(table_schema(), columns=()), pa.schema([]), key=()))
+    assert compare("public.t", lambda: [columnless(3)], lambda: bare, key=[]).equal, "all columns were dropped"
     sink = changelog(tmp_path / "b", record, changes([delete(1, "a", "x", before_kind=BEFORE_FULL, ts=110)]))
     read = list(read_rows(sink.place(RECORD), table_schema(), ARROW, key=()))
     assert compare("public.t", lambda: rows((2, "b", "y")), lambda: read, key=[]).equal

@@ -115,3 +115,10 @@ def test_old_rows_that_are_not_whole_or_not_there_are_no_rows_to_compare(done: l
     log = changelog_rows(changes([insert(1, "a", "x"), *done], key=()), _SPAN, key=(), forms=FORMS)
     with pytest.raises(TableHeldError, match=r"public\.t cannot be compared"):
         current_rows(log, table_schema(key=()), ARROW, key=())
+
+
+def test_rows_of_a_table_that_has_lost_all_columns_are_counted() -> None:
+    before = [insert(1, "a", "x"), truncate(ts=2), insert(2, "a", "x", ts=3), insert(3, "b", "y", ts=3)]
+    after = [insert(4, "a", "x", ts=4), delete(2, "a", "x", before_kind=BEFORE_FULL, ts=5)]
+    log = changelog_rows(changes([*before, *after], key=()), _SPAN, key=(), forms=FORMS)
+    assert current_rows(log, table_schema(key=()), pa.schema([]), key=()).num_rows == 2
