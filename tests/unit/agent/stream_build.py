@@ -85,13 +85,14 @@ def taken(pool: ArenaPool) -> Arena:
     return arena
 
 
-#: table id, commit Ts, ordinal, bytes, name of the first column
+#: table id, commit Ts, ordinal, bytes, name of the first column (empty: the table has none)
 StreamedEvent = tuple[int, int, int, bytes, str]
 
 
 def events_of(cut: LogChunk) -> list[StreamedEvent]:
     found = []
     for item in cut.batches():
+        first = next((column.name for column in item.schema.columns), "")
         for commit_ts, seq, event in zip(*(column.to_pylist() for column in item.batch.columns), strict=True):
-            found.append((item.schema.table_id, commit_ts, seq, event, item.schema.columns[0].name))
+            found.append((item.schema.table_id, commit_ts, seq, event, first))
     return found
