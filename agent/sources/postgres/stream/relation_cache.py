@@ -8,12 +8,13 @@ An unknown table that the rules match is new from the moment at which the stream
 published are not in the stream; if it is published in the transaction that creates it, there are none.
 """
 
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import structlog
 
-from agent.errors import RESYNC
+from agent.errors import RESYNC, is_of_table
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common import schema_diff
@@ -182,10 +183,21 @@ class SchemaTracker:
         return after_schema
 
     def _settle(self, after: KnownTable, found: CatalogTable, ts: Ts) -> None:
-        """Record what the transaction at ``ts`` has changed of the table so far.
+        """Record what the transaction at ``ts`` has changed of the table so far. An error in it holds the table."""
+        table_id = after.record.table_id
+        try:
+            change = self._compared(after, found, ts)
+        except Exception as error:
+            if not is_of_table(error):
+                raise
+            change = _hold((self._before[ts, table_id] or after).record, _uninterpreted(after.record, error))
+            trace = "".join(traceback.format_exception(error, limit=-3))
+            _log.error("a change of a table cannot be interpreted, and it is held", reason=change.reason, trace=trace)
+        self._changes.setdefault(ts, {})[table_id] = change
 
-        Rows that it wrote before it added a column to a new table are filled as those of an old one.
-        """
+    def _compared(self, after: KnownTable, found: CatalogTable, ts: Ts) -> TableChange | None:
+        """Return the change. Rows that its transaction wrote before it added a column to a new table are filled as
+        those of an old one."""
         table_id = after.record.table_id
         assert after.schema is not None
         before, first = self._before[ts, table_id], self._first.get((ts, table_id), after.schema)
@@ -201,7 +213,7 @@ class SchemaTracker:
             change = _hold((before or after).record, _computed(after.record, unknown[0])) if unknown else change
         if self._lacks_columns(after.schema):
             change = _hold((before or after).record, _columnless(after.record))
-        self._changes.setdefault(ts, {})[table_id] = change
+        return change
 
 
 def _path(table: TableRecord | TableSchema) -> tuple[str, str]:
@@ -221,6 +233,14 @@ def _computed(record: TableRecord, column: str) -> str:
     return (
         f"what rows of table {record.schema_name}.{record.name} hold in its new column {column} is in no stream (it "
         f"was computed when the column was added); {RESYNC}, or leave it out by a filter rule"
+    )
+
+
+def _uninterpreted(record: TableRecord, error: Exception) -> str:
+    cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    return (
+        f"what has changed of table {record.schema_name}.{record.name} cannot be interpreted ({cause}); {RESYNC}, "
+        "or leave it out by a filter rule"
     )
 
 

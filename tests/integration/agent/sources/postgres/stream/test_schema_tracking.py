@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from agent.rows.schema import TableSchema
+from agent.rows.schema_change import KnownTable
 from agent.settings import SyncSettings
+from agent.sources.common import schema_diff
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import connect
 from agent.sources.postgres.stream import catalog_lookup
@@ -469,3 +471,25 @@ async def test_a_new_table_is_taken_in_only_with_all_its_rows(
         for _ in range(3):
             await rig.wait_resolved()
     assert [change.kind.value for record in rig.ddl() for change in record.changes] == kinds
+
+
+@pytest.mark.parametrize("error", [KeyError("v"), OverflowError("too large"), RecursionError(), AssertionError()])
+async def test_an_unforeseen_error_in_the_change_of_one_table_holds_it_alone(
+    rig: SyncRig, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    compare = schema_diff.compare
+
+    def failing(before: KnownTable, after: KnownTable, columns: schema_diff.Columns) -> TableChange | None:
+        if after.record.name == "a":
+            raise error
+        return compare(before, after, columns)
+
+    monkeypatch.setattr(schema_diff, "compare", failing)
+    held, changed = await changes_of(
+        rig,
+        "ALTER TABLE a ADD w int; INSERT INTO a VALUES (1)",
+        "ALTER TABLE b ADD w int; INSERT INTO b VALUES (1, 1)",
+    )
+    assert held.kind is SchemaChangeKind.HOLD
+    assert f"public.a cannot be interpreted ({type(error).__name__}" in held.reason
+    assert (changed.kind, columns(changed)) == (SchemaChangeKind.ALTER, ["x", "y", "n", "w"])
