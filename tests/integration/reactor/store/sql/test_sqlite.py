@@ -164,7 +164,7 @@ async def test_a_file_that_was_replaced_by_an_older_one_is_noticed_when_it_is_op
         ("sqlite:////nowhere/at/all.db", r"/nowhere/at is no directory; create it"),
         ("sqlite:///proc/weir.db", "failed"),
         ("mongodb://h/d", "no store has the scheme .mongodb.; give sqlite"),
-        ("mysql://weir:secret@h/d", "no store has the scheme .mysql.; give sqlite"),
+        ("mssql://weir:secret@h/d", "no store has the scheme .mssql.; give sqlite"),
     ],
 )
 async def test_a_store_that_cannot_be_is_explained_in_one_line(url: str, message: str) -> None:
