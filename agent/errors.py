@@ -53,6 +53,11 @@ def is_of_table(error: Exception) -> bool:
     return not isinstance(error, OSError | MemoryError)
 
 
+def cause_of(error: Exception) -> str:
+    """Return class and text of an unforeseen error in one line of at most 200 characters."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:200]
+
+
 class SourceError(WeirError):
     """The source database refused or failed."""
 

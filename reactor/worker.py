@@ -156,7 +156,7 @@ class ReactorWorker:
         finally:
             self._is_over = True
             self._room.set()
-            self._tell()
+            self._announce()
         if self._failure is not None:
             raise self._failure
 
@@ -279,7 +279,7 @@ class ReactorWorker:
     def _tick(self, now: float) -> bool:
         """Tick once; return True when the reactor has finished."""
         self.state.begin_tick(now)
-        self._tell()
+        self._announce()
         inbox = tuple(self._inbox)
         self._inbox.clear()
         self._room.set()
@@ -293,7 +293,7 @@ class ReactorWorker:
             _log.warning("slow tick", seconds=round(took_s, 3), effects=len(effects))
         return False
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         if self._news is not None:
             self._news.set()
             self._news = None

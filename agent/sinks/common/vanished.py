@@ -1,7 +1,7 @@
 """Vanished rows: the rows of a table that a copy of its source lacks, for tables that keep deleted rows.
 
-Rows are matched by digests of their keys (``agent.kernels.key_digest``), of which some millions are in memory at a
-time; a large table is read once for each part of them.
+Rows are matched by digests of their keys (``agent.kernels.key_digest``). Memory holds some millions of digests at a
+time, so a large table is read several times, once for each part of the digests.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -19,7 +19,7 @@ _log = structlog.get_logger()
 
 
 def result_of(found: Sequence[views.TableDiff]) -> LastDiff:
-    """Return what was found; when, how long and of which share is for the caller to say."""
+    """Return the counts and names of a comparison. The caller adds its time, duration and share."""
     waiting = [one.table for one in found if one.waiting]
     differing = [one.table for one in found if not (one.equal or one.waiting)]
     return LastDiff(

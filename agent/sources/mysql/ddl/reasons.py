@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from agent.errors import RESYNC
+from agent.errors import RESYNC, cause_of
 from agent.rows.schema import TableSchema
 from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl.event import DdlEvent
@@ -41,10 +41,8 @@ def unreadable(event: DdlEvent) -> str:
 
 def uninterpreted(statement: str, error: Exception) -> str:
     """Return why a table is held whose statement Weir fails to interpret."""
-    cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-    return f"a statement that changes it cannot be interpreted ({cause}): {' '.join(statement[:120].split())}".rstrip(
-        ": "
-    )
+    text = f"a statement that changes it cannot be interpreted ({cause_of(error)}): {' '.join(statement[:120].split())}"
+    return text.rstrip(": ")
 
 
 def of_copy(schema: TableSchema, shadow: Shadow | None, filled: Iterable[str], before: TableSchema) -> str:

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import structlog
 
-from agent.errors import RESYNC, is_of_table
+from agent.errors import RESYNC, cause_of, is_of_table
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common import schema_diff
@@ -237,10 +237,9 @@ def _computed(record: TableRecord, column: str) -> str:
 
 
 def _uninterpreted(record: TableRecord, error: Exception) -> str:
-    cause = " ".join(f"{type(error).__name__}: {error}".split())[:200]
     return (
-        f"what has changed of table {record.schema_name}.{record.name} cannot be interpreted ({cause}); {RESYNC}, "
-        "or leave it out by a filter rule"
+        f"what has changed of table {record.schema_name}.{record.name} cannot be interpreted ({cause_of(error)}); "
+        f"{RESYNC}, or leave it out by a filter rule"
     )
 
 

@@ -1,7 +1,8 @@
 """Database: the store's transactions on MariaDB and MySQL.
 
 A reading call is one round trip, a writing one two (lock and read; write and commit), each sent as one packet of
-several statements. Nobody is told of commits, so watches look (``reactor.store.sql.pulse``).
+several statements. The servers do not announce commits, so watches poll
+(``reactor.store.sql.pulse``).
 
 The clock of leases is the server's. Its name is the server's start, kept in a variable of the session: after a restart,
 or on another server, every lease has its whole time once more. A capture that stops within a transaction is ended by

@@ -1,5 +1,4 @@
-"""The store in MariaDB and MySQL while its server restarts or stands still, a client does, or an older server takes
-over; and the servers that are refused."""
+"""MySQL store: restarts and pauses of the server, a paused client, fail-over to an older server, refused servers."""
 
 import shutil
 import socket
