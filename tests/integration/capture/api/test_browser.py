@@ -37,10 +37,10 @@ const changes = [["POST", "/api/v2/changefeeds", create], ["POST", "/api/v2/owne
   ["PUT", "/api/v2/changefeeds/feed", "{}"], ["DELETE", "/api/v2/changefeeds/feed", undefined],
   ["POST", "/api/v2/changefeeds/feed/pause", undefined], ["POST", "/api/v2/tokens", '{"role": "admin"}']];
 const reads = ["/api/v2/changefeeds", "/metrics", "/health", "/openapi.json", "/docs"];
-const late = new Promise(done => setTimeout(() => done("nothing happened"), 5000));
+const limit = () => new Promise(done => setTimeout(() => done("nothing happened"), 10000));
 
 async function tried(name, promise) {
-  try { results[name] = await Promise.race([promise, late]); } catch (error) { results[name] = "blocked"; }
+  try { results[name] = await Promise.race([promise, limit()]); } catch (error) { results[name] = "blocked"; }
 }
 async function said(answer) { return answer.type === "opaque" ? "opaque" : [answer.status, await answer.text()]; }
 async function call(name, url, options) { await tried(name, fetch(url, options).then(said)); }
