@@ -1,6 +1,7 @@
 """Connection: sends single requests to a cluster's HTTP API; errors are the classes of the command line."""
 
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import TypeVar
 
 from capture.api.client import Client, RemoteError
@@ -32,11 +33,19 @@ _NAMED = (
 _BY_CODE: dict[str, Callable[[str], WeirError]] = {kind.code: kind for kind in _NAMED}
 
 
+def may_pass(error: WeirError) -> bool:
+    """Return whether the same request may be answered later, or by another capture."""
+    is_unavailable = isinstance(error, RemoteError) and error.status == HTTPStatus.SERVICE_UNAVAILABLE
+    return error.retryable or is_unavailable or isinstance(error, NotOwnerError)
+
+
 class Connection:
-    """``server``: the URL of any capture; the other arguments are those of ``Client``. Threads may share it."""
+    """``server``: the URL of any capture, or those of several with commas between them, of which the one that answered
+    last is asked first; the other arguments are those of ``Client``. Threads may share it."""
 
     def __init__(self, server: str, *, token: str | None = None, ca_file: str = "", node: str = "") -> None:
         self.server = server
+        self._servers = tuple(url for part in server.split(",") if (url := part.strip())) or (server,)
         self._token = token
         self._ca_file = ca_file
         self._node = node
@@ -44,9 +53,24 @@ class Connection:
     def call(self, question: Callable[[Client], T]) -> T:
         """Return the answer; blocks.
 
-        :raises WeirError: the server's error, or why it was not reached.
+        :raises WeirError: the server's error, or why it was not reached; of several, the last one's.
         """
-        with Client(self.server, token=self._token, ca_file=self._ca_file, node=self._node) as client:
+        *others, last = servers = self._servers
+        for server in others:
+            try:
+                answer = self._ask(server, question)
+            except WeirError as error:
+                if not may_pass(error):
+                    raise
+            else:
+                self._servers = (server, *(one for one in servers if one != server))
+                return answer
+        answer = self._ask(last, question)
+        self._servers = (last, *others)
+        return answer
+
+    def _ask(self, server: str, question: Callable[[Client], T]) -> T:
+        with Client(server, token=self._token, ca_file=self._ca_file, node=self._node) as client:
             try:
                 return question(client)
             except RemoteError as error:

@@ -3,7 +3,8 @@
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from http import HTTPStatus
+from contextlib import suppress
+from threading import Event, Lock
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -13,8 +14,8 @@ from agent.feeds import changes
 from agent.feeds.changes import LogSlice
 from agent.rows.batches import SegmentRef
 from agent.rows.schema import TableSchema
-from capture.api.client import Client, RemoteError
-from capture.api.connection import Connection
+from capture.api.client import Client
+from capture.api.connection import Connection, may_pass
 from capture.api.inputs import model_of
 from capture.api.subscriptions import (
     EXPIRES_DEFAULT_S,
@@ -31,12 +32,16 @@ T = TypeVar("T")
 
 _WAIT_S = 5.0
 _PART_BYTES = 64 << 20
-#: how often a position is reported at most, and how long a request is repeated while no server can answer
-_ADVANCE_S, _RETRY_S = 1.0, 60.0
+#: how often a position is reported at most
+_ADVANCE_S = 1.0
+#: how long a request is repeated while no capture can answer: the first one of a reader, and later ones, since a
+#: capture may take minutes to start on a busy machine
+_RETRY_S, _OUTAGE_S = 60.0, 900.0
 
 
 class Subscription:
-    """One reader's position in the log of one table. ``at_ts``: where it continues, if the caller knows."""
+    """One reader's position in the log of one table. ``at_ts``: where it continues, if the caller knows. ``over``: no
+    request is repeated once it is set, and ``batches`` ends."""
 
     def __init__(
         self,
@@ -48,8 +53,10 @@ class Subscription:
         from_ts: int | str = "latest",
         at_ts: int | None = None,
         expires: float = EXPIRES_DEFAULT_S,
+        over: Event | None = None,
     ) -> None:
         self._connection = connection
+        self._over = over or Event()
         self.changefeed = changefeed
         self._is_named = name is not None
         asked = model_of(
@@ -60,7 +67,9 @@ class Subscription:
             at_ts=at_ts,
             expires_seconds=expires,
         )
+        self._patience_s = _RETRY_S
         self._opened: OpenedSubscription = self._call(lambda client: client.open_subscription(changefeed, asked))
+        self._patience_s = _OUTAGE_S
         self.ts = self._opened.ts
         self._reported_at = time.monotonic()
 
@@ -103,7 +112,7 @@ class Subscription:
         """Yield all changes from the position on. What was yielded is reported as read when the next part is asked
         for."""
         ts = self.ts
-        while end_ts is None or ts < end_ts:
+        while not self._over.is_set() and (end_ts is None or ts < end_ts):
             part = self.part(ts, end_ts, max_bytes=_PART_BYTES, wait=_WAIT_S if follow else 0.0)
             if part.segments:
                 yield from changes.read(slice_of(part))
@@ -115,14 +124,14 @@ class Subscription:
 
     def _call(self, request: Callable[[Client], T]) -> T:
         """Repeat a request while the cluster has nobody who can answer."""
-        deadline = time.monotonic() + _RETRY_S
+        deadline = time.monotonic() + self._patience_s
         while True:
             try:
                 return self._connection.call(request)
             except WeirError as error:
-                if not _may_pass(error) or time.monotonic() > deadline:
+                if not may_pass(error) or time.monotonic() > deadline or self._over.is_set():
                     raise
-            time.sleep(0.2)
+            self._over.wait(0.2)
 
     def __enter__(self) -> Self:
         return self
@@ -131,8 +140,39 @@ class Subscription:
         self.close()
 
 
-def _may_pass(error: WeirError) -> bool:
-    return error.retryable or (isinstance(error, RemoteError) and error.status == HTTPStatus.SERVICE_UNAVAILABLE)
+class Reading:
+    """Changes that threads read, one after the other. ``open`` is called by the first."""
+
+    def __init__(self, open: Callable[[Event], Subscription], *, follow: bool) -> None:
+        self._over = Event()
+        self._lock = Lock()
+        self._tables = self._read(open, follow)
+
+    def _read(self, open: Callable[[Event], Subscription], follow: bool) -> Iterator[pa.Table]:
+        with open(self._over) as subscription:
+            yield from subscription.batches(follow=follow)
+
+    def next(self) -> pa.Table | None:
+        """Wait for the next changes; None if there are none any more."""
+        with self._lock:
+            rows = next(self._tables, None)
+        if self._over.is_set():
+            self.close()
+            return None
+        return rows
+
+    def end(self) -> bool:
+        """End it; return whether ``close`` remains to be called. Otherwise the thread that reads just now does so, when
+        the server has answered it."""
+        self._over.set()
+        if is_idle := self._lock.acquire(blocking=False):
+            self._lock.release()
+        return is_idle
+
+    def close(self) -> None:
+        """Forget a position without a name, which expires otherwise."""
+        with self._lock, suppress(WeirError):
+            self._tables.close()  # type: ignore[attr-defined]
 
 
 def slice_of(part: LogPart) -> LogSlice:

@@ -5,7 +5,7 @@ cancelled call stops waiting; what it asked for may still be executed.
 """
 
 import builtins
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
@@ -17,6 +17,7 @@ from anyio import CapacityLimiter, to_thread
 from capture.api.inputs import Config
 from capture.api.subscriptions import EXPIRES_DEFAULT_S
 from capture.python import live
+from capture.python.changes import Reading
 from capture.python.local import LocalChangefeed, LocalCluster
 from capture.python.moment import Moment
 from capture.python.table import Table
@@ -44,16 +45,6 @@ class AsyncHost(Protocol):
 async def _in_thread(call: Callable[[], T]) -> T:
     # a limiter of its own: a comparison may take hours, and must not keep the others' threads
     return await to_thread.run_sync(call, abandon_on_cancel=True, limiter=CapacityLimiter(1))
-
-
-async def _close(found: Iterator[pa.Table]) -> None:
-    """Close a generator; a cancelled call may still be running in its thread."""
-    while True:
-        try:
-            await _in_thread(found.close)  # type: ignore[attr-defined]
-            return
-        except ValueError:  # it is executing
-            await anyio.sleep(_POLL_S)
 
 
 def _awaited(method: Callable[Concatenate[L, P], T]) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
@@ -112,13 +103,15 @@ class Changefeed:
         expires: float = EXPIRES_DEFAULT_S,
     ) -> AsyncIterator[pa.Table]:
         """As ``LocalChangefeed.changes``."""
-        found = self.local.changes(table, from_ts=from_ts, follow=follow, name=name, expires=expires)
+        asked = partial(self.local.subscription, table, from_ts=from_ts, name=name, expires=expires)
+        reading = Reading(lambda over: asked(over=over), follow=follow)
         try:
-            while (rows := await _in_thread(partial(next, found, None))) is not None:
+            while (rows := await _in_thread(reading.next)) is not None:
                 yield rows
         finally:
-            with anyio.CancelScope(shield=True):
-                await _close(found)
+            if reading.end():
+                with anyio.CancelScope(shield=True):
+                    await _in_thread(reading.close)
 
     async def table(self, name: str, *, storage_options: Mapping[str, str] | None = None) -> Table:
         """As ``LocalChangefeed.table``; the table's own methods block while they read."""

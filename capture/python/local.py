@@ -56,11 +56,8 @@ class LocalChangefeed:
 
     def resume(self, *, overwrite_checkpoint_ts: int | None = None, resync: bool = False) -> ChangefeedView:
         """Resume, or retry held tables. ``resync``: its position is lost; take a new one and copy every table again."""
-        return self._seen(
-            self._call(
-                lambda client: client.resume(self.id, overwrite_checkpoint_ts=overwrite_checkpoint_ts, resync=resync)
-            )
-        )
+        ts = overwrite_checkpoint_ts
+        return self._seen(self._call(lambda client: client.resume(self.id, overwrite_checkpoint_ts=ts, resync=resync)))
 
     def update(
         self,
@@ -110,20 +107,22 @@ class LocalChangefeed:
         name: str | None = None,
         expires: float = EXPIRES_DEFAULT_S,
     ) -> Iterator[pa.Table]:
-        """Iterate over the changes of a table (schema.name), as the change log has them: the columns of a changelog
-        table, which are those that the source had then. The log storage is read directly.
+        """Iterate over the changes of a table (schema.name), read directly from the log storage: the columns of a
+        changelog table, which are those that the source had then.
 
-        ``from_ts``: behind a Ts (that of a ``Moment``, for example), "earliest" or "latest". ``follow``: wait for
-        further changes; otherwise end where the log ends. ``name``: a reader of that name continues behind what it has
-        been given before; changes that it had not finished with come again. Its position is kept for ``expires``
-        seconds without a request.
+        ``from_ts``: behind a Ts (of a ``Moment``, for example), "earliest" or "latest". ``follow``: wait for further
+        changes; otherwise end where the log ends. ``name``: a reader of that name continues behind what it has been
+        given before; changes that it had not finished with come again. Its position is kept ``expires`` seconds
+        without a request.
 
         :raises WeirError: the log does not reach back to there, or cannot be read.
         """
-        with Subscription(
-            self._connection, self.id, table, name=name, from_ts=from_ts, expires=expires
-        ) as subscription:
-            yield from subscription.batches(follow=follow)
+        with self.subscription(table, from_ts=from_ts, name=name, expires=expires) as reader:
+            yield from reader.batches(follow=follow)
+
+    def subscription(self, table: str, **asked: Any) -> Subscription:
+        """Open a reader; ``asked``: as ``Subscription`` has it."""
+        return Subscription(self._connection, self.id, table, **asked)
 
     def subscriptions(self) -> list[SubscriptionView]:
         """Return the readers of its changes."""

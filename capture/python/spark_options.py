@@ -15,7 +15,7 @@ from capture.python.snapshot_start import Pinned, SnapshotStart
 
 _NAME_MAX = 64
 _OPTIONS: Final = {
-    "server": "the URL of any capture",
+    "server": "the URL of any capture, or several with commas between them",
     "changefeed": "its id",
     "table": "schema.name, or several with commas between them: a struct column for each",
     "token": "default: that of this user's server there, or WEIR_TOKEN",

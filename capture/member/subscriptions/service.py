@@ -78,7 +78,8 @@ class _Log:
         if ts < self.first_ts:
             raise PositionGoneError(
                 f"the log does not have all changes of {self.name} behind {ts}: it begins at {self.first_ts} (older "
-                "segments were removed, or the table was copied again); read the sink's table again, then begin there"
+                "segments were removed, or the table was copied again); read the sink's table again and begin there: a "
+                'Spark query with startingVersion="snapshot" and another checkpoint directory'
             )
         self.check_reached(ts)
 

@@ -140,12 +140,16 @@ def test_the_log_is_kept_for_a_reader_until_it_is_closed(bed: Bed, capsys: pytes
 
 
 def run_query(bed: Bed, directory: Path, **options: str) -> None:
+    ended = query(bed, directory, **options)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+
+
+def query(bed: Bed, directory: Path, **options: str) -> subprocess.CompletedProcess[str]:
     process = bed.processes[0]
     arguments = [f"http://{process.address}", bed.token_of(process), str(directory), json.dumps(options)]
     command = [sys.executable, "-c", QUERY, *arguments]
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "JDK_JAVA_OPTIONS": JVM_OPTIONS}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=patient(60), check=False, env=environment)
-    assert ended.returncode == 0, ended.stderr[-3000:]
+    return subprocess.run(command, capture_output=True, text=True, timeout=patient(60), check=False, env=environment)
 
 
 def output(directory: Path) -> Counter[tuple[Any, ...]]:
@@ -169,6 +173,36 @@ def test_a_spark_query_continues_from_its_checkpoint(bed: Bed, tmp_path: Path) -
     run_query(bed, tmp_path, **one)
     assert output(tmp_path) == expected
     assert max(expected.values()) == 1
+
+
+@pytest.mark.matrix
+def test_a_query_that_was_away_for_too_long_says_how_to_begin_again(bed: Bed, tmp_path: Path) -> None:
+    """Its position was not kept, and the log went on without it: it never continues with a gap."""
+    asked = SubscriptionAsked(name="away", table="public.account")
+    begin = bed.ask(lambda client: client.open_subscription(CHANGELOG, asked)).ts
+    bed.execute("UPDATE account SET balance = 31 WHERE id = 7")
+    ts = bed.last_ts()
+    bed.wait_for("it is in the sink", lambda: bed.covers(CHANGELOG, ts))
+    run_query(bed, tmp_path, table="public.account", name="away")
+    before = output(tmp_path)
+    for one in bed.query(CHANGELOG).subscriptions:
+        bed.ask(lambda client, one=one: client.close_subscription(CHANGELOG, one.name))  # type: ignore[misc]
+    feed = feed_of(bed)
+
+    def is_past() -> bool:
+        """The log begins behind what the query has."""
+        bed.execute("UPDATE account SET balance = balance + 1 WHERE id = 7")
+        ts = bed.last_ts()
+        bed.wait_for("it is in the sink", lambda: bed.covers(CHANGELOG, ts))
+        first = next(feed.changes("public.account", from_ts="earliest", follow=False))
+        return bool(min(counted(first))[0] > max(before)[0] > begin)
+
+    bed.wait_for("the log is shortened", is_past, timeout_s=60.0)
+    ended = query(bed, tmp_path, table="public.account", name="away")
+    assert ended.returncode != 0
+    [line] = {line for line in ended.stderr.splitlines() if "PositionGoneError" in line and "startingVersion" in line}
+    assert 'with startingVersion="snapshot" and another checkpoint directory' in line
+    assert output(tmp_path) == before
 
 
 @pytest.mark.matrix

@@ -60,8 +60,8 @@ class Query:
         self.log = directory / "query.log"
 
     def start(self) -> None:
-        process = self._bed.processes[0]
-        arguments = [f"http://{process.address}", self._bed.token_of(process), UPSERT, str(self._directory)]
+        servers = ",".join(f"http://{process.address}" for process in self._bed.processes)
+        arguments = [servers, self._bed.token_of(self._bed.processes[0]), UPSERT, str(self._directory)]
         with self.log.open("ab") as output:
             self._child = subprocess.Popen(
                 [sys.executable, "-c", QUERY, *arguments, self._cluster.url],
