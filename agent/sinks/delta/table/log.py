@@ -13,7 +13,6 @@ import json
 import pickle
 import threading
 import time
-import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,12 +21,12 @@ from functools import cached_property
 from typing import Any
 
 import structlog
-from deltalake import DeltaTable, Schema
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake import Schema
+from deltalake.exceptions import CommitFailedError
 
 from agent import host_cache
 from agent.sinks.common.forms import missing_fields
-from agent.sinks.delta.table import disk, history
+from agent.sinks.delta.table import history
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.commits import Action, commits_of
 from agent.sinks.delta.table.history import Commit
@@ -39,7 +38,6 @@ _VECTORS = "deletionVectors"
 _KNOWN_MAX = 64
 #: maximum age of cached state; a log's old commits are kept for at least a day
 _KNOWN_S = 600.0
-_CHECKPOINT_EVERY = 50
 
 _log = structlog.get_logger()
 
@@ -100,8 +98,6 @@ class TableLog:
     def __init__(self, place: TablePlace) -> None:
         self._place = place
         self._commits = commits_of(place)
-        # tables that are flushed together have similar versions; they must not all write a checkpoint in the same flush
-        self._turn = zlib.crc32(place.location.encode())
         self._read_s = 0.0
         #: nothing was asked of it since it was read
         self._is_fresh = False
@@ -202,23 +198,6 @@ class TableLog:
         if is_known:
             self._take(written)
             self.version, self.since = version, []
-        if (version + self._turn) % self._checkpoint_every == 0:
-            self._write_checkpoint()
-
-    @property
-    def _checkpoint_every(self) -> int:
-        return max(int(self._metadata["configuration"].get("delta.checkpointInterval", _CHECKPOINT_EVERY)), 1)
-
-    def _write_checkpoint(self) -> None:
-        """Write a checkpoint, which shortens later reads; failures are harmless."""
-        try:
-            table = DeltaTable(self._place.location, storage_options=self._place.options or None)
-            table.create_checkpoint()
-            disk.sync_checkpoint(self._place, table.version())
-            table.cleanup_metadata()
-        except (DeltaError, OSError) as error:
-            reason = str(error).splitlines()[:1]
-            _log.info("checkpoint of a table's log failed", table=str(self._place), reason=reason)
 
     def _read_checkpoint(self) -> None:
         """Read the newest checkpoint. One that delta-rs did not write stops reading at a version that is not plain:

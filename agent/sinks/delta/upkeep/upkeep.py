@@ -1,8 +1,8 @@
 """Upkeep: maintains Delta tables off the hot path: compacts small files, removes replaced ones, keeps the log short.
 
-Log checkpoints and log cleanup are table properties that delta-rs applies by itself after commits. The rest is done by
-the capture that commits, in a separate thread, one table at a time; failures are retried later and never delay a flush.
-Compaction changes no rows and records; if it conflicts with a flush, it loses.
+It is done by the capture that commits, in a separate thread, one table at a time; failures are retried later and never
+delay a flush. Compaction changes no rows and records; if it conflicts with a flush, it loses. A checkpoint of the log
+lists it, opens the table and reads what the last checkpoint has, so no flush writes one.
 
 Removal considers everything in the table's directory that the log does not name and that is older than the retention,
 including files that were never committed. The retention exists for readers of older versions, which need their files.
@@ -12,6 +12,7 @@ import os
 import re
 import threading
 import time
+import zlib
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -35,6 +36,8 @@ _SMALL_FILE_BYTES = 8 << 20
 _SMALL_FILES_MAX = 100
 _COMPACT_EVERY_S = 60.0
 _VACUUM_EVERY_S = 600.0
+#: flushes that have committed, between two checkpoints of the log; a table's property wins once it is known
+_CHECKPOINT_EVERY = 50
 #: names of data files, including those whose writer has died
 _OWN_NAME = re.compile(
     r"(?:(?:changes|rows|rest|compact|snapshot|schema)-[0-9A-Za-z_-]+\.parquet(?:\.[0-9a-f]{8}\.tmp)?"
@@ -49,7 +52,7 @@ def table_properties(retention_s: int, *, takes_vectors: bool = False) -> dict[s
     """Return the maintenance properties of a new table, for delta-rs and every other writer."""
     return {
         **({"delta.enableDeletionVectors": "true"} if takes_vectors else {}),
-        "delta.checkpointInterval": "50",
+        "delta.checkpointInterval": str(_CHECKPOINT_EVERY),
         "delta.logRetentionDuration": f"interval {max(retention_s, 86_400)} seconds",
         "delta.deletedFileRetentionDuration": f"interval {retention_s} seconds",
         "delta.targetFileSize": str(_TARGET_FILE_BYTES),
@@ -58,35 +61,53 @@ def table_properties(retention_s: int, *, takes_vectors: bool = False) -> dict[s
 
 @dataclass(slots=True)
 class _Turn:
-    """When a table was last maintained (monotonic seconds)."""
+    """When a table was last maintained (monotonic seconds), and its commits since the last checkpoint."""
 
     compacted_s: float
     vacuumed_s: float
+    commits: int
+    checkpoint_every: int = _CHECKPOINT_EVERY
 
 
 _turns: dict[str, _Turn] = {}
-_busy = threading.Lock()
+_lock, _busy = threading.Lock(), threading.Lock()
 
 
 def begin_if_due(place: TablePlace, *, retention_s: int) -> threading.Thread | None:
-    """Start maintaining a table if it is due and not being maintained. A newly seen table has to wait."""
+    """Count a commit, and start maintaining the table if it is due and none is being maintained. A newly seen table has
+    to wait."""
     now = time.monotonic()
-    turn = _turns.setdefault(place.location, _Turn(now, now))
-    compact = now - turn.compacted_s > _COMPACT_EVERY_S
-    vacuum = now - turn.vacuumed_s > min(_VACUUM_EVERY_S, max(retention_s, _COMPACT_EVERY_S))
-    if not (compact or vacuum) or not _busy.acquire(blocking=False):
-        return None
-    turn.compacted_s = now if compact else turn.compacted_s
-    turn.vacuumed_s = now if vacuum else turn.vacuumed_s
+    with _lock:
+        turn = _turns.setdefault(place.location, _Turn(now, now, _first_count(place)))
+        turn.commits += 1
+        compact = now - turn.compacted_s > _COMPACT_EVERY_S
+        vacuum = now - turn.vacuumed_s > min(_VACUUM_EVERY_S, max(retention_s, _COMPACT_EVERY_S))
+        shorten = turn.commits >= turn.checkpoint_every
+        if not (compact or vacuum or shorten) or not _busy.acquire(blocking=False):
+            return None
+        turn.compacted_s = now if compact else turn.compacted_s
+        turn.vacuumed_s = now if vacuum else turn.vacuumed_s
+        turn.commits = 0 if shorten else turn.commits
     thread = threading.Thread(
-        target=_run, args=(place,), kwargs={"compact": compact, "vacuum": vacuum}, name="delta-upkeep", daemon=True
+        target=_run,
+        args=(place, turn),
+        kwargs={"compact": compact, "vacuum": vacuum, "shorten": shorten},
+        name="delta-upkeep",
+        daemon=True,
     )
     thread.start()
     return thread
 
 
-def _run(place: TablePlace, *, compact: bool, vacuum: bool) -> None:
+def _first_count(place: TablePlace) -> int:
+    """Tables that are flushed together must not all be due at once, nor wait for long after a restart."""
+    return zlib.crc32(place.location.encode()) % _CHECKPOINT_EVERY
+
+
+def _run(place: TablePlace, turn: _Turn, *, compact: bool, vacuum: bool, shorten: bool) -> None:
     try:
+        if shorten:
+            turn.checkpoint_every = write_checkpoint(place)
         if compact:
             compact_small_files(place)
         if vacuum:
@@ -95,6 +116,18 @@ def _run(place: TablePlace, *, compact: bool, vacuum: bool) -> None:
         _log.info("table upkeep gave way to another commit", table=str(place), reason=str(error).splitlines()[0])
     finally:
         _busy.release()
+
+
+def write_checkpoint(place: TablePlace) -> int:
+    """Write a checkpoint of the table's log, which shortens later reads, and remove commits past their retention;
+    return the table's own number of commits between two checkpoints."""
+    table = place.opened()
+    history.check(place, table)  # a RESTORE may need them
+    table.create_checkpoint()
+    disk.sync_checkpoint(place, table.version())
+    table.cleanup_metadata()
+    every = table.metadata().configuration.get("delta.checkpointInterval", "")
+    return max(int(every), 1) if every.isdecimal() else _CHECKPOINT_EVERY
 
 
 def compact_small_files(place: TablePlace, plan: Plan | None = None) -> int:

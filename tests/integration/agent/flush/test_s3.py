@@ -25,6 +25,7 @@ from agent.rows.batches import TableBatch
 from agent.rows.schema import LOG_BATCH
 from agent.sinks import open_sink
 from agent.sinks.delta.table import log as delta_log
+from agent.sinks.delta.upkeep import upkeep
 from agent.sinks.delta.upsert import find
 from agent.sources.postgres.decode.types import arrow_schema
 from benchmarks.support.store_proxy import StoreProxy
@@ -124,7 +125,7 @@ def other_process() -> None:
 @pytest.mark.parametrize("options", ["", "?deletion_vectors=true"])
 @pytest.mark.parametrize("mode", list(SinkMode))
 def test_requests_of_a_flush(proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch, mode: SinkMode, options: str) -> None:
-    monkeypatch.setattr(delta_log.TableLog, "_checkpoint_every", 1 << 30)  # of 50 commits one costs more
+    monkeypatch.setattr(upkeep, "_first_count", lambda place: 0)  # of 50 commits one is followed by a checkpoint
     rig = Rig(mode, options)
     rig.append(110, inserted(105, 1, "a", "x"), inserted(106, 2, "b", "y"))
     rig.flush()
@@ -146,6 +147,32 @@ def test_requests_of_a_flush(proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch,
         assert rig.rows() == rig.rows(1) == rows
     else:
         assert len(rig.rows()) == 2 + 6 * 2
+
+
+@pytest.mark.parametrize("mode", list(SinkMode))
+def test_a_checkpoint_is_not_on_the_way_of_a_flush(
+    proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch, mode: SinkMode
+) -> None:
+    """It lists the log and opens the table, as delta-rs does, while nothing waits for it."""
+    rig = Rig(mode, "?deletion_vectors=true")
+    with upkeep._busy:  # another table is being maintained
+        for number in range(1, upkeep._CHECKPOINT_EVERY + 3):
+            rig.append(100 * number + 10, inserted(100 * number + 1, number, "n", None))
+            proxy.taken()
+            rig.flush()
+            counted = proxy.counted()
+            assert counted["HEAD"] == counted["LIST"] == 0, (number, counted)
+    monkeypatch.setattr(upkeep, "_COMPACT_EVERY_S", 1e9)
+    checkpoints = []
+    for number in range(upkeep._CHECKPOINT_EVERY + 3, upkeep._CHECKPOINT_EVERY + 3 + TABLES):
+        rig.append(100 * number + 10, inserted(100 * number + 1, number, "n", None))
+        rig.flush()
+        with upkeep._busy:  # it has ended
+            found = (path for kind, path in proxy.taken() if kind == "PUT" and path.endswith(".checkpoint.parquet"))
+            checkpoints += [path.split("/")[-3] for path in found]
+    assert sorted(checkpoints) == [f"t{at}" for at in range(TABLES)]
+    other_process()
+    assert len(rig.rows()) == number
 
 
 def test_another_machine_reads_a_segment_once(

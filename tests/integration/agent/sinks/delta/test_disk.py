@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from agent.sinks.common.compaction import Plan
-from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.upkeep import upkeep
 from agent.sinks.delta.upsert import by_vectors
 from reactor.records.changefeed import SinkMode
@@ -35,16 +34,16 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-@pytest.fixture
-def without_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which commit has one depends on the table's place."""
-    monkeypatch.setattr(delta_log.TableLog, "_write_checkpoint", lambda log: None)
-
-
 def test_a_new_table_is_on_disk_with_its_name(tmp_path: Path, synced: list[str]) -> None:
     loaded(tmp_path / "lake", rows=ROWS)
     assert synced[:2] == ["*.parquet", "t"]
     assert synced[2:] == [*COMMIT, "t", "public", "lake"]
+
+
+@pytest.fixture
+def without_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After which commit one is due depends on the table's place."""
+    monkeypatch.setattr(upkeep, "_first_count", lambda place: 0)
 
 
 @pytest.mark.usefixtures("without_checkpoints")
@@ -74,8 +73,10 @@ def test_what_delta_rs_commits_is_synced_behind_it(
     for ts in (110, 120, 130):
         flush(sink, task(sink, ts, ts + 10), changes([insert(ts, "n", "n")]))
     synced.clear()
-    assert upkeep._busy.acquire(blocking=False)
-    upkeep._run(sink.place(KEYED), compact=True, vacuum=False)
+    monkeypatch.setattr(upkeep, "_COMPACT_EVERY_S", -1.0)
+    thread = upkeep.begin_if_due(sink.place(KEYED), retention_s=3600)
+    assert thread is not None
+    thread.join()
     assert synced == COMMIT
 
 
@@ -85,6 +86,8 @@ def test_a_checkpoint_is_on_disk(tmp_path: Path, synced: list[str]) -> None:
     for ts in range(100, 152):
         synced.clear()
         flush(sink, task(sink, ts, ts + 1), changes([insert(ts, "n", "n")]))
+        with upkeep._busy:  # it has ended
+            pass
         if made.exists():
             break
     assert synced == [*COMMIT, "*.parquet", "_last_checkpoint", "_delta_log"]
