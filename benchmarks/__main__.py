@@ -1,7 +1,8 @@
-"""``python -m benchmarks [NAME...] [--json]``: run benchmarks, each with its peer, and print the figures.
+"""``python -m benchmarks [NAME...] [--size N] [--json]``: run benchmarks, each with its peer, and print the figures.
 
 A benchmark is a module of ``benchmarks.rows`` (sources and sinks), ``benchmarks.lake`` (tables of lakehouses) or
-``benchmarks.cluster`` (captures and their actors) with ``run() -> dict``; ``decode_postgres`` is called
+``benchmarks.cluster`` (captures and their actors) with ``run() -> dict``, whose first argument is the size (rows,
+seconds, tables: see its default); ``decode_postgres`` is called
 ``decode-postgres``. The dictionary has ``ratio`` (ours to the peer's), both raw figures, and a description of the
 workload. Shared code is in ``benchmarks.support``.
 """
@@ -28,14 +29,16 @@ def names() -> dict[str, str]:
     return {name.replace("_", "-"): f"{package}.{name}" for name, package in sorted(found)}
 
 
-def run(name: str) -> dict[str, Any]:
-    return dict(importlib.import_module(names()[name]).run())
+def run(name: str, size: int | None = None) -> dict[str, Any]:
+    sizes = () if size is None else (size,)
+    return dict(importlib.import_module(names()[name]).run(*sizes))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Run benchmarks with their peers.")
     parser.add_argument("name", nargs="*", metavar="NAME", help=f"one of: {', '.join(names())}; none: all")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--size", type=int, help="instead of the benchmark's own: rows, seconds or tables, as it has")
     arguments = parser.parse_args()
     wanted = arguments.name or list(names())
     for name in wanted:
@@ -45,7 +48,7 @@ def main() -> int:
     results: dict[str, Mapping[str, Any]] = {}
     for name in wanted:
         sys.stderr.write(f"{name} …\n")
-        results[name] = run(name)
+        results[name] = run(name, arguments.size)
         if not arguments.json:
             _print(name, results[name])
     if arguments.json:

@@ -53,16 +53,42 @@ class Usage:
 class Bed:
     """Created by ``bed()``."""
 
-    def __init__(self, directory: Path, server: Server, client: Client, address: str, capture: children.Child) -> None:
+    def __init__(self, directory: Path, server: Server, address: str, start: Callable[[], children.Child]) -> None:
         self.directory = directory
         self.server = server
-        self.client = client
         self.address = address
-        self.capture = capture
+        self._start = start
+        self.capture = start()
         #: the bucket of the tables (s3://…); empty: directories
         self.bucket = ""
         #: delta or iceberg
         self.format = "delta"
+        #: set when the capture is up
+        self.client: Client
+
+    def wait_up(self) -> Client:
+        """Return a client of the capture once the capture has an owner."""
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
+            with contextlib.suppress(WeirError), Client(self.address) as client:
+                if client.health().healthy:
+                    break
+            if self.capture.poll() is not None or time.monotonic() > deadline:
+                raise WeirError(f"the capture did not start: {(self.directory / 'capture.log').read_text()[-1000:]}")
+            time.sleep(_POLL_S)
+        return Client(self.address)  # the token does not exist before
+
+    def stop(self) -> None:
+        """End the capture in order."""
+        children.stop(self.capture, signal.SIGTERM)
+
+    def restart(self) -> float:
+        """Return the seconds from its start until it has an owner."""
+        self.stop()
+        started = time.monotonic()
+        self.capture = self._start()
+        with self.wait_up():
+            return time.monotonic() - started
 
     @property
     def token(self) -> str:
@@ -214,24 +240,17 @@ def bed(
         config = Path(name) / "weir.toml"
         config.write_text("\n".join(lines))
         command += ["--config", str(config)]
-        capture = children.spawn(command, output=subprocess.DEVNULL, environment=environment)
+        found = Bed(
+            Path(name),
+            server,
+            address,
+            lambda: children.spawn(command, output=subprocess.DEVNULL, environment=environment),
+        )
         try:
-            _wait_up(capture, address, Path(name))
-            with Client(address) as client:  # the token does not exist before
-                yield Bed(Path(name), server, client, address, capture)
+            with found.wait_up() as found.client:
+                yield found
         finally:
-            children.stop(capture, signal.SIGTERM)
-
-
-def _wait_up(capture: children.Child, address: str, directory: Path) -> None:
-    deadline = time.monotonic() + _TIMEOUT_S
-    while True:
-        with contextlib.suppress(WeirError), Client(address) as client:
-            if client.health().healthy:
-                return
-        if capture.poll() is not None or time.monotonic() > deadline:
-            raise WeirError(f"the capture did not start: {(directory / 'capture.log').read_text()[-1000:]}")
-        time.sleep(_POLL_S)
+            found.stop()
 
 
 def _pss_mb(pid: int) -> float:
