@@ -159,9 +159,6 @@ class ServerSettings(BaseSettings):
     secret_key_file: Path | None = None
     #: a capture that is silent for this long has left the cluster
     session_ttl_seconds: Annotated[int, Field(ge=5, le=600)] = 10
-    #: spread: each changefeed has an owner of its own, once all captures are started with it; elected: the elected
-    #: capture owns all
-    owners: Literal["elected", "spread"] = "elected"
     log_level: str = "info"
     log_file: Path | None = None
 

@@ -1,7 +1,5 @@
 """Cluster format: raised when every present capture supports a newer one (``reactor.records.formats``).
 
-Owners of single changefeeds are also wanted: all captures must have been started for that.
-
 A capture that joins writes the same key in the transaction that makes it a member, so none can join unnoticed. Captures
 of v0.1.0 do not know that key; but they compare the log storage's mark when they start. From format 2 on it is stored
 differently, so that such a capture refuses to start.
@@ -14,16 +12,14 @@ from reactor.effects import Commit, Effect, Log
 from reactor.ids import CaptureId
 from reactor.patches import Patch
 from reactor.records import formats
-from reactor.records.formats import ClusterFormat, Feature
+from reactor.records.formats import ClusterFormat
 from reactor.records.log_mark import marked
 from reactor.state import ClusterState
 
 
 def tick(state: ClusterState) -> list[Effect]:
     """Raise the format if possible."""
-    infos = state.captures.values()
-    newest = formats.NEWEST if all(info.spreads_owners for info in infos) else Feature.OWNERS - 1
-    number = formats.raised(state.format, [info.format for info in infos], newest=newest)
+    number = formats.raised(state.format, [info.format for info in state.captures.values()])
     key = keys.FormatKey(state.cluster)
     if number == state.format or str(key) in state.broken:
         return []

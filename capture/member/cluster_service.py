@@ -47,6 +47,7 @@ _SEEN_POLL_S = 0.02
 #: captures read their key files every two seconds
 _ROTATION_WAIT_S, _ROTATION_POLL_S = 5.0, 0.5
 _NO_JOB = ""
+_ISOLATED = "it reaches the store but no other capture: repair the network, or stop it"
 
 _log = structlog.get_logger()
 
@@ -103,7 +104,7 @@ class ClusterService(ChangefeedCreation, Amendments):
         spans = Counter(span.capture for feed in feeds for table in feed.tables for span in table.spans)
         members = [
             views.CaptureView(
-                **info.model_dump(),
+                **(info.model_dump() | {"fault": info.fault or (_ISOLATED if info.is_isolated else "")}),
                 is_owner=info.id == owner,
                 owns=tuple(id for id in sorted(state.changefeeds) if _is_owner(state, id, info.id)),
                 workers=tuple(f"{feed.id}/{feed.unit}" for feed in feeds if feed.unit and feed.worker == info.id),

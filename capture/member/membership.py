@@ -28,12 +28,13 @@ from capture.member.processor_host import AGENT_TOPIC, OWNER_TOPIC, ProcessorHos
 from capture.member.renewal import Renewal
 from capture.member.services import DataPlane
 from capture.messaging.admission import Admission, Registered, Registry
-from capture.messaging.messenger import Messenger
+from capture.messaging.messenger import MessagingSettings, Messenger
 from capture.messaging.tls import NodeTls
 from capture.messaging.transport import Transport
 from capture.security.key_mark import KeyMark, mark_key
 from capture.security.peer_key import PeerKey
 from capture.version import installed_version
+from owner.controller.hearing import Hearing
 from reactor import keys
 from reactor.errors import SessionDoneError, StoreError
 from reactor.ids import CaptureId
@@ -53,6 +54,8 @@ _CREATED = Target.CREATE_REVISION
 _HEARING_POLL_S = 0.5
 #: several, with time between: messages that arrived while the process was suspended are handled first
 _HEARING_LOOKS = 2
+#: keep-alives of a connection in one session time: a peer that has left three unanswered is silent
+_KEEPALIVES = 6
 
 #: distinguishes this process from one that starts in its place, under the same number
 _PROCESS = uuid.uuid4().hex
@@ -128,11 +131,20 @@ class Membership:
         while silent < _HEARING_LOOKS:
             await anyio.sleep(_HEARING_POLL_S)
             formats.refuse_unknown(self.state.format)
-            unheard = liveness.unheard(self.state, anyio.current_time())
-            is_deaf = unheard and not set(unheard).isdisjoint(await self.host.at_work())
+            unheard = set(liveness.unheard(self.state, anyio.current_time()))
+            concerned = liveness.awaiting(self.state) | set(await self.host.at_work() if unheard else ())
+            is_deaf = not unheard.isdisjoint(concerned)
             silent = silent + 1 if is_deaf else 0
         _log.warning("an owner is not heard: this capture starts again", capture=self.info.id)
         self._ended.set()
+
+    async def hear(self, hearing: Hearing, messenger: Messenger) -> None:
+        """Let the controller know which captures this one hears, and all captures whether it is isolated."""
+        while True:
+            if hearing.look(messenger.contacts(), anyio.current_time()):
+                self.candidacy.hear(hearing.heard)
+                self._renewal.note_isolated(hearing.heard.is_isolated)
+            await anyio.sleep(_HEARING_POLL_S)
 
     async def follow_drain(self) -> None:
         """Hand over this capture's work once its record says that it leaves: an operator drains it."""
@@ -195,7 +207,8 @@ async def _parts(
     with suppress(ConfigError):  # it has keys; the renewal says what is wrong with the file
         base.data_plane.keeper.read_again(base.data_plane.keeper.fingerprints)
     state = ClusterState(cluster, removal_grace_s=0.0)
-    messenger = _messenger(base, capture_id, admission := _admission(base, state))
+    keepalive_s = settings.session_ttl_s / _KEEPALIVES
+    messenger = _messenger(base, capture_id, admission := _admission(base, state), keepalive_s=keepalive_s)
     async with messenger, anyio.create_task_group() as tasks:
         info = _info(base, capture_id, messenger.address)
         key = str(keys.CaptureKey(cluster, capture_id))
@@ -233,7 +246,7 @@ async def _parts(
             ask=Asking(data_plane, tasks).ask,
         )
         candidacy, owners = Candidacy(site), Owners(site)
-        liveness = OwnerLiveness(capture_id, session_ttl_s=settings.session_ttl_s)
+        liveness = OwnerLiveness(capture_id, registered=registered, session_ttl_s=settings.session_ttl_s)
         renewal = Renewal(base.tls, client, info, lease=session.lease, registered=fence)
 
         tasks.start_soon(worker.run, name="processors' worker")
@@ -244,6 +257,8 @@ async def _parts(
         )
         _receive(messenger, membership, liveness)
         tasks.start_soon(membership.listen, liveness, name="listening for the owner")
+        hearing = Hearing(silence_s=settings.session_ttl_s / 2)
+        tasks.start_soon(membership.hear, hearing, messenger, name="listening for peers")
         _start(tasks, base, membership, renewal, admission)
         try:
             yield membership
@@ -302,7 +317,6 @@ def _info(base: Base, capture_id: CaptureId, peer_address: str) -> CaptureInfo:
         peer_keys=(base.tls.certificate.key,) if base.tls else (),
         secret_keys=base.data_plane.keeper.fingerprints if base.data_plane.keeper.has_file else (),
         process=_PROCESS,
-        spreads_owners=settings.owners == "spread",
     )
 
 
@@ -315,11 +329,15 @@ def _admission(base: Base, state: ClusterState) -> Admission:
     )
 
 
-def _messenger(base: Base, capture_id: CaptureId, admission: Admission) -> Messenger:
-    settings = base.settings
-    topics = (AGENT_TOPIC, OWNER_TOPIC)
-    listen = settings.listen_peer_addr
-    return Messenger(capture_id, listen=listen, admission=admission, topics=topics, transport=base.transport)
+def _messenger(base: Base, capture_id: CaptureId, admission: Admission, *, keepalive_s: float) -> Messenger:
+    return Messenger(
+        capture_id,
+        listen=base.settings.listen_peer_addr,
+        admission=admission,
+        topics=(AGENT_TOPIC, OWNER_TOPIC),
+        transport=base.transport,
+        settings=MessagingSettings(keepalive_s=keepalive_s),
+    )
 
 
 def mark_of(state: ClusterState) -> KeyMark:

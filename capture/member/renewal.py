@@ -67,6 +67,8 @@ class Renewal:
         self._tls = tls
         self._keys: _Keys | None = None
         self._health = Health()
+        self._is_isolated = False
+        self._news = anyio.Event()
         self._is_leaving: Callable[[], bool] = lambda: False
         self._client = client
         self._info = info
@@ -87,11 +89,24 @@ class Renewal:
         """Register that the capture hands over its work, too."""
         self._is_leaving = is_leaving
 
+    def note_isolated(self, is_isolated: bool) -> None:
+        """Register whether the capture hears no other one, too."""
+        self._is_isolated = is_isolated
+        self._news.set()
+
     async def run(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._follow_health)
+            while True:
+                self._news = anyio.Event()
+                await self.look()
+                with anyio.move_on_after(_POLL_S):
+                    await self._news.wait()
+
+    async def _follow_health(self) -> None:
         while True:
-            await self.look()
-            with anyio.move_on_after(_POLL_S):
-                await self._health.changed()
+            await self._health.changed()
+            self._news.set()
 
     async def look(self) -> None:
         if self._tls is not None:
@@ -122,6 +137,7 @@ class Renewal:
         if self._keys is not None:
             changed = changed.with_(secret_keys=self._keys.fingerprints)
         changed = changed.with_(fault=self._health.cause, is_leaving=self._is_leaving())
+        changed = changed.with_(is_isolated=self._is_isolated)
         if changed == info:
             return
         try:

@@ -26,7 +26,7 @@ import anyio
 from capture.errors import PeerCongestedError, PeerUnknownError, root_cause
 from capture.messaging.admission import Admission
 from capture.messaging.inbound import SenderStatistics, Sessions
-from capture.messaging.outbound import Link, LinkState, LinkStatistics, MessagingSettings
+from capture.messaging.outbound import Contact, Link, LinkState, LinkStatistics, MessagingSettings
 from capture.messaging.topics import Handler, Topics
 from capture.messaging.transport import Endpoint, TcpTransport, Transport
 from capture.messaging.wakeups import Turnstile
@@ -196,6 +196,10 @@ class Messenger:
             refused=self._sessions.refused,
             bytes_waiting=self._sessions.bytes_waiting,
         )
+
+    def contacts(self) -> Mapping[CaptureId, Contact]:
+        """Return when each peer was last heard: an answer proves that messages arrive in both directions."""
+        return {peer: link.contact for peer, link in self._links.items()}
 
     def _link_to(self, peer: CaptureId) -> Link:
         link = self._links.get(peer)

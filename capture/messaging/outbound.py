@@ -95,6 +95,14 @@ class LinkStatistics:
     resent: int
 
 
+@dataclass(frozen=True, slots=True)
+class Contact:
+    """``since``: when the peer became known. ``heard_at``: when it last answered; None: never."""
+
+    since: float
+    heard_at: float | None
+
+
 class _Lane:
     """One topic on a link."""
 
@@ -138,6 +146,12 @@ class Link:
         self._failures = 0
         self._connections = 0
         self._resent = 0
+        self._since = anyio.current_time()
+        self._heard_at: float | None = None
+
+    @property
+    def contact(self) -> Contact:
+        return Contact(self._since, self._heard_at)
 
     async def send(self, topic: str, message: Message) -> None:
         """Queue a message for the peer; wait while too many on this topic are not handled yet.
@@ -315,6 +329,7 @@ class Link:
             _log.info("peer connected", peer=self._peer, address=self._address)
         self._state = LinkState.CONNECTED
         self._connections += 1
+        self._heard_at = anyio.current_time()
 
     async def _converse(self, stream: ByteStream, decoder: frames.Decoder) -> WeirError:
         error: WeirError | None = None
@@ -350,6 +365,7 @@ class Link:
                     data = await stream.receive()
                 if not data:
                     return PeerUnreachableError(f"{self._peer} is silent for {self._settings.silence_s_max:g} s")
+                self._heard_at = anyio.current_time()
                 for frame in decoder.feed(data):
                     self._on_frame(frame)
         except (MessagingError, FrameError) as error:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from owner import cluster_format, jobs
+from owner.controller.hearing import Heard
 from owner.controller.placement import Members, Wishes, plan, weight
 from owner.errors import JobRefusedError, NotOwnedError, OwnerError, UnknownCaptureError, UnknownChangefeedError
 from owner.metadata.observations import ControllerObservation
@@ -43,9 +44,12 @@ class Controller:
         self._serving: tuple[CaptureId, ...] = ()
         #: since when the same captures serve
         self._serving_since = 0.0
+        self._heard = Heard()
 
     def tick(self, state: ClusterState, inbox: Sequence[object], now: float) -> Sequence[Effect]:
-        """Make one decision over the whole schedule. ``inbox``: operators' jobs."""
+        """Make one decision over the whole schedule. ``inbox``: operators' jobs, and which captures are heard."""
+        self._heard = next((event for event in reversed(inbox) if isinstance(event, Heard)), self._heard)
+        inbox = [event for event in inbox if not isinstance(event, Heard)]
         if not state.has_owners:
             if self.all is None:
                 self.all = Owner(self.capture, self.revision, settings=self._settings, seed=self._seed)
@@ -53,6 +57,8 @@ class Controller:
             others = [event for event in inbox if not isinstance(event, jobs.MoveOwner)]
             return [*map(_too_early, early), *self.all.tick(state, others, now)]
         self.all = None
+        if self._is_outvoted(state):
+            return [Log("warning", "the controller hears no other capture, and resigns", ()), Resign()]
         effects = [*cluster_format.tick(state), *self._stored_values.tick(state, now)]
         moves: dict[ChangefeedId, jobs.MoveOwner] = {}
         for event in inbox:
@@ -78,7 +84,7 @@ class Controller:
         observation = ControllerObservation(state)
         origin = observation.schedule()
         self._remember(origin)
-        serving = _serving(state)
+        serving = self._captures(state)
         if serving != self._serving:
             self._serving, self._serving_since = serving, now
         settled_at = self._serving_since + self._settings.owners.settle_s
@@ -113,14 +119,44 @@ class Controller:
             elif one.state is OwnerState.REMOVING and one.next:
                 self._places[one.changefeed] = CaptureId(one.next), one.is_chosen
 
+    def _captures(self, state: ClusterState) -> tuple[CaptureId, ...]:
+        """Return the captures that may own changefeeds, by id: of those that this one hears; those with a fault of
+        their own only if all have one.
+
+        An owner that is not heard could not reach the captures that read and write for it.
+        """
+        known, unheard = cluster_format.knowing(state), self._heard.unheard - {self.capture}
+        found = [info for id, info in sorted(state.captures.items()) if id in known and id not in unheard]
+        staying = [info for info in found if not info.is_leaving]
+        return tuple(info.id for info in [info for info in staying if not info.fault] or staying)
+
+    def _is_outvoted(self, state: ClusterState) -> bool:
+        """Return whether this capture hears no other one, and the others hear each other, as far as they say: one of
+        them is to be controller. Of two captures either may be cut off, so the controller stays."""
+        others = [info for id, info in state.captures.items() if id != self.capture and not info.is_isolated]
+        return self._heard.is_isolated and len(others) > 1
+
     def _move(self, job: jobs.MoveOwner, state: ClusterState, moves: dict[ChangefeedId, jobs.MoveOwner]) -> Answer:
         """Answered when the change is stored: its owner hands it over then."""
         try:
-            _refuse_move(job, state)
+            self._refuse_move(job, state)
         except OwnerError as error:
             return _refusal(job.job_id, error)
         moves[job.changefeed] = job
         return Answer(job.job_id)
+
+    def _refuse_move(self, job: jobs.MoveOwner, state: ClusterState) -> None:
+        feed = state.changefeeds.get(job.changefeed)
+        if feed is None or not feed.has_records:
+            raise UnknownChangefeedError(
+                f"no changefeed {job.changefeed}; `weir changefeed list` shows which there are"
+            )
+        if job.capture not in state.captures:
+            raise UnknownCaptureError(f"no capture {job.capture}; `weir capture list` shows which there are")
+        if job.capture not in self._captures(state):
+            raise JobRefusedError(f"capture {job.capture} takes no work; `weir capture list` has the cause")
+        if not feed.is_launched:
+            raise JobRefusedError(f"changefeed {job.changefeed} is just being given to another capture; ask again")
 
     def _resign(self, job: jobs.ResignOwner, state: ClusterState) -> list[Effect]:
         if state.captures.keys() <= {self.capture}:
@@ -129,28 +165,9 @@ class Controller:
         return [Answer(job.job_id), Resign()]
 
 
-def _refuse_move(job: jobs.MoveOwner, state: ClusterState) -> None:
-    feed = state.changefeeds.get(job.changefeed)
-    if feed is None or not feed.has_records:
-        raise UnknownChangefeedError(f"no changefeed {job.changefeed}; `weir changefeed list` shows which there are")
-    if job.capture not in state.captures:
-        raise UnknownCaptureError(f"no capture {job.capture}; `weir capture list` shows which there are")
-    if job.capture not in _serving(state):
-        raise JobRefusedError(f"capture {job.capture} takes no work; `weir capture list` has the cause")
-    if not feed.is_launched:
-        raise JobRefusedError(f"changefeed {job.changefeed} is just being given to another capture; ask again")
-
-
 def _too_early(job: jobs.MoveOwner) -> Answer:
-    text = 'the elected capture owns all changefeeds of this cluster; start all captures with owners = "spread"'
+    text = "the elected capture owns all changefeeds until all captures are upgraded; `weir capture list` has versions"
     return _refusal(job.job_id, JobRefusedError(text))
-
-
-def _serving(state: ClusterState) -> tuple[CaptureId, ...]:
-    """Return the captures that may own changefeeds, by id; those with a fault of their own only if all have one."""
-    known = cluster_format.knowing(state)
-    staying = [info for id, info in sorted(state.captures.items()) if id in known and not info.is_leaving]
-    return tuple(info.id for info in [info for info in staying if not info.fault] or staying)
 
 
 def _weight(feed: ChangefeedState) -> float:

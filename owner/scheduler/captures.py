@@ -3,7 +3,8 @@
     Uninitialized ──first answer──► Initialized ──"I am stopping"──► Stopping
 
 The scheduler starts when every capture has answered once (then it is known what they hold), and does not wait for
-captures that join later. A capture whose processor restarts answers under another processor epoch: the spans it held
+captures that joined after it began: they have taken no order of an earlier owner or run, so they hold nothing, and one
+may never be reached. A capture whose processor restarts answers under another processor epoch: the spans it held
 are reported as ``lost``. There is no way back: a stopping capture can only disappear.
 """
 
@@ -29,9 +30,11 @@ class CaptureStatus(StrEnum):
 
 @dataclass(slots=True)
 class Capture:
-    """``epoch``: the run of its processor, empty until it has answered."""
+    """``epoch``: the run of its processor, empty until it has answered. ``is_newcomer``: it joined after the
+    scheduler began."""
 
     id: CaptureId
+    is_newcomer: bool = False
     status: CaptureStatus = CaptureStatus.UNINITIALIZED
     epoch: str = ""
     heartbeat_at: float = float("-inf")
@@ -44,6 +47,8 @@ class CaptureManager:
     def __init__(self, settings: SchedulerSettings) -> None:
         self.captures: dict[CaptureId, Capture] = {}
         self.is_initialized = False
+        #: the first captures are known
+        self._has_begun = False
         self._settings = settings
         self._answers = Answers()
         self._first_answers: dict[CaptureId, dict[TableSpan, SpanStatus]] = {}
@@ -53,9 +58,9 @@ class CaptureManager:
 
     @property
     def are_all_initialized(self) -> bool:
-        """Whether every capture has answered (false if there are none)."""
-        statuses = [capture.status for capture in self.captures.values()]
-        return bool(statuses) and CaptureStatus.UNINITIALIZED not in statuses
+        """Whether every capture has answered that may hold anything (false if there are none)."""
+        awaited = [capture.status for capture in self.captures.values() if not capture.is_newcomer]
+        return bool(self.captures) and CaptureStatus.UNINITIALIZED not in awaited
 
     def statuses(self) -> dict[CaptureId, CaptureStatus]:
         return {known.id: known.status for known in self.captures.values()}
@@ -87,7 +92,8 @@ class CaptureManager:
             self._answers.forget(capture)
             self._lost.append(capture)
         for capture in sorted(present - self.captures.keys()):
-            self.captures[capture] = Capture(capture)
+            self.captures[capture] = Capture(capture, is_newcomer=self._has_begun)
+        self._has_begun = True
 
     def handle_response(
         self, sender: CaptureId, epoch: str, response: HeartbeatResponse

@@ -38,10 +38,10 @@ class CaptureInfo(Record):
     #: of its process, across memberships; and why it takes no work, in one line
     process: str = later("")
     fault: str = later("")
-    #: it was started to have owners spread over the cluster's captures
-    spreads_owners: bool = later(False)
     #: it hands over its work, and takes none; one-way
     is_leaving: bool = later(False)
+    #: it reaches the store, and hears no other capture
+    is_isolated: bool = later(False)
 
 
 class OwnerState(StrEnum):

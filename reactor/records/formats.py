@@ -101,6 +101,6 @@ def needed_by(record: BaseModel) -> dict[str, int]:
     return found
 
 
-def raised(number: int, known: list[int], *, newest: int = NEWEST) -> int:
+def raised(number: int, known: list[int]) -> int:
     """Return the new format of a cluster that has format ``number``, with captures that support ``known``."""
-    return max(number, min([*known, newest])) if known else number
+    return max(number, min([*known, NEWEST])) if known else number

@@ -239,7 +239,7 @@ class Bed:
         return self.by_id(next(view.id for view in self.captures() if view.is_owner))
 
     def owner(self, feed: str) -> Process:
-        """The capture that owns the changefeed: the elected one, unless owners are spread."""
+        """The capture that owns the changefeed."""
         found = list[CaptureView]()
 
         def is_owned() -> bool:
@@ -250,13 +250,17 @@ class Bed:
         return self.by_id(found[0].id)
 
     def own_together(self, *feeds: str) -> Process:
-        """Return the capture that owns all of them; where owners are spread, the first one's takes the others."""
+        """Return the capture that owns all of them: the first one's takes the others."""
         owner = self.owner(feeds[0])
-        for feed in feeds[1:]:
+        self.own(owner, *feeds)
+        return owner
+
+    def own(self, owner: Process, *feeds: str) -> None:
+        """Have a capture own all of them."""
+        for feed in feeds:
             if self.owner(feed) is not owner:
                 self.ask(lambda client, feed=feed: client.move_owner(feed, self.id_of(owner)))  # type: ignore[misc]
                 self.wait_for(f"{feed} has moved", lambda feed=feed: self.owner(feed) is owner)  # type: ignore[misc]
-        return owner
 
     def sync_worker(self, feed: str) -> Process:
         return self.by_id(self.query(feed).worker)

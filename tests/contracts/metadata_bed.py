@@ -128,7 +128,6 @@ class Cluster:
                     cluster_id=self.id,
                     started_at=0.0,
                     format=Feature.OWNERS,
-                    spreads_owners=True,
                 )
                 key = str(keys.CaptureKey(self.id, capture))
                 revision = await client.put(key, info.encode(), lease=session.lease)

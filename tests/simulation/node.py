@@ -153,7 +153,6 @@ class Node(Machine):
                 peer_addr=self._address,
                 data_dir=Path("nowhere"),
                 session_ttl_seconds=_SESSION_TTL_S,
-                owners="spread" if self.world.has_owners else "elected",
             )
             transport = self.world.network.at(self.name)
             capture = Capture(

@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -16,7 +16,10 @@ import structlog
 
 from reactor.division import divided
 from reactor.division.divided import Limits
+from reactor.ids import ChangefeedId
+from reactor.records import formats
 from reactor.records.changefeed import FeedState
+from reactor.records.formats import Feature
 from reactor.records.held import CAPTURE_ENDED
 from tests.simulation.faults import Faults
 from tests.simulation.loop import SimulationLoop, StandstillError
@@ -38,6 +41,9 @@ _RECOVERY_S = 150.0
 #: table over before etcd has shown it what ended the first
 _POISONED_S = 90.0
 _CALM_S = 30.0
+#: time until changefeeds flow without a capture that is deaf or dead: until owners are moved, and twice until a deaf
+#: capture gives up
+_FLOW_S = 40.0
 _ENDS_MAX = 3
 
 
@@ -211,6 +217,64 @@ class PoisonedRun(Run):
         return True
 
 
+class DeafRun(Run):
+    """A run without faults, except that one capture reaches the store but no other capture; later, another one that
+    owns changefeeds dies, so that new owners begin while the first is deaf."""
+
+    async def play(self) -> None:
+        world = self._world
+        world.weather.clear_up()
+        for number in range(max(3, _cluster_size(self._random))):
+            node = Node(f"n{number + 1}", world)
+            world.nodes.append(node)
+            node.start()
+        await self._operator.create_feeds()
+        world.spawn(self._look())
+        traffic = world.spawn(self._traffic())
+        await self._flows("before anything happens")
+        deaf, *others = self._random.sample(world.nodes, len(world.nodes))
+        world.note(f"--- {deaf.name} loses its peers")
+        for node in others:
+            world.network.cut(deaf.name, node.name)
+            world.network.cut(node.name, deaf.name)
+        await self._flows("without the deaf capture")
+        await anyio.sleep(self._random.uniform(0.0, 30.0))
+        world.checks.look()
+        owners = [
+            node for node in others if node.capture and any(map(node.capture.cluster.answers, world.checks.feeds))
+        ]
+        victim = self._random.choice(owners or others)
+        victim.kill(quietly=self._random.random() < 0.5)
+        await self._flows("after an owner has died")
+        traffic.cancel()
+        world.network.heal_all()
+        victim.start()
+        world.spawn(self._operator.put_in_order())
+        with anyio.move_on_after(_RECOVERY_S):
+            while self._unsettled() and not world.violations:  # noqa: ASYNC110 - it polls all machines
+                await anyio.sleep(_POLL_S)
+        for what in self._unsettled() if not world.violations else ():
+            world.violate(f"not settled: {what}")
+
+    async def _flows(self, when: str) -> None:
+        """Wait until all changefeeds have what their sources have committed so far."""
+        positions = {id: feed.upstream.position for id, feed in self._world.checks.feeds.items()}
+        with anyio.move_on_after(_FLOW_S):
+            while self._behind(positions):  # noqa: ASYNC110 - it polls all machines
+                await anyio.sleep(_POLL_S)
+        for id in self._behind(positions):
+            self._world.violate(f"{id} does not flow {when}")
+
+    def _behind(self, positions: Mapping[ChangefeedId, int]) -> list[ChangefeedId]:
+        feeds = self._world.checks.feeds
+        return [
+            id
+            for id, position in positions.items()
+            if (feed := feeds[id]).info.state is not FeedState.FINISHED
+            and (feed.status is None or feed.status.checkpoint_ts < min(position, feed.info.target_ts or position))
+        ]
+
+
 def simulate(seed: int, *, kind: type[Run] = Run) -> Outcome:
     """Run one seed."""
     loop = SimulationLoop()
@@ -225,7 +289,12 @@ def simulate(seed: int, *, kind: type[Run] = Run) -> Outcome:
     before = structlog.get_config()
     structlog.configure(processors=[to_story])
     try:
-        with closed_world(world), mock.patch.object(divided, "LIMITS", _limits(world.chance("division"))):
+        newest = formats.NEWEST if world.has_owners else Feature.OWNERS - 1
+        with (
+            closed_world(world),
+            mock.patch.object(divided, "LIMITS", _limits(world.chance("division"))),
+            mock.patch.object(formats, "NEWEST", newest),
+        ):
             return _run(world, loop, kind)
     finally:
         structlog.configure(**before)

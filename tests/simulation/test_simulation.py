@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests.simulation.planted import PLANTED, first_that_finds
-from tests.simulation.run import PoisonedRun, simulate
+from tests.simulation.run import DeafRun, PoisonedRun, simulate
 
 #: planted bug → number of seeds to try; most are found in the first few. All of them: ``make simulate PLANTED=1``
 _CHEAP = {
@@ -53,6 +53,11 @@ def test_clusters_come_out_of_everything_whole(seeds: int) -> None:
 @pytest.mark.parametrize("seed", range(1, 7))
 def test_a_table_that_ends_whoever_writes_it_is_held_alone(seed: int) -> None:
     assert simulate(seed, kind=PoisonedRun).violations == ()
+
+
+@pytest.mark.parametrize("seed", range(1, 9))
+def test_changefeeds_flow_without_a_capture_that_loses_its_peers(seed: int) -> None:
+    assert simulate(seed, kind=DeafRun).violations == ()
 
 
 def test_a_seed_goes_the_same_way_twice() -> None:

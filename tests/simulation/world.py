@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _END_S = 60
-#: share of runs whose captures spread owners; in the others the elected one owns all
+#: share of runs whose captures know owners of single changefeeds; in the others the elected one owns all
 _SPREAD_SHARE = 0.65
 
 _EPOCH_S = 1_750_000_000.0

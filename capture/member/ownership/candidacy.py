@@ -12,6 +12,7 @@ from capture.errors import ActorDeadError, MailboxFullError
 from capture.member.ownership.controller_actor import ControllerActor, ControllerInput, Leave
 from capture.member.ownership.job_desk import JobDesk
 from capture.member.ownership.performer import OwnerSite
+from owner.controller.hearing import Heard
 from owner.jobs import Job
 from reactor import keys
 from reactor.errors import NotOwnerError
@@ -32,6 +33,7 @@ class Candidacy:
         self._election = Election(site.client, site.session, prefix=keys.owner_prefix(site.cluster))
         self._actor: ControllerActor | None = None
         self._failure: Exception | None = None
+        self._heard = Heard()
         cell: Cell[ControllerInput] = Cell(self._build, "controller", mailbox_size=_MAILBOX_SIZE)
         self._ref = cell.ref
         self._desk = JobDesk(self._ref.tell_nowait)
@@ -73,6 +75,12 @@ class Candidacy:
         if self._actor is not None:
             self._actor.resign()
 
+    def hear(self, heard: Heard) -> None:
+        """Take in which captures this one hears."""
+        self._heard = heard
+        if self.worker is not None:
+            self.worker.post(heard)
+
     async def on_message(self, message: Message) -> None:
         """Handle answers of agents to the owner of all changefeeds. If this capture is not elected, they are for an
         earlier one.
@@ -93,7 +101,9 @@ class Candidacy:
         return await self._desk.submit(job)
 
     def _build(self) -> ControllerActor:
-        self._actor = ControllerActor(self._site, self._election, self._desk, fail=self._fail)
+        self._actor = ControllerActor(
+            self._site, self._election, self._desk, heard=lambda: self._heard, fail=self._fail
+        )
         return self._actor
 
     def _fail(self, error: Exception) -> None:

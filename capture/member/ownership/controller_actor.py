@@ -18,6 +18,7 @@ from capture.actors.actor import Context
 from capture.member.ownership.job_desk import JobDesk, Submitted
 from capture.member.ownership.performer import OwnerSite, Performer, owner_settings
 from owner.controller.controller import Controller
+from owner.controller.hearing import Heard
 from reactor.errors import NotOwnerError, OwnerNotFoundError, SessionDoneError, StoreError
 from reactor.membership.election import Election
 from reactor.messages import Message
@@ -39,15 +40,23 @@ ControllerInput = Message | Submitted | Leave
 
 
 class ControllerActor:
-    """One instance of the actor. ``fail`` gets errors that end the membership, since a restart would not help."""
+    """One instance of the actor. ``fail`` gets errors that end the membership, since a restart would not help.
+    ``heard``: which captures this one hears."""
 
     def __init__(
-        self, site: OwnerSite, election: Election, desk: JobDesk, *, fail: Callable[[Exception], None]
+        self,
+        site: OwnerSite,
+        election: Election,
+        desk: JobDesk,
+        *,
+        heard: Callable[[], Heard],
+        fail: Callable[[Exception], None],
     ) -> None:
         self.worker: ReactorWorker | None = None
         self._site = site
         self._election = election
         self._desk = desk
+        self._heard = heard
         self._fail = fail
         self._is_leaving = False
         self._scope: anyio.CancelScope | None = None
@@ -121,6 +130,7 @@ class ControllerActor:
             interval_s=settings.tick_interval_s,
             idle_interval_s=settings.idle_interval_s,
         )
+        self.worker.post(self._heard())
         await self.worker.run()
 
     def _post(self, answer: Answered[Any]) -> None:

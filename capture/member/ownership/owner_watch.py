@@ -3,13 +3,14 @@ runs.
 
 A capture that reaches etcd but not an owner would keep its spans and workers, with the last barrier it received, and no
 other capture could take them over while its lease is alive. So it ends its membership by itself, if it has work of that
-owner's changefeeds, and the others continue. Its deadline is longer than a lease: an owner that has died or is
-suspended is replaced before that, and every owner gets the whole time again. ``capture.member.membership`` polls it;
-decisions only, no clock.
+owner's changefeeds, or if the owner may be waiting for its first answer, and the others continue. Its deadline is
+longer than a lease: an owner that has died or is suspended is replaced before that, and every owner gets the whole time
+again. ``capture.member.membership`` polls it; decisions only, no clock.
 """
 
 from collections.abc import Collection
 
+from reactor import keys
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.records.changefeed import FeedState
 from reactor.state import ChangefeedState, ClusterState, Owner
@@ -20,10 +21,13 @@ _RUNNING = (FeedState.NORMAL, FeedState.WARNING)
 
 
 class OwnerLiveness:
-    """``session_ttl_s``: how long a silent owner may still be owner."""
+    """``registered``: the revision of the membership. ``session_ttl_s``: how long a silent owner may still be owner."""
 
-    def __init__(self, me: CaptureId, *, session_ttl_s: float) -> None:
+    def __init__(self, me: CaptureId, *, registered: int, session_ttl_s: float) -> None:
         self._me = me
+        self._registered = registered
+        #: the elected capture when the membership began
+        self._first: Owner | None = None
         self._patience_s = session_ttl_s + _MARGIN_S
         #: captures with owners → the newest revision of an ownership there, and when they were heard
         self._heard: dict[CaptureId, tuple[int, float]] = {}
@@ -51,6 +55,21 @@ class OwnerLiveness:
         }
         deaf_to = [capture for capture, (_, at) in self._heard.items() if now - at > self._patience_s]
         return [id for capture in deaf_to for id in spoken[capture]]
+
+    def awaiting(self, state: ClusterState) -> set[ChangefeedId]:
+        """Return the changefeeds whose owners may wait for this capture's first answer (``owner.scheduler.captures``),
+        since they began a run after it had joined: if none reaches them, they cannot start while this membership
+        lasts."""
+        self._first = self._first or state.owner
+        return {id for id in state.changefeeds if self._has_changed(state, id)}
+
+    def _has_changed(self, state: ClusterState, id: ChangefeedId) -> bool:
+        """The revision of an election is older: that of the candidacy."""
+        owner, info = state.owner_of(id), state.raw.get(str(keys.InfoKey(state.cluster, state.namespace, id)))
+        if not state.has_owners and owner != self._first:
+            return True
+        changes = (owner.revision if owner else 0, info.mod_revision if info else 0)
+        return max(changes) > self._registered
 
 
 def _is_spoken_of(feed: ChangefeedState) -> bool:

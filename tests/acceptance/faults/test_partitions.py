@@ -112,18 +112,23 @@ def test_a_capture_loses_its_peers(ground: Ground) -> None:
 
 
 @pytest.mark.matrix
-def test_the_owner_loses_its_peers(ground: Ground) -> None:
-    """It is owner as long as etcd says so: the others give up what they have, and it does everything itself."""
+@pytest.mark.parametrize("is_controller", [False, True], ids=["owner", "controller"])
+def test_the_owner_loses_its_peers(ground: Ground, is_controller: bool) -> None:
+    """Its changefeeds move to captures that hear each other, also if it is the controller."""
     bed = ground.bed
-    owner = bed.own_together(UPSERT, CHANGELOG)
+    controller = bed.controller()
+    owner = controller if is_controller else next(one for one in bed.processes if one is not controller)
+    bed.own(owner, UPSERT, CHANGELOG)
+    before = bed.id_of(owner)
     assert owner.host is not None
     ground.net.cut_from_peers(owner.host)
-    for process in bed.processes:
-        process.is_cut_off = process is not owner
+    owner.is_cut_off = True
     bed.wait_for("the service goes on", follows(bed), timeout_s=SERVICE_TIMEOUT_S)
-    assert bed.span_holders(UPSERT) == bed.span_holders(CHANGELOG) == [owner]
-    for process in bed.processes:
-        process.is_cut_off = False
+    assert before not in ground.members()
+    for feed in (UPSERT, CHANGELOG):
+        assert owner not in [bed.owner(feed), *bed.span_holders(feed)]
+    assert bed.controller() is not owner
+    bed.wait_for("it says why it has no part", lambda: any("no other capture" in one.fault for one in bed.captures()))
     ground.mend(owner)
 
 

@@ -133,6 +133,17 @@ def test_a_part_initializes_nobody() -> None:
     assert manager.take_initial() == {A: _part(0, 1, *tables(2)).statuses}
 
 
+def test_the_start_does_not_wait_for_a_capture_that_has_joined_later() -> None:
+    """It holds nothing, and may never be reached: one that loses its peers joins again and again."""
+    manager = CaptureManager(SchedulerSettings())
+    manager.handle_alive([A, B])
+    manager.handle_response(A, "run", _part(0, 1, *tables(1)))
+    assert not manager.are_all_initialized, "what B holds is not known"
+    manager.handle_alive([A, C])
+    assert manager.take_initial() == {A: _part(0, 1, *tables(1)).statuses}
+    assert manager.serving() == [A]
+
+
 def test_a_capture_that_is_gone_takes_its_parts_along() -> None:
     manager = CaptureManager(SchedulerSettings())
     manager.handle_alive([A])

@@ -23,7 +23,7 @@ class Cluster:
         for number, feed in enumerate((F, G)):
             self.set_state(feed, FeedState.NORMAL)
             self.assign(feed, OTHER, 7 + number)
-        self.one = OwnerLiveness(ME, session_ttl_s=10)
+        self.one = OwnerLiveness(ME, registered=150, session_ttl_s=10)
         assert self.unheard(100.0) == []
 
     def put(self, key: keys.Key, value: bytes | None, *, created: int = 1) -> None:
@@ -105,3 +105,24 @@ def test_a_cluster_of_older_captures_has_one_owner() -> None:
     assert cluster.unheard(100.0) == []
     cluster.note(OTHER, F, 7, 111.0)
     assert cluster.unheard(112.1) == [F, G]
+
+
+def test_an_owner_that_begins_after_the_capture_has_joined_may_wait_for_its_first_answer() -> None:
+    cluster = Cluster()
+    assert cluster.one.awaiting(cluster.state) == set()
+    cluster.assign(G, OTHER, 151)
+    assert cluster.one.awaiting(cluster.state) == {G}, "another owner"
+    cluster._revision = 151
+    cluster.set_state(F, FeedState.WARNING)
+    assert cluster.one.awaiting(cluster.state) == {F, G}, "another run of the same one"
+
+
+def test_another_capture_that_is_elected_may_wait_for_the_first_answer() -> None:
+    """Before changefeeds had owners of their own; its candidacy may be older than the membership."""
+    cluster = Cluster()
+    cluster.put(keys.FormatKey("c"), ClusterFormat(number=Feature.DIVIDED).encode())
+    cluster.put(keys.OwnerKey("c", "1"), OTHER.encode(), created=20)
+    cluster.put(keys.OwnerKey("c", "2"), THIRD.encode(), created=30)
+    assert cluster.one.awaiting(cluster.state) == set()
+    cluster.put(keys.OwnerKey("c", "1"), None)
+    assert cluster.one.awaiting(cluster.state) == {F, G}

@@ -16,6 +16,7 @@ from capture.member.ownership.owners import Owners
 from capture.member.ownership.performer import OwnerSite
 from owner import jobs
 from owner.controller.controller import Controller
+from owner.controller.hearing import Heard
 from owner.metadata.observations import OwnerObservation
 from owner.owner import Owner
 from owner.questions import ReleaseSource
@@ -415,15 +416,9 @@ async def test_older_captures_roll_over() -> None:
         elected = one.controller
         await until(lambda: len(elected.state.changefeeds) == 4)
         assert len(await router.ask(elected, jobs.List(""))) == 4
-        with pytest.raises(JobRefusedError, match="start all captures with owners"):
+        with pytest.raises(JobRefusedError, match="until all captures are upgraded"):
             await router.ask(elected, jobs.MoveOwner("", ChangefeedId("feed0"), CaptureId("a")))
         one.change("b", format=int(Feature.OWNERS))
-        await anyio.sleep(5)
-        assert one.assignments() == {}, "nobody wants owners to be spread"
-        one.change("a", spreads_owners=True)
-        await anyio.sleep(5)
-        assert one.assignments() == {}, "not all captures are started for it"
-        one.change("b", spreads_owners=True)
         await until(lambda: one.owners() == {"a": 2, "b": 2}, within_s=5)
         assert min(map(one.revision, one.assignments())) > elected.candidacy._election.revision
 
@@ -470,3 +465,48 @@ async def test_each_commit_of_an_owner_requires_its_assignment() -> None:
     etcd.txn([], [Put(str(key), Assignment(capture=CaptureId("b")).encode())])
     assert not write(*removing, 4)
     assert not write(*launched, 4)
+
+
+async def test_a_capture_that_the_controller_does_not_hear_owns_nothing() -> None:
+    """An owner there could not reach the captures that read and write for it. It hands over through the store."""
+    async with cluster(*"abc", feeds=9) as one:
+        await until(lambda: one.owners() == dict.fromkeys("abc", 3))
+        controller = one.controller
+        deaf, other = (name for name in "abc" if name != controller.info.id)
+        controller.candidacy.hear(Heard(frozenset({CaptureId(deaf)})))
+        await until(lambda: sum(one.owners().values()) == 9 and deaf not in one.owners(), within_s=2)
+        assert abs(one.owners()[other] - one.owners()[controller.info.id]) <= 1
+        one.create("late")
+        await until(lambda: "late" in one.assignments(), within_s=2)
+        assert one.assignments()["late"].capture != deaf
+        with pytest.raises(JobRefusedError, match="takes no work"):
+            await router.ask(controller, jobs.MoveOwner("", ChangefeedId("late"), CaptureId(deaf)))
+        controller.candidacy.hear(Heard())
+        await until(lambda: one.owners().get(deaf) == 3, within_s=60)
+
+
+async def test_a_controller_that_hears_nobody_lets_another_be_elected() -> None:
+    async with cluster(*"abc", feeds=9) as one:
+        await until(lambda: one.owners() == dict.fromkeys("abc", 3))
+        isolated = one.controller
+        others = [name for name in "abc" if name != isolated.info.id]
+        for name in others:
+            one.members[name].candidacy.hear(Heard(frozenset({isolated.info.id})))
+        before = one.assignments()
+        isolated.candidacy.hear(Heard(frozenset(map(CaptureId, others)), is_isolated=True))
+        await until(lambda: isolated.info.id not in one.owners() and sum(one.owners().values()) == 9, within_s=5)
+        assert all(one.assignments()[id] == at for id, at in before.items() if at.capture != isolated.info.id)
+        assert not isolated.candidacy.is_owner
+
+
+async def test_a_controller_that_hears_nobody_stays_if_nobody_hears_anybody() -> None:
+    """It owns all by itself then; and of two captures either may be the one that is cut off."""
+    async with cluster(*"abc", feeds=9) as one:
+        await until(lambda: one.owners() == dict.fromkeys("abc", 3))
+        controller = one.controller
+        others = [name for name in "abc" if name != controller.info.id]
+        one.change(others[0], is_isolated=True)
+        await until(lambda: any(info.is_isolated for info in controller.state.captures.values()))
+        controller.candidacy.hear(Heard(frozenset(map(CaptureId, others)), is_isolated=True))
+        await until(lambda: one.owners() == {controller.info.id: 9}, within_s=5)
+        assert one.controller is controller
