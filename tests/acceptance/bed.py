@@ -249,12 +249,6 @@ class Bed:
         self.wait_for(f"{feed} has an owner", is_owned)
         return self.by_id(found[0].id)
 
-    def own_together(self, *feeds: str) -> Process:
-        """Return the capture that owns all of them: the first one's takes the others."""
-        owner = self.owner(feeds[0])
-        self.own(owner, *feeds)
-        return owner
-
     def own(self, owner: Process, *feeds: str) -> None:
         """Have a capture own all of them."""
         for feed in feeds:
