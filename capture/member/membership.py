@@ -207,8 +207,7 @@ async def _parts(
     with suppress(ConfigError):  # it has keys; the renewal says what is wrong with the file
         base.data_plane.keeper.read_again(base.data_plane.keeper.fingerprints)
     state = ClusterState(cluster, removal_grace_s=0.0)
-    keepalive_s = settings.session_ttl_s / _KEEPALIVES
-    messenger = _messenger(base, capture_id, admission := _admission(base, state), keepalive_s=keepalive_s)
+    messenger = _messenger(base, capture_id, admission := _admission(base, state), settings)
     async with messenger, anyio.create_task_group() as tasks:
         info = _info(base, capture_id, messenger.address)
         key = str(keys.CaptureKey(cluster, capture_id))
@@ -255,10 +254,7 @@ async def _parts(
         membership = Membership(
             info, client=client, state=state, copies=copies, work=work, wait_change=worker.wait_tick
         )
-        _receive(messenger, membership, liveness)
-        tasks.start_soon(membership.listen, liveness, name="listening for the owner")
-        hearing = Hearing(silence_s=settings.session_ttl_s / 2)
-        tasks.start_soon(membership.hear, hearing, messenger, name="listening for peers")
+        _listen(tasks, messenger, membership, liveness, Hearing(silence_s=settings.session_ttl_s / 2))
         _start(tasks, base, membership, renewal, admission)
         try:
             yield membership
@@ -268,8 +264,10 @@ async def _parts(
                 await _unregister(client, key)
 
 
-def _receive(messenger: Messenger, membership: Membership, liveness: OwnerLiveness) -> None:
-    """Pass orders to the processors, and answers to the owners."""
+def _listen(
+    tasks: TaskGroup, messenger: Messenger, membership: Membership, liveness: OwnerLiveness, hearing: Hearing
+) -> None:
+    """Pass orders to the processors, and answers to the owners; watch who is heard."""
     state = membership.state
 
     async def on_order(message: Message) -> None:
@@ -282,6 +280,8 @@ def _receive(messenger: Messenger, membership: Membership, liveness: OwnerLivene
 
     messenger.register(AGENT_TOPIC, on_order)
     messenger.register(OWNER_TOPIC, on_answer)
+    tasks.start_soon(membership.listen, liveness, name="listening for the owner")
+    tasks.start_soon(membership.hear, hearing, messenger, name="listening for peers")
 
 
 def _start(tasks: TaskGroup, base: Base, membership: Membership, renewal: Renewal, admission: Admission) -> None:
@@ -329,14 +329,14 @@ def _admission(base: Base, state: ClusterState) -> Admission:
     )
 
 
-def _messenger(base: Base, capture_id: CaptureId, admission: Admission, *, keepalive_s: float) -> Messenger:
+def _messenger(base: Base, capture_id: CaptureId, admission: Admission, settings: ReactorSettings) -> Messenger:
     return Messenger(
         capture_id,
         listen=base.settings.listen_peer_addr,
         admission=admission,
         topics=(AGENT_TOPIC, OWNER_TOPIC),
         transport=base.transport,
-        settings=MessagingSettings(keepalive_s=keepalive_s),
+        settings=MessagingSettings(keepalive_s=settings.session_ttl_s / _KEEPALIVES),
     )
 
 
