@@ -54,6 +54,7 @@ _SQL: Final = ("sqlite", "postgresql", "postgres", "mysql", "mariadb")
 _FOREIGN_VARIABLES: Final = re.compile(
     r"WEIR_(SECRET_|TEST_|SAMPLE$|MYSQL$|PORT(_|$)|([A-Z0-9_]+_)?SERVICE_(HOST|PORT))"
 )
+_MAPPINGS: Final = ("spark", "properties")
 _TLS_KEYS = ("tls-ca-file", "tls-cert-file", "tls-key-file")
 #: pydantic's error kinds that name Python types, in TOML's terms
 _WORDS: Final[Mapping[str, str]] = {
@@ -333,11 +334,11 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 
 def _underscored(data: Mapping[str, Any]) -> dict[str, Any]:
-    # Spark's settings are a mapping with keys of its own
+    # Spark's settings, and a table's properties, are mappings with keys of their own
     for key in data:
         if "-" in key and (other := key.replace("-", "_")) in data:
             raise ConfigError(f"{key!r} and {other!r} are the same key; keep one of them")
-    return {key.replace("-", "_"): value if key == "spark" else _plain(value) for key, value in data.items()}
+    return {key.replace("-", "_"): value if key in _MAPPINGS else _plain(value) for key, value in data.items()}
 
 
 def _plain(value: Any) -> Any:

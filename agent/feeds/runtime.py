@@ -109,7 +109,8 @@ class Feed:
 
     def open_sink(self) -> Sink:
         """:raises SinkError: its URI cannot be opened."""
-        return open_sink(self.sink_uri, changefeed=self.sink_owner, mode=self.sink_mode)
+        layouts = self.config.layout
+        return open_sink(self.sink_uri, changefeed=self.sink_owner, mode=self.sink_mode, layouts=layouts)
 
     def pace(self, rows_per_second: int | None = None) -> Pace:
         """Return what a piece of work may read at: within the changefeed's limit, and its own."""

@@ -20,9 +20,9 @@ class Guarantee(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """``alters``, ``splits``, ``reads_back``, ``replaces``, ``maintains``: whether the sink implements ``Alters``,
-    ``Splits``, ``ReadsBack``, ``Replaces`` and ``Maintains`` of ``agent.ports.sink``. ``takes_changes``: whether there
-    is anything to flush."""
+    """``alters``, ``splits``, ``reads_back``, ``replaces``, ``maintains``, ``lays_out``: whether the sink implements
+    ``Alters``, ``Splits``, ``ReadsBack``, ``Replaces``, ``Maintains`` and ``LaysOut`` of ``agent.ports.sink``.
+    ``takes_changes``: whether there is anything to flush."""
 
     guarantee: Guarantee
     modes: frozenset[SinkMode] = frozenset(SinkMode)
@@ -32,6 +32,7 @@ class Capabilities:
     replaces: bool = False
     takes_changes: bool = True
     maintains: bool = False
+    lays_out: bool = False
 
     @property
     def keeps_record(self) -> bool:
@@ -47,5 +48,6 @@ class Capabilities:
             "diff": self.reads_back,
             "table resync": self.replaces,
             "table maintain": self.maintains,
+            "layouts": self.lays_out,
         }
         return tuple(word for word, can in words.items() if can)

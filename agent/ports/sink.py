@@ -15,6 +15,7 @@ from agent.rows.schema_change import SchemaChange
 from reactor.errors import Scope
 from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.records.changefeed import NO_FILTER, FilterConfig, SinkMode, TableRecord
+from reactor.records.layouts import TableLayout
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,11 @@ class SinkUri:
 @dataclass(frozen=True, slots=True)
 class SinkScope:
     """The changefeed that a sink is opened for. ``changefeed``: the owner's name that the sink records with its
-    tables."""
+    tables. ``layouts``: those of its tables, if the sink is one that ``LaysOut``."""
 
     changefeed: str
     mode: SinkMode
+    layouts: tuple[TableLayout, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +327,18 @@ class Repairs(Protocol):
 
         :raises agent.errors.SinkFencedError: a span is past ``order.ts``, or the table has other spans.
         :raises agent.errors.SinkError: it cannot be written.
+        """
+        ...
+
+
+@runtime_checkable
+class LaysOut(Protocol):
+    """A sink whose tables lie as the changefeed's configuration says: ``SinkScope.layouts``."""
+
+    def check_layout(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema) -> None:
+        """Check that a table with these columns of the source can have its layout.
+
+        :raises agent.errors.SinkError: it cannot, or the layout cannot be parsed; one line with cause and cure.
         """
         ...
 

@@ -14,9 +14,10 @@ from agent.ports.sink import Sink, SinkScope, SinkUri
 from agent.ports.table_reader import TableReader
 from agent.sinks.uri import MASK, parse_sink_uri
 from reactor.records.changefeed import SinkMode
+from reactor.records.layouts import TableLayout
 
 
-def open_sink(uri: str, *, changefeed: str, mode: SinkMode) -> Sink:
+def open_sink(uri: str, *, changefeed: str, mode: SinkMode, layouts: tuple[TableLayout, ...] = ()) -> Sink:
     """Return the sink that ``uri`` names. Opening does not access it yet: see ``Sink.check``.
 
     :raises SinkUriError: the URI is malformed, an option is invalid, or there is no sink for its scheme.
@@ -24,7 +25,7 @@ def open_sink(uri: str, *, changefeed: str, mode: SinkMode) -> Sink:
     parsed = parse_sink_uri(uri)
     plugin = _plugin(parsed.scheme)
     _check_options(plugin, parsed)
-    return plugin.open(parsed, SinkScope(changefeed, mode))
+    return plugin.open(parsed, SinkScope(changefeed, mode, layouts))
 
 
 def open_table(uri: str, location: str, storage_options: Mapping[str, str] | None = None) -> TableReader:

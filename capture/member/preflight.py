@@ -8,13 +8,16 @@ from agent.errors import (
     SinkPassingError,
     SourceConfigError,
     StatementRefusedError,
+    TableHeldError,
     TableNameError,
 )
 from agent.feeds.runtime import Feed
 from agent.filter import events
-from agent.ports.sink import Sink
+from agent.filter.events import rules_for
+from agent.ports.sink import LaysOut, Sink
 from agent.ports.source import Identity, Scope, Signal, Source
 from agent.sinks import capabilities_of, notices_of, open_sink
+from agent.sinks.common.layouts import check_layouts, is_laid_out
 from agent.sources import open_source
 from agent.sources.registry import arrow_schema, check_settings
 from capture.api.port import ChangefeedSpec
@@ -48,7 +51,8 @@ def check_first(spec: ChangefeedSpec, cluster_id: str, look_up: LookUp) -> tuple
             "dump and, when it has finished, changefeed update --mode load-sync"
         )
     sink_uri, source_uri = resolve(spec.sink_uri, look_up), resolve(spec.source_uri, look_up)
-    sink = open_sink(sink_uri, changefeed=f"{cluster_id}/{spec.changefeed_id}", mode=spec.sink_mode)
+    owner, layouts = f"{cluster_id}/{spec.changefeed_id}", spec.config.layout
+    sink = open_sink(sink_uri, changefeed=owner, mode=spec.sink_mode, layouts=layouts)
     scope = Scope(cluster_id, spec.changefeed_id, spec.sink_mode, spec.config)
     check_settings(source_uri, spec.config)
     source = open_source(source_uri, scope)
@@ -63,6 +67,7 @@ def check_first(spec: ChangefeedSpec, cluster_id: str, look_up: LookUp) -> tuple
     elif spec.target_ts:
         _check_target(source, Ts(spec.target_ts))
     _check_filter(source, found.tables, spec.config.filter)
+    _check_layouts(source, sink, found.tables, spec.config)
     sink.check(found.tables)
     if spec.mode in (Mode.ALL, Mode.FULL):
         _check_not_loaded(sink, found.tables)
@@ -86,6 +91,9 @@ def check_sink_terms(uri: str, mode: SinkMode, config: ChangefeedConfig) -> None
     known = capabilities_of(uri)
     if mode not in known.modes:
         raise SinkConfigError(f"this sink does not write in mode {mode}; use --sink-mode {' or '.join(known.modes)}")
+    check_layouts(config.layout)
+    if config.layout and not known.lays_out:
+        raise SinkConfigError("this sink's tables have no layout of their own; leave [[layout]] out")
     if config.split_large_tables:
         refuse_split(uri)
     if config.on_lost_position == "resync":
@@ -148,6 +156,19 @@ def _check_filter(source: Source, tables: Sequence[TableRecord], filter: FilterC
         for table in tables:
             schema = schemas[table.table_id]
             events.check(filter, schema, arrow_schema(schema), key=table.key)
+
+
+def _check_layouts(source: Source, sink: Sink, tables: Sequence[TableRecord], config: ChangefeedConfig) -> None:
+    if not config.layout or not isinstance(sink, LaysOut):
+        return
+    laid_out = [table for table in tables if is_laid_out(config.layout, table.schema_name, table.name)]
+    schemas = source.read_schemas([table.table_id for table in laid_out])
+    for table in laid_out:
+        schema = rules_for(config.filter, table.schema_name, table.name).select(schemas[table.table_id])
+        try:
+            sink.check_layout(table, schema, arrow_schema(schema))
+        except TableHeldError as error:  # which it would be
+            raise SinkConfigError(str(error)) from error
 
 
 def _check_not_loaded(sink: Sink, tables: Sequence[TableRecord]) -> None:

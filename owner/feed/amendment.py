@@ -233,6 +233,8 @@ def _settings(config: ChangefeedConfig) -> Iterator[tuple[str, str]]:
         value = getattr(config, name)
         if isinstance(value, FilterConfig):
             yield "filter.rules", ", ".join(value.rules)
+        elif name == "layout":
+            yield name, "; ".join(item.model_dump_json(exclude_defaults=True) for item in config.layout) or "none"
         elif name in STORED_FLAT:
             yield f"source.{name}", _shown(value)
         elif isinstance(value, dict):

@@ -22,6 +22,7 @@ from reactor.records.base import (
     UserConfig,
     later,
 )
+from reactor.records.layouts import TableLayout
 from reactor.records.source_settings import STORED_FLAT, Setting
 
 
@@ -90,11 +91,9 @@ class EventFilter(UserConfig):
     """Changes to ignore, of the tables that ``matcher`` names (see ``agent.filter.events``)."""
 
     matcher: Texts = ("*.*",)
-    #: insert, update, delete, all dml, all ddl, truncate table, drop column, …
+    #: insert, all dml, all ddl, drop column, …; expressions to look for in a DDL statement; conditions over the row
     ignore_event: Texts = ()
-    #: regular expressions that are looked for in a DDL statement
     ignore_sql: Texts = ()
-    #: SQL conditions over the row's columns
     ignore_insert_value_expr: Text = ""
     ignore_update_new_value_expr: Text = ""
     ignore_update_old_value_expr: Text = ""
@@ -124,6 +123,7 @@ class ChangefeedConfig(UserConfig):
     """What a user may set in the changefeed's TOML file. Unknown keys are refused, with their names."""
 
     filter: FilterConfig = FilterConfig()
+    layout: Annotated[tuple[TableLayout, ...], Field(strict=False)] = later((), format=17)
     #: take tables without a key too: they are appended to, never updated
     force_replicate: bool = False
     #: what only the source knows, by its own names (see ``source_settings``)
@@ -281,8 +281,7 @@ class UnitStage(StrEnum):
 class UnitRecord(Record):
     """Progress of one source's units: the checkpoint that a worker manager reads backward (as DM's does).
 
-    Written by the unit itself, in transactions that compare the key's revision, so an old worker cannot write.
-    """
+    Written by the unit itself; transactions compare the key's revision, so an old worker cannot write."""
 
     ELEMENTS = "tables"
     unit: Unit

@@ -15,6 +15,7 @@ cluster's format refuses to join. So two neighbouring versions may run side by s
     9   large values are packed (``reactor.division.packing``)
     10  large values are divided (``reactor.division.divided``)
     11  each changefeed has an owner of its own (``reactor.records.capture``)
+    17  layouts of tables
 
 A field that was added later (``reactor.records.base.later``) says which format it needs where it is set; a new kind of
 record, or a new word in an old one, is a ``Feature``.
@@ -28,7 +29,7 @@ from pydantic import BaseModel, Field
 from reactor.errors import FormatError
 from reactor.records.base import COUNT_MAX, NEEDS, Record, later
 
-FIRST, NEWEST = 1, 11
+FIRST, NEWEST = 1, 17
 #: of a cluster that no capture of any version may join
 HALTED = 1_000_000
 
@@ -46,6 +47,7 @@ class Feature(IntEnum):
     PACKED = 9
     DIVIDED = 10
     OWNERS = 11
+    LAYOUTS = 17
 
 
 class ClusterFormat(Record):

@@ -14,6 +14,7 @@ from agent.rows.spans import keep_span
 from agent.sinks import capabilities_of, open_sink
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.layouts import TableLayout
 from tests.unit.agent.changes_build import ARROW, Change, changes, insert, table_schema
 
 SPAN = TableSpan(16384)
@@ -27,8 +28,12 @@ class Implementation:
     uri: str
     mode: SinkMode = SinkMode.UPSERT
     store: str = ""
+    layouts: tuple[TableLayout, ...] = ()
 
 
+_DIVIDED = TableLayout(
+    matcher=("*.*",), partition_by=("bucket(3, id)", "truncate(1, name)"), sort_by=("name desc", "id")
+)
 IMPLEMENTATIONS = {
     "delta-upsert": Implementation("delta+file://{}/lake"),
     "delta-vectors": Implementation("delta+file://{}/lake?deletion_vectors=true"),
@@ -38,6 +43,10 @@ IMPLEMENTATIONS = {
     "iceberg-marks": Implementation("iceberg+file://{}/lake?soft_delete=true&synced_at=true"),
     "iceberg-upsert": Implementation("iceberg+file://{}/lake"),
     "iceberg-changelog": Implementation("iceberg+file://{}/lake", SinkMode.CHANGELOG),
+    "iceberg-partitioned": Implementation("iceberg+file://{}/lake?soft_delete=true", layouts=(_DIVIDED,)),
+    "iceberg-changelog-partitioned": Implementation(
+        "iceberg+file://{}/lake", SinkMode.CHANGELOG, layouts=(TableLayout(matcher=("*.*",), partition_by=("id",)),)
+    ),
     "blackhole": Implementation("blackhole://"),
     "none": Implementation("none://"),
     "sqlite": Implementation("sqlite+file://{}/shop.db"),
@@ -57,12 +66,13 @@ ON_STORES = {
 class Bed:
     uri: str
     mode: SinkMode
+    layouts: tuple[TableLayout, ...] = ()
 
     @classmethod
     def of(cls, implementation: Implementation, directory: Path, place: str = "") -> "Bed":
         """``place``: in the implementation's object store."""
         uri = implementation.uri.format(place or directory, catalog=directory / "catalog.db")
-        return cls(uri, implementation.mode)
+        return cls(uri, implementation.mode, implementation.layouts)
 
     @property
     def can(self) -> Capabilities:
@@ -70,7 +80,7 @@ class Bed:
 
     def open(self, changefeed: str = "feed") -> Sink:
         """As another process would: nothing is left of what was opened before."""
-        return open_sink(self.uri, changefeed=changefeed, mode=self.mode)
+        return open_sink(self.uri, changefeed=changefeed, mode=self.mode, layouts=self.layouts)
 
     def load(self, *rows: tuple[Any, ...]) -> None:
         """The table holds ``rows`` at 100."""

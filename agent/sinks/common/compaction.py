@@ -5,8 +5,8 @@ wanted. Formats read and write the files; a row that is deleted while its file i
 (``moved``), so that no flush has to wait.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -51,6 +51,16 @@ class Plan:
     def thorough(self) -> "Plan":
         """Return the plan of somebody who waits for it."""
         return Plan(self.target_bytes, files_min=2, lost_share=0.02, budget_bytes=float("inf"))
+
+    def groups_of(self, partitions: Iterable[Sequence[Candidate]]) -> Iterator[list[Candidate]]:
+        """As ``groups``, of files that are joined only within their partition."""
+        rest = self.budget_bytes
+        for files in partitions:
+            for group in replace(self, budget_bytes=rest).groups(files):
+                yield group
+                rest -= sum(item.bytes for item in group)
+            if rest <= 0:
+                return
 
     def groups(self, files: Sequence[Candidate]) -> Iterator[list[Candidate]]:
         """Yield the files that become one each, in their order."""

@@ -29,6 +29,13 @@ def row_groups(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
+def parts(table: pa.Table) -> Iterator[pa.Table]:
+    """Yield the row groups of rows that are in memory."""
+    rows = min(ROWS_MAX, max(BYTES_MAX * table.num_rows // max(table.nbytes, 1), 1_000))
+    for begin in range(0, table.num_rows, rows):
+        yield table.slice(begin, rows)
+
+
 def repetitive(table: pa.Table) -> list[str]:
     """Return the columns that benefit from a dictionary, which is wasted if nearly every value is different."""
     sample = table.slice(0, _SAMPLE_ROWS)

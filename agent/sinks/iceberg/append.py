@@ -20,6 +20,7 @@ from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.commit import Step
 from agent.sinks.iceberg.table.files import TRUNCATION, TableFile
 from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.layout import Layout
 from agent.sinks.iceberg.table.schema import FORMS
 from agent.sinks.iceberg.table.state import State, TableOwner
 
@@ -46,7 +47,8 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes], owner:
         schema = iceberg_schema.new_schema(first.schema, known=table.schema(), last_id=last)
         pieces = chain([first], tables)
         del first
-        found += files.write_files(table.io, compact.data_directory(table), label, pieces, schema)
+        directory, layout = compact.data_directory(table), Layout.of(table)
+        found += files.write_files(table.io, directory, label, pieces, schema, layout=layout)
     return FlushResult(
         task.span,
         task.from_ts,
@@ -88,7 +90,7 @@ def append_files(table: Table, found: Sequence[TableFile], state: State, *, name
     columns = fit.widened(table, visible, name=name)
     schema = fit.adopted(table, columns, visible)
     directory = compact.data_directory(table)
-    added = fit.fitted(table.io, directory, visible, schema)
+    added = fit.fitted(table.io, directory, visible, schema, Layout.of(table))
     live = manifests.live(table)
     if cuts:
         removed = frozenset(item.path for item in (*live.data, *live.deletes))

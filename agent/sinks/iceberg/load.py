@@ -15,10 +15,11 @@ from pyarrow import fs
 from pyiceberg.exceptions import TableAlreadyExistsError
 from pyiceberg.table import Table
 
-from agent.errors import TableForeignError
+from agent.errors import TableForeignError, TableHeldError
 from agent.ports.sink import StagedFile
 from agent.rows.schema import TableSchema
 from agent.sinks.common import changelog
+from agent.sinks.common.layouts import Wanted
 from agent.sinks.common.span_records import RETIRED
 from agent.sinks.iceberg.table import commit, compact, files, fit
 from agent.sinks.iceberg.table import schema as iceberg_schema
@@ -27,8 +28,9 @@ from agent.sinks.iceberg.table.errors import storage_errors
 from agent.sinks.iceberg.table.files import TableFile
 from agent.sinks.iceberg.table.io import LakeFileIO
 from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.layout import Layout
 from agent.sinks.iceberg.table.schema import FORMS
-from agent.sinks.iceberg.table.state import OWNER, State, TableOwner
+from agent.sinks.iceberg.table.state import OWNER, STATE, State, TableOwner
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import TableRecord
 
@@ -43,7 +45,7 @@ _PROPERTIES: Final = {
 
 
 def stage(
-    place: TablePlace, owner: TableOwner, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts
+    place: TablePlace, owner: TableOwner, wanted: Wanted, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts
 ) -> list[StagedFile]:
     """See ``agent.ports.sink.Writer.stage``. No name is used twice, and what ``load`` does not take is removed."""
     tables = (
@@ -53,29 +55,49 @@ def stage(
     first = next(tables, None)
     if first is None:
         return []
-    iceberg_schema.refuse_alike(first.schema.names, table=f"{place.namespace}.{place.name}")
-    table = opened_or_made(place, owner, first.schema, ts)
+    name = f"{place.namespace}.{place.name}"
+    iceberg_schema.refuse_alike(first.schema.names, table=name)
+    table = opened_or_made(place, owner, wanted, first.schema, ts)
     last = table.metadata.last_column_id
     schema = iceberg_schema.new_schema(first.schema, known=table.schema(), last_id=last)
     label = f"{_label(ts)}{re.sub('[^A-Za-z0-9_-]', '_', chunk_id)}"
-    made = files.write_files(table.io, compact.data_directory(table), label, chain([first], tables), schema)
+    directory, layout = compact.data_directory(table), Layout.made(wanted, schema, table=name)
+    made = files.write_files(table.io, directory, label, chain([first], tables), schema, layout=layout)
     return [StagedFile(file.path, file.rows, file.bytes, file.to_json()) for file in made]
 
 
-def opened_or_made(place: TablePlace, owner: TableOwner, columns: pa.Schema, ts: Ts) -> Table:
+def check_layout(owner: TableOwner, wanted: Wanted, arrow: pa.Schema, *, table: str) -> None:
+    """Check the layout that is wanted for a table with these columns of the source.
+
+    :raises TableHeldError: it cannot have it.
+    """
+    columns = iceberg_schema.stored_schema(arrow, is_changelog=owner.is_changelog, marks=owner.marks)
+    Layout.made(wanted, iceberg_schema.new_schema(columns), table=table)
+    if own := sorted({*_PROPERTIES, OWNER, STATE} & {*wanted.properties}):
+        raise TableHeldError(f"the layout of {table} sets {own[0]}, which Weir itself sets; leave it out")
+
+
+def opened_or_made(place: TablePlace, owner: TableOwner, wanted: Wanted, columns: pa.Schema, ts: Ts) -> Table:
     """Return the table; an empty one is made if there is none.
 
     :raises TableForeignError: the table is another's.
+    :raises TableHeldError: it cannot have the layout that is wanted.
     """
     place.lake.make()
     table = place.open()
     if table is None:
         place.make_namespace()
         schema = iceberg_schema.new_schema(columns)
-        properties = {**_PROPERTIES, OWNER: owner.to_json()}
+        layout = Layout.made(wanted, schema, table=f"{place.namespace}.{place.name}")
+        properties = {**wanted.properties, **_PROPERTIES, OWNER: owner.to_json()}
         with storage_errors(place, "create"), suppress(TableAlreadyExistsError):
             place.lake.catalog().create_table(
-                place.identifier, schema, location=place.location(f"{ts:x}"), properties=properties
+                place.identifier,
+                schema,
+                location=place.location(f"{ts:x}"),
+                partition_spec=layout.spec,
+                sort_order=layout.order,
+                properties=properties,
             )
         table = place.opened()
     owner.refuse_foreign(table, place)
@@ -85,6 +107,7 @@ def opened_or_made(place: TablePlace, owner: TableOwner, columns: pa.Schema, ts:
 def load(
     place: TablePlace,
     owner: TableOwner,
+    wanted: Wanted,
     record: TableRecord,
     schema: TableSchema,
     arrow: pa.Schema,
@@ -99,14 +122,15 @@ def load(
     name = schema.qualified_name
     stored = iceberg_schema.stored_schema(arrow, is_changelog=owner.is_changelog, marks=owner.marks)
     columns = fit.joined(stored, staged, name=name)
-    opened_or_made(place, owner, columns, record.start_ts)
+    opened_or_made(place, owner, wanted, columns, record.start_ts)
     state = State({str(TableSpan(record.table_id)): int(record.start_ts)}, ddl=ddl)
 
     def attempt(table: Table) -> None:
         if not is_loaded(table, place, owner, record):
             final = fit.adopted(table, columns, staged)
-            made = fit.fitted(table.io, compact.data_directory(table), staged, final)
-            commit.commit(table, Step(state, made, schema=final))
+            layout = Layout.made(wanted, final, table=name)
+            made = fit.fitted(table.io, compact.data_directory(table), staged, final, layout)
+            commit.commit(table, Step(state, made, schema=final, layout=layout))
             sweep(table, record.start_ts, [*staged, *made])
 
     commit.on_newest(place, attempt)

@@ -50,5 +50,11 @@ class IcebergOptions(BaseModel, extra="allow"):
 
 
 CAPABILITIES = Capabilities(
-    guarantee=Guarantee.EXACTLY_ONCE, alters=True, splits=True, reads_back=True, replaces=True, maintains=True
+    guarantee=Guarantee.EXACTLY_ONCE,
+    alters=True,
+    splits=True,
+    reads_back=True,
+    replaces=True,
+    maintains=True,
+    lays_out=True,
 )

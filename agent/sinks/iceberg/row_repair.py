@@ -20,6 +20,7 @@ from agent.sinks.iceberg.append import append_files
 from agent.sinks.iceberg.table import commit, compact, files
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.layout import Layout
 from agent.sinks.iceberg.table.schema import FORMS
 from agent.sinks.iceberg.table.state import State, TableOwner
 from agent.sinks.iceberg.upsert import merge
@@ -58,7 +59,8 @@ def _append(table: Table, order: RowRepair) -> None:
     last = table.metadata.last_column_id
     schema = iceberg_schema.new_schema(rows.schema, known=table.schema(), last_id=last)
     directory = compact.data_directory(table)
-    made = list(files.write_files(table.io, directory, f"changes-{order.ts:x}-repair", [rows], schema))
+    label, layout = f"changes-{order.ts:x}-repair", Layout.of(table)
+    made = list(files.write_files(table.io, directory, label, [rows], schema, layout=layout))
     append_files(table, made, State.of(table), name=f"{order.table.schema_name}.{order.table.name}")
 
 

@@ -33,7 +33,9 @@ from agent.ports.sink import (
 from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import SchemaChange
+from agent.sinks.common import layouts
 from agent.sinks.common.commits import Work, commit_results, table_by_table
+from agent.sinks.common.layouts import Wanted
 from agent.sinks.common.span_records import RETIRED, refuse_retired
 from agent.sinks.iceberg import append, load, read, row_repair
 from agent.sinks.iceberg.alter import repartition, replacement
@@ -60,6 +62,7 @@ class IcebergSink:
         self._retention_s = options.retention_seconds
         self._lake = Lake.of(uri)
         self._owner = TableOwner(scope.changefeed, scope.mode, options.marks)
+        self._layouts = scope.layouts
 
     def writer(self) -> "IcebergSink":
         return self
@@ -72,6 +75,12 @@ class IcebergSink:
         for _, reason in self._lake.unfit([table]):
             raise TableNameError(reason)
         return self._lake.place(table)
+
+    def _wanted(self, table: TableRecord) -> Wanted:
+        return layouts.wanted(self._layouts, table.schema_name, table.name)
+
+    def check_layout(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema) -> None:
+        load.check_layout(self._owner, self._wanted(table), arrow, table=schema.qualified_name)
 
     def check(self, tables: Sequence[TableRecord]) -> None:
         self._lake.check()
@@ -107,13 +116,13 @@ class IcebergSink:
         return Visible(str(opened.metadata.current_snapshot_id or ""), max(known, default=Ts(0)))
 
     def stage(self, table: TableRecord, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
-        return load.stage(self.place(table), self._owner, chunk_id, batches, ts)
+        return load.stage(self.place(table), self._owner, self._wanted(table), chunk_id, batches, ts)
 
     def load(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema, files: Sequence[StagedFile]) -> None:
-        load.load(self.place(table), self._owner, table, schema, arrow, _parsed(files))
+        load.load(self.place(table), self._owner, self._wanted(table), table, schema, arrow, _parsed(files))
 
     def replace(self, copy: TableCopy) -> None:
-        replacement.replace(self.place(copy.table), self._owner, copy, _parsed(copy.files))
+        replacement.replace(self.place(copy.table), self._owner, self._wanted(copy.table), copy, _parsed(copy.files))
 
     def repartition(self, table: TableRecord, order: SpanRepartition) -> Ts:
         return repartition.repartition(self.place(table), table, order)
@@ -125,7 +134,7 @@ class IcebergSink:
         row_repair.repair(self.place(order.table), self._owner, order)
 
     def alter(self, changes: Sequence[SchemaChange]) -> None:
-        Alterer(self._lake, self._owner).alter(changes)
+        Alterer(self._lake, self._owner, self._wanted).alter(changes)
 
     def read_rows(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema) -> Iterator[pa.RecordBatch]:
         return self.read_range(table, schema, arrow, ALL_KEYS)

@@ -91,6 +91,27 @@ def test_a_changefeed_file_is_read(file: Path) -> None:
     assert config.filter.rules == ("a.*", "!a.tmp*")
 
 
+def test_layouts_have_properties_with_names_of_their_own(file: Path) -> None:
+    file.write_text(
+        '[[layout]]\nmatcher = ["shop.*"]\npartition-by = ["day(made)"]\nsort-by = ["id"]\n'
+        'properties = { "write.parquet.compression-codec" = "zstd" }\n'
+    )
+    [layout] = load_changefeed_config(file).layout
+    assert (layout.matcher, layout.partition_by, layout.sort_by) == (("shop.*",), ("day(made)",), ("id",))
+    assert layout.properties == {"write.parquet.compression-codec": "zstd"}
+    for wrong, message in (
+        (
+            '[[layout]]\nmatcher = ["a.b"]\npartition-bi = []',
+            "unknown key 'layout.partition-bi' in .*; did you mean 'partition-by'",
+        ),
+        ('[[layout]]\npartition-by = ["a"]', "'layout.0.matcher' in .*: field required"),
+        ('[[layout]]\nmatcher = ["a.b"]\nproperties = { a = 1 }', "'layout.0.properties.a' in .*: must be a text"),
+    ):
+        file.write_text(wrong)
+        with pytest.raises(ConfigError, match=message):
+            load_changefeed_config(file)
+
+
 @pytest.mark.parametrize(
     "content", ['slot = "s"\nzero-dates = "string"', '[source]\nslot = "s"\nzero-dates = "string"']
 )

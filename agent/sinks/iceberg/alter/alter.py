@@ -6,13 +6,14 @@ wherever a crash left it. A dropped table stays in the catalog, marked; when ano
 table ever has (``…!dropped-{Ts}``).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from pyiceberg.table import Table
 
 from agent.errors import TableHeldError
 from agent.rows.schema_change import SchemaChange
+from agent.sinks.common.layouts import Wanted
 from agent.sinks.common.span_records import RETIRED
 from agent.sinks.iceberg import load
 from agent.sinks.iceberg.alter import columns
@@ -25,11 +26,12 @@ from reactor.records.changefeed import SchemaChangeKind, TableRecord
 
 
 class Alterer:
-    """For tables of one ``owner``."""
+    """For tables of one ``owner``. ``wanted``: the layout of a new table."""
 
-    def __init__(self, lake: Lake, owner: TableOwner) -> None:
+    def __init__(self, lake: Lake, owner: TableOwner, wanted: Callable[[TableRecord], Wanted]) -> None:
         self._lake = lake
         self._owner = owner
+        self._wanted = wanted
 
     def alter(self, changes: Sequence[SchemaChange]) -> None:
         """See ``agent.ports.sink.Alters.alter``."""
@@ -107,7 +109,8 @@ class Alterer:
                 _make_way(place, table, Ts(state.dropped))
             elif state.dropped or _is_created(state, change):
                 return  # already done; one statement may drop a table and create it
-        load.load(place, self._owner, change.after, change.schema, change.arrow, [], ddl=int(change.ts))
+        wanted = self._wanted(change.after)
+        load.load(place, self._owner, wanted, change.after, change.schema, change.arrow, [], ddl=int(change.ts))
 
     def _drop(self, change: SchemaChange) -> None:
         """Mark the table as dropped at its source. One that was held from the beginning never existed here, and a table

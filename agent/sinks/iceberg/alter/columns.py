@@ -5,6 +5,9 @@ to ``double``, more digits of a decimal); a dropped column's id is never used ag
 a later column of its name. What the format cannot do rewrites the table in the same commit, from the values that it
 has: another type, and a new column with a value in existing rows, since format version 2 has no defaults.
 
+A partition spec or sort order follows its columns through all of that. One that has lost a column is followed by one
+without it, and the table is written again, so that no file is divided by what it does not have.
+
 A *changelog* keeps dropped columns, NULL from then on.
 """
 
@@ -24,6 +27,7 @@ from agent.sinks.iceberg.table import commit, compact, files, manifests, positio
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.commit import Step
 from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.layout import Layout
 from agent.sinks.iceberg.table.manifests import Live
 from agent.sinks.iceberg.table.positions import NONE
 from agent.sinks.iceberg.table.schema import FORMS, Ids
@@ -51,18 +55,21 @@ def _alter(table: Table, change: SchemaChange, *, is_changelog: bool) -> None:
     survivors = change.survivors() if change.survivors else None
     comparison = Comparison(survivors, is_changelog=is_changelog, forms=FORMS) if survivors else None
     live = manifests.live(table)
-    if all(_is_metadata(move, stored) for move in moves):
+    layout = _layout(table, stored, moves, schema)
+    before = Layout.of(table)
+    is_divided_anew, changed = layout.terms != before.terms, None if layout.is_like(before) else layout
+    if all(_is_metadata(move, stored) for move in moves) and not is_divided_anew:
         for rows_of in _converted(table, live, moves, change) if comparison else ():
             assert comparison is not None
             comparison.note(rows_of)
-        step = Step(state, schema=schema, before=live)
+        step = Step(state, schema=schema, before=live, layout=changed)
     else:
         converted = _converted(table, live, moves, change)
         noted = map(comparison.note, converted) if comparison else converted
         directory = compact.data_directory(table)
-        made = list(files.write_files(table.io, directory, f"schema-{change.ts:x}", noted, schema))
+        made = list(files.write_files(table.io, directory, f"schema-{change.ts:x}", noted, schema, layout=layout))
         removed = frozenset(item.path for item in (*live.data, *live.deletes))
-        step = Step(state, made, removed=removed, schema=schema, before=live)
+        step = Step(state, made, removed=removed, schema=schema, before=live, layout=changed)
     if comparison is not None:
         comparison.verdict(change)
     commit.commit_or_remove(table, step)
@@ -81,6 +88,15 @@ def _moved(table: Table, stored: pa.Schema, moves: Sequence[ColumnMove]) -> Sche
             field = NestedField(field.field_id, move.name, Ids(0).field(move.name, kind).field_type, required=False)
         fields.append(NestedField(field.field_id, move.name, field.field_type, required=False))
     return Schema(*fields)
+
+
+def _layout(table: Table, stored: pa.Schema, moves: Sequence[ColumnMove], schema: Schema) -> Layout:
+    """Return the table's layout afterwards, without the columns that are gone."""
+    before: dict[int, int | None] = {field.field_id: None for field in table.schema().fields}
+    for move, field in zip(moves, schema.fields, strict=True):
+        if move.origin is not None:
+            before[table.schema().find_field(move.origin).field_id] = field.field_id
+    return Layout.of(table).without(before, schema)
 
 
 def new_type(move: ColumnMove) -> pa.DataType:

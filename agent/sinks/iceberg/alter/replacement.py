@@ -23,6 +23,7 @@ from agent.errors import CopyBehindError, CopyLostError, SinkFencedError, TableF
 from agent.ports.sink import TableCopy
 from agent.sinks.common.changelog import truncate_row
 from agent.sinks.common.forms import missing_fields
+from agent.sinks.common.layouts import Wanted
 from agent.sinks.common.span_records import RETIRED
 from agent.sinks.common.vanished import vanished
 from agent.sinks.iceberg import load
@@ -31,23 +32,24 @@ from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.commit import Step
 from agent.sinks.iceberg.table.files import TableFile
 from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.layout import Layout
 from agent.sinks.iceberg.table.manifests import Live
 from agent.sinks.iceberg.table.positions import NONE
 from agent.sinks.iceberg.table.state import State, TableOwner
 
 
-def replace(place: TablePlace, owner: TableOwner, copy: TableCopy, staged: Sequence[TableFile]) -> None:
+def replace(place: TablePlace, owner: TableOwner, wanted: Wanted, copy: TableCopy, staged: Sequence[TableFile]) -> None:
     """See ``agent.ports.sink.Replaces.replace``."""
     name = copy.schema.qualified_name
     stored = iceberg_schema.stored_schema(copy.arrow, is_changelog=owner.is_changelog, marks=owner.marks)
     columns = fit.joined(stored, staged, name=name)
     if place.open() is None and place.lake.is_away() and staged:
         raise place.lake.away_error()
-    load.opened_or_made(place, owner, columns, copy.table.start_ts)
+    load.opened_or_made(place, owner, wanted, columns, copy.table.start_ts)
 
     def attempt(table: Table) -> None:
         if not _is_replaced(table, place, owner, copy):
-            _replace(table, owner, copy, columns, staged)
+            _replace(table, owner, wanted, copy, columns, staged)
             load.sweep(table, copy.table.start_ts, staged)
 
     commit.on_newest(place, attempt, is_checked=False)
@@ -73,7 +75,14 @@ def _is_replaced(table: Table, place: TablePlace, owner: TableOwner, copy: Table
     return False
 
 
-def _replace(table: Table, owner: TableOwner, copy: TableCopy, columns: pa.Schema, staged: Sequence[TableFile]) -> None:
+def _replace(
+    table: Table,
+    owner: TableOwner,
+    wanted: Wanted,
+    copy: TableCopy,
+    columns: pa.Schema,
+    staged: Sequence[TableFile],
+) -> None:
     if any(not table.io.new_input(file.path).exists() for file in staged):
         raise CopyLostError(
             f"rows that were staged for {copy.schema.qualified_name} were removed; they are copied again"
@@ -85,17 +94,26 @@ def _replace(table: Table, owner: TableOwner, copy: TableCopy, columns: pa.Schem
     kept = _kept_columns(table, columns, staged, name=copy.schema.qualified_name) if owner.is_changelog else None
     columns = kept or columns
     schema = fit.adopted(table, columns, staged)
-    made = fit.fitted(table.io, directory, staged, schema)
+    layout = Layout.made(wanted, schema, table=copy.schema.qualified_name)
+    made = fit.fitted(table.io, directory, staged, schema, layout)
     if owner.is_changelog:
-        made = [*files.write_files(table.io, directory, "copy", [truncate_row(columns, ts)], schema), *made]
+        cut = [truncate_row(columns, ts)]
+        made = [*files.write_files(table.io, directory, "copy", cut, schema, layout=layout), *made]
     if owner.marks.soft_delete and copy.table.key:
-        made = [*made, *_vanished(table, live, owner, copy, made, schema)]
+        made = [*made, *_vanished(table, live, owner, copy, made, schema, layout)]
     removed = frozenset() if kept else frozenset(item.path for item in (*live.data, *live.deletes))
-    commit.commit(table, Step(state, made, removed=removed, schema=schema, before=live))
+    step = Step(state, made, removed=removed, schema=schema, properties=wanted.properties, before=live, layout=layout)
+    commit.commit(table, step)
 
 
 def _vanished(
-    table: Table, live: Live, owner: TableOwner, copy: TableCopy, made: Sequence[TableFile], schema: Schema
+    table: Table,
+    live: Live,
+    owner: TableOwner,
+    copy: TableCopy,
+    made: Sequence[TableFile],
+    schema: Schema,
+    layout: Layout,
 ) -> Iterator[TableFile]:
     """Write the rows that the copy lacks: deleted ones stay."""
     gone = positions.deleted(table, live.deletes)
@@ -110,7 +128,7 @@ def _vanished(
 
     columns, count = iceberg_schema.arrow_schema(schema), sum(file.rows for file in made)
     found = vanished(stored, copied, columns, owner.marks, key=copy.table.key, copied_rows=count)
-    return files.write_files(table.io, compact.data_directory(table), "vanished", found, schema)
+    return files.write_files(table.io, compact.data_directory(table), "vanished", found, schema, layout=layout)
 
 
 def _kept_columns(table: Table, columns: pa.Schema, staged: Sequence[TableFile], *, name: str) -> pa.Schema | None:

@@ -37,12 +37,14 @@ from pyiceberg.table.update import (
 )
 
 from agent.errors import SinkConflictError
-from agent.sinks.iceberg.table import manifests, state
+from agent.sinks.iceberg.table import manifests, specs, state
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.errors import storage_errors
 from agent.sinks.iceberg.table.files import TableFile
 from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.layout import Layout
 from agent.sinks.iceberg.table.manifests import Live
+from agent.sinks.iceberg.table.specs import Specs
 from agent.sinks.iceberg.table.state import State, TableOwner
 
 #: spans of one table on several captures: one wins each round, so a commit may lose several times
@@ -58,7 +60,7 @@ class Step:
     """What a commit does to a table. ``files``: data files that come, ``deletes``: position deletes that come,
     ``removed``: paths of files of either kind that go; ``schema``: new columns. ``state``: the table's state
     afterwards, ``properties``: others that change. ``before``: the table's files, if they are known. ``is_same``: the
-    rows are the same as before."""
+    rows are the same as before. ``layout``: another one, which the table has from then on."""
 
     state: State
     files: Sequence[TableFile] = ()
@@ -68,11 +70,11 @@ class Step:
     properties: Mapping[str, str] = field(default_factory=dict)
     before: Live | None = None
     is_same: bool = False
+    layout: Layout | None = None
 
-    @property
-    def added(self) -> list[DataFile]:
-        data = [file.data_file(DataFileContent.DATA) for file in self.files if file.rows]
-        return data + [file.data_file(DataFileContent.POSITION_DELETES) for file in self.deletes]
+    def added(self, of_table: Specs) -> list[DataFile]:
+        data = [of_table.data_file(file, DataFileContent.DATA) for file in self.files if file.rows]
+        return data + [of_table.data_file(file, DataFileContent.POSITION_DELETES) for file in self.deletes]
 
 
 def on_newest(
@@ -118,7 +120,13 @@ def commit(table: Table, step: Step) -> None:
         schema, made = _schema_updates(table, step.schema)
         schema_id = schema.schema_id
         updates += made
-    snapshot = _snapshot(table, step, snapshot_id, schema_id)
+    of_table = Specs.of_table(table, schema)
+    if step.layout is not None:
+        laid_out = specs.changed(table, step.layout)
+        of_table = of_table.with_newest(laid_out)
+        requirements += laid_out.requirements
+        updates += laid_out.updates
+    snapshot = _snapshot(table, step, snapshot_id, schema_id, of_table)
     made_state = replace(step.state, snapshot=snapshot_id, columns=iceberg_schema.fingerprint(schema))
     updates += [
         SetPropertiesUpdate(updates={**step.properties, state.STATE: made_state.to_json()}),
@@ -163,11 +171,11 @@ def _schema_updates(table: Table, schema: Schema) -> tuple[Schema, list[TableUpd
     return made, [AddSchemaUpdate(schema_=made), SetCurrentSchemaUpdate(schema_id=-1)]
 
 
-def _snapshot(table: Table, step: Step, snapshot_id: int, schema_id: int) -> Snapshot:
+def _snapshot(table: Table, step: Step, snapshot_id: int, schema_id: int, of_table: Specs) -> Snapshot:
     metadata, current = table.metadata, table.current_snapshot()
     before = manifests.live(table) if step.before is None else step.before
-    added = step.added
-    found = manifests.next_manifests(table, before, snapshot_id, added=added, removed=step.removed)
+    added = step.added(of_table)
+    found = manifests.next_manifests(table, before, snapshot_id, of_table, added=added, removed=step.removed)
     sequence = metadata.next_sequence_number()
     path = f"{metadata.location}/metadata/snap-{snapshot_id}-0-{uuid4()}.avro"
     parent = None if current is None else current.snapshot_id

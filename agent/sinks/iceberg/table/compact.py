@@ -6,7 +6,8 @@ many files of position deletes become one, with what is still needed. Each costs
 the last time.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
@@ -18,7 +19,8 @@ from pyiceberg.table import Table
 from agent.sinks.iceberg.table import files, positions, rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.files import TableFile
-from agent.sinks.iceberg.table.manifests import Live, LiveFile
+from agent.sinks.iceberg.table.layout import PLAIN, Layout
+from agent.sinks.iceberg.table.manifests import Home, Live, LiveFile
 from agent.sinks.iceberg.table.positions import NONE, Positions
 
 #: bytes of a small file, and how many are joined
@@ -53,13 +55,17 @@ def compacted(
     after = _joined(gone, added)
     empty = {item.path for item in live.data if len(after.get(item.path, NONE)) >= item.file.record_count}
     chosen = _chosen([item for item in live.data if item.path not in empty], after)
-    made = rewritten(table, schema, chosen, after)
+    made = rewritten(table, schema, chosen, after, layout=Layout.of(table))
     removed = empty | {item.path for item in chosen}
-    if len(live.deletes) < _DELETES_MAX:  # what they say of files that are gone does no harm
-        rest = {path: places for path, places in added.items() if path not in removed}
-        return Rewritten(frozenset(removed), made, written_deletes(table, rest))
-    rest = {path: places for path, places in positions.applied(live, after).items() if path not in removed}
-    return Rewritten(frozenset(removed | {item.path for item in live.deletes}), made, written_deletes(table, rest))
+    many = {home for home, count in Counter(item.home for item in live.deletes).items() if count >= _DELETES_MAX}
+    # what deletes say of files that are gone does no harm
+    rest = {
+        item.path: after[item.path] if item.home in many else added[item.path]
+        for item in live.data
+        if item.path not in removed and item.path in (after if item.home in many else added)
+    }
+    merged = {item.path for item in live.deletes if item.home in many}
+    return Rewritten(frozenset(removed | merged), made, written_deletes(table, homes(live.data), rest))
 
 
 def _joined(gone: Mapping[str, Positions], added: Mapping[str, Positions]) -> dict[str, Positions]:
@@ -70,8 +76,8 @@ def _joined(gone: Mapping[str, Positions], added: Mapping[str, Positions]) -> di
 
 def _chosen(live: Sequence[LiveFile], after: Mapping[str, Positions]) -> list[LiveFile]:
     small = [item for item in live if item.file.file_size_in_bytes < _SMALL_BYTES]
-    if len(small) < _SMALL_MAX:
-        small = []
+    counts = Counter(item.home for item in small)
+    small = [item for item in small if counts[item.home] >= _SMALL_MAX]
     thin = [item for item in live if _is_thin(item, len(after.get(item.path, NONE)))]
     chosen, size = list[LiveFile](), 0
     for item in {item.path: item for item in (*small, *thin)}.values():
@@ -93,9 +99,11 @@ def rewritten(
     chosen: Sequence[LiveFile],
     after: Mapping[str, Positions],
     *,
+    layout: Layout = PLAIN,
     file_bytes: float = files.FILE_BYTES,
 ) -> list[TableFile]:
-    """Write the rows of some files that are not deleted, in their order, as new files. ``after``: the deleted ones."""
+    """Write the rows of some files that are not deleted as new files, in their order if the ``layout`` is plain.
+    ``after``: the deleted ones."""
     # the file has the ids of today's columns, and other columns are NULL
     stored = Schema(*(item for item in schema.fields if item.field_id in _ids(table)), schema_id=schema.schema_id)
 
@@ -103,7 +111,8 @@ def rewritten(
         pieces = (rows.live_rows(table.io, item.path, stored, after.get(item.path, NONE)) for item in chosen)
         return (filled(piece, schema) for piece in chain.from_iterable(pieces))
 
-    made = files.write_files(table.io, data_directory(table), "compacted", all_rows(), schema, file_bytes=file_bytes)
+    place = table.io, data_directory(table), "compacted"
+    made = files.write_files(*place, all_rows(), schema, layout=layout, file_bytes=file_bytes)
     return list(made) if chosen else []
 
 
@@ -111,12 +120,18 @@ def _ids(table: Table) -> set[int]:
     return {item.field_id for item in table.schema().fields}
 
 
-def written_deletes(table: Table, added: Mapping[str, Positions]) -> list[TableFile]:
-    """Write position deletes; no file if there are none."""
-    rows_of = positions.table_of(added)
-    if not rows_of.num_rows:
-        return []
-    return [files.write_deletes(table.io, data_directory(table), "rows", rows_of)]
+def homes(found: Iterable[LiveFile]) -> dict[str, Home]:
+    return {item.path: item.home for item in found}
+
+
+def written_deletes(table: Table, homes: Mapping[str, Home], added: Mapping[str, Positions]) -> list[TableFile]:
+    """Write position deletes, a file for each partition that has some. ``homes``: of the data files."""
+    by_home: dict[Home, dict[str, Positions]] = {}
+    for path, places in added.items():
+        if len(places):
+            by_home.setdefault(homes[path], {})[path] = places
+    place = table.io, data_directory(table), "rows"
+    return [files.write_deletes(*place, positions.table_of(mine), *home) for home, mine in by_home.items()]
 
 
 def filled(rows: pa.Table, schema: Schema) -> pa.Table:

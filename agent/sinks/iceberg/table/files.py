@@ -7,9 +7,9 @@ the executor that wrote it to the capture that commits it.
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal
 from itertools import chain
 from typing import Any, Final
@@ -21,14 +21,15 @@ import pyarrow.parquet as pq
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.typedef import Record
 from pyiceberg.types import DecimalType, NestedField, PrimitiveType, StringType
 
 from agent.sinks.common import row_groups
 from agent.sinks.iceberg.table import io as files_io
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.errors import storage_errors
+from agent.sinks.iceberg.table.layout import PLAIN, Layout, Values, record
 
 #: bytes in memory of the rows of one file
 FILE_BYTES: Final = 128 << 20
@@ -51,7 +52,10 @@ class TableFile:
     """``path``: a URL. ``columns``: the Iceberg schema that the file was written with, as JSON; empty for deletes.
     ``nulls`` and ``nans``: numbers by column id; ``lower`` and ``upper``: bounds in Iceberg's form, as base64.
 
-    ``is_truncate``: the table's earlier content is removed before this file; such a "file" has no path and no rows."""
+    ``terms``: the partition spec it was written for (``Layout.terms``), and ``values``: those of its partition.
+    ``spec_id``: of the table's spec that has it; None: the newest one. ``sorted_by``: the order that its rows are in
+    (``Layout.order_terms``). ``is_truncate``: the table's earlier content is removed before this file; such a "file"
+    has no path and no rows."""
 
     path: str
     rows: int
@@ -62,9 +66,13 @@ class TableFile:
     lower: Mapping[str, str] = field(default_factory=dict)
     upper: Mapping[str, str] = field(default_factory=dict)
     is_truncate: bool = False
+    terms: str = ""
+    values: Sequence[Any] = ()
+    spec_id: int | None = None
+    sorted_by: str = ""
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps(asdict(self), default=str)  # decimals in a partition
 
     @classmethod
     def from_json(cls, text: str) -> "TableFile":
@@ -74,13 +82,14 @@ class TableFile:
     def schema(self) -> Schema:
         return Schema.model_validate_json(self.columns)
 
-    def data_file(self, content: DataFileContent) -> DataFile:
+    def data_file(self, content: DataFileContent, spec: PartitionSpec, schema: Schema, order_id: int) -> DataFile:
+        """``spec``: of its partition; ``schema`` has the columns of that. ``order_id``: of the order of its rows."""
         made = DataFile.from_args(
             _table_format_version=2,
             content=content,
             file_path=self.path,
             file_format=FileFormat.PARQUET,
-            partition=Record(),
+            partition=record(spec, schema, self.values),
             record_count=self.rows,
             file_size_in_bytes=self.bytes,
             value_counts={int(at): self.rows for at in self.nulls},
@@ -88,8 +97,9 @@ class TableFile:
             nan_value_counts=_by_id(self.nans),
             lower_bounds={int(at): base64.b64decode(bound) for at, bound in self.lower.items()},
             upper_bounds={int(at): base64.b64decode(bound) for at, bound in self.upper.items()},
+            sort_order_id=order_id if content == DataFileContent.DATA else None,
         )
-        made.spec_id = 0
+        made.spec_id = spec.spec_id
         return made
 
 
@@ -183,31 +193,71 @@ def write_files(
     tables: Iterable[pa.Table],
     schema: Schema,
     *,
+    layout: Layout = PLAIN,
     file_bytes: float = FILE_BYTES,
 ) -> Iterator[TableFile]:
     """Write rows as data files below ``directory``, each with about ``file_bytes`` in memory; none if there are no
-    rows.
+    rows. With a ``layout`` that is not plain, the rows of the files that are still open take so much together.
 
     :raises SinkError: the storage fails.
     """
-    arrow = iceberg_schema.file_schema(schema)
     rest = row_groups.row_groups(tables)
+    if not layout.is_plain:
+        for values, pieces in _divided(rest, schema, layout, file_bytes):
+            yield _file(io, directory, label, iter(pieces), schema, layout, values)
+            del pieces
+        return
     for first in rest:
-        path = f"{directory}/{label}-{uuid4().hex[:12]}.parquet"
-        statistics, rows = Statistics(schema), 0
-        written = _Counted(_up_to(file_bytes, chain([first], rest)), statistics)
-        rows, size = write_parquet(io, path, (table.cast(arrow) for table in written), arrow)
-        yield TableFile(path, rows, size, schema.model_dump_json(), **statistics.described())
+        yield _file(io, directory, label, _up_to(file_bytes, chain([first], rest)), schema)
 
 
-def write_deletes(io: FileIO, directory: str, label: str, deletes: pa.Table) -> TableFile:
-    """Write position deletes, which must be sorted (see ``DELETES``)."""
+def _file(
+    io: FileIO,
+    directory: str,
+    label: str,
+    tables: Iterator[pa.Table],
+    schema: Schema,
+    layout: Layout = PLAIN,
+    values: Values = (),
+) -> TableFile:
+    path, arrow = f"{directory}/{label}-{uuid4().hex[:12]}.parquet", iceberg_schema.file_schema(schema)
+    statistics = Statistics(schema)
+    written = _Counted(tables, statistics)
+    rows, size = write_parquet(io, path, (table.cast(arrow) for table in written), arrow)
+    made = TableFile(path, rows, size, schema.model_dump_json(), **statistics.described())
+    return replace(made, terms=layout.terms, values=values, sorted_by=layout.order_terms)
+
+
+def _divided(
+    tables: Iterable[pa.Table], schema: Schema, layout: Layout, file_bytes: float
+) -> Iterator[tuple[Values, list[pa.Table]]]:
+    """Yield the rows of one file after another, in the order of the table, as row groups."""
+    waiting: dict[Values, list[pa.Table]] = {}
+    sizes: dict[Values, int] = {}
+
+    def taken(values: Values) -> tuple[Values, list[pa.Table]]:
+        sizes.pop(values)
+        rows = layout.sorted(pa.concat_tables(waiting.pop(values)), schema)
+        return values, list(row_groups.parts(rows))
+
+    for table in tables:
+        for values, piece in layout.divided(table, schema):
+            waiting.setdefault(values, []).append(piece)
+            sizes[values] = sizes.get(values, 0) + piece.nbytes
+        while sum(sizes.values()) > file_bytes:
+            yield taken(max(sizes, key=lambda values: sizes[values]))
+    for values in list(sizes):
+        yield taken(values)
+
+
+def write_deletes(io: FileIO, directory: str, label: str, deletes: pa.Table, spec_id: int, values: Values) -> TableFile:
+    """Write position deletes, which must be sorted (see ``DELETES``), of data files of one partition."""
     path = f"{directory}/{label}-{uuid4().hex[:12]}-deletes.parquet"
     rows, size = write_parquet(io, path, [deletes], DELETES)
-    bounds = pc.min_max(deletes.column("file_path")).as_py()
-    lower, upper = (base64.b64encode(bounds[which].encode()).decode() for which in ("min", "max"))
+    paths = pc.min_max(deletes.column("file_path")).as_py()
+    lower, upper = ({str(PATH_ID): base64.b64encode(paths[which].encode()).decode()} for which in ("min", "max"))
     nulls = {str(PATH_ID): 0, str(POSITION_ID): 0}
-    return TableFile(path, rows, size, nulls=nulls, lower={str(PATH_ID): lower}, upper={str(PATH_ID): upper})
+    return TableFile(path, rows, size, nulls=nulls, lower=lower, upper=upper, spec_id=spec_id, values=values)
 
 
 def write_parquet(io: FileIO, path: str, tables: Iterable[pa.Table], schema: pa.Schema) -> tuple[int, int]:

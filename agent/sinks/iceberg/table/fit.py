@@ -5,7 +5,7 @@ where it can; a file whose ids mean something else by then is written again. Tha
 at the same time, or a staged snapshot met a changed table.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
 from pyiceberg.io import FileIO
@@ -17,6 +17,7 @@ from agent.sinks.common.forms import missing_fields, plain_type
 from agent.sinks.iceberg.table import compact, files, rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.files import TableFile
+from agent.sinks.iceberg.table.layout import Layout
 from agent.sinks.iceberg.table.positions import NONE
 from agent.sinks.iceberg.table.schema import Ids
 
@@ -54,16 +55,20 @@ def adopted(table: Table, columns: pa.Schema, staged: Sequence[TableFile]) -> Sc
     return Schema(*(have.get(item.name) or new.field(item.name, item.type) for item in columns))
 
 
-def fitted(io: FileIO, directory: str, staged: Sequence[TableFile], schema: Schema) -> list[TableFile]:
-    """Return files that have the ids of ``schema``."""
+def fitted(io: FileIO, directory: str, staged: Sequence[TableFile], schema: Schema, layout: Layout) -> list[TableFile]:
+    """Return files that have the ids of ``schema``, and are divided as ``layout`` says."""
     made: list[TableFile] = []
     have = {item.name: item for item in schema.fields}
     for file in staged:
-        if file.is_truncate or all(have.get(item.name) == item for item in file.schema.fields):
+        if file.is_truncate or (file.terms == layout.terms and _has_ids(file, have)):
             made.append(file)
         else:
-            made += files.write_files(io, directory, "fitted", _rows(io, file, schema), schema)
+            made += files.write_files(io, directory, "fitted", _rows(io, file, schema), schema, layout=layout)
     return made
+
+
+def _has_ids(file: TableFile, have: Mapping[str, NestedField]) -> bool:
+    return all(have.get(item.name) == item for item in file.schema.fields)
 
 
 def _rows(io: FileIO, file: TableFile, schema: Schema) -> Iterator[pa.Table]:

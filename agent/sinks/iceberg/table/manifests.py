@@ -21,10 +21,14 @@ from pyiceberg.manifest import (
     ManifestFile,
     ManifestWriterV2,
 )
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from agent.errors import TableForeignError
 from agent.sinks.iceberg.table.errors import storage_errors
+from agent.sinks.iceberg.table.layout import Values
+from agent.sinks.iceberg.table.specs import Specs
 
 _CODEC: Final = "deflate"
 #: entries that are kept in memory, over all tables
@@ -36,6 +40,10 @@ _JOIN_MANIFESTS: Final = 16
 _cache: OrderedDict[str, tuple[ManifestEntry, ...]] = OrderedDict()
 _cached = 0
 _lock = Lock()
+
+
+#: where a file is: the id of a partition spec, and the values of its partition
+Home = tuple[int, Values]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +64,11 @@ class LiveFile:
     @property
     def sequence(self) -> int:
         return self.entry.sequence_number or 0
+
+    @property
+    def home(self) -> Home:
+        partition = self.entry.data_file.partition
+        return self.entry.data_file.spec_id, tuple(partition[at] for at in range(len(partition)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,9 +124,10 @@ def _keep(path: str, read: tuple[ManifestEntry, ...]) -> None:
 class _Writer(ManifestWriterV2):
     """A manifest of data files or of position deletes."""
 
-    def __init__(self, table: Table, path: str, snapshot_id: int, content: ManifestContent) -> None:
-        metadata = table.metadata
-        super().__init__(metadata.spec(), metadata.schema(), table.io.new_output(path), snapshot_id, _CODEC)
+    def __init__(
+        self, io: FileIO, path: str, snapshot_id: int, content: ManifestContent, spec: PartitionSpec, schema: Schema
+    ) -> None:
+        super().__init__(spec, schema, io.new_output(path), snapshot_id, _CODEC)
         self._content = content
 
     def content(self) -> ManifestContent:
@@ -125,22 +139,27 @@ class _Writer(ManifestWriterV2):
 
 
 def next_manifests(
-    table: Table, before: Live, snapshot_id: int, *, added: Sequence[DataFile], removed: Collection[str]
+    table: Table, before: Live, snapshot_id: int, specs: Specs, *, added: Sequence[DataFile], removed: Collection[str]
 ) -> list[ManifestFile]:
     """Write what differs, and return all manifests of the next snapshot. ``removed``: paths of live files."""
     found: list[ManifestFile] = []
+    used = dict.fromkeys([*(item.partition_spec_id for item in before.manifests), *(file.spec_id for file in added)])
     for content in (ManifestContent.DATA, ManifestContent.DELETES):
-        mine = [item for item in before.manifests if item.content == content]
         files = before.data if content == ManifestContent.DATA else before.deletes
-        new = [file for file in added if (file.content == DataFileContent.DATA) == (content == ManifestContent.DATA)]
-        touched = {item.manifest for item in files if item.path in removed}
-        small = [item.manifest_path for item in mine if _count(item) <= _JOIN_ENTRIES]
-        if len(small) >= _JOIN_MANIFESTS:
-            touched.update(small)
-        found += [item for item in mine if item.manifest_path not in touched]
-        changed = list(_changed(new, [item for item in files if item.manifest in touched], removed, snapshot_id))
-        if changed:
-            found.append(_written(table, snapshot_id, content, changed))
+        coming = [file for file in added if (file.content == DataFileContent.DATA) == (content == ManifestContent.DATA)]
+        for spec_id in used:
+            mine = [item for item in before.manifests if (item.content, item.partition_spec_id) == (content, spec_id)]
+            here = {item.manifest_path for item in mine}
+            touched = here & {item.manifest for item in files if item.path in removed}
+            small = [item.manifest_path for item in mine if _count(item) <= _JOIN_ENTRIES]
+            if len(small) >= _JOIN_MANIFESTS:
+                touched.update(small)
+            found += [item for item in mine if item.manifest_path not in touched]
+            new = [file for file in coming if file.spec_id == spec_id]
+            changed = list(_changed(new, [item for item in files if item.manifest in touched], removed, snapshot_id))
+            if changed:
+                spec = specs.of(spec_id)
+                found.append(_written(table, snapshot_id, content, changed, spec, specs.schema(spec)))
     return found
 
 
@@ -171,10 +190,15 @@ def _changed(
 
 
 def _written(
-    table: Table, snapshot_id: int, content: ManifestContent, changed: Sequence[ManifestEntry]
+    table: Table,
+    snapshot_id: int,
+    content: ManifestContent,
+    changed: Sequence[ManifestEntry],
+    spec: PartitionSpec,
+    schema: Schema,
 ) -> ManifestFile:
     path = f"{table.metadata.location}/metadata/{uuid4()}-m{int(content)}.avro"
-    with _Writer(table, path, snapshot_id, content) as writer:
+    with _Writer(table.io, path, snapshot_id, content, spec, schema) as writer:
         for entry in changed:
             writer.add_entry(entry)
     _keep(path, tuple(_as_read(changed, table.metadata.next_sequence_number())))

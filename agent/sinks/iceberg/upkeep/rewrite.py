@@ -7,6 +7,7 @@ another writer has rewritten one of the files, the rewrite loses.
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from pyiceberg.table import Table
@@ -17,7 +18,7 @@ from agent.sinks.iceberg.table import commit, compact, manifests, positions
 from agent.sinks.iceberg.table.commit import Step
 from agent.sinks.iceberg.table.files import TableFile
 from agent.sinks.iceberg.table.lake import TablePlace
-from agent.sinks.iceberg.table.manifests import LiveFile
+from agent.sinks.iceberg.table.manifests import Home, LiveFile
 from agent.sinks.iceberg.table.positions import NONE, Positions
 from agent.sinks.iceberg.table.state import State, check_history
 
@@ -35,26 +36,27 @@ def rewrite(place: TablePlace, plan: Plan) -> int:
     live = manifests.live(table)
     gone = positions.deleted(table, live.deletes)
     by_path = {item.path: item for item in live.data}
-    candidates = [
-        Candidate(path, item.file.file_size_in_bytes, item.file.record_count, len(gone.get(path, NONE)))
-        for path, item in by_path.items()
-    ]
+    candidates: dict[Home, list[Candidate]] = {}
+    for path, item in by_path.items():
+        size, count = item.file.file_size_in_bytes, item.file.record_count
+        candidates.setdefault(item.home, []).append(Candidate(path, size, count, len(gone.get(path, NONE))))
     joined = 0
-    for group in plan.groups(candidates):
+    for group in plan.groups_of(candidates.values()):
         _replace(place, table, [by_path[item.path] for item in group], gone)
         joined += len(group)
     return joined
 
 
 def merge_deletes(place: TablePlace) -> None:
-    """Make one file of all position deletes, without those of files that are gone."""
+    """Make one file of all position deletes of a partition, without those of files that are gone."""
 
     def attempt(table: Table) -> None:
         live = manifests.live(table)
         applied = positions.applied(live, positions.deleted(table, live.deletes))
-        if len(live.deletes) > (1 if applied else 0):
+        homes = compact.homes(live.data)
+        if len(live.deletes) > len({homes[path] for path in applied}):
             removed = frozenset(item.path for item in live.deletes)
-            made = compact.written_deletes(table, applied)
+            made = compact.written_deletes(table, homes, applied)
             commit.commit_or_remove(table, Step(State.of(table), (), made, removed, before=live, is_same=True))
 
     commit.on_newest(place, attempt)
@@ -62,7 +64,11 @@ def merge_deletes(place: TablePlace) -> None:
 
 def _replace(place: TablePlace, table: Table, group: Sequence[LiveFile], gone: dict[str, Positions]) -> None:
     schema = table.schema()
-    made = compact.rewritten(table, schema, group, gone, file_bytes=_NO_LIMIT)
+    spec_id, values = group[0].home
+    made = [
+        replace(file, spec_id=spec_id, values=values)
+        for file in compact.rewritten(table, schema, group, gone, file_bytes=_NO_LIMIT)
+    ]
     assert len(made) <= 1, "one group is one file"
     paths = frozenset(item.path for item in group)
 
@@ -74,7 +80,8 @@ def _replace(place: TablePlace, table: Table, group: Sequence[LiveFile], gone: d
         before = [(item.file.record_count, gone.get(item.path, NONE)) for item in group]
         lost = moved(before, [now.get(item.path, NONE) for item in group])
         assert made or not len(lost), "only rows that are left can go"
-        deletes = compact.written_deletes(newest, {made[0].path: lost} if len(lost) else {})
+        homes = {file.path: (spec_id, values) for file in made}
+        deletes = compact.written_deletes(newest, homes, {made[0].path: lost} if len(lost) else {})
         step = Step(State.of(newest), made, deletes, paths, before=live, is_same=True)
         try:
             commit.commit(newest, step)

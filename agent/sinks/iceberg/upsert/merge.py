@@ -30,6 +30,7 @@ from agent.sinks.iceberg.table import commit, compact, files, manifests, positio
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.commit import Step
 from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.layout import Layout
 from agent.sinks.iceberg.table.manifests import Live, LiveFile
 from agent.sinks.iceberg.table.positions import NONE, Positions
 from agent.sinks.iceberg.table.schema import FORMS
@@ -129,7 +130,8 @@ class _Replaced:
         pieces = (compact.filled(piece, self.schema) for piece in found)
         label = f"changes-{task.from_ts:x}-{task.to_ts:x}"
         directory = compact.data_directory(table)
-        self.new_files = list(files.write_files(table.io, directory, label, pieces, self.schema))
+        made = files.write_files(table.io, directory, label, pieces, self.schema, layout=Layout.of(table))
+        self.new_files = list(made)
         return self
 
     def step(self, state: State) -> Step | None:

@@ -1,6 +1,7 @@
 """The real data plane: what it checks at source and sink before a stopped changefeed is changed or rewound."""
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from agent.errors import (
 )
 from agent.ports.sink import SpanRepartition, Splits
 from agent.ports.source import Identity, Scope, SourceReport
+from agent.rows.schema import TableSchema
 from agent.sinks import open_sink
 from agent.sources.postgres.server.connection import connect
 from agent.sources.postgres.server.identity import read_identity
@@ -33,7 +35,17 @@ from reactor import keys
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.questions import Ask
-from reactor.records.changefeed import ChangefeedInfo, Mode, SinkMode, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import (
+    ChangefeedConfig,
+    ChangefeedInfo,
+    Mode,
+    SinkMode,
+    TableRecord,
+    Unit,
+    UnitRecord,
+    UnitStage,
+)
+from reactor.records.layouts import TableLayout
 from reactor.records.partitioning import TablePartitioning
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
@@ -82,6 +94,9 @@ class _AnySource:
     def current_ts(self) -> Ts:
         return Ts(100)
 
+    def read_schemas(self, ids: Sequence[int]) -> dict[int, TableSchema]:
+        return dict.fromkeys(ids, TABLE)
+
 
 @pytest.mark.parametrize("spans", [1, 2])
 async def test_what_a_removed_changefeed_has_left_is_found_before_the_snapshot(
@@ -118,6 +133,35 @@ async def test_tables_that_will_be_held_for_their_names_are_named_before_they_ar
         assert first.startswith("this table will be held: table public... cannot be a directory of the sink: the name")
         assert (len(others), last) == (9, "3 more tables will be held for their names; `weir tables` shows them")
     assert await data_plane.check(spec.model_copy(update={"sink_uri": "blackhole://"})) == ()
+
+
+@pytest.mark.parametrize(
+    ("uri", "partition", "refusal"),
+    [
+        ("iceberg+file://{}/lake", "bucket(4, id)", ""),
+        ("iceberg+file://{}/lake", "day(nope)", r"the layout of public\.t names column nope, which it lacks; it has"),
+        ("iceberg+file://{}/lake", "week(id)", r"partition-by has week\(id\); known are a column, year\(c\)"),
+        ("blackhole://", "id", r"this sink's tables have no layout of their own; leave \[\[layout\]\] out"),
+    ],
+)
+async def test_a_layout_that_a_table_cannot_have_is_refused(
+    uri: str, partition: str, refusal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data_plane = works_with_a_table(tmp_path)
+    monkeypatch.setattr(preflight, "open_source", _AnySource)
+    layouts = tuple(TableLayout(matcher=(name,), partition_by=(partition,)) for name in ("*.none", "public.t"))
+    spec = ChangefeedSpec(
+        changefeed_id="feed",
+        source_uri="postgresql://h/d",
+        sink_uri=uri.format(tmp_path / "new"),
+        config=ChangefeedConfig(layout=layouts),
+        mode=Mode.INCREMENTAL,
+    )
+    if not refusal:
+        await data_plane.check(spec)
+        return
+    with pytest.raises(SinkConfigError, match=refusal):
+        await data_plane.check(spec)
 
 
 async def test_nothing_is_loaded_without_a_dump(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,6 +45,7 @@ from reactor.records.changefeed import (
     UnitStage,
 )
 from reactor.records.held import HeldTable
+from reactor.records.layouts import TableLayout
 from reactor.records.log_head import Era, LogHead
 from reactor.records.partitioning import RepartitionUnderWay, TablePartitioning
 from reactor.records.sync_point import SyncPoint
@@ -237,5 +238,5 @@ def test_every_stored_record_has_an_example() -> None:
     ]
     kinds = {kind for kind in found if isinstance(kind, type) and issubclass(kind, Record)}
     inner = {Record, UserConfig, Era, RepartitionUnderWay, TableChange, TableRecord, RunningError, SealedUri}
-    configs = {ChangefeedConfig, FilterConfig, EventFilter, ColumnSelector}
+    configs = {ChangefeedConfig, FilterConfig, EventFilter, ColumnSelector, TableLayout}
     assert kinds - inner - configs == {type(record) for record in EXAMPLES}

@@ -88,7 +88,7 @@ def _ours(bed: Bed) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in found.to_pylist()]
 
 
-def _agree(bed: Bed, rows: list[tuple[Any, ...]]) -> None:
+def agree(bed: Bed, rows: list[tuple[Any, ...]]) -> None:
     table = table_of(bed, TABLE)
     readers = [_pyiceberg, _duckdb, *([_polars] if importlib.util.find_spec("polars") else [])]
     for found in (_ours(bed), *(read(table) for read in readers)):
@@ -116,7 +116,7 @@ def test_every_type_there_and_back(bed: Bed) -> None:
         *("decimal(38, 9)", "date", "time", "timestamp", "timestamptz", "string", "binary"),
     ]
     stored = [tuple(row.values()) for row in FORMS.table(batch).to_pylist()]
-    _agree(bed, stored)
+    agree(bed, stored)
 
 
 def test_dates_before_christ_are_kept(bed: Bed) -> None:
@@ -142,7 +142,7 @@ def test_rows_that_are_gone_or_new_are_so_for_every_reader(bed: Bed) -> None:
         rows.pop(turn + 40, None)
         rows[200 + turn] = (200 + turn, "new", "r")
         if turn in (0, 11, 23, 29):
-            _agree(bed, list(rows.values()))
+            agree(bed, list(rows.values()))
 
 
 def test_columns_change_without_a_file_being_written(bed: Bed) -> None:
@@ -179,10 +179,10 @@ def test_columns_change_without_a_file_being_written(bed: Bed) -> None:
     files = [str(row["file_path"]) for row in after.inspect.data_files().to_pylist()]
     assert len(files) == 2
     assert not any("schema-" in path for path in files)
-    _agree(bed, [(1.5, 1, 7, None), (2.5, 2, 8, None)])
+    agree(bed, [(1.5, 1, 7, None), (2.5, 2, 8, None)])
     wide = pa.schema([("f", pa.float64()), ("id", pa.int64()), ("number", pa.int64()), ("x", pa.string())])
     assert bed.flush(110, 200, [update(0.5, 1, 2**40, "new", ts=150)], arrow=wide).committed
-    _agree(bed, [(0.5, 1, 2**40, "new"), (2.5, 2, 8, None)])
+    agree(bed, [(0.5, 1, 2**40, "new"), (2.5, 2, 8, None)])
 
 
 def _alter(bed: Bed, ts: int, *moves: ColumnMove) -> None:
