@@ -32,14 +32,13 @@ from owner.feed.state import is_running
 from owner.job_formats import refuse_early
 from owner.metadata.observations import Elected, OwnerObservation, Ownership
 from owner.progress.facts import Facts, TickContext
+from owner.progress.shared_progress import SharedProgress
 from owner.scheduler.coordinator import Coordinator
 from owner.scheduler.heartbeat_budget import HeartbeatBudget
 from owner.settings import OwnerSettings
-from reactor import keys, patches
 from reactor.effects import CONFLICT, Answer, Commit, Effect, Log, Resign, WakeAt
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.messages import Message
-from reactor.patches import Patch
 from reactor.questions import Answered
 from reactor.state import ChangefeedState, ClusterState
 from reactor.views import ChangefeedView
@@ -76,6 +75,7 @@ class Owner:
         self._crashes: dict[ChangefeedId, Crashes] = {}
         self._stored_values = stored_values.StoredValues()
         self._settings = settings or OwnerSettings()
+        self._progress = SharedProgress(capture, self._settings)
         self._seed = seed
 
     def tick(self, state: ClusterState, inbox: Sequence[object], now: float) -> Sequence[Effect]:
@@ -100,6 +100,8 @@ class Owner:
             effects += cluster_format.tick(state)
             effects += self._stored_values.tick(state, now)
         effects += self._tick_changefeeds(state, messages, touched, now)
+        running = {id: known.latest for id, known in self.changefeeds.items() if known.latest and id not in touched}
+        effects += self._progress.tick(state, running, now)
         return _with_one_wake(effects)
 
     def validate(self) -> None:
@@ -117,11 +119,7 @@ class Owner:
         effects: list[Effect] = []
         for feed in self._ownership.ending(state):
             part = self.changefeeds.get(feed.id)
-            progress: tuple[Patch, ...] = ()
-            if part is not None and part.latest is not None and feed.status not in (None, part.latest):
-                key = keys.StatusKey(state.cluster, state.namespace, feed.id)
-                progress = (patches.replace_record(key, feed.status, part.latest),)
-            effects.append(OwnerObservation(feed, state).post_removed(progress))
+            effects.append(OwnerObservation(feed, state).post_removed(part.latest if part else None))
         return effects
 
     def _meet(self, state: ClusterState) -> list[Effect]:

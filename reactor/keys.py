@@ -11,6 +11,7 @@
 /weir/{cluster}/__meta__/audit/{entry}                      AuditRecord, in the order of their names
 /weir/{cluster}/{namespace}/changefeed/info/{changefeed}    ChangefeedInfo
 /weir/{cluster}/{namespace}/changefeed/status/{changefeed}  ChangefeedStatus
+/weir/{cluster}/{namespace}/progress/{capture}              CaptureProgress
 /weir/{cluster}/{namespace}/owner-of/{changefeed}           Assignment
 /weir/{cluster}/{namespace}/task/position/{capture}/{changefeed}  TaskPosition
 /weir/{cluster}/{namespace}/task/unit/{changefeed}/{source}       UnitRecord
@@ -167,6 +168,16 @@ class UpstreamKey:
 
 
 @dataclass(frozen=True, slots=True)
+class ProgressKey:
+    cluster: str
+    namespace: str
+    capture: CaptureId
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/{self.namespace}/progress/{self.capture}"
+
+
+@dataclass(frozen=True, slots=True)
 class PositionKey:
     cluster: str
     namespace: str
@@ -313,25 +324,24 @@ _OF_FEEDS: Mapping[str, type[SuspectsKey | LastDiffKey | DiffProgressKey | Signa
 
 
 @dataclass(frozen=True, slots=True)
-class SubscriptionKey(FeedKey):
+class _NamedKey(FeedKey):
+    name: str
+
+    def __str__(self) -> str:
+        return f"{ROOT}/{self.cluster}/{self.namespace}/{self.KIND}/{self.changefeed}/{self.name}"
+
+
+class SubscriptionKey(_NamedKey):
     KIND = "subscription"
-    name: str
-
-    def __str__(self) -> str:
-        return f"{ROOT}/{self.cluster}/{self.namespace}/{self.KIND}/{self.changefeed}/{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class PartKey(FeedKey):
+class PartKey(_NamedKey):
+    """``name``: token and number, with a slash between."""
+
     KIND = "part"
-    #: token and number, with a slash between
-    name: str
-
-    def __str__(self) -> str:
-        return f"{ROOT}/{self.cluster}/{self.namespace}/{self.KIND}/{self.changefeed}/{self.name}"
 
 
-_OfCluster = OwnerKey | CaptureKey | WaitingKey | ReaderKey | TokenKey | AuditKey | UpstreamKey
+_OfCluster = OwnerKey | CaptureKey | WaitingKey | ReaderKey | TokenKey | AuditKey | UpstreamKey | ProgressKey
 _OfMeta = DeleteCountKey | LogStorageKey | SecretKeyKey | FormatKey
 Key = _OfCluster | _OfMeta | PositionKey | FeedKey
 
@@ -363,6 +373,8 @@ def parse(text: str) -> Key:
             return InfoKey(cluster, namespace, _feed(changefeed))
         case ["", "weir", cluster, namespace, "changefeed", "status", changefeed]:
             return StatusKey(cluster, namespace, _feed(changefeed))
+        case ["", "weir", cluster, namespace, "progress", capture]:
+            return ProgressKey(cluster, namespace, CaptureId(capture))
         case ["", "weir", cluster, namespace, "task", "position", capture, changefeed]:
             return PositionKey(cluster, namespace, CaptureId(capture), _feed(changefeed))
         case ["", "weir", cluster, namespace, "task", "unit", changefeed, source]:

@@ -28,6 +28,7 @@ from reactor.records.formats import ClusterFormat, Feature
 from reactor.records.held import HeldTable
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
+from reactor.records.progress import CaptureProgress, ProgressByCapture, newest, replacing
 from reactor.records.resync import TableResync
 from reactor.records.schedules import DiffProgress, HandledSignals, LastDiff
 from reactor.records.subscription import Subscription
@@ -56,7 +57,9 @@ class ChangefeedState:
 
     id: ChangefeedId
     info: ChangefeedInfo | None = None
+    #: the newest that is known: of ``stored_status`` and its owner's progress (``reactor.records.progress``)
     status: ChangefeedStatus | None = None
+    stored_status: ChangefeedStatus | None = None
     #: None: no capture owns it, or, before ``Feature.OWNERS``, the elected one
     assignment: Assignment | None = None
     #: of the assignment's creation
@@ -89,6 +92,15 @@ class ChangefeedState:
     broken: dict[str, str] = field(default_factory=dict)
     #: grows with every change of one of its keys, and is unique across changefeeds
     change: int = 0
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether its progress is newer than its stored status."""
+        return self.status is not self.stored_status
+
+    def to_store(self, status: ChangefeedStatus) -> ChangefeedStatus:
+        """Return ``status`` as it is to be stored: its owner's progress does not count for it."""
+        return replacing(self.stored_status, status) if self.is_ahead else status
 
     @property
     def exists(self) -> bool:
@@ -142,6 +154,8 @@ class ClusterState:
         self.tokens: dict[str, TokenRecord] = {}
         #: the format of stored values that the cluster uses (``reactor.records.formats``)
         self.format = formats.FIRST
+        #: of the owners on each capture, also of those that are gone
+        self.progress: ProgressByCapture = {}
         #: captures present in this tick
         self.captures: Mapping[CaptureId, CaptureInfo] = {}
         self._presence = Presence(removal_grace_s)
@@ -266,6 +280,8 @@ class ClusterState:
                 pass
             case _ if key.namespace != self.namespace:
                 pass
+            case keys.ProgressKey():
+                self._read_progress(key.capture, text, value)
             case keys.AssignmentKey():
                 feed = self._feed(key.changefeed)
                 feed.assignment = _decode(Assignment, text, value)
@@ -281,8 +297,10 @@ class ClusterState:
         match key:
             case keys.InfoKey():
                 feed.info = _decode(ChangefeedInfo, text, value, id=key.changefeed)
+                self._settle_status(feed)
             case keys.StatusKey():
-                feed.status = _decode(ChangefeedStatus, text, value)
+                feed.stored_status = _decode(ChangefeedStatus, text, value)
+                self._settle_status(feed)
             case keys.PositionKey():
                 _store_record(feed.positions, key.capture, TaskPosition, text, value)
             case keys.UnitKey():
@@ -317,6 +335,20 @@ class ClusterState:
                 _store_part(feed.parts, key.name, value)
             case keys.ResyncKey():
                 _store_record(feed.resyncs, key.table_id, TableResync, text, value, table_id=key.table_id)
+
+    def _read_progress(self, capture: CaptureId, text: str, value: bytes | None) -> None:
+        before = self.progress.get(capture) or CaptureProgress()
+        _store_record(self.progress, capture, CaptureProgress, text, value)
+        after = self.progress.get(capture) or CaptureProgress()
+        for id in before.changefeeds.keys() | after.changefeeds.keys():
+            feed = self.changefeeds.get(id)
+            if feed is not None and before.changefeeds.get(id) != after.changefeeds.get(id):
+                self._settle_status(feed)
+                self._changes += 1
+                feed.change = self._changes
+
+    def _settle_status(self, feed: ChangefeedState) -> None:
+        feed.status = newest(self.progress.values(), feed.info, feed.stored_status)
 
     def _read_capture(self, key: keys.CaptureKey, text: str, value: bytes | None) -> None:
         if value is None:

@@ -18,9 +18,11 @@ from owner.errors import JobRefusedError, NotOwnedError, OwnerError, UnknownCapt
 from owner.metadata.observations import ControllerObservation
 from owner.metadata.schedule import ScheduledChangefeed, differences
 from owner.owner import Owner
+from owner.progress.shared_progress import remaining
 from owner.settings import OwnerSettings
 from owner.stored_values import StoredValues
-from reactor.effects import Answer, Effect, Log, Resign, WakeAt
+from reactor import keys, patches
+from reactor.effects import Answer, Commit, Effect, Log, Resign, WakeAt
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.records.capture import OwnerState
 from reactor.state import ChangefeedState, ClusterState
@@ -73,7 +75,7 @@ class Controller:
                 case _ if job_id := getattr(event, "job_id", ""):
                     text = "the elected capture does not own the changefeed; ask again"
                     effects.append(Answer(job_id, text, NotOwnedError.code))
-        return [*effects, *self._schedule(state, moves, now)]
+        return [*effects, *self._schedule(state, moves, now), *_forget_progress(state)]
 
     def validate(self) -> None:
         """Assert the invariants between two ticks."""
@@ -163,6 +165,16 @@ class Controller:
             text = f"capture {self.capture} is the only one: nobody else could be elected; start another capture first"
             return [_refusal(job.job_id, JobRefusedError(text))]
         return [Answer(job.job_id), Resign()]
+
+
+def _forget_progress(state: ClusterState) -> list[Effect]:
+    """Delete the progress of captures that are gone, once all of it is in the statuses of their changefeeds."""
+    gone = [(id, one) for id, one in state.progress.items() if str(keys.CaptureKey(state.cluster, id)) not in state.raw]
+    return [
+        Commit(patches.group([patches.delete_record(keys.ProgressKey(state.cluster, state.namespace, id), record)]))
+        for id, record in gone
+        if id not in state.captures and not remaining(record, state)
+    ]
 
 
 def _too_early(job: jobs.MoveOwner) -> Answer:

@@ -286,7 +286,7 @@ class Changefeed:
         changed, effected = len(verdict.changes), len(verdict.effects)
         self.held.catch_up(facts, status, run, verdict, now)
         clearing, effects = (*clearing, *verdict.changes[changed:]), [*effects, *verdict.effects[effected:]]
-        due_at = self._status_due_at(feed.status, status)
+        due_at = self._status_due_at(feed.status, status, context.format)
         if clearing or now >= due_at or (after is not feed.info and after != feed.info):
             self._status_at, due_at = now, float("inf")
             effects += self._commit(feed, after, status, clearing, now=now)
@@ -309,9 +309,10 @@ class Changefeed:
         self._warnings += warnings
         return [*effects, WakeAt(now)] if warnings or run.schemas.has_refusals else effects
 
-    def _status_due_at(self, stored: ChangefeedStatus | None, status: ChangefeedStatus) -> float:
-        """Return when to write ``status``: never if stored, soon if it has advanced, later if only its time has."""
-        if stored is status or stored == status:
+    def _status_due_at(self, stored: ChangefeedStatus | None, status: ChangefeedStatus, format: int) -> float:
+        """Return when to write ``status``: never if ``owner.progress.shared_progress`` does, or if it is stored; soon
+        if it has advanced, later if only its time has."""
+        if stored is status or stored == status or (stored is not None and format >= Feature.PROGRESS):
             return float("inf")
         if stored is not None and stored.with_(checkpoint_time=status.checkpoint_time) == status:
             return self._status_at + self._settings.status_time_interval_s
@@ -392,7 +393,8 @@ class Changefeed:
         if info != feed.info:
             changes.append(patches.replace_record(keys.InfoKey(cluster, namespace, self.id), feed.info, info))
         if status is not None and status != feed.status:
-            changes.append(patches.replace_record(keys.StatusKey(cluster, namespace, self.id), feed.status, status))
+            key = keys.StatusKey(cluster, namespace, self.id)
+            changes.append(patches.replace_record(key, feed.stored_status, feed.to_store(status)))
         return [Commit(patches.group(changes))] if changes else []
 
     def _wall(self, now: float) -> float:

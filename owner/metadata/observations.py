@@ -9,7 +9,7 @@
 Decisions only: the worker sends the transactions (after the interfaces of TiCDC's cdcv2 metadata).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from reactor.errors import ConflictError
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.patches import Patch, PatchGroup
 from reactor.records.capture import Assignment, OwnerState
+from reactor.records.changefeed import ChangefeedStatus
 from reactor.state import ChangefeedState, ClusterState
 
 
@@ -46,7 +47,8 @@ class ControllerObservation:
             case OwnerState.LAUNCHED:
                 assert after.owner is not None, "a launched changefeed has an owner"
                 alive = keys.CaptureKey(self.state.cluster, after.owner)
-                return Commit(patches.group([_created(key, after.assignment())], requires=[alive]))
+                launched = [*stored_progress(feed, self.state), _created(key, after.assignment())]
+                return Commit(patches.group(launched, requires=[alive]))
             case OwnerState.REMOVING:
                 assert feed.assignment is not None, "only a launched changefeed is removed"
                 return Commit(patches.group([patches.replace_record(key, feed.assignment, after.assignment())]))
@@ -137,14 +139,25 @@ class OwnerObservation:
         """Make every commit require the assignment as it is in this tick."""
         return [self._fenced(effect) if isinstance(effect, Commit) else effect for effect in effects]
 
-    def post_removed(self, progress: Sequence[Patch] = ()) -> Commit:
+    def post_removed(self, latest: ChangefeedStatus | None = None) -> Commit:
         """The owner has ended: store its last progress, and let the controller give the changefeed to another."""
         assert self.feed.assignment is not None, "an owner has an assignment"
-        return Commit(patches.group([*progress, patches.delete_record(self.key, self.feed.assignment)]))
+        gone = patches.delete_record(self.key, self.feed.assignment)
+        return Commit(patches.group([*stored_progress(self.feed, self.state, latest), gone]))
 
     def _fenced(self, commit: Commit) -> Commit:
         group = commit.group
         return replace(commit, group=PatchGroup(group.patches, (*group.requires, str(self.key))))
+
+
+def stored_progress(feed: ChangefeedState, state: ClusterState, latest: ChangefeedStatus | None = None) -> list[Patch]:
+    """Return what moves a changefeed's progress to its status, and makes its owner's entry void. ``latest``: what the
+    owner knows and nobody has stored."""
+    status = latest if latest is not None and feed.status is not None else feed.status
+    if status is None or (status == feed.status and not feed.is_ahead):
+        return []
+    key = keys.StatusKey(state.cluster, state.namespace, feed.id)
+    return [patches.replace_record(key, feed.stored_status, feed.to_store(status))]
 
 
 def _created(key: keys.AssignmentKey, assignment: Assignment) -> Patch:

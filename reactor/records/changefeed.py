@@ -209,6 +209,8 @@ class ChangefeedStatus(Record):
     checkpoint_time: float = 0.0
     resolved_ts: StoredTs = Ts(0)
     min_table_barrier_ts: StoredTs = Ts(0)
+    #: grows with each write that makes newer progress void (``reactor.records.progress``)
+    generation: Count = later(0, format=12)
 
 
 #: shared by the records of which there are a hundred thousand; nothing is ever put into it

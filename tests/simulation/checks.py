@@ -30,6 +30,7 @@ from reactor.records.capture import Assignment, OwnerState
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, UnitRecord
 from reactor.records.held import HeldTable, needed_ts
 from reactor.records.log_head import LogHead
+from reactor.records.progress import CaptureProgress
 from reactor.records.resync import TableResync
 from reactor.records.resync import needed_ts as copied_ts
 from reactor.records.sync_point import SyncPoint
@@ -106,6 +107,11 @@ class Checks:
                     self._on_info(key.changefeed, event)
                 case keys.StatusKey() if event.value is not None:
                     self._on_status(key.changefeed, ChangefeedStatus.decode(event.value, key=event.key))
+                case keys.ProgressKey() if event.value is not None:
+                    for id in CaptureProgress.decode(event.value, key=event.key).changefeeds:
+                        known = self._state.changefeeds.get(id)
+                        if known is not None and known.status is not None:
+                            self._on_status(id, known.status)
                 case keys.LogKey() if event.value is not None:
                     self._on_head(key.changefeed, LogHead.decode(event.value, key=event.key))
                 case keys.UnitKey() if event.value is not None:

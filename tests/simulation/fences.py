@@ -1,7 +1,7 @@
 """Fences: whoever writes what a role decides has that role at that moment, by what its transaction compares.
 
 - an owner's progress is written by the capture that the changefeed is assigned to (its transactions compare the
-  capture's own record)
+  capture's own record), or by the controller that launches it
 - whoever compares its election is the candidate that has been there longest
 - of one ownership, all decisions are made by one life of the owners' actor: another one has forgotten its orders
 """
@@ -10,9 +10,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from owner.metadata.observations import Elected
+from owner.progress.shared_progress import remaining
 from reactor import keys
 from reactor.errors import InvalidKeyError
 from reactor.ids import CaptureId, ChangefeedId
+from reactor.records.progress import CaptureProgress
 from reactor.store.port import Compare, Event
 
 #: of a key that a planted bug compares in place of the candidate's own
@@ -42,10 +44,15 @@ class Fences:
         writers = {
             CaptureId(key.capture.removesuffix(DEPOSED)) for _, key in compared if isinstance(key, keys.CaptureKey)
         }
-        for event in events:
+        is_controller = any(isinstance(key, keys.OwnerKey) and compare.revision for compare, key in compared)
+        for event in () if is_controller else events:
             key = _parsed(event.key)
-            if isinstance(key, keys.StatusKey) and event.value is not None and len(writers) == 1:
+            if event.value is None or len(writers) != 1:
+                continue
+            if isinstance(key, keys.StatusKey):
                 self._check_owner(key.changefeed, min(writers))
+            elif isinstance(key, keys.ProgressKey):
+                self._check_progress(key, CaptureProgress.decode(event.value, key=event.key), min(writers))
 
     def look(self, owner: Any) -> None:
         """Check an owner between two decisions."""
@@ -62,6 +69,15 @@ class Fences:
         for candidate in candidates:
             if candidate.removesuffix(DEPOSED) != leader:
                 self._world.violate(f"candidate {candidate} writes as the elected one, which {leader or 'nobody'} is")
+
+    def _check_progress(self, key: keys.ProgressKey, record: CaptureProgress, writer: CaptureId) -> None:
+        """All that is new and counts is of changefeeds that the writer owns."""
+        if key.capture != writer:
+            self._world.violate(f"{writer[:6]} writes the progress of {key.capture[:6]}")
+        before = self._world.checks.state.progress.get(key.capture) or CaptureProgress()
+        for feed in remaining(record, self._world.checks.state):
+            if record.changefeeds[feed.id] != before.changefeeds.get(feed.id):
+                self._check_owner(feed.id, writer)
 
     def _check_owner(self, id: ChangefeedId, writer: CaptureId) -> None:
         state = self._world.checks.state

@@ -1,6 +1,6 @@
 """Planted bugs of controllers and owners: each breaks one rule of ``owner.metadata``."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from unittest import mock
 
@@ -12,7 +12,6 @@ from reactor import keys, patches
 from reactor.effects import Commit
 from reactor.ids import ChangefeedId, Ts
 from reactor.membership.election import Election
-from reactor.patches import Patch
 from reactor.records.capture import Assignment, OwnerState
 from reactor.records.changefeed import ChangefeedStatus
 from reactor.state import ChangefeedState, ClusterState
@@ -23,7 +22,7 @@ from tests.simulation import crashes, etcd, run
 from tests.simulation.fences import DEPOSED
 
 #: what fences an owner's progress
-_FENCES = ("/owner-of/", "/__meta__/capture/", "/changefeed/status/")
+_FENCES = ("/owner-of/", "/__meta__/capture/", "/changefeed/status/", "/progress/")
 
 
 def launch_over_an_owner(stack: ExitStack) -> None:
@@ -56,13 +55,11 @@ def go_back_over_a_move(stack: ExitStack) -> None:
     """An owner that ends stores a position from before."""
     original = OwnerObservation.post_removed
 
-    def post_removed(self: OwnerObservation, progress: Sequence[Patch] = ()) -> Commit:
+    def post_removed(self: OwnerObservation, latest: ChangefeedStatus | None = None) -> Commit:
         status = self.feed.status
         if status is None or not status.checkpoint_ts:
-            return original(self, progress)
-        key = keys.StatusKey(self.state.cluster, self.state.namespace, self.feed.id)
-        back: ChangefeedStatus = status.with_(checkpoint_ts=Ts(status.checkpoint_ts - 1))
-        return original(self, [patches.put_record(key, back)])
+            return original(self, latest)
+        return original(self, status.with_(checkpoint_ts=Ts(status.checkpoint_ts - 1)))
 
     stack.enter_context(mock.patch.object(OwnerObservation, "post_removed", post_removed))
 
@@ -88,7 +85,7 @@ def write_without_the_assignment(stack: ExitStack) -> None:
             return await self._client.txn((*kept, *absent), planned.txn.operations)
 
     stack.enter_context(mock.patch.object(owners, "ReactorWorker", Unfenced))
-    stack.enter_context(mock.patch.object(etcd, "_RARE", "/changefeed/status/"))
+    stack.enter_context(mock.patch.object(etcd, "_RARE", "/progress/"))
 
 
 def own_over_a_crash(stack: ExitStack) -> None:
