@@ -9,7 +9,7 @@ spans. The peer is the lease, for which every failover has to wait.
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from benchmarks.support.light import CLUSTER, position_now
 from benchmarks.support.metadata import STORES, connect
 from reactor import keys
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.records.capture import CaptureInfo
+from reactor.records.capture import Assignment, CaptureInfo
 from reactor.records.changefeed import (
     ChangefeedInfo,
     ChangefeedStatus,
@@ -31,6 +31,7 @@ from reactor.records.changefeed import (
     UnitRecord,
     UnitStage,
 )
+from reactor.records.progress import CaptureProgress
 from reactor.settings import ReactorSettings
 from reactor.store.port import MetaStore, WatchBatch
 
@@ -41,14 +42,20 @@ _START_TIMEOUT_S, _FLOW_TIMEOUT_S = 90.0, 60.0
 _SETTLED_S = 3.0
 
 
-class _Watcher:
+class Watcher:
     """The cluster's state as etcd shows it."""
 
     def __init__(self, client: MetaStore) -> None:
         self.captures: dict[CaptureId, CaptureInfo] = {}
         self.checkpoints: dict[ChangefeedId, Ts] = {}
         self.candidates: dict[str, tuple[int, CaptureId]] = {}
+        self.owners: dict[ChangefeedId, CaptureId] = {}
+        #: every capture that it was launched on
+        self.launches: dict[ChangefeedId, tuple[CaptureId, ...]] = {}
         self.status_writes = 0
+        #: revisions of the store that are no moves of a log's head alone
+        self.writes = 0
+        self._written = 0
         self._client = client
         self._changed = anyio.Event()
 
@@ -87,6 +94,8 @@ class _Watcher:
 
     def _take(self, batch: WatchBatch) -> None:
         for event in batch.events:
+            if event.mod_revision != self._written and f"/{keys.LogKey.KIND}/" not in event.key:
+                self.writes, self._written = self.writes + 1, event.mod_revision
             if event.key.startswith(keys.owner_prefix(CLUSTER)):
                 self.candidates.pop(event.key, None)
                 if event.value is not None:
@@ -100,6 +109,19 @@ class _Watcher:
                 case keys.StatusKey(changefeed=feed) if event.value is not None:
                     self.checkpoints[feed] = ChangefeedStatus.decode(event.value, key=event.key).checkpoint_ts
                     self.status_writes += 1
+                case keys.ProgressKey() if event.value is not None:
+                    entries = CaptureProgress.decode(event.value, key=event.key).changefeeds
+                    self.checkpoints |= {
+                        id: max(entry.checkpoint_ts, self.checkpoints.get(id, Ts(0))) for id, entry in entries.items()
+                    }
+                    self.status_writes += 1
+                case keys.AssignmentKey(changefeed=feed):
+                    self.owners.pop(feed, None)
+                    if event.value is not None:
+                        assigned = Assignment.decode(event.value, key=event.key).capture
+                        self.owners[feed] = assigned
+                        if event.create_revision == event.mod_revision:
+                            self.launches[feed] = (*self.launches.get(feed, ()), assigned)
 
 
 def run(changefeeds: int = 100, tables: int = 100, captures: int = 3, store: str = "etcd") -> dict[str, object]:
@@ -113,15 +135,15 @@ def run(changefeeds: int = 100, tables: int = 100, captures: int = 3, store: str
 async def _run(url: str, directory: Path, changefeeds: int, tables: int, captures: int) -> dict[str, object]:
     client = await connect(url)
     try:
-        revision = await _store(client, changefeeds, tables)
-        with _processes(url, directory, captures):
+        revision = await store_feeds(client, changefeeds, tables)
+        with running(url, directory, captures):
             return await _measure(client, revision, changefeeds, tables, captures)
     finally:
         await client.close()
 
 
 async def _measure(client: MetaStore, revision: int, changefeeds: int, tables: int, captures: int) -> dict[str, object]:
-    watcher = _Watcher(client)
+    watcher = Watcher(client)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watcher.run, revision)
         began = anyio.current_time()
@@ -143,7 +165,7 @@ async def _measure(client: MetaStore, revision: int, changefeeds: int, tables: i
     }
 
 
-async def _fail_over(watcher: _Watcher, changefeeds: int) -> dict[str, object]:
+async def _fail_over(watcher: Watcher, changefeeds: int) -> dict[str, object]:
     owner, seen, killed_ts = watcher.owner, watcher.status_writes, position_now()
     psutil.Process(watcher.captures[owner].pid).kill()
     killed = anyio.current_time()
@@ -159,7 +181,7 @@ async def _fail_over(watcher: _Watcher, changefeeds: int) -> dict[str, object]:
     }
 
 
-async def _store(client: MetaStore, changefeeds: int, tables: int) -> int:
+async def store_feeds(client: MetaStore, changefeeds: int, tables: int) -> int:
     """Store changefeeds whose tables are loaded, so that only replication remains."""
     start_ts = position_now()
     known = tuple(
@@ -178,13 +200,13 @@ async def _store(client: MetaStore, changefeeds: int, tables: int) -> int:
 
 
 @contextmanager
-def _processes(url: str, directory: Path, count: int) -> Iterator[None]:
-    """Run captures during the block."""
+def running(url: str, directory: Path, count: int, *, first: int = 0, options: Sequence[str] = ()) -> Iterator[None]:
+    """Run captures during the block. ``options``: of ``support.light``."""
     with ExitStack() as stack:
-        for number in range(count):
+        for number in range(first, first + count):
             data_dir = directory / f"capture-{number}"
             data_dir.mkdir()
-            command = [sys.executable, "-m", "benchmarks.support.light", url, str(data_dir)]
+            command = [sys.executable, "-m", "benchmarks.support.light", url, str(data_dir), *options]
             process = stack.enter_context(subprocess.Popen(command, stderr=subprocess.PIPE))
             stack.callback(process.kill)
         yield

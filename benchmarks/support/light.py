@@ -1,12 +1,17 @@
-"""Light capture: everything but rows, ``python -m benchmarks.support.light STORE_URL DATA_DIR``.
+"""Light capture: everything but rows, ``python -m benchmarks.support.light STORE_URL DATA_DIR [--elected]
+[--log-moves SECONDS]``.
 
 Session, election, owner, processors, messages and etcd are real, in a process of its own. A flush reaches its target at
 once and writes nothing; the source's log advances with the clock, its positions being milliseconds. So a machine with
-two cores can simulate as many tables as a cluster has.
+two cores can simulate as many tables as a cluster has. ``--elected``: as captures that do not know owners of single
+changefeeds. ``--log-moves``: interval at which the sources' logs advance. The file ``ticks`` in the data directory has
+the times of the owners' last ticks, in seconds.
 """
 
-import sys
+import argparse
+import json
 import time
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -27,14 +32,17 @@ from capture.member.membership import Base, live
 from capture.member.services import DataPlane
 from capture.messaging.transport import TcpTransport
 from capture.security.secrets import Keeper
+from owner.owner import Owner
 from reactor import keys, loop
 from reactor.ids import CaptureId, TableSpan, Ts
+from reactor.records import formats
 from reactor.records.changefeed import ChangefeedInfo, TableRecord
+from reactor.records.formats import Feature
 from reactor.state import ClusterState
 from reactor.store.port import Compare, MetaStore, Target
 
 CLUSTER = "light"
-_LOG_MOVES_S = 1.0
+_TICKS_KEPT, _TICKS_WRITTEN_S = 2_000, 1.0
 
 
 def position_now() -> Ts:
@@ -43,6 +51,8 @@ def position_now() -> Ts:
 
 
 class _Parts:
+    log_moves_s = 1.0
+
     def __init__(self, info: ChangefeedInfo, capture: CaptureId, client: MetaStore, guard: Compare) -> None:
         self._info = info
         self._capture = capture
@@ -69,7 +79,7 @@ class _Parts:
         await writer.take_over(start_ts=stored.start_ts)
         while True:
             await writer.advance(position_now(), resolved_time=time.time())
-            await anyio.sleep(_LOG_MOVES_S)
+            await anyio.sleep(_Parts.log_moves_s)
 
     async def close(self) -> None:
         """Nothing is held between calls."""
@@ -113,15 +123,47 @@ async def _run(url: str, data_dir: Path) -> None:
     settings = ServerSettings(cluster_id=CLUSTER, etcd=(url,), addr="127.0.0.1:0", data_dir=data_dir)
     client = await connect(url)
     base = Base(settings, cast("DataPlane", _DataPlane()), TcpTransport())
-    async with live(base, client) as membership:
+    async with live(base, client) as membership, anyio.create_task_group() as tasks:
+        tasks.start_soon(_write_ticks, data_dir / "ticks", _timed())
         await membership.wait_end()
 
 
+def _timed() -> deque[float]:
+    """Return where the times of owners' ticks will be."""
+    ticks: deque[float] = deque(maxlen=_TICKS_KEPT)
+    original = Owner.tick
+
+    def tick(self: Owner, *given: Any) -> Any:
+        started = time.perf_counter()
+        effects = original(self, *given)
+        ticks.append(time.perf_counter() - started)
+        return effects
+
+    setattr(Owner, "tick", tick)  # noqa: B010 - of all owners in this process
+    return ticks
+
+
+async def _write_ticks(file: Path, ticks: deque[float]) -> None:
+    while True:
+        await anyio.sleep(_TICKS_WRITTEN_S)
+        new = file.with_suffix(".new")
+        new.write_text(json.dumps(list(ticks)))
+        new.replace(file)
+
+
 def main() -> None:
-    url, data_dir = sys.argv[1:]
-    configure("warning", file=Path(data_dir) / "log")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
+    parser.add_argument("data_dir", type=Path)
+    parser.add_argument("--elected", action="store_true")
+    parser.add_argument("--log-moves", type=float, default=_Parts.log_moves_s)
+    given = parser.parse_args()
+    _Parts.log_moves_s = given.log_moves
+    if given.elected:
+        setattr(formats, "NEWEST", Feature.OWNERS - 1)  # noqa: B010 - of this process
+    configure("warning", file=given.data_dir / "log")
     collect_seldom()
-    loop.run(_run, url, Path(data_dir))
+    loop.run(_run, given.url, given.data_dir)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.records.capture import Assignment, CaptureInfo, OwnerState
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, RunningError, SealedUri
 from reactor.records.formats import ClusterFormat, Feature
+from reactor.records.progress import CaptureProgress, OwnedProgress, entry_of
+from reactor.state import ClusterState
 from reactor.store.port import MetaStore
 from reactor.store.sql import views
 from tests.contracts.store_bed import OWN, sql_connect, sqlite_url
@@ -128,6 +130,29 @@ async def test_people_read_the_store_with_sql(database: Database) -> None:
         ("orders", "a", (1 << 62) + 5, 9)
     ]
     assert str(database.rows("weir_progress", "checkpoint_time")[0][0]).startswith("2023-11-14 22:13:20.5")
+
+
+async def test_the_progress_of_an_owner_is_newer_than_the_status_that_it_belongs_to(database: Database) -> None:
+    cluster, ns = database.cluster, keys.DEFAULT_NAMESPACE
+    async with sql_connect(database.url)() as client:
+        await client.put(str(keys.FormatKey(cluster)), ClusterFormat(number=Feature.PROGRESS).encode())
+        entries = dict[ChangefeedId, OwnedProgress]()
+        for name, incarnation, generation in (("now", "1", 4), ("rewound", "1", 3), ("again", "0", 4), ("old", "", 4)):
+            feed = info(name, incarnation=incarnation and "1")
+            await client.put(str(keys.InfoKey(cluster, ns, feed.id)), feed.encode())
+            assigned = Assignment(capture=CaptureId("a"))
+            await client.put(str(keys.AssignmentKey(cluster, ns, feed.id)), assigned.encode())
+            status = ChangefeedStatus(checkpoint_ts=Ts(5), generation=4)
+            await client.put(str(keys.StatusKey(cluster, ns, feed.id)), status.encode())
+            newer = status.with_(checkpoint_ts=Ts((1 << 62) + 5), generation=generation)
+            entries[feed.id] = entry_of(feed.with_(incarnation=incarnation), newer)
+        record = CaptureProgress(changefeeds=entries)
+        await client.put(str(keys.ProgressKey(cluster, ns, CaptureId("a"))), record.encode())
+        state = ClusterState(cluster)
+        state.load(await client.get_prefix(state.prefix))
+    shown = dict(database.rows("weir_progress", "changefeed", "checkpoint_ts"))
+    assert shown == {"now": (1 << 62) + 5, "rewound": 5, "again": 5, "old": (1 << 62) + 5}
+    assert shown == {str(id): feed.status.checkpoint_ts for id, feed in state.changefeeds.items() if feed.status}
 
 
 async def test_no_view_shows_a_secret(database: Database) -> None:

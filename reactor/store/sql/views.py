@@ -13,7 +13,7 @@ A value that is no plain JSON (damaged, or stored compressed) shows as NULL.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-VERSION = 1
+VERSION = 2
 #: in the order in which they are dropped: the version first, then those that use others
 NAMES = ("weir_views", "weir_progress", "weir_schedule", "weir_changefeed", "weir_election")
 READ_VERSION = "SELECT version FROM weir_views"
@@ -24,12 +24,15 @@ _OWNERS = 11
 @dataclass(frozen=True, slots=True)
 class Words:
     """Expressions of one dialect. ``part``: of a key between slashes, from 1 on. ``text``, ``number``: a value's JSON
-    field as text and as a number with a fraction. ``integer``: of a number. ``truth``: 1 or 0. ``time``: a
-    timestamp of Unix seconds. ``before``: what has to be created first."""
+    field as text and as a number with a fraction. ``entry``: a field of a changefeed's entry in a record of progress,
+    as text; the changefeed's id is an expression. ``decimal``: a text as a number. ``integer``: of a number.
+    ``truth``: 1 or 0. ``time``: a timestamp of Unix seconds. ``before``: what has to be created first."""
 
     part: Callable[[str, int], str]
     text: Callable[[str, str], str]
     number: Callable[[str, str], str]
+    entry: Callable[[str, str, str], str]
+    decimal: Callable[[str], str]
     integer: Callable[[str], str]
     truth: Callable[[str, str], str]
     time: Callable[[str], str]
@@ -115,17 +118,38 @@ def _schedule(words: Words) -> str:
 
 
 def _progress(words: Words) -> str:
+    """Of the stored status and the owner's newer progress (``reactor.records.progress``)."""
+    fields = ("checkpoint_ts", "checkpoint_time", "resolved_ts", "min_table_barrier_ts")
+    numbers = {
+        name: f"CASE WHEN {_counts(words)} THEN {_entry(words, name)} ELSE {words.number('k', name)} END"
+        for name in fields
+    }
     return f"""
         SELECT {_feed_key(words)}, s.owner AS capture,
-            {words.integer(words.number("k", "checkpoint_ts"))} AS checkpoint_ts,
-            {words.time(words.number("k", "checkpoint_time"))} AS checkpoint_time,
-            {words.integer(words.number("k", "resolved_ts"))} AS resolved_ts,
-            {words.integer(words.number("k", "min_table_barrier_ts"))} AS min_table_barrier_ts,
-            k.modified AS modified_revision
+            {words.integer(numbers["checkpoint_ts"])} AS checkpoint_ts,
+            {words.time(numbers["checkpoint_time"])} AS checkpoint_time,
+            {words.integer(numbers["resolved_ts"])} AS resolved_ts,
+            {words.integer(numbers["min_table_barrier_ts"])} AS min_table_barrier_ts,
+            CASE WHEN {_counts(words)} THEN p.modified ELSE k.modified END AS modified_revision
         FROM weir_key k
         LEFT JOIN weir_schedule s ON s.cluster = {words.part("k", 3)} AND s.namespace = {words.part("k", 4)}
             AND s.changefeed = {words.part("k", 7)}
+        LEFT JOIN weir_key p ON p.name = {
+        words.concat("'/weir/'", words.part("k", 3), "'/'", words.part("k", 4), "'/progress/'", "s.owner")
+    }
+        LEFT JOIN weir_changefeed f ON f.cluster = {words.part("k", 3)} AND f.namespace = {words.part("k", 4)}
+            AND f.changefeed = {words.part("k", 7)}
         WHERE k.name LIKE '/weir/%/%/changefeed/status/%'"""
+
+
+def _counts(words: Words) -> str:
+    entry, stored = f"coalesce({_entry(words, 'generation')}, 0)", f"coalesce({words.number('k', 'generation')}, 0)"
+    incarnation = words.entry("p", words.part("k", 7), "incarnation")
+    return f"({incarnation} IS NOT NULL AND f.incarnation IN ('', {incarnation}) AND {entry} = {stored})"
+
+
+def _entry(words: Words, field: str) -> str:
+    return words.decimal(words.entry("p", words.part("k", 7), field))
 
 
 def _feed_key(words: Words) -> str:
@@ -142,6 +166,8 @@ SQLITE = Words(
     part=lambda row, place: f"json_extract('[\"' || replace({row}.name, '/', '\",\"') || '\"]', '$[{place - 1}]')",
     text=lambda row, path: f"json_extract({_sqlite_document(row)}, '$.{path}')",
     number=lambda row, path: f"json_extract({_sqlite_document(row)}, '$.{path}')",
+    entry=lambda row, id, field: f"json_extract({_sqlite_document(row)}, '$.changefeeds.\"' || {id} || '\".{field}')",
+    decimal=lambda text: text,
     integer=lambda number: f"CAST({number} AS INTEGER)",
     truth=lambda row, path: f"json_extract({_sqlite_document(row)}, '$.{path}')",
     time=lambda number: f"CASE WHEN {number} > 0 THEN strftime('%Y-%m-%d %H:%M:%f', {number}, 'unixepoch') END",
@@ -158,6 +184,8 @@ POSTGRES = Words(
     part=lambda row, place: f"split_part({row}.name, '/', {place})",
     text=lambda row, path: f"(weir_json({row}.value) #>> '{_postgres_path(path)}')",
     number=lambda row, path: f"(weir_json({row}.value) #>> '{_postgres_path(path)}')::numeric",
+    entry=lambda row, id, field: f"(weir_json({row}.value) #>> ARRAY['changefeeds', {id}, '{field}'])",
+    decimal=lambda text: f"{text}::numeric",
     integer=lambda number: f"({number})::bigint",
     truth=lambda row, path: f"(weir_json({row}.value) #>> '{_postgres_path(path)}')::boolean::integer",
     time=lambda number: f"CASE WHEN {number} > 0 THEN to_timestamp(({number})::double precision) END",
@@ -174,9 +202,17 @@ def _mysql_text(row: str, path: str) -> str:
     return f"JSON_UNQUOTE(JSON_EXTRACT(CASE WHEN JSON_VALID({text}) THEN {text} END, '$.{path}'))"
 
 
+def _mysql_entry(row: str, id: str, field: str) -> str:
+    text = f"CONVERT({row}.value USING utf8mb4)"
+    path = f"CONCAT('$.changefeeds.\"', {id}, '\".{field}')"
+    return f"JSON_UNQUOTE(JSON_EXTRACT(CASE WHEN JSON_VALID({text}) THEN {text} END, {path}))"
+
+
 MYSQL = Words(
     part=lambda row, place: f"SUBSTRING_INDEX(SUBSTRING_INDEX({row}.name, '/', {place}), '/', -1)",
     text=_mysql_text,
+    entry=_mysql_entry,
+    decimal=lambda text: f"CAST({text} AS DECIMAL(30, 6))",
     number=lambda row, path: f"CAST({_mysql_text(row, path)} AS DECIMAL(30, 6))",
     integer=lambda number: f"CAST({number} AS SIGNED)",
     truth=lambda row, path: f"CASE {_mysql_text(row, path)} WHEN 'true' THEN 1 WHEN 'false' THEN 0 END",
