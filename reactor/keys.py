@@ -357,22 +357,16 @@ def parse(text: str) -> Key:
     match text.split("/"):
         case ["", "weir", cluster, "__meta__", "owner", lease]:
             return OwnerKey(cluster, lease)
-        case ["", "weir", cluster, "__meta__", "capture", capture]:
-            return CaptureKey(cluster, CaptureId(capture))
-        case ["", "weir", cluster, "__meta__", "waiting", capture]:
-            return WaitingKey(cluster, CaptureId(capture))
+        case ["", "weir", cluster, "__meta__", "capture" | "waiting" as kind, capture]:
+            return (CaptureKey if kind == "capture" else WaitingKey)(cluster, CaptureId(capture))
         case ["", "weir", cluster, "__meta__", "meta", kind] if kind in _META:
             return _META[kind](cluster)
-        case ["", "weir", cluster, "__meta__", "token", token]:
-            return TokenKey(cluster, token)
-        case ["", "weir", cluster, "__meta__", "audit", entry]:
-            return AuditKey(cluster, entry)
+        case ["", "weir", cluster, "__meta__", "token" | "audit" as kind, name]:
+            return (TokenKey if kind == "token" else AuditKey)(cluster, name)
         case ["", "weir", cluster, "__meta__", "reader", number] if _NUMBER.match(number):
             return ReaderKey(cluster, int(number))
-        case ["", "weir", cluster, namespace, "changefeed", "info", changefeed]:
-            return InfoKey(cluster, namespace, _feed(changefeed))
-        case ["", "weir", cluster, namespace, "changefeed", "status", changefeed]:
-            return StatusKey(cluster, namespace, _feed(changefeed))
+        case ["", "weir", cluster, namespace, "changefeed", "info" | "status" as kind, changefeed]:
+            return (InfoKey if kind == "info" else StatusKey)(cluster, namespace, _feed(changefeed))
         case ["", "weir", cluster, namespace, "progress", capture]:
             return ProgressKey(cluster, namespace, CaptureId(capture))
         case ["", "weir", cluster, namespace, "task", "position", capture, changefeed]:

@@ -18,6 +18,7 @@ from reactor.division.divided import Divided
 from reactor.errors import InvalidKeyError, InvalidRecordError
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.membership.presence import Presence
+from reactor.membership.progress import CaptureProgress, ProgressByCapture, newest, replacing
 from reactor.records import formats
 from reactor.records.access import TokenRecord
 from reactor.records.attempts import Attempt, StreamAttempt, Suspects
@@ -28,7 +29,6 @@ from reactor.records.formats import ClusterFormat, Feature
 from reactor.records.held import HeldTable
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
-from reactor.records.progress import CaptureProgress, ProgressByCapture, newest, replacing
 from reactor.records.resync import TableResync
 from reactor.records.schedules import DiffProgress, HandledSignals, LastDiff
 from reactor.records.subscription import Subscription
@@ -57,7 +57,7 @@ class ChangefeedState:
 
     id: ChangefeedId
     info: ChangefeedInfo | None = None
-    #: the newest that is known: of ``stored_status`` and its owner's progress (``reactor.records.progress``)
+    #: the newest that is known: of ``stored_status`` and its owner's progress (``reactor.membership.progress``)
     status: ChangefeedStatus | None = None
     stored_status: ChangefeedStatus | None = None
     #: None: no capture owns it, or, before ``Feature.OWNERS``, the elected one
@@ -195,7 +195,7 @@ class ClusterState:
         self.revision = snapshot.revision
 
     def apply(self, events: Iterable[Event]) -> None:
-        for event in sorted(events, key=_order):
+        for event in division.in_order(events):
             revisions = {"mod_revision": event.mod_revision, "create_revision": event.create_revision}
             self.update(event.key, event.value, **revisions, lease=event.lease)
 
@@ -332,7 +332,7 @@ class ClusterState:
             case keys.SubscriptionKey():
                 _store_record(feed.subscriptions, key.name, Subscription, text, value)
             case keys.PartKey():
-                _store_part(feed.parts, key.name, value)
+                division.store_part(feed.parts, key.name, value)
             case keys.ResyncKey():
                 _store_record(feed.resyncs, key.table_id, TableResync, text, value, table_id=key.table_id)
 
@@ -375,20 +375,6 @@ class ClusterState:
             return None
         first = min(candidates, key=lambda item: item.create_revision)
         return Owner(CaptureId(first.value.decode(errors="replace")), first.create_revision)
-
-
-def _store_part(parts: dict[str, bytes], name: str, value: bytes | None) -> None:
-    if value is None:
-        parts.pop(name, None)
-    else:
-        parts[name] = value
-
-
-def _order(event: Event) -> tuple[int, int]:
-    """In a revision: parts, then the pointers that name them, then the parts that are gone."""
-    if "/part/" not in event.key:
-        return event.mod_revision, 1
-    return event.mod_revision, 0 if event.value is not None else 2
 
 
 def _record(model: type[R], key: str, value: bytes, **named: object) -> R:

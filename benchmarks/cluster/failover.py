@@ -20,6 +20,7 @@ from benchmarks.support.light import CLUSTER, position_now
 from benchmarks.support.metadata import STORES, connect
 from reactor import keys
 from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.membership.progress import CaptureProgress
 from reactor.records.capture import Assignment, CaptureInfo
 from reactor.records.changefeed import (
     ChangefeedInfo,
@@ -31,7 +32,6 @@ from reactor.records.changefeed import (
     UnitRecord,
     UnitStage,
 )
-from reactor.records.progress import CaptureProgress
 from reactor.settings import ReactorSettings
 from reactor.store.port import MetaStore, WatchBatch
 

@@ -310,13 +310,11 @@ class Changefeed:
         return [*effects, WakeAt(now)] if warnings or run.schemas.has_refusals else effects
 
     def _status_due_at(self, stored: ChangefeedStatus | None, status: ChangefeedStatus, format: int) -> float:
-        """Return when to write ``status``: never if ``owner.progress.shared_progress`` does, or if it is stored; soon
-        if it has advanced, later if only its time has."""
+        """Return when to write ``status``: never if it is stored, or ``owner.progress.shared_progress`` writes it."""
         if stored is status or stored == status or (stored is not None and format >= Feature.PROGRESS):
             return float("inf")
-        if stored is not None and stored.with_(checkpoint_time=status.checkpoint_time) == status:
-            return self._status_at + self._settings.status_time_interval_s
-        return self._status_at + self._settings.status_interval_s
+        settings, has_moved = self._settings, watermark.has_advanced(stored, status)
+        return self._status_at + (settings.status_interval_s if has_moved else settings.status_time_interval_s)
 
     def _judge(
         self, run: Run, facts: Facts, limits: Limits, conditions: Sequence[RunningError], now: float

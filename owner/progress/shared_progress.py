@@ -2,18 +2,19 @@
 
 Entries that count are kept, also of changefeeds that do not run at the moment: without them, a position would go back
 to the stored status. The transaction requires no assignments: an owner hands over by writing the status, which makes
-its entry void (``reactor.records.progress``), and one whose capture is gone is fenced by the capture's record.
+its entry void (``reactor.membership.progress``), and one whose capture is gone is fenced by the capture's record.
 """
 
 from collections.abc import Iterable, Mapping
 
+from owner.progress.watermark import has_advanced
 from owner.settings import OwnerSettings
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, WakeAt
 from reactor.ids import CaptureId, ChangefeedId
+from reactor.membership.progress import CaptureProgress, OwnedProgress, counts, entry_of
 from reactor.records.changefeed import ChangefeedStatus
 from reactor.records.formats import Feature
-from reactor.records.progress import CaptureProgress, OwnedProgress, counts, entry_of
 from reactor.state import ChangefeedState, ClusterState
 
 
@@ -31,7 +32,7 @@ class SharedProgress:
         ahead = {id: status for id, status in latest.items() if status != state.changefeeds[id].status}
         if not ahead:
             return []
-        has_moved = any(_has_moved(state.changefeeds[id].status, status) for id, status in ahead.items())
+        has_moved = any(has_advanced(state.changefeeds[id].status, status) for id, status in ahead.items())
         due_at = self._written_at + self._settings.status_interval_s
         if not has_moved:
             due_at = max(due_at, self._times_written_at + self._settings.status_time_interval_s)
@@ -63,7 +64,3 @@ def _counting(
         feed = state.changefeeds.get(id)
         if feed is not None and counts(entry, feed.info, feed.stored_status):
             yield id, entry
-
-
-def _has_moved(known: ChangefeedStatus | None, status: ChangefeedStatus) -> bool:
-    return known is None or known.with_(checkpoint_time=status.checkpoint_time) != status

@@ -81,6 +81,11 @@ def covers(tables: Collection[int], positions: Iterable[SpanPosition]) -> bool:
     return all(end == KEY_SPACE for end in covered_to.values())
 
 
+def has_advanced(known: ChangefeedStatus | None, status: ChangefeedStatus) -> bool:
+    """Return whether more than its time differs."""
+    return known is None or known.with_(checkpoint_time=status.checkpoint_time) != status
+
+
 def validate(status: ChangefeedStatus) -> None:
     """Assert the invariants of every published status."""
     assert status.checkpoint_ts <= status.resolved_ts, f"checkpoint {status.checkpoint_ts} is past {status.resolved_ts}"

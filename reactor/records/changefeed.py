@@ -202,14 +202,13 @@ class ChangefeedInfo(Record):
 
 
 class ChangefeedStatus(Record):
-    """A changefeed's progress. Written by the owner only."""
+    """A changefeed's progress. Written by the owner only. ``generation``: see ``reactor.membership.progress``."""
 
     checkpoint_ts: StoredTs = Ts(0)
     #: commit time at the checkpoint, Unix seconds; 0 when not known
     checkpoint_time: float = 0.0
     resolved_ts: StoredTs = Ts(0)
     min_table_barrier_ts: StoredTs = Ts(0)
-    #: grows with each write that makes newer progress void (``reactor.records.progress``)
     generation: Count = later(0, format=12)
 
 

@@ -15,7 +15,7 @@ cluster's format refuses to join. So two neighbouring versions may run side by s
     9   large values are packed (``reactor.division.packing``)
     10  large values are divided (``reactor.division.divided``)
     11  each changefeed has an owner of its own (``reactor.records.capture``)
-    12  progress of all owners of a capture is one record (``reactor.records.progress``)
+    12  progress of all owners of a capture is one record (``reactor.membership.progress``)
     17  layouts of tables
 
 A field that was added later (``reactor.records.base.later``) says which format it needs where it is set; a new kind of

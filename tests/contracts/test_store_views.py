@@ -16,10 +16,10 @@ import pytest
 from reactor import keys
 from reactor.division.packing import MAGIC, packed
 from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.membership.progress import CaptureProgress, OwnedProgress, entry_of
 from reactor.records.capture import Assignment, CaptureInfo, OwnerState
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, RunningError, SealedUri
 from reactor.records.formats import ClusterFormat, Feature
-from reactor.records.progress import CaptureProgress, OwnedProgress, entry_of
 from reactor.state import ClusterState
 from reactor.store.port import MetaStore
 from reactor.store.sql import views

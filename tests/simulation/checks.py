@@ -26,11 +26,11 @@ from owner.owner import Owner
 from reactor import keys
 from reactor.errors import InvalidKeyError, WeirError
 from reactor.ids import KEY_SPACE, MAX_TS, ChangefeedId, TableSpan, Ts
+from reactor.membership.progress import CaptureProgress
 from reactor.records.capture import Assignment, OwnerState
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, UnitRecord
 from reactor.records.held import HeldTable, needed_ts
 from reactor.records.log_head import LogHead
-from reactor.records.progress import CaptureProgress
 from reactor.records.resync import TableResync
 from reactor.records.resync import needed_ts as copied_ts
 from reactor.records.sync_point import SyncPoint

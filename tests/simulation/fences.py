@@ -14,7 +14,7 @@ from owner.progress.shared_progress import remaining
 from reactor import keys
 from reactor.errors import InvalidKeyError
 from reactor.ids import CaptureId, ChangefeedId
-from reactor.records.progress import CaptureProgress
+from reactor.membership.progress import CaptureProgress
 from reactor.store.port import Compare, Event
 
 #: of a key that a planted bug compares in place of the candidate's own

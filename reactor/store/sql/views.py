@@ -118,7 +118,7 @@ def _schedule(words: Words) -> str:
 
 
 def _progress(words: Words) -> str:
-    """Of the stored status and the owner's newer progress (``reactor.records.progress``)."""
+    """Of the stored status and the owner's newer progress (``reactor.membership.progress``)."""
     fields = ("checkpoint_ts", "checkpoint_time", "resolved_ts", "min_table_barrier_ts")
     numbers = {
         name: f"CASE WHEN {_counts(words)} THEN {_entry(words, name)} ELSE {words.number('k', name)} END"
