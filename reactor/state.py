@@ -37,7 +37,7 @@ from reactor.records.task_position import TaskPosition
 from reactor.records.upstream import UpstreamInfo
 from reactor.records.waiting import WaitingCapture
 from reactor.store.port import Event, KeyValue, Snapshot
-from reactor.store.writes import is_too_large
+from reactor.store.writes import in_order, is_too_large
 
 R = TypeVar("R", bound=Record)
 K = TypeVar("K")
@@ -195,7 +195,7 @@ class ClusterState:
         self.revision = snapshot.revision
 
     def apply(self, events: Iterable[Event]) -> None:
-        for event in division.in_order(events):
+        for event in in_order(events):
             revisions = {"mod_revision": event.mod_revision, "create_revision": event.create_revision}
             self.update(event.key, event.value, **revisions, lease=event.lease)
 

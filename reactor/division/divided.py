@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pydantic import TypeAdapter
 
 from reactor.division.packing import inflated
-from reactor.store.port import Event
 
 if TYPE_CHECKING:
     from reactor.records.base import Record
@@ -222,22 +221,11 @@ def _runs(elements: Sequence[Any], where: dict[int, Group]) -> Iterator[tuple[Gr
         yield group, run
 
 
-def in_order(events: Iterable[Event]) -> list[Event]:
-    """Sort events so that of one revision parts come first, then pointers that name them, then parts that are gone."""
-    return sorted(events, key=_order)
-
-
 def store_part(parts: dict[str, bytes], name: str, value: bytes | None) -> None:
     if value is None:
         parts.pop(name, None)
     else:
         parts[name] = value
-
-
-def _order(event: Event) -> tuple[int, int]:
-    if "/part/" not in event.key:
-        return event.mod_revision, 1
-    return event.mod_revision, 0 if event.value is not None else 2
 
 
 def _groups(listed: Sequence[bytes]) -> Iterator[Group]:

@@ -8,7 +8,7 @@ noticed, or fails. Parts that the value had before are deleted with the pointer'
 Pure.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from reactor import keys
@@ -19,7 +19,7 @@ from reactor.errors import InvalidKeyError
 from reactor.records.changefeed import DdlRecord, UnitRecord
 from reactor.records.formats import Feature
 from reactor.records.schedules import DiffProgress
-from reactor.store.port import Put
+from reactor.store.port import Event, Put
 
 #: what is stored there grows with the number of tables
 _DIVISIBLE: Final = (
@@ -125,3 +125,14 @@ def _elements(key: keys.FeedKey | keys.PositionKey) -> str:
             return DiffProgress.ELEMENTS
         case _:
             return ""
+
+
+def in_order(events: Iterable[Event]) -> list[Event]:
+    """Sort events so that of one revision parts come first, then pointers that name them, then parts that are gone."""
+    return sorted(events, key=_order)
+
+
+def _order(event: Event) -> tuple[int, int]:
+    if "/part/" not in event.key:
+        return event.mod_revision, 1
+    return event.mod_revision, 0 if event.value is not None else 2
