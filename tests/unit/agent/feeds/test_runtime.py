@@ -15,6 +15,7 @@ from agent.sinks.blackhole.sink import BlackholeSink
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.records.changefeed import ChangefeedConfig, SinkMode, TableRecord
 from reactor.store.memory import MemoryClient, MemoryEtcd
+from tests.patience import HANG_S
 
 TABLE = TableRecord(table_id=1, schema_name="public", name="t")
 
@@ -63,7 +64,7 @@ def answering_at_last() -> Iterator[None]:
 
 async def test_a_sink_that_never_answers_delays_no_other_changefeed(tmp_path: Path) -> None:
     silent, other = parts_of(SilentFeed, tmp_path), parts_of(Feed, tmp_path)
-    with answering_at_last(), anyio.fail_after(30):
+    with answering_at_last(), anyio.fail_after(HANG_S):
         async with anyio.create_task_group() as group:
             for number in range(100):
                 group.start_soon(silent.open_span, TABLE, TableSpan(1, number), Ts(5))

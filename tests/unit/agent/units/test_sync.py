@@ -10,6 +10,7 @@ from anyio import to_thread
 from agent.ports.source import Position
 from agent.units.sync import SyncUnit
 from reactor.ids import Ts
+from tests.patience import HANG_S
 
 
 class Opened:
@@ -42,7 +43,7 @@ async def test_a_unit_that_is_stopped_while_it_writes_does_not_crash() -> None:
 
     cast("Any", unit)._write = write
     try:
-        with anyio.fail_after(30):
+        with anyio.fail_after(HANG_S):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(prepare)
                 await to_thread.run_sync(writing.wait)

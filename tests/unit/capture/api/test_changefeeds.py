@@ -23,6 +23,7 @@ from reactor.errors import NotOwnerError, OwnerNotFoundError
 from reactor.records.changefeed import FeedState
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
+from tests.patience import HANG_S
 from tests.unit.capture.fakes import MemoryAccess, MemoryCluster
 
 SOURCE, SINK = "postgresql://u:geheim@h/d", "delta+file:///lake"
@@ -126,7 +127,7 @@ async def test_nothing_is_compared_any_more_for_a_caller_that_has_left(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(10):
+    with anyio.fail_after(HANG_S):
         while not condition():  # noqa: ASYNC110 - of another task, behind a socket
             await anyio.sleep(0.01)
 

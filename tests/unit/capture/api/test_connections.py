@@ -4,7 +4,7 @@ import contextlib
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from capture.api.connections import LimitedConnection
 from capture.config import load_server_settings
 from capture.security.certificate_files import CertificateFiles
 from capture.server import running
+from tests.patience import HANG_S
 from tests.unit.capture.fakes import MemoryMember
 
 _REQUEST = b"GET /api/v2/changefeeds HTTP/1.1\r\nHost: localhost\r\n"
@@ -56,9 +57,16 @@ async def is_served(member: MemoryMember) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LimitedConnection, "header_timeout_s", 0.3)
+def _few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LimitedConnection, "connections_max", 20)
+
+
+@contextlib.contextmanager
+def in_haste() -> Iterator[None]:
+    """Who asks for something in it may be too slow, so nothing but connections to be closed is made in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LimitedConnection, "header_timeout_s", 0.3)
+        yield
 
 
 async def test_a_server_makes_its_token_and_lets_nobody_in_without(tmp_path: Path) -> None:
@@ -73,7 +81,7 @@ async def test_a_server_makes_its_token_and_lets_nobody_in_without(tmp_path: Pat
 @pytest.mark.parametrize("begun", [b"", b"GET /", _REQUEST, _REQUEST + b"X: " + b"y" * 1000])
 async def test_a_request_that_never_ends_is_closed(begun: bytes, tmp_path: Path) -> None:
     async with served(tmp_path) as member:
-        with anyio.fail_after(10):
+        with anyio.fail_after(HANG_S), in_haste():
             assert await anyio.to_thread.run_sync(answer, wire(member, begun)) == b""
         assert await is_served(member)
 
@@ -83,17 +91,17 @@ async def test_a_connection_is_closed_between_two_requests_too(tmp_path: Path) -
         health = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
         one = wire(member, health)
         assert b"HTTP/1.1 200" in await anyio.to_thread.run_sync(one.recv, 65536)
-        one.sendall(b"GET /hea")
-        with anyio.fail_after(4):
+        with anyio.fail_after(HANG_S), in_haste():
+            one.sendall(b"GET /hea")
             await anyio.to_thread.run_sync(answer, one)
 
 
 async def test_idle_connections_cost_nobody_a_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LimitedConnection, "header_timeout_s", 60)
+    monkeypatch.setattr(LimitedConnection, "header_timeout_s", 600)
     async with served(tmp_path) as member:
         idle = [wire(member) for _ in range(200)]
         assert await is_served(member)
-        with anyio.fail_after(10):
+        with anyio.fail_after(HANG_S):
             for one in idle[:150]:
                 assert await anyio.to_thread.run_sync(answer, one) == b""
         for one in idle:
@@ -145,7 +153,7 @@ async def test_over_tls_with_a_certificate_that_changes(tmp_path: Path) -> None:
         assert b"HTTP" not in await anyio.to_thread.run_sync(answer, wire(member, _REQUEST + b"\r\n"))
         before = await anyio.to_thread.run_sync(served_key)
         files.renew("node-1", days=9)
-        with anyio.fail_after(20):
+        with anyio.fail_after(HANG_S):
             while await anyio.to_thread.run_sync(served_key) == before:  # noqa: ASYNC110 - files are looked at
                 await anyio.sleep(0.1)
         assert await anyio.to_thread.run_sync(ask)

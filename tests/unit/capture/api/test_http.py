@@ -22,6 +22,7 @@ from reactor.errors import OwnerNotFoundError, StoreUnreachableError
 from reactor.ids import Ts
 from reactor.records.changefeed import FeedState, SinkMode
 from reactor.records.schedules import LastDiff
+from tests.patience import HANG_S
 from tests.unit.capture.fakes import MemoryAccess, MemoryCluster
 
 SPEC = ChangefeedSpec(changefeed_id="feed", source_uri="postgresql://u:geheim@h/d", sink_uri="delta+file:///lake")
@@ -256,7 +257,7 @@ async def test_an_owner_that_hangs_is_asked_no_longer_than_it_is_owner(monkeypat
                 cluster.owner = "127.0.0.1:1"
                 await answered.wait()
 
-        with anyio.fail_after(10):
+        with anyio.fail_after(HANG_S):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(stand_still)
                 answer = await call(cluster, "GET", "/api/v2/changefeeds")

@@ -27,6 +27,7 @@ from capture.security import certificates
 from capture.security.peer_key import PeerKey, Side, Terms, new_nonce
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.messages import Header, Message, StopWorker
+from tests.patience import HANG_S
 
 A, B, EVE = CaptureId("capture-a"), CaptureId("capture-b"), CaptureId("capture-eve")
 TOPIC = "agent"
@@ -40,7 +41,7 @@ def message(number: int, *, sender: CaptureId = A, receiver: CaptureId = B, chan
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(HANG_S):
         while not condition():  # noqa: ASYNC110 - others' state
             await anyio.sleep(0.01)
 

@@ -45,7 +45,7 @@ async def test_a_cluster_that_is_connected_to() -> None:
         assert "geheim" not in feed._repr_html_()
         assert (await feed.resume()).state is FeedState.NORMAL
         owner.feeds["shop"] = owner.feeds["shop"].model_copy(update={"unit": Unit.SYNC, "checkpoint_ts": 7})
-        assert (await feed.wait(timeout=5)).unit is Unit.SYNC
+        assert (await feed.wait(timeout=60)).unit is Unit.SYNC
         assert await feed.diff() == []
         point = SyncPoint(ts=7, time=1.0, versions={"public.t": "3"})
         owner.feeds["shop"] = owner.feeds["shop"].model_copy(update={"sync_point": point})

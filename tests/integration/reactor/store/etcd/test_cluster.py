@@ -17,6 +17,7 @@ from reactor.patches import Patch, PatchGroup
 from reactor.state import ClusterState
 from reactor.store.etcd import connect
 from reactor.worker import ReactorWorker
+from tests.patience import HANG_S
 
 KEY = f"{keys.cluster_prefix('c')}test/n"
 
@@ -78,11 +79,11 @@ async def test_work_continues_when_the_member_in_use_dies(tmp_path: Path) -> Non
                     client, counter, state=state, session=session, perform=lambda _effect: None, interval_s=0.002
                 )
                 tasks.start_soon(worker.run)
-                with anyio.fail_after(30):
+                with anyio.fail_after(HANG_S):
                     await counter.aim(50).wait()
                 in_use = client._endpoints._connections[client._endpoints._current].endpoint
                 members[in_use].kill()
-                with anyio.fail_after(30):
+                with anyio.fail_after(HANG_S):
                     await counter.aim(50).wait()
                 assert client._endpoints._connections[client._endpoints._current].endpoint != in_use
                 session.check()

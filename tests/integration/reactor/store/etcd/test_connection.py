@@ -23,7 +23,7 @@ from reactor.store.etcd.client import GrpcEtcdClient
 from reactor.store.etcd.connection import EtcdConnection
 from reactor.store.etcd.endpoints import Endpoints
 from reactor.store.port import MetaStore, Put
-from tests.patience import patient
+from tests.patience import HANG_S, patient
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -98,7 +98,7 @@ async def test_a_watch_loses_no_event_while_etcd_is_killed_and_started(tmp_path:
     with EmbeddedEtcd(tmp_path) as etcd:  # without fsync, each kill may lose a page of its log
         async with client_of(etcd.url) as client, client_of(etcd.url) as writer:
             start = (await client.get_prefix("/w/")).revision + 1
-            with anyio.fail_after(60):
+            with anyio.fail_after(HANG_S):
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(lambda: watch(client, start, until=90))
                     for number in range(90):
@@ -154,7 +154,7 @@ async def test_a_hanging_etcd_is_given_up_in_time_and_the_session_ends(tmp_path:
                 with pytest.raises(StoreUnreachableError):
                     await client.get("/a")
                 assert 1.9 < anyio.current_time() - start < patient(3)
-                with anyio.fail_after(6), pytest.raises(SessionDoneError):
+                with anyio.fail_after(patient(6)), pytest.raises(SessionDoneError):
                     await session.run(anyio.sleep_forever)
             finally:
                 os.kill(etcd.pid, signal.SIGCONT)
@@ -202,7 +202,7 @@ async def test_a_quiet_watch_is_asked_how_far_it_is(etcd_url: str, monkeypatch: 
     async with client_of(etcd_url) as client:
         start = (await client.get_prefix("/quiet/")).revision + 1
         async with client.watch_prefix("/quiet/", start_revision=start) as batches:
-            with anyio.fail_after(5):
+            with anyio.fail_after(HANG_S):
                 assert (await anext(batches)).is_progress
                 assert (await anext(batches)).is_progress
 
@@ -235,7 +235,7 @@ async def test_a_silent_watch_is_opened_again(tmp_path: Path, monkeypatch: pytes
                 assert (await anext(batches)).is_progress
                 stop(etcd.pid)
                 tasks.start_soon(go_on_later)
-                with anyio.fail_after(8):
+                with anyio.fail_after(HANG_S):
                     async for batch in batches:
                         if batch.events:
                             break
@@ -268,16 +268,16 @@ async def test_user_and_password(tmp_path: Path) -> None:
             await connect([etcd.url], user="nobody", password="secret")
         async with (
             client_of(etcd.url, user="root", password="secret") as client,
-            open_session(client, ttl_s=5) as session,
+            open_session(client, ttl_s=60) as session,
         ):
             await client.put("/a", b"1", lease=session.lease)
             # etcd forgets its simple tokens at a restart; each kind of call must find a new one by itself
             await anyio.to_thread.run_sync(etcd.restart)
-            assert await client.keep_alive(session.lease) == 5
+            assert await client.keep_alive(session.lease) == 60
             await anyio.to_thread.run_sync(etcd.restart)
             assert (await client.txn([], [Put("/b", b"2")])).succeeded
             await anyio.to_thread.run_sync(etcd.restart)
-            with anyio.fail_after(10):
+            with anyio.fail_after(HANG_S):
                 async with client.watch_prefix("/", start_revision=1) as batches:
                     async for batch in batches:
                         if any(event.key == "/b" for event in batch.events):
@@ -291,7 +291,7 @@ async def test_a_user_who_may_not_watch_gets_an_error(tmp_path: Path) -> None:
         client = GrpcEtcdClient(Endpoints([nobody], timeout_s=2))
         try:
             async with client.watch_prefix("/", start_revision=1) as batches:
-                with pytest.raises(StoreAuthError), anyio.fail_after(10):
+                with pytest.raises(StoreAuthError), anyio.fail_after(HANG_S):
                     await anext(batches)
         finally:
             await client.close()
@@ -336,7 +336,7 @@ async def test_a_process_stopped_past_its_lease_knows_as_it_wakes_up(etcd_url: s
     async with await anyio.open_process([sys.executable, "-c", _SLEEPER, etcd_url], stderr=None) as process:
         assert process.stdout is not None
         output = BufferedByteReceiveStream(process.stdout)
-        with anyio.fail_after(30):
+        with anyio.fail_after(HANG_S):
             assert await output.receive_until(b"\n", 100) == b"open"
             process.send_signal(signal.SIGSTOP)
             await anyio.sleep(6)

@@ -1,28 +1,19 @@
-"""MySQL store: restarts and pauses of the server, a paused client, fail-over to an older server, refused servers."""
+"""MySQL store: read-only servers, several hosts, users, names, TLS, refused servers. See also ``test_servers``."""
 
-import shutil
 import socket
 import ssl
-import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, closing
+from collections.abc import Iterator
 from pathlib import Path
 
-import anyio
 import pytest
-from anyio import to_thread
 
 from capture.embedded import EmbeddedMariaDB
-from reactor.errors import RevisionsLostError, StoreAuthError, StoreError, StoreUnreachableError
-from reactor.membership.session import open_session
+from reactor.errors import StoreAuthError, StoreError, StoreUnreachableError
 from reactor.store import sql
-from reactor.store.port import Compare, Put, Target
-from reactor.store.sql.client import SqlClient
 from reactor.store.sql.mysql import MysqlDatabase
 from tests.contracts.store_bed import DURABLE
 from tests.integration.agent.sources.mysql.server.test_connection import make_certificate
-from tests.integration.reactor.store.sql.test_postgres import answer, swap
-from tests.patience import patient
+from tests.integration.reactor.store.sql.test_servers import answer, connected
 
 pytestmark = pytest.mark.one_flavour
 
@@ -38,126 +29,6 @@ def server(flavour: type[EmbeddedMariaDB], tmp_path_factory: pytest.TempPathFact
     with flavour(directory / "my", unsafe_no_fsync=True, settings={**DURABLE, **tls}) as part:
         part.create_database("weir")
         yield part
-
-
-@asynccontextmanager
-async def connected(url: str, *, timeout_s: float = 5.0) -> AsyncIterator[SqlClient]:
-    client = await sql.connect(url, timeout_s=timeout_s)
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
-async def test_a_killed_server_loses_nothing_and_ends_no_session_early(server: EmbeddedMariaDB) -> None:
-    async with connected(server.uri("weir")) as client:
-        lease = await client.grant(4)
-        await client.put("/r/leased", b"1", lease=lease)
-        start = await client.put("/r/free", b"2")
-        seen = list[tuple[str, bytes | None]]()
-        is_over = anyio.Event()
-
-        async def watch() -> None:
-            async with client.watch_prefix("/r/", start_revision=start) as batches:
-                async for batch in batches:
-                    seen.extend((event.key, event.value) for event in batch.events)
-                    if ("/r/leased", None) in seen:
-                        return is_over.set()
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(watch)
-            await to_thread.run_sync(server.kill)
-            with pytest.raises(StoreUnreachableError):
-                await client.put("/r/free", b"3")
-            await anyio.sleep(1)
-            await to_thread.run_sync(server.start)
-            started = time.monotonic()
-            assert await answer(client, "/r/leased") == b"1"
-            await client.put("/r/after", b"4")
-            with anyio.fail_after(patient(20)):
-                await is_over.wait()
-    assert seen == [("/r/free", b"2"), ("/r/after", b"4"), ("/r/leased", None)]
-    assert time.monotonic() - started > 3, "the lease had its whole time once more"
-
-
-async def test_a_client_that_stands_still_in_its_transaction_is_ended_by_the_server(server: EmbeddedMariaDB) -> None:
-    """As a process that is stopped between the two round trips of a commit."""
-    standing = await sql.connect(server.uri("weir"), timeout_s=1)
-    await standing.put("/s", b"")
-    database = standing._writes._database
-    assert database is not None
-    with ExitStack() as stopped:
-        stopped.enter_context(pytest.raises(StoreUnreachableError, match="does not answer"))
-        statements = stopped.enter_context(database.writing(lambda: False))
-        statements.write("UPDATE weir_store SET revision = ? WHERE id = ?", [[99999, 1]])
-        statements.read()
-        async with connected(server.uri("weir"), timeout_s=1) as client:
-            assert await created(client, "/s/new") < 99999
-    await standing.close()
-
-
-async def created(client: SqlClient, key: str) -> int:
-    """Return the revision in which it creates the key, as soon as it can."""
-    absent = Compare(key, Target.MOD_REVISION, 0)
-    with anyio.fail_after(patient(20)):
-        while True:
-            try:
-                return (await client.txn([absent], [Put(key, b"")])).revision
-            except StoreUnreachableError:
-                continue
-
-
-async def test_a_server_that_stands_still_is_given_up_in_time(server: EmbeddedMariaDB) -> None:
-    async with connected(server.uri("weir"), timeout_s=1) as client:
-        await client.put("/f", b"1")
-        with closing(server.connect("weir")) as locked, locked.cursor() as cursor:
-            cursor.execute("LOCK TABLES weir_key WRITE")
-            started = time.monotonic()
-            with pytest.raises(StoreUnreachableError):
-                await client.get("/f")
-            assert time.monotonic() - started < patient(1.5)
-        assert await answer(client, "/f") == b"1"
-
-
-async def test_sessions_live_on_it(server: EmbeddedMariaDB) -> None:
-    async with connected(server.uri("weir")) as client, connected(server.uri("weir")) as other:
-        async with open_session(client, ttl_s=5) as session:
-            await client.put("/l", b"", lease=session.lease)
-            await anyio.sleep(6)
-            session.check()
-            assert await other.get("/l") is not None
-        assert await other.get("/l") is None
-
-
-@pytest.mark.parametrize("is_forgotten", [False, pytest.param(True, marks=pytest.mark.matrix)])
-async def test_a_server_that_lacks_revisions_stops_its_clients(
-    server: EmbeddedMariaDB, tmp_path: Path, *, is_forgotten: bool
-) -> None:
-    """An older copy answers at the address, as a standby that had not received everything would."""
-    async with connected(server.uri("weir")) as first:
-        await first.put("/g", b"1")
-    await to_thread.run_sync(server.kill)
-    data = server.data_directory
-    await to_thread.run_sync(lambda: shutil.copytree(data, tmp_path / "old"))
-    await to_thread.run_sync(server.start)
-    client = await sql.connect(server.uri("weir"))
-    await client.put("/g", b"2")
-    await to_thread.run_sync(server.kill)
-    await to_thread.run_sync(swap, data, tmp_path / "old")
-    await to_thread.run_sync(server.start)
-    async with connected(server.uri("weir")) as other:  # has seen nothing, and writes: numbers are no sign
-        last = 0
-        for number in range(5):
-            last = await other.put("/g", b"other %d" % number)
-        if is_forgotten:
-            await other.compact(last)
-    with pytest.raises(RevisionsLostError, match="a standby took over"):
-        await answer(client, "/g")
-    with pytest.raises(StoreUnreachableError):
-        await client.put("/g", b"3")  # over the connection to the server that has gone
-    with pytest.raises(RevisionsLostError):
-        await client.put("/g", b"3")
-    await client.close()
 
 
 async def test_a_primary_that_becomes_a_standby_takes_no_commit_even_from_who_could_write_to_it(

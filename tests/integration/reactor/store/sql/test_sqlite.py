@@ -30,7 +30,7 @@ from reactor.store.port import Put
 
 async def main(url, name):
     client = await sql.connect(url)
-    async with open_session(client, ttl_s=5) as session:
+    async with open_session(client, ttl_s=10) as session:
         number = 0
         while True:
             number += 1
