@@ -1,9 +1,6 @@
 """Readers of changes in a real cluster: what they are given is what a changelog table has, over kills and restarts."""
 
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from agent.spark.defaults import JVM_OPTIONS
 from capture.api.connection import Connection
 from capture.api.subscriptions import SubscriptionAsked
 from capture.cli.main import main
@@ -25,11 +21,11 @@ from capture.python.local import LocalChangefeed
 from capture.python.spark_source import SparkSource
 from reactor.errors import WeirError
 from reactor.records.changefeed import Mode, SinkMode
+from tests.acceptance import queries
 from tests.acceptance.bed import DATABASE, Bed
 from tests.acceptance.checks import CHANGELOG, changelog
-from tests.patience import patient
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(600)]
 
 UNSUNK = "unsunk"
 
@@ -39,7 +35,7 @@ import json, sys
 from pyspark.sql import SparkSession
 import capture
 server, token, directory, options = sys.argv[1:]
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark = SparkSession.builder.master("local[1]").getOrCreate()
 spark.dataSource.register(capture.SparkSource)
 changes = spark.readStream.format("weir").options(
     server=server, token=token, changefeed="changelog", startingTs="earliest", **json.loads(options)
@@ -147,9 +143,7 @@ def run_query(bed: Bed, directory: Path, **options: str) -> None:
 def query(bed: Bed, directory: Path, **options: str) -> subprocess.CompletedProcess[str]:
     process = bed.processes[0]
     arguments = [f"http://{process.address}", bed.token_of(process), str(directory), json.dumps(options)]
-    command = [sys.executable, "-c", QUERY, *arguments]
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "JDK_JAVA_OPTIONS": JVM_OPTIONS}
-    return subprocess.run(command, capture_output=True, text=True, timeout=patient(60), check=False, env=environment)
+    return queries.run(QUERY, *arguments)
 
 
 def output(directory: Path) -> Counter[tuple[Any, ...]]:
