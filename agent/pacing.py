@@ -49,7 +49,7 @@ class RowBudget:
 
 
 class Pace:
-    """What one piece of work reads at: within all of its ``budgets``, until it is ``stopped``. ``rows``: what it has
+    """The pace of one piece of work: within all of its ``budgets``, until it is ``stopped``. ``rows``: what it has
     paid for so far."""
 
     def __init__(self, budgets: tuple[RowBudget, ...] = (), stopped: Event | None = None) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SyncSettings:
-    """How a sync unit divides the stream into segments, and its timeouts."""
+    """The limits of a sync unit's segments, and its timeouts."""
 
     #: make a segment when this many bytes of the stream are buffered
     segment_bytes: int = 16 << 20

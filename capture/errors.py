@@ -177,7 +177,7 @@ class StaleRequestError(JobRefusedError):
 
 
 class StillRunningError(errors.WeirError):
-    """What was asked for is under way since it was asked for before; ask again."""
+    """The work that was asked for is under way since it was asked for before; ask again."""
 
     retryable = True
 

@@ -35,7 +35,7 @@ from typing import Self
 
 
 class Scope(StrEnum):
-    """What an error stops: one table, while all others continue; the changefeed; or a capture."""
+    """The scope that an error stops: one table, while all others continue; the changefeed; or a capture."""
 
     TABLE = "table"
     CHANGEFEED = "changefeed"

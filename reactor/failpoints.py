@@ -71,7 +71,7 @@ class Point(StrEnum):
 
 
 class Action(StrEnum):
-    """What happens to the process that reaches a point."""
+    """The effect on the process that reaches a point."""
 
     KILL = "kill"
     STOP = "stop"

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """How many crashes are tolerable. The n-th restart within the period waits ``delay_s * 2**(n-1)``, at most
-    ``delay_s_max``, so that a database that is down is not overloaded."""
+    """The number of crashes that are tolerable. The n-th restart within the period waits ``delay_s * 2**(n-1)``, at
+    most ``delay_s_max``, so that a database that is down is not overloaded."""
 
     restarts_max: int = 5
     period_s: float = 60.0

@@ -184,8 +184,8 @@ class ChangefeedView(View):
 
 
 class MaintainedView(View):
-    """What maintenance did to a table: its data files and their bytes before and now, how many files were rewritten and
-    removed, and how many old versions were given up."""
+    """The effect of maintenance on a table: its data files and their bytes before and now, how many files were
+    rewritten and removed, and how many old versions were given up."""
 
     changefeed_id: str
     table: str

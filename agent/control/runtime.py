@@ -50,7 +50,8 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class FlushLimits:
-    """How far may be written, and under which records: all of one revision of etcd, except the owner's ``barrier``.
+    """The limits of writing, and the records that hold for it: all of one revision of etcd, except the owner's
+    ``barrier``.
 
     ``held``: where schema changes stop a table. The head never passes a change without its record, so this holds
     however late the owner's barrier arrives. ``tables``: the records as of this head; a table that is not in it has not

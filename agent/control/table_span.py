@@ -34,7 +34,7 @@ class Order(Enum):
 
 
 class Action(Enum):
-    """What an order or an event causes this span to do."""
+    """The steps that an order or an event causes."""
 
     PREPARE = auto()
     RUN = auto()

@@ -66,7 +66,7 @@ class TableDiff:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """Where checksums are summed: on ``executor``, which opens the sink itself."""
+    """The place where checksums are summed: ``executor``, which opens the sink itself."""
 
     executor: Executor
     open_sink: Callable[[], Sink]

@@ -74,7 +74,7 @@ class Ranges:
 
 @dataclass(frozen=True, slots=True)
 class SinkTask:
-    """What one Spark task is given."""
+    """The input of one Spark task."""
 
     open_sink: Callable[[], Sink]
     table: TableRecord

@@ -17,7 +17,7 @@ from agent.filter.expressions import Expression
 
 @dataclass(frozen=True, slots=True)
 class SqlWords:
-    """How a kind of server quotes names and texts, and writes a comparison in which NULL equals NULL, and a regular
+    """The spelling on a kind of server: names, texts, a comparison in which NULL equals NULL, and a regular
     expression."""
 
     identifier: Callable[[str], str]

@@ -33,7 +33,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class FlushContext:
-    """What all flushes of a changefeed on one capture share."""
+    """The parameters of all flushes of a changefeed on one capture."""
 
     feed: FeedContext
     sink: Sink

@@ -47,7 +47,7 @@ class StoredHead:
 
 
 class HeadStore(Protocol):
-    """Where the head is stored. Errors are ``StoreError``; after one, a swap may or may not have happened."""
+    """The store of the head. Errors are ``StoreError``; after one, a swap may or may not have happened."""
 
     async def read(self) -> StoredHead: ...
 

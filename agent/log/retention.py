@@ -31,8 +31,8 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """How much of the log is needed. ``checkpoint_ts``: every flowing span has passed it; ``held_ts``: so has every
-    held table.
+    """The part of the log that is needed. ``checkpoint_ts``: every flowing span has passed it; ``held_ts``: so has
+    every held table.
 
     ``retention_s``: how long to keep segments that all have passed; ``held_retention_s`` and ``held_bytes``: how long,
     and how many bytes, to keep for held tables.

@@ -20,7 +20,7 @@ _OTHERS = 8
 
 @dataclass(frozen=True, slots=True)
 class StoredForm:
-    """What to write in one transaction, on condition that ``compares`` hold."""
+    """The writes of one transaction, which is committed if ``compares`` hold."""
 
     operations: tuple[Operation, ...]
     compares: tuple[Compare, ...] = ()

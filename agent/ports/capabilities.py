@@ -7,7 +7,7 @@ from reactor.records.changefeed import SinkMode
 
 
 class Guarantee(StrEnum):
-    """What happens when a change is delivered again. With EXACTLY_ONCE, the sink records each span's position itself.
+    """The effect of a change that is delivered again. With EXACTLY_ONCE, the sink records each span's position itself.
     Otherwise a span resumes from its checkpoint in etcd, which may be behind what was written."""
 
     #: data and position become visible in one atomic step, so nothing is written twice

@@ -30,7 +30,7 @@ ALL_KEYS: Final = KeyRange()
 
 @dataclass(frozen=True, slots=True)
 class RangeSum:
-    """How many rows, and the sum of their hashes, modulo 2^64."""
+    """The number of rows, and the sum of their hashes, modulo 2^64."""
 
     rows: int
     sum: int
@@ -60,6 +60,6 @@ class SourceChecksums(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NoChecksums:
-    """Why the rows of a table have to be compared one by one."""
+    """The reason why the rows of a table have to be compared one by one."""
 
     why: str

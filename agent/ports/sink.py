@@ -45,8 +45,8 @@ class SinkScope:
 
 @dataclass(frozen=True, slots=True)
 class FeedContext:
-    """What all flushes of a changefeed share. ``changefeed``: the name that its sink is opened with. ``was_filtered``:
-    the filter was different earlier, so the sink may hold rows that the source has deleted."""
+    """The parameters of all flushes of a changefeed. ``changefeed``: the name that its sink is opened with.
+    ``was_filtered``: the filter was different earlier, so the sink may hold rows that the source has deleted."""
 
     changefeed: str
     sink_uri: str
@@ -111,7 +111,7 @@ class StagedFile:
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """What readers of the sink see. ``version``: the sink's own name for the version, empty if it has none.
+    """The state that readers of the sink see. ``version``: the sink's own name for the version, empty if it has none.
     ``committed_ts``: the highest Ts recorded for the requested spans, 0 if there is no record."""
 
     version: str
@@ -143,9 +143,9 @@ class TableCopy:
 
 @dataclass(frozen=True, slots=True)
 class Maintained:
-    """What the care of a table did. ``files`` and ``bytes``: of the data that readers see now, and before. ``joined``:
-    files that were rewritten; ``removed``: files that no version of the table names any more; ``expired``: versions
-    that were given up."""
+    """The result of a table's maintenance. ``files`` and ``bytes``: of the data that readers see now, and before.
+    ``joined``: files that were rewritten; ``removed``: files that no version of the table names any more; ``expired``:
+    versions that were given up."""
 
     files_before: int = 0
     files: int = 0

@@ -16,7 +16,7 @@ from reactor.records.changefeed import NO_FILTER, FilterConfig, SinkMode, TableR
 
 @dataclass(frozen=True, slots=True)
 class DumpOrder:
-    """What to dump, and where to. ``open_sink`` is pickled for the executors: a partial of ``agent.sinks.open_sink``.
+    """The order for a dump. ``open_sink`` is pickled for the executors: a partial of ``agent.sinks.open_sink``.
 
     ``epoch`` is the order's number (``UnitRecord.epoch``) and grows with every run. ``log``: the position of the
     changefeed's existing log, which the dumped tables join afterwards; nothing permanent is then created at the source.
@@ -41,7 +41,7 @@ class DumpOrder:
 
 
 class Chunks(Protocol):
-    """How one table is divided into chunks. ``rows`` is an estimate for progress reports."""
+    """The division of one table into chunks. ``rows`` is an estimate for progress reports."""
 
     @property
     def count(self) -> int: ...

@@ -86,8 +86,8 @@ BEGIN: Final = Position(Ts(0))
 
 @dataclass(frozen=True, slots=True)
 class StreamOrder:
-    """What a sync unit reads. An empty ``identity.system_id`` accepts any server. ``schemas``: the tables' initial
-    schemas."""
+    """The order for a stream that a sync unit reads. An empty ``identity.system_id`` accepts any server. ``schemas``:
+    the tables' initial schemas."""
 
     tables: tuple[TableRecord, ...]
     identity: Identity = Identity("")
@@ -231,7 +231,7 @@ class ReadsSome(Protocol):
 
 
 class Dumper(Protocol):
-    """How this kind of source is dumped; driven by ``agent.units.dump``."""
+    """The dump of this kind of source; driven by ``agent.units.dump``."""
 
     def open(
         self, order: DumpOrder, previous: Plan | None, done: DoneChunks, executor: Executor

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Form(StrEnum):
-    """How a value goes into its row's hash. The first six are PostgreSQL's, and hashed column by column; the others
+    """The form of a value in its row's hash. The first six are PostgreSQL's, and hashed column by column; the others
     make up one text of the row, which is hashed as a whole."""
 
     #: an int4: integers up to 32 bits, truth values
@@ -38,7 +38,7 @@ class RowHash(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RowForm:
-    """Which hash a row has, and of what, column by column."""
+    """The hash of a row, and the form of each column in it."""
 
     hash: RowHash
     columns: tuple[tuple[str, Form], ...]

@@ -17,7 +17,7 @@ FIRST_DIALECT: Final = "postgresql"
 
 
 class ZeroDates(StrEnum):
-    """How to treat a date that no calendar has (MySQL's ``0000-00-00``, ``2024-02-00``, ``2024-02-31``)."""
+    """The treatment of a date that no calendar has (MySQL's ``0000-00-00``, ``2024-02-00``, ``2024-02-31``)."""
 
     #: reject it
     STRICT = "strict"

@@ -74,7 +74,7 @@ class ColumnMove:
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """What becomes of one table of a sink at ``ts``, when everything below ``ts`` and nothing else is in it.
+    """The change of one table of a sink at ``ts``, when everything below ``ts`` and nothing else is in it.
 
     ``before``: the table as it is in the sink, None if the change creates it; ``after``: None if the change drops it.
     ``columns``: all columns afterwards, in the source's order, empty for a dropped table; ``schema`` and ``arrow`` are

@@ -35,7 +35,7 @@ FindSurvivors = Callable[[TableSchema, TableSchema, Mapping[str, str], Sequence[
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What determines how a changefeed's tables change. ``survivors``: queries its source."""
+    """The parameters of a changefeed's schema changes. ``survivors``: queries its source."""
 
     config: ChangefeedConfig
     sink_mode: SinkMode

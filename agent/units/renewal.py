@@ -29,7 +29,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where it is written down."""
+    """The place of the record."""
 
     records: UnitRecords
     client: MetaStore

@@ -226,7 +226,7 @@ class Guard:
 
 
 class _Incoming:
-    """What a request sends. ``is_over``: all of its body was received."""
+    """The incoming side of a request. ``is_over``: all of its body was received."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive

@@ -170,7 +170,7 @@ class FieldChange(View):
 
 
 class UpdateView(View):
-    """What ``changefeed update`` changed, or would change."""
+    """The changes of ``changefeed update``, made or planned."""
 
     changefeed: ChangefeedView
     changes: tuple[FieldChange, ...] = ()

@@ -37,7 +37,7 @@ class LeaveCluster:
 
 @dataclass(slots=True)
 class CaptureMemory:
-    """What survives a crash. ``membership``: the current one, None between two."""
+    """The state that survives a crash. ``membership``: the current one, None between two."""
 
     ready: anyio.Event
     leaving: anyio.Event

@@ -98,7 +98,7 @@ class OwnerQueries(Protocol):
 
 
 class Kept(Protocol):
-    """Where the progress of a changefeed's comparison is recorded."""
+    """The record of the progress of a changefeed's comparison."""
 
     def load(self) -> DiffProgress | None: ...
 
@@ -221,7 +221,7 @@ async def repair(
 async def _at_one_ts(
     operations: OwnerQueries, data_plane: "DataPlane", info: ChangefeedInfo, work: Work[T]
 ) -> tuple[list[T], Waiting]:
-    """What ``work`` has found of the tables that were at one Ts, and those that do not come there."""
+    """The findings of ``work`` on the tables that were at one Ts, and those that do not come there."""
     waiting: Waiting = {}
     try:
         await _begin(operations, info)

@@ -65,7 +65,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What survives memberships."""
+    """The state that survives memberships."""
 
     settings: ServerSettings
     data_plane: DataPlane
@@ -76,8 +76,8 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a capture does for its cluster: decides as controller and for its changefeeds, moves rows, and tells others
-    of itself."""
+    """The work of a capture for its cluster: it decides as controller and for its changefeeds, moves rows, and tells
+    others of itself."""
 
     candidacy: Candidacy
     owners: Owners

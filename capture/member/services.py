@@ -179,7 +179,7 @@ class PresentMembership(Member, Protocol):
 
 
 class CaptureState(Protocol):
-    """What the service belongs to: ``capture.capture.Capture``. ``membership`` is None before and between two."""
+    """The capture of the services: ``capture.capture.Capture``. ``membership`` is None before and between two."""
 
     @property
     def settings(self) -> ServerSettings: ...

@@ -48,7 +48,7 @@ _PREFIX = struct.Struct(">IB")
 
 
 class Reason(IntEnum):
-    """Why a connection is refused."""
+    """The reason why a connection is refused."""
 
     WRONG_RECEIVER = 1
     WRONG_VERSION = 2

@@ -38,7 +38,7 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What the other side has sent; ``rest`` followed directly."""
+    """The greeting of the other side; ``rest`` followed directly."""
 
     hello: Hello
     rest: Received

@@ -29,7 +29,7 @@ _log = structlog.get_logger()
 
 
 class Source(Protocol):
-    """Where messages come from; informed when one is handled."""
+    """The place that messages come from; informed when one is handled."""
 
     def handled(self, topic: str) -> None:
         """Note that the oldest message of this source waiting on ``topic`` is handled."""

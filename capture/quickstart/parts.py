@@ -27,7 +27,7 @@ _SPARK: Final[Mapping[str, str]] = {"spark.executor.memory": "512m", "spark.driv
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Where Spark runs, and where log, tables and the cluster's state are stored."""
+    """The places in which Spark runs, and log, tables and the cluster's state are stored."""
 
     directory: Path
     spark: SparkKind = "local"

@@ -46,7 +46,7 @@ from reactor.state import ChangefeedState
 
 
 class Changefeed:
-    """What the owner remembers of one changefeed between ticks."""
+    """The owner's memory of one changefeed between ticks."""
 
     def __init__(self, id: ChangefeedId, site: Site, settings: OwnerSettings, uniform: Uniform) -> None:
         self.id = id

@@ -10,7 +10,7 @@ FLOWS = "flows"
 
 
 class Trigger(StrEnum):
-    """What moves a table from stage to stage."""
+    """The causes that move a table from stage to stage."""
 
     ERROR = "error of the table"
     REFUSED = "schema change refused"

@@ -56,7 +56,7 @@ FENCED = frozenset({"LogFenced", "SinkFenced", "UnitFenced"})
 
 
 class Trigger(StrEnum):
-    """What moves a changefeed from state to state."""
+    """The causes that move a changefeed from state to state."""
 
     PAUSE = "pause"
     RESUME = "resume"
@@ -160,7 +160,7 @@ def step(info: ChangefeedInfo, trigger: Trigger, *, error: RunningError | None =
 
 
 class FeedStateMachine:
-    """What is remembered between ticks to decide transitions that no operator requests."""
+    """The memory between ticks that decides transitions that no operator requests."""
 
     def __init__(self, settings: BackoffSettings, uniform: Uniform, *, wall_offset_s: float = 0.0) -> None:
         self._wall_offset_s = wall_offset_s

@@ -34,7 +34,7 @@ class Phase(StrEnum):
 
 
 class Trigger(StrEnum):
-    """What moves a sync point on."""
+    """The causes that move a sync point on."""
 
     DUE = "the interval is over"
     TOGETHER = "every span is there"

@@ -46,7 +46,7 @@ class Stage(StrEnum):
 
 
 class Fate(StrEnum):
-    """What happens to a worker: what its capture reports, or that the capture is gone."""
+    """The fate of a worker: what its capture reports, or that the capture is gone."""
 
     RUNNING = "says running"
     FINISHED = "says finished"
@@ -98,8 +98,8 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a worker may run. ``loads``: workers of all changefeeds by capture. ``leaving``: captures that must be
-    emptied."""
+    """The captures on which a worker may run. ``loads``: workers of all changefeeds by capture. ``leaving``: captures
+    that must be emptied."""
 
     serving: tuple[CaptureId, ...]
     loads: Mapping[CaptureId, int]

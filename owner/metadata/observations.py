@@ -63,7 +63,7 @@ class ControllerObservation:
 
 
 class Ownership(Protocol):
-    """Which changefeeds an owner may decide, and the fence of what it writes about one."""
+    """The changefeeds that an owner may decide, and the fence of what it writes about one."""
 
     def owned(self, state: ClusterState) -> Mapping[ChangefeedId, int]:
         """Return changefeeds → owner revision."""

@@ -28,8 +28,8 @@ from reactor.state import ChangefeedState
 
 @dataclass(frozen=True, slots=True)
 class TickContext:
-    """What all changefeeds share in one tick. ``worker_loads``: number of workers by capture. ``heartbeat_budget``:
-    limits what captures are asked for. ``format``: the cluster's."""
+    """The facts that all changefeeds share in one tick. ``worker_loads``: number of workers by capture.
+    ``heartbeat_budget``: limits what captures are asked for. ``format``: the cluster's."""
 
     alive: tuple[CaptureId, ...]
     worker_loads: Mapping[CaptureId, int]

@@ -58,7 +58,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class WorkerReport:
-    """What a heartbeat answer said of its capture's worker."""
+    """The part of a heartbeat answer about its capture's worker."""
 
     capture: CaptureId
     status: WorkerStatus | None

@@ -30,8 +30,9 @@ class Suspects(Record):
 
 
 class StreamAttempt(Record):
-    """Who reads a source, under which epoch of the changefeed, and which captures have ended at ``ts`` while they read
-    it. Written by the sync worker only; ``capture`` is empty after one that has ended without its process."""
+    """The capture that reads a source, under which epoch of the changefeed, and which captures have ended at ``ts``
+    while they read it. Written by the sync worker only; ``capture`` is empty after one that has ended without its
+    process."""
 
     capture: CaptureId = CaptureId("")
     #: ``CaptureInfo.process``

@@ -39,7 +39,7 @@ class FeedState(StrEnum):
 
 
 class Mode(StrEnum):
-    """Which units a task runs, in order (as DM's task modes)."""
+    """The units that a task runs, in order (as DM's task modes)."""
 
     ALL = "all"
     FULL = "full"
@@ -108,7 +108,7 @@ class ColumnSelector(UserConfig):
 
 
 class FilterConfig(UserConfig):
-    """Which tables to replicate: ``db.*``, ``!db.tmp*``; the last matching rule decides."""
+    """The tables to replicate: ``db.*``, ``!db.tmp*``; the last matching rule decides."""
 
     rules: Texts = ("*.*",)
     event_filters: Annotated[tuple[EventFilter, ...], Field(strict=False)] = ()
@@ -120,7 +120,7 @@ NO_FILTER = FilterConfig()
 
 
 class ChangefeedConfig(UserConfig):
-    """What a user may set in the changefeed's TOML file. Unknown keys are refused, with their names."""
+    """The settings of a changefeed's TOML file. Unknown keys are refused, with their names."""
 
     filter: FilterConfig = FilterConfig()
     layout: Annotated[tuple[TableLayout, ...], Field(strict=False)] = later((), format=17)
@@ -174,7 +174,7 @@ class ChangefeedConfig(UserConfig):
 
 
 class ChangefeedInfo(Record):
-    """What a user created, and the state its owner gave it."""
+    """The changefeed that a user created, and the state that its owner gave it."""
 
     id: ChangefeedId
     namespace: str = "default"
@@ -317,8 +317,8 @@ class UnitRecord(Record):
 
 
 class SchemaChangeKind(StrEnum):
-    """What a schema change does to one table. ``ALTER``: columns or key; also together with a new name. ``HOLD``: from
-    here on the source cannot follow the table exactly; nothing of it is written, and the sink is asked for nothing."""
+    """The kind of a schema change of one table. ``ALTER``: columns or key; also together with a new name. ``HOLD``:
+    from here on the source cannot follow the table exactly; nothing of it is written, nor asked of the sink."""
 
     CREATE = "create"
     ALTER = "alter"
@@ -328,7 +328,7 @@ class SchemaChangeKind(StrEnum):
 
 
 class TableChange(Record):
-    """What one schema change does to one table.
+    """The effect of one schema change on one table.
 
     ``table``: the table afterwards, None if it is dropped. ``before`` and ``after``: JSON of
     ``agent.rows.schema.TableSchema``, empty if there is none. ``renames``: new name → old name of columns; ``added``:

@@ -14,7 +14,7 @@ WORKER_LOST = "WorkerLost"
 
 
 class HoldOrigin(StrEnum):
-    """What caused the hold: writing it, a schema change that the sink refuses, the source, which cannot follow it, or
+    """The cause of the hold: writing it, a schema change that the sink refuses, the source, which cannot follow it, or
     an operator, by a resync or a pause."""
 
     WRITE = "write"

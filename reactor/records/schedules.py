@@ -33,7 +33,7 @@ class LastDiff(Record):
 
 
 class ComparedTable(Record):
-    """What a comparison has done of one table. ``done``: all of it.
+    """The progress of a comparison in one table. ``done``: all of it.
 
     It is compared in ``count`` ranges of ``column``, each of ``step`` values from ``low`` on; without a column there is
     one range. ``chosen``: how many of them are compared. ``left``: the numbers of those that are still to be. Rows are

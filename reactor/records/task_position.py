@@ -7,7 +7,7 @@ from reactor.records.changefeed import RunningError
 
 
 class TaskPosition(Record):
-    """What one capture's processor reports to the owner through etcd: only errors and warnings.
+    """The reports of one capture's processor to the owner through etcd: only errors and warnings.
 
     ``tables``: errors that hold one table each, the newest of each table. ``crashes``: how often one of its actors for
     the changefeed (processor, span, the owner's part) crashed and was restarted, the last time with ``last_crash``.

@@ -70,7 +70,7 @@ def _text(value: bytes) -> list[str]:
 
 
 class _Head(BaseModel):
-    """What an export says of the store. Its digest shows damage, not who wrote it."""
+    """The head of an export, about its store. Its digest shows damage, not who wrote it."""
 
     model_config = ConfigDict(strict=True)
 

@@ -93,7 +93,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class WatchBatch:
-    """What a watch delivers: all events of whole revisions, in order.
+    """A delivery of a watch: all events of whole revisions, in order.
 
     ``revision``: of the last event. A progress batch has no events and only shows that the watch is alive: before etcd
     3.5.8 it may overtake events, so its revision must not be taken for "everything up to here was seen".

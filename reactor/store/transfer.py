@@ -51,7 +51,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What a place has. ``format``: None if it is empty."""
+    """The contents of a place. ``format``: None if it is empty."""
 
     items: tuple[KeyValue, ...]
     revision: int

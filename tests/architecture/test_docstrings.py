@@ -56,3 +56,30 @@ def test_a_dead_reference_would_be_found() -> None:
     assert exists("agent.log")
     assert not exists("agent.plant")
     assert not exists("agent.log.head.Tail")
+
+
+_CLAUSE = re.compile(r"(What|Which|Who|Whose|How|Where|When|Why|If)\b")
+
+
+def openings(tree: ast.Module) -> list[tuple[str, str]]:
+    """Return the module and its classes, each with the opening of its docstring."""
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    return [("", ast.get_docstring(tree) or ""), *((node.name, ast.get_docstring(node) or "") for node in classes)]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_modules_and_classes_open_with_a_noun(package: str) -> None:
+    """A name is a noun, and what it stands for is one too: no clause ("What a task is given")."""
+    clauses = [
+        f"{name_of(path)}: {name}: {opening[:60]}"
+        for path in FILES
+        if name_of(path).startswith(f"{package}/")
+        for name, opening in openings(ast.parse(path.read_text()))
+        if _CLAUSE.match(opening)
+    ]
+    assert clauses == []
+
+
+def test_a_clause_would_be_found() -> None:
+    tree = ast.parse('"""Tasks: run."""\nclass Task:\n    """What a task is given."""\n')
+    assert [name for name, opening in openings(tree) if _CLAUSE.match(opening)] == ["Task"]

@@ -11,9 +11,9 @@ A changelog table has five columns beside the source's:
 =====================  ==============================================================================================
 
 An update has an ``update_preimage`` row before its ``update_postimage`` only if the source sent the whole old row
-(PostgreSQL: REPLICA IDENTITY FULL): a partial preimage could not be told from one with NULLs. If only the old key was
-sent, because the update changed it, there is a ``delete`` of the old key and an ``insert`` of the new row, both with
-the update's Ts and seq. A delete has what was sent: the whole row, or its key. TRUNCATE is a row without values,
+(PostgreSQL: REPLICA IDENTITY FULL): a partial preimage could not be distinguished from one with NULLs. If only the old
+key was sent, because the update changed it, there is a ``delete`` of the old key and an ``insert`` of the new row, both
+with the update's Ts and seq. A delete has what was sent: the whole row, or its key. TRUNCATE is a row without values,
 written only by the span that begins at 0.
 """
 

@@ -19,7 +19,7 @@ Work = tuple[FlushTask, FlushResult]
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """Why a span was not committed, as reported in its result."""
+    """The reason why a span was not committed, as reported in its result."""
 
     text: str
     code: str

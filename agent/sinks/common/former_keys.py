@@ -1,4 +1,4 @@
-"""Former keys of a changelog: the columns by which its changes were told apart until a schema change gave the table
+"""Former keys of a changelog: the columns that identified its changes until a schema change gave the table
 another key. Kept with the table, so that its changes can be folded as they were meant.
 """
 

@@ -22,8 +22,9 @@ _PAUSE_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the catalog says. ``end_ts``: not below any commit that had ended by then. ``ahead``: transactions below it
-    may have begun before; ``horizon``: those below it have ended (0 where a log has all changes of a transaction)."""
+    """A reading of the catalog. ``end_ts``: not below any commit that had ended by then. ``ahead``: transactions below
+    it may have begun before; ``horizon``: those below it have ended (0 where a log has all changes of a
+    transaction)."""
 
     schemas: Mapping[Name, TableSchema]
     end_ts: Ts

@@ -16,7 +16,7 @@ _KEYS_AT_ONCE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ConstantWords:
-    """How a kind of server quotes names and texts, and writes bytes, and a moment in UTC."""
+    """The spelling of names, texts, bytes and moments (UTC) on a kind of server."""
 
     identifier: Callable[[str], str]
     literal: Callable[[str], str]

@@ -17,7 +17,7 @@ from reactor.records.changefeed import SchemaChangeKind, TableChange, TableRecor
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """How the columns of two versions correspond.
+    """The correspondence of the columns of two versions.
 
     ``renames``: new name → old name. ``added``: new columns, even if a column of that name existed before. ``fills``:
     their values in existing rows, in the source's text form; NULL for columns without an entry. ``required``: columns

@@ -27,8 +27,8 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class OwnerSite:
-    """What survives a crash: the capture, its cluster, session and peers. ``registered`` holds while the capture is a
-    member."""
+    """The state that survives a crash: the capture, its cluster, session and peers. ``registered`` holds while the
+    capture is a member."""
 
     capture: CaptureId
     cluster: str

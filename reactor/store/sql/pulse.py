@@ -1,7 +1,7 @@
-"""Pulse: tells the watches of one client that the store has changed, however many they are.
+"""Pulse: notifies the watches of one client that the store has changed, however many they are.
 
-What this client commits itself is told at once. For what others commit, one of the waiting watches looks at the store's
-revision: more seldom the longer nothing has happened, or without a pause if the look itself waits for a commit.
+The commits of this client are announced at once. For what others commit, one of the waiting watches looks at the
+store's revision: more seldom the longer nothing has happened, or without a pause if the look itself waits for a commit.
 """
 
 from collections.abc import Awaitable, Callable

@@ -1,6 +1,7 @@
 """Readers of changes in a real cluster: what they are given is what a changelog table has, over kills and restarts."""
 
 import json
+import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator

@@ -61,7 +61,7 @@ def table_properties(retention_s: int, *, takes_vectors: bool = False) -> dict[s
 
 @dataclass(slots=True)
 class _Turn:
-    """When a table was last maintained (monotonic seconds), and its commits since the last checkpoint."""
+    """The times of a table's last maintenance (monotonic seconds), and its commits since the last checkpoint."""
 
     compacted_s: float
     vacuumed_s: float

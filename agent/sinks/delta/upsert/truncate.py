@@ -27,9 +27,9 @@ from agent.sinks.delta.table.place import TablePlace
 def in_front(
     table: DeltaTable, place: TablePlace, task: FlushTask, source: pa.Schema, marks: Marks, upserts: pa.Table
 ) -> list[DataFile]:
-    """What comes before the span's new rows (``upserts``): what the table holds goes, but for the rows of other spans,
-    and for those that are kept as deleted ones: they are in a file of their own. ``source``: the types that keys are
-    hashed in."""
+    """Return the changes that go before the span's new rows (``upserts``): they remove all that the table holds, but
+    for the rows of other spans, and for those that are kept as deleted ones, in a file of their own. ``source``: the
+    types that keys are hashed in."""
     if task.span.is_whole_table and not marks.soft_delete:
         return [TRUNCATION]
     plain = delta_table.plain_schema(table.schema())

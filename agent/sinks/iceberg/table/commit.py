@@ -57,7 +57,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a commit does to a table. ``files``: data files that come, ``deletes``: position deletes that come,
+    """The changes of one commit to a table. ``files``: data files that come, ``deletes``: position deletes that come,
     ``removed``: paths of files of either kind that go; ``schema``: new columns. ``state``: the table's state
     afterwards, ``properties``: others that change. ``before``: the table's files, if they are known. ``is_same``: the
     rows are the same as before. ``layout``: another one, which the table has from then on."""

@@ -34,7 +34,7 @@ _ROW_BYTES: Final = 100
 
 @dataclass(slots=True)
 class Seen:
-    """What was folded. ``columns``: the source's, the newest ones first."""
+    """The result of a fold. ``columns``: the source's, the newest ones first."""
 
     rows: int = 0
     bytes: int = 0

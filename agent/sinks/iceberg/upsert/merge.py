@@ -90,7 +90,7 @@ def replace_rows(table: Table, task: FlushTask, net: NetChanges, marks: Marks) -
 
 @dataclass(slots=True, eq=False)
 class _Replaced:
-    """What replaces rows of one version of a table."""
+    """The replacement for rows of one version of a table."""
 
     table: Table
     task: FlushTask

@@ -59,7 +59,7 @@ class FieldType(IntEnum):
 
 
 class Kind(Enum):
-    """How a value lies in a row, and what it becomes: one builder each."""
+    """The forms of values in a row, each with a builder."""
 
     INT8 = auto()
     UINT8 = auto()

@@ -33,7 +33,7 @@ from reactor.ids import Ts
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """Where to continue, and whether the server has to find the place by GTID."""
+    """A place to continue from, and whether the server has to find the place by GTID."""
 
     position: SourcePosition
     by_gtid: bool

@@ -1,7 +1,7 @@
 """Date conversions: converts date and time columns to other types, and other columns to dates, as whole arrays.
 
 For a date that no calendar has, the sink has its text (``zero_dates = string``), NULL, or no row. If it is NULL, it
-cannot be told from a NULL of the source: the conversion is only known if the server treats both alike.
+cannot be distinguished from a NULL of the source: the conversion is only known if the server treats both alike.
 """
 
 import re

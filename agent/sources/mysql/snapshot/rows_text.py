@@ -69,7 +69,7 @@ def read_rows(connection: Connection, schema: TableSchema, sql: str) -> Generato
 
 
 class _TextRows(RowsReader):
-    """Where the values of the located rows lie in the block."""
+    """The places of the located rows' values in the block."""
 
     def __init__(self, connection: Connection, schema: TableSchema) -> None:
         width = len(schema.columns)

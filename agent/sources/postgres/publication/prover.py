@@ -50,7 +50,7 @@ def first_proof(connection: Connection, publications: Sequence[str], table_ids: 
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """Which new tables are taken in: by schema and name, and those that can be replicated."""
+    """The new tables that are taken in: by schema and name, and those that can be replicated."""
 
     named: Callable[[str, str], bool]
     takes: Callable[[TableRecord], bool]

@@ -65,7 +65,8 @@ _CONSTANT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """What rows from before the column of this number may hold in it: ``value``, if its default is one for all rows."""
+    """The values that rows from before the column of this number may hold in it: ``value``, if its default is one for
+    all rows."""
 
     number: int
     value: str | None

@@ -23,7 +23,7 @@ from agent.sources.common.schema_diff import Columns
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What the catalog says of a table. ``by_name``: the numbers of its columns. ``there``: of those that are sent, in
+    """A table's columns in the catalog. ``by_name``: the numbers of its columns. ``there``: of those that are sent, in
     order. ``gone``: of columns that may have been dropped since the table was declared."""
 
     by_name: Mapping[str, int] = field(default_factory=dict)

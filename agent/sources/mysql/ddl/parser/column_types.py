@@ -77,7 +77,7 @@ _BYTES_TYPES: Final = {"uuid": 16, "inet6": 16, "inet4": 4}
 
 @dataclass(frozen=True, slots=True)
 class DefinitionContext:
-    """What a definition leaves out: the collation of texts, the server, and the session. ``is_sure``: the collation is
+    """The defaults of a definition: the collation of texts, the server, and the session. ``is_sure``: the collation is
     the table's own. ``database_collation``: of its database, 0 if unknown."""
 
     collation: int

@@ -8,7 +8,7 @@ from agent.sources.mysql.ddl.parser.tokens import Token, TokenKind
 #: schema and name of a table
 Name = tuple[str, str]
 
-#: stands for bytes that cannot be decoded
+#: replaces bytes that cannot be decoded
 _LOST: Final = "\ufffd"
 
 _END: Final = Token(TokenKind.SYMBOL, "", 0, 0)
