@@ -1,7 +1,7 @@
 """SQLite sink: tables of one database file that equal their source tables, for applications that read them offline.
 
 ``sqlite+file:///data/shop.db``. Executors and captures must be on the machine of the file. Values that SQLite has no
-type for are text; a NaN is NULL. What is not said here is as for all databases (``agent.sinks.common.database``).
+type for are text; a NaN is NULL. What is not said here is as for all databases (``agent.sinks.database``).
 """
 
 import sqlite3
@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from agent.errors import SinkPassingError
 from agent.ports.plugin import SinkPlugin
-from agent.sinks.common.database import CAPABILITIES, DatabaseSink
+from agent.sinks.database import CAPABILITIES, DatabaseSink
 from reactor.records.changefeed import TableRecord
 
 _LOCK_S = 30.0
