@@ -103,7 +103,7 @@ def group_tasks(tasks: Sequence[FlushTask]) -> list[tuple[FlushTask, ...]]:
     """
     groups: dict[object, list[FlushTask]] = {}
     for number, task in enumerate(tasks):
-        is_merged = task.feed.sink_mode is SinkMode.UPSERT and task.table.key
+        is_merged = task.feed.sink_mode.is_keyed and task.table.key
         groups.setdefault(task.table.table_id if is_merged else ("alone", number), []).append(task)
     return _packed(list(groups.values()))
 

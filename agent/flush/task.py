@@ -88,7 +88,7 @@ def read_changes(task: FlushTask) -> Iterator[Changes]:
     for schema, batch, clock in _joined(_batches(task)):
         changes = clock.with_times(decode(schema, batch, task.table.key))
         if task.change and _may_precede(changes, task.change_ts):
-            changes = conform(changes, task.change, keeps_gone=task.feed.sink_mode is SinkMode.CHANGELOG)
+            changes = conform(changes, task.change, keeps_gone=task.feed.sink_mode is not SinkMode.UPSERT)
         _refuse_incomplete_moves(changes, task)
         if rules:
             changes = rules.apply(changes)
@@ -158,7 +158,7 @@ def _as_one(waiting: Sequence[_Batch]) -> _Batch:
 
 def _refuse_incomplete_moves(changes: Changes, task: FlushTask) -> None:
     """Refuse the batch whether or not the row concerns this span: see ``agent.rows.spans``."""
-    if task.span.is_whole_table or task.feed.sink_mode is not SinkMode.UPSERT:
+    if task.span.is_whole_table or not task.feed.sink_mode.is_keyed:
         return
     (at,) = np.nonzero(incomplete_moves(changes, key=task.table.key))
     if len(at):

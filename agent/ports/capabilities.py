@@ -25,7 +25,8 @@ class Capabilities:
     ``takes_changes``: whether there is anything to flush."""
 
     guarantee: Guarantee
-    modes: frozenset[SinkMode] = frozenset(SinkMode)
+    #: history is in those that name it
+    modes: frozenset[SinkMode] = frozenset({SinkMode.UPSERT, SinkMode.CHANGELOG})
     alters: bool = False
     splits: bool = False
     reads_back: bool = False

@@ -15,7 +15,7 @@ from agent.rows.schema_change import SchemaChange
 from reactor.errors import Scope
 from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.records.changefeed import NO_FILTER, FilterConfig, SinkMode, TableRecord
-from reactor.records.layouts import TableLayout
+from reactor.records.sink_settings import TableLayout
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,11 +75,11 @@ def net_changes(parts: Sequence[Changes], *, key: Sequence[str], keeps_deleted: 
     if keeps_deleted:
         parts = [_with_unknown_deletes(part, key) for part in parts]
     rows = Rows.of_parts(parts, key)
-    events = _Events.of(rows, key)
+    events = Events.of(rows, key)
     last = events.last_of_key()
     stays = last[~events.is_delete[last]]
     gone = last[events.is_delete[last]]
-    final = _resolve(rows, events, stays)
+    final = resolve(rows, events, stays)
     first_op = rows.op[events.row[events.first_of_key()]]
     net = NetChanges(
         upserts=final.rows,
@@ -95,7 +95,7 @@ def net_changes(parts: Sequence[Changes], *, key: Sequence[str], keeps_deleted: 
 
 
 @dataclass(frozen=True, slots=True)
-class _Events:
+class Events:
     """One event per change in log order; each key-changing update is preceded by an event that deletes its old key.
 
     ``key_at``: index of the event's key in ``keys``; ``code``: equal for equal keys; ``order``: events by key, then in
@@ -111,7 +111,7 @@ class _Events:
     order: Indexes
 
     @classmethod
-    def of(cls, rows: Rows, key: Sequence[str]) -> "_Events":
+    def of(cls, rows: Rows, key: Sequence[str]) -> "Events":
         count = len(rows.op)
         (moved,) = np.nonzero(rows.moved)
         main = np.arange(count) + np.cumsum(rows.moved)
@@ -146,7 +146,7 @@ class _Events:
 
 
 @dataclass(frozen=True, slots=True)
-class _Final:
+class Resolved:
     """The final rows, as in ``NetChanges``."""
 
     rows: pa.Table
@@ -156,11 +156,11 @@ class _Final:
     lost: Mask | None = None
 
 
-def _resolve(rows: Rows, events: _Events, stays: Indexes) -> _Final:
+def resolve(rows: Rows, events: Events, stays: Indexes) -> Resolved:
     """Take each column from the nearest event that knows it, going back along the row's own history."""
     final = rows.after.take(events.row[stays])
     if not rows.unknown:
-        return _Final(final)
+        return Resolved(final)
     back, root_code_at, follows_delete = _history(rows, events)
     kept: dict[str, Mask] = {}
     root = stays.copy()
@@ -181,7 +181,7 @@ def _resolve(rows: Rows, events: _Events, stays: Indexes) -> _Final:
     at = root_code_at[root]
     is_moved = events.code[at] != events.code[stays]
     origin = events.keys.take(events.key_at[at]) if kept and is_moved.any() else None
-    return _Final(final, kept, origin, needed if needed.any() else None, gone if gone.any() else None)
+    return Resolved(final, kept, origin, needed if needed.any() else None, gone if gone.any() else None)
 
 
 def _with_unknown_deletes(part: Changes, key: Sequence[str]) -> Changes:
@@ -193,11 +193,11 @@ def _with_unknown_deletes(part: Changes, key: Sequence[str]) -> Changes:
     return replace(part, unchanged={name: part.unchanged.get(name, False) | is_delete for name in names})
 
 
-def _last_values(rows: Rows, events: _Events, gone: Indexes, key: Sequence[str]) -> _Final:
+def _last_values(rows: Rows, events: Events, gone: Indexes, key: Sequence[str]) -> Resolved:
     """Return the rows that were deleted by the events ``gone``, as they were before."""
     before = events.before_on_key()[gone]
     is_known = (before >= 0) & ~events.is_delete[before]
-    found = _resolve(rows, events, before[is_known])
+    found = resolve(rows, events, before[is_known])
     own = gone[~is_known]  # only the sink has these, and what the source sent of the old row
     values, keys = rows.after.take(events.row[own]), events.keys.take(events.key_at[own])
     for name in key:
@@ -205,32 +205,32 @@ def _last_values(rows: Rows, events: _Events, gone: Indexes, key: Sequence[str])
     none = np.zeros(len(rows.op), np.bool_)
     names = [name for name in values.schema.names if name not in key]
     kept = {name: rows.unknown.get(name, none)[events.row[own]] | events.is_twin[own] for name in names}
-    return _joined(found, _Final(values, {name: mask for name, mask in kept.items() if mask.any()}), key)
+    return _joined(found, Resolved(values, {name: mask for name, mask in kept.items() if mask.any()}), key)
 
 
-def _joined(first: _Final, second: _Final, key: Sequence[str]) -> _Final:
+def _joined(first: Resolved, second: Resolved, key: Sequence[str]) -> Resolved:
     counts = first.rows.num_rows, second.rows.num_rows
     kept = {}
     for name in dict.fromkeys((*first.kept, *second.kept)):
         masks = [part.kept.get(name) for part in (first, second)]
-        kept[name] = _padded(masks, counts)
+        kept[name] = padded(masks, counts)
     origin = None
     if first.origin is not None or second.origin is not None:
         keys = [part.rows.select(list(key)) if part.origin is None else part.origin for part in (first, second)]
         origin = pa.concat_tables([keys[0], keys[1].cast(keys[0].schema)])
-    return _Final(pa.concat_tables([first.rows, second.rows]), kept, origin)
+    return Resolved(pa.concat_tables([first.rows, second.rows]), kept, origin)
 
 
-def _padded(masks: Sequence[Mask | None], counts: Sequence[int]) -> Mask:
+def padded(masks: Sequence[Mask | None], counts: Sequence[int]) -> Mask:
     filled = [np.zeros(count, np.bool_) if mask is None else mask for mask, count in zip(masks, counts, strict=True)]
     return np.concatenate(filled)
 
 
-def _with_deleted(net: NetChanges, deleted: _Final, key: Sequence[str]) -> NetChanges:
+def _with_deleted(net: NetChanges, deleted: Resolved, key: Sequence[str]) -> NetChanges:
     """Return ``net`` with the deleted rows behind its others. It is no longer ``is_insert_only``: the sink may have a
     deleted row of any key."""
     counts = net.upserts.num_rows, deleted.rows.num_rows
-    whole = _joined(_Final(net.upserts, net.kept, net.origin), deleted, key)
+    whole = _joined(Resolved(net.upserts, net.kept, net.origin), deleted, key)
     return replace(
         net,
         upserts=whole.rows,
@@ -238,13 +238,13 @@ def _with_deleted(net: NetChanges, deleted: _Final, key: Sequence[str]) -> NetCh
         kept=whole.kept,
         origin=whole.origin,
         is_insert_only=False,
-        needed=None if net.needed is None else _padded([net.needed, None], counts),
-        lost=None if net.lost is None else _padded([net.lost, None], counts),
-        deleted=_padded([None, np.ones(counts[1], np.bool_)], counts),
+        needed=None if net.needed is None else padded([net.needed, None], counts),
+        lost=None if net.lost is None else padded([net.lost, None], counts),
+        deleted=padded([None, np.ones(counts[1], np.bool_)], counts),
     )
 
 
-def _history(rows: Rows, events: _Events) -> tuple[Indexes, Indexes, Mask]:
+def _history(rows: Rows, events: Events) -> tuple[Indexes, Indexes, Mask]:
     """Return, for each event: the event its row comes from (-1: none in this range), the event with the key that the
     row had before, and whether another row had that key earlier in this range."""
     at = np.arange(len(events.row))

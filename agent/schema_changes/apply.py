@@ -163,7 +163,7 @@ def _events(change: TableChange, statement: str) -> Iterator[str]:
 
 def _refuse_keyless(change: TableChange, terms: Terms) -> None:
     """:raises TableIneligibleError: no key is left to upsert by."""
-    is_free = terms.config.force_replicate or terms.sink_mode is not SinkMode.UPSERT
+    is_free = terms.config.force_replicate or not terms.sink_mode.is_keyed
     if change.table is not None and not change.table.key and not is_free:
         name = f"{change.table.schema_name}.{change.table.name}"
         raise TableIneligibleError(

@@ -14,7 +14,7 @@ from agent.ports.sink import Sink, SinkScope, SinkUri
 from agent.ports.table_reader import TableReader
 from agent.sinks.uri import MASK, parse_sink_uri
 from reactor.records.changefeed import SinkMode
-from reactor.records.layouts import TableLayout
+from reactor.records.sink_settings import TableLayout
 
 
 def open_sink(uri: str, *, changefeed: str, mode: SinkMode, layouts: tuple[TableLayout, ...] = ()) -> Sink:

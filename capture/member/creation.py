@@ -21,7 +21,8 @@ from reactor import keys
 from reactor.errors import NotOwnerError, OwnerNotFoundError, WeirError
 from reactor.ids import ChangefeedId, Ts, parse_changefeed_id
 from reactor.records import formats
-from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus
+from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, SinkMode
+from reactor.records.formats import Feature
 from reactor.store.port import Compare, Put, Target
 from reactor.views import ChangefeedView
 
@@ -100,6 +101,8 @@ class ChangefeedCreation(ABC):
         membership = self._membership
         info_key = str(keys.InfoKey(membership.state.cluster, membership.state.namespace, changefeed))
         await self._check_absent(membership, info_key, changefeed)
+        if spec.sink_mode is SinkMode.HISTORY:
+            formats.refuse_early("sink mode history", Feature.HISTORY, membership.state.format)
         for name, needed in formats.needed_by(spec.config).items():
             formats.refuse_early(name.replace("_", "-"), needed, membership.state.format)
         notices = await self._capture.data_plane.check(spec)

@@ -22,7 +22,8 @@ from reactor.records.base import (
     UserConfig,
     later,
 )
-from reactor.records.layouts import TableLayout
+from reactor.records.sink_settings import SinkMode as SinkMode
+from reactor.records.sink_settings import TableLayout
 from reactor.records.source_settings import STORED_FLAT, Setting
 
 
@@ -46,13 +47,6 @@ class Mode(StrEnum):
     INCREMENTAL = "incremental"
     DUMP = "dump"
     LOAD_SYNC = "load-sync"
-
-
-class SinkMode(StrEnum):
-    """``upsert``: the sink's table equals the source's. ``changelog``: every change is appended."""
-
-    UPSERT = "upsert"
-    CHANGELOG = "changelog"
 
 
 class Unit(StrEnum):

@@ -16,7 +16,7 @@ cluster's format refuses to join. So two neighbouring versions may run side by s
     10  large values are divided (``reactor.division.divided``)
     11  each changefeed has an owner of its own (``reactor.records.capture``)
     12  progress of all owners of a capture is one record (``reactor.membership.progress``)
-    17  layouts of tables
+    17  layouts of tables, and sink mode history
 
 A field that was added later (``reactor.records.base.later``) says which format it needs where it is set; a new kind of
 record, or a new word in an old one, is a ``Feature``.
@@ -49,7 +49,7 @@ class Feature(IntEnum):
     DIVIDED = 10
     OWNERS = 11
     PROGRESS = 12
-    LAYOUTS = 17
+    HISTORY = 17
 
 
 class ClusterFormat(Record):

@@ -14,7 +14,7 @@ from agent.rows.spans import keep_span
 from agent.sinks import capabilities_of, open_sink
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import SinkMode, TableRecord
-from reactor.records.layouts import TableLayout
+from reactor.records.sink_settings import TableLayout
 from tests.unit.agent.changes_build import ARROW, Change, changes, insert, table_schema
 
 SPAN = TableSpan(16384)
@@ -43,6 +43,7 @@ IMPLEMENTATIONS = {
     "iceberg-marks": Implementation("iceberg+file://{}/lake?soft_delete=true&synced_at=true"),
     "iceberg-upsert": Implementation("iceberg+file://{}/lake"),
     "iceberg-changelog": Implementation("iceberg+file://{}/lake", SinkMode.CHANGELOG),
+    "iceberg-history": Implementation("iceberg+file://{}/lake", SinkMode.HISTORY),
     "iceberg-partitioned": Implementation("iceberg+file://{}/lake?soft_delete=true", layouts=(_DIVIDED,)),
     "iceberg-changelog-partitioned": Implementation(
         "iceberg+file://{}/lake", SinkMode.CHANGELOG, layouts=(TableLayout(matcher=("*.*",), partition_by=("id",)),)

@@ -17,18 +17,21 @@ from agent.rows.schema_change import ColumnMove, Mask, SchemaChange, converted
 from agent.sinks.common import row_marks
 from agent.sinks.common.changelog import CHANGE_TYPE, UNCHANGED
 from agent.sinks.common.forms import Forms, plain_type
+from agent.sinks.common.history import columns as history
 
 
-def moves(stored: pa.Schema, change: SchemaChange, *, is_changelog: bool, forms: Forms) -> list[ColumnMove]:
+def moves(stored: pa.Schema, change: SchemaChange, *, keeps_dropped: bool, forms: Forms) -> list[ColumnMove]:
     """Return the table's stored columns after the change, and the origin of each.
 
-    A changelog keeps dropped columns, renamed if a new column has taken the name; an upserted table those that its sink
-    adds.
+    ``keeps_dropped``: a changelog or a history keeps dropped columns, renamed if a new column has taken the name; an
+    upserted table only those that its sink adds.
 
     :raises TableHeldError: a column has the name of one that sinks add.
     """
     wanted = [_stored_move(move, stored, forms) for move in change.columns]
-    if not is_changelog:
+    if history.IS_CURRENT in stored.names:
+        history.refuse_taken([move.name for move in wanted])
+    if not keeps_dropped:
         row_marks.refuse_reserved([move.name for move in wanted])
         ours = [item for item in stored if item.name in row_marks.NAMES]
         return [*wanted, *(ColumnMove(item.name, plain_type(item.type), item.name) for item in ours)]

@@ -12,7 +12,7 @@ from typing import Final
 
 from agent.errors import SinkConfigError
 from agent.filter.tables import TableFilter
-from reactor.records.layouts import TableLayout
+from reactor.records.sink_settings import TableLayout
 
 IDENTITY: Final = "identity"
 _OF_TIMES: Final = ("year", "month", "day", "hour")

@@ -38,12 +38,15 @@ class IncompleteRows:
     same: Indexes
 
     @classmethod
-    def of(cls, upserts: pa.Table, net: NetChanges) -> Self:
-        """``upserts`` are those of ``net``."""
+    def of(cls, upserts: pa.Table, net: NetChanges, *, versions_of: Sequence[str] = ()) -> Self:
+        """``upserts`` are those of ``net``. ``versions_of``: the key of rows of which there may be several versions."""
         (rows,) = np.nonzero(np.logical_or.reduce(list(net.kept.values())))
         same = np.arange(upserts.num_rows)
-        if net.origin is not None and net.deleted is not None:
-            codes = key_codes(net.origin.take(pa.array(rows)))
+        shared = net.origin if net.deleted is not None else None
+        if versions_of:
+            shared = net.upserts.select(list(versions_of)) if net.origin is None else net.origin
+        if shared is not None:
+            codes = key_codes(shared.take(pa.array(rows)))
             _, first, which = np.unique(codes, return_index=True, return_inverse=True)
             same[rows] = rows[first][which]
             rows = rows[np.sort(first)]

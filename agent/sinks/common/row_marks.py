@@ -11,7 +11,7 @@ upserted table of a lakehouse sink, so whoever reads one back knows what they me
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -20,9 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.errors import RESYNC, SinkUriError, TableHeldError
+from agent.rows.changes import Changes
 from agent.rows.fold import NetChanges
 from agent.rows.unify import Mask
 from agent.sinks.common.forms import Forms
+from agent.sinks.common.history import columns as history
+from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode
 
 DELETED: Final = "_weir_deleted"
@@ -33,13 +36,21 @@ _MOMENT: Final = pa.timestamp("us", "UTC")
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The columns that a sink adds."""
+    """The columns that a sink adds. ``history``: those of history tables (``agent.sinks.common.history``)."""
 
     soft_delete: bool = False
     synced_at: bool = False
+    history: bool = False
+
+    def of_mode(self, mode: SinkMode) -> "Marks":
+        """:raises SinkUriError: an option is not one of this mode."""
+        self.refuse_unless_upsert(mode)
+        return replace(self, history=mode is SinkMode.HISTORY)
 
     @property
     def fields(self) -> list[pa.Field]:
+        if self.history:
+            return list(history.FIELDS)
         deleted = [pa.field(DELETED, pa.bool_())] if self.soft_delete else []
         return [*deleted, *([pa.field(SYNCED_AT, _MOMENT)] if self.synced_at else [])]
 
@@ -55,7 +66,19 @@ class Marks:
         :raises TableHeldError: a source column has the name of one of ours.
         """
         refuse_reserved(stored.names)
+        if self.history:
+            history.refuse_taken(stored.names)
         return pa.schema([*stored, *self.fields])
+
+    def snapshot_rows(self, rows: pa.Table, ts: Ts) -> pa.Table:
+        """Return rows of a snapshot at ``ts``, as they are stored, with our columns."""
+        return history.snapshot_rows(rows, ts) if self.history else self.rows(rows)
+
+    def appended_rows(self, part: Changes, forms: Forms) -> pa.Table:
+        """Return the rows of a table without a key, all inserted, as they are stored, with our columns."""
+        if self.history:
+            return history.appended_rows(part, forms)
+        return self.rows(forms.table(pa.Table.from_batches([part.after])))
 
     def rows(self, rows: pa.Table, deleted: Mask | None = None) -> pa.Table:
         """Return rows, as they are stored, with our columns. ``deleted``: the rows that are; None: none is."""
@@ -86,10 +109,10 @@ class Marks:
 
     def refuse_truncate(self, table: str) -> None:
         """:raises TableHeldError: a table without a key was truncated, and its rows would have to stay."""
-        if self.soft_delete:
+        if self.soft_delete or self.history:
+            what = "sink mode history" if self.history else "soft_delete=true"
             raise TableHeldError(
-                f"{table} has no key and was truncated, which soft_delete=true cannot follow; give it a primary key, "
-                f"or {RESYNC}"
+                f"{table} has no key and was truncated, which {what} cannot follow; give it a primary key, or {RESYNC}"
             )
 
     def refuse_left(self, stored: Sequence[str], *, table: str) -> None:
@@ -118,6 +141,17 @@ def without_deleted(rows: pa.Table) -> pa.Table:
     if DELETED not in rows.schema.names:
         return rows
     return rows.filter(is_live(rows)).drop_columns([DELETED])
+
+
+#: columns by which the rows are told that the source has
+FILTERED: Final = (DELETED, history.IS_CURRENT)
+
+
+def source_state(rows: pa.Table) -> pa.Table:
+    """Return the rows that the source has now, without the columns that tell so."""
+    if history.IS_CURRENT in rows.schema.names:
+        rows = rows.filter(history.is_current(rows)).drop_columns([history.IS_CURRENT])
+    return without_deleted(rows)
 
 
 def source_rows(rows: pa.Table) -> pa.Table:

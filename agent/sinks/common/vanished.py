@@ -16,7 +16,7 @@ from agent.rows.unify import Mask
 from agent.sinks.common.row_marks import Marks, is_live
 
 #: keys of the copy in memory at a time, at 16 bytes
-_KEYS_MAX: Final = 16 << 20
+KEYS_MAX: Final = 16 << 20
 
 
 def vanished(
@@ -34,9 +34,9 @@ def vanished(
     any more is NULL. There are no such rows if the table had other key columns.
     """
     assert marks.soft_delete, "otherwise they are removed"
-    secret, parts = new_secret(), -(-copied_rows // _KEYS_MAX) or 1
+    secret, parts = new_secret(), -(-copied_rows // KEYS_MAX) or 1
     for part in range(parts):
-        among = _Part(part, parts)
+        among = Part(part, parts)
         found = (among.of(key_digests(each.combine_chunks(), secret)) for each in copied(key))
         keys = np.concatenate([np.zeros((0, 2), np.uint64), *found])
         keys = keys[np.argsort(keys[:, 0])]
@@ -46,7 +46,7 @@ def vanished(
                 return
             digests = key_digests(shaped.select(list(key)).combine_chunks(), secret)
             mine = among.mask(digests)
-            mine[mine] = ~_contains(keys, digests[mine])
+            mine[mine] = ~contains(keys, digests[mine])
             yield from _marked(shaped.filter(pa.array(mine)), marks)
 
 
@@ -59,7 +59,7 @@ def _marked(rows: pa.Table, marks: Marks) -> Iterator[pa.Table]:
     yield marks.deleted(rows.filter(live))
 
 
-class _Part:
+class Part:
     """One of several equal parts of the digests."""
 
     def __init__(self, number: int, of: int) -> None:
@@ -74,7 +74,7 @@ class _Part:
         return digests[self.mask(digests)]
 
 
-def _contains(keys: Digests, wanted: Digests) -> Mask:
+def contains(keys: Digests, wanted: Digests) -> Mask:
     """``keys`` are sorted by their first halves; that two of them share one is as unlikely as that two keys are one."""
     if not len(keys):
         return np.zeros(len(wanted), np.bool_)

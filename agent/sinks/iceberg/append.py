@@ -63,7 +63,7 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes], owner:
 def _rows(part: Changes, task: FlushTask, owner: TableOwner) -> pa.Table:
     if owner.is_changelog:
         return changelog.changelog_rows(part, task.span, key=task.table.key, forms=FORMS)
-    return owner.marks.rows(FORMS.table(pa.Table.from_batches([part.after])))
+    return owner.marks.appended_rows(part, FORMS)
 
 
 def commit_work(place: TablePlace, work: Sequence[Work], stale: Stale) -> None:

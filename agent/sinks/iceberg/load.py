@@ -7,6 +7,7 @@ to nobody's span until the commit.
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from typing import Final
 
@@ -19,7 +20,8 @@ from agent.errors import TableForeignError, TableHeldError
 from agent.ports.sink import StagedFile
 from agent.rows.schema import TableSchema
 from agent.sinks.common import changelog
-from agent.sinks.common.layouts import Wanted
+from agent.sinks.common.history import columns as history
+from agent.sinks.common.layouts import PartitionTerm, Wanted
 from agent.sinks.common.span_records import RETIRED
 from agent.sinks.iceberg.table import commit, compact, files, fit
 from agent.sinks.iceberg.table import schema as iceberg_schema
@@ -49,7 +51,9 @@ def stage(
 ) -> list[StagedFile]:
     """See ``agent.ports.sink.Writer.stage``. No name is used twice, and what ``load`` does not take is removed."""
     tables = (
-        changelog.snapshot_rows(batch, ts, forms=FORMS) if owner.is_changelog else owner.marks.rows(FORMS.table(batch))
+        changelog.snapshot_rows(batch, ts, forms=FORMS)
+        if owner.is_changelog
+        else owner.marks.snapshot_rows(FORMS.table(batch), ts)
         for batch in batches
     )
     first = next(tables, None)
@@ -64,6 +68,13 @@ def stage(
     directory, layout = compact.data_directory(table), Layout.made(wanted, schema, table=name)
     made = files.write_files(table.io, directory, label, chain([first], tables), schema, layout=layout)
     return [StagedFile(file.path, file.rows, file.bytes, file.to_json()) for file in made]
+
+
+def wanted_of(owner: TableOwner, wanted: Wanted) -> Wanted:
+    """Return the layout with what the mode adds: current versions of rows lie apart from ended ones."""
+    if not owner.is_history:
+        return wanted
+    return replace(wanted, partitions=(PartitionTerm(history.IS_CURRENT), *wanted.partitions))
 
 
 def check_layout(owner: TableOwner, wanted: Wanted, arrow: pa.Schema, *, table: str) -> None:

@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field, field_validator
 from agent.ports.capabilities import Capabilities, Guarantee
 from agent.sinks.common.readers import Format, parse_readers
 from agent.sinks.common.row_marks import Marks
+from reactor.records.changefeed import SinkMode
 
 #: ten years
 _RETENTION_MAX_S: Final = 315_360_000
@@ -51,6 +52,7 @@ class IcebergOptions(BaseModel, extra="allow"):
 
 CAPABILITIES = Capabilities(
     guarantee=Guarantee.EXACTLY_ONCE,
+    modes=frozenset(SinkMode),
     alters=True,
     splits=True,
     reads_back=True,

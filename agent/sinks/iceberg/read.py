@@ -15,9 +15,8 @@ from pyiceberg.types import IntegerType, LongType
 
 from agent.ports.checksums import ALL_KEYS, KeyRange
 from agent.rows.schema import TableSchema
-from agent.sinks.common import changelog, folded
+from agent.sinks.common import changelog, folded, row_marks
 from agent.sinks.common.former_keys import FormerKeys
-from agent.sinks.common.row_marks import DELETED, without_deleted
 from agent.sinks.iceberg.table import manifests, positions, rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.lake import TablePlace
@@ -38,9 +37,9 @@ def read_rows(
     owner = TableOwner.of(table)
     if owner is None or not owner.is_changelog:
         columns = iceberg_schema.arrow_schema(table.schema())
-        marks = [columns.field(DELETED)] if DELETED in columns.names else []
+        marks = [columns.field(name) for name in row_marks.FILTERED if name in columns.names]
         for piece in scanned(table, pa.schema([*wanted, *marks]), keys):
-            yield from without_deleted(piece).to_batches()
+            yield from row_marks.source_state(piece).to_batches()
         return
     former, stored = FormerKeys.from_text(State.of(table).former_keys), iceberg_schema.arrow_schema(table.schema())
     gone = [stored.field(name) for name in former.columns if name not in wanted.names and name in stored.names]

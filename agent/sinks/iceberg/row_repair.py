@@ -14,6 +14,7 @@ from pyiceberg.table import Table
 from agent.errors import SinkFencedError
 from agent.ports.sink import FeedContext, FlushTask, RowRepair
 from agent.rows.fold import net_changes
+from agent.rows.versions import versions
 from agent.sinks.common import changelog
 from agent.sinks.common.span_records import refuse_retired
 from agent.sinks.iceberg.append import append_files
@@ -68,6 +69,11 @@ def _merge(table: Table, owner: TableOwner, order: RowRepair) -> None:
     span = order.spans[0]
     recorded = State.of(table).recorded_ts(span) or Ts(0)
     task = FlushTask(FeedContext(owner.changefeed, "", SinkMode.UPSERT), span, order.table, (), recorded, recorded)
+    if owner.is_history:
+        step = merge.replace_versions(table, task, versions([order.changes], key=order.table.key), owner.marks)
+        if step is not None:
+            commit.commit_or_remove(table, step)
+        return
     net = net_changes([order.changes], key=order.table.key, keeps_deleted=owner.marks.soft_delete)
     step = merge.replace_rows(table, task, net, owner.marks)
     if step is not None:

@@ -58,10 +58,9 @@ class IcebergSink:
 
     def __init__(self, uri: SinkUri, scope: SinkScope) -> None:
         options = IcebergOptions.model_validate(uri.options)
-        options.marks.refuse_unless_upsert(scope.mode)
         self._retention_s = options.retention_seconds
         self._lake = Lake.of(uri)
-        self._owner = TableOwner(scope.changefeed, scope.mode, options.marks)
+        self._owner = TableOwner(scope.changefeed, scope.mode, options.marks.of_mode(scope.mode))
         self._layouts = scope.layouts
 
     def writer(self) -> "IcebergSink":
@@ -77,7 +76,8 @@ class IcebergSink:
         return self._lake.place(table)
 
     def _wanted(self, table: TableRecord) -> Wanted:
-        return layouts.wanted(self._layouts, table.schema_name, table.name)
+        found = layouts.wanted(self._layouts, table.schema_name, table.name)
+        return load.wanted_of(self._owner, found)
 
     def check_layout(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema) -> None:
         load.check_layout(self._owner, self._wanted(table), arrow, table=schema.qualified_name)

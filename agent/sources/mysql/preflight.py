@@ -250,7 +250,7 @@ def _check_table(table: FoundTable, sink_mode: SinkMode, *, force_replicate: boo
         raise TableIneligibleError(
             f"table {name} has a unique key USING HASH, which adds a hidden column to the log; drop it, or {leave_out}"
         )
-    if not record.key and sink_mode is SinkMode.UPSERT and not force_replicate:
+    if not record.key and sink_mode.is_keyed and not force_replicate:
         raise TableIneligibleError(
             f"table {name} has no primary key or unique NOT NULL key to upsert by; add one, use sink mode changelog, "
             f"{leave_out}, or set force-replicate = true to append only"

@@ -38,7 +38,7 @@ from agent.sources.mysql.server.reach import reaches_others
 from agent.sources.mysql.server.uri import Target
 from agent.sources.mysql.settings import MysqlSettings
 from reactor.ids import Ts
-from reactor.records.changefeed import DdlRecord, SinkMode, TableRecord
+from reactor.records.changefeed import DdlRecord, TableRecord
 
 #: named as in event filters
 _RENAME: Final = ("rename table",)
@@ -110,7 +110,7 @@ class MysqlStreams:
         config = self._scope.config
         [(time_zone, folding)] = connection.query("SELECT @@system_time_zone, @@lower_case_table_names")
         wanted = TableFilter(config.filter.rules)
-        is_free = config.force_replicate or self._scope.sink_mode is not SinkMode.UPSERT
+        is_free = config.force_replicate or not self._scope.sink_mode.is_keyed
         return Server(
             wants=lambda schema, name: schema not in SYSTEM_SCHEMAS and wanted.wants(schema, name),
             takes=lambda table: is_free or bool(table.key),

@@ -74,7 +74,7 @@ def check_source(
         tables = _find_tables(connection, wanted, publication, is_free=force_replicate)
         if not force_replicate:
             _check_keys(tables, sink_mode)
-        if sink_mode is SinkMode.UPSERT:
+        if sink_mode.is_keyed:
             _check_columns(tables)
         _check_rights(connection, [table.record for table in tables], new_publication)
         return SourceReport(identity, tuple(table.record for table in tables))
@@ -202,7 +202,7 @@ def _check_keys(tables: Sequence[_Table], sink_mode: SinkMode) -> None:
                 f"add one, or ALTER TABLE {name} REPLICA IDENTITY FULL, leave it out by a filter rule !{name}, "
                 "or set force-replicate = true to take its inserts only"
             )
-        if sink_mode is SinkMode.UPSERT and not table.record.key:
+        if sink_mode.is_keyed and not table.record.key:
             raise TableIneligibleError(
                 f"table {name} has no primary key or unique NOT NULL key to upsert by; add one, use sink mode "
                 f"changelog, leave it out by a filter rule !{name}, or set force-replicate = true to append only"

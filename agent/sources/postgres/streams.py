@@ -29,7 +29,7 @@ from agent.sources.postgres.stream.relation_cache import SchemaTracker
 from agent.sources.postgres.stream.resolver import TextFormNeeded, TypeResolver
 from agent.sources.postgres.stream.stream import ReplicationStream
 from reactor.ids import Ts
-from reactor.records.changefeed import DdlRecord, SinkMode
+from reactor.records.changefeed import DdlRecord
 
 _log = structlog.get_logger()
 
@@ -90,7 +90,7 @@ class PostgresStreams:
 
     def _wants(self) -> Wants:
         config = self._scope.config
-        is_free = config.force_replicate or self._scope.sink_mode is not SinkMode.UPSERT
+        is_free = config.force_replicate or not self._scope.sink_mode.is_keyed
         wanted, joining = TableFilter(config.filter.rules), self._joining()
         return Wants(
             lambda schema, name: (schema, name) not in joining and wanted.wants(schema, name),
@@ -151,7 +151,7 @@ class PostgresStreams:
             takes=wants.takes,
             look_up=self._look_up,
             verified=self._verified,
-            needs_columns=self._scope.sink_mode is SinkMode.UPSERT,
+            needs_columns=self._scope.sink_mode.is_keyed,
         )
 
     def _look_up(self, table_id: int) -> CatalogTable:

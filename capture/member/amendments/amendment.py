@@ -21,7 +21,6 @@ from reactor.records.changefeed import (
     ChangefeedInfo,
     FeedState,
     SealedUri,
-    SinkMode,
     TableRecord,
     Unit,
     UnitRecord,
@@ -166,7 +165,7 @@ def _basis(info: ChangefeedInfo, unit: UnitRecord | None) -> jobs.Basis:
 
 def _refuse_keyless(tables: Iterable[TableRecord], info: ChangefeedInfo) -> None:
     """:raises JobRefusedError: one has no key to upsert by."""
-    if info.sink_mode is not SinkMode.UPSERT or info.config.force_replicate:
+    if not info.sink_mode.is_keyed or info.config.force_replicate:
         return
     for table in tables:
         if not table.key:

@@ -1,6 +1,7 @@
-"""Changefeeds with layouts: from the database to tables with partitions, with another layout by a copy."""
+"""Changefeeds with layouts and histories: from the database to the tables, with a copy beside the changes."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from pyiceberg.table import Table
@@ -8,8 +9,8 @@ from pyiceberg.table import Table
 from agent.sinks.iceberg.table.lake import Lake
 from agent.sinks.uri import parse_sink_uri
 from capture.api.port import ChangefeedUpdate
-from reactor.records.changefeed import ChangefeedConfig
-from reactor.records.layouts import TableLayout
+from reactor.records.changefeed import ChangefeedConfig, SinkMode
+from reactor.records.sink_settings import TableLayout
 from tests.acceptance.bed import Bed
 from tests.acceptance.checks import source_rows
 
@@ -60,3 +61,32 @@ def test_tables_lie_as_the_configuration_says(bed: Bed) -> None:
     _check(bed, "bucket[4]")
     bed.execute("UPDATE account SET balance = -1 WHERE id % 5 = 0")
     _check(bed, "bucket[4]")
+
+
+def test_every_version_is_kept(bed: Bed) -> None:
+    bed.execute("TRUNCATE account CASCADE")
+    bed.execute("INSERT INTO account SELECT n, n, NULL FROM generate_series(1, 50) n")
+    bed.create_feed("history", SinkMode.HISTORY, sink_uri=f"iceberg+file://{bed.lake('history')}")
+    bed.execute("UPDATE account SET balance = balance + 1000 WHERE id <= 10")
+    bed.execute("DELETE FROM account WHERE id <= 3")
+    bed.execute("UPDATE account SET id = 777 WHERE id = 9")
+
+    def check(feed: str) -> list[dict[str, Any]]:
+        ts = bed.last_ts()
+        bed.wait_for("the sink has it", lambda: bed.covers(feed, ts))
+        place = Lake.of(parse_sink_uri(f"iceberg+file://{bed.lake(feed)}")).place_at("public/account")
+        found: list[dict[str, Any]] = place.opened().scan().to_arrow().to_pylist()
+        now = sorted((row["id"], row["balance"]) for row in found if row["_is_current"])
+        assert now == source_rows(bed, "SELECT id, balance FROM account ORDER BY id")
+        return [row for row in found if not row["_is_current"]]
+
+    ended = check("history")
+    assert sorted((row["id"], row["balance"]) for row in ended) == sorted(
+        [*((at, at) for at in range(1, 11)), *((at, at + 1000) for at in (1, 2, 3, 9))]
+    )
+    assert all(row["_valid_from"] < row["_valid_to"] and row["_valid_to_time"] is not None for row in ended)
+    bed.ask(lambda client: client.resync_table("history", "public.account"))
+    bed.wait_for("the table is copied", lambda: not bed.query("history").resyncs)
+    bed.execute("UPDATE account SET balance = 0 WHERE id = 20")
+    assert len(check("history")) == len(ended) + 1, "a copy that differs in nothing changes nothing"
+    assert all(table.equal for table in bed.ask(lambda client: client.diff("history"), timeout_s=60.0))

@@ -143,7 +143,7 @@ def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaC
         return
     schema.refuse_alike([move.name for move in change.columns], table=change.name)
     stored = delta_table.arrow_schema(table)
-    moves = conversion.moves(stored, change, is_changelog=writer.is_changelog, forms=schema.FORMS)
+    moves = conversion.moves(stored, change, keeps_dropped=writer.is_changelog, forms=schema.FORMS)
     allow(table, [move.type for move in moves])
     record = _record(table, writer, change.after.table_id, change.ts)
     survivors = change.survivors() if change.survivors else None

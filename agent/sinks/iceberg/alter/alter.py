@@ -93,7 +93,7 @@ class Alterer:
             case SchemaChangeKind.DROP:
                 self._drop(change)
             case SchemaChangeKind.ALTER | SchemaChangeKind.RENAME:
-                columns.alter(self._place(change.after), change, is_changelog=self._owner.is_changelog)
+                columns.alter(self._place(change.after), change, owner=self._owner)
 
     def _create(self, change: SchemaChange) -> None:
         """Create a table; an earlier, dropped one makes way."""

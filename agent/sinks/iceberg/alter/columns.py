@@ -8,11 +8,12 @@ has: another type, and a new column with a value in existing rows, since format 
 A partition spec or sort order follows its columns through all of that. One that has lost a column is followed by one
 without it, and the table is written again, so that no file is divided by what it does not have.
 
-A *changelog* keeps dropped columns, NULL from then on.
+A *changelog* and a *history* keep dropped columns, NULL from then on.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
@@ -22,6 +23,7 @@ from pyiceberg.types import NestedField
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.common import conversion
 from agent.sinks.common.former_keys import FormerKeys
+from agent.sinks.common.history import columns as history
 from agent.sinks.common.survivors import Comparison
 from agent.sinks.iceberg.table import commit, compact, files, manifests, positions, rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
@@ -31,24 +33,24 @@ from agent.sinks.iceberg.table.layout import Layout
 from agent.sinks.iceberg.table.manifests import Live
 from agent.sinks.iceberg.table.positions import NONE
 from agent.sinks.iceberg.table.schema import FORMS, Ids
-from agent.sinks.iceberg.table.state import State
+from agent.sinks.iceberg.table.state import State, TableOwner
 
 
-def alter(place: TablePlace, change: SchemaChange, *, is_changelog: bool) -> None:
+def alter(place: TablePlace, change: SchemaChange, *, owner: TableOwner) -> None:
     """Change the table's columns.
 
     :raises TableHeldError: the values of a column do not fit its new type.
     """
-    commit.on_newest(place, lambda table: _alter(table, change, is_changelog=is_changelog))
+    commit.on_newest(place, lambda table: _alter(table, change, owner))
 
 
-def _alter(table: Table, change: SchemaChange, *, is_changelog: bool) -> None:
-    state = State.of(table)
+def _alter(table: Table, change: SchemaChange, owner: TableOwner) -> None:
+    state, is_changelog = State.of(table), owner.is_changelog
     if state.ddl >= change.ts:
         return
     iceberg_schema.refuse_alike([move.name for move in change.columns], table=change.name)
     stored = iceberg_schema.arrow_schema(table.schema())
-    moves = conversion.moves(stored, change, is_changelog=is_changelog, forms=FORMS)
+    moves = conversion.moves(stored, change, keeps_dropped=is_changelog or owner.is_history, forms=FORMS)
     schema = _moved(table, stored, moves)
     former = FormerKeys.from_text(state.former_keys).after(change).to_text() if is_changelog else ""
     state = replace(state, ddl=int(change.ts), former_keys=former)
@@ -61,11 +63,11 @@ def _alter(table: Table, change: SchemaChange, *, is_changelog: bool) -> None:
     if all(_is_metadata(move, stored) for move in moves) and not is_divided_anew:
         for rows_of in _converted(table, live, moves, change) if comparison else ():
             assert comparison is not None
-            comparison.note(rows_of)
+            comparison.note(history.current(rows_of))
         step = Step(state, schema=schema, before=live, layout=changed)
     else:
         converted = _converted(table, live, moves, change)
-        noted = map(comparison.note, converted) if comparison else converted
+        noted = map(partial(_noted, comparison), converted) if comparison else converted
         directory = compact.data_directory(table)
         made = list(files.write_files(table.io, directory, f"schema-{change.ts:x}", noted, schema, layout=layout))
         removed = frozenset(item.path for item in (*live.data, *live.deletes))
@@ -88,6 +90,11 @@ def _moved(table: Table, stored: pa.Schema, moves: Sequence[ColumnMove]) -> Sche
             field = NestedField(field.field_id, move.name, Ids(0).field(move.name, kind).field_type, required=False)
         fields.append(NestedField(field.field_id, move.name, field.field_type, required=False))
     return Schema(*fields)
+
+
+def _noted(comparison: Comparison, rows_of: pa.Table) -> pa.Table:
+    comparison.note(history.current(rows_of))
+    return rows_of
 
 
 def _layout(table: Table, stored: pa.Schema, moves: Sequence[ColumnMove], schema: Schema) -> Layout:

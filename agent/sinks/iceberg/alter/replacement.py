@@ -9,20 +9,25 @@ on. A changelog keeps its rows: the copy's are appended, after a ``truncate`` at
 number -1, so that folding the changelog by Ts and sequence number yields the table. Where a column has another type
 than before, or a name that differs from one of before only in case, old and new rows do not fit into one table: the
 changelog begins again with that ``truncate``, and its earlier rows are in the table's earlier snapshots. A table that
-keeps deleted rows keeps those that the copy lacks.
+keeps deleted rows keeps those that the copy lacks. A history ends the versions that the copy lacks at the copy's
+position, and begins those that it lacks itself; where old and new columns do not fit together, it begins again.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace as replaced
 
+import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from agent.errors import CopyBehindError, CopyLostError, SinkFencedError, TableForeignError, TableHeldError
 from agent.ports.sink import TableCopy
+from agent.rows.versions import Moments
 from agent.sinks.common.changelog import truncate_row
 from agent.sinks.common.forms import missing_fields
+from agent.sinks.common.history import columns as history
+from agent.sinks.common.history.copies import Ended, differences
 from agent.sinks.common.layouts import Wanted
 from agent.sinks.common.span_records import RETIRED
 from agent.sinks.common.vanished import vanished
@@ -34,8 +39,9 @@ from agent.sinks.iceberg.table.files import TableFile
 from agent.sinks.iceberg.table.lake import TablePlace
 from agent.sinks.iceberg.table.layout import Layout
 from agent.sinks.iceberg.table.manifests import Live
-from agent.sinks.iceberg.table.positions import NONE
+from agent.sinks.iceberg.table.positions import NONE, Positions
 from agent.sinks.iceberg.table.state import State, TableOwner
+from agent.sinks.iceberg.upsert.merge import current_versions
 
 
 def replace(place: TablePlace, owner: TableOwner, wanted: Wanted, copy: TableCopy, staged: Sequence[TableFile]) -> None:
@@ -49,8 +55,7 @@ def replace(place: TablePlace, owner: TableOwner, wanted: Wanted, copy: TableCop
 
     def attempt(table: Table) -> None:
         if not _is_replaced(table, place, owner, copy):
-            _replace(table, owner, wanted, copy, columns, staged)
-            load.sweep(table, copy.table.start_ts, staged)
+            load.sweep(table, copy.table.start_ts, _replace(table, owner, wanted, copy, columns, staged))
 
     commit.on_newest(place, attempt, is_checked=False)
 
@@ -82,7 +87,8 @@ def _replace(
     copy: TableCopy,
     columns: pa.Schema,
     staged: Sequence[TableFile],
-) -> None:
+) -> Sequence[TableFile]:
+    """Return the staged files that the table has now."""
     if any(not table.io.new_input(file.path).exists() for file in staged):
         raise CopyLostError(
             f"rows that were staged for {copy.schema.qualified_name} were removed; they are copied again"
@@ -91,11 +97,16 @@ def _replace(
     was = State.of(table)
     state = replaced(was if not was.dropped else State(cut=was.cut), ddl=int(ts), copy=int(ts), dropped=0)
     state = state.at(dict.fromkeys(copy.spans, int(ts)))
-    kept = _kept_columns(table, columns, staged, name=copy.schema.qualified_name) if owner.is_changelog else None
+    keeps_rows = owner.is_changelog or (owner.is_history and bool(copy.table.key))
+    kept = _kept_columns(table, columns, staged, name=copy.schema.qualified_name) if keeps_rows else None
     columns = kept or columns
     schema = fit.adopted(table, columns, staged)
     layout = Layout.made(wanted, schema, table=copy.schema.qualified_name)
     made = fit.fitted(table.io, directory, staged, schema, layout)
+    if kept and owner.is_history and live.data:
+        step = _versions(table, live, copy, made, Step(state, schema=schema, before=live, layout=layout))
+        commit.commit_or_remove(table, replaced(step, properties=wanted.properties))
+        return ()
     if owner.is_changelog:
         cut = [truncate_row(columns, ts)]
         made = [*files.write_files(table.io, directory, "copy", cut, schema, layout=layout), *made]
@@ -104,6 +115,43 @@ def _replace(
     removed = frozenset() if kept else frozenset(item.path for item in (*live.data, *live.deletes))
     step = Step(state, made, removed=removed, schema=schema, properties=wanted.properties, before=live, layout=layout)
     commit.commit(table, step)
+    return staged
+
+
+def _versions(table: Table, live: Live, copy: TableCopy, made: Sequence[TableFile], step: Step) -> Step:
+    """Return the step that ends the versions which the copy lacks, and adds those which the table lacks."""
+    schema, layout, ts = step.schema, step.layout, int(copy.table.start_ts)
+    assert schema is not None
+    assert layout is not None
+    io, gone, added = table.io, positions.deleted(table, live.deletes), dict[str, Positions]()
+
+    def stored() -> Iterator[tuple[tuple[str, Positions], pa.Table]]:
+        for item in live.data:
+            if current_versions(table, item):
+                with rows.opened(io, item.path, table.schema()) as file:
+                    for begin, batch in file.batches():
+                        places = begin + np.arange(batch.num_rows)
+                        stays = ~positions.among(places, gone.get(item.path, NONE))
+                        yield (item.path, places[stays]), compact.filled(batch.filter(pa.array(stays)), schema)
+
+    def copied() -> Iterator[pa.Table]:
+        for file in made:
+            yield from rows.live_rows(io, file.path, schema, NONE)
+
+    def pieces() -> Iterator[pa.Table]:
+        count = sum(item.file.record_count for item in live.data) + sum(file.rows for file in made)
+        for found in differences(stored, copied, copy.arrow.names, rows=count):
+            if not isinstance(found, Ended):
+                yield found
+                continue
+            path, places = found.where
+            added[path] = positions.union(added.get(path, NONE), places[found.mask])
+            ended = found.rows.filter(pa.array(found.mask))
+            yield history.ended(ended, Moments.same(ts, 0.0, ended.num_rows))
+
+    new = list(files.write_files(io, compact.data_directory(table), f"copy-{ts:x}", pieces(), schema, layout=layout))
+    deletes = compact.written_deletes(table, compact.homes(live.data), added)
+    return replaced(step, files=new, deletes=deletes)
 
 
 def _vanished(

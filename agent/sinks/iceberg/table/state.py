@@ -45,6 +45,10 @@ class TableOwner:
     def is_changelog(self) -> bool:
         return self.mode is SinkMode.CHANGELOG
 
+    @property
+    def is_history(self) -> bool:
+        return self.mode is SinkMode.HISTORY
+
     def to_json(self) -> str:
         return json.dumps({"changefeed": self.changefeed, "mode": self.mode.value})
 

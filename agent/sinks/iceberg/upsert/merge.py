@@ -7,7 +7,7 @@ exactly at the begin of the range). The latter holds from ``TableRecord.consiste
 rewind, the range may repeat changes that the sink has. A filter may have kept rows that the source has deleted, too.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
@@ -16,14 +16,17 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
+from agent.errors import RESYNC, TableForeignError
 from agent.filter import events
 from agent.ports.sink import FlushResult, FlushTask
 from agent.rows.changes import Changes
 from agent.rows.fold import NetChanges
 from agent.rows.spans import in_span
 from agent.rows.unify import Mask
+from agent.rows.versions import Moments, Versions
 from agent.sinks.common import row_marks
 from agent.sinks.common.forms import missing_fields
+from agent.sinks.common.history import columns as history
 from agent.sinks.common.left_out import IncompleteRows, Indexes
 from agent.sinks.common.row_marks import DELETED, NO_MARKS, Marks
 from agent.sinks.iceberg.table import commit, compact, files, manifests, positions, rows
@@ -49,7 +52,7 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes], *, mar
     table = place.opened()
     if State.of(table).is_written(task):
         return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
-    with folded(task, changes, keeps_deleted=marks.soft_delete) as what:
+    with folded(task, changes, marks=marks) as what:
         seen, committed = what.seen, False
         if seen.rows:
             committed = commit.on_newest(place, lambda newest: _apply(newest, task, what, marks), newest=table)
@@ -88,6 +91,12 @@ def replace_rows(table: Table, task: FlushTask, net: NetChanges, marks: Marks) -
     return _Replaced.of_nets(table, task, [net], marks, columns=net.upserts.schema).step(State.of(table))
 
 
+def replace_versions(table: Table, task: FlushTask, found: Versions, marks: Marks) -> Step | None:
+    """As ``replace_rows``, of a history table."""
+    columns = found.net.upserts.schema
+    return _Replaced.of_versions(table, task, [found], marks, columns=columns).step(State.of(table))
+
+
 @dataclass(slots=True, eq=False)
 class _Replaced:
     """The replacement for rows of one version of a table."""
@@ -106,6 +115,8 @@ class _Replaced:
     @classmethod
     def of(cls, table: Table, task: FlushTask, what: Folded, marks: Marks) -> "_Replaced":
         seen = what.seen
+        if marks.history:
+            return cls.of_versions(table, task, what.versions(), marks, columns=seen.columns)
         return cls.of_nets(table, task, what.nets(), marks, columns=seen.columns, is_truncated=seen.is_truncated)
 
     @classmethod
@@ -119,20 +130,34 @@ class _Replaced:
         columns: pa.Schema,
         is_truncated: bool = False,
     ) -> "_Replaced":
-        live = manifests.live(table)
-        schema = _schema(table, task, columns, marks)
-        self = cls(table, task, live, schema, marks, positions.deleted(table, live.deletes))
+        self = cls._opened(table, task, columns, marks)
         if is_truncated and not marks.soft_delete:
             self._truncate(columns)
         found = self._pieces(nets, is_truncated=is_truncated)
         if is_truncated and marks.soft_delete:
             found = chain(found, self._marked(columns))
-        pieces = (compact.filled(piece, self.schema) for piece in found)
-        label = f"changes-{task.from_ts:x}-{task.to_ts:x}"
-        directory = compact.data_directory(table)
-        made = files.write_files(table.io, directory, label, pieces, self.schema, layout=Layout.of(table))
-        self.new_files = list(made)
+        self._write(found)
         return self
+
+    @classmethod
+    def of_versions(
+        cls, table: Table, task: FlushTask, found: Iterable[Versions], marks: Marks, *, columns: pa.Schema
+    ) -> "_Replaced":
+        self = cls._opened(table, task, columns, marks)
+        self._write(chain.from_iterable(self._versions(each, columns) for each in found))
+        return self
+
+    @classmethod
+    def _opened(cls, table: Table, task: FlushTask, columns: pa.Schema, marks: Marks) -> "_Replaced":
+        live = manifests.live(table)
+        schema = _schema(table, task, columns, marks)
+        return cls(table, task, live, schema, marks, positions.deleted(table, live.deletes))
+
+    def _write(self, found: Iterable[pa.Table]) -> None:
+        pieces = (compact.filled(piece, self.schema) for piece in found)
+        label = f"changes-{self.task.from_ts:x}-{self.task.to_ts:x}"
+        place = self.table.io, compact.data_directory(self.table), label
+        self.new_files = list(files.write_files(*place, pieces, self.schema, layout=Layout.of(self.table)))
 
     def step(self, state: State) -> Step | None:
         if not (self.new_files or self.added or self.is_emptied):
@@ -199,6 +224,45 @@ class _Replaced:
             yield self._filled(net, upserts) if net.kept and upserts.num_rows else upserts
             del net, upserts, found
 
+    def _versions(self, found: Versions, columns: pa.Schema) -> Iterator[pa.Table]:
+        """Yield new versions, and those of the table that end."""
+        net = found.net
+        made = history.version_rows(found, FORMS)
+        if not is_new(net, self.task) and net.deletes.num_rows:
+            yield from self._ended(FORMS.table(net.deletes), found.ends_stored)
+        if net.kept and made.num_rows:
+            made = self._filled(net, made)
+        yield made
+        if found.cut is not None:
+            yield from self._cut(found.cut, columns)
+
+    def _ended(self, keys: pa.Table, ends: Moments) -> Iterator[pa.Table]:
+        by_path, schema = {item.path: item for item in self.live.data}, self.table.schema()
+        for item in self._search(keys):
+            self._add(item.path, item.places)
+            with rows.opened(self.table.io, by_path[item.path].path, schema) as file:
+                for at, values in file.taken(item.places):
+                    yield history.ended(values, ends.take(item.which[at]))
+
+    def _cut(self, cut: Moments, columns: pa.Schema) -> Iterator[pa.Table]:
+        """Yield the current versions of the span that have not ended by themselves, with the end of all."""
+        for item in self._current():
+            gone = positions.union(self.gone.get(item.path, NONE), self.added.get(item.path, NONE))
+            with rows.opened(self.table.io, item.path, self.table.schema()) as file:
+                for begin, batch in file.batches():
+                    stays = ~positions.among(begin + np.arange(batch.num_rows), gone)
+                    stays &= np.asarray(history.is_current(batch)) & self._is_in_span(batch, columns)
+                    (mine,) = np.nonzero(stays)
+                    self._add(item.path, begin + mine)
+                    if len(mine):
+                        yield history.ended(batch.take(pa.array(mine)), cut.take(np.zeros(len(mine), np.int64)))
+
+    def _current(self) -> Sequence[LiveFile]:
+        """Return the data files that may have current versions: of a history table, those of its first partition."""
+        if not self.marks.history:
+            return self.live.data
+        return [item for item in self.live.data if current_versions(self.table, item)]
+
     def _found(self, net: NetChanges, upserts: pa.Table) -> list[Found]:
         key = list(self.task.table.key)
         deletes = FORMS.table(net.deletes)
@@ -206,7 +270,7 @@ class _Replaced:
         return self._search(pa.concat_tables(parts)) if parts else []
 
     def _search(self, keys: pa.Table) -> list[Found]:
-        return list(KeySearch(self.table, keys).run(self.live.data, self.gone))
+        return list(KeySearch(self.table, keys).run(self._current(), self.gone))
 
     def _with_others(self, net: NetChanges, upserts: pa.Table) -> tuple[NetChanges, pa.Table]:
         """Columns that the table has and the changes lack keep their values."""
@@ -225,7 +289,7 @@ class _Replaced:
 
         :raises LeftOutValueError: the table lacks a row.
         """
-        incomplete = IncompleteRows.of(upserts, net)
+        incomplete = IncompleteRows.of(upserts, net, versions_of=self.task.table.key if self.marks.history else ())
         wanted = incomplete.stored_keys(net, self.task.table.key, forms=FORMS)
         return incomplete.filled(self._stored(wanted, incomplete.columns), self.task.table)
 
@@ -237,6 +301,19 @@ class _Replaced:
             with rows.opened(self.table.io, by_path[found.path].path, schema) as file:
                 for at, values in file.taken(found.places):
                     yield found.which[at], _with_columns(values, columns)
+
+
+def current_versions(table: Table, item: LiveFile) -> bool:
+    """Return whether a data file of a history table has current versions: its partition says so."""
+    spec_id, values = item.home
+    for term, value in zip(table.specs()[spec_id].fields, values, strict=True):
+        source = next((each for each in table.schema().fields if each.field_id == term.source_id), None)
+        if source is not None and source.name == history.IS_CURRENT:
+            return bool(value)
+    raise TableForeignError(
+        f"others have written {'.'.join(table.name())} without the partition {history.IS_CURRENT}, by which current "
+        f"versions are found; {RESYNC}"
+    )
 
 
 def _with_columns(values: pa.Table, columns: pa.Schema) -> pa.Table:

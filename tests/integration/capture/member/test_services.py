@@ -45,8 +45,8 @@ from reactor.records.changefeed import (
     UnitRecord,
     UnitStage,
 )
-from reactor.records.layouts import TableLayout
 from reactor.records.partitioning import TablePartitioning
+from reactor.records.sink_settings import TableLayout
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from tests.integration.agent.flush.pgoutput_build import TABLE

@@ -45,9 +45,9 @@ from reactor.records.changefeed import (
     UnitStage,
 )
 from reactor.records.held import HeldTable
-from reactor.records.layouts import TableLayout
 from reactor.records.log_head import Era, LogHead
 from reactor.records.partitioning import RepartitionUnderWay, TablePartitioning
+from reactor.records.sink_settings import TableLayout
 from reactor.records.sync_point import SyncPoint
 from reactor.records.task_position import TaskPosition
 from reactor.records.upstream import UpstreamInfo

@@ -20,7 +20,7 @@ from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.layout import Layout
 from reactor.ids import Ts
 from reactor.records.changefeed import SchemaChangeKind, SinkMode
-from reactor.records.layouts import TableLayout
+from reactor.records.sink_settings import TableLayout
 from tests.contracts.sink_bed import TABLE, Bed
 from tests.integration.agent.sinks.iceberg.lake import table_of
 from tests.integration.agent.sinks.iceberg.test_readers import agree

@@ -1,5 +1,6 @@
-"""Layout records: how a changefeed's tables lie in the sink: their partitions, their order, their properties."""
+"""Sink settings: what a changefeed makes of changes in its tables, and how these lie in the sink."""
 
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
@@ -8,6 +9,20 @@ from reactor.records.base import Text, Texts, UserConfig
 
 #: names and values of a format's own properties of a table
 Properties = Annotated[dict[Text, Text], Field(max_length=1_000)]
+
+
+class SinkMode(StrEnum):
+    """``upsert``: the sink's table equals the source's. ``changelog``: every change is appended. ``history``: every
+    version of a row is kept, with when it began and when it ended."""
+
+    UPSERT = "upsert"
+    CHANGELOG = "changelog"
+    HISTORY = "history"
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether rows are found by their key, which tables need then."""
+        return self is not SinkMode.CHANGELOG
 
 
 class TableLayout(UserConfig):

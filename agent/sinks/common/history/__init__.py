@@ -1,0 +1,1 @@
+"""History tables: their columns, and what copies of their sources change in them."""
