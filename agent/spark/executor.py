@@ -79,15 +79,18 @@ class SparkExecutor:
         :raises JavaError: no Java, or one too old.
         :raises JobError: Spark did not start, or was stopped meanwhile.
         """
-        if is_local(self._master) or is_connect(self._master):
-            count = (os.cpu_count() or 1) if is_local(self._master) else 1
-            self.map(_warm_up, list(range(count)), description="warm up")
+        if is_local(self._master):
+            self.map(_warm_up, list(range(os.cpu_count() or 1)), description="warm up")
             return
         while not self._stopping.is_set():
             if reason := unreachable(self._master):
                 report(f"waits for Spark: {reason}")
                 self._stopping.wait(_RETRY_S)
                 continue
+            if is_connect(self._master):
+                self.map(_warm_up, [0], description="warm up")
+                report("")
+                return
             session = self._started()
             if wait_for_executors(session, self._master, report=report, stopping=self._stopping):
                 self._warm_all()

@@ -11,6 +11,7 @@ _CONNECT_TIMEOUT_S: Final = 3.0
 _STANDALONE: Final = "spark://"
 _PORT: Final = 7077
 _CONNECT: Final = "sc://"
+_CONNECT_PORT: Final = 15_002
 #: settings that encrypt what drivers, masters and executors send each other
 _ENCRYPTION: Final = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
 _SECRET: Final = re.compile(r"secret|password|token|(access|private|account|api)[._-]?key", re.I)
@@ -30,26 +31,33 @@ def is_standalone(master: str) -> bool:
 
 
 def addresses(master: str) -> list[tuple[str, int]]:
-    """Return host and port of each of a standalone cluster's masters."""
+    """Return host and port of each of a standalone cluster's masters, or of a server of Spark Connect."""
+    is_server = is_connect(master)
+    places = [master.removeprefix(_CONNECT).partition("/")[0]] if is_server else master[len(_STANDALONE) :].split(",")
     found = []
-    for item in master.removeprefix(_STANDALONE).split(","):
+    for item in places:
         host, colon, port = item.strip().rpartition(":")
-        found.append((host.strip("[]"), int(port)) if colon and port.isdigit() else (item.strip(), _PORT))
+        is_whole = colon and port.isdigit()
+        default = (item.strip().strip("[]"), _CONNECT_PORT if is_server else _PORT)
+        found.append((host.strip("[]"), int(port)) if is_whole else default)
     return found
 
 
 def unreachable(master: str) -> str:
-    """Return why none of a standalone cluster's masters can be reached; empty if one can, or if it cannot be checked
-    here."""
+    """Return why none of a standalone cluster's masters, or the server of Spark Connect, can be reached; empty if one
+    can, or if it cannot be checked here."""
     reason = ""
-    for host, port in addresses(master) if is_standalone(master) else ():
+    for host, port in addresses(master) if is_standalone(master) or is_connect(master) else ():
         try:
             socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S).close()
         except OSError as error:
             reason = error.strerror or str(error)
         else:
             return ""
-    return f"no master answers at {master} ({reason.lower()}); start it, or correct spark-master" if reason else ""
+    who = "server of Spark Connect" if is_connect(master) else "master"
+    return (
+        f"no {who} answers at {shown(master)} ({reason.lower()}); start it, or correct spark-master" if reason else ""
+    )
 
 
 def shown(master: str) -> str:

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import structlog
 from py4j.protocol import Py4JError
@@ -38,6 +39,9 @@ from agent.spark.masters import is_connect, is_local, is_secret, is_standalone, 
 _log = structlog.get_logger()
 
 _EXIT_TIMEOUT_S = 20.0
+#: of a request to a server of Spark Connect that is away: for half a minute
+_RETRIES: Final = 9
+_BACKOFF_MS: Final = 5_000
 
 
 @dataclass(slots=True)
@@ -133,15 +137,19 @@ def forget_dead_session(session: SparkSession) -> bool:
             return True  # another holder has cleaned up
         if not _has_ended(session):
             return False
+        is_connect = SparkContext._gateway is None
         _shared = None
-        _forget_driver()
+        if is_connect:
+            session.stop()
+        else:
+            _forget_driver()
         return True
 
 
 def _has_ended(session: SparkSession) -> bool:
     gateway = SparkContext._gateway
-    if gateway is None:
-        return False  # Spark Connect
+    if gateway is None:  # Spark Connect: its server was started again, and does not know the session
+        return bool(session.is_stopped)  # type: ignore[attr-defined]
     if gateway.proc.poll() is not None:
         return True
     try:
@@ -187,10 +195,14 @@ def _end_jvm(exit_timeout_s: float = _EXIT_TIMEOUT_S) -> None:
 
 
 def _connect_session(order: Order) -> SparkSession:
+    from pyspark.sql.connect.client.retries import DefaultPolicy  # of an extra
+
     builder = SparkSession.builder.remote(order.master)
     for key, value in order.settings.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
+    # by default a job waits for ten minutes for a server that is away, without a word
+    session.client.set_retry_policies([DefaultPolicy(_RETRIES, max_backoff=_BACKOFF_MS)])
     if not order.is_installed:
         session.addArtifacts(str(shipping.archive_in(order.directory)), pyfile=True)
     return session

@@ -10,10 +10,13 @@ from agent.spark import masters
 def test_addresses_of_masters() -> None:
     assert masters.addresses("spark://a:1,b:2,c") == [("a", 1), ("b", 2), ("c", 7077)]
     assert masters.addresses("spark://[::1]:7") == [("::1", 7)]
+    assert masters.addresses("sc://h/;token=a:b") == [("h", 15_002)]
+    assert masters.addresses("sc://[::1]:7/;use_ssl=true") == [("::1", 7)]
+    assert masters.addresses("sc://[::1]") == [("::1", 15_002)]
 
 
-@pytest.mark.parametrize("master", ["local[2]", "yarn", "k8s://https://h:443", "sc://h"])
-def test_only_a_standalone_master_is_looked_for(master: str) -> None:
+@pytest.mark.parametrize("master", ["local[2]", "yarn", "k8s://https://h:443"])
+def test_other_masters_are_not_looked_for(master: str) -> None:
     assert masters.unreachable(master) == ""
 
 
@@ -76,3 +79,11 @@ def test_one_master_that_answers_is_enough() -> None:
         reason = masters.unreachable(f"spark://127.0.0.1:{silent}")
     assert reason.startswith("no master answers at spark://127.0.0.1:")
     assert "connection refused" in reason
+
+
+def test_a_server_of_spark_connect_that_is_away_is_named_without_its_token() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        reason = masters.unreachable(f"sc://127.0.0.1:{taken.getsockname()[1]}/;token=geheim")
+    assert reason.startswith("no server of Spark Connect answers at sc://127.0.0.1:")
+    assert "geheim" not in reason
