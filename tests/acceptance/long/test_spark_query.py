@@ -60,7 +60,7 @@ class Query:
         self._directory = directory
         self._child: subprocess.Popen[bytes] | None = None
         #: a server's own is unknown while that server is away
-        self._token = bed.ask(lambda client: client.create_token(TokenAsked(role=Role.OPERATOR))).token
+        self._token = str(bed.ask(lambda client: client.create_token(TokenAsked(role=Role.OPERATOR))).token)
         self.log = directory / "query.log"
 
     def start(self) -> None:
