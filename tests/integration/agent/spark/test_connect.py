@@ -17,7 +17,7 @@ from reactor.errors import WeirError
 from tests.integration.agent.spark.test_standalone import look, python
 from tests.patience import patient
 
-pytestmark = [pytest.mark.spark, pytest.mark.matrix, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.matrix, pytest.mark.timeout(400)]
 
 __all__ = ["python"]  # a fixture
 
