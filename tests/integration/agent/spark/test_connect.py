@@ -35,7 +35,7 @@ class ConnectServer:
         self._child: children.Child | None = None
 
     def url(self, token: str = TOKEN) -> str:
-        return f"sc://127.0.0.1:{self._port}/;token={token}"
+        return f"sc://localhost:{self._port}/;token={token}"  # by another name a token needs TLS
 
     def start(self) -> None:
         home = places.package("pyspark")
