@@ -19,6 +19,8 @@ from benchmarks.cluster.failover import Watcher, running, store_feeds
 from benchmarks.support.light import position_now
 from benchmarks.support.metadata import STORES, connect
 from reactor.ids import CaptureId, Ts
+from reactor.records import formats
+from reactor.records.formats import Feature
 from reactor.settings import ReactorSettings
 from reactor.store.port import MetaStore
 
@@ -28,8 +30,8 @@ _POLL_S = 0.1
 
 
 def run(changefeeds: int = 1000, tables: int = 20, captures: int = 5, store: str = "etcd") -> dict[str, object]:
-    spread = _measured(changefeeds, tables, captures, store, elected=False)
-    peer = _measured(changefeeds, tables, captures, store, elected=True)
+    spread = _measured(changefeeds, tables, captures, store, format=formats.NEWEST)
+    peer = _measured(changefeeds, tables, captures, store, format=Feature.OWNERS - 1)
     return {
         "what": f"{changefeeds} changefeeds of {tables} tables on {captures} captures; {store}",
         **spread,
@@ -39,11 +41,11 @@ def run(changefeeds: int = 1000, tables: int = 20, captures: int = 5, store: str
     }
 
 
-def _measured(changefeeds: int, tables: int, captures: int, store: str, *, elected: bool) -> dict[str, object]:
+def _measured(changefeeds: int, tables: int, captures: int, store: str, *, format: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         directory.chmod(0o755)  # a database server may run as another user
-        options = ["--log-moves", "5", *(["--elected"] if elected else [])]
+        options = ["--log-moves", "5", "--format", str(format)]
         with STORES[store](directory) as url:
             return anyio.run(_run, url, directory, changefeeds, tables, captures, options)
 
@@ -69,7 +71,7 @@ async def _measure(
     captures: int,
     options: Sequence[str],
 ) -> dict[str, object]:
-    watcher, elected = Watcher(client), "--elected" in options
+    watcher = Watcher(client)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watcher.run, revision)
         began = anyio.current_time()
@@ -77,8 +79,8 @@ async def _measure(
         await watcher.wait_flow(changefeeds, position_now(), _FLOW_TIMEOUT_S)
         figures: dict[str, object] = {"all_flow_after_start_s": round(started_s, 2)}
         figures |= await _observed(watcher, directory)
-        figures |= await _fail_over(watcher, changefeeds, elected=elected)
-        if not elected:
+        figures |= await _fail_over(watcher, changefeeds)
+        if watcher.owners:
             with running(url, directory, 1, first=captures, options=options):
                 figures |= await _evened_out(watcher, changefeeds, captures)
         tasks.cancel_scope.cancel()
@@ -100,9 +102,9 @@ async def _observed(watcher: Watcher, directory: Path) -> dict[str, object]:
     }
 
 
-async def _fail_over(watcher: Watcher, changefeeds: int, *, elected: bool) -> dict[str, object]:
+async def _fail_over(watcher: Watcher, changefeeds: int) -> dict[str, object]:
     """SIGKILL to the elected capture, or to another one with changefeeds of its own."""
-    victim = watcher.owner if elected else min(set(watcher.owners.values()) - {watcher.owner})
+    victim = min(set(watcher.owners.values()) - {watcher.owner}, default=watcher.owner)
     killed_ts, killed = position_now(), anyio.current_time()
     psutil.Process(watcher.captures[victim].pid).kill()
     gone = await watcher.wait_gone(victim)

@@ -1,10 +1,9 @@
-"""Light capture: everything but rows, ``python -m benchmarks.support.light STORE_URL DATA_DIR [--elected]
+"""Light capture: everything but rows, ``python -m benchmarks.support.light STORE_URL DATA_DIR [--format N]
 [--log-moves SECONDS]``.
 
 Session, election, owner, processors, messages and etcd are real, in a process of its own. A flush reaches its target at
 once and writes nothing; the source's log advances with the clock, its positions being milliseconds. So a machine with
-two cores can simulate as many tables as a cluster has. ``--elected``: as captures that do not know owners of single
-changefeeds. ``--log-moves``: interval at which the sources' logs advance. The file ``ticks`` in the data directory has
+two cores can simulate as many tables as a cluster has. ``--format``: the newest cluster format that it knows. ``--log-moves``: interval at which the sources' logs advance. The file ``ticks`` in the data directory has
 the times of the owners' last ticks, in seconds.
 """
 
@@ -37,7 +36,6 @@ from reactor import keys, loop
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.records import formats
 from reactor.records.changefeed import ChangefeedInfo, TableRecord
-from reactor.records.formats import Feature
 from reactor.state import ClusterState
 from reactor.store.port import Compare, MetaStore, Target
 
@@ -155,12 +153,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
     parser.add_argument("data_dir", type=Path)
-    parser.add_argument("--elected", action="store_true")
+    parser.add_argument("--format", type=int, default=formats.NEWEST)
     parser.add_argument("--log-moves", type=float, default=_Parts.log_moves_s)
     given = parser.parse_args()
     _Parts.log_moves_s = given.log_moves
-    if given.elected:
-        setattr(formats, "NEWEST", Feature.OWNERS - 1)  # noqa: B010 - of this process
+    setattr(formats, "NEWEST", given.format)  # noqa: B010 - of this process
     configure("warning", file=given.data_dir / "log")
     collect_seldom()
     loop.run(_run, given.url, given.data_dir)
