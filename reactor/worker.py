@@ -38,6 +38,7 @@ from reactor.errors import (
     StoreUnreachableError,
 )
 from reactor.failpoints import Point
+from reactor.membership.progress import holds_progress
 from reactor.membership.session import Session
 from reactor.pace import Pace
 from reactor.pending import Pending
@@ -382,7 +383,7 @@ class ReactorWorker:
         if not (self._is_owner and failpoints.armed()):
             return
         failpoints.reach(commit)
-        if any("/changefeed/status/" in key for key in planned.txn.writes):
+        if any(holds_progress(key) for key in planned.txn.writes):
             failpoints.reach(status)
 
     def _report(self, planned: Plan) -> None:

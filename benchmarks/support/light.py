@@ -1,10 +1,11 @@
-"""Light capture: everything but rows, ``python -m benchmarks.support.light STORE_URL DATA_DIR [--format N]
-[--log-moves SECONDS]``.
+"""Light capture: everything but rows, ``python -m benchmarks.support.light STORE_URL DATA_DIR [options]``.
 
 Session, election, owner, processors, messages and etcd are real, in a process of its own. A flush reaches its target at
 once and writes nothing; the source's log advances with the clock, its positions being milliseconds. So a machine with
-two cores can simulate as many tables as a cluster has. ``--format``: the newest cluster format that it knows. ``--log-moves``: interval at which the sources' logs advance. The file ``ticks`` in the data directory has
-the times of the owners' last ticks, in seconds.
+two cores can simulate as many tables as a cluster has.
+
+``--format``: the newest cluster format that it knows. ``--log-moves``: interval in seconds at which the sources' logs
+advance. The file ``ticks`` in the data directory has the times of the owners' last ticks, in seconds.
 """
 
 import argparse

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from pydantic import Field
 
 from reactor.ids import CaptureId, ChangefeedId
+from reactor.keys import StatusKey
 from reactor.records.base import Record
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus
 
@@ -66,3 +67,8 @@ def _with(stored: ChangefeedStatus, status: ChangefeedStatus, **changes: int) ->
 def entry_of(info: ChangefeedInfo, status: ChangefeedStatus) -> OwnedProgress:
     values = {name: getattr(status, name) for name in ChangefeedStatus.model_fields}
     return OwnedProgress(**values, incarnation=incarnation(info))
+
+
+def holds_progress(key: str) -> bool:
+    """Return whether an owner's progress is stored under ``key``."""
+    return f"/{StatusKey.KIND}/" in key or "/progress/" in key

@@ -29,6 +29,7 @@ from reactor.errors import WeirError
 from reactor.records.changefeed import ChangefeedConfig, FeedState, SinkMode, Unit
 from reactor.views import ChangefeedView
 from tests.acceptance.network import Host, Network
+from tests.acceptance.sql_store import SqlStore
 from tests.patience import patient
 
 T = TypeVar("T")
@@ -131,6 +132,7 @@ class Bed:
         spark_master: str = "local[1]",
         network: Network | None = None,
         sink: str = "delta+file",
+        store: str = "etcd",
     ) -> None:
         self.directory = directory
         self.sink = sink
@@ -141,12 +143,14 @@ class Bed:
         #: URL of the cluster's store, if it is not etcd
         self.store = ""
         self.etcd = EmbeddedEtcd(directory / "etcd", host=network.etcd if network else "127.0.0.1")
+        self.sql_store = SqlStore(directory / "store") if store == "postgres" else None
         self.postgres = EmbeddedPostgres(directory / "postgres", host=network.postgres if network else "127.0.0.1")
         self.processes = [self._process(f"capture-{index}", network) for index in range(captures)]
 
     def __enter__(self) -> Self:
         try:
-            self.etcd.start()
+            self.store_server.start()
+            self.store = self.sql_store.url if self.sql_store else ""
             self.start_source()
             for process in self.processes:
                 self.start(process)
@@ -175,7 +179,11 @@ class Bed:
         for process in self.processes:
             self.kill(process)
         self.stop_source()
-        self.etcd.stop()
+        self.store_server.stop()
+
+    @property
+    def store_server(self) -> EmbeddedEtcd | SqlStore:
+        return self.sql_store or self.etcd
 
     # Captures
 

@@ -86,13 +86,18 @@ def trap_file(traps: Path, point: Point, action: Action) -> Path:
     return traps / f"{point}-{action}"
 
 
-@pytest.fixture(scope="module", params=["delta+file", "iceberg+file"])
+@pytest.fixture(
+    scope="module",
+    params=[("delta+file", "etcd"), ("iceberg+file", "etcd"), ("delta+file", "postgres")],
+    ids="-on-".join,
+)
 def ground(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
     traps = tmp_path_factory.mktemp("traps")
     variable = ";".join(f"{p}={a},when:{trap_file(traps, p, a)}" for p in Point for a in Action)
     directory = tmp_path_factory.mktemp("bed")
-    environment, sink = {VARIABLE: variable}, request.param
-    with Bed(directory, captures=3, environment=environment, session_ttl_s=SESSION_TTL_S, sink=sink) as bed:
+    environment, (sink, store) = {VARIABLE: variable}, request.param
+    options = {"environment": environment, "session_ttl_s": SESSION_TTL_S, "sink": sink, "store": store}
+    with Bed(directory, captures=3, **options) as bed:
         bed.create_feed(UPSERT, SinkMode.UPSERT)
         bed.create_feed(CHANGELOG, SinkMode.CHANGELOG)
         with bed.load() as load:

@@ -35,9 +35,18 @@ LEAVE_TIMEOUT_S = 15
 SILENCE_S_MAX = 5.0
 
 
-@pytest.fixture(scope="module", params=["delta+file", pytest.param("iceberg+file", marks=pytest.mark.matrix)])
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("delta+file", "etcd"),
+        pytest.param(("iceberg+file", "etcd"), marks=pytest.mark.matrix),
+        pytest.param(("delta+file", "postgres"), marks=pytest.mark.matrix),
+    ],
+    ids="-on-".join,
+)
 def bed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    with Bed(tmp_path_factory.mktemp("bed"), captures=3, sink=request.param) as bed:
+    sink, store = request.param
+    with Bed(tmp_path_factory.mktemp("bed"), captures=3, sink=sink, store=store) as bed:
         bed.create_feed(UPSERT, SinkMode.UPSERT)
         bed.create_feed(CHANGELOG, SinkMode.CHANGELOG)
         yield bed
@@ -86,21 +95,32 @@ def test_a_capture_that_sleeps_past_its_lease(bed: Bed) -> None:
 
 
 @pytest.mark.matrix  # what comes after a kill is harder
-def test_restart_etcd(bed: Bed) -> None:
-    break_under_load(bed, lambda _: bed.etcd.restart())
+def test_restart_the_store(bed: Bed) -> None:
+    break_under_load(bed, lambda _: bed.store_server.restart())
 
 
 @pytest.mark.matrix  # daily with a history that is forgotten, below
-def test_kill_etcd(bed: Bed) -> None:
+def test_kill_the_store(bed: Bed) -> None:
     def kill_and_start(_: Load) -> None:
-        bed.etcd.kill()
-        bed.etcd.start()
+        bed.store_server.kill()
+        bed.store_server.start()
 
     break_under_load(bed, kill_and_start)
 
 
+@pytest.mark.matrix
+def test_the_store_fails_over_to_another_address(bed: Bed) -> None:
+    if bed.sql_store is None:
+        pytest.skip("etcd's members find each other by themselves")
+    store = bed.sql_store
+    break_under_load(bed, lambda _: store.fail_over())
+    break_under_load(bed, lambda _: store.fail_over())
+
+
 def test_etcd_forgets_its_history(bed: Bed) -> None:
     """All the time, and while a capture does not watch: when it connects again, it has to read everything."""
+    if bed.sql_store is not None:
+        pytest.skip("databases keep their history for 10,000 revisions")
     history = History(bed.etcd.url)
     before = resyncs(bed)
     away = bed.sync_worker(UPSERT)

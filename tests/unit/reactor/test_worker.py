@@ -18,7 +18,7 @@ from reactor.errors import (
     StoreError,
     StoreUnreachableError,
 )
-from reactor.ids import ChangefeedId
+from reactor.ids import CaptureId, ChangefeedId
 from reactor.membership.session import Session, open_session
 from reactor.patches import Patch, PatchGroup
 from reactor.state import ClusterState
@@ -520,12 +520,17 @@ async def test_a_fenced_worker_cannot_write() -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("what", ["commit", "status"])
-async def test_the_owner_s_fail_points(when: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "key",
+    [keys.StatusKey("c", "default", ChangefeedId("f")), keys.ProgressKey("c", "default", CaptureId("a"))],
+    ids=str,
+)
+async def test_the_owner_s_fail_points(when: str, what: str, key: keys.Key, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is passed by the owner only; an error there is a transaction without an answer, which takes effect once."""
     trap = failpoints.Trap(failpoints.Action.ERROR, 3)
     armed = {failpoints.Point(f"owner-{when}-{what}"): (trap,)}
     monkeypatch.setattr(failpoints, "armed", lambda: armed)
-    server, status = MemoryEtcd(), str(keys.StatusKey("c", "default", ChangefeedId("feed")))
+    server, status = MemoryEtcd(), str(key)
     owner_key = str(keys.OwnerKey("c", "1"))
     server.txn([], [Put(owner_key, b"me")])
 
