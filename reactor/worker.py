@@ -15,7 +15,7 @@ in the tick's order.
 
 The worker ends with ``SessionDoneError`` when the session does, with ``NotOwnerError`` when the owner's key is deleted,
 with any other failure, or normally when the reactor is finished. ``fences`` are compares added to every transaction
-(``Election.proof``): a worker that has lost its ownership without knowing it cannot write.
+(``Elector.proof``): a worker that has lost its ownership without knowing it cannot write.
 """
 
 from collections import deque

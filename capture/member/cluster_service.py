@@ -16,7 +16,6 @@ import anyio
 import structlog
 
 from capture.api import port as views
-from capture.errors import ChangefeedNotFoundError
 from capture.member import diff as comparison
 from capture.member.amendments.amendments import Amendments
 from capture.member.amendments.rewind import rewind
@@ -26,6 +25,7 @@ from capture.member.kept_progress import KeptProgress
 from capture.member.ownership import draining, gathering, router
 from capture.member.ownership.gathering import RemoteOwners
 from capture.member.preflight import refuse_resync, refuse_split
+from capture.member.querier import Querier
 from capture.member.schedules.results import result_of, store_result
 from capture.member.services import CaptureState, DataPlane, PresentMembership
 from capture.security.key_rotation import rotate
@@ -247,33 +247,29 @@ class ClusterService(ChangefeedCreation, Amendments):
 
     async def sync_points(self, changefeed_id: str) -> "builtins.list[SyncPoint]":
         """:raises ChangefeedNotFoundError: no such changefeed."""
-        self.info_of(changefeed_id)
-        points = self._membership.state.changefeeds[ChangefeedId(changefeed_id)].sync_points
+        points = self._querier.changefeed(changefeed_id).sync_points
         return [points[ts] for ts in sorted(points)]
 
     def info_of(self, changefeed_id: str) -> ChangefeedInfo:
         """:raises ChangefeedNotFoundError: no such changefeed."""
-        feed = self._membership.state.changefeeds.get(ChangefeedId(changefeed_id))
-        if feed is None or feed.info is None:
-            raise ChangefeedNotFoundError(
-                f"no changefeed {changefeed_id!r}; `weir changefeed list` shows which there are"
-            )
-        return feed.info
+        (info,) = self._querier.changefeeds(changefeed_id)
+        return info
 
     def unit_of(self, changefeed_id: str) -> UnitRecord | None:
         """Return the record of its units; None before the first has begun."""
-        feed = self._membership.state.changefeeds.get(ChangefeedId(changefeed_id))
-        return next(iter(feed.units.values()), None) if feed else None
+        return self._querier.unit(changefeed_id)
 
     def cuts_of(self, changefeed_id: str) -> Mapping[int, TablePartitioning]:
         """Return the partitionings by table id, of tables that are, or will be, more than one span."""
-        feed = self._membership.state.changefeeds.get(ChangefeedId(changefeed_id))
-        return feed.partitionings if feed else {}
+        return self._querier.partitionings(changefeed_id)
 
     def head_of(self, changefeed_id: str) -> LogHead:
         """Return the head of the changefeed's log as this capture knows it; at 0 without a log."""
-        feed = self._membership.state.changefeeds.get(ChangefeedId(changefeed_id))
-        return next(iter(feed.heads.values()), LogHead()) if feed else LogHead()
+        return self._querier.head(changefeed_id)
+
+    @property
+    def _querier(self) -> Querier:
+        return Querier(self._membership.state)
 
     async def ask(self, job: jobs.Job) -> Any:
         """:raises NotOwnerError: this capture is not the owner.

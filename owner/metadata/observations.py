@@ -1,7 +1,7 @@
 """Observations: what controller, capture and owner see of the schedule, and the fences of what they write.
 
 - the *controller* writes only while it is elected: its worker compares the election in each transaction
-  (``Election.proof``), and each change of the schedule requires the record as this tick has seen it;
+  (``Elector.proof``), and each change of the schedule requires the record as this tick has seen it;
 - an *owner* writes only while its assignment is as this tick has seen it (``OwnerObservation.fenced``), in launched and
   in removing, and never once it was removed or given to another;
 - a *capture* writes only while its session lives: its worker compares its own record, which goes with the lease.

@@ -23,7 +23,7 @@ _RETRY_S = 0.2
 _log = structlog.get_logger()
 
 
-class Election:
+class Elector:
     """One candidate under ``prefix``, for one session."""
 
     def __init__(self, client: MetaStore, session: Session, *, prefix: str) -> None:

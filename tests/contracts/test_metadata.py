@@ -1,4 +1,22 @@
-"""Election, controller and owners on every store: what an implementation of TiCDC's cdcv2 metadata must keep."""
+"""Election, controller and owners on every store: what an implementation of TiCDC's cdcv2 metadata must keep.
+
+Defects of the original, and the test that each of them fails:
+
+- progress of a changefeed that moved, of any of two captures: ``test_of_two_captures_progress_the_furthest_counts``
+- an owner that has ended stays Removing: ``test_a_move_takes_the_progress_along``
+- a changefeed is cleaned up while it is owned: ``test_a_removed_changefeed_goes_with_its_assignment_and_another_of_its_
+  name_is_new``; leftover progress: ``test_another_changefeed_of_the_same_name_begins_where_it_is_told``
+- changes of the members are not seen, and a capture that dies under a running controller is never handled:
+  ``test_owners_are_spread_move_when_a_capture_dies_and_are_evened_out``
+- resuming clears neither error nor warning: ``test_resume_forgets_the_error`` (``tests/unit/owner/feed/test_state.py``)
+- owners are compared by identity: ``test_each_cell`` (``tests/unit/owner/metadata/test_schedule.py``)
+- the rest of the longer list is lost: ``test_what_is_left_of_the_longer_list_counts`` (as before)
+- the owner of a dead capture's changefeed is not cleared, or its progress is lost if it has none:
+  ``test_a_changefeed_of_a_dead_capture_is_launched_elsewhere_at_its_last_progress``
+- polling misses late commits: ``test_a_watch_never_splits_a_transaction``; rows that were taken away:
+  ``test_a_watch_tells_what_a_reader_needs_of_a_key`` (``tests/contracts/test_meta_store.py``), and
+  ``test_a_capture_that_was_cut_off_past_its_lease_has_ended_before_its_changefeeds_are_owned_again``
+"""
 
 import anyio
 import pytest
@@ -9,7 +27,7 @@ from reactor import keys, patches
 from reactor.effects import Commit
 from reactor.errors import NotOwnerError, SessionDoneError
 from reactor.ids import CaptureId, ChangefeedId, Ts
-from reactor.membership.election import Election
+from reactor.membership.election import Elector
 from reactor.membership.session import open_session
 from reactor.records.capture import Assignment, OwnerState
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus
@@ -34,7 +52,7 @@ async def test_of_five_candidates_one_leads_and_it_moves(store: Store) -> None:
         async def stand(name: str) -> None:
             with anyio.CancelScope() as scopes[name]:
                 async with open_session(client, ttl_s=TTL_S) as session:
-                    election = Election(client, session, prefix=prefix)
+                    election = Elector(client, session, prefix=prefix)
                     while True:
                         resigning[name] = anyio.Event()
                         await election.campaign(name)
@@ -79,7 +97,7 @@ async def test_a_leader_whose_store_fails_has_ended_before_another_leads(store: 
             nonlocal ended_at
             try:
                 async with open_session(line, ttl_s=TTL_S) as session:
-                    election = Election(line, session, prefix=store / "election")
+                    election = Elector(line, session, prefix=store / "election")
                     await election.campaign("far")
                     is_leading.set()
                     await session.run(anyio.sleep_forever)
@@ -90,7 +108,7 @@ async def test_a_leader_whose_store_fails_has_ended_before_another_leads(store: 
         await is_leading.wait()
         async with open_session(near, ttl_s=TTL_S) as session:
             line.is_cut, cut_at = True, anyio.current_time()
-            await Election(near, session, prefix=store / "election").campaign("near")
+            await Elector(near, session, prefix=store / "election").campaign("near")
             led_at = anyio.current_time()
         assert 0 < ended_at <= led_at, "the deposed one's work has ended"
         # it was renewed at most a third of the lease before the cut
@@ -120,7 +138,7 @@ async def test_two_that_begin_at_once_create_one_record_and_an_old_version_is_re
 async def test_a_deposed_leader_and_a_removed_owner_write_nothing(store: Store) -> None:
     """Also if they are deposed between their reading and their writing; an owner still writes while it is removed."""
     async with store.connect() as client, open_session(client, ttl_s=60) as session:
-        election = Election(client, session, prefix=store / "election")
+        election = Elector(client, session, prefix=store / "election")
         await election.campaign("a")
         proof = election.proof()
         assert (await client.txn([proof], [Put(store / "x", b"1")])).succeeded

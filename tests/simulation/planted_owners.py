@@ -11,7 +11,7 @@ from owner.owner import Owner
 from reactor import keys, patches
 from reactor.effects import Commit
 from reactor.ids import ChangefeedId, Ts
-from reactor.membership.election import Election
+from reactor.membership.election import Elector
 from reactor.records.capture import Assignment, OwnerState
 from reactor.records.changefeed import ChangefeedStatus
 from reactor.state import ChangefeedState, ClusterState
@@ -99,10 +99,10 @@ def own_over_a_crash(stack: ExitStack) -> None:
 def write_when_deposed(stack: ExitStack) -> None:
     """What the elected capture writes does not require that it is still elected."""
 
-    def proof(self: Election) -> Compare:
+    def proof(self: Elector) -> Compare:
         return Compare(f"{self.key}{DEPOSED}", Target.CREATE_REVISION, 0)
 
-    stack.enter_context(mock.patch.object(Election, "proof", proof))
+    stack.enter_context(mock.patch.object(Elector, "proof", proof))
 
 
 PLANTED: dict[str, Callable[[ExitStack], None]] = {

@@ -16,7 +16,7 @@ from owner.controller.hearing import Heard
 from owner.jobs import Job
 from reactor import keys
 from reactor.errors import NotOwnerError
-from reactor.membership.election import Election
+from reactor.membership.election import Elector
 from reactor.messages import Message
 from reactor.restarts import RestartPolicy
 from reactor.worker import ReactorWorker
@@ -30,7 +30,7 @@ class Candidacy:
 
     def __init__(self, site: OwnerSite, *, policy: RestartPolicy | None = None) -> None:
         self._site = site
-        self._election = Election(site.client, site.session, prefix=keys.owner_prefix(site.cluster))
+        self._election = Elector(site.client, site.session, prefix=keys.owner_prefix(site.cluster))
         self._actor: ControllerActor | None = None
         self._failure: Exception | None = None
         self._heard = Heard()

@@ -20,7 +20,7 @@ from capture.member.ownership.performer import OwnerSite, Performer, owner_setti
 from owner.controller.controller import Controller
 from owner.controller.hearing import Heard
 from reactor.errors import NotOwnerError, OwnerNotFoundError, SessionDoneError, StoreError
-from reactor.membership.election import Election
+from reactor.membership.election import Elector
 from reactor.messages import Message
 from reactor.questions import Answered
 from reactor.state import ClusterState
@@ -46,7 +46,7 @@ class ControllerActor:
     def __init__(
         self,
         site: OwnerSite,
-        election: Election,
+        election: Elector,
         desk: JobDesk,
         *,
         heard: Callable[[], Heard],

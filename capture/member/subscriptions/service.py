@@ -26,18 +26,18 @@ from capture.api.subscriptions import (
     SubscriptionAsked,
 )
 from capture.errors import (
-    ChangefeedNotFoundError,
     JobRefusedError,
     PositionGoneError,
     SubscriptionNotFoundError,
     TableNotFoundError,
 )
 from capture.member.ownership import router
+from capture.member.querier import Querier
 from capture.member.services import CaptureState, LogRead, PresentMembership
 from owner.progress.units import SOURCE
 from reactor import keys
 from reactor.errors import NotOwnerError, OwnerNotFoundError
-from reactor.ids import MAX_TS, ChangefeedId, Ts
+from reactor.ids import MAX_TS, Ts
 from reactor.records import formats
 from reactor.records.changefeed import ChangefeedInfo, TableRecord, UnitRecord
 from reactor.records.formats import Feature
@@ -186,7 +186,7 @@ class SubscriptionService:
         return _view(moved)
 
     async def close(self, changefeed_id: str, name: str) -> None:
-        info = _info(self._feed(changefeed_id), changefeed_id)
+        info = _info(self._feed(changefeed_id))
         await self._membership.client.txn([], [Delete(str(self._key(info, name)))])
 
     async def _renew(self, changefeed_id: str, stored: Subscription) -> None:
@@ -236,10 +236,7 @@ class SubscriptionService:
         membership = self._membership
         if not router.answers(membership, changefeed_id):
             raise NotOwnerError("this capture is not the owner; ask the owner")
-        feed = membership.state.changefeeds.get(ChangefeedId(changefeed_id))
-        _info(feed, changefeed_id)
-        assert feed is not None
-        return feed
+        return Querier(membership.state).changefeed(changefeed_id)
 
     @property
     def _membership(self) -> PresentMembership:
@@ -248,18 +245,12 @@ class SubscriptionService:
         return self._capture.membership
 
 
-def _info(feed: ChangefeedState | None, changefeed_id: str) -> ChangefeedInfo:
-    if feed is None or feed.info is None:
-        raise ChangefeedNotFoundError(f"no changefeed {changefeed_id!r}; `weir changefeed list` shows which there are")
-    return feed.info
-
-
 def _log_of(feed: ChangefeedState, name: str, table_id: int | None = None) -> _Log:
     """Return the log of a table, known by its id or its name.
 
     :raises TableNotFoundError: the changefeed has no such table.
     """
-    info, unit = _info(feed, feed.id), feed.units.get(SOURCE)
+    info, unit = _info(feed), feed.units.get(SOURCE)
     head = feed.heads.get(SOURCE, LogHead())
     tables = unit.tables if unit else ()
     found = next((one for one in tables if one.table_id == table_id or (table_id is None and _name(one) == name)), None)
@@ -313,3 +304,8 @@ def _taken(name: str) -> SubscriptionNotFoundError:
     return SubscriptionNotFoundError(
         f"subscription {name} was opened by another reader, or closed; give each reader a name of its own"
     )
+
+
+def _info(feed: ChangefeedState) -> ChangefeedInfo:
+    assert feed.info is not None, "the querier returns no other ones"
+    return feed.info

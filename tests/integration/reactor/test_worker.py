@@ -17,7 +17,7 @@ from reactor.division.packing import MAGIC
 from reactor.effects import Commit, Effect, WakeAt
 from reactor.errors import NotOwnerError, ReactorFinishedError, RevisionsLostError
 from reactor.ids import ChangefeedId
-from reactor.membership.election import Election
+from reactor.membership.election import Elector
 from reactor.membership.session import open_session
 from reactor.patches import Patch, PatchGroup, group, patch_record, put_record
 from reactor.protocol import Reactor
@@ -347,7 +347,7 @@ async def test_an_owner_that_is_replaced_stops_and_cannot_write(etcd_url: str, c
             return []
 
     async with client_of(etcd_url) as client, open_session(client) as session:
-        election = Election(client, session, prefix=keys.owner_prefix(cluster))
+        election = Elector(client, session, prefix=keys.owner_prefix(cluster))
         await election.campaign("a")
         state = ClusterState(cluster)
         worker = ReactorWorker(

@@ -148,6 +148,25 @@ def test_another_changefeed_of_the_same_name_begins_where_it_is_told() -> None:
     assert store.status(id).checkpoint_ts == 3
 
 
+def test_of_two_captures_progress_the_furthest_counts() -> None:
+    """Both have been reached; a change by an operator makes both void."""
+    store, here, there = Store(), SharedProgress(A, OwnerSettings()), SharedProgress(B, OwnerSettings())
+    (id,) = feeds(1)
+    store.create(id, incarnation="1")
+    base = store.status(id)
+    for shared, ts in ((here, 9), (there, 7)):
+        ahead = store.state()
+        ahead.changefeeds[id].status = base
+        store.commit(shared.tick(ahead, {id: base.with_(checkpoint_ts=Ts(ts))}, 100.0))
+    assert len(store.state().progress) == 2
+    assert store.status(id).checkpoint_ts == 9
+    feed = store.state().changefeeds[id]
+    after = feed.to_store(at(store, id, 4))
+    key = keys.StatusKey("c", _NS, id)
+    store.commit([Commit(patches.group([patches.replace_record(key, feed.stored_status, after)]))])
+    assert store.status(id).checkpoint_ts == 4
+
+
 def test_the_progress_of_a_capture_that_is_gone_is_moved_to_the_status_and_deleted_then() -> None:
     store, shared = Store(), SharedProgress(A, OwnerSettings())
     (id,) = feeds(1)

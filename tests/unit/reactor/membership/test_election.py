@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from reactor.errors import NotOwnerError, SessionDoneError, StoreUnreachableError
-from reactor.membership.election import Election
+from reactor.membership.election import Elector
 from reactor.membership.session import Session, open_session
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Put
@@ -18,10 +18,10 @@ PREFIX = "/weir/c/__meta__/owner"
 
 
 @asynccontextmanager
-async def candidate(server: MemoryEtcd) -> AsyncIterator[tuple[Election, Session]]:
+async def candidate(server: MemoryEtcd) -> AsyncIterator[tuple[Elector, Session]]:
     client = MemoryClient(server)
     async with open_session(client, ttl_s=10) as session:
-        yield Election(client, session, prefix=PREFIX), session
+        yield Elector(client, session, prefix=PREFIX), session
 
 
 def leaders(server: MemoryEtcd) -> list[tuple[str, int]]:
@@ -150,7 +150,7 @@ async def test_no_revision_is_won_twice() -> None:
     """A resignation that etcd did not take leaves the key; who stands again must not win with it."""
     client = Deaf(MemoryEtcd())
     async with open_session(client, ttl_s=60) as session:
-        election = Election(client, session, prefix=PREFIX)
+        election = Elector(client, session, prefix=PREFIX)
         won = []
         for _ in range(3):
             await election.campaign("a")
@@ -165,7 +165,7 @@ async def test_a_resignation_is_tried_until_etcd_takes_it() -> None:
     server = MemoryEtcd()
     client = Deaf(server)
     async with open_session(client, ttl_s=60) as session, candidate(server) as (heir, _):
-        election = Election(client, session, prefix=PREFIX)
+        election = Elector(client, session, prefix=PREFIX)
         await election.campaign("a")
         client.is_deaf = True
         async with anyio.create_task_group() as tasks:
