@@ -29,6 +29,7 @@ from tests.simulation.outside import Sink
 from tests.simulation.world import World, closed_world
 
 _POLL_S = 0.25
+_NEWEST = formats.NEWEST
 _CALM_TRAFFIC_S = 3.0
 #: share of runs that end with a comparison, which takes long
 _COMPARED_SHARE = 0.25
@@ -79,6 +80,8 @@ class Run:
         traffic = world.spawn(self._traffic())
         world.spawn(self._illness())
         world.spawn(self._poison())
+        if world.is_upgraded:
+            world.spawn(self._upgrade())
         await anyio.sleep(self._random.uniform(2.0, 6.0))
         if world.chance("crashing").random() < _CRASHING_SHARE:
             world.spawn(world.crashes.rage())
@@ -106,6 +109,17 @@ class Run:
         traffic.cancel()
         if waiting.cancelled_caught:
             self._world.violate(f"not compared within {_COMPARE_S:.0f} s")
+
+    async def _upgrade(self) -> None:
+        """Replace all captures by newer ones, one after the other; ``simulate`` puts back what they know."""
+        world, random = self._world, self._world.chance("upgrading")
+        await anyio.sleep(random.uniform(2.0, 12.0))
+        world.note("--- the captures are upgraded")
+        formats.NEWEST = _NEWEST
+        for node in world.nodes:
+            node.kill(quietly=random.random() < 0.5)
+            await anyio.sleep(random.uniform(0.2, 2.0))
+            node.start()
 
     async def _look(self) -> None:
         while True:

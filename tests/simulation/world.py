@@ -39,6 +39,8 @@ T = TypeVar("T")
 _END_S = 60
 #: share of runs whose captures know owners of single changefeeds; in the others the elected one owns all
 _SPREAD_SHARE = 0.65
+#: share of the others whose captures are upgraded while changefeeds run
+_UPGRADED_SHARE = 0.5
 
 _EPOCH_S = 1_750_000_000.0
 
@@ -54,8 +56,9 @@ class World:
         self.story: list[str] = []
         self.violations: list[str] = []
         self.chances = self.chance("world")
-        #: changefeeds have owners of their own
+        #: changefeeds have owners of their own from the beginning; else the captures may be upgraded
         self.has_owners = self.chance("owners").random() < _SPREAD_SHARE
+        self.is_upgraded = not self.has_owners and self.chance("upgrade").random() < _UPGRADED_SHARE
         self.weather = Weather.drawn(self.chance("weather"))
         self.outside = Outside()
         self.etcd = SeenEtcd()
