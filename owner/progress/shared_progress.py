@@ -49,7 +49,10 @@ class SharedProgress:
             assert info is not None, "what runs has been read"
             entries[id] = entry_of(info, status)
         key = keys.ProgressKey(state.cluster, state.namespace, self._capture)
-        return patches.replace_record(key, before, (before or CaptureProgress()).with_(changefeeds=entries))
+        after = (before or CaptureProgress()).with_(changefeeds=entries)
+        if str(key) in state.broken:
+            return patches.put_record(key, after)  # only this capture writes it, and knows what it held
+        return patches.replace_record(key, before, after)
 
 
 def remaining(record: CaptureProgress, state: ClusterState) -> list[ChangefeedState]:

@@ -137,6 +137,23 @@ def test_older_captures_have_no_such_record() -> None:
     assert shared.tick(store.state(), {id: at(store, id, 2)}, 100.0) == []
 
 
+def test_a_damaged_record_is_written_again() -> None:
+    store, shared = Store(), SharedProgress(A, OwnerSettings())
+    id, other = feeds(2)
+    for one in (id, other):
+        store.create(one, incarnation="1")
+    latest = {one: at(store, one, 2) for one in (id, other)}
+    store.commit(shared.tick(store.state(), latest, 100.0))
+    state, key = store.state(), str(keys.ProgressKey("c", _NS, A))
+    store.etcd.txn([], [Put(key, b"no JSON")])
+    (item,) = store.etcd.get_prefix(key).items
+    state.update(key, item.value, mod_revision=item.mod_revision, create_revision=item.create_revision)
+    assert key in state.broken
+    assert state.changefeeds[other].status == latest[other], "the last good one stays"
+    store.commit(shared.tick(state, {id: at(store, id, 3)}, 101.0))
+    assert [store.status(one).checkpoint_ts for one in (id, other)] == [3, 2]
+
+
 def test_another_changefeed_of_the_same_name_begins_where_it_is_told() -> None:
     store, shared = Store(), SharedProgress(A, OwnerSettings())
     (id,) = feeds(1)
