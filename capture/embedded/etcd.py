@@ -7,12 +7,16 @@ asks for it. The wheel's etcd 3.5.1, alone in its cluster, confirms writes while
 """
 
 import http.client
+import shutil
 from pathlib import Path
 
 from capture.embedded import children, places
 from capture.embedded.part import EmbeddedPart
 
 _HEALTH_TIMEOUT_S = 2.0
+_PORTS = ("client", "peer")
+#: in the state: it has never been ready
+_NEW = "is_new"
 
 
 def binary() -> Path:
@@ -36,13 +40,27 @@ class EmbeddedEtcd(EmbeddedPart):
         """The client URL, the same in every run of this directory."""
         return f"http://{self._host}:{self._state['client']}"
 
+    def start(self, *, timeout_s: float = 60.0) -> None:
+        super().start(timeout_s=timeout_s)
+        if self._state.pop(_NEW, 0):
+            places.save_state(self._state_file, self._state)
+
     def _prepare(self) -> None:
         self._state = places.load_state(self._state_file)
         if not self._state:
-            self._state = {"client": places.free_port(), "peer": places.free_port()}
+            self._state = {name: places.free_port() for name in _PORTS}
+            if not self._data.exists():
+                self._state[_NEW] = 1
             places.save_state(self._state_file, self._state)
-        for port in self._state.values():
-            places.require_free(int(port), who=self._who)
+        for name in _PORTS:
+            places.require_free(int(self._state[name]), who=self._who)
+        if self._state.get(_NEW) and self._data.exists():
+            # an etcd that ends before it has recorded its only member never elects a leader; nobody has used it yet
+            shutil.rmtree(self._data)
+
+    @property
+    def _data(self) -> Path:
+        return self._directory / "data"
 
     def _launch(self) -> None:
         with self._log.open("ab") as output:
@@ -50,7 +68,7 @@ class EmbeddedEtcd(EmbeddedPart):
 
     def _command(self) -> list[str | Path]:
         peer = f"http://127.0.0.1:{self._state['peer']}"
-        command: list[str | Path] = [binary(), "--name", "weir", "--data-dir", self._directory / "data"]
+        command: list[str | Path] = [binary(), "--name", "weir", "--data-dir", self._data]
         command += ["--listen-client-urls", self.url, "--advertise-client-urls", self.url]
         command += ["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer]
         command += ["--initial-cluster", f"weir={peer}", "--log-level", "warn"]

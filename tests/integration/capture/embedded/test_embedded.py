@@ -121,6 +121,31 @@ def test_etcd_keeps_its_url_over_restarts(tmp_path: Path) -> None:
     assert not part.is_running
 
 
+def test_an_etcd_that_was_killed_at_its_first_start_starts_again(tmp_path: Path) -> None:
+    """Once it has made its first file it does not begin anew by itself, and without a record of its member it never has
+    a leader."""
+    for number in range(3):
+        (tmp_path / str(number)).mkdir()
+        part = EmbeddedEtcd(tmp_path / str(number), unsafe_no_fsync=True)
+        part._prepare()
+        part._launch()
+        while not list((tmp_path / str(number) / "data").glob("member/wal/*.wal")):
+            part._check_alive()
+        part.kill()
+        again = EmbeddedEtcd(tmp_path / str(number), unsafe_no_fsync=True)
+        again.start(timeout_s=30)
+        again.stop()
+
+
+def test_what_an_etcd_has_stored_is_kept_without_its_state_file(tmp_path: Path) -> None:
+    with EmbeddedEtcd(tmp_path, unsafe_no_fsync=True):
+        before = {path.name for path in (tmp_path / "data").glob("member/wal/*.wal")}
+    (tmp_path / "state.json").unlink()
+    part = EmbeddedEtcd(tmp_path, unsafe_no_fsync=True)
+    part._prepare()
+    assert {path.name for path in (tmp_path / "data").glob("member/wal/*.wal")} == before
+
+
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
     with (
         EmbeddedEtcd(tmp_path / "etcd", unsafe_no_fsync=True),
