@@ -21,11 +21,11 @@ from capture.python.changes import Reading
 from capture.python.local import LocalChangefeed, LocalCluster
 from capture.python.moment import Moment
 from capture.python.table import Table
-from capture.python.waiting import Goal
+from capture.python.waiting import POLL_S, Goal
+from reactor.errors import WeirError
 from reactor.records.changefeed import FeedState, Mode, SinkMode
 from reactor.views import ChangefeedView
 
-_POLL_S = 0.1
 P = ParamSpec("P")
 T = TypeVar("T")
 L = TypeVar("L")
@@ -126,10 +126,14 @@ class Changefeed:
     ) -> ChangefeedView:
         """As ``LocalChangefeed.wait``."""
         goal = Goal.of(self.id, state, ts, timeout)
-        while not goal.is_reached(view := await self.query()):
-            goal.refuse_timeout(view)
-            await anyio.sleep(_POLL_S)
-        return view
+        while True:
+            try:
+                if goal.is_reached(view := await self.query()):
+                    return view
+                goal.refuse_timeout(view)
+            except WeirError as error:
+                goal.wait_out(error)
+            await anyio.sleep(POLL_S)
 
     async def watch(self, *, seconds: float | None = None, every: float = 1.0) -> ChangefeedView:
         """As ``LocalChangefeed.watch``; other tasks of the event loop run meanwhile."""

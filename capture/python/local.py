@@ -14,7 +14,7 @@ from capture.api.connection import Connection
 from capture.api.inputs import Config, config_of, model_of, one_of, spec_of
 from capture.api.subscriptions import EXPIRES_DEFAULT_S
 from capture.errors import CaptureNotEmptyError
-from capture.python import html, live
+from capture.python import html, live, waiting
 from capture.python.changes import Subscription
 from capture.python.moment import Moment
 from capture.python.samples import Samples
@@ -24,7 +24,6 @@ from reactor.records.changefeed import FeedState, Mode, SinkMode
 from reactor.records.sync_point import SyncPoint
 from reactor.views import ChangefeedView, MaintainedView, OwnerMoveView, SubscriptionView, TableView
 
-_POLL_S = 0.1
 _DRAIN_POLL_S = 0.5
 T = TypeVar("T")
 
@@ -225,15 +224,7 @@ class LocalChangefeed:
 
         :raises WeirError: it has ended otherwise. :raises TimeoutError: not reached in time.
         """
-        goal = Goal.of(self.id, state, ts, timeout)
-
-        def poll(client: Client) -> ChangefeedView:
-            while not goal.is_reached(view := self._seen(client.query(self.id))):
-                goal.refuse_timeout(view)
-                time.sleep(_POLL_S)
-            return view
-
-        return self._call(poll)
+        return waiting.wait(Goal.of(self.id, state, ts, timeout), self.query)
 
     def watch(self, *, seconds: float | None = None, every: float = 1.0) -> ChangefeedView:
         """Show state, lag, throughput, snapshot and held tables live in this cell: for ``seconds``, or until the cell

@@ -2,9 +2,11 @@
 
 import pytest
 
+from capture.api.client import RemoteError
 from capture.errors import ConfigError
+from capture.python import waiting
 from capture.python.waiting import Goal
-from reactor.errors import WeirError
+from reactor.errors import OwnerNotFoundError, WeirError
 from reactor.records.changefeed import FeedState, Unit
 from reactor.views import ChangefeedView
 
@@ -43,6 +45,42 @@ def test_the_timeout_names_what_blocks() -> None:
     with pytest.raises(TimeoutError, match=r"normal at 5, because it starts after 0 s"):
         Goal.of("shop", None, 6, 0.0).refuse_timeout(view())
     Goal.of("shop", None, 6, None).refuse_timeout(view())
+
+
+def test_an_owner_that_does_not_answer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "POLL_S", 0.0)
+    away = [OwnerNotFoundError("none is elected"), RemoteError("it does not answer", code="Owner", status=503)]
+
+    def ask() -> ChangefeedView:
+        if away:
+            raise away.pop()
+        return view()
+
+    assert waiting.wait(Goal.of("shop", None, 5, 60.0), ask) == view()
+    assert away == []
+
+
+@pytest.mark.parametrize(
+    ("error", "timeout"),
+    [
+        (OwnerNotFoundError("none is elected"), 0.0),
+        (RemoteError("no such changefeed", code="ChangefeedNotFound", status=404), 60.0),
+    ],
+)
+def test_what_does_not_pass_in_time_is_raised(error: WeirError, timeout: float) -> None:
+    def ask() -> ChangefeedView:
+        raise error
+
+    with pytest.raises(type(error)):
+        waiting.wait(Goal.of("shop", None, 5, timeout), ask)
+
+
+def test_nobody_is_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    goal = Goal.of("shop", None, 5, None)
+    goal.wait_out(OwnerNotFoundError("none is elected"))
+    monkeypatch.setattr(waiting, "_OUTAGE_S", 0.0)
+    with pytest.raises(OwnerNotFoundError):
+        goal.wait_out(OwnerNotFoundError("none is elected"))
 
 
 def test_an_unknown_state_is_refused() -> None:
