@@ -33,7 +33,7 @@ MAY_SLEEP = {
     "capture/embedded/postgres.py",
     "agent/sources/mysql/binlog/stream.py",
     "agent/sources/postgres/stream/stream.py",
-    "capture/python/changes.py",
+    "capture/python/waiting.py",
     "capture/python/local.py",
     "capture/python/snapshot_start.py",
 }
