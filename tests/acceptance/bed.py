@@ -40,11 +40,11 @@ _POLL_S = 0.1
 _TIMEOUT_S = 120.0
 #: three drivers start side by side, on a machine that does other things too
 _JOIN_TIMEOUT_S = 240.0
-_ANSWER_TIMEOUT_S = 5.0
+_ANSWER_TIMEOUT_S = patient(5.0)
 #: of each capture's log, in the words of a failure
 _LOG_LINES = 12
 #: source and sink are looked at, and kernels may be compiled
-_CREATE_TIMEOUT_S = 60.0
+_CREATE_TIMEOUT_S = patient(60.0)
 
 _SCHEMA = """
 CREATE TABLE account (id int PRIMARY KEY, balance bigint NOT NULL, note text);
@@ -244,18 +244,28 @@ class Bed:
 
     def controller(self) -> Process:
         """The elected capture."""
-        return self.by_id(next(view.id for view in self.captures() if view.is_owner))
+        return self.found("a controller", lambda: self._one(lambda view: view.is_owner))
 
     def owner(self, feed: str) -> Process:
         """The capture that owns the changefeed."""
-        found = list[CaptureView]()
+        return self.found(f"the owner of {feed}", lambda: self._one(lambda view: feed in view.owns))
 
-        def is_owned() -> bool:
-            found[:] = [view for view in self.captures() if feed in view.owns]
-            return bool(found)
+    def _one(self, condition: Callable[[CaptureView], bool]) -> Process:
+        return self.by_id(next(view.id for view in self.captures() if condition(view)))
 
-        self.wait_for(f"{feed} has an owner", is_owned)
-        return self.by_id(found[0].id)
+    def found(self, what: str, look: Callable[[], T]) -> T:
+        """What ``look`` returns when it finds it: for moments an owner or a worker is on no capture.
+
+        ``look`` raises StopIteration while it finds nothing.
+        """
+        answers = list[T]()
+
+        def is_found() -> bool:
+            answers.append(look())
+            return True
+
+        self.wait_for(f"{what} is found", is_found)
+        return answers[-1]
 
     def own(self, owner: Process, *feeds: str) -> None:
         """Have a capture own all of them."""
@@ -265,9 +275,12 @@ class Bed:
                 self.wait_for(f"{feed} has moved", lambda feed=feed: self.owner(feed) is owner)  # type: ignore[misc]
 
     def sync_worker(self, feed: str) -> Process:
-        return self.by_id(self.query(feed).worker)
+        return self.found(f"the worker of {feed}", lambda: self.by_id(self.query(feed).worker))
 
     def span_holders(self, feed: str) -> list[Process]:
+        return self.found(f"the captures of {feed}'s spans", lambda: self._span_holders(feed))
+
+    def _span_holders(self, feed: str) -> list[Process]:
         tables = self.ask(lambda client: client.tables(feed))
         ids = {span.capture for table in tables for span in table.spans if span.capture}
         return [self.by_id(capture_id) for capture_id in sorted(ids)]

@@ -15,6 +15,7 @@ import pytest
 from capture.api.client import Client
 from capture.embedded import EmbeddedPostgres
 from tests.acceptance.bed import DATABASE, Bed
+from tests.patience import HANG_S
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(200)]
 
@@ -179,7 +180,7 @@ def test_ctrl_c_during_create_leaves_nothing(bed: Bed) -> None:
         with running(bed, "changefeed", "create", *options) as creating:
             bed.wait_for("the check waits for the source", lambda: waits(bed))
             creating.send_signal(signal.SIGINT)
-            assert creating.wait(10) == 130
+            assert creating.wait(HANG_S) == 130
             assert creating.stderr is not None
             assert creating.stderr.read() == ""
     bed.wait_for("the check has ended", lambda: not is_checked(bed))
@@ -207,7 +208,7 @@ def test_a_spark_that_is_away_is_waited_for_and_sigterm_ends_that(bed: Bed, tmp_
         line = next(json.loads(line) for line in one.stderr if "waits for Spark" in line)
         assert "no master answers at spark://127.0.0.1:1" in line["reason"]
         one.send_signal(signal.SIGTERM)
-        assert one.wait(10) == 128 + signal.SIGTERM
+        assert one.wait(HANG_S) == 128 + signal.SIGTERM
         assert "Traceback" not in one.stderr.read()
 
 

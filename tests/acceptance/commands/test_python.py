@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.commands.test_quickstart import processes_below
+from tests.acceptance.commands.test_quickstart import processes_below, wait_until
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(180)]
 
@@ -33,14 +33,14 @@ asyncio.run(main())
 
 def test_a_forgotten_capture_ends_with_its_process(tmp_path: Path) -> None:
     assert run(FORGOTTEN, tmp_path) == ["True"]
-    assert processes_below(tmp_path) == []
+    wait_until(lambda: processes_below(tmp_path) == [], timeout_s=10)
 
 
 def test_a_start_that_fails_or_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
     refused, cancelled = run(FAILED, tmp_path)
     assert refused.startswith("cannot listen on 192.0.2.1:1 (Cannot assign requested address)")
     assert cancelled == "cancelled"
-    assert processes_below(tmp_path) == []
+    wait_until(lambda: processes_below(tmp_path) == [], timeout_s=10)
 
 
 def run(code: str, directory: Path) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.patience import patient
+from tests.patience import HANG_S, patient
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -36,7 +36,7 @@ def test_it_ends_equal_and_continues(tmp_path: Path) -> None:
         assert document["rows_snapshot"] == 100_011, f"attempt {attempt}"
         assert document["changes"] > 0
         assert document["lag_p50_ms"] <= document["lag_p99_ms"]
-        assert processes_below(tmp_path) == []
+        wait_until(lambda: processes_below(tmp_path) == [], timeout_s=10)
 
 
 @pytest.mark.matrix
@@ -71,7 +71,7 @@ def test_nothing_is_left_behind(tmp_path: Path, name: signal.Signals, stage: str
     with started(tmp_path / "weir") as process:
         wait_until(lambda: (tmp_path / "weir" / stage).exists() or process.poll() is not None, timeout_s=120)
         process.send_signal(name)
-        code = process.wait(60)
+        code = process.wait(HANG_S)
     assert code in ((130,) if name is not signal.SIGKILL else (-signal.SIGKILL,))
     # The kernel, or the JVM's end of a pipe, takes a moment after a SIGKILL.
     wait_until(lambda: processes_below(tmp_path) == [], timeout_s=10)
@@ -84,7 +84,7 @@ def test_two_in_one_directory_are_refused(tmp_path: Path) -> None:
         assert second.returncode == 1
         assert second.stderr.startswith("error: a quickstart is running in")
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(HANG_S) == 130
     wait_until(lambda: processes_below(tmp_path) == [], timeout_s=10)
 
 

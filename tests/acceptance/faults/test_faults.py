@@ -173,7 +173,7 @@ def test_let_the_owner_resign(bed: Bed) -> None:
     before = bed.controller()
     with moving_on(bed):
         weir(bed, "owner", "resign")
-        assert bed.controller() is not before
+        bed.wait_for("another is controller", lambda: bed.controller() is not before)
 
 
 @contextmanager
