@@ -12,8 +12,8 @@ from typing import Any
 import anyio
 import pykka
 
+from benchmarks.support.actor_system import ActorSystem
 from capture.actors.actor import ActorRef
-from capture.actors.system import ActorSystem
 
 _MAILBOX = 1024
 _SLICE = 20_000

@@ -21,8 +21,8 @@ from agent.errors import (
     WorkerLostError,
 )
 from agent.running_error import running_error
+from benchmarks.support.actor_system import ActorSystem
 from capture.actors.actor import ActorRef
-from capture.actors.system import ActorSystem
 from reactor.errors import Scope, WeirError
 from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.messages import Barrier

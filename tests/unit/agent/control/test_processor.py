@@ -14,8 +14,8 @@ from agent.control.processor import FromOwner, Input, Moved, Processor
 from agent.control.runtime import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
 from agent.control.span_writer import SpanWriter
 from agent.errors import JobTimeoutError, SinkConfigError, SinkConflictError, SinkError, TableForeignError
+from benchmarks.support.actor_system import ActorSystem
 from capture.actors.actor import ActorRef
-from capture.actors.system import ActorSystem
 from capture.errors import MailboxFullError
 from reactor import keys
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, TableSpan, Ts

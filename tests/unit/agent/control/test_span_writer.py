@@ -13,8 +13,8 @@ from agent.control.flusher import Join, Leave
 from agent.control.runtime import SpanFlushed, SpanPosition
 from agent.control.span_writer import SpanOrder, SpanWriter
 from agent.errors import SinkPassingError, TableForeignError
+from benchmarks.support.actor_system import ActorSystem
 from capture.actors.actor import ActorRef
-from capture.actors.system import ActorSystem
 from reactor.ids import TableSpan, Ts
 from reactor.messages import SpanCheckpoint
 from reactor.records.changefeed import RunningError, TableRecord

@@ -6,8 +6,8 @@ import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
+from benchmarks.support.actor_system import ActorSystem
 from capture.actors.actor import Actor, ActorRef, Context
-from capture.actors.system import ActorSystem
 from capture.errors import ActorDeadError, AskTimeoutError, MailboxFullError
 from reactor.errors import NotOwnerError
 

@@ -6,9 +6,9 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
+from benchmarks.support.actor_system import ActorSystem
 from capture.actors.actor import Actor, ActorRef, Cell, Context
 from capture.actors.supervised import OnCrash, Supervised
-from capture.actors.system import ActorSystem
 from capture.errors import ActorDeadError
 from reactor.restarts import RestartBudget, RestartPolicy
 

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from anyio.abc import ByteStream
 
-from capture.actors.system import ActorSystem
+from benchmarks.support.actor_system import ActorSystem
 from capture.errors import (
     ConfigError,
     FrameTooLargeError,

@@ -1,4 +1,4 @@
-"""Actor system: the root of a tree of actors, for tests and benchmarks; production runs cells in task groups."""
+"""Actor system: the root of a tree of actors, for tests and benchmarks; captures run cells in task groups."""
 
 from types import TracebackType
 from typing import Self
