@@ -24,11 +24,11 @@ from capture.embedded import EmbeddedMariaDB, EmbeddedPostgres
 from reactor.ids import Ts
 from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode
 from tests.integration.agent.flush.test_job import Inline
+from tests.patience import HANG_S
 
 _NUMBERS = count()
 _ARENA_BYTES = 1 << 20
 _DATABASE = "contract"
-_READ_S = 30.0
 
 #: commit Ts, operation, id, name
 Read = tuple[int, int, int, str | None]
@@ -76,7 +76,7 @@ class Bed:
         reader = 4_100_000 + next(_NUMBERS) if self.source.numbers_readers else 0
         order = StreamOrder(self.report.tables, self.report.identity, schemas, reader, joining)
         found: list[LogChunk] = []
-        deadline = time.monotonic() + _READ_S
+        deadline = time.monotonic() + HANG_S
         with closing(self.source.streams(order).open(at, Arena(_ARENA_BYTES))) as opened:
             while len(list(_changes(found))) < rows:
                 assert time.monotonic() < deadline, "the rows have not come"

@@ -25,6 +25,7 @@ from capture.terminal import console
 from reactor.errors import WeirError
 from reactor.ids import parse_changefeed_id, parse_cluster_id
 from reactor.records.changefeed import FilterConfig, SinkMode
+from tests.patience import patient
 
 SECRET = "geheim77"
 
@@ -361,7 +362,7 @@ def test_masking_takes_no_longer_for_any_text(text: str) -> None:
     """All that is logged or answered is masked, in the event loop: a text of 60,000 letters took 73 s."""
     begun = time.process_time()
     mask(text)
-    assert time.process_time() - begun < 2
+    assert time.process_time() - begun < patient(2)
 
 
 def test_there_are_enough() -> None:

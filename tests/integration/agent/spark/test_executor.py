@@ -16,7 +16,7 @@ from agent.spark.executor import SparkExecutor
 from agent.spark.java import find_java
 from reactor.errors import Scope
 from reactor.records.held import WORKER_LOST
-from tests.patience import patient
+from tests.patience import HANG_S, patient
 
 pytestmark = pytest.mark.spark
 
@@ -80,7 +80,7 @@ def test_a_jvm_that_dies_is_replaced(spark_executor: SparkExecutor) -> None:
         assert executor.map(double, [1], description="double") == [2]
     [java] = [child for child in psutil.Process().children() if child.name() == "java"]
     java.kill()
-    psutil.wait_procs([java], timeout=20)
+    psutil.wait_procs([java], timeout=HANG_S)
     for executor in (spark_executor, other):
         with pytest.raises(JobError) as caught:
             executor.map(double, [1], description="double")
@@ -150,5 +150,5 @@ def test_jvm_and_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
         assert len(family) >= 2
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
-    _, alive = psutil.wait_procs(family, timeout=20)
+    _, alive = psutil.wait_procs(family, timeout=HANG_S)
     assert alive == []

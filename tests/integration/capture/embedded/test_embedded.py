@@ -15,6 +15,7 @@ import pytest
 from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB, EmbeddedPostgres, children, places
 from capture.embedded.postgres import tool
 from capture.errors import EmbeddedError, PortInUseError
+from tests.patience import patient
 
 
 def is_alive(pid: int) -> bool:
@@ -25,7 +26,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_gone(*pids: int, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + patient(timeout_s)
     while any(is_alive(pid) for pid in pids):
         assert time.monotonic() < deadline, "a child has outlived its parent"
         time.sleep(0.05)

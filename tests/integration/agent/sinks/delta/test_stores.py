@@ -24,6 +24,7 @@ from tests.gcs_gateway import GcsGateway
 from tests.integration.agent.sinks.delta.test_alter import OTHER, ROWS, altered, created, dropped, moves
 from tests.integration.agent.sinks.delta.test_sink import KEYED, SPAN, flush, task
 from tests.object_stores import KINDS
+from tests.patience import HANG_S
 from tests.unit.agent.changes_build import ARROW, changes, delete, insert, table_schema, update
 
 _PLACES = count()
@@ -142,7 +143,7 @@ def keep_nothing(location: str) -> None:
     Google Cloud Storage's API answers through this process."""
     properties = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
     script = f"from deltalake import DeltaTable; DeltaTable({location!r}).alter.set_table_properties({properties!r})"
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=HANG_S)
 
 
 def test_replaced_files_are_removed_and_small_ones_compacted(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from capture.embedded import EmbeddedMariaDB
 from capture.embedded.mariadb import USER
 from reactor.records.changefeed import DdlRecord
 from tests.mysql_server import is_mariadb
+from tests.patience import HANG_S
 
 ARENA_BYTES = 1 << 20
 
@@ -106,7 +107,7 @@ def read_until(stream: BinlogStream, end: SourcePosition, *, arena_bytes: int = 
         if stream.is_full:
             cuts.append(stream.take_chunk(Arena(arena_bytes)))
         else:
-            assert stream.read(timeout_s=10.0), "the server sends nothing"
+            assert stream.read(timeout_s=HANG_S), "the server sends nothing"
     return [*cuts, stream.take_chunk(Arena(arena_bytes))] if stream.complete_rows else cuts
 
 

@@ -110,7 +110,7 @@ async def test_a_client_with_a_certificate_is_let_in_and_others_are_not(tmp_path
             ),
         ):
             with pytest.raises(StoreUnreachableError, match=re.escape(reason)) as refused:
-                await connect([url], tls=tls, timeout_s=1)
+                await connect([url], tls=tls, timeout_s=patient(1))
             assert "no etcd answers" not in str(refused.value)
         nobody = f"https://127.0.0.1:{places.free_port()}"
         with pytest.raises(StoreUnreachableError, match="no etcd answers within"):

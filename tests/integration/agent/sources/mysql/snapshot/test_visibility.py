@@ -12,6 +12,7 @@ from agent.sources.mysql.position import consistency
 from agent.sources.mysql.server.connection import connect
 from agent.sources.mysql.server.uri import parse_uri
 from capture.embedded import EmbeddedMariaDB
+from tests.patience import HANG_S
 
 TABLE = ("shop", "item")
 
@@ -33,7 +34,7 @@ def stopped_commit(server: EmbeddedMariaDB, statement: str) -> Iterator[None]:
     thread = threading.Thread(target=server.execute, args=(statement,))
     thread.start()
     try:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + HANG_S
         while not _waits(server):
             assert time.monotonic() < deadline, "the commit has not been stopped"
             thread.join(0.05)

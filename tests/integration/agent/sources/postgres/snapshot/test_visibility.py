@@ -12,6 +12,7 @@ from agent.sources.postgres.server.lsn import parse_lsn
 from agent.sources.postgres.snapshot.export import create_slot
 from agent.sources.postgres.snapshot.rows import session
 from capture.embedded import EmbeddedPostgres
+from tests.patience import HANG_S
 
 _IDS = "SELECT id FROM public.item ORDER BY id"
 
@@ -42,7 +43,7 @@ def stopped_commit(server: EmbeddedPostgres, statement: str) -> Iterator[None]:
 
 
 def _wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + HANG_S
     while not condition():
         assert time.monotonic() < deadline, "the commit has not been stopped"
         threading.Event().wait(0.05)

@@ -40,7 +40,7 @@ from tests.binlog_files import number, rows, table_map
 AGES = sorted(binlog_files.samples())
 #: what lengths, counts and types are damaged to
 TELLING = (0, 1, 2, 4, 0x7F, 0x80, 0xFA, 0xFB, 0xFC, 0xFD, 0xFE, 0xFF)
-RUNS = settings(max_examples=120, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture])
+RUNS = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 #: where, and what is put there
 Edit = tuple[float, int | bytes]
