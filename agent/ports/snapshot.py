@@ -1,6 +1,6 @@
 """Snapshot port: the values of a dump (order, plan, finished chunks) and the session in which a source runs it.
 
-A plan counts chunks by number; only the source knows which rows a number stands for (``Chunks``).
+A plan counts chunks by number; only the source knows the rows of a number (``Chunks``).
 """
 
 from collections.abc import Callable, Mapping

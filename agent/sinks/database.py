@@ -51,7 +51,7 @@ class DatabaseSink(ABC):
     capabilities = CAPABILITIES
     #: the database's types: of integers, doubles, bytes and texts, which all other values become
     types: ClassVar[Mapping[pa.DataType, str]]
-    #: stands for a parameter of a statement
+    #: the placeholder of a parameter
     mark: ClassVar[str] = "?"
 
     def __init__(self, uri: SinkUri, scope: SinkScope) -> None:

@@ -134,7 +134,7 @@ class Layout:
         for key in keys:
             found = key.dictionary_encode(null_encoding="encode")
             numbers = found.indices.to_numpy(zero_copy_only=False)
-            # numbered anew, so that they never outgrow 64 bits
+            # numbered from the start, so that they never outgrow 64 bits
             _, codes = np.unique(codes * max(len(found.dictionary), 1) + numbers, return_inverse=True)
         order = np.argsort(codes, kind="stable")
         bounds = [0, *(np.flatnonzero(np.diff(codes[order])) + 1).tolist(), rows.num_rows]

@@ -482,6 +482,8 @@ def test_a_table_that_ends_the_process_which_copies_it_is_left_out_behind_the_se
 ) -> None:
     tables = [source.record("keyed", ["id"]), source.record("pair", ["a", "b"]), source.record("loose", [])]
     codes = []
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload([__name__])  # imports take longer than the dumps
     for epoch in range(1, 4):
         order = DumpOrder(
             tables=tuple(tables),
@@ -490,7 +492,7 @@ def test_a_table_that_ends_the_process_which_copies_it_is_left_out_behind_the_se
             epoch=epoch,
             parallel=3,
         )
-        process = multiprocessing.get_context("spawn").Process(
+        process = processes.Process(
             target=_dump_in_process,
             args=(source.postgres.uri(source.name), f"slot_{source.name}", order, manifest.uri),
         )
