@@ -52,6 +52,8 @@ _DRAIN_TIMEOUT_S = 30.0
 _DRAIN_POLL_S = 0.1
 _CREATED = Target.CREATE_REVISION
 _HEARING_POLL_S = 0.5
+#: while another capture has joined and has not answered yet
+_JOINING_POLL_S = 0.05
 #: several, with time between: messages that arrived while the process was suspended are handled first
 _HEARING_LOOKS = 2
 #: keep-alives of a connection in one session time: a peer that has left three unanswered is silent
@@ -140,11 +142,14 @@ class Membership:
 
     async def hear(self, hearing: Hearing, messenger: Messenger) -> None:
         """Let the controller know which captures this one hears, and all captures whether it is isolated."""
+        self.candidacy.hear(hearing.heard)
         while True:
-            if hearing.look(messenger.contacts(), anyio.current_time()):
+            contacts = messenger.contacts()
+            if hearing.look(contacts, anyio.current_time()):
                 self.candidacy.hear(hearing.heard)
                 self._renewal.note_isolated(hearing.heard.is_isolated)
-            await anyio.sleep(_HEARING_POLL_S)
+            joining = contacts.keys() - hearing.heard.heard - hearing.heard.silent
+            await anyio.sleep(_JOINING_POLL_S if joining else _HEARING_POLL_S)
 
     async def follow_drain(self) -> None:
         """Hand over this capture's work once its record says that it leaves: an operator drains it."""

@@ -22,7 +22,7 @@ from owner.progress.shared_progress import remaining
 from owner.settings import OwnerSettings
 from owner.stored_values import StoredValues
 from reactor import keys, patches
-from reactor.effects import Answer, Commit, Effect, Log, Resign, WakeAt
+from reactor.effects import CONFLICT, Answer, Commit, Effect, Log, Resign, WakeAt
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.records.capture import OwnerState
 from reactor.state import ChangefeedState, ClusterState
@@ -46,7 +46,8 @@ class Controller:
         self._serving: tuple[CaptureId, ...] = ()
         #: since when the same captures serve
         self._serving_since = 0.0
-        self._heard = Heard()
+        #: None: whom this capture hears does not matter
+        self._heard: Heard | None = None
 
     def tick(self, state: ClusterState, inbox: Sequence[object], now: float) -> Sequence[Effect]:
         """Make one decision over the whole schedule. ``inbox``: operators' jobs, and which captures are heard."""
@@ -61,10 +62,13 @@ class Controller:
         self.all = None
         if self._is_outvoted(state):
             return [Log("warning", "the controller hears no other capture, and resigns", ()), Resign()]
-        effects = [*cluster_format.tick(state), *self._stored_values.tick(state, now)]
+        effects: list[Effect] = [*cluster_format.tick(state), *self._stored_values.tick(state, now)]
+        is_joined = self._is_joined(state)
         moves: dict[ChangefeedId, jobs.MoveOwner] = {}
         for event in inbox:
             match event:
+                case jobs.MoveOwner() if is_joined:
+                    effects.append(Answer(event.job_id, "a capture is just joining; ask again", CONFLICT))
                 case jobs.MoveOwner():
                     effects.append(self._move(event, state, moves))
                 case jobs.ResignOwner():
@@ -75,7 +79,9 @@ class Controller:
                 case _ if job_id := getattr(event, "job_id", ""):
                     text = "the elected capture does not own the changefeed; ask again"
                     effects.append(Answer(job_id, text, NotOwnedError.code))
-        return [*effects, *self._schedule(state, moves, now), *_forget_progress(state)]
+        if not is_joined:  # for a moment: nothing is placed, or taken, by what is not known
+            effects += self._schedule(state, moves, now)
+        return [*effects, *_forget_progress(state)]
 
     def validate(self) -> None:
         """Assert the invariants between two ticks."""
@@ -127,8 +133,9 @@ class Controller:
 
         An owner that is not heard could not reach the captures that read and write for it.
         """
-        known, unheard = cluster_format.knowing(state), self._heard.unheard - {self.capture}
-        found = [info for id, info in sorted(state.captures.items()) if id in known and id not in unheard]
+        known = cluster_format.knowing(state)
+        heard = state.captures.keys() if self._heard is None else self._heard.heard | {self.capture}
+        found = [info for id, info in sorted(state.captures.items()) if id in known and id in heard]
         staying = [info for info in found if not info.is_leaving]
         return tuple(info.id for info in [info for info in staying if not info.fault] or staying)
 
@@ -136,7 +143,12 @@ class Controller:
         """Return whether this capture hears no other one, and the others hear each other, as far as they say: one of
         them is to be controller. Of two captures either may be cut off, so the controller stays."""
         others = [info for id, info in state.captures.items() if id != self.capture and not info.is_isolated]
-        return self._heard.is_isolated and len(others) > 1
+        return self._heard is not None and self._heard.is_isolated and len(others) > 1
+
+    def _is_joined(self, state: ClusterState) -> bool:
+        """Return whether it is not known yet if this capture hears some other one."""
+        known = state.captures.keys() if self._heard is None else self._heard.heard | self._heard.silent
+        return not state.captures.keys() <= {*known, self.capture}
 
     def _move(self, job: jobs.MoveOwner, state: ClusterState, moves: dict[ChangefeedId, jobs.MoveOwner]) -> Answer:
         """Answered when the change is stored: its owner hands it over then."""

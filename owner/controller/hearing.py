@@ -2,9 +2,9 @@
 capture.
 
 A capture is heard while it answers on the connection that this one keeps to it, which proves that messages arrive in
-both directions. One that has never answered is not heard; one that was heard counts as silent only in the second of
-two looks, since a process that was suspended finds all others silent until it has read their answers. Decisions only,
-no clock.
+both directions. One that joins has a moment to answer for the first time. One that was heard counts as silent only in
+the second of two looks, since a process that was suspended finds all others silent until it has read their answers.
+Decisions only, no clock.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from reactor.ids import CaptureId
+
+#: for the first answer
+_GREETING_S = 2.0
 
 
 class Contact(Protocol):
@@ -26,9 +29,11 @@ class Contact(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """``unheard``: the other captures that do not answer."""
+    """``heard``: the other captures that answer; ``silent``: those that do not. Of one that has just joined neither is
+    known."""
 
-    unheard: frozenset[CaptureId] = frozenset()
+    heard: frozenset[CaptureId] = frozenset()
+    silent: frozenset[CaptureId] = frozenset()
     is_isolated: bool = False
 
 
@@ -45,9 +50,10 @@ class Hearing:
         """Judge all ``contacts``; return whether the result has changed."""
         silent = frozenset(peer for peer, contact in contacts.items() if self._is_silent(contact, now))
         lasting, self._silent = silent & self._silent, silent
-        strange = {peer for peer, contact in contacts.items() if contact.heard_at is None}
-        before = self.heard
-        self.heard = Heard(lasting | strange, is_isolated=bool(contacts) and lasting == contacts.keys())
+        answering = {peer for peer, contact in contacts.items() if contact.heard_at is not None}
+        strange = {peer for peer in contacts.keys() - answering if now - contacts[peer].since >= _GREETING_S}
+        is_isolated = bool(contacts) and lasting == contacts.keys()
+        before, self.heard = self.heard, Heard(frozenset(answering - lasting), lasting | strange, is_isolated)
         return self.heard != before
 
     def _is_silent(self, contact: Contact, now: float) -> bool:

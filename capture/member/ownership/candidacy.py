@@ -33,7 +33,7 @@ class Candidacy:
         self._election = Elector(site.client, site.session, prefix=keys.owner_prefix(site.cluster))
         self._actor: ControllerActor | None = None
         self._failure: Exception | None = None
-        self._heard = Heard()
+        self._heard: Heard | None = None
         cell: Cell[ControllerInput] = Cell(self._build, "controller", mailbox_size=_MAILBOX_SIZE)
         self._ref = cell.ref
         self._desk = JobDesk(self._ref.tell_nowait)

@@ -49,7 +49,7 @@ class ControllerActor:
         election: Elector,
         desk: JobDesk,
         *,
-        heard: Callable[[], Heard],
+        heard: Callable[[], Heard | None],
         fail: Callable[[Exception], None],
     ) -> None:
         self.worker: ReactorWorker | None = None
@@ -130,7 +130,8 @@ class ControllerActor:
             interval_s=settings.tick_interval_s,
             idle_interval_s=settings.idle_interval_s,
         )
-        self.worker.post(self._heard())
+        if (heard := self._heard()) is not None:
+            self.worker.post(heard)
         await self.worker.run()
 
     def _post(self, answer: Answered[Any]) -> None:

@@ -473,7 +473,7 @@ async def test_a_capture_that_the_controller_does_not_hear_owns_nothing() -> Non
         await until(lambda: one.owners() == dict.fromkeys("abc", 3))
         controller = one.controller
         deaf, other = (name for name in "abc" if name != controller.info.id)
-        controller.candidacy.hear(Heard(frozenset({CaptureId(deaf)})))
+        controller.candidacy.hear(Heard(frozenset({CaptureId(other)}), frozenset({CaptureId(deaf)})))
         await until(lambda: sum(one.owners().values()) == 9 and deaf not in one.owners(), within_s=2)
         assert abs(one.owners()[other] - one.owners()[controller.info.id]) <= 1
         one.create("late")
@@ -481,8 +481,25 @@ async def test_a_capture_that_the_controller_does_not_hear_owns_nothing() -> Non
         assert one.assignments()["late"].capture != deaf
         with pytest.raises(JobRefusedError, match="takes no work"):
             await router.ask(controller, jobs.MoveOwner("", ChangefeedId("late"), CaptureId(deaf)))
-        controller.candidacy.hear(Heard())
+        controller.candidacy.hear(Heard(frozenset({CaptureId(other), CaptureId(deaf)})))
         await until(lambda: one.owners().get(deaf) == 3, within_s=60)
+
+
+async def test_nothing_moves_before_it_is_known_whether_a_capture_that_joins_is_heard() -> None:
+    """A controller that begins has not heard the others yet: they keep what they own, and get their share of the
+    rest."""
+    async with cluster(*"ab", feeds=4) as one:
+        await until(lambda: one.owners() == {"a": 2, "b": 2})
+        controller, before = one.controller, one.assignments()
+        other = CaptureId("b" if controller.info.id == "a" else "a")
+        controller.candidacy.hear(Heard())
+        one.create("late")
+        with pytest.raises(JobRefusedError, match="just joining; ask again"):
+            await router.ask(controller, jobs.MoveOwner("", next(iter(before)), controller.info.id))  # type: ignore[arg-type]
+        assert one.assignments() == before
+        controller.candidacy.hear(Heard(frozenset({other})))
+        await until(lambda: "late" in one.assignments(), within_s=1)
+        assert one.assignments().items() >= before.items()
 
 
 async def test_a_controller_that_hears_nobody_lets_another_be_elected() -> None:
@@ -491,9 +508,10 @@ async def test_a_controller_that_hears_nobody_lets_another_be_elected() -> None:
         isolated = one.controller
         others = [name for name in "abc" if name != isolated.info.id]
         for name in others:
-            one.members[name].candidacy.hear(Heard(frozenset({isolated.info.id})))
+            heard = frozenset({CaptureId(peer) for peer in others if peer != name})
+            one.members[name].candidacy.hear(Heard(heard, frozenset({isolated.info.id})))
         before = one.assignments()
-        isolated.candidacy.hear(Heard(frozenset(map(CaptureId, others)), is_isolated=True))
+        isolated.candidacy.hear(Heard(silent=frozenset(map(CaptureId, others)), is_isolated=True))
         await until(lambda: isolated.info.id not in one.owners() and sum(one.owners().values()) == 9, within_s=5)
         assert all(one.assignments()[id] == at for id, at in before.items() if at.capture != isolated.info.id)
         assert not isolated.candidacy.is_owner
@@ -507,6 +525,6 @@ async def test_a_controller_that_hears_nobody_stays_if_nobody_hears_anybody() ->
         others = [name for name in "abc" if name != controller.info.id]
         one.change(others[0], is_isolated=True)
         await until(lambda: any(info.is_isolated for info in controller.state.captures.values()))
-        controller.candidacy.hear(Heard(frozenset(map(CaptureId, others)), is_isolated=True))
+        controller.candidacy.hear(Heard(silent=frozenset(map(CaptureId, others)), is_isolated=True))
         await until(lambda: one.owners() == {controller.info.id: 9}, within_s=5)
         assert one.controller is controller
