@@ -3,8 +3,10 @@
 The peer is the same rows, written into a fresh table: the ideal. Each flush updates random rows, deletes some and
 inserts some; time passes between them, so that what a retention keeps goes. The care is what a capture does beside its
 flushes, at the commits that make it due. ``files_ratio``: to the ideal number of files, their bytes divided by the
-wanted size; ``bytes_ratio``: of what readers see; ``disk_ratio``: of the directory. delta-rs removes files by a clock
-of its own, not patched, so Delta's directory has all files that were ever written.
+wanted size; ``bytes_ratio``: of what readers see; ``disk_ratio``: of the directory.
+
+delta-rs has a clock of its own, not patched, by which removed files stay in a table's log and directory: a retention of
+ten minutes would keep those of a whole run, where a real table has those of one flush. So Delta's is a second.
 """
 
 import os
@@ -35,7 +37,7 @@ _DAYS: Final = 30
 _CHANGES: Final = 1_000
 _SINKS: Final = {
     "iceberg": "iceberg+file://{}/lake",
-    "delta": "delta+file://{}/lake?deletion_vectors=true",
+    "delta": "delta+file://{}/lake?deletion_vectors=true&retention_seconds=1",
 }
 _TABLE: Final = TableRecord(table_id=1, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
 _SPAN: Final = TableSpan(1)

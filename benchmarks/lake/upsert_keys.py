@@ -191,7 +191,7 @@ def peers_in(directory: str, rows: int, keys: Sequence[int]) -> dict[str, float]
 
 
 def run(
-    sizes: Sequence[int] = SIZES,
+    sizes: Sequence[int] | int = SIZES,
     keys: Sequence[int] = KEYS,
     kinds: Sequence[str] = KINDS,
     formats: Sequence[str] = tuple(SINKS),
@@ -200,6 +200,7 @@ def run(
 ) -> dict[str, Any]:
     figures: dict[str, Any] = {"what": f"upserts of {min(keys):,} to {max(keys):,} random keys into rows of 30 bytes"}
     best = 0.0
+    sizes = [sizes] if isinstance(sizes, int) else sizes
     for rows in sizes:
         for kind in kinds:
             for name in formats:

@@ -43,6 +43,7 @@ IMPLEMENTATIONS = {
     "iceberg-marks": Implementation("iceberg+file://{}/lake?soft_delete=true&synced_at=true"),
     "iceberg-upsert": Implementation("iceberg+file://{}/lake"),
     "iceberg-changelog": Implementation("iceberg+file://{}/lake", SinkMode.CHANGELOG),
+    "delta-history": Implementation("delta+file://{}/lake", SinkMode.HISTORY),
     "iceberg-history": Implementation("iceberg+file://{}/lake", SinkMode.HISTORY),
     "iceberg-partitioned": Implementation("iceberg+file://{}/lake?soft_delete=true", layouts=(_DIVIDED,)),
     "iceberg-changelog-partitioned": Implementation(

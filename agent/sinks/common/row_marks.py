@@ -147,6 +147,11 @@ def without_deleted(rows: pa.Table) -> pa.Table:
 FILTERED: Final = (DELETED, history.IS_CURRENT)
 
 
+def is_of_source(rows: pa.Table | pa.RecordBatch) -> pa.Array | pa.ChunkedArray:
+    """Return which rows the source has now; ``rows`` has one of ``FILTERED``."""
+    return history.is_current(rows) if history.IS_CURRENT in rows.schema.names else is_live(rows)
+
+
 def source_state(rows: pa.Table) -> pa.Table:
     """Return the rows that the source has now, without the columns that tell so."""
     if history.IS_CURRENT in rows.schema.names:

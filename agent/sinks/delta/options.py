@@ -4,6 +4,7 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
+from agent.errors import SinkUriError
 from agent.ports.capabilities import Capabilities, Guarantee
 from agent.sinks.common.readers import Format, parse_readers, without_vectors
 from agent.sinks.common.row_marks import Marks
@@ -52,6 +53,13 @@ class DeltaOptions(BaseModel, extra="allow"):
         is_readable = bool(names) and not without_vectors(names)
         return self.deletion_vectors == "true" if self.deletion_vectors else is_readable
 
+    def refuse_history(self) -> None:
+        """:raises SinkUriError: history tables, which take deletion vectors, are not readable for all readers."""
+        cannot = without_vectors(parse_readers(self.readers, Format.DELTA))
+        if cannot or self.deletion_vectors == "false":
+            who = f"{cannot[0]} does not read" if cannot else "deletion_vectors=false refuses"
+            raise SinkUriError(f"sink mode history needs deletion vectors, and {who} them; use upsert, or Iceberg")
+
     @property
     def marks(self) -> Marks:
         return Marks(self.soft_delete == "true", self.synced_at == "true")
@@ -75,5 +83,11 @@ class DeltaOptions(BaseModel, extra="allow"):
 
 
 CAPABILITIES = Capabilities(
-    guarantee=Guarantee.EXACTLY_ONCE, alters=True, splits=True, reads_back=True, replaces=True, maintains=True
+    guarantee=Guarantee.EXACTLY_ONCE,
+    modes=frozenset(SinkMode),
+    alters=True,
+    splits=True,
+    reads_back=True,
+    replaces=True,
+    maintains=True,
 )

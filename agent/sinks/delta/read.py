@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from agent.ports.checksums import ALL_KEYS, KeyRange
 from agent.rows.schema import TableSchema
 from agent.sinks.common import folded
-from agent.sinks.common.row_marks import DELETED, is_live
+from agent.sinks.common.row_marks import DELETED, FILTERED, is_of_source
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.errors import storage_errors
@@ -43,15 +43,16 @@ def _scanned(table: DeltaTable, wanted: pa.Schema, keys: KeyRange = ALL_KEYS) ->
     predicate = " AND ".join(keys.conditions('"' + keys.column.replace('"', '""') + '"')) or None
     names = [name for name in wanted.names if name in stored]
     owner = TableOwner.of(table)
-    has_deleted = DELETED in stored and (owner is None or owner.mode is SinkMode.UPSERT)
-    scan = table.scan(columns=[*names, *([DELETED] if has_deleted else [])], predicate=predicate)
+    is_upserted = owner is None or owner.mode is SinkMode.UPSERT
+    marks = [name for name in FILTERED if name in stored and is_upserted == (name == DELETED)]
+    scan = table.scan(columns=[*names, *marks], predicate=predicate)
     for batch in pa.RecordBatchReader.from_stream(scan):
         columns = [
             batch.column(item.name).cast(item.type) if item.name in stored else pa.nulls(batch.num_rows, item.type)
             for item in wanted
         ]
         rows = pa.RecordBatch.from_arrays(columns, schema=wanted)
-        yield rows.filter(is_live(batch)) if has_deleted else rows
+        yield rows.filter(is_of_source(batch)) if marks else rows
 
 
 def _inside(rows: pa.Table, keys: KeyRange) -> pa.Table:

@@ -17,6 +17,7 @@ from deltalake import DeltaTable
 from agent.errors import SinkFencedError
 from agent.ports.sink import FeedContext, FlushTask, RowRepair
 from agent.rows.fold import net_changes
+from agent.rows.versions import versions
 from agent.sinks.common import changelog
 from agent.sinks.common.span_records import refuse_retired
 from agent.sinks.delta.table import commit, disk
@@ -24,13 +25,19 @@ from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.place import TableOwner, TablePlace
 from agent.sinks.delta.table.schema import FORMS
-from agent.sinks.delta.upsert import merge
+from agent.sinks.delta.upsert import history, merge
 from reactor.ids import TableSpan
 from reactor.records.changefeed import SinkMode
 
 
 def repair(place: TablePlace, owner: TableOwner, order: RowRepair) -> None:
-    """See ``agent.ports.sink.Repairs``."""
+    """See ``agent.ports.sink.Repairs``. What others did to the rows of a history is for a copy to repair."""
+    if owner.mode is SinkMode.HISTORY:
+        table = place.opened()
+        owner.refuse_foreign(table, place)
+        _refuse_past(table, owner.changefeed, order)
+        history.repair(place, _task(table, owner, order), versions([order.changes], key=order.table.key))
+        return
 
     def attempt(table: DeltaTable) -> None:
         first = table.version() + 1
@@ -66,9 +73,13 @@ def _append(table: DeltaTable, place: TablePlace, order: RowRepair) -> None:
 
 
 def _merge(table: DeltaTable, owner: TableOwner, order: RowRepair) -> None:
+    task = _task(table, owner, order)
+    net = net_changes([order.changes], key=order.table.key, keeps_deleted=owner.marks.soft_delete)
+    merge.replace_rows(table, task, net, owner.marks)
+
+
+def _task(table: DeltaTable, owner: TableOwner, order: RowRepair) -> FlushTask:
     span = order.spans[0]
     recorded = delta_table.committed_ts(table, owner.changefeed, span)
     assert recorded is not None, "looked at before"
-    task = FlushTask(FeedContext(owner.changefeed, "", SinkMode.UPSERT), span, order.table, (), recorded, recorded)
-    net = net_changes([order.changes], key=order.table.key, keeps_deleted=owner.marks.soft_delete)
-    merge.replace_rows(table, task, net, owner.marks)
+    return FlushTask(FeedContext(owner.changefeed, "", SinkMode.UPSERT), span, order.table, (), recorded, recorded)

@@ -61,6 +61,7 @@ from agent.sinks.delta.table.files import TRUNCATION, DataFile
 from agent.sinks.delta.table.lake import Lake
 from agent.sinks.delta.table.place import TableOwner, TablePlace
 from agent.sinks.delta.upkeep import upkeep
+from agent.sinks.delta.upsert import history as versions
 from agent.sinks.delta.upsert import merge
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import SinkMode, TableRecord
@@ -80,8 +81,10 @@ class DeltaSink:
             raise SinkUriError(f"unknown option {min(options.storage)!r}: {uri.scheme}:// knows {known}")
         self._options = options.storage
         self._lake = Lake(uri.location, uri.is_local, options.storage)
-        options.marks.refuse_unless_upsert(scope.mode)
-        self._owner = TableOwner(scope.changefeed, scope.mode, options.marks)
+        self._owner = TableOwner(scope.changefeed, scope.mode, options.marks.of_mode(scope.mode))
+        if scope.mode is SinkMode.HISTORY:
+            options.refuse_history()
+            self._takes_vectors = True
 
     capabilities = CAPABILITIES
 
@@ -164,7 +167,7 @@ class DeltaSink:
         return (
             changelog.snapshot_rows(batch, ts, forms=delta_schema.FORMS)
             if self._is_changelog
-            else self._owner.marks.rows(delta_schema.delta_table(batch))
+            else self._owner.marks.snapshot_rows(delta_schema.delta_table(batch), ts)
         )
 
     def load(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema, files: Sequence[StagedFile]) -> None:
@@ -274,6 +277,8 @@ class DeltaSink:
 
     def write(self, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
         place = self.place(task.table)
+        if task.table.key and self._owner.mode is SinkMode.HISTORY:
+            return versions.write(place, task, changes, self._owner.marks)
         if task.table.key and not self._is_changelog:
             return merge.write(place, task, changes, marks=self._owner.marks)
         with delta_log.borrowed(place) as log:
@@ -313,7 +318,7 @@ class DeltaSink:
     def _rows(self, part: Changes, task: FlushTask) -> pa.Table:
         if self._is_changelog:
             return changelog.changelog_rows(part, task.span, key=task.table.key, forms=delta_schema.FORMS)
-        return self._owner.marks.rows(delta_schema.delta_table(pa.Table.from_batches([part.after])))
+        return self._owner.marks.appended_rows(part, delta_schema.FORMS)
 
     def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> list[FlushResult]:
         def settle(table: TableRecord, work: list[Work]) -> list[FlushResult]:

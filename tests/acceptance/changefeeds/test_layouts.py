@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from pyiceberg.table import Table
 
+from agent.sinks import open_table
 from agent.sinks.iceberg.table.lake import Lake
 from agent.sinks.uri import parse_sink_uri
 from capture.api.port import ChangefeedUpdate
@@ -63,30 +64,31 @@ def test_tables_lie_as_the_configuration_says(bed: Bed) -> None:
     _check(bed, "bucket[4]")
 
 
-def test_every_version_is_kept(bed: Bed) -> None:
+@pytest.mark.parametrize("scheme", ["iceberg", "delta"])
+def test_every_version_is_kept(bed: Bed, scheme: str) -> None:
+    feed = f"history-{scheme}"
     bed.execute("TRUNCATE account CASCADE")
     bed.execute("INSERT INTO account SELECT n, n, NULL FROM generate_series(1, 50) n")
-    bed.create_feed("history", SinkMode.HISTORY, sink_uri=f"iceberg+file://{bed.lake('history')}")
+    bed.create_feed(feed, SinkMode.HISTORY, sink_uri=f"{scheme}+file://{bed.lake(feed)}")
     bed.execute("UPDATE account SET balance = balance + 1000 WHERE id <= 10")
     bed.execute("DELETE FROM account WHERE id <= 3")
     bed.execute("UPDATE account SET id = 777 WHERE id = 9")
 
-    def check(feed: str) -> list[dict[str, Any]]:
+    def check() -> list[dict[str, Any]]:
         ts = bed.last_ts()
         bed.wait_for("the sink has it", lambda: bed.covers(feed, ts))
-        place = Lake.of(parse_sink_uri(f"iceberg+file://{bed.lake(feed)}")).place_at("public/account")
-        found: list[dict[str, Any]] = place.opened().scan().to_arrow().to_pylist()
+        found = open_table(f"{scheme}+file://{bed.lake(feed)}", "public/account").scan().read_all().to_pylist()
         now = sorted((row["id"], row["balance"]) for row in found if row["_is_current"])
         assert now == source_rows(bed, "SELECT id, balance FROM account ORDER BY id")
         return [row for row in found if not row["_is_current"]]
 
-    ended = check("history")
+    ended = check()
     assert sorted((row["id"], row["balance"]) for row in ended) == sorted(
         [*((at, at) for at in range(1, 11)), *((at, at + 1000) for at in (1, 2, 3, 9))]
     )
     assert all(row["_valid_from"] < row["_valid_to"] and row["_valid_to_time"] is not None for row in ended)
-    bed.ask(lambda client: client.resync_table("history", "public.account"))
-    bed.wait_for("the table is copied", lambda: not bed.query("history").resyncs)
+    bed.ask(lambda client: client.resync_table(feed, "public.account"))
+    bed.wait_for("the table is copied", lambda: not bed.query(feed).resyncs)
     bed.execute("UPDATE account SET balance = 0 WHERE id = 20")
-    assert len(check("history")) == len(ended) + 1, "a copy that differs in nothing changes nothing"
-    assert all(table.equal for table in bed.ask(lambda client: client.diff("history"), timeout_s=60.0))
+    assert len(check()) == len(ended) + 1, "a copy that differs in nothing changes nothing"
+    assert all(table.equal for table in bed.ask(lambda client: client.diff(feed), timeout_s=60.0))

@@ -26,14 +26,20 @@ class Ended(NamedTuple, Generic[T]):
     mask: Mask
 
 
+class Kept(NamedTuple):
+    """Current versions that the copy has too."""
+
+    rows: pa.Table
+
+
 def differences(
     stored: Callable[[], Iterable[tuple[T, pa.Table]]],
     copied: Callable[[], Iterable[pa.Table]],
     columns: Sequence[str],
     *,
     rows: int,
-) -> Iterator[pa.Table | Ended[T]]:
-    """Yield rows of the copy that the table lacks, and versions of the table that the copy lacks.
+) -> Iterator[pa.Table | Ended[T] | Kept]:
+    """Yield rows of the copy that the table lacks, versions of the table that the copy lacks, and those that it has.
 
     ``stored``: the current versions; ``columns``: those that are compared, of both; ``rows``: of both together.
     """
@@ -47,9 +53,11 @@ def differences(
             if mask.any():
                 yield piece.filter(pa.array(mask))
         for where, piece in stored():
-            mask = _missing(among, theirs, _digests(piece, columns, secret))
+            digests = _digests(piece, columns, secret)
+            mask = _missing(among, theirs, digests)
             if mask.any():
                 yield Ended(where, piece, mask)
+            yield Kept(piece.filter(pa.array(among.mask(digests) & ~mask)))
 
 
 def _sorted(among: Part, found: Iterable[Digests]) -> Digests:

@@ -8,7 +8,9 @@ Earlier changes by other writers no longer matter, so the table's history is not
 on. A changelog keeps its rows: the copy's are appended, after a ``truncate`` at the copy's position with sequence
 number -1, so that folding the changelog by Ts and sequence number yields the table. Where a column has another type
 than before, old and new rows do not fit into one table: the changelog begins again with that ``truncate``, and its
-earlier rows are in the table's earlier versions. A table that keeps deleted rows keeps those that the copy lacks.
+earlier rows are in the table's earlier versions. A table that keeps deleted rows keeps those that the copy lacks. A
+history is written anew with its earlier versions, where the copy's differences have ended some and begun others; where
+a column has another type, it begins again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,12 +20,16 @@ from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema
 
 from agent.errors import CopyBehindError, SinkFencedError, TableForeignError, TableHeldError
 from agent.ports.sink import TableCopy
+from agent.rows.versions import Moments
 from agent.sinks.common.changelog import truncate_row
 from agent.sinks.common.forms import missing_fields
+from agent.sinks.common.history import columns as history
+from agent.sinks.common.history.copies import Ended, Kept, differences
 from agent.sinks.common.span_records import RETIRED
 from agent.sinks.common.vanished import vanished
 from agent.sinks.delta.alter import dropping, steps
@@ -105,6 +111,7 @@ def is_replaced(table: DeltaTable, place: TablePlace, order: Replacement) -> boo
 
 
 def _replace(table: DeltaTable, place: TablePlace, order: Replacement) -> None:
+    columns = order.columns
     steps.allow(table, order.columns.types)
     if dropping.dropped_ts(table) is not None:  # of an earlier, dropped table of the same name
         properties = delta_table.commit_properties(table, {})
@@ -117,14 +124,70 @@ def _replace(table: DeltaTable, place: TablePlace, order: Replacement) -> None:
             commit.add_columns(table, files, name=order.name)
             commit.commit_to(table, files, delta_table.commit_properties(table, order.records()))
             return
+    elif order.owner.mode is SinkMode.HISTORY and order.copy.table.key and not _has_other_types(table, order):
+        columns = pa.schema([*order.columns, *missing_fields(order.columns, _stored(table), table=order.name)])
+        files = list(_versions(table, place, order, columns))
     else:
         files = [*order.files, *_vanished(table, place, order)]
     table.create_write_transaction(
         [file.add_action() for file in files if file.rows],
         "overwrite",
-        Schema.from_arrow(order.columns),
+        Schema.from_arrow(columns),
         commit_properties=delta_table.commit_properties(table, order.records()),
     )
+
+
+def _stored(table: DeltaTable) -> pa.Schema:
+    return delta_table.plain_schema(table.schema())
+
+
+def _versions(table: DeltaTable, place: TablePlace, order: Replacement, columns: pa.Schema) -> Iterator[DataFile]:
+    """Write the history anew, with an end for what the copy lacks, and a begin for what it has and the table lacked."""
+    kept, ts = _stored(table), order.ts
+
+    def scanned() -> Iterator[pa.Table]:
+        for batch in pa.RecordBatchReader.from_stream(table.scan(columns=kept.names)):
+            yield _shaped(pa.Table.from_batches([batch]), columns)
+
+    def stored() -> Iterator[tuple[None, pa.Table]]:
+        for rows in scanned():
+            yield None, history.current(rows)
+
+    def copied() -> Iterator[pa.Table]:
+        for file in order.files:
+            yield from delta_files.read_file(place, file.path, columns)
+
+    def compared() -> Iterator[pa.Table | Ended[None] | Kept]:
+        count = sum(file.rows for file in order.files) + sum(len(rows) for rows in scanned())
+        return differences(stored, copied, order.copy.arrow.names, rows=count)
+
+    def current() -> Iterator[pa.Table]:
+        for found in compared():
+            if isinstance(found, pa.Table):
+                yield found
+            elif isinstance(found, Kept):
+                yield found.rows
+
+    def ended() -> Iterator[pa.Table]:
+        for rows in scanned():
+            yield rows.filter(pc.invert(history.is_current(rows)))
+        for found in compared():
+            if isinstance(found, Ended):
+                rows = found.rows.filter(pa.array(found.mask))
+                yield history.ended(rows, Moments.same(ts, 0.0, rows.num_rows))
+
+    for some in (current(), ended()):
+        names = (f"rows-{ts:x}-copy-{uuid4().hex[:8]}.parquet" for _ in repeat(None))
+        yield from delta_files.write_files(place, names.__next__, some, bytes_max=_FILE_BYTES)
+
+
+def _shaped(rows: pa.Table, columns: pa.Schema) -> pa.Table:
+    """Return rows with these columns; those that they lack are NULL."""
+    arrays = [
+        rows.column(item.name).cast(item.type) if item.name in rows.schema.names else pa.nulls(rows.num_rows, item.type)
+        for item in columns
+    ]
+    return pa.table(arrays, schema=columns)
 
 
 def _vanished(table: DeltaTable, place: TablePlace, order: Replacement) -> Iterator[DataFile]:

@@ -18,7 +18,7 @@ The record is an application transaction ``weir/{changefeed}/{table id}/ddl`` wi
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.common import conversion
+from agent.sinks.common.history import columns as history
 from agent.sinks.common.row_marks import NO_MARKS, Marks
 from agent.sinks.common.survivors import Comparison
 from agent.sinks.delta.alter import dropping, repartition, rewrite
@@ -46,6 +47,10 @@ class Writer:
     changefeed: str
     is_changelog: bool
     marks: Marks = NO_MARKS
+
+    @property
+    def keeps_dropped(self) -> bool:
+        return self.is_changelog or self.marks.history
 
 
 def is_applied(table: DeltaTable, writer: Writer, table_id: int, ts: Ts) -> bool:
@@ -143,7 +148,7 @@ def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaC
         return
     schema.refuse_alike([move.name for move in change.columns], table=change.name)
     stored = delta_table.arrow_schema(table)
-    moves = conversion.moves(stored, change, keeps_dropped=writer.is_changelog, forms=schema.FORMS)
+    moves = conversion.moves(stored, change, keeps_dropped=writer.keeps_dropped, forms=schema.FORMS)
     allow(table, [move.type for move in moves])
     record = _record(table, writer, change.after.table_id, change.ts)
     survivors = change.survivors() if change.survivors else None
@@ -151,16 +156,23 @@ def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaC
     if rewrite.is_in_place(stored, moves):
         if comparison:
             for rows in rewrite.converted_rows(table, moves, change):
-                comparison.note(rows)
+                comparison.note(history.current(rows))
         _judge(comparison, change)
         _add(table, [move for move in moves if move.origin is None], record)
         return
     converted = rewrite.converted_rows(table, moves, change)
-    files = rewrite.rewritten(place, map(comparison.note, converted) if comparison else converted, change)
+    files = rewrite.rewritten(place, _noted(comparison, converted), change)
     actions: list[AddAction | RemoveAction] = [file.add_action() for file in files]
     _judge(comparison, change)
     columns = conversion.columns_of(moves)
     table.create_write_transaction(actions, "overwrite", Schema.from_arrow(columns), commit_properties=record)
+
+
+def _noted(comparison: Comparison | None, converted: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    for rows in converted:
+        if comparison is not None:
+            comparison.note(history.current(rows))
+        yield rows
 
 
 def _judge(comparison: Comparison | None, change: SchemaChange) -> None:

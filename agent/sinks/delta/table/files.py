@@ -25,6 +25,7 @@ from deltalake.transaction import AddAction
 
 from agent import host_cache
 from agent.sinks.common import row_groups
+from agent.sinks.common.history.columns import VALID_TO
 from agent.sinks.delta.table import disk
 from agent.sinks.delta.table.errors import storage_error
 from agent.sinks.delta.table.place import TablePlace
@@ -206,8 +207,10 @@ def _stats(metadata: Any, schema: pa.Schema) -> dict[str, Any]:
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls: dict[str, int] = {}
-    for index in range(min(metadata.num_columns, _STATS_COLUMNS_MAX)):
+    for index in range(metadata.num_columns):
         name = metadata.schema.column(index).path
+        if index >= _STATS_COLUMNS_MAX and name != VALID_TO:
+            continue
         if name not in schema.names:  # a part of a nested column
             continue
         chunks = [metadata.row_group(group).column(index).statistics for group in range(metadata.num_row_groups)]

@@ -76,6 +76,11 @@ class LiveFile:
         least, most = ((self._stats.get(name) or {}).get(column) for name in ("minValues", "maxValues"))
         return least, most
 
+    def nulls(self, column: str) -> int | None:
+        """Return the number of a column's NULLs, deleted rows included; None: it is not recorded."""
+        found = (self._stats.get("nullCount") or {}).get(column)
+        return None if found is None else int(found)
+
     @cached_property
     def _stats(self) -> dict[str, Any]:
         return dict(json.loads(self.add.get("stats") or "{}"))

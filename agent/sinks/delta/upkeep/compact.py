@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from agent.errors import SinkConflictError
 from agent.sinks.common.compaction import Candidate, Plan, Positions, moved
+from agent.sinks.common.history.columns import VALID_TO
 from agent.sinks.delta.table import commit, deletion_vectors
 from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table import log as delta_log
@@ -36,9 +37,12 @@ def compact(place: TablePlace, plan: Plan) -> int | None:
             return None
         files = {file.path: file for file in log.files.values() if file.vector is None or _deleted(file) is not None}
         schema = delta_table.plain_schema(log.schema())
-    candidates = [Candidate(file.path, file.size, file.rows, file.deleted_rows) for file in files.values()]
+    candidates: dict[bool, list[Candidate]] = {}
+    for file in files.values():  # of a history, current and ended versions stay apart
+        kind = VALID_TO in schema.names and file.nulls(VALID_TO) == 0
+        candidates.setdefault(kind, []).append(Candidate(file.path, file.size, file.rows, file.deleted_rows))
     joined = 0
-    for group in plan.groups(candidates):
+    for group in plan.groups_of(candidates.values()):
         _replace(place, [files[item.path] for item in group], schema)
         joined += len(group)
     return joined

@@ -22,6 +22,7 @@ from deltalake.exceptions import DeltaError
 
 from agent.errors import SinkConflictError, SinkError
 from agent.ports.sink import Maintained
+from agent.sinks import care
 from agent.sinks.common.compaction import Plan
 from agent.sinks.delta.table import disk, history
 from agent.sinks.delta.table import place as delta_table
@@ -106,13 +107,15 @@ def _first_count(place: TablePlace) -> int:
 
 def _run(place: TablePlace, turn: _Turn, *, compact: bool, vacuum: bool, shorten: bool) -> None:
     try:
-        if shorten:
-            turn.checkpoint_every = write_checkpoint(place)
-        if compact:
-            compact_small_files(place)
-        if vacuum:
-            remove_replaced_files(place)
+        with care.round_of("delta"):
+            if shorten:
+                turn.checkpoint_every = write_checkpoint(place)
+            if compact:
+                compact_small_files(place)
+            if vacuum:
+                remove_replaced_files(place)
     except (DeltaError, SinkError, OSError) as error:
+        care.gave_way("delta")
         _log.info("table upkeep gave way to another commit", table=str(place), reason=str(error).splitlines()[0])
     finally:
         _busy.release()
@@ -137,6 +140,7 @@ def compact_small_files(place: TablePlace, plan: Plan | None = None) -> int:
         joined = _compact_by_delta_rs(place)
     if joined:
         _log.info("compacted", table=str(place), files=joined)
+    care.note("delta", joined=joined)
     return joined
 
 
@@ -163,6 +167,7 @@ def maintain(place: TablePlace, *, is_vacuumed: bool = True) -> Maintained:
     try:
         joined = compact_small_files(place, _PLAN.thorough())
         removed = remove_replaced_files(place) if is_vacuumed else []
+        write_checkpoint(place)  # whoever opens the table now reads no commits
     except DeltaError as error:
         raise SinkConflictError(f"another commit to {place} was first; try again") from error
     except OSError as error:
@@ -196,6 +201,7 @@ def remove_replaced_files(place: TablePlace) -> list[str]:
     removed = [name for name in map(_own_name, found) if name and _remove(place, name)]
     if removed:
         _log.info("removed replaced files", table=str(place), files=len(removed))
+    care.note("delta", removed=len(removed))
     return removed
 
 

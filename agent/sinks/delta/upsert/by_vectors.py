@@ -41,7 +41,7 @@ from agent.sinks.delta.upsert.stored import ReplacedRows
 
 _SMALL_BYTES = 1 << 20
 #: more small files than this are joined
-_SMALL_MAX = 24
+SMALL_MAX = 24
 #: a file is rewritten if this share of its rows, or this many, are deleted, since its vector grows
 _GONE_SHARE = 0.25
 _GONE_MAX = 1 << 16
@@ -50,7 +50,7 @@ _FILE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Thinned:
+class Thinned:
     """A live file with the rows to delete now, at the places ``taken`` and with ``keys``, beside those that are
     deleted."""
 
@@ -63,12 +63,12 @@ class _Thinned:
     def of(cls, file: LiveFile, found: Found) -> Self:
         if not len(found.places) or file.vector is None:
             return cls(file, found.places, found.keys, found.rows)
-        (is_live,) = np.nonzero(~np.isin(found.places, _deleted(file), assume_unique=True))
+        (is_live,) = np.nonzero(~np.isin(found.places, deleted(file), assume_unique=True))
         return cls(file, found.places[is_live], found.keys.take(pa.array(is_live)), found.rows)
 
     @property
     def gone(self) -> Positions:
-        return np.union1d(_deleted(self.file), self.taken)
+        return np.union1d(deleted(self.file), self.taken)
 
     @property
     def is_touched(self) -> bool:
@@ -89,7 +89,7 @@ class _Thinned:
         return not self.is_small and gone > min(self.rows * _GONE_SHARE, _GONE_MAX)
 
 
-def _deleted(file: LiveFile) -> Positions:
+def deleted(file: LiveFile) -> Positions:
     before = np.empty(0, np.int64) if file.vector is None else deletion_vectors.decode(file.vector)
     assert before is not None, "vectors of other kinds are for delta-rs"
     return before
@@ -138,7 +138,7 @@ def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges, ma
     upserts = marks.stored(net, forms=delta_schema.FORMS)
     wanted = changed_keys(task, net, upserts)
     search = KeySearch(place, wanted)
-    thinned = [_Thinned.of(file, search.run(file)) for file in log.files.values()]
+    thinned = [Thinned.of(file, search.run(file)) for file in log.files.values()]
     if not upserts.num_rows and not any(item.is_touched for item in thinned):
         return False
     if net.kept:
@@ -146,13 +146,13 @@ def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges, ma
         replaced = (_replaced(place, item) for item in touched)
         upserts = delta_stored.fill(upserts, net, replaced, task.table)
     small = [item for item in thinned if item.is_small]
-    merged = small if len(small) > _SMALL_MAX else []
+    merged = small if len(small) > SMALL_MAX else []
     if not log.takes_vectors:
         merged = [item for item in thinned if item.is_touched or item in merged]
     schema = delta_table.plain_schema(log.schema())
     new = [upserts.select(schema.names)] if upserts.num_rows else []
-    contents = chain(*(_rest(place, item, schema) for item in merged), new)
-    changed = _Changed([write_rows(place, task, schema, contents)], [item.file.remove() for item in merged])
+    contents = chain(*(rest(place, item, schema) for item in merged), new)
+    changed = Changed([write_rows(place, task, schema, contents)], [item.file.remove() for item in merged])
     for item in thinned:
         if item.is_touched and item not in merged:
             changed.leave_rest(log, place, task, item)
@@ -191,11 +191,11 @@ def replace(
     """
     if delta_table.is_written(log, task):
         return True
-    changed = _Changed(list(files), [])
+    changed = Changed(list(files), [])
     for file in log.files.values():
         stored = pa.concat_tables([keys.empty_table(), *read_keys(place, file, keys)]).combine_chunks()
         places = replacement.places(stored)
-        item = _Thinned.of(file, Found(places, stored.take(pa.array(places)), stored.num_rows))
+        item = Thinned.of(file, Found(places, stored.take(pa.array(places)), stored.num_rows))
         del stored
         if item.is_touched:
             replacement.take(_replaced(place, item))
@@ -208,20 +208,20 @@ def replace(
 
 
 @dataclass(frozen=True, slots=True)
-class _Changed:
+class Changed:
     """The content of one commit; a file that is None had no rows."""
 
     files: list[DataFile | None]
     actions: list[Action]
 
-    def leave_rest(self, log: TableLog, place: TablePlace, task: FlushTask, item: _Thinned) -> None:
+    def leave_rest(self, log: TableLog, place: TablePlace, task: FlushTask, item: Thinned) -> None:
         """Keep, shrink, rewrite or remove a file that is affected."""
         self.actions.append(item.file.remove())
         if item.is_empty:
             return
         if item.is_worn or not log.takes_vectors:
             schema = delta_table.plain_schema(log.schema())
-            self.files.append(write_rows(place, task, schema, _rest(place, item, schema)))
+            self.files.append(write_rows(place, task, schema, rest(place, item, schema)))
         else:
             self.actions.append(_thinner(item))
 
@@ -239,11 +239,11 @@ def changed_keys(task: FlushTask, net: NetChanges, upserts: pa.Table) -> pa.Tabl
     return keys.slice(0, 0) if is_new(net, task) else keys
 
 
-def _replaced(place: TablePlace, item: _Thinned) -> ReplacedRows:
+def _replaced(place: TablePlace, item: Thinned) -> ReplacedRows:
     return ReplacedRows(place.path_of(item.file.path), item.taken, item.keys)
 
 
-def _thinner(item: _Thinned) -> Action:
+def _thinner(item: Thinned) -> Action:
     """Return the action for the same file with fewer rows."""
     stats = json.loads(item.file.add.get("stats") or "{}") | {"numRecords": item.rows, "tightBounds": False}
     fields = {"stats": json.dumps(stats), "deletionVector": deletion_vectors.encode(item.gone)}
@@ -264,6 +264,6 @@ def _name(task: FlushTask) -> str:
     return f"rows-{task.from_ts:x}-{task.to_ts:x}-{uuid4().hex[:8]}.parquet"
 
 
-def _rest(place: TablePlace, item: _Thinned, schema: pa.Schema) -> Iterator[pa.Table]:
+def rest(place: TablePlace, item: Thinned, schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield a file's rows that are not deleted."""
     return delta_files.read_file(place, item.file.path, schema, without=item.gone)

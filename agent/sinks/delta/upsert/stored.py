@@ -1,6 +1,6 @@
 """Stored values: read from Delta data files what an update left out (``agent.sinks.common.left_out``)."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,12 +45,19 @@ def _column(rows: pa.Table, wanted: pa.Field) -> pa.ChunkedArray | pa.Array:
     return rows.column(wanted.name).cast(wanted.type)
 
 
-def fill(upserts: pa.Table, net: NetChanges, replaced: Iterable[ReplacedRows], table: TableRecord) -> pa.Table:
+def fill(
+    upserts: pa.Table,
+    net: NetChanges,
+    replaced: Iterable[ReplacedRows],
+    table: TableRecord,
+    *,
+    versions_of: Sequence[str] = (),
+) -> pa.Table:
     """``upserts`` (those of ``net``, as they are written) with what the table holds of what they leave out.
 
     :raises LeftOutValueError: the table lacks a row.
     """
-    incomplete = IncompleteRows.of(upserts, net)
+    incomplete = IncompleteRows.of(upserts, net, versions_of=versions_of)
     wanted = incomplete.stored_keys(net, table.key, forms=FORMS)
 
     def found() -> Iterator[tuple[Positions, pa.Table]]:

@@ -27,7 +27,7 @@ from agent.rows.versions import Moments
 from agent.sinks.common.changelog import truncate_row
 from agent.sinks.common.forms import missing_fields
 from agent.sinks.common.history import columns as history
-from agent.sinks.common.history.copies import Ended, differences
+from agent.sinks.common.history.copies import Ended, Kept, differences
 from agent.sinks.common.layouts import Wanted
 from agent.sinks.common.span_records import RETIRED
 from agent.sinks.common.vanished import vanished
@@ -141,6 +141,8 @@ def _versions(table: Table, live: Live, copy: TableCopy, made: Sequence[TableFil
     def pieces() -> Iterator[pa.Table]:
         count = sum(item.file.record_count for item in live.data) + sum(file.rows for file in made)
         for found in differences(stored, copied, copy.arrow.names, rows=count):
+            if isinstance(found, Kept):
+                continue
             if not isinstance(found, Ended):
                 yield found
                 continue

@@ -8,7 +8,7 @@ the last time.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
+from agent.sinks.common import row_groups
 from agent.sinks.iceberg.table import files, positions, rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.files import TableFile
@@ -114,6 +115,21 @@ def rewritten(
     place = table.io, data_directory(table), "compacted"
     made = files.write_files(*place, all_rows(), schema, layout=layout, file_bytes=file_bytes)
     return list(made) if chosen else []
+
+
+def rewritten_in_order(
+    table: Table, chosen: Sequence[LiveFile], after: Mapping[str, Positions], layout: Layout
+) -> tuple[list[TableFile], Positions]:
+    """As ``rewritten``, as one file in the table's order: sorted in memory. Return also where the rows come from."""
+    schema = table.schema()
+    pieces = (rows.live_rows(table.io, item.path, schema, after.get(item.path, NONE)) for item in chosen)
+    found = pa.concat_tables([iceberg_schema.arrow_schema(schema).empty_table(), *chain.from_iterable(pieces)])
+    places = layout.places(found, schema)
+    if places is None:
+        return [], NONE
+    groups = row_groups.parts(found.take(pa.array(places)))
+    made = files.write_files(table.io, data_directory(table), "compacted", groups, schema, file_bytes=float("inf"))
+    return [replace(file, sorted_by=layout.order_terms) for file in made], places
 
 
 def _ids(table: Table) -> set[int]:

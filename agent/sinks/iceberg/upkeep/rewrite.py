@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
 from pyiceberg.table import Table
 
 from agent.errors import SinkConflictError
@@ -18,10 +19,13 @@ from agent.sinks.iceberg.table import commit, compact, manifests, positions
 from agent.sinks.iceberg.table.commit import Step
 from agent.sinks.iceberg.table.files import TableFile
 from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.layout import Layout
 from agent.sinks.iceberg.table.manifests import Home, LiveFile
 from agent.sinks.iceberg.table.positions import NONE, Positions
 from agent.sinks.iceberg.table.state import State, check_history
 
+#: of a file that is sorted, which is in memory as a whole
+_SORTED_BYTES: Final = 32 << 20
 _NO_LIMIT: Final = float("inf")
 
 
@@ -40,6 +44,8 @@ def rewrite(place: TablePlace, plan: Plan) -> int:
     for path, item in by_path.items():
         size, count = item.file.file_size_in_bytes, item.file.record_count
         candidates.setdefault(item.home, []).append(Candidate(path, size, count, len(gone.get(path, NONE))))
+    if table.sort_order().fields:
+        plan = replace(plan, target_bytes=min(plan.target_bytes, _SORTED_BYTES))
     joined = 0
     for group in plan.groups_of(candidates.values()):
         _replace(place, table, [by_path[item.path] for item in group], gone)
@@ -65,10 +71,12 @@ def merge_deletes(place: TablePlace) -> None:
 def _replace(place: TablePlace, table: Table, group: Sequence[LiveFile], gone: dict[str, Positions]) -> None:
     schema = table.schema()
     spec_id, values = group[0].home
-    made = [
-        replace(file, spec_id=spec_id, values=values)
-        for file in compact.rewritten(table, schema, group, gone, file_bytes=_NO_LIMIT)
-    ]
+    layout, places = Layout.of(table), None
+    if layout.order.fields:
+        found, places = compact.rewritten_in_order(table, group, gone, layout)
+    else:
+        found = compact.rewritten(table, schema, group, gone, file_bytes=_NO_LIMIT)
+    made = [replace(file, spec_id=spec_id, values=values) for file in found]
     assert len(made) <= 1, "one group is one file"
     paths = frozenset(item.path for item in group)
 
@@ -80,6 +88,7 @@ def _replace(place: TablePlace, table: Table, group: Sequence[LiveFile], gone: d
         before = [(item.file.record_count, gone.get(item.path, NONE)) for item in group]
         lost = moved(before, [now.get(item.path, NONE) for item in group])
         assert made or not len(lost), "only rows that are left can go"
+        lost = lost if places is None else _sorted_at(places, lost)
         homes = {file.path: (spec_id, values) for file in made}
         deletes = compact.written_deletes(newest, homes, {made[0].path: lost} if len(lost) else {})
         step = Step(State.of(newest), made, deletes, paths, before=live, is_same=True)
@@ -94,6 +103,13 @@ def _replace(place: TablePlace, table: Table, group: Sequence[LiveFile], gone: d
     except SinkConflictError:
         _remove(table, made)
         raise
+
+
+def _sorted_at(places: Positions, lost: Positions) -> Positions:
+    """Return where rows are after they were sorted. ``places``: where the sorted ones come from."""
+    now = np.empty(len(places), np.int64)
+    now[places] = np.arange(len(places))
+    return np.sort(now[lost])
 
 
 def _remove(table: Table, files: Sequence[TableFile]) -> None:

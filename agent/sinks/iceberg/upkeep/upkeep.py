@@ -13,6 +13,7 @@ import structlog
 
 from agent.errors import SinkError
 from agent.ports.sink import Maintained
+from agent.sinks import care
 from agent.sinks.common.compaction import Plan
 from agent.sinks.iceberg.table import manifests
 from agent.sinks.iceberg.table.lake import TablePlace
@@ -57,20 +58,27 @@ def begin_if_due(place: TablePlace, *, retention_s: int) -> Thread | None:
 
 def _run(place: TablePlace, turn: _Turn, retention_s: int) -> None:
     try:
-        now = time.monotonic()
-        if now - turn.compacted_s > _COMPACT_EVERY_S:
-            turn.compacted_s = now
-            joined = rewrite.rewrite(place, _PLAN)
-            if joined:
-                _log.info("compacted", table=str(place), files=joined)
-        expiry.expire(place, retention_s=retention_s)
-        if now - turn.searched_s > _ORPHANS_EVERY_S:
-            turn.searched_s = now
-            orphans.remove_orphans(place, retention_s=retention_s)
+        with care.round_of("iceberg"):
+            _care(place, turn, retention_s)
     except SinkError as error:
+        care.gave_way("iceberg")
         _log.info("table upkeep gave way", table=str(place), reason=str(error))
     finally:
         _busy.release()
+
+
+def _care(place: TablePlace, turn: _Turn, retention_s: int) -> None:
+    now = time.monotonic()
+    if now - turn.compacted_s > _COMPACT_EVERY_S:
+        turn.compacted_s = now
+        joined = rewrite.rewrite(place, _PLAN)
+        if joined:
+            _log.info("compacted", table=str(place), files=joined)
+        care.note("iceberg", joined=joined)
+    care.note("iceberg", expired=expiry.expire(place, retention_s=retention_s))
+    if now - turn.searched_s > _ORPHANS_EVERY_S:
+        turn.searched_s = now
+        care.note("iceberg", removed=orphans.remove_orphans(place, retention_s=retention_s))
 
 
 def maintain(place: TablePlace, *, retention_s: int) -> Maintained:
@@ -84,6 +92,7 @@ def maintain(place: TablePlace, *, retention_s: int) -> Maintained:
     rewrite.merge_deletes(place)
     expired = expiry.expire(place, retention_s=retention_s, at_least=1)
     removed = orphans.remove_orphans(place, retention_s=retention_s)
+    care.note("iceberg", joined=joined, removed=removed, expired=expired)
     after = _sizes(place)
     return Maintained(
         files_before=len(before),

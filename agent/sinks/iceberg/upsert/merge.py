@@ -25,6 +25,7 @@ from agent.rows.spans import in_span
 from agent.rows.unify import Mask
 from agent.rows.versions import Moments, Versions
 from agent.sinks.common import row_marks
+from agent.sinks.common.folds.parts import Folded, folded
 from agent.sinks.common.forms import missing_fields
 from agent.sinks.common.history import columns as history
 from agent.sinks.common.left_out import IncompleteRows, Indexes
@@ -39,7 +40,6 @@ from agent.sinks.iceberg.table.positions import NONE, Positions
 from agent.sinks.iceberg.table.schema import FORMS
 from agent.sinks.iceberg.table.state import State
 from agent.sinks.iceberg.upsert.find import Found, KeySearch
-from agent.sinks.iceberg.upsert.fold import Folded, folded
 
 
 def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes], *, marks: Marks = NO_MARKS) -> FlushResult:

@@ -13,9 +13,9 @@ from agent.ports.sink import Alters, Replaces, SpanRepartition, Splits
 from agent.rows.changes import BEFORE_KEY
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks import open_sink, open_table
+from agent.sinks.common.folds import parts as fold
 from agent.sinks.delta.upsert import by_vectors, large
 from agent.sinks.iceberg.table.lake import Lake
-from agent.sinks.iceberg.upsert import fold
 from agent.sinks.uri import parse_sink_uri
 from owner.scheduler.spans import even_spans
 from reactor.ids import Ts

@@ -39,6 +39,18 @@ def test_what_cannot_be_is_refused(uri: str, says: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("readers=duckdb,trino", "sink mode history needs deletion vectors, and trino does not read them"),
+        ("deletion_vectors=false", "and deletion_vectors=false refuses them; use upsert, or Iceberg"),
+    ],
+)
+def test_a_history_that_a_reader_cannot_read_is_refused(options: str, says: str) -> None:
+    with pytest.raises(SinkUriError, match=says):
+        open_sink(f"delta+file:///lake?{options}", changefeed="feed", mode=SinkMode.HISTORY)
+
+
+@pytest.mark.parametrize(
     ("uri", "mode", "says"),
     [
         ("delta+file:///lake", SinkMode.UPSERT, ()),

@@ -1,5 +1,6 @@
 """Small files put together beside flushes: every row and record stays, and readers of changes see none."""
 
+import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,12 @@ def test_the_rows_stay_in_their_order_and_no_change_is_reported(sink: DeltaSink)
     assert len(rows(sink)) == FILES + 1
 
 
+def test_whoever_opens_the_table_after_its_maintenance_reads_no_commits(sink: DeltaSink) -> None:
+    sink.maintain(KEYED)
+    last = json.loads((Path(location(sink)) / "_delta_log" / "_last_checkpoint").read_text())
+    assert last["version"] == DeltaTable(location(sink)).version()
+
+
 def test_few_files_are_left_alone(sink: DeltaSink) -> None:
     version = DeltaTable(location(sink)).version()
     assert compact(sink, files_max=FILES) == 0
@@ -86,7 +93,7 @@ def test_a_file_that_was_changed_meanwhile_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_bytes: int
 ) -> None:
     monkeypatch.setattr(by_vectors, "_SMALL_BYTES", small_bytes)
-    monkeypatch.setattr(by_vectors, "_SMALL_MAX", 2)
+    monkeypatch.setattr(by_vectors, "SMALL_MAX", 2)
     sink = with_vectors(tmp_path, [(at, "a", "x") for at in range(10)])
     for at in range(2):
         flush(sink, task(sink, 100 + at, 101 + at), changes([insert(20 + at, "n", "n")]))

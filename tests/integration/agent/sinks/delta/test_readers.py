@@ -58,7 +58,7 @@ def chapters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     mode = SinkMode.CHANGELOG if request.param == "changelog" else SinkMode.UPSERT
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(by_vectors, "_SMALL_BYTES", 0 if request.param == "merged" else 1 << 14)
-        patched.setattr(by_vectors, "_SMALL_MAX", 5)
+        patched.setattr(by_vectors, "SMALL_MAX", 5)
         story = Story(directory / "lake", mode, vectors=request.param == "vectors")
         return [_copied(story, name, directory / str(at)) for at, name in enumerate(_told(story))]
 

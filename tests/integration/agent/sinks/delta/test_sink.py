@@ -411,7 +411,7 @@ def test_a_missing_table_is_one_line(tmp_path: Path) -> None:
 
 
 def test_upkeep_keeps_rows_and_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_vectors, "_SMALL_MAX", 1_000)  # else flushes do it by themselves
+    monkeypatch.setattr(by_vectors, "SMALL_MAX", 1_000)  # else flushes do it by themselves
     sink = open_sink(f"delta+file://{tmp_path}?retention_seconds=0", changefeed="feed", mode=SinkMode.UPSERT)
     assert isinstance(sink, DeltaSink)
     sink.load(KEYED, table_schema(), ARROW, [])

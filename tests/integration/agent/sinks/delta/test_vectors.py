@@ -112,7 +112,7 @@ def test_many_flushes_leave_few_files_and_the_right_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, small_bytes: int
 ) -> None:
     """Each way beside delta-rs's own merges, compactions, checkpoints and vacuums, and after a lost process."""
-    monkeypatch.setattr(by_vectors, "_SMALL_MAX", 5)
+    monkeypatch.setattr(by_vectors, "SMALL_MAX", 5)
     monkeypatch.setattr(by_vectors, "_SMALL_BYTES", small_bytes)
     if way != "merged":
         monkeypatch.setattr(merge, "_apply", _never)

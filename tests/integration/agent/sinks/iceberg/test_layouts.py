@@ -15,7 +15,7 @@ from pyiceberg.types import IcebergType
 from agent.errors import SinkError, TableHeldError
 from agent.ports.sink import Alters, LaysOut, Maintains, Replaces
 from agent.rows.schema_change import ColumnMove, SchemaChange
-from agent.sinks.iceberg.table import manifests
+from agent.sinks.iceberg.table import compact, manifests
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.layout import Layout
 from reactor.ids import Ts
@@ -149,6 +149,37 @@ def test_files_are_in_the_order(tmp_path: Path) -> None:
     assert nulls
     assert made[:nulls] == [None] * nulls
     assert made[nulls:] == sorted(made[nulls:], reverse=True)
+
+
+def test_files_that_are_joined_are_in_the_order_and_lose_what_a_flush_takes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bed, chance = _bed(tmp_path, _LAYOUTS["order"]), random.Random(4)
+    rows = {key: _row(chance, key) for key in range(50)}
+    _load(bed, rows)
+    for turn in range(3):
+        rows[turn] = _row(chance, turn)
+        assert bed.flush(100 + turn, 101 + turn, [update(*rows[turn], ts=101 + turn)], arrow=_ARROW).committed
+    sorted_rows = compact.rewritten_in_order
+
+    def flushed_meanwhile(*given: Any) -> Any:
+        made = sorted_rows(*given)
+        for key in (7, 8, 40):
+            del rows[key]
+        assert bed.flush(103, 104, [delete(key, *[None] * 5, ts=104) for key in (7, 8, 40)], arrow=_ARROW).committed
+        return made
+
+    monkeypatch.setattr(compact, "rewritten_in_order", flushed_meanwhile)
+    sink = bed.open()
+    assert isinstance(sink, Maintains)
+    sink.maintain(TABLE)
+    agree(bed, list(rows.values()))
+    table = table_of(bed, TABLE)
+    [item] = manifests.live(table).data
+    assert item.file.sort_order_id == table.sort_order().order_id != 0
+    made = _physical(_read(table, item.path, table.schema().find_field("made").field_id))
+    known = [value for value in made if value is not None]
+    assert made == [None] * made.count(None) + sorted(known, reverse=True)
 
 
 def test_a_condition_on_a_partition_reads_its_files_alone(tmp_path: Path) -> None:

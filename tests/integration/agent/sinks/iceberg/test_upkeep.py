@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 from pyiceberg.table.snapshots import Operation
 
 from agent.errors import SinkConflictError
+from agent.ports.sink import Maintains
 from agent.sinks.common.compaction import Plan
 from agent.sinks.iceberg.table import compact
 from agent.sinks.iceberg.table.lake import TablePlace
@@ -43,6 +45,18 @@ def rows(bed: Bed) -> dict[int, str]:
     found = table_of(bed, TABLE).scan().to_arrow().to_pylist()
     assert len({row["id"] for row in found}) == len(found), "a key is there twice"
     return {row["id"]: row["name"] for row in found}
+
+
+def test_what_was_done_is_in_the_metrics(bed: Bed) -> None:
+    def joined() -> float:
+        labels = {"format": "iceberg", "what": "joined"}
+        return REGISTRY.get_sample_value("weir_maintenance_files_total", labels) or 0.0
+
+    before = joined()
+    sink = bed.open()
+    assert isinstance(sink, Maintains)
+    assert sink.maintain(TABLE).joined == 4
+    assert joined() == before + 4
 
 
 def test_files_become_one_and_readers_of_changes_see_none(bed: Bed) -> None:

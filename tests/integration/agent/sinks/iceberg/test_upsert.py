@@ -10,8 +10,8 @@ import pytest
 
 from agent.errors import LeftOutValueError
 from agent.ports.sink import SpanRepartition, Splits
+from agent.sinks.common.folds import parts as fold
 from agent.sinks.iceberg.table import rows
-from agent.sinks.iceberg.upsert import fold
 from owner.scheduler.spans import even_spans
 from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode
