@@ -49,7 +49,11 @@ def create(
         ),
     ] = Mode.ALL,
     sink_mode: Annotated[
-        SinkMode, typer.Option(help="upsert: tables equal to the source's; changelog: every change is a row.")
+        SinkMode,
+        typer.Option(
+            help="upsert: tables equal to the source's; changelog: every change is a row; history: every version of a "
+            "row, with when it began and ended."
+        ),
     ] = SinkMode.UPSERT,
     config: Annotated[
         Path | None, typer.Option(help="A TOML file with filter rules and settings; see docs/operating.md.")

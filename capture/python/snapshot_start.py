@@ -123,8 +123,8 @@ class SnapshotStart:
         feed, table = self._view()
         if feed.sink_mode is not SinkMode.UPSERT:
             raise ConfigError(
-                f"changefeed {feed.id} writes changelogs, of which there is no snapshot: read from "
-                'startingTs="earliest" what the log has, the changelog itself, or a changefeed with sink-mode upsert'
+                f"changefeed {feed.id} has sink-mode {feed.sink_mode}, of which there is no snapshot: read from "
+                'startingTs="earliest" what the log has, the table itself, or a changefeed with sink-mode upsert'
             )
         if feed.checkpoint_ts == 0 or table.resync is not None:
             return f"changefeed {feed.id} is still copying it; try again when the copy is in the sink"

@@ -146,7 +146,9 @@ def test_a_batch_query_reads_the_table_and_what_follows(bed: Bed, tmp_path: Path
 
 
 def test_what_has_no_snapshot_says_what_to_do(bed: Bed) -> None:
-    with pytest.raises(ConfigError, match="writes changelogs, of which there is no snapshot: read from startingTs"):
+    with pytest.raises(
+        ConfigError, match="has sink-mode changelog, of which there is no snapshot: read from startingTs"
+    ):
         start(bed, CHANGELOG).pin(None)
     bed.create_feed("nothing", sink_uri="blackhole://")
     with pytest.raises(ConfigError, match="nothing has no tables to read a snapshot of"):

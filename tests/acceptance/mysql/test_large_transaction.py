@@ -19,7 +19,7 @@ PYTHON_MB_MAX = 750
 
 def test_one_transaction_of_two_million_rows() -> None:
     with bed(MariaServer) as found:
-        for mode in SinkMode:
+        for mode in (SinkMode.UPSERT, SinkMode.CHANGELOG):
             figures = large_transaction.measure(found, mode, ROWS)
             assert figures[f"{mode.value}_rows_in_delta"] == ROWS
             peaks = [value for name, value in figures.items() if name.endswith("_python_peak_mb")]

@@ -109,7 +109,7 @@ def _write(log: TableLog, place: TablePlace, task: FlushTask, found: Iterable[Ve
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """What replaces rows of one version of a table. ``columns``: the types that keys are hashed in."""
+    """The replacement of rows of one version of a table. ``columns``: the types that keys are hashed in."""
 
     log: TableLog
     place: TablePlace

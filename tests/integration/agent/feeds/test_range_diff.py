@@ -329,7 +329,7 @@ def letters(bed: Bed) -> tuple[str, dict[str, tuple[str, str]]]:
     return "`v_`", {"v": ("text", "substr('abc', 1 + seq % 3, 1)")}
 
 
-@pytest.mark.parametrize("mode", SinkMode)
+@pytest.mark.parametrize("mode", [SinkMode.UPSERT, SinkMode.CHANGELOG])
 def test_only_rows_that_match_on_either_side_are_made_equal(bed: Bed, mode: SinkMode) -> None:
     """Of 1 to 20: 1, 4, 7 … have b."""
     bed = replace(bed, mode=mode)
@@ -430,7 +430,7 @@ def test_ranges_cover_all_keys_once() -> None:
     assert all(first.high == second.low for first, second in pairwise(keys))
 
 
-@pytest.mark.parametrize("mode", SinkMode)
+@pytest.mark.parametrize("mode", [SinkMode.UPSERT, SinkMode.CHANGELOG])
 def test_differing_rows_are_made_equal_and_no_other_is_touched(bed: Bed, mode: SinkMode) -> None:
     bed = replace(bed, mode=mode)
     bed.make(columns_of(bed))

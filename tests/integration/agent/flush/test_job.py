@@ -119,7 +119,7 @@ class Rig:
 
 @pytest.mark.spark
 def test_upserts_and_changelog_through_spark(tmp_path: Path, spark_executor: SparkExecutor) -> None:
-    for mode in SinkMode:
+    for mode in (SinkMode.UPSERT, SinkMode.CHANGELOG):
         rig = Rig(tmp_path / mode, mode, spark_executor)
         rig.append(120, inserted(110, 1, "a", "x"), inserted(110, 2, "b", None), commit_time=5.0)
         rig.append(140, updated(130, 1, "c", ...), deleted(135, 2, None, None))
@@ -208,7 +208,7 @@ def test_what_is_about_to_be_written_is_said_before_it_is(tmp_path: Path) -> Non
     assert said == [(frozenset(), False), (id, False), (id, True)]
 
 
-@pytest.mark.parametrize("mode", SinkMode)
+@pytest.mark.parametrize("mode", [SinkMode.UPSERT, SinkMode.CHANGELOG])
 def test_what_a_changefeed_leaves_out_never_arrives(tmp_path: Path, mode: SinkMode) -> None:
     """By kind and by condition, and columns by name: what streams in too, not the snapshot alone."""
     drafts = EventFilter(matcher=("*.*",), ignore_event=("delete",), ignore_insert_value_expr="name = 'draft'")

@@ -1,6 +1,7 @@
 """History tables: each version of a row with its begin and end, beside a model that writes down every change."""
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from owner.scheduler.spans import even_spans
 from reactor.ids import Ts
 from reactor.records.changefeed import SchemaChangeKind, SinkMode
 from tests.contracts.sink_bed import SPAN, TABLE, Bed
+from tests.integration.agent.sinks.delta.readers import READERS
+from tests.integration.agent.sinks.iceberg.lake import table_of
+from tests.integration.agent.sinks.iceberg.test_readers import duckdb_rows
 from tests.unit.agent.changes_build import (
     ARROW,
     UNCHANGED,
@@ -141,6 +145,30 @@ def test_every_version_is_kept(seed: int, bed: Bed) -> None:
         if turn % 5 == 4:
             _agrees(bed, model)
     _agrees(bed, model)
+
+
+def test_other_readers_see_the_same_versions(bed: Bed) -> None:
+    model, chance = _loaded(bed, *((key, "a", "x") for key in range(8))), random.Random(4)
+    for turn in range(6):
+        some = _some(chance, model, 101 + turn * 10, cuts=turn == 3)
+        assert bed.flush(100 + turn * 10, 110 + turn * 10, some).committed
+    columns = (*ARROW.names, *_COLUMNS)
+    found = [table.select(columns).to_pylist() for table in _read_by_others(bed)]
+    assert found
+    for rows in found:
+        assert sorted((tuple(row.values()) for row in rows), key=repr) == model.versions
+
+
+def _read_by_others(bed: Bed) -> Iterator[pa.Table]:
+    if bed.uri.startswith("iceberg"):
+        table = table_of(bed, TABLE)
+        yield table.scan().to_arrow()
+        yield duckdb_rows(table)
+        return
+    location = open_table(bed.uri, TABLE.path).location
+    for reader in READERS:
+        if reader.why_not() is None:
+            yield reader.rows(location)
 
 
 def test_a_large_transaction_is_folded_in_parts(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,7 +48,7 @@ SPAN = TableSpan(16384)
 KEYED = TableRecord(table_id=16384, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
 KEYLESS = KEYED.with_(key=())
 
-both_modes = pytest.mark.parametrize("mode", list(SinkMode))
+both_modes = pytest.mark.parametrize("mode", [SinkMode.UPSERT, SinkMode.CHANGELOG])
 
 
 def sink_at(directory: Path, mode: SinkMode = SinkMode.UPSERT, changefeed: str = "feed") -> DeltaSink:
@@ -436,6 +436,7 @@ def test_upkeep_keeps_rows_and_records(tmp_path: Path, monkeypatch: pytest.Monke
 def test_upkeep_waits_for_its_turn_and_never_fails_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = loaded(tmp_path, rows=[(1, "a", "x")])
     place = sink.place(KEYED)
+    monkeypatch.setattr(upkeep, "_first_count", lambda _: 0)  # one table in fifty is due at once
     assert upkeep.begin_if_due(place, retention_s=3600) is None
     monkeypatch.setattr(upkeep, "_COMPACT_EVERY_S", -1.0)
     monkeypatch.setattr(upkeep, "_VACUUM_EVERY_S", -1.0)

@@ -62,6 +62,10 @@ _ROWS: list[tuple[Any, ...]] = [
 
 
 def _duckdb(table: Table) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in duckdb_rows(table).to_pylist()]
+
+
+def duckdb_rows(table: Table) -> pa.Table:
     with duckdb.connect() as db:
         for name in ("avro", "iceberg"):
             found = importlib.util.find_spec(f"duckdb_extension_{name}")
@@ -70,7 +74,7 @@ def _duckdb(table: Table) -> list[tuple[Any, ...]]:
             [extension] = Path(found.origin).parent.glob(f"extensions/*/{name}.duckdb_extension")
             db.execute(f"LOAD '{extension}'")
         rows = db.execute(f"SELECT * FROM iceberg_scan('{table.metadata_location.removeprefix('file://')}')")
-        return [tuple(row.values()) for row in rows.to_arrow_table().to_pylist()]
+        return rows.to_arrow_table()
 
 
 def _pyiceberg(table: Table) -> list[tuple[Any, ...]]:
