@@ -2,9 +2,9 @@
 capture.
 
 A capture is heard while it answers on the connection that this one keeps to it, which proves that messages arrive in
-both directions. One that joins has a moment to answer for the first time. One that was heard counts as silent only in
-the second of two looks, since a process that was suspended finds all others silent until it has read their answers.
-Decisions only, no clock.
+both directions. One that joins has a moment to answer for the first time. A process that was suspended, or so busy
+that it did not look, gives all others the whole time again: it has read no answers, and its connections may have
+ended. Decisions only, no clock.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,8 @@ from reactor.ids import CaptureId
 
 #: for the first answer
 _GREETING_S = 2.0
+#: between two looks; after more, this process was suspended
+_ATTENTIVE_S = 2.0
 
 
 class Contact(Protocol):
@@ -45,9 +47,14 @@ class Hearing:
         self._silence_s = silence_s
         #: silent in the last look
         self._silent: frozenset[CaptureId] = frozenset()
+        self._looked_at = float("inf")
+        self._attentive_since = float("-inf")
 
     def look(self, contacts: Mapping[CaptureId, Contact], now: float) -> bool:
         """Judge all ``contacts``; return whether the result has changed."""
+        if now - self._looked_at > _ATTENTIVE_S:
+            self._attentive_since = now
+        self._looked_at = now
         silent = frozenset(peer for peer, contact in contacts.items() if self._is_silent(contact, now))
         lasting, self._silent = silent & self._silent, silent
         answering = {peer for peer, contact in contacts.items() if contact.heard_at is not None}
@@ -58,4 +65,4 @@ class Hearing:
 
     def _is_silent(self, contact: Contact, now: float) -> bool:
         last = contact.since if contact.heard_at is None else contact.heard_at
-        return now - last >= self._silence_s
+        return now - max(last, self._attentive_since) >= self._silence_s
