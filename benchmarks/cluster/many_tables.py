@@ -20,7 +20,8 @@ _ACTIVE = 50
 _ROWS = 10
 #: each changes one row of one table
 _TRANSACTIONS_PER_SECOND = 200
-_POLL_S = 0.1
+#: an answer names every table, which costs the owner's loop some milliseconds for each thousand
+_POLL_S = 0.5
 #: tables per transaction, each of which needs locks
 _AT_ONCE = 500
 _MAKE = """
