@@ -229,7 +229,7 @@ def told_from(server: EmbeddedMariaDB, database: str, begin: SourcePosition) -> 
     return sorted(found)
 
 
-@pytest.mark.parametrize("compressed", ["OFF", "ON"])
+@pytest.mark.parametrize("compressed", [pytest.param("OFF", marks=pytest.mark.matrix), "ON"])
 def test_rows_of_a_huge_event_come_before_those_of_the_next(server: EmbeddedMariaDB, compressed: str) -> None:
     """An event may have more rows than an ordinal has room for."""
     database, count = made_in(server), 1_500_000
