@@ -36,6 +36,7 @@ from reactor.errors import WeirError
 from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode, TableRecord
 from tests import pgoutput
+from tests.patience import HANG_S
 from tests.shared_postgres import give_back
 
 T = TypeVar("T")
@@ -443,7 +444,7 @@ async def test_a_cancelled_dump_leaves_nothing_running_and_keeps_what_it_has(
     def pause(description: str) -> None:
         if description == "dump public.keyed 2/5":
             begun.set()
-            may_go_on.wait(10)
+            may_go_on.wait(HANG_S)
 
     tables = [source.record("keyed", ["id"])]
     async with anyio.create_task_group() as tasks:

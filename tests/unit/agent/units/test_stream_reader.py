@@ -10,9 +10,8 @@ from agent.rows.arena import ArenaPool, LogChunk
 from agent.settings import SyncSettings
 from agent.units.stream_reader import StreamReader
 from reactor.ids import Ts
+from tests.patience import HANG_S
 from tests.unit.agent.stream_build import Wire, begin, commit, keepalive, relation, row, stream_on
-
-_TIMEOUT_S = 5.0
 
 
 @dataclass
@@ -33,7 +32,7 @@ class Bench:
 
     def wait(self, condition: Callable[[], bool]) -> None:
         with self.changed:
-            assert self.changed.wait_for(condition, _TIMEOUT_S)
+            assert self.changed.wait_for(condition, HANG_S)
 
     def settle(self, cut: LogChunk) -> None:
         if cut.arena is not None:
@@ -54,7 +53,7 @@ class Bench:
 @contextmanager
 def running(settings: SyncSettings) -> Iterator[Bench]:
     wire = Wire()
-    wire.server.settimeout(_TIMEOUT_S)
+    wire.server.settimeout(HANG_S)
     pool = ArenaPool(settings.arenas, settings.segment_bytes)
     stream = stream_on(wire, pool, resolved=50)
     stream_reader = StreamReader(
@@ -77,7 +76,7 @@ def running(settings: SyncSettings) -> Iterator[Bench]:
     finally:
         stream_reader.stop()
         wire.abort()
-        thread.join(_TIMEOUT_S)
+        thread.join(HANG_S)
         wire.close()
         assert not thread.is_alive()
 

@@ -14,6 +14,7 @@ from capture.python.changes import Reading, Subscription
 from capture.python.cluster import Changefeed
 from capture.python.local import LocalChangefeed
 from reactor.errors import OwnerNotFoundError, WeirError
+from tests.patience import HANG_S
 
 ROWS = pa.table({"id": [1]})
 
@@ -60,7 +61,7 @@ async def test_a_loop_that_waits_for_changes_is_cancelled_at_once(monkeypatch: p
         async for rows in feed.changes("public.t"):
             found.append(rows)  # noqa: PERF401 - what came before it is cancelled counts
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(HANG_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(follow)
             while not (opened and opened[0].waits.is_set()):  # noqa: ASYNC110 - of a thread
@@ -99,7 +100,7 @@ def test_whoever_ends_a_reading_while_it_is_answered_leaves_it_closed() -> None:
         reader.start()
         while not opened:
             pass
-        opened[0].waits.wait(10)
+        opened[0].waits.wait(HANG_S)
         threading.Thread(target=opened[0].answers.set).start()
         if reading.end():
             reading.close()
