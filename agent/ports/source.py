@@ -51,9 +51,14 @@ class Identity:
     timeline: int = 0
 
 
+#: characters of each text of a signal: whoever may insert rows decides how long they are
+SIGNAL_MAX: Final = 20_000
+
+
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A row of a changefeed's signal table, as texts. ``kind``: what it asks for; ``data``: of which table."""
+    """A row of a changefeed's signal table, as texts. ``kind``: what it asks for; ``data``: of which table. Each has at
+    most ``SIGNAL_MAX`` characters."""
 
     id: str
     kind: str
@@ -282,7 +287,8 @@ class Source(Protocol):
         ...
 
     def signals(self, table: tuple[str, str], limit: int) -> list[Signal]:
-        """Return at most ``limit`` rows of a table with columns ``id``, ``kind`` and ``data``, by their ids.
+        """Return at most ``limit`` rows of a table with columns ``id``, ``kind`` and ``data``, by their ids. The server
+        cuts longer texts to ``SIGNAL_MAX`` characters.
 
         :raises SourceError: it cannot be read.
         """

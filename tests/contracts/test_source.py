@@ -14,7 +14,7 @@ import pytest
 from agent.errors import PositionLostError, SourceAuthError, SourceConfigError, SourceError
 from agent.ports.plugin import sources
 from agent.ports.snapshot import DumpOrder
-from agent.ports.source import Identity, Position, Scope, Signal, Source, SourceReport, Stream, StreamOrder
+from agent.ports.source import SIGNAL_MAX, Identity, Position, Scope, Signal, Source, SourceReport, Stream, StreamOrder
 from agent.rows.arena import Arena, LogChunk
 from agent.rows.changes import DELETE, INSERT, UPDATE
 from agent.sinks import open_sink
@@ -132,9 +132,10 @@ class SourceContract:
         bed.server.execute(
             f"CREATE TABLE {quote}{quoted}{quote} (id int PRIMARY KEY, kind varchar(9), data text)", database=_DATABASE
         )
-        rows = "(10, 'resync', 'a.b'), (9, 'pause', NULL), (11, '', 'é')"
+        rows = "(10, 'resync', 'a.b'), (9, 'pause', NULL), (11, '', 'é'), (12, '', repeat('é', 30000))"
         bed.server.execute(f"INSERT INTO {quote}{quoted}{quote} VALUES {rows}", database=_DATABASE)
         expected = [Signal("9", "pause", ""), Signal("10", "resync", "a.b"), Signal("11", "", "é")]
+        expected.append(Signal("12", "", "é" * SIGNAL_MAX))
         assert bed.source.signals(place, 10) == expected
         assert bed.source.signals(place, 2) == expected[:2]
 

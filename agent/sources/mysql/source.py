@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from agent.errors import PositionLostError, SourceConfigError
 from agent.filter.tables import TableFilter
-from agent.ports.source import BEGIN, NOW, Identity, Position, Scope, Signal, SourceReport, StreamOrder
+from agent.ports.source import BEGIN, NOW, SIGNAL_MAX, Identity, Position, Scope, Signal, SourceReport, StreamOrder
 from agent.rows.schema import TableSchema, ZeroDates
 from agent.rows.survivors import Survivors
 from agent.sources.mysql.binlog.prepared_before import names_before, with_prepared
@@ -87,7 +87,7 @@ class MysqlSource:
             check_cascades(connection, names, is_accepted=self._accepts_cascades)
 
     def signals(self, table: tuple[str, str], limit: int) -> list[Signal]:
-        columns = "CAST(id AS CHAR), CAST(kind AS CHAR), CAST(data AS CHAR)"
+        columns = ", ".join(f"LEFT(CAST({name} AS CHAR), {SIGNAL_MAX})" for name in ("id", "kind", "data"))
         with connect(self._target) as connection:
             rows = connection.query(f"SELECT {columns} FROM {qualified(*table)} ORDER BY id LIMIT {limit}")
         return [Signal(str(id), str(kind), data or "") for id, kind, data in rows]

@@ -9,7 +9,7 @@ from agent.errors import PositionLostError, SourceConfigError, SourceUnreachable
 from agent.filter.expression_sql import SqlWords, in_sql
 from agent.filter.expressions import parse
 from agent.ports.checksums import ALL_KEYS, KeyRange, NoChecksums, SourceChecksums
-from agent.ports.source import BEGIN, NOW, Identity, Position, Scope, Signal, SourceReport, StreamOrder
+from agent.ports.source import BEGIN, NOW, SIGNAL_MAX, Identity, Position, Scope, Signal, SourceReport, StreamOrder
 from agent.rows.schema import TableSchema
 from agent.rows.survivors import Survivors
 from agent.sources.common.key_constants import ConstantWords, key_conditions
@@ -99,7 +99,7 @@ class PostgresSource:
             slots.publish(connection, self._names, tables)
 
     def signals(self, table: tuple[str, str], limit: int) -> list[Signal]:
-        columns = "id::text, kind::text, data::text"
+        columns = ", ".join(f"left({name}::text, {SIGNAL_MAX})" for name in ("id", "kind", "data"))
         with connect(self._uri) as connection:
             rows = connection.query(f"SELECT {columns} FROM {qualified(*table)} s ORDER BY s.id LIMIT {limit}")
         return [Signal(str(id), str(kind), data or "") for id, kind, data in rows]

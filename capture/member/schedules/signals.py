@@ -12,7 +12,7 @@ import anyio
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from agent.ports.source import Signal
+from agent.ports.source import SIGNAL_MAX, Signal
 from capture.api import port as views
 from capture.api.access import Caller
 from capture.member.ownership import router
@@ -30,6 +30,8 @@ LOOK_S: Final = 5.0
 #: rows that may be in a signal table: their ids are stored
 ROWS_MAX: Final = 1_000
 _RUNNING = (FeedState.NORMAL, FeedState.WARNING)
+#: characters of an id, for the same reason
+ID_MAX: Final = 64
 #: of the audit trail, as HTTP would answer
 _DONE, _REFUSED = 200, 409
 
@@ -68,7 +70,7 @@ class SignalData(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     table: str = Field(pattern=r"^[^.]+\..+$", max_length=512)
-    where: str = Field("", max_length=65_536)
+    where: str = Field("", max_length=SIGNAL_MAX)
     rows_per_second: int | None = Field(None, ge=1, le=1_000_000_000)
 
     @classmethod
@@ -87,28 +89,46 @@ class SignalTables:
         self._reads = reads
         #: why a changefeed's table could not be read last
         self._troubles: dict[ChangefeedId, str] = {}
+        #: whose tables are looked at; a source that does not answer delays no other one's signals
+        self._looking: set[ChangefeedId] = set()
         #: ids that were handled here: the stored ones may not be seen yet
         self._known: dict[ChangefeedId, set[str]] = {}
 
     async def run(self) -> None:
-        while True:
-            await anyio.sleep(LOOK_S)
-            membership = self._capture.membership
-            if membership is None:
-                continue
-            feeds = membership.state.changefeeds
-            self._known = {id: known for id, known in self._known.items() if id in feeds}
-            for _, feed in sorted(feeds.items()):
-                if feed.info is not None and _is_asked(feed, feed.info) and router.answers(membership, feed.id):
-                    await self._look(membership, feed.info, feed.signals)
+        async with anyio.create_task_group() as looks:
+            while True:
+                await anyio.sleep(LOOK_S)
+                membership = self._capture.membership
+                if membership is None:
+                    continue
+                feeds = membership.state.changefeeds
+                self._known = {id: known for id, known in self._known.items() if id in feeds}
+                for _, feed in sorted(feeds.items()):
+                    is_due = feed.id not in self._looking and router.answers(membership, feed.id)
+                    if is_due and feed.info is not None and _is_asked(feed, feed.info):
+                        self._looking.add(feed.id)
+                        looks.start_soon(self._look, membership, feed.info, feed.signals)
 
     async def _look(self, membership: PresentMembership, info: ChangefeedInfo, handled: HandledSignals | None) -> None:
         try:
             rows = await self._reads.signals(info, ROWS_MAX + 1)
+            await self._handle_all(membership, info, rows, handled)
         except WeirError as error:
-            return self._on_trouble(info, str(error))
+            self._on_trouble(info, str(error))
+        finally:
+            self._looking.discard(info.id)
+
+    async def _handle_all(
+        self,
+        membership: PresentMembership,
+        info: ChangefeedInfo,
+        rows: Sequence[Signal],
+        handled: HandledSignals | None,
+    ) -> None:
         if len(rows) > ROWS_MAX:
-            return self._on_trouble(info, f"signal-table has more than {ROWS_MAX} rows; delete those of the past")
+            raise WeirError(f"signal-table has more than {ROWS_MAX} rows; delete those of the past")
+        if any(len(row.id) > ID_MAX for row in rows):
+            raise WeirError(f"signal-table has an id of more than {ID_MAX} characters; delete its row")
         self._troubles.pop(info.id, None)
         there = {row.id for row in rows}
         known = there if handled is None else there & {*handled.ids, *self._known.get(info.id, ())}
@@ -119,23 +139,22 @@ class SignalTables:
             try:
                 await self._handle(info, row)
             except (NotOwnerError, OwnerNotFoundError, StoreError):
-                return None  # the next owner does it
+                return  # the next owner does it
             known.add(row.id)
             await self._store(membership, info, known)
             stored = {*known}
         if known != stored:
             await self._store(membership, info, known)
-        return None
 
     async def _handle(self, info: ChangefeedInfo, row: Signal) -> None:
-        fields = {"changefeed": info.id, "id": row.id[:64], "kind": row.kind[:64]}
+        fields = {"changefeed": info.id, "id": row.id, "kind": row.kind[:64]}
         try:
             data = SignalData.read(row.data)
         except ValidationError:
             _log.warning("a signal is ignored: its data is no schema.table, nor JSON with table, where", **fields)
             return
         kind = row.kind.strip().lower()
-        caller = Caller(f"signal {row.id[:64]} in {info.config.signal_table}", Role.OPERATOR, "signal")
+        caller = Caller(f"signal {row.id} in {info.config.signal_table}", Role.OPERATOR, "signal")
         path = f"/changefeeds/{info.id}/tables/{kind[:64]}"
         entry = await self._trail.begin(caller, "SIGNAL", path, "source", detail=data.table)
         try:

@@ -203,6 +203,7 @@ class SubscriptionService:
         session: str | None = None,
     ) -> None:
         """Store it while the changefeed exists, and (``session``) no other reader has opened it."""
+        self._feed(info.id)  # it may have been removed meanwhile
         state = membership.state
         created = state.raw[str(keys.InfoKey(state.cluster, info.namespace, info.id))].create_revision
         is_there = Compare(str(keys.InfoKey(state.cluster, info.namespace, info.id)), Target.CREATE_REVISION, created)

@@ -12,7 +12,7 @@ from agent.ports.source import Signal
 from capture.api import port as views
 from capture.api.access import Caller
 from capture.errors import JobRefusedError
-from capture.member.schedules.signals import LOOK_S, ROWS_MAX, SignalTables
+from capture.member.schedules.signals import ID_MAX, LOOK_S, ROWS_MAX, SignalTables
 from reactor import keys
 from reactor.errors import NotOwnerError, WeirError
 from reactor.ids import ChangefeedId
@@ -47,6 +47,8 @@ class Bed:
         self.asked: list[tuple[Any, ...]] = []
         self.trail: list[str] = []
         self.trouble: WeirError | None = None
+        self.looked: list[ChangefeedId] = []
+        self.silent: set[ChangefeedId] = set()
         self.refusal: WeirError | None = None
         self.candidacy = SimpleNamespace(is_owner=True)
         settings = ChangefeedConfig(**({"signal_table": "public.weir_signal"} | config))
@@ -71,6 +73,9 @@ class Bed:
             )
 
     async def signals(self, info: ChangefeedInfo, limit: int) -> Sequence[Signal]:
+        self.looked.append(info.id)
+        if info.id in self.silent:
+            await anyio.sleep_forever()
         if self.trouble is not None:
             raise self.trouble
         return self.rows[:limit]
@@ -196,8 +201,22 @@ async def test_a_table_that_cannot_be_read_or_is_too_long_waits() -> None:
     assert await bed.run() == []
     bed.trouble, bed.rows = None, [RESYNC, *(Signal(str(id), "pause", "public.t") for id in range(10, 10 + ROWS_MAX))]
     assert await bed.run() == []
+    bed.rows = [RESYNC, Signal("9" * (ID_MAX + 1), "pause", "public.t")]
+    assert await bed.run() == [], "ids are stored"
     bed.rows = [RESYNC]
     assert len(await bed.run()) == 1
+
+
+async def test_a_source_that_does_not_answer_delays_no_other() -> None:
+    bed = Bed()
+    for id in ("a", "b"):
+        info = ChangefeedInfo(id=ChangefeedId(id), source=URI, sink=URI, config=bed.info.config, state=FeedState.NORMAL)
+        bed.put(keys.InfoKey("c", "default", info.id), info.encode())
+        bed.put(keys.UnitKey("c", "default", info.id, "main"), _unit(Unit.SYNC))
+    bed.silent = {ChangefeedId("a"), FEED}
+    with anyio.move_on_after(3 * LOOK_S + 1):
+        await bed.signals_of.run()
+    assert sorted(bed.looked) == ["a", "b", "b", "b", "feed"], "the others are asked once, and again when they answer"
 
 
 @pytest.mark.parametrize("change", [{"state": FeedState.STOPPED}, {"config": ChangefeedConfig()}])

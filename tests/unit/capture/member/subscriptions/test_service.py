@@ -110,6 +110,17 @@ async def test_a_new_reader_begins_where_it_wishes(bed: Bed, begin: Begin | int,
     assert (await bed.open(begin=begin)).ts == ts
 
 
+async def test_nothing_is_opened_of_a_changefeed_that_is_removed_meanwhile(bed: Bed, monkeypatch: Any) -> None:
+    async def table_schema(info: ChangefeedInfo, table_id: int) -> TableSchema:
+        await bed.txn([], [Delete(str(keys.InfoKey("c", "default", FEED)))])
+        return TableSchema(table_id, "public", "t", ())
+
+    monkeypatch.setattr(bed, "table_schema", table_schema)
+    with pytest.raises(ChangefeedNotFoundError):
+        await bed.open()
+    assert not bed.etcd.get_prefix(str(keys.SubscriptionKey("c", "default", FEED, ""))).items
+
+
 @pytest.mark.parametrize("begin", [99, 401, 0])
 async def test_a_reader_never_begins_where_changes_are_missing(bed: Bed, begin: int) -> None:
     with pytest.raises(PositionGoneError):
