@@ -32,7 +32,7 @@ from capture.member.joining import refuse_halted
 from capture.member.membership import Base, Membership
 from capture.member.ownership.gathering import HttpOwners, RemoteOwners
 from capture.member.schedules.diffs import DiffSchedule
-from capture.member.schedules.new_tables import NewTables
+from capture.member.schedules.read_back import ReadBack
 from capture.member.schedules.signals import SignalTables
 from capture.member.services import DataPlane, build_data_plane
 from capture.member.subscriptions.service import SubscriptionService
@@ -80,7 +80,7 @@ class Capture:
             self.cluster, token=lambda: self.own_token.value, ca_file=str(settings.tls_ca_file or "")
         )
         self._diffs = DiffSchedule(self, self.cluster)
-        self._new_tables = NewTables(self, self.cluster)
+        self._read_back = ReadBack(self, self.cluster)
         self._signals = SignalTables(self, self.cluster, self.access, self.data_plane)
         self._connect = connect_etcd or connect_store
         self._state = CaptureMemory(ready=anyio.Event(), leaving=anyio.Event())
@@ -107,7 +107,7 @@ class Capture:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(work, name="capture")
             tasks.start_soon(self._diffs.run, name="comparisons by schedule")
-            tasks.start_soon(self._new_tables.run, name="copies of new tables")
+            tasks.start_soon(self._read_back.run, name="copies of tables with unknown rows")
             tasks.start_soon(self._signals.run, name="signals from sources")
         if failure is not None:
             raise failure

@@ -96,7 +96,7 @@ def check_sink_terms(uri: str, mode: SinkMode, config: ChangefeedConfig) -> None
         raise SinkConfigError("this sink's tables have no layout of their own; leave [[layout]] out")
     if config.split_large_tables:
         refuse_split(uri)
-    if config.on_lost_position == "resync":
+    if "resync" in (config.on_lost_position, config.on_unknown_values):
         refuse_resync(uri)
 
 

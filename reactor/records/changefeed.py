@@ -148,6 +148,8 @@ class ChangefeedConfig(UserConfig):
     gc_ttl_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 86_400
     #: when what comes next is gone at the source: fail, or take a new position and copy every table again in place
     on_lost_position: Literal["fail", "resync"] = later("fail", format=4)
+    #: when the log does not tell what a table's rows hold: hold it for an operator, or copy it again
+    on_unknown_values: Literal["hold", "resync"] = later("hold")
     #: how often all spans are at one Ts, which is recorded with the sink's versions; 0: never
     sync_point_interval_seconds: Annotated[int, Field(ge=0, le=COUNT_MAX)] = 0
     #: split tables of more than twice ``split_rows`` rows, for several captures to share
@@ -213,7 +215,6 @@ _NOT_KEPT: set[str] = set()
 class TableRecord(Record):
     """One replicated table as the dump (or the stream) found it."""
 
-    #: PostgreSQL: the relation's oid
     table_id: TableId
     schema_name: str
     name: str
@@ -251,8 +252,7 @@ class TableRecord(Record):
         return self.location or f"{self.schema_name}/{self.name}"
 
     def model_post_init(self, _context: object) -> None:
-        """Do not store which fields were given, nor an empty container for unknown ones: there are very many
-        records."""
+        """Keep neither which fields were given, nor an empty container for unknown ones: records are very many."""
         object.__setattr__(self, "__pydantic_fields_set__", _NOT_KEPT)
         if not self.__pydantic_extra__:
             object.__setattr__(self, "__pydantic_extra__", None)

@@ -11,6 +11,8 @@ from reactor.records.changefeed import RunningError
 CAPTURE_ENDED = "CaptureEnded"
 #: code of one that has ended processes of Spark's on two captures, or on the only one
 WORKER_LOST = "WorkerLost"
+#: code of one with an update that left out a value, of a row that the sink lacks
+LEFT_OUT_VALUE = "LeftOutValue"
 
 
 class HoldOrigin(StrEnum):

@@ -73,14 +73,18 @@ class Amendments(ABC):
         return views.TableResyncView(changefeed_id=changefeed_id, table=table)
 
     async def take_in(self, changefeed_id: str, tables: Sequence[str]) -> None:
-        """Have tables copied that are held, since the source's stream could not follow them.
+        """Have tables copied that are held: together those that the source's stream could not follow.
 
         :raises JobRefusedError: one cannot be copied.
         """
         view = await self.query(changefeed_id)
         refuse_resync(view.sink)
-        if held := [found for table in tables if (found := _held_by_source(view, table)) is not None]:
-            await self.rejoin(changefeed_id, held)
+        held = {table: _held_by_source(view, table) for table in tables}
+        if lost := [found for found in held.values() if found is not None]:
+            await self.rejoin(changefeed_id, lost)
+        for table in (table for table, found in held.items() if found is None):
+            table_id = await self.table_id(changefeed_id, table)
+            await self.ask(jobs.ResyncTable(_NO_JOB, ChangefeedId(changefeed_id), table_id))
 
     async def cancel_resync(self, changefeed_id: str, table: str) -> views.TableResyncView:
         table_id = await self.table_id(changefeed_id, table)

@@ -1,8 +1,12 @@
-"""New tables: has tables copied that came to a source in a way that its stream could not follow, on the owner.
+"""Read back: has tables copied whose rows the log does not tell, on the owner.
 
-Such a table (one that no publication sends, or that got rows before it was published or had its name) is held. What
-``weir table resync`` does for one table, this does for all that the changefeed never had: the source sends them from
-then on, and they are copied. What prevents it is tried again, less and less often; until then the table stays held.
+Such a table is held: a new one that no publication sends, or that got rows before it was published or had its name;
+one whose schema change gave old rows values that only the source knows; one with an update that left values out of a
+row that the sink lacks. What ``weir table resync`` does for one table, this does for all of them: the source sends them
+from then on, and they are copied. What prevents it is tried again, less and less often; until then the table is held.
+
+A table that the changefeed had already is copied only with ``on-unknown-values = "resync"``, and if the sink is to be
+as the source is: mode ``incremental`` and filters that keep rows at the sink want more, or less, than a copy has.
 """
 
 from collections import defaultdict
@@ -12,12 +16,13 @@ from typing import Protocol
 import anyio
 import structlog
 
+from agent.filter import events
 from capture.member.ownership import router
 from capture.member.services import CaptureState
 from reactor.errors import NotOwnerError, OwnerNotFoundError, WeirError
 from reactor.ids import ChangefeedId
-from reactor.records.changefeed import FeedState, Unit
-from reactor.records.held import HeldTable, HoldOrigin, HoldStage
+from reactor.records.changefeed import ChangefeedInfo, FeedState, Mode, TableRecord, Unit
+from reactor.records.held import LEFT_OUT_VALUE, HeldTable, HoldOrigin, HoldStage
 from reactor.state import ChangefeedState
 
 _LOOK_S = 1.0
@@ -36,7 +41,7 @@ class Copies(Protocol):
     async def take_in(self, changefeed_id: str, tables: Sequence[str]) -> None: ...
 
 
-class NewTables:
+class ReadBack:
     """Of one capture, over all its memberships. ``clock``: seconds, which never go back."""
 
     def __init__(self, capture: CaptureState, service: Copies, *, clock: Callable[[], float] = anyio.current_time):
@@ -50,13 +55,18 @@ class NewTables:
         while True:
             await anyio.sleep(_LOOK_S)
             waiting = dict(self._waiting())
-            self._tried = {key: tried for key, tried in self._tried.items() if key in waiting}
+            self._forget(waiting)
             due: dict[ChangefeedId, list[HeldTable]] = defaultdict(list)
             for (id, table), held in waiting.items():
                 if self._clock() >= self._tried.get((id, table), (0.0, 0.0, ""))[1]:
                     due[id].append(held)
             for id, tables in due.items():
                 await self._copy(id, tables)
+
+    def _forget(self, waiting: Mapping[_Table, HeldTable]) -> None:
+        """A table that is held again soon after its copy is copied less and less often."""
+        kept = self._clock() - _RETRY_MAX_S
+        self._tried = {key: tried for key, tried in self._tried.items() if key in waiting or tried[1] > kept}
 
     def _waiting(self) -> Iterator[tuple[_Table, HeldTable]]:
         membership = self._capture.membership
@@ -68,7 +78,7 @@ class NewTables:
                 continue
             if info is None or feed.broken or info.state not in _RUNNING or info.target_ts is not None:
                 continue
-            for held in _new(feed):
+            for held in _unknown(feed, info):
                 yield (id, held.table_id), held
 
     async def _copy(self, id: ChangefeedId, tables: Sequence[HeldTable]) -> None:
@@ -81,10 +91,10 @@ class NewTables:
         except WeirError as error:
             problem = str(error)
         except Exception as error:
-            _log.exception("copies of new tables have crashed", **fields)
+            _log.exception("copies of held tables have crashed", **fields)
             problem = type(error).__name__
         else:
-            _log.info("new tables are copied", reason=tables[0].error.message, **fields)
+            _log.info("held tables are copied", reason=tables[0].error.message, **fields)
             problem = ""
         if problem and len(tables) > 1:
             for held in tables:
@@ -96,24 +106,39 @@ class NewTables:
     def _note(self, key: _Table, problem: str, fields: Mapping[str, str]) -> None:
         began, due, before = self._tried.get(key, (0.0, 0.0, ""))
         if problem and problem != before:
-            _log.warning("a new table cannot be copied yet", error=problem, **fields)
+            _log.warning("a held table cannot be copied yet", error=problem, **fields)
         now = self._clock()
         self._tried[key] = now, now + min(max(2 * (due - began), _RETRY_S), _RETRY_MAX_S), problem
 
 
-def _new(feed: ChangefeedState) -> list[HeldTable]:
-    """Return the tables that the source could not follow, and the changefeed never had; but for those that join, or
-    wait for a table that had their name."""
+def _unknown(feed: ChangefeedState, info: ChangefeedInfo) -> list[HeldTable]:
+    """Return the held tables of which rows are unknown; but for those that join or are copied, or wait for a table that
+    had their name."""
     units = [unit for unit in feed.units.values() if unit.unit is Unit.SYNC]
     if not units:
         return []
-    tables = [table for unit in units for table in unit.tables]
-    known = {table.table_id for table in tables}
-    taken = {".".join(name) for unit in units for name in unit.joining}
-    taken.update(f"{table.schema_name}.{table.name}" for table in tables)
-    return [
-        held
-        for _, held in sorted(feed.held.items())
-        if held.origin is HoldOrigin.SOURCE and held.stage is not HoldStage.TRIED
-        if held.table_id not in known and held.name not in taken
-    ]
+    known = {table.table_id: table for unit in units for table in unit.tables}
+    joining = {".".join(name) for unit in units for name in unit.joining}
+    taken = {f"{table.schema_name}.{table.name}" for table in known.values()}
+    found = []
+    for id, held in sorted(feed.held.items()):
+        if held.stage is HoldStage.TRIED or held.name in joining or id in feed.resyncs:
+            continue
+        if id in known:
+            is_wanted = _is_wanted(held, known[id], info)
+        else:
+            is_wanted = held.origin is HoldOrigin.SOURCE and held.name not in taken
+        if is_wanted:
+            found.append(held)
+    return found
+
+
+def _is_wanted(held: HeldTable, table: TableRecord, info: ChangefeedInfo) -> bool:
+    """Return whether a table that the changefeed had is to be made what the source has."""
+    is_unknown = held.origin is HoldOrigin.SOURCE or (
+        held.origin is HoldOrigin.WRITE and held.error.code == LEFT_OUT_VALUE
+    )
+    config = info.config
+    if not is_unknown or config.on_unknown_values == "hold" or info.mode is Mode.INCREMENTAL:
+        return False
+    return not events.rules_for(config.filter, table.schema_name, table.name).leaves_rows

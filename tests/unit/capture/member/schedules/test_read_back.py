@@ -1,4 +1,4 @@
-"""New tables: those that a source's stream cannot follow are copied by themselves, on the owner, until it works."""
+"""Read back: tables whose rows the log does not tell are copied by themselves, on the owner, until it works."""
 
 import itertools
 from collections.abc import Sequence
@@ -9,14 +9,17 @@ import anyio
 import pytest
 
 from capture.errors import JobRefusedError
-from capture.member.schedules.new_tables import NewTables
+from capture.member.schedules.read_back import ReadBack
 from reactor import keys
 from reactor.errors import NotOwnerError, Scope
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import (
     ChangefeedConfig,
     ChangefeedInfo,
+    EventFilter,
     FeedState,
+    FilterConfig,
+    Mode,
     RunningError,
     SealedUri,
     TableRecord,
@@ -25,19 +28,23 @@ from reactor.records.changefeed import (
     UnitStage,
 )
 from reactor.records.held import HeldTable, HoldOrigin, HoldStage
+from reactor.records.resync import TableResync
 from reactor.state import ClusterState
 
 pytestmark = pytest.mark.looptime
 
 FEED = ChangefeedId("feed")
 URI = SealedUri(masked="x", sealed="x")
+ASKS = ChangefeedConfig(on_unknown_values="resync")
 OLD = TableRecord.new(1, "public", "old", key=("id",), start_ts=Ts(1), consistent_ts=Ts(1))
 
 
+def error_of(code: str) -> RunningError:
+    return RunningError(code=code, message="why", time=0.0, retryable=False, table_id=1, scope=Scope.TABLE)
+
+
 def hold(table_id: int, name: str, **changes: Any) -> HeldTable:
-    error = RunningError(
-        code="NotFollowed", message="why", time=0.0, retryable=False, table_id=table_id, scope=Scope.TABLE
-    )
+    error = error_of("NotFollowed").with_(table_id=table_id)
     return HeldTable(table_id=table_id, name=name, error=error, origin=HoldOrigin.SOURCE).with_(**changes)
 
 
@@ -50,16 +57,14 @@ class Bed:
         self.asked: list[tuple[float, str]] = []
         self.answers: list[Exception | None] = []
         self.candidacy = SimpleNamespace(is_owner=True)
-        self.info = ChangefeedInfo(
-            id=FEED, source=URI, sink=URI, config=ChangefeedConfig(), created_at=1.0, state=FeedState.NORMAL
-        )
+        self.info = ChangefeedInfo(id=FEED, source=URI, sink=URI, config=ASKS, created_at=1.0, state=FeedState.NORMAL)
         self.put(keys.InfoKey("c", "default", FEED), self.info.encode())
         record = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=(OLD,)).with_(**unit)
         self.put(keys.UnitKey("c", "default", FEED, "main"), record.encode())
         for one in held:
             self.put(keys.HeldKey("c", "default", FEED, one.table_id), one.encode())
         capture: Any = SimpleNamespace(membership=self)
-        self.new_tables = NewTables(capture, self)
+        self.read_back = ReadBack(capture, self)
 
     def put(self, key: keys.Key, value: bytes) -> None:
         self.state.update(str(key), value, mod_revision=1, create_revision=1)
@@ -72,7 +77,7 @@ class Bed:
 
     async def run(self, seconds: float) -> list[str]:
         with anyio.move_on_after(seconds):
-            await self.new_tables.run()
+            await self.read_back.run()
         return [table for _, table in self.asked]
 
 
@@ -88,38 +93,93 @@ async def test_one_that_cannot_be_copied_keeps_no_other_back() -> None:
 
 
 async def test_one_whose_name_another_table_has_yet_waits_for_that() -> None:
-    assert await Bed(hold(2, "public.old")).run(1_000) == []
+    assert await Bed(hold(2, "public.old")).run(100) == []
+
+
+LEFT_OUT = {"origin": HoldOrigin.WRITE, "error": error_of("LeftOutValue")}
+
+
+@pytest.mark.parametrize("held", [hold(1, "public.old"), hold(1, "public.old", **LEFT_OUT)])
+async def test_a_table_that_the_changefeed_had_is_copied_again(held: HeldTable) -> None:
+    assert await Bed(held).run(1.5) == ["public.old"]
 
 
 @pytest.mark.parametrize(
     "held",
     [
-        hold(1, "public.old"),
+        hold(1, "public.old", origin=HoldOrigin.WRITE),
+        hold(1, "public.old", origin=HoldOrigin.SCHEMA),
+        hold(1, "public.old", origin=HoldOrigin.PAUSE),
+        hold(1, "public.old", **LEFT_OUT, stage=HoldStage.TRIED),
+        hold(1, "public.old", origin=HoldOrigin.RESYNC),
         hold(2, "public.new", origin=HoldOrigin.WRITE),
         hold(2, "public.new", origin=HoldOrigin.PAUSE),
         hold(2, "public.new", stage=HoldStage.TRIED),
     ],
 )
-async def test_a_table_that_the_changefeed_had_is_left_to_its_operator(held: HeldTable) -> None:
-    assert await Bed(held).run(1_000) == []
+async def test_one_that_is_held_for_anything_else_is_left_to_its_operator(held: HeldTable) -> None:
+    assert await Bed(held).run(100) == []
+
+
+KEEPS_DELETED = EventFilter(matcher=("public.*",), ignore_event=("delete",))
+
+
+@pytest.mark.parametrize("held", [hold(1, "public.old"), hold(1, "public.old", **LEFT_OUT)])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"config": ChangefeedConfig()},
+        {"mode": Mode.INCREMENTAL},
+        {"config": ASKS.with_(filter=FilterConfig(event_filters=(KEEPS_DELETED,)))},
+    ],
+    ids=["hold", "incremental", "filter"],
+)
+async def test_one_that_the_changefeed_had_is_left_where_a_copy_is_not_wanted(
+    held: HeldTable, change: dict[str, Any]
+) -> None:
+    """But new tables come in all the same."""
+    bed = Bed(held, hold(2, "public.new"))
+    bed.put(keys.InfoKey("c", "default", FEED), bed.info.with_(**change).encode())
+    assert await bed.run(1.5) == ["public.new"]
+
+
+async def test_one_that_is_copied_already_is_not_asked_for_again() -> None:
+    bed = Bed(hold(1, "public.old", **LEFT_OUT))
+    resync = TableResync(table_id=1, name="public.old")
+    bed.put(keys.ResyncKey("c", "default", FEED, 1), resync.encode())
+    assert await bed.run(100) == []
+
+
+async def test_one_that_is_held_again_soon_after_its_copy_is_copied_less_and_less_often() -> None:
+    """As a statement that runs each second at the source, and cannot be followed."""
+    bed = Bed(hold(1, "public.old"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(bed.run, 600)
+        for turn in range(300):
+            await anyio.sleep(2)
+            stage = (HoldStage.TRIED, HoldStage.HELD)[turn % 2]
+            bed.put(keys.HeldKey("c", "default", FEED, 1), hold(1, "public.old", stage=stage).encode())
+    times = [at for at, _ in bed.asked]
+    assert 4 <= len(times) <= 9
+    assert times[-1] - times[-2] > 4 * (times[1] - times[0])
 
 
 async def test_one_that_joins_is_not_asked_for_again() -> None:
-    assert await Bed(hold(2, "public.new"), joining=(("public", "new"),)).run(1_000) == []
+    assert await Bed(hold(2, "public.new"), joining=(("public", "new"),)).run(100) == []
 
 
 @pytest.mark.parametrize("change", [{"state": FeedState.STOPPED}, {"state": FeedState.FAILED}, {"target_ts": Ts(9)}])
 async def test_only_changefeeds_that_run_without_end_take_tables_in(change: dict[str, Any]) -> None:
     bed = Bed(hold(2, "public.new"))
     bed.put(keys.InfoKey("c", "default", FEED), bed.info.with_(**change).encode())
-    assert await bed.run(1_000) == []
+    assert await bed.run(100) == []
 
 
 async def test_only_the_owner_copies_and_a_snapshot_comes_first() -> None:
     bed = Bed(hold(2, "public.new"))
     bed.candidacy.is_owner = False
-    assert await bed.run(1_000) == []
-    assert await Bed(hold(2, "public.new"), unit=Unit.DUMP).run(1_000) == []
+    assert await bed.run(100) == []
+    assert await Bed(hold(2, "public.new"), unit=Unit.DUMP).run(100) == []
 
 
 async def test_what_prevents_it_is_tried_again_less_and_less_often() -> None:
