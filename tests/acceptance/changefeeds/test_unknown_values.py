@@ -76,7 +76,7 @@ def _here(bed: Bed, schema: str, table: str) -> list[dict[str, Any]]:
 
 def _there(bed: Bed, table: str) -> list[dict[str, Any]]:
     """By the columns of the sink, whose names are the source's."""
-    names = [name for (name,) in bed.execute(_COLUMNS.format(t=table))]
+    names = [str(name) for (name,) in bed.execute(_COLUMNS.format(t=table))]
     listed = ", ".join(names)
     return [dict(zip(names, row, strict=True)) for row in bed.execute(f"SELECT {listed} FROM {table} ORDER BY id")]
 
