@@ -24,7 +24,6 @@ _POSTGRES: Final = {
     "serial": "ALTER TABLE {t} ADD x serial",
     "identity": "ALTER TABLE {t} ADD x int GENERATED ALWAYS AS IDENTITY",
     "stored": "ALTER TABLE {t} ADD x int GENERATED ALWAYS AS (v * 2) STORED",
-    "retyped": "ALTER TABLE {t} ALTER w TYPE int USING length(w) + 7",
     LEFT_OUT: "UPDATE {t} SET v = 1 WHERE id = 7",
 }
 _MARIADB: Final = {
