@@ -2,7 +2,9 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from random import Random
 from threading import Barrier
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -235,6 +237,42 @@ def test_a_schema_change(loaded: Bed) -> None:
     loaded.assert_holds((1, "a", 7), table=renamed, arrow=wide)
     assert loaded.flush(100, 200, [insert(2, "b", None, ts=150)], table=renamed, arrow=wide).error == ""
     loaded.assert_holds((1, "a", 7), (2, "b", None), table=renamed, arrow=wide)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_renamed_columns_whose_values_updates_left_out(loaded: Bed, seed: int) -> None:
+    """Columns swap names, and new ones take the names of dropped ones."""
+    sink, rng = loaded.open(), Random(seed)
+    needs(isinstance(sink, Alters), "schema changes")
+    assert isinstance(sink, Alters)
+    arrow = ARROW
+    row: tuple[Any, ...] = (1, "a", "x")
+    loaded.flush(100, 200, [update(1, "a", UNCHANGED, ts=110)])
+    for at in range(2, 7):
+        names = rng.sample([*arrow.names[1:], "name", "other"], 2)
+        dropped = rng.choice([None, 1, 2])
+        if dropped is not None:
+            names[dropped - 1] = arrow.names[dropped]
+            row = (*row[:dropped], None, *row[dropped + 1 :])
+        if len({*names}) < len(names):
+            names[2 - (dropped or 1)] = f"more{at}"
+        after = pa.schema([("id", pa.int64()), *((name, pa.string()) for name in names)])
+        columns = tuple(
+            ColumnMove(new.name, new.type, None if place == dropped else old.name)
+            for place, (old, new) in enumerate(zip(arrow, after, strict=True))
+        )
+        change = SchemaChange(
+            Ts(at * 100 + 1), SchemaChangeKind.ALTER, TABLE, TABLE, columns, table_schema(after), after
+        )
+        for _ in range(2):
+            sink.alter([change])
+        loaded.assert_holds(row, arrow=after)
+        place = rng.choice([1, 2])
+        row = (*row[:place], f"{seed}-{at}", *row[place + 1 :])
+        left = (*row[: 3 - place], UNCHANGED, *row[4 - place :])
+        loaded.flush(at * 100, (at + 1) * 100, [update(*left, ts=at * 100 + 50)], arrow=after)
+        loaded.assert_holds(row, arrow=after)
+        arrow = after
 
 
 def test_a_key_that_moves_to_another_column(loaded: Bed) -> None:

@@ -2,10 +2,11 @@
 
 A column's type changes only if a cast gives the same values as the source's conversion: numbers to wider or exact ones,
 plain text to its value, whole numbers to text. A timestamp as text, for example, is formatted differently everywhere:
-such a change is refused, and the table is held.
+such a change is refused, and the table is held. Where a changelog names the columns that an update left out, the names
+follow those of the columns.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -74,7 +75,42 @@ def converted_rows(
     :raises TableHeldError: the values of a column do not fit its new type.
     """
     arrays = [_column(batch, move, change, forms) for move in moves]
+    renamed = renames(moves)
+    for at, move in enumerate(moves):
+        if renamed and _is_names(move):
+            arrays[at] = _renamed(arrays[at], renamed)
     return pa.Table.from_arrays(arrays, schema=columns_of(moves))
+
+
+def renames(moves: Sequence[ColumnMove]) -> dict[str, str]:
+    """Return old name → new name of the stored columns that get another one."""
+    return {move.origin: move.name for move in moves if move.origin is not None and move.origin != move.name}
+
+
+def are_named(names: pa.Array, renamed: Mapping[str, str]) -> bool:
+    """Return whether a changelog's rows name a renamed column among those that an update left out."""
+    return bool(pc.any(pc.is_in(_flat(names), value_set=pa.array(list(renamed), pa.string()))).as_py())
+
+
+def _is_names(move: ColumnMove) -> bool:
+    return move.origin == move.name == UNCHANGED and pa.types.is_list(move.type)
+
+
+def _flat(names: pa.Array) -> pa.Array:
+    """Return all names in one array. Those of rows that are NULL do not count."""
+    return pc.list_flatten(names).cast(pa.string())
+
+
+def _renamed(names: pa.Array, renamed: Mapping[str, str]) -> pa.Array:
+    if not are_named(names, renamed):
+        return names
+    flat = _flat(names)
+    place = pc.index_in(flat, value_set=pa.array(list(renamed), pa.string()))
+    current = pc.coalesce(pa.array(list(renamed.values()), pa.string()).take(place), flat)
+    lengths = pc.fill_null(pc.list_value_length(names), 0).to_numpy(zero_copy_only=False)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    lists = pa.ListArray.from_arrays(pa.array(offsets), current, mask=names.is_null())
+    return lists.cast(names.type)
 
 
 def _column(batch: pa.RecordBatch, move: ColumnMove, change: SchemaChange, forms: Forms) -> pa.Array:

@@ -8,10 +8,11 @@ has: another type, and a new column with a value in existing rows, since format 
 A partition spec or sort order follows its columns through all of that. One that has lost a column is followed by one
 without it, and the table is written again, so that no file is divided by what it does not have.
 
-A *changelog* and a *history* keep dropped columns, NULL from then on.
+A *changelog* and a *history* keep dropped columns, NULL from then on. Of a changelog those files are written again that
+name a renamed column among those that an update left out.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -21,16 +22,17 @@ from pyiceberg.table import Table
 from pyiceberg.types import NestedField
 
 from agent.rows.schema_change import ColumnMove, SchemaChange
-from agent.sinks.common import conversion
+from agent.sinks.common import changelog, conversion
 from agent.sinks.common.former_keys import FormerKeys
 from agent.sinks.common.history import columns as history
 from agent.sinks.common.survivors import Comparison
 from agent.sinks.iceberg.table import commit, compact, files, manifests, positions, rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.commit import Step
+from agent.sinks.iceberg.table.files import TableFile
 from agent.sinks.iceberg.table.lake import TablePlace
 from agent.sinks.iceberg.table.layout import Layout
-from agent.sinks.iceberg.table.manifests import Live
+from agent.sinks.iceberg.table.manifests import Live, LiveFile
 from agent.sinks.iceberg.table.positions import NONE
 from agent.sinks.iceberg.table.schema import FORMS, Ids
 from agent.sinks.iceberg.table.state import State, TableOwner
@@ -64,17 +66,37 @@ def _alter(table: Table, change: SchemaChange, owner: TableOwner) -> None:
         for rows_of in _converted(table, live, moves, change) if comparison else ():
             assert comparison is not None
             comparison.note(history.current(rows_of))
-        step = Step(state, schema=schema, before=live, layout=changed)
+        named = _naming(table, live, conversion.renames(moves)) if is_changelog else replace(live, data=())
+        made = _written(table, _converted(table, named, moves, change), schema, change, layout)
+        removed = frozenset(item.path for item in named.data)
+        step = Step(state, made, removed=removed, schema=schema, before=live, layout=changed)
     else:
         converted = _converted(table, live, moves, change)
         noted = map(partial(_noted, comparison), converted) if comparison else converted
-        directory = compact.data_directory(table)
-        made = list(files.write_files(table.io, directory, f"schema-{change.ts:x}", noted, schema, layout=layout))
+        made = _written(table, noted, schema, change, layout)
         removed = frozenset(item.path for item in (*live.data, *live.deletes))
         step = Step(state, made, removed=removed, schema=schema, before=live, layout=changed)
     if comparison is not None:
         comparison.verdict(change)
     commit.commit_or_remove(table, step)
+
+
+def _written(
+    table: Table, rows_of: Iterable[pa.Table], schema: Schema, change: SchemaChange, layout: Layout
+) -> list[TableFile]:
+    directory = compact.data_directory(table)
+    return list(files.write_files(table.io, directory, f"schema-{change.ts:x}", rows_of, schema, layout=layout))
+
+
+def _naming(table: Table, live: Live, renamed: Mapping[str, str]) -> Live:
+    """Return ``live`` with only those data files that name a renamed column among those that an update left out."""
+    schema = rows.chosen(table.schema(), [changelog.UNCHANGED])
+
+    def names_any(item: LiveFile) -> bool:
+        found = rows.live_rows(table.io, item.path, schema, NONE)
+        return any(conversion.are_named(batch.column(0), renamed) for piece in found for batch in piece.to_batches())
+
+    return replace(live, data=tuple(item for item in live.data if renamed and names_any(item)))
 
 
 def _moved(table: Table, stored: pa.Schema, moves: Sequence[ColumnMove]) -> Schema:
