@@ -1,6 +1,7 @@
 """Values that are in no log: with ``on-unknown-values = "resync"`` each table that has them becomes what its source is,
 without a command."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -8,7 +9,10 @@ import pytest
 from deltalake import DeltaTable
 
 from reactor.records.changefeed import ChangefeedConfig, EventFilter, FilterConfig
+from tests.acceptance import bed as postgres_bed
+from tests.acceptance import maria_bed
 from tests.acceptance.bed import Bed
+from tests.acceptance.maria_bed import MariaBed
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.matrix, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -22,17 +26,27 @@ _POSTGRES: Final = {
     "stored": "ALTER TABLE {t} ADD x int GENERATED ALWAYS AS (v * 2) STORED",
     LEFT_OUT: "UPDATE {t} SET v = 1 WHERE id = 7",
 }
+_MARIADB: Final = {
+    "random": "ALTER TABLE {t} ADD x double DEFAULT (rand())",
+    "uuid": "ALTER TABLE {t} ADD x varchar(36) DEFAULT (uuid())",
+    "counted": "ALTER TABLE {t} ADD x int AUTO_INCREMENT UNIQUE",
+    "stored": "ALTER TABLE {t} ADD x int GENERATED ALWAYS AS (v * 2) STORED",
+}
 
 
-def test_each_table_is_read_back(tmp_path: Path) -> None:
-    schema, cases = "public", _POSTGRES
+@pytest.mark.parametrize(
+    ("kind", "schema", "cases"),
+    [(Bed, "public", _POSTGRES), (MariaBed, maria_bed.DATABASE, _MARIADB)],
+    ids=["postgresql", "mariadb"],
+)
+def test_each_table_is_read_back(kind: type[Bed], schema: str, cases: Mapping[str, str], tmp_path: Path) -> None:
     drafts = EventFilter(matcher=(f"{schema}.{LEFT_OUT}",), ignore_insert_value_expr="v = 0")
     rules = tuple(f"{schema}.{table}" for table in cases)
     config = ChangefeedConfig(
         on_unknown_values="resync",
         filter=FilterConfig(rules=rules, event_filters=(drafts,) if LEFT_OUT in cases else ()),
     )
-    with Bed(tmp_path, captures=1) as bed:
+    with kind(tmp_path, captures=1) as bed:
         for table in cases:
             bed.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v int, w varchar(9000))")
             bed.execute(f"INSERT INTO {table} VALUES (1, 1, 'a'), (2, 2, 'bb'), (3, 3, 'ccc')")
@@ -68,5 +82,5 @@ def _there(bed: Bed, table: str) -> list[dict[str, Any]]:
 
 _COLUMNS: Final = (
     "SELECT column_name FROM information_schema.columns WHERE table_name = '{t}' "
-    "AND table_schema = 'public' ORDER BY ordinal_position"
+    f"AND table_schema IN ('public', '{maria_bed.DATABASE}', '{postgres_bed.DATABASE}') ORDER BY ordinal_position"
 )
