@@ -1,35 +1,46 @@
 """Errors of the agent; all are ``reactor.errors.WeirError``: one line, cause then cure.
 
-SourceError                 the source database refused or failed ├── SourceUnreachableError  host down, connection lost
-(retryable) ├── SourceAuthError         wrong user or password, no replication privilege ├── SourceConfigError       the
-server is not set up for capture: wal_level, free slots, publication ├── TableIneligibleError    a table without a
-usable key and without force_replicate ├── SlotInUseError          another reader holds the slot, or a dead one still
-seems to (retryable) └── PositionLostError       the slot is gone, or the server is a different one: the next changes
-are not available
-    └── SnapshotLostByGCError  the server has removed log that was not read for too long
-LogError                    the change log's storage refused or failed (retryable) ├── CopyLostError           the
-manifest of a table's copy is gone from the log storage ├── LogFencedError          another sync worker has taken the
-log over └── LogStorageMismatchError the log storage is not this cluster's HoldTooEarlyError           a table must be
-held, which some captures of the cluster do not support yet (retryable) UnitFencedError             a worker with a
-newer order runs this unit StreamEndsCapturesError     captures have ended one after the other where they read the
-source SinkError                   the sink refused or failed ├── SinkUriError            unknown
-scheme or malformed URI ├── SinkConfigError         the whole sink: not writable, wrong bucket or credentials ├──
-SinkPassingError        the whole sink, transient: disk full, mount missing, storage does not answer (retryable) ├──
-SinkFencedError         the sink records another position than this writer expects: the writer is stale ├──
-SinkConflictError       a concurrent commit (retryable) ├── RowMovedError           a row moved between spans, with
-values that only the sink has ├── TableHeldError          one table at the sink cannot be written, for a reason without
-a class of its own (of a table) │   ├── TablePassingError   the same, with a transient cause (retryable) │   ├──
-TableForeignError   the sink's table is not this changefeed's, or another writer has changed it │   ├──
-TableLogLostError   the part of the change log that a held table needs is gone │   ├── CopyBehindError     the copy that
-is to replace the sink's table is older than the table │   ├── TableNameError      the table's name is not possible as a
-directory │   └── LeftOutValueError   an update left out a value of a row that the sink does not have └──
-SinkTimeoutError        it did not answer in time (retryable) OwnFaultError               this capture lacks room,
-memory, descriptors, threads or Spark (of the capture) JobError                    a Spark job failed as a whole
-(retryable) ├── JobTimeoutError         it was cancelled: it took too long, or its result is no longer needed
-└── WorkerLostError         a process of Spark's was killed, or had no memory left
-PluginError                 the package of a sink or source cannot be used FilterError                 an event filter
-or column selector that cannot be parsed, or does not fit its table DecodeError                 bytes in the log do not
-match their schema (not retryable) JavaError                   no Java, or one that Spark cannot use
+::
+
+    SourceError                  the source database refused or failed
+      StatementRefusedError      the source refused a statement, for a reason without a class of its own
+      SourceUnreachableError     host down, connection lost (retryable)
+      SourceAuthError            wrong user or password, no replication privilege
+      SourceConfigError          the server is not set up for capture: wal_level, free slots, publication
+      TableIneligibleError       a table without a usable key and without force_replicate
+      SlotInUseError             another reader holds the slot, or a dead one still seems to (retryable)
+      PositionLostError          the slot is gone, or the server is a different one
+        SnapshotLostByGCError    the server has removed log that was not read for too long
+    LogError                     the change log's storage refused or failed (retryable)
+      CopyLostError              the manifest of a table's copy is gone from the log storage
+      LogFencedError             another sync worker has taken the log over
+      LogStorageMismatchError    the log storage is not this cluster's
+    HoldTooEarlyError            a table must be held, which some captures do not support yet (retryable)
+    UnitFencedError              a worker with a newer order runs this unit
+    StreamEndsCapturesError      captures have ended one after the other where they read the source
+    SinkError                    the sink refused or failed
+      SinkUriError               unknown scheme or malformed URI
+      SinkConfigError            the whole sink: not writable, wrong bucket or credentials
+      SinkPassingError           the whole sink, transient: disk full, mount missing, no answer (retryable)
+      SinkFencedError            the sink records another position than this writer expects: the writer is stale
+      SinkConflictError          a concurrent commit (retryable)
+      RowMovedError              a row moved between spans, with values that only the sink has
+      TableHeldError             one table at the sink cannot be written, for a reason without a class of its own
+        TablePassingError        the same, with a transient cause (retryable)
+        TableForeignError        the sink's table is not this changefeed's, or another writer has changed it
+        TableLogLostError        the part of the change log that a held table needs is gone
+        CopyBehindError          the copy that is to replace the sink's table is older than the table
+        TableNameError           the table's name is not possible as a directory
+        LeftOutValueError        an update left out a value of a row that the sink does not have
+      SinkTimeoutError           it did not answer in time (retryable)
+    OwnFaultError                this capture lacks room, memory, descriptors, threads or Spark (of the capture)
+    JobError                     a Spark job failed as a whole (retryable)
+      JobTimeoutError            it was cancelled: it took too long, or its result is no longer needed
+      WorkerLostError            a process of Spark's was killed, or had no memory left
+    PluginError                  the package of a sink or source cannot be used
+    FilterError                  an event filter or column selector is malformed, or does not fit its table
+    DecodeError                  bytes in the log do not match their schema (not retryable)
+    JavaError                    no Java, or one that Spark cannot use
 
 *Of a table* (``Scope.TABLE``) are TableIneligibleError, TableHeldError and its subclasses, DecodeError and FilterError:
 raised while a table is written, they hold that table alone, and all others flow.

@@ -1,38 +1,41 @@
 """Errors of captures; all are ``reactor.errors.WeirError``: one line, cause then cure.
 
-ActorError                     an actor could not take, or answer, a message
-├── ActorDeadError             it has stopped or crashed; the message was not, or not completely, handled
-├── MailboxFullError           ``tell_nowait`` found no room; ``tell`` waits instead (retryable)
-└── AskTimeoutError            no answer in time; the message may still be handled (retryable)
-MessagingError                 a message could not be given to its peer
-├── FrameTooLargeError         a message is over the frame limit; it was not sent
-├── PeerUnknownError           no address for that capture, or it has left the cluster (retryable)
-├── PeerCongestedError         ``send_nowait`` found the peer's window full; ``send`` waits instead (retryable)
-├── PeerUnreachableError       nobody answers at the peer's address (retryable)
-├── PeerMismatchError          another capture answers at that address; final until the address changes
-├── PeerRefusedError           the peer does not want this connection: stale, doubled, congested, or another version
-└── TopicTakenError            a topic already has a handler (a bug in us)
-FrameError                     bytes that are no frame of this protocol (a ``ProtocolError``)
-ConfigError                    a configuration key or value that is unknown, mistyped or contradictory
-└── CaptureFaultError          something that this capture alone lacks: a variable, a file, the key (retryable)
-PortInUseError                 the address to listen on is taken or not this machine's
-ChangefeedExistsError          a changefeed of that id exists
-ChangefeedNotFoundError        no changefeed has that id
-TableNotFoundError             a changefeed has no table of that name
-SubscriptionNotFoundError      a changefeed has no such subscription, or another reader has opened it
-PositionGoneError              the change log does not have what comes next for a reader
-CaptureStoppedError            a capture in this process was stopped while it started
-CaptureNotFoundError           no capture has that id
-TokenNotFoundError             no token has that id
-CaptureNotEmptyError           a drained capture still has something when nobody waits any longer
-JobRefusedError                the owner refuses what an operator asked for, and says why
-└── StaleRequestError          it was made of records that have changed since (retryable)
-StillRunningError              what is asked for again is still under way (retryable)
-GoneError                      the owner asks for a changefeed that is gone, or was created again (retryable)
-ServerUnreachableError         the command line finds no server at ``--server`` (retryable)
-ProcessorCrashedError          a bug of ours ended a processor; its changefeed is tried again (retryable)
-NotALogError                   a file to be inspected is neither a segment nor a binlog file, or cannot be read
-EmbeddedError                  an embedded etcd, PostgreSQL or MariaDB did not start or has died
+::
+
+    ActorError                   an actor could not take, or answer, a message
+      ActorDeadError             it has stopped or crashed; the message was not, or not completely, handled
+      MailboxFullError           ``tell_nowait`` found no room; ``tell`` waits instead (retryable)
+      AskTimeoutError            no answer in time; the message may still be handled (retryable)
+    MessagingError               a message could not be given to its peer
+      FrameTooLargeError         a message is over the frame limit; it was not sent
+      PeerUnknownError           no address for that capture, or it has left the cluster (retryable)
+      PeerCongestedError         ``send_nowait`` found the peer's window full; ``send`` waits instead (retryable)
+      PeerUnreachableError       nobody answers at the peer's address (retryable)
+      PeerMismatchError          another capture answers at that address; final until the address changes
+      PeerRefusedError           the peer does not want this connection: stale, doubled, congested, or another version
+      TopicTakenError            a topic already has a handler (a bug in us)
+    FrameError                   bytes that are no frame of this protocol (a ``ProtocolError``)
+    ConfigError                  a configuration key or value that is unknown, mistyped or contradictory
+      CaptureFaultError          something that this capture alone lacks: a variable, a file, the key (retryable)
+    PortInUseError               the address to listen on is taken or not this machine's
+    ChangefeedExistsError        a changefeed of that id exists
+    ChangefeedNotFoundError      no changefeed has that id
+    TableNotFoundError           a changefeed has no table of that name
+    SubscriptionNotFoundError    a changefeed has no such subscription, or another reader has opened it
+    SyncPointNotFoundError       a changefeed has no such sync point
+    PositionGoneError            the change log does not have what comes next for a reader
+    CaptureStoppedError          a capture in this process was stopped while it started
+    CaptureNotFoundError         no capture has that id
+    TokenNotFoundError           no token has that id
+    CaptureNotEmptyError         a drained capture still has something when nobody waits any longer
+    JobRefusedError              the owner refuses what an operator asked for, and says why
+      StaleRequestError          it was made of records that have changed since (retryable)
+    StillRunningError            what is asked for again is still under way (retryable)
+    GoneError                    the owner asks for a changefeed that is gone, or was created again (retryable)
+    ServerUnreachableError       the command line finds no server at ``--server`` (retryable)
+    ProcessorCrashedError        a bug of ours ended a processor; its changefeed is tried again (retryable)
+    NotALogError                 a file to be inspected is neither a segment nor a binlog file, or cannot be read
+    EmbeddedError                an embedded etcd, PostgreSQL or MariaDB did not start or has died
 """
 
 from typing import Self

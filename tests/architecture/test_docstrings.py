@@ -83,3 +83,18 @@ def test_modules_and_classes_open_with_a_noun(package: str) -> None:
 def test_a_clause_would_be_found() -> None:
     tree = ast.parse('"""Tasks: run."""\nclass Task:\n    """What a task is given."""\n')
     assert [name for name, opening in openings(tree) if _CLAUSE.match(opening)] == ["Task"]
+
+
+@pytest.mark.parametrize("package", ["agent", "capture", "reactor"])
+def test_a_list_of_errors_has_each_class_below_its_parent(package: str) -> None:
+    module = ast.parse((ROOT / package / "errors.py").read_text())
+    bases = {node.name: ast.unparse(node.bases[0]) for node in module.body if isinstance(node, ast.ClassDef)}
+    listed = dict[str, str]()
+    above = list[tuple[int, str]]()
+    for indent, name in re.findall(r"^( +)(\w+Error)  ", ast.get_docstring(module) or "", re.MULTILINE):
+        above = [(depth, parent) for depth, parent in above if depth < len(indent)]
+        listed[name] = above[-1][1] if above else "WeirError"
+        above.append((len(indent), name))
+    listed.pop("WeirError", None)
+    names = [name for name in bases if name.endswith("Error") and name != "WeirError"]
+    assert listed == {name: bases[name] if bases[name] in bases else "WeirError" for name in names}

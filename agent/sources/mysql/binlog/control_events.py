@@ -13,7 +13,14 @@ its end.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from agent.errors import NEW_POSITION, PositionLostError, SourceConfigError, SourceError, SourceUnreachableError
+from agent.errors import (
+    NEW_POSITION,
+    PositionLostError,
+    SourceConfigError,
+    SourceError,
+    SourceUnreachableError,
+    is_of_table,
+)
 from agent.kernels.jit import Ints
 from agent.rows.arena import Arena
 from agent.rows.schema import TableSchema
@@ -157,8 +164,8 @@ class RareEvents:
         state = self._state
         if state[txn.IN_TXN] == txn.CLOSED:  # the server writes no GTIDs
             self._begin(arena, at, wire.read_u32(arena.data, at) * 1_000_000)
-        statement = sql_text.plain(query.statement)
-        match statements.kind(statement):
+        statement, kind = _classified(query.statement)
+        match kind:
             case StatementKind.SAVEPOINT:
                 self.dropping.set_savepoint(statements.savepoint(statement))
             case StatementKind.ROLLBACK_TO:
@@ -178,8 +185,8 @@ class RareEvents:
                 self._hold_written(query)
             case StatementKind.TRUNCATE | StatementKind.DDL if _is_of_temporary_table(statement, flags):
                 pass
-            case StatementKind.TRUNCATE | StatementKind.DDL as kind if not (state[txn.SKIPPING] or state[txn.IS_VOID]):
-                if kind is StatementKind.DDL or not self._record_truncate(statement, query.database, arena, at):
+            case StatementKind.TRUNCATE | StatementKind.DDL if not (state[txn.SKIPPING] or state[txn.IS_VOID]):
+                if kind is StatementKind.DDL or not self._record_truncate(statement, query, arena, at):
                     self._record_ddl(query, second=wire.read_u32(arena.data, at))
         if state[txn.IN_TXN] == txn.GROUP:
             self.finish()
@@ -214,12 +221,15 @@ class RareEvents:
         # with column names from elsewhere, the same table map may now mean other columns
         self._declarations.reconsider()
 
-    def _record_truncate(self, statement: str, database: str, arena: Arena, at: int) -> bool:
+    def _record_truncate(self, statement: str, query: Query, arena: Arena, at: int) -> bool:
         """Record a TRUNCATE as a line of one byte; return False if the table's columns are unknown."""
-        name = self._folded(statements.truncated_table(statement, database))
+        name = self._folded(statements.truncated_table(statement, query.database))
+        if name is None:
+            self._hold_written(query)
+            return True
         try:
-            if name is None or not self._declarations.is_wanted(*name):
-                return name is not None
+            if not self._declarations.is_wanted(*name):
+                return True
         except TableUnknownError as error:
             self._hold_tables([error.table], error.reason)
             return True
@@ -352,6 +362,17 @@ class RareEvents:
 
     def out_of_order(self, what: str = "a transaction behind its own position") -> SourceUnreachableError:
         return SourceUnreachableError(f"{self._target} sent {what} ({self._place()}); the binlog is opened again")
+
+
+def _classified(text: str) -> tuple[str, StatementKind]:
+    """Return a statement without comments, and its kind. One that cannot be divided into words may change any rows."""
+    try:
+        statement = sql_text.plain(text)
+        return statement, statements.kind(statement)
+    except Exception as error:
+        if not is_of_table(error):
+            raise
+        return text, StatementKind.WRITE
 
 
 def _is_of_temporary_table(statement: str, flags: int) -> bool:

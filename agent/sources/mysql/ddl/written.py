@@ -7,6 +7,9 @@ the names are views or have triggers; any function that no server has by itself 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
+import structlog
+
+from agent.errors import cause_of, is_of_table
 from agent.sources.mysql.ddl.parser import sql_text
 from agent.sources.mysql.ddl.parser.cursor import Name
 from agent.sources.mysql.ddl.parser.tokens import Token, TokenKind
@@ -52,6 +55,8 @@ _FUNCTIONS: Final = frozenset(
     }
 )
 
+_log = structlog.get_logger()
+
 #: returns whether a change of one of these names may change other tables
 Reaches = Callable[[Sequence[Name]], bool]
 
@@ -59,9 +64,24 @@ Reaches = Callable[[Sequence[Name]], bool]
 def written(
     statement: str, database: str, known: Collection[Name], *, reaches: Reaches, fold: Callable[[Name], Name]
 ) -> list[Name]:
-    """Return those of ``known`` whose rows ``statement`` may have changed. ``fold``: converts names to the server's
-    case."""
-    tokens = sql_text.meant(statement)
+    """Return those of ``known`` whose rows ``statement`` may have changed: all, if it cannot be interpreted. ``fold``:
+    converts names to the server's case."""
+    try:
+        return _written(sql_text.meant(statement), database, known, reaches, fold)
+    except Exception as error:
+        if not is_of_table(error):
+            raise
+        _log.error("a statement cannot be interpreted, and may have changed any table", cause=cause_of(error))
+        return sorted(known)
+
+
+def _written(
+    tokens: Sequence[Token],
+    database: str,
+    known: Collection[Name],
+    reaches: Reaches,
+    fold: Callable[[Name], Name],
+) -> list[Name]:
     if tokens and tokens[0].word in _CALLING:
         return sorted(known)
     named = {fold(name) for name in _names(tokens, database)}

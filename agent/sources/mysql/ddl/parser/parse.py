@@ -109,11 +109,12 @@ def parse_ddl(
     statement. ``collation_of``: a database's collation, 0 if unknown. An unparsable statement concerns all tables that
     it names.
     """
-    tokens = sql_text.meant(statement, is_mariadb=is_mariadb)
-    says_default = any(token.word == "DEFAULT" for token in tokens)
     fold = folding(folds_names)
-    read = _Statement(Cursor(tokens), database, known, is_mariadb, session, fold, copies, collation_of, says_default)
     try:
+        tokens = sql_text.meant(statement, is_mariadb=is_mariadb)
+        says_default = any(token.word == "DEFAULT" for token in tokens)
+        cursor = Cursor(tokens)
+        read = _Statement(cursor, database, known, is_mariadb, session, fold, copies, collation_of, says_default)
         return list(_edits(read))
     except Exception as error:
         if not (isinstance(error, UnreadableError) or is_of_table(error)):
@@ -122,8 +123,15 @@ def parse_ddl(
 
 
 def mentioned(statement: str, database: str, known: Mapping[Name, object], *, folds_names: bool = False) -> list[Name]:
-    """Return the tables of ``known`` that a statement names anywhere."""
-    tokens = sql_text.meant(statement)
+    """Return the tables of ``known`` that a statement names anywhere. If it cannot be divided into words: those whose
+    name is anywhere in its text."""
+    try:
+        tokens = sql_text.meant(statement)
+    except Exception as error:
+        if not is_of_table(error):
+            raise
+        text = statement.replace("``", "`").lower()
+        return sorted(name for name in known if name[1].lower() in text)
     fold = folding(folds_names)
     found = {fold((database, token.name)) for token in tokens if token.name}
     for first, dot, second in zip(tokens, tokens[1:], tokens[2:], strict=False):

@@ -30,6 +30,7 @@ from agent.sources.mysql.binlog import split
 from agent.sources.mysql.binlog.declarations import Declarations
 from agent.sources.mysql.binlog.rolled_back import NOTHING, Range, RolledBack
 from agent.sources.mysql.binlog.stream import BinlogStream
+from agent.sources.mysql.ddl import statements
 from agent.sources.mysql.ddl.event import DdlEvent
 from agent.sources.mysql.decode import wire
 from agent.sources.mysql.decode.table_ids import table_id
@@ -230,6 +231,27 @@ def test_an_emptied_table_is_a_line() -> None:
         assert [record.statement for record in read_all(stream)[0].ddl] == ["TRUNCATE TABLE t"]
     with streaming(binlog, known=lambda schema, name: describe(table_map(5))) as stream:
         assert [event for _, _, event in lines(read_all(stream))] == [bytes([wire.TRUNCATED])]
+
+
+@pytest.mark.parametrize("statement", ["TRUNCATE TABLE = t", "UPDATE t SET odd = 1", "XA COMMIT odd t"])
+def test_a_statement_that_nobody_can_classify_holds_its_tables(statement: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[list[tuple[str, str]]] = []
+
+    def hold(names: list[tuple[str, str]], reason: str, ts: Ts) -> DdlRecord:
+        held.append(names)
+        return DdlRecord(ts=ts)
+
+    def kind(text: str) -> statements.StatementKind:
+        if "odd" in text:
+            raise OverflowError(text)
+        return classify(text)
+
+    classify = statements.kind
+    monkeypatch.setattr(statements, "kind", kind)
+    binlog = Binlog().begin().gtid(1).add(wire.QUERY, query(statement)).transaction(2)
+    with streaming(binlog, hold=hold, written=lambda text, database: [(database, text[-1])]) as stream:
+        assert sum(len(lines([cut])) for cut in read_all(stream)) == 1, "the stream continues"
+    assert held == [[("a", statement[-1])]]
 
 
 def test_rows_of_unwanted_tables_leave_nothing() -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from agent.errors import DecodeError, SourceUnreachableError
 from agent.sources.common import schema_diff
-from agent.sources.mysql.ddl import interpreter, replicated_tables
-from agent.sources.mysql.ddl.parser import parse
+from agent.sources.mysql.ddl import interpreter, replicated_tables, written
+from agent.sources.mysql.ddl.parser import parse, sql_text
 from agent.sources.mysql.ddl.replicated_tables import TableUnknownError
 from tests.unit.agent.sources.mysql.ddl.test_interpreter import ALTER, DROP, HOLD, Rig
 
@@ -88,6 +88,22 @@ def test_a_connection_that_is_lost_meanwhile_holds_no_table(monkeypatch: pytest.
     monkeypatch.setattr(interpreter.Interpreter, "_exact", raising(SourceUnreachableError("gone"), []))
     with pytest.raises(SourceUnreachableError):
         rig.run(STATEMENTS[0])
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_statement_without_words_concerns_the_tables_in_its_text(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig("one", "two", "a`b")
+    with monkeypatch.context() as patch:
+        patch.setattr(sql_text, "meant", raising(error, []))
+        [change] = rig.run("alter /* */ `TWO` ?")
+        assert (change.kind, change.table_id) == (HOLD, rig.tables.by_name["d", "two"].record.table_id)
+        known = {("d", name) for name in ("one", "two", "a`b")}
+        assert parse.mentioned("?? `A``b`", "d", dict.fromkeys(known)) == [("d", "a`b")]
+        found = written.written("?", "d", known, reaches=lambda names: False, fold=lambda name: name)
+        assert found == sorted(known), "any may be changed"
+    assert not rig.tables.by_name["d", "one"].is_held
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
