@@ -9,7 +9,7 @@ on. A changelog keeps its rows: the copy's are appended, after a ``truncate`` at
 number -1, so that folding the changelog by Ts and sequence number yields the table. Where a column has another type
 than before, old and new rows do not fit into one table: the changelog begins again with that ``truncate``, and its
 earlier rows are in the table's earlier versions. A table that keeps deleted rows keeps those that the copy lacks. A
-history is written anew with its earlier versions, where the copy's differences have ended some and begun others; where
+history is written again with its earlier versions, where the copy's differences have ended some and begun others; where
 a column has another type, it begins again.
 """
 
@@ -142,7 +142,7 @@ def _stored(table: DeltaTable) -> pa.Schema:
 
 
 def _versions(table: DeltaTable, place: TablePlace, order: Replacement, columns: pa.Schema) -> Iterator[DataFile]:
-    """Write the history anew, with an end for what the copy lacks, and a begin for what it has and the table lacked."""
+    """Write the history again, with an end for what the copy lacks, and a begin for what it has and the table lacked."""
     kept, ts = _stored(table), order.ts
 
     def scanned() -> Iterator[pa.Table]:
