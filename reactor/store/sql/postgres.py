@@ -9,6 +9,7 @@ or on another server, every lease has its whole time once more. A capture that s
 ended by the server (``idle_in_transaction_session_timeout``), and what it had begun is undone.
 """
 
+import logging
 import math
 import secrets
 import select
@@ -68,6 +69,8 @@ _PASSING = (
 
 
 _log = structlog.get_logger()
+# it warns of errors that follow from one that is raised
+logging.getLogger("psycopg").setLevel(logging.ERROR)
 
 
 class _Connection(psycopg.Connection[Row]):
@@ -186,14 +189,27 @@ class PostgresDatabase:
 
     @contextmanager
     def _transaction(self, *first: Query) -> Iterator["_Statements"]:
-        """After an error the connection is of no use: its transaction ends with it."""
+        """After an error the connection is of no use: its transaction ends with it.
+
+        One pipeline for all of it: psycopg leaves a pipeline with a message that ends the server's watch on idle
+        transactions (a Flush behind the Sync), so none is left before the commit.
+        """
         self._connection.deadline = time.monotonic() + self._timeout_s
-        with self._translated():
-            try:
-                yield _Statements(self._connection, first)
-            except BaseException:
-                self.close()
-                raise
+        with (
+            self._translated(),
+            self._closing_after_errors(),
+            self._connection.pipeline() as pipeline,
+            self._closing_after_errors(),  # leaving the pipeline would wait for an answer
+        ):
+            yield _Statements(self._connection, pipeline, first)
+
+    @contextmanager
+    def _closing_after_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -206,18 +222,19 @@ class PostgresDatabase:
 class _Statements:
     """Statements wait until there is something to read, or the end."""
 
-    def __init__(self, connection: psycopg.Connection[Row], first: Sequence[Query]) -> None:
+    def __init__(self, connection: psycopg.Connection[Row], pipeline: psycopg.Pipeline, first: Sequence[Query]) -> None:
         self._connection = connection
+        self._pipeline = pipeline
         self._waiting: list[tuple[str, Sequence[Sequence[object]]]] = [(each.sql, [()]) for each in first]
         self._revision = 0
 
     def read(self, *queries: Query) -> list[list[Row]]:
-        with self._connection.pipeline():
-            self._flush()
-            cursors = [
-                self._connection.execute(_sql(query.sql), query.parameters or None, binary=True) for query in queries
-            ]
-        return [cursor.fetchall() for cursor in cursors]  # fetching within the pipeline is a round trip for each
+        self._flush()
+        cursors = [
+            self._connection.execute(_sql(query.sql), query.parameters or None, binary=True) for query in queries
+        ]
+        self._pipeline.sync()  # else fetching is a round trip for each
+        return [cursor.fetchall() for cursor in cursors]
 
     def write(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
         if rows:
@@ -227,9 +244,9 @@ class _Statements:
         self._waiting.append((f"SELECT pg_notify('{CHANNEL}', ?)", [[str(revision)]]))
 
     def finish(self) -> None:
-        with self._connection.pipeline():
-            self._waiting.append((_COMMIT.sql, [()]))
-            self._flush()
+        """The end of the pipeline waits for it."""
+        self._waiting.append((_COMMIT.sql, [()]))
+        self._flush()
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []

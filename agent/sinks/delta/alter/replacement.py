@@ -142,7 +142,7 @@ def _stored(table: DeltaTable) -> pa.Schema:
 
 
 def _versions(table: DeltaTable, place: TablePlace, order: Replacement, columns: pa.Schema) -> Iterator[DataFile]:
-    """Write the history again, with an end for what the copy lacks, and a begin for what it has and the table lacked."""
+    """Write the history again, with an end for what the copy lacks, and a begin for what only it has."""
     kept, ts = _stored(table), order.ts
 
     def scanned() -> Iterator[pa.Table]:
