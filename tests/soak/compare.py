@@ -5,6 +5,7 @@ each key counts.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +57,23 @@ def _row(source: Source, table: Table, stored: dict[str, Any]) -> Row:
     return tuple(source.canonical(column, stored[column.name]) for column in table.columns)
 
 
-def folded(changes: list[dict[str, Any]], key: tuple[str, ...]) -> list[dict[str, Any]]:
+def folded(
+    changes: list[dict[str, Any]], key: tuple[str, ...], former: Sequence[tuple[int, tuple[str, ...]]] = ()
+) -> list[dict[str, Any]]:
+    """Return the rows that a changelog leaves. ``former``: earlier keys, each with the Ts below which it counted."""
     rows: dict[Row, dict[str, Any]] = {}
     gone: dict[tuple[int, int], dict[str, Any]] = {}
+    last, keys = key, sorted(former)
+    key = keys[0][1] if keys else last
     for change in sorted(changes, key=_order):
+        while keys and change["_commit_version"] >= keys[0][0]:
+            keys.pop(0)
+            key = keys[0][1] if keys else last
+            rows = {tuple(row.get(name) for name in key): row for row in rows.values()}
         if change["_change_type"] == "truncate":
             rows.clear()
             continue
-        at, place = tuple(change[name] for name in key), _order(change)[:2]
+        at, place = tuple(change.get(name) for name in key), _order(change)[:2]
         if not _is_after(change):
             gone[place] = rows.pop(at, {})
         else:

@@ -14,6 +14,7 @@ from deltalake import DeltaTable
 import capture
 from agent.ports.source import Scope
 from agent.sinks.delta.alter.dropping import dropped_ts
+from agent.sinks.delta.table.place import former_keys
 from agent.sources import open_source
 from capture.embedded import EmbeddedMariaDB
 from reactor.records.changefeed import ChangefeedConfig, SinkMode
@@ -123,7 +124,8 @@ def _difference(server: EmbeddedMariaDB, feed: str, table: Table, place: Path) -
             return f"the sink has the columns {sorted(columns)}"
         rows = pa.table(delta.scan()).to_pylist()
     else:
-        rows = folded(delta.to_pyarrow_table().to_pylist(), table.key or tuple(table.columns))
+        former = [(one.until_ts, one.columns or tuple(table.columns)) for one in former_keys(delta).keys]
+        rows = folded(delta.to_pyarrow_table().to_pylist(), table.key or tuple(table.columns), former)
     wanted, stored = there(server, table, zero_dates=zero_dates), here(rows, table)
     missing, extra = list((wanted - stored).elements())[:3], list((stored - wanted).elements())[:3]
     return f"only at the source: {missing}, only at the sink: {extra}" if missing or extra else ""
