@@ -57,8 +57,8 @@ SIGNAL_MAX: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """A row of a changefeed's signal table, as texts. ``kind``: what it asks for; ``data``: of which table. Each has at
-    most ``SIGNAL_MAX`` characters."""
+    """A row of a changefeed's signal table, as texts of at most ``SIGNAL_MAX`` characters. ``kind``: the request;
+    ``data``: the table that it is for."""
 
     id: str
     kind: str

@@ -40,8 +40,8 @@ def may_pass(error: WeirError) -> bool:
 
 
 class Connection:
-    """``server``: the URL of any capture, or those of several with commas between them, of which the one that answered
-    last is asked first; the other arguments are those of ``Client``. Threads may share it."""
+    """``server``: the URLs of one or more captures, separated by commas. A request goes to the capture that answered
+    last, then to the others. The other arguments are those of ``Client``. Threads may share a connection."""
 
     def __init__(self, server: str, *, token: str | None = None, ca_file: str = "", node: str = "") -> None:
         self.server = server

@@ -39,7 +39,7 @@ class IncompleteRows:
 
     @classmethod
     def of(cls, upserts: pa.Table, net: NetChanges, *, versions_of: Sequence[str] = ()) -> Self:
-        """``upserts`` are those of ``net``. ``versions_of``: the key of rows of which there may be several versions."""
+        """``upserts``: a row for each of ``net.upserts``. ``versions_of``: the key, if it may have several rows."""
         (rows,) = np.nonzero(np.logical_or.reduce(list(net.kept.values())))
         same = np.arange(upserts.num_rows)
         shared = net.origin if net.deleted is not None else None

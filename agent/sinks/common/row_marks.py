@@ -143,7 +143,7 @@ def without_deleted(rows: pa.Table) -> pa.Table:
     return rows.filter(is_live(rows)).drop_columns([DELETED])
 
 
-#: columns by which the rows are told that the source has
+#: columns that distinguish the rows that the source has from deleted and ended ones
 FILTERED: Final = (DELETED, history.IS_CURRENT)
 
 

@@ -112,8 +112,8 @@ class ReadBack:
 
 
 def _unknown(feed: ChangefeedState, info: ChangefeedInfo) -> list[HeldTable]:
-    """Return the held tables of which rows are unknown; but for those that join or are copied, or wait for a table that
-    had their name."""
+    """Return the held tables whose rows the log does not tell. Tables that join, are being copied, or wait for another
+    table to give up their name are left out."""
     units = [unit for unit in feed.units.values() if unit.unit is Unit.SYNC]
     if not units:
         return []
