@@ -110,7 +110,6 @@ def test_tables_come_go_and_change_names(bed: MariaBed) -> None:
 
 @pytest.mark.matrix
 def test_an_online_schema_change_while_the_owner_falls(bed: MariaBed, trap: Path) -> None:
-    owner = bed.owner(UPSERT)
     trap.touch()
     with bed.load(rate=30):
         bed.execute("CREATE TABLE _sbtest2_gho LIKE sbtest2")
@@ -118,7 +117,7 @@ def test_an_online_schema_change_while_the_owner_falls(bed: MariaBed, trap: Path
         bed.execute("INSERT INTO _sbtest2_gho (id, k, c, pad) SELECT id, k, c, pad FROM sbtest2")
         bed.execute("RENAME TABLE sbtest2 TO _sbtest2_del, _sbtest2_gho TO sbtest2")
         bed.execute("DROP TABLE _sbtest2_del")
-        bed.wait_for("the owner falls", lambda: not owner.is_running)
+        owner = bed.found("the owner that falls", lambda: next(one for one in bed.processes if one.has_fallen))
         catch_up(bed)
         bed.start(owner)
     catch_up(bed)

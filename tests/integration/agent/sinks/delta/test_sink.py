@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -88,7 +89,11 @@ def task(
 
 
 def flush(sink: DeltaSink, order: FlushTask, *parts: Changes) -> FlushResult:
+    """Flush, and wait for the upkeep that it may begin, which writes in the table's directory too."""
     [result] = sink.commit([order], [sink.write(order, parts)])
+    for thread in threading.enumerate():
+        if thread.name == "delta-upkeep":
+            thread.join()
     return result
 
 
