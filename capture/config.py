@@ -27,33 +27,23 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from agent.spark.masters import is_connect, shown, unprotected
+from capture import variables
 from capture.address import DEFAULT_ADDRESS, is_loopback, split_address
 from capture.errors import ConfigError
 from capture.security.reach import ReachSettings
+from capture.variables import variable
 from reactor.errors import InvalidIdError
 from reactor.ids import parse_cluster_id
 from reactor.records.changefeed import ChangefeedConfig
 
 M = TypeVar("M", bound=BaseModel)
-_ENV_PREFIX = "WEIR_"
 _FILE_BYTES_MAX = 4 * 1024 * 1024
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 #: of a key in an error
 _KEY_SHOWN_MAX = 200
-#: variables that are not settings of a server
-_OTHER_VARIABLES: Final = frozenset(
-    {
-        *("WEIR_SERVER", "WEIR_TOKEN", "WEIR_TOKEN_FILE", "WEIR_CA_FILE", "WEIR_DEBUG", "WEIR_FAILPOINTS"),
-        *("WEIR_HOST_CACHE", "WEIR_HOST_CACHE_GIB"),
-    }
-)
 #: what ``store`` begins with; the rest is for the store itself to check
 _ETCD: Final = ("http", "https")
 _SQL: Final = ("sqlite", "postgresql", "postgres", "mysql", "mariadb")
-#: secrets of changefeeds, those of tests, and variables that Kubernetes sets for a service called weir
-_FOREIGN_VARIABLES: Final = re.compile(
-    r"WEIR_(SECRET_|TEST_|SAMPLE$|MYSQL$|PORT(_|$)|([A-Z0-9_]+_)?SERVICE_(HOST|PORT))"
-)
 _MAPPINGS: Final = ("spark", "properties")
 _TLS_KEYS = ("tls-ca-file", "tls-cert-file", "tls-key-file")
 #: pydantic's error kinds that name Python types, in TOML's terms
@@ -105,7 +95,7 @@ class ServerSettings(BaseSettings):
     """One capture's settings; the same for ``server``, ``quickstart`` and notebooks."""
 
     model_config = SettingsConfigDict(
-        env_prefix=_ENV_PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True, env_ignore_empty=True
+        env_prefix=variables.PREFIX, extra="forbid", frozen=True, hide_input_in_errors=True, env_ignore_empty=True
     )
 
     #: etcd's client URLs; none, and no other store: an embedded etcd below data_dir, for a cluster on one machine
@@ -204,7 +194,7 @@ class ServerSettings(BaseSettings):
             sink_prefixes=self.sink_prefixes,
             secret_references=self.secret_references,
             protected=tuple(file for file in own if file is not None),
-            variables=frozenset((*map(_variable, type(self).model_fields), "WEIR_TOKEN")),
+            variables=frozenset((*map(variable, type(self).model_fields), "WEIR_TOKEN")),
         )
 
     @property
@@ -273,7 +263,7 @@ def load_server_settings(file: Path | None = None, /, **flags: object) -> Server
     from_file = _read_toml(file) if file is not None else {}
     if file is not None:
         _check_keys(ServerSettings, from_file, where=str(file))
-    overridden = {name for name in from_file if _variable(name) in os.environ}
+    overridden = {name for name in from_file if variable(name) in os.environ}
     kept = {name: value for name, value in from_file.items() if name not in overridden}
     try:
         return ServerSettings(**{**kept, **given})
@@ -282,18 +272,16 @@ def load_server_settings(file: Path | None = None, /, **flags: object) -> Server
         if key in given:
             where = f"--{key.replace('_', '-')}"
         else:
-            where = _variable(key) if key in overridden or key not in kept else str(file)
+            where = variable(key) if key in overridden or key not in kept else str(file)
         raise _readable(error, where=where) from None
 
 
 def _check_variables() -> None:
     """:raises ConfigError: a variable looks like a setting, but is not."""
-    known = {*(_variable(name) for name in ServerSettings.model_fields), *_OTHER_VARIABLES}
-    for name in sorted(os.environ):
-        if name.startswith(_ENV_PREFIX) and name not in known and not _FOREIGN_VARIABLES.match(name):
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
-            cure = f"did you mean {near[0]}?" if near else "unset it; `weir server --help` shows the settings"
-            raise ConfigError(f"unknown variable {name}; {cure}")
+    for name in variables.unknown(ServerSettings.model_fields):
+        meant = variables.meant(name, ServerSettings.model_fields)
+        cure = f"did you mean {meant}?" if meant else "unset it; `weir server --help` shows the settings"
+        raise ConfigError(f"unknown variable {name}; {cure}")
 
 
 def load_changefeed_config(file: Path) -> ChangefeedConfig:
@@ -380,7 +368,3 @@ def _written(path: Sequence[str]) -> str:
     """Return a key as written in files, with hyphens; Spark's settings as Spark spells them."""
     text = ".".join(path if path and path[0] == "spark" else (part.replace("_", "-") for part in path))
     return text if len(text) <= _KEY_SHOWN_MAX else f"{text[:_KEY_SHOWN_MAX]}…"
-
-
-def _variable(name: str) -> str:
-    return f"{_ENV_PREFIX}{name.upper()}"

@@ -1,12 +1,14 @@
 """Credentials: where a client of the HTTP API finds its token and trusted certificates by default.
 
 A server of this user on this machine is found by its address, with its own token; otherwise ``WEIR_TOKEN`` and
-``WEIR_CA_FILE`` are used.
+``WEIR_CA_FILE`` are used. A variable that resembles one of a client's is refused.
 """
 
 import os
 from dataclasses import dataclass
 
+from capture import variables
+from capture.errors import ConfigError
 from capture.security import own_token
 
 
@@ -18,10 +20,31 @@ class Credentials:
 
 
 def credentials(server: str, *, token: str | None = None, ca_file: str = "") -> Credentials:
-    """``token`` None and ``ca_file`` empty: not given."""
+    """``token`` None and ``ca_file`` empty: not given.
+
+    :raises ConfigError: a client's variable is misspelt.
+    """
+    unknown_variables()
     given = token if token is not None else os.environ.get("WEIR_TOKEN", "").strip()
     trusted = ca_file or os.environ.get("WEIR_CA_FILE", "")
     local = own_token.find(server) if token is None and not given else None
     if local is None:
         return Credentials(server, given, trusted)
     return Credentials(local.url, local.token, trusted or local.ca_file)
+
+
+def unknown_variables() -> list[str]:
+    """Return the ``WEIR_…`` variables of this process that neither a client nor a server reads.
+
+    :raises ConfigError: one of them resembles a client's: without it the request would go to another server, or have
+        no token.
+    """
+    if not variables.unknown():
+        return []
+    from capture.config import ServerSettings  # takes long: only where a server's settings are given in variables
+
+    names = variables.unknown(ServerSettings.model_fields)
+    for name in names:
+        if (meant := variables.meant(name, ServerSettings.model_fields)) in variables.CLIENT:
+            raise ConfigError(f"unknown variable {name}; did you mean {meant}?")
+    return names

@@ -7,6 +7,7 @@ import typer
 
 from capture.address import DEFAULT_ADDRESS
 from capture.errors import ConfigError
+from capture.terminal import console
 from reactor.ids import parse_changefeed_id
 
 if TYPE_CHECKING:
@@ -82,11 +83,15 @@ def _app() -> typer.Typer:
 def client_of(server: str) -> "Client":
     """Return the client of ``--server``; a context manager.
 
-    :raises ConfigError: a file with a token cannot be read.
+    :raises ConfigError: a file with a token cannot be read, or a variable is misspelt.
     """
     from capture.api.client import Client
+    from capture.api.credentials import unknown_variables
 
-    return Client(server, token=_given_token(), ca_file=Credentials.ca_file)
+    client = Client(server, token=_given_token(), ca_file=Credentials.ca_file)
+    for name in unknown_variables():
+        console.print_warning(f"the variable {name} has no meaning and is ignored; unset it if it was meant for weir")
+    return client
 
 
 def _given_token() -> str | None:

@@ -19,6 +19,7 @@ from capture.__main__ import run
 from capture.api.inputs import spec_of
 from capture.cli.main import main
 from capture.config import load_changefeed_config, load_server_settings
+from capture.python.entry import connect
 from capture.security.own_token import TOKEN_FILE, own_token
 from capture.security.secrets import Keeper, mask, resolve
 from capture.terminal import console
@@ -414,6 +415,36 @@ def test_variables_that_are_no_settings(name: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(name, "x")
     with pytest.raises(WeirError, match=f"unknown variable {name};"):
         load_server_settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        *(("WEIR_SERVR", "WEIR_SERVER"), ("WEIR_SERVER_URL", "WEIR_SERVER"), ("WEIR_TOKN", "WEIR_TOKEN")),
+        *(("WEIR_API_TOKEN", "WEIR_TOKEN"), ("WEIR_TOKENFILE", "WEIR_TOKEN_FILE"), ("WEIR_CAFILE", "WEIR_CA_FILE")),
+    ],
+)
+def test_a_misspelt_variable_of_a_client_is_refused(
+    name: str, meant: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else the request would go to another server, or without the token."""
+    monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert main(["changefeed", "remove", "-c", "feed"]) == 1
+    assert capsys.readouterr().err == f"error: unknown variable {name}; did you mean {meant}?\n"
+    with pytest.raises(WeirError, match=f"unknown variable {name}; did you mean {meant}"):
+        connect("http://127.0.0.1:1").local.status()
+
+
+def test_a_client_reports_variables_that_are_not_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They may be those of a program beside it; a server's are known to it."""
+    for name in ("WEIR_IMAGE_TAG", "WEIR_ETCD_CA_FILE", "WEIR_STORE", "WEIR_SECRET_SHOP"):
+        monkeypatch.setenv(name, "x")
+    assert main(["changefeed", "list", "--server", "http://127.0.0.1:1"]) == 1
+    warning, error = capsys.readouterr().err.splitlines()
+    assert warning.startswith("warning: the variable WEIR_IMAGE_TAG has no meaning and is ignored; ")
+    assert error.startswith("error: no Weir server at http://127.0.0.1:1")
 
 
 @pytest.mark.parametrize(
