@@ -56,6 +56,27 @@ class FeedContext:
 
 
 @dataclass(frozen=True, slots=True)
+class FlushResult:
+    """The result of one flush task. ``committed``: the sink already records ``to_ts``; otherwise ``files`` (JSON
+    descriptions in the sink's own form) await ``Sink.commit``. ``error`` is empty on success; ``error_code``,
+    ``retryable`` and ``scope`` are those of the ``WeirError``."""
+
+    span: TableSpan
+    from_ts: Ts
+    to_ts: Ts
+    committed: bool = False
+    rows: int = 0
+    bytes: int = 0
+    files: tuple[str, ...] = ()
+    #: commit time of the newest change written, Unix seconds; 0 if there was none
+    commit_time: float = 0.0
+    error: str = ""
+    error_code: str = ""
+    retryable: bool = True
+    scope: Scope = Scope.CHANGEFEED
+
+
+@dataclass(frozen=True, slots=True)
 class FlushTask:
     """Move one span from ``from_ts`` to ``to_ts``: the input of one Spark task.
 
@@ -76,26 +97,17 @@ class FlushTask:
     change: str = ""
     change_ts: Ts = MAX_TS
 
-
-@dataclass(frozen=True, slots=True)
-class FlushResult:
-    """The result of one flush task. ``committed``: the sink already records ``to_ts``; otherwise ``files`` (JSON
-    descriptions in the sink's own form) await ``Sink.commit``. ``error`` is empty on success; ``error_code``,
-    ``retryable`` and ``scope`` are those of the ``WeirError``."""
-
-    span: TableSpan
-    from_ts: Ts
-    to_ts: Ts
-    committed: bool = False
-    rows: int = 0
-    bytes: int = 0
-    files: tuple[str, ...] = ()
-    #: commit time of the newest change written, Unix seconds; 0 if there was none
-    commit_time: float = 0.0
-    error: str = ""
-    error_code: str = ""
-    retryable: bool = True
-    scope: Scope = Scope.CHANGEFEED
+    def result(
+        self,
+        *,
+        committed: bool = False,
+        rows: int = 0,
+        bytes: int = 0,
+        files: tuple[str, ...] = (),
+        commit_time: float = 0.0,
+    ) -> FlushResult:
+        """Return the result of this task; see ``FlushResult``."""
+        return FlushResult(self.span, self.from_ts, self.to_ts, committed, rows, bytes, files, commit_time)
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,7 @@ class DatabaseSink(ABC):
         with self._recording() as db:
             recorded = self._recorded(db, task.span)
             if recorded == task.to_ts:
-                return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
+                return task.result(committed=True)
             if recorded is None or recorded < task.from_ts:
                 raise TableForeignError(f"{title} was removed or set back in {self.location}; {NEW_SNAPSHOT}")
             if recorded > task.from_ts:
@@ -177,7 +177,7 @@ class DatabaseSink(ABC):
             self._record(db, task.span, task.to_ts)
         newest = max((part.commit_time for part in parts), default=0.0)
         rows, size = sum(map(len, parts)), sum(part.after.nbytes for part in parts)
-        return FlushResult(task.span, task.from_ts, task.to_ts, True, rows, size, commit_time=newest)
+        return task.result(committed=True, rows=rows, bytes=size, commit_time=newest)
 
     def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> list[FlushResult]:
         return list(results)  # ``write`` has done both

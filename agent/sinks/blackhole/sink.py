@@ -59,7 +59,7 @@ class BlackholeSink:
             rows += len(part)
             bytes_ += part.after.nbytes
             commit_time = max(commit_time, part.commit_time)
-        return FlushResult(task.span, task.from_ts, task.to_ts, rows=rows, bytes=bytes_, commit_time=commit_time)
+        return task.result(rows=rows, bytes=bytes_, commit_time=commit_time)
 
     def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> list[FlushResult]:
         return [result if result.error else replace(result, committed=True) for result in results]

@@ -283,7 +283,7 @@ class DeltaSink:
             return merge.write(place, task, changes, marks=self._owner.marks)
         with delta_log.borrowed(place) as log:
             if delta_table.is_written(log or place.opened(), task):
-                return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
+                return task.result(committed=True)
         return self._write_files(place, task, changes)
 
     def _write_files(self, place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
@@ -305,10 +305,7 @@ class DeltaSink:
             name = f"changes-{task.from_ts:x}-{task.to_ts:x}-{task.part}-{uuid4().hex[:8]}.parquet"
             file = delta_files.write_file(place, name, tables, schema)
             files += [] if file is None else [file]
-        return FlushResult(
-            task.span,
-            task.from_ts,
-            task.to_ts,
+        return task.result(
             rows=seen.rows,
             bytes=sum(file.bytes for file in files),
             files=tuple(file.to_json() for file in files),

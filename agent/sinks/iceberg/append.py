@@ -29,7 +29,7 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes], owner:
     """Write one task's rows as files for ``commit_results``, some for each schema of the changes."""
     table = place.opened()
     if State.of(table).is_written(task):
-        return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
+        return task.result(committed=True)
     seen = Seen()
     parts, found = seen.counted(changes), list[TableFile]()
     if not owner.is_changelog:
@@ -49,10 +49,7 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes], owner:
         del first
         directory, layout = compact.data_directory(table), Layout.of(table)
         found += files.write_files(table.io, directory, label, pieces, schema, layout=layout)
-    return FlushResult(
-        task.span,
-        task.from_ts,
-        task.to_ts,
+    return task.result(
         rows=seen.rows,
         bytes=sum(file.bytes for file in found),
         files=tuple(file.to_json() for file in found),

@@ -42,7 +42,7 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes], marks:
     """Bring the table from ``task.from_ts`` to ``task.to_ts``; see ``merge.write``."""
     with delta_log.borrowed(place) as log:
         if delta_table.is_written(log or place.opened(), task):
-            return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
+            return task.result(committed=True)
     with folded(task, changes, marks=marks) as what:
         seen, committed = what.seen, False
         if seen.rows:
@@ -54,15 +54,7 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes], marks:
                 return _write(log, place, task, what.versions(), seen.columns)
 
             committed = _on_newest(place, attempt)
-    return FlushResult(
-        task.span,
-        task.from_ts,
-        task.to_ts,
-        committed=committed,
-        rows=seen.rows,
-        bytes=seen.bytes,
-        commit_time=seen.commit_time,
-    )
+    return task.result(committed=committed, rows=seen.rows, bytes=seen.bytes, commit_time=seen.commit_time)
 
 
 def repair(place: TablePlace, task: FlushTask, found: Versions) -> None:

@@ -81,15 +81,7 @@ def write(
         committed = scratch.fits and _commit(place, log, task, scratch, files)
     if not scratch.fits:
         return list(changes)
-    return FlushResult(
-        task.span,
-        task.from_ts,
-        task.to_ts,
-        committed=committed,
-        rows=rows,
-        bytes=sum(file.bytes for file in files),
-        commit_time=commit_time,
-    )
+    return task.result(committed=committed, rows=rows, bytes=sum(file.bytes for file in files), commit_time=commit_time)
 
 
 def _first(changes: Iterator[Changes]) -> tuple[list[Changes], bool]:

@@ -43,7 +43,7 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes], *, mar
     """
     with delta_log.borrowed(place) as log:
         if delta_table.is_written(log or place.opened(), task):
-            return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
+            return task.result(committed=True)
         parts = large.write(place, log, task, changes, marks)
         if isinstance(parts, FlushResult):
             return parts
@@ -59,10 +59,7 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes], *, mar
             )
         elif source is not None and (len(net) or net.is_truncated):
             committed = commit.with_retries(place, lambda table: _apply(table, place, task, net, source, marks))
-    return FlushResult(
-        task.span,
-        task.from_ts,
-        task.to_ts,
+    return task.result(
         committed=committed,
         rows=rows,
         bytes=net.upserts.nbytes + net.deletes.nbytes,

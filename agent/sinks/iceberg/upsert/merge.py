@@ -51,20 +51,12 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes], *, mar
     """
     table = place.opened()
     if State.of(table).is_written(task):
-        return FlushResult(task.span, task.from_ts, task.to_ts, committed=True)
+        return task.result(committed=True)
     with folded(task, changes, marks=marks) as what:
         seen, committed = what.seen, False
         if seen.rows:
             committed = commit.on_newest(place, lambda newest: _apply(newest, task, what, marks), newest=table)
-    return FlushResult(
-        task.span,
-        task.from_ts,
-        task.to_ts,
-        committed=committed,
-        rows=seen.rows,
-        bytes=seen.bytes,
-        commit_time=seen.commit_time,
-    )
+    return task.result(committed=committed, rows=seen.rows, bytes=seen.bytes, commit_time=seen.commit_time)
 
 
 def is_new(net: NetChanges, task: FlushTask) -> bool:
