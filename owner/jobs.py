@@ -12,17 +12,33 @@ from reactor.records.changefeed import ChangefeedConfig, CopyLimit, Mode, Sealed
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Value: ``reactor.views.ChangefeedView``."""
+    """Value: ``reactor.views.ChangefeedView``; with ``tables`` or only their number."""
 
     job_id: str
     changefeed: ChangefeedId
+    tables: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Value: a tuple of ``reactor.views.TableView``. ``name``: only the one of that name (schema.name); empty: all.
+
+    With ``limit``, they are by id, at most so many, of those behind the id ``after``; None: from the first.
+    """
+
+    job_id: str
+    changefeed: ChangefeedId
+    after: int | None = None
+    limit: int | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """Value: a tuple of ``reactor.views.ChangefeedView``, by id."""
+    """Value: a tuple of ``reactor.views.ChangefeedView``, by id; with ``tables`` or only their number."""
 
     job_id: str
+    tables: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +226,7 @@ class MoveOwner:
 TableStep = PauseTable | ResumeTable | SkipTable
 FeedJob = (
     Query
+    | Tables
     | Pause
     | Resume
     | Update

@@ -45,6 +45,7 @@ from reactor.views import ChangefeedView
 
 _FEED_JOBS = (
     jobs.Query,
+    jobs.Tables,
     jobs.Pause,
     jobs.Resume,
     jobs.Update,
@@ -202,7 +203,9 @@ class Owner:
     ) -> list[Effect]:
         match job:
             case jobs.List():
-                shown = (self._listed(state.changefeeds[id], now) for id in sorted(self.changefeeds))
+                shown = (
+                    self._listed(state.changefeeds[id], now, with_tables=job.tables) for id in sorted(self.changefeeds)
+                )
                 return [Answer(job.job_id, value=tuple(view for view in shown if view is not None))]
             case jobs.ResignOwner():
                 return self._resign(job, state)
@@ -238,7 +241,7 @@ class Owner:
         """Execute or refuse it; only one change of stored records per tick, the next ones are submitted again."""
         try:
             changefeed, feed = self._find(job, state)
-            if job.changefeed in touched and not isinstance(job, jobs.Query):
+            if job.changefeed in touched and not isinstance(job, jobs.Query | jobs.Tables):
                 return [Answer(job.job_id, f"changefeed {job.changefeed} is just being changed; ask again", CONFLICT)]
             refuse_early(job, state.format)
             effects = self._ownership.fenced(feed, state, self._carry_out(job, changefeed, feed, now))
@@ -267,7 +270,9 @@ class Owner:
         done = Answer(job.job_id)
         match job:
             case jobs.Query():
-                return [Answer(job.job_id, value=self._view(feed, now))]
+                return [Answer(job.job_id, value=self._view(feed, now, with_tables=job.tables))]
+            case jobs.Tables():
+                return [Answer(job.job_id, value=views.tables(job, changefeed, feed))]
             case jobs.Pause():
                 return [*changefeed.pause(feed, now), done]
             case jobs.Resume():
@@ -318,17 +323,17 @@ class Owner:
             )
         return Answer(job.job_id, value=count)
 
-    def _view(self, feed: ChangefeedState, now: float) -> ChangefeedView | None:
+    def _view(self, feed: ChangefeedState, now: float, *, with_tables: bool) -> ChangefeedView | None:
         if feed.info is None:
             return None
         wall = now + self._settings.wall_offset_s
-        return views.view(self.changefeeds[feed.id], feed, feed.info, now, wall=wall)
+        return views.view(self.changefeeds[feed.id], feed, feed.info, now, wall=wall, with_tables=with_tables)
 
-    def _listed(self, feed: ChangefeedState, now: float) -> ChangefeedView | None:
+    def _listed(self, feed: ChangefeedState, now: float, *, with_tables: bool) -> ChangefeedView | None:
         """A changefeed that cannot be shown reports that in its line, without affecting others; leftovers of a removed
         one are not listed."""
         try:
-            view = self._view(feed, now)
+            view = self._view(feed, now, with_tables=with_tables)
         except Exception as error:  # a bug in showing one
             return views.unreadable(feed, f"it cannot be shown ({type(error).__name__}: {error}); see the owner's log")
         why = "; ".join(feed.broken[key] for key in sorted(feed.broken))

@@ -4,7 +4,7 @@ A changefeed or table that makes no progress always says why (``blocked_by``). U
 lags are seconds.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -158,7 +158,12 @@ class ChangefeedView(View):
     changes: int = 0
     #: Unix time of the last change of state; 0: as it was created
     state_since: float = 0.0
+    #: empty in an answer without tables
     tables: tuple[TableView, ...] = ()
+    #: number of tables; 0 from a server of an earlier version
+    table_count: int = 0
+    #: number of table spans by capture, of those that have one
+    span_counts: Mapping[str, int] = Field(default_factory=dict)
     #: tables that checkpoint, lag, target and sync points leave out
     held: tuple[HeldView, ...] = ()
     #: tables being copied again

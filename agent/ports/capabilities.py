@@ -34,6 +34,8 @@ class Capabilities:
     takes_changes: bool = True
     maintains: bool = False
     lays_out: bool = False
+    #: how many tables ``Sink.load`` may create at a time, each in a thread of its own
+    loads_at_once: int = 1
 
     @property
     def keeps_record(self) -> bool:

@@ -2,12 +2,15 @@
 
 It writes no rows: the sink takes over the staged files in place and records each table's ``start_ts``. Tables that are
 already loaded are skipped, so running the unit again resumes it. Without a dump (mode ``incremental``),
-``create_empty`` creates the tables empty in the same way.
+``create_empty`` creates the tables empty in the same way. Creating a table mostly waits for its storage, so several
+are created at a time where the sink allows it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
+import anyio
 import structlog
 from anyio import CapacityLimiter, to_thread
 
@@ -43,22 +46,48 @@ class LoadUnit:
         """Load every table of the dump.
 
         :raises LogError: the dump's manifest cannot be read, or the dump is not finished.
-        :raises SinkError: the sink refuses a table; those before it stay loaded.
+        :raises SinkError: the sink refuses a table; those that are loaded stay so.
         """
         tables = await to_thread.run_sync(lambda: list(read_manifest(self._manifest)))
-        total = sum(file.rows for _, _, files in tables for file in files)
-        done = 0
         unfit = _unfit(self._sink, [record for record, _, _ in tables])
-        for record, schema, files in tables:
-            if record.table_id in unfit:
-                continue
-            work = partial(_load, self._sink, record, schema, files, self._filter)
-            await to_thread.run_sync(work, abandon_on_cancel=True, limiter=CapacityLimiter(1))
-            failpoints.reach(Point.LOAD_LOADED)
-            done += sum(file.rows for file in files)
-            _log.info("table loaded", table=schema.qualified_name, files=len(files), start_ts=record.start_ts)
-            if self._on_progress is not None:
-                self._on_progress(done, total)
+        progress = _Progress(sum(file.rows for _, _, files in tables for file in files), self._on_progress)
+        waiting = iter([table for table in tables if table[0].table_id not in unfit])
+        failures: list[Exception] = []
+        at_once = self._sink.capabilities.loads_at_once
+        limiter = CapacityLimiter(at_once)
+
+        async def load_next() -> None:
+            for record, schema, files in waiting:
+                work = partial(_load, self._sink, record, schema, files, self._filter)
+                try:
+                    await to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+                except Exception as error:  # raised below: the task group would wrap it
+                    failures.append(error)
+                if failures:
+                    return
+                failpoints.reach(Point.LOAD_LOADED)
+                _log.info("table loaded", table=schema.qualified_name, files=len(files), start_ts=record.start_ts)
+                progress.add(files)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(at_once):
+                tasks.start_soon(load_next)
+        if failures:
+            raise failures[0]
+
+
+class _Progress:
+    """Loaded rows, of ``total``."""
+
+    def __init__(self, total: int, report: Callable[[int, int], None] | None) -> None:
+        self._total = total
+        self._report = report
+        self._done = 0
+
+    def add(self, files: Sequence[StagedFile]) -> None:
+        self._done += sum(file.rows for file in files)
+        if self._report is not None:
+            self._report(self._done, self._total)
 
 
 def create_empty(
@@ -70,9 +99,14 @@ def create_empty(
     """
     wanted = list(tables)
     unfit = _unfit(sink, [record for record, _ in wanted])
-    for record, schema in wanted:
-        if record.table_id not in unfit:
-            _load(sink, record, schema, [], filter)
+    fit = [(record, schema) for record, schema in wanted if record.table_id not in unfit]
+    with ThreadPoolExecutor(sink.capabilities.loads_at_once, thread_name_prefix="weir-load") as threads:
+        made = [threads.submit(_load, sink, record, schema, [], filter) for record, schema in fit]
+        try:
+            for one in made:
+                one.result()
+        finally:
+            threads.shutdown(cancel_futures=True)
 
 
 def _unfit(sink: Sink, tables: Sequence[TableRecord]) -> dict[int, str]:

@@ -77,9 +77,12 @@ class Changefeeds:
     async def list(self) -> list[ChangefeedView]:
         return await self._answer(lambda here: here.list(), lambda owner: owner.list())
 
-    async def query(self, changefeed_id: str) -> ChangefeedView:
+    async def query(self, changefeed_id: str, *, tables: bool = True) -> ChangefeedView:
+        """``tables``: with the tables; without, only their number is there."""
         return await self._answer(
-            lambda here: here.query(changefeed_id), lambda owner: owner.query(changefeed_id), changefeed_id
+            lambda here: here.query(changefeed_id, tables=tables),
+            lambda owner: owner.query(changefeed_id, tables=tables),
+            changefeed_id,
         )
 
     async def pause(self, changefeed_id: str) -> ChangefeedView:
@@ -209,7 +212,7 @@ class Changefeeds:
         :raises WeirError: the changefeed has stopped, failed or finished before.
         """
         while True:
-            feed = await self.query(changefeed_id)
+            feed = await self.query(changefeed_id, tables=False)
             if feed.unit is Unit.SYNC and feed.checkpoint_ts >= ts:
                 return feed
             if feed.state in _ENDED:

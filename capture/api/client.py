@@ -24,6 +24,8 @@ from reactor.views import ChangefeedView, MaintainedView, OwnerMoveView, Subscri
 V = TypeVar("V", bound=BaseModel)
 _CONNECT_TIMEOUT_S = 5.0
 _ANSWER_TIMEOUT_S = 60.0
+#: tables in one answer
+_PAGE = 1000
 
 
 class RemoteError(WeirError):
@@ -79,19 +81,21 @@ class Client:
         """Run all checks of ``create``; creates nothing."""
         return self._one(views.CheckView, "changefeeds/check", method="POST", body=_asked(spec), unlimited=True)
 
-    def list(self) -> "_Views[ChangefeedView]":
-        return self._many(ChangefeedView, "changefeeds")
+    def list(self, *, tables: bool = True) -> "_Views[ChangefeedView]":
+        """``tables``: with their tables; without, only their number is there, and the answer is small."""
+        return self._many(ChangefeedView, _without_tables("changefeeds", tables=tables))
 
-    def owned(self) -> "_Views[ChangefeedView]":
-        """Return the changefeeds that the capture itself owns."""
-        return self._many(ChangefeedView, "owned")
+    def owned(self, *, tables: bool = True) -> "_Views[ChangefeedView]":
+        """Return the changefeeds that the capture itself owns; as ``list``."""
+        return self._many(ChangefeedView, _without_tables("owned", tables=tables))
 
     def move_owner(self, changefeed_id: str, capture_id: str) -> OwnerMoveView:
         body = {"capture_id": capture_id}
         return self._one(OwnerMoveView, _path(changefeed_id, "move_owner"), method="POST", body=body)
 
-    def query(self, changefeed_id: str) -> ChangefeedView:
-        return self._one(ChangefeedView, _path(changefeed_id))
+    def query(self, changefeed_id: str, *, tables: bool = True) -> ChangefeedView:
+        """As ``list``."""
+        return self._one(ChangefeedView, _without_tables(_path(changefeed_id), tables=tables))
 
     def pause(self, changefeed_id: str) -> ChangefeedView:
         return self._one(ChangefeedView, _path(changefeed_id, "pause"), method="POST")
@@ -175,7 +179,21 @@ class Client:
         self._call("DELETE", _path(changefeed_id))
 
     def tables(self, changefeed_id: str) -> "_Views[TableView]":
-        return self._many(TableView, _path(changefeed_id, "tables"))
+        """Return all tables by name; each request takes a part of them, so that none holds up the server."""
+        found: dict[int, TableView] = {}
+        after = ""
+        while True:
+            page = self._many(TableView, _path(changefeed_id, f"tables?limit={_PAGE}{after}"))
+            new = [table for table in page if table.table_id not in found]
+            found.update((table.table_id, table) for table in new)
+            if len(page) != _PAGE or not new:  # a server of an earlier version always answers with all
+                return sorted(found.values(), key=lambda table: table.table)
+            after = f"&after={max(found)}"
+
+    def table(self, changefeed_id: str, name: str) -> TableView | None:
+        """Return the table ``name`` (schema.name); None: there is no such table."""
+        page = self._many(TableView, _path(changefeed_id, f"tables?{urlencode({'name': name})}"))
+        return next((table for table in page if table.table == name), None)
 
     def sync_points(self, changefeed_id: str) -> "_Views[SyncPoint]":
         return self._many(SyncPoint, _path(changefeed_id, "sync_points"))
@@ -339,6 +357,10 @@ def _is_still_running(answer: httpx.Response) -> bool:
 
 def _asked(spec: views.ChangefeedSpec) -> object:
     return spec.model_dump(mode="json", exclude_none=True)
+
+
+def _without_tables(path: str, *, tables: bool) -> str:
+    return path if tables else f"{path}?tables=false"
 
 
 def _path(changefeed_id: str, action: str = "") -> str:

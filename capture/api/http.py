@@ -39,7 +39,7 @@ from capture.version import installed_version
 from reactor.errors import WeirError
 from reactor.records.base import SpanCount
 from reactor.records.sync_point import SyncPoint
-from reactor.views import ChangefeedView, OwnerMoveView, TableView
+from reactor.views import ChangefeedView, OwnerMoveView
 
 _log = structlog.get_logger()
 
@@ -142,8 +142,8 @@ def _member_routes(cluster: views.Cluster) -> APIRouter:
         return await cluster.status()
 
     @router.get("/owned")
-    async def owned() -> list[ChangefeedView]:
-        return await cluster.owned()
+    async def owned(tables: bool = True) -> list[ChangefeedView]:
+        return await cluster.owned(tables=tables)
 
     @router.get("/captures")
     async def captures() -> list[views.CaptureView]:
@@ -157,8 +157,8 @@ def _changefeed_routes(cluster: views.Cluster) -> APIRouter:
     router = APIRouter(prefix=f"{PREFIX}/changefeeds", tags=["changefeeds"])
 
     @router.get("")
-    async def list_() -> list[ChangefeedView]:
-        return await cluster.list()
+    async def list_(tables: bool = True) -> list[ChangefeedView]:
+        return await cluster.list(tables=tables)
 
     @router.post("", status_code=201)
     async def create(spec: views.ChangefeedSpec, request: Request) -> ChangefeedView:
@@ -169,8 +169,8 @@ def _changefeed_routes(cluster: views.Cluster) -> APIRouter:
         return await unless_left(request, lambda: cluster.check(spec))
 
     @router.get("/{changefeed_id}")
-    async def query(changefeed_id: str) -> ChangefeedView:
-        return await cluster.query(changefeed_id)
+    async def query(changefeed_id: str, tables: bool = True) -> ChangefeedView:
+        return await cluster.query(changefeed_id, tables=tables)
 
     @router.delete("/{changefeed_id}", status_code=204)
     async def remove(changefeed_id: str) -> None:
@@ -184,10 +184,6 @@ def _changefeed_routes(cluster: views.Cluster) -> APIRouter:
     async def resume(changefeed_id: str, body: Annotated[ResumeBody | None, Body()] = None) -> ChangefeedView:
         wish = body or ResumeBody()
         return await cluster.resume(changefeed_id, **wish.model_dump())
-
-    @router.get("/{changefeed_id}/tables")
-    async def tables(changefeed_id: str) -> list[TableView]:
-        return await cluster.tables(changefeed_id)
 
     @router.get("/{changefeed_id}/sync_points")
     async def sync_points(changefeed_id: str) -> list[SyncPoint]:

@@ -23,7 +23,7 @@ async def exposition(cluster: views.Cluster) -> bytes:
     gauge("weir_capture_fault", "1 while a fault of this capture keeps it from work", registry).set(not is_fit)
     feeds: Sequence[ChangefeedView] = ()
     with suppress(WeirError):
-        feeds = await cluster.owned()
+        feeds = await cluster.owned(tables=False)
     gauge("weir_capture_owned_changefeeds", "changefeeds that this capture owns", registry).set(len(feeds))
     _add_feeds(registry, feeds)
     return generate_latest(registry) + generate_latest()

@@ -276,8 +276,8 @@ class Cluster(Protocol):
         """
         ...
 
-    async def owned(self) -> list[ChangefeedView]:
-        """Return the changefeeds that this capture owns."""
+    async def owned(self, *, tables: bool = True) -> list[ChangefeedView]:
+        """Return the changefeeds that this capture owns; as ``list``."""
 
     async def move_owner(self, changefeed_id: str, capture_id: str) -> OwnerMoveView:
         """Let another capture own a changefeed."""
@@ -298,9 +298,13 @@ class Cluster(Protocol):
         """Run all checks of ``create``; creates nothing."""
         ...
 
-    async def list(self) -> list[ChangefeedView]: ...
+    async def list(self, *, tables: bool = True) -> list[ChangefeedView]:
+        """``tables``: with their tables; without, only their number is there."""
+        ...
 
-    async def query(self, changefeed_id: str) -> ChangefeedView: ...
+    async def query(self, changefeed_id: str, *, tables: bool = True) -> ChangefeedView:
+        """As ``list``."""
+        ...
 
     async def pause(self, changefeed_id: str) -> ChangefeedView: ...
 
@@ -367,7 +371,14 @@ class Cluster(Protocol):
         """Return when another capture is owner."""
         ...
 
-    async def tables(self, changefeed_id: str) -> "builtins.list[TableView]": ...
+    async def tables(
+        self, changefeed_id: str, *, after: int | None = None, limit: int | None = None, name: str = ""
+    ) -> "builtins.list[TableView]":
+        """Return all tables, or the one called ``name`` (schema.name).
+
+        With ``limit``, at most so many, by id, behind the id ``after``.
+        """
+        ...
 
     async def sync_points(self, changefeed_id: str) -> "builtins.list[SyncPoint]":
         """Return those that are kept, oldest first."""

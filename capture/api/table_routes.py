@@ -1,20 +1,34 @@
 """Table routes: HTTP requests about one table of a changefeed, which the owner answers."""
 
 from functools import partial
+from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Query, Request
+from pydantic import Field
 
 from capture.api import port as views
 from capture.api.departure import unless_left
 from capture.api.requests.base import Asked, PositionTs, TableName
+from reactor.ids import MAX_TS
 from reactor.records.base import RowsPerSecond
-from reactor.views import MaintainedView
+from reactor.views import MaintainedView, TableView
+
+PAGE_MAX: Final = 10_000
 
 
 class TableBody(Asked):
     """``table``: schema.name"""
 
     table: TableName
+
+
+class TablePage(Asked):
+    """At most ``limit`` tables (none: all), by id, behind the id ``after``; or the one called ``name``
+    (schema.name)."""
+
+    after: Annotated[int, Field(strict=False, ge=0, le=MAX_TS)] | None = None
+    limit: Annotated[int, Field(strict=False, ge=1, le=PAGE_MAX)] | None = None
+    name: TableName | Literal[""] = ""
 
 
 class ResyncBody(TableBody):
@@ -32,6 +46,10 @@ class SkipBody(TableBody):
 
 def table_routes(cluster: views.Cluster, prefix: str) -> APIRouter:
     router = APIRouter(prefix=f"{prefix}/changefeeds", tags=["tables"])
+
+    @router.get("/{changefeed_id}/tables")
+    async def tables(changefeed_id: str, page: Annotated[TablePage, Query()]) -> list[TableView]:
+        return await cluster.tables(changefeed_id, after=page.after, limit=page.limit, name=page.name)
 
     @router.post("/{changefeed_id}/resync_table", status_code=202)
     async def resync_table(changefeed_id: str, body: ResyncBody) -> views.TableResyncView:

@@ -91,7 +91,7 @@ def create(
 def list_(server: Server = DEFAULT_SERVER, json: Json = False) -> None:
     """All changefeeds with their state and lag."""
     with client_of(server) as client:
-        feeds = client.list()
+        feeds = client.list(tables=False)
     if json:
         return console.print_json(feeds)
     rows = [(feed.id, feed.state, feed.checkpoint_ts, console.when(feed.checkpoint_time), _lag(feed)) for feed in feeds]
@@ -103,7 +103,7 @@ def list_(server: Server = DEFAULT_SERVER, json: Json = False) -> None:
 def query(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False) -> None:
     """One changefeed: how far it is, and what holds it up."""
     with client_of(server) as client:
-        view = client.query(changefeed_id)
+        view = client.query(changefeed_id, tables=json)
     _show(view, json=json)
 
 
@@ -156,7 +156,7 @@ def _copied(client: "Client", view: ChangefeedView) -> ChangefeedView:
     with console.waiting("copying"):
         while (view.lost_tables or view.resyncs) and view.state not in _STANDING:
             Event().wait(_POLL_S)
-            view = client.query(view.id)
+            view = client.query(view.id, tables=False)
     return view
 
 
@@ -212,7 +212,7 @@ def update(
 @contextmanager
 def _paused(client: "Client", changefeed_id: str, *, wanted: bool) -> Iterator[bool]:
     """Yield whether it was running; then it is resumed afterwards in any case."""
-    runs = wanted and client.query(changefeed_id).state not in _STANDING
+    runs = wanted and client.query(changefeed_id, tables=False).state not in _STANDING
     if runs:
         client.pause(changefeed_id)
     try:

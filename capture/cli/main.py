@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from typer.exceptions import TyperException
@@ -26,8 +26,12 @@ from capture.cli.secrets import secret_app
 from capture.cli.store import store_app
 from capture.cli.subscriptions import subscription_app
 from capture.cli.tables import progress, table_app
+from capture.errors import JobRefusedError
 from capture.terminal import console
-from reactor.views import HeldView
+from reactor.views import HeldView, TableView
+
+if TYPE_CHECKING:
+    from capture.api.client import Client
 
 app = typer.Typer(
     name="weir",
@@ -260,28 +264,40 @@ def quickstart(
     )
 
 
+def _table(client: "Client", changefeed_id: str, name: str) -> TableView:
+    """:raises JobRefusedError: the changefeed has no such table."""
+    if (found := client.table(changefeed_id, name)) is None:
+        raise JobRefusedError(f"changefeed {changefeed_id} has no table {name}; `weir tables` shows which it has")
+    return found
+
+
 def _held(table: HeldView) -> str:
     renamed = f", at the source now {table.renamed_to}" if table.renamed_to else ""
     return f"{table.stage}{renamed}: {table.code}: {table.message}"
 
 
 @app.command()
-def tables(changefeed_id: Id, server: Server = DEFAULT_SERVER, json: Json = False) -> None:
+def tables(
+    changefeed_id: Id,
+    table: Annotated[str, typer.Option(help="Only this one: schema.name.")] = "",
+    server: Server = DEFAULT_SERVER,
+    json: Json = False,
+) -> None:
     """The tables of a changefeed, and which capture has them."""
     with client_of(server) as client:
-        found = client.tables(changefeed_id)
+        found = [_table(client, changefeed_id, table)] if table else client.tables(changefeed_id)
     if json:
         return console.print_json(found)
     rows = [
         (
-            table.table,
-            ", ".join(table.key),
-            table.checkpoint_ts,
-            tuple(f"{s.span} {s.capture} {s.state}" for s in table.spans),
-            _held(table.held) if table.held else "",
-            progress(table.resync) if table.resync else "",
+            one.table,
+            ", ".join(one.key),
+            one.checkpoint_ts,
+            tuple(f"{s.span} {s.capture} {s.state}" for s in one.spans),
+            _held(one.held) if one.held else "",
+            progress(one.resync) if one.resync else "",
         )
-        for table in found
+        for one in found
     ]
     console.print_table(("table", "key", "checkpoint", "spans", "held", "copied again"), rows)
     return None

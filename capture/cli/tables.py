@@ -168,11 +168,11 @@ def _joins(client: "Client", changefeed_id: str, table: str) -> bool:
     """Wait until the table is copied; return whether it flows then."""
     has_waited = False
     with console.waiting("joining"):
-        while (view := client.query(changefeed_id)).lost_tables or table in view.joining:
+        while (view := client.query(changefeed_id, tables=False)).lost_tables or table in view.joining:
             has_waited = has_waited or table in view.joining
             Event().wait(_POLL_S)
-    there = {known.table for known in view.tables} | {held.table for held in view.held}
-    if has_waited and table not in there:
+    is_there = any(held.table == table for held in view.held) or client.table(changefeed_id, table) is not None
+    if has_waited and not is_there:
         raise JobRefusedError(f"{table} is gone from the source of changefeed {changefeed_id}")
     return _flows(client, changefeed_id, table)
 
@@ -181,7 +181,7 @@ def _flows(client: "Client", changefeed_id: str, table: str) -> bool:
     """Wait until the table is no longer being copied; return whether it flows then."""
     with console.waiting("copying") as show:
         while True:
-            view = client.query(changefeed_id)
+            view = client.query(changefeed_id, tables=False)
             found = next((resync for resync in view.resyncs if resync.table == table), None)
             if found is None:
                 return all(held.table != table for held in view.held)

@@ -16,6 +16,8 @@ from reactor.records.changefeed import FeedState
 from reactor.views import ChangefeedView, TableView
 
 LOOK_S = 0.05
+#: between two looks at every table: there may be thousands
+_EVERY_TABLE_S = 1.0
 #: maximum time without progress, of a table with a known cause
 STUCK_S = 20.0
 #: maximum time without progress, of a table that may only be slow
@@ -25,7 +27,7 @@ REACH_TIMEOUT_S = 120.0
 
 
 class Queries(Protocol):
-    async def query(self, changefeed_id: str) -> ChangefeedView: ...
+    async def query(self, changefeed_id: str, *, tables: bool = True) -> ChangefeedView: ...
 
 
 class Progress:
@@ -49,9 +51,16 @@ async def reach(queries: Queries, changefeed: ChangefeedId, ts: Ts, ids: Collect
     :raises JobRefusedError: the changefeed is not running.
     """
     started, progress = anyio.current_time(), Progress()
+    look_at = started
     while True:
+        view = await running(queries, changefeed, tables=False)
+        now = anyio.current_time()
+        if view.checkpoint_ts < ts and now < look_at:
+            await anyio.sleep(LOOK_S)
+            continue
         view = await running(queries, changefeed)
         now = anyio.current_time()
+        look_at = now + _EVERY_TABLE_S
         waiting = [table for table in view.tables if table.table_id in ids and not _is_there(table, ts)]
         stuck = [progress.is_stuck(table, now) for table in waiting if table.held is None]
         if all(stuck) or now - started >= REACH_TIMEOUT_S:
@@ -59,9 +68,9 @@ async def reach(queries: Queries, changefeed: ChangefeedId, ts: Ts, ids: Collect
         await anyio.sleep(LOOK_S)
 
 
-async def running(queries: Queries, changefeed: ChangefeedId) -> ChangefeedView:
+async def running(queries: Queries, changefeed: ChangefeedId, *, tables: bool = True) -> ChangefeedView:
     """:raises JobRefusedError: the changefeed is not running."""
-    view = await queries.query(changefeed)
+    view = await queries.query(changefeed, tables=tables)
     if view.state not in (FeedState.NORMAL, FeedState.WARNING):
         raise JobRefusedError(f"{changefeed} is {view.state}: only a running changefeed can be compared; resume it")
     return view

@@ -8,7 +8,6 @@ and comparing its tables need the source and the sink, and are done by this capt
 import builtins
 import os
 import time
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,7 +18,7 @@ from capture.api import port as views
 from capture.member import diff as comparison
 from capture.member.amendments.amendments import Amendments
 from capture.member.amendments.rewind import rewind
-from capture.member.copies import with_progress
+from capture.member.copies import CopyPlace, CopyProgress, with_progress
 from capture.member.creation import ChangefeedCreation, view_of
 from capture.member.kept_progress import KeptProgress
 from capture.member.ownership import draining, gathering, router
@@ -100,8 +99,8 @@ class ClusterService(ChangefeedCreation, Amendments):
         state = self._membership.state
         owner = state.owner.capture if state.owner else None
         waiting = [views.CaptureView(**one.model_dump()) for one in state.waiting.values()]
-        feeds = await self.list() if self.is_owner else []
-        spans = Counter(span.capture for feed in feeds for table in feed.tables for span in table.spans)
+        feeds = await self.list(tables=False) if self.is_owner else []
+        spans = draining.span_counts(feeds)
         members = [
             views.CaptureView(
                 **(info.model_dump() | {"fault": info.fault or (_ISOLATED if info.is_isolated else "")}),
@@ -121,25 +120,25 @@ class ClusterService(ChangefeedCreation, Amendments):
         is_fit = self._capture.data_plane.health.fault is None
         return views.ReadyView(ready=is_member, waits_for="" if is_member else self._absence, is_fit=is_fit)
 
-    async def list(self) -> list[ChangefeedView]:
+    async def list(self, *, tables: bool = True) -> list[ChangefeedView]:
         """On the controller: of all owners. :raises NotOwnerError: this capture is not elected."""
         membership = self._membership
         if not membership.state.has_owners:
-            return await self._listed()
+            return await self._listed(tables=tables)
         if not self.is_owner:
             raise NotOwnerError("this capture is not the owner; ask the owner")
-        return await gathering.gather(membership, self.owned, self._remote)
+        return await gathering.gather(membership, self.owned, self._remote, tables=tables)
 
-    async def owned(self) -> "builtins.list[ChangefeedView]":
-        return await self._listed() if self._membership.state.has_owners or self.is_owner else []
+    async def owned(self, *, tables: bool = True) -> "builtins.list[ChangefeedView]":
+        return await self._listed(tables=tables) if self._membership.state.has_owners or self.is_owner else []
 
-    async def _listed(self) -> "builtins.list[ChangefeedView]":
-        copies = self._membership.copies
-        return [with_progress(view_of(view), copies) for view in await self.ask(jobs.List(_NO_JOB))]
+    async def _listed(self, *, tables: bool) -> "builtins.list[ChangefeedView]":
+        copies = self.copies
+        return [with_progress(view_of(view), copies) for view in await self.ask(jobs.List(_NO_JOB, tables))]
 
-    async def query(self, changefeed_id: str) -> ChangefeedView:
-        query = jobs.Query(_NO_JOB, ChangefeedId(changefeed_id))
-        return with_progress(view_of(await self.ask(query)), self._membership.copies)
+    async def query(self, changefeed_id: str, *, tables: bool = True) -> ChangefeedView:
+        query = jobs.Query(_NO_JOB, ChangefeedId(changefeed_id), tables)
+        return with_progress(view_of(await self.ask(query)), self.copies)
 
     async def pause(self, changefeed_id: str) -> ChangefeedView:
         await self.ask(jobs.Pause(_NO_JOB, ChangefeedId(changefeed_id)))
@@ -150,7 +149,7 @@ class ClusterService(ChangefeedCreation, Amendments):
     ) -> ChangefeedView:
         overwrite = None if overwrite_checkpoint_ts is None else Ts(overwrite_checkpoint_ts)
         if resync:
-            refuse_resync((await self.query(changefeed_id)).sink, overwrite)
+            refuse_resync((await self.query(changefeed_id, tables=False)).sink, overwrite)
         await self.ask(jobs.Resume(_NO_JOB, ChangefeedId(changefeed_id), overwrite, is_resync=resync))
         return await self.query(changefeed_id)
 
@@ -164,6 +163,11 @@ class ClusterService(ChangefeedCreation, Amendments):
             if found.done or anyio.current_time() >= deadline:
                 return views.RotationView.model_validate(found, from_attributes=True)
             await anyio.sleep(_ROTATION_POLL_S)
+
+    @property
+    def copies(self) -> Mapping[CopyPlace, CopyProgress]:
+        """Return those in progress on this capture."""
+        return self._membership.copies
 
     @property
     def data_plane(self) -> DataPlane:
@@ -185,7 +189,7 @@ class ClusterService(ChangefeedCreation, Amendments):
     async def split(self, changefeed_id: str, table: str, spans: int | None = None) -> views.CutView:
         table_id = await self.table_id(changefeed_id, table)
         wanted = shared_spans(len(self._membership.state.captures)) if spans is None else spans
-        refuse_split((await self.query(changefeed_id)).sink)
+        refuse_split((await self.query(changefeed_id, tables=False)).sink)
         now = await self.ask(jobs.Repartition(_NO_JOB, ChangefeedId(changefeed_id), table_id, wanted))
         return views.CutView(changefeed_id=changefeed_id, table=table, spans=now, wanted=wanted)
 
@@ -197,7 +201,7 @@ class ClusterService(ChangefeedCreation, Amendments):
         if not membership.state.has_owners:
             remaining = await self.ask(jobs.DrainCapture(_NO_JOB, capture))
         else:
-            feeds = await self.list()
+            feeds = await self.list(tables=False)
             await draining.mark(membership.client, membership, capture)
             remaining = draining.remaining(membership, capture, feeds)
         return views.DrainView(capture=capture_id, remaining=remaining)

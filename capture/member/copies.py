@@ -5,7 +5,7 @@ stored.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import anyio
@@ -19,7 +19,7 @@ from reactor.ids import ChangefeedId
 from reactor.records.changefeed import TableRecord
 from reactor.records.resync import ResyncStage
 from reactor.state import ClusterState
-from reactor.views import ChangefeedView, ResyncView
+from reactor.views import ChangefeedView, ResyncView, TableView
 
 #: how soon an unwanted copy ends
 _POLL_S = 0.5
@@ -113,13 +113,22 @@ def with_progress(view: ChangefeedView, copies: Mapping[CopyPlace, CopyProgress]
     """Add the progress of the changefeed's copies on this capture."""
     if not view.resyncs:
         return view
+    resyncs = tuple(_with_copy(view.id, resync, copies) for resync in view.resyncs)
+    return view.model_copy(update={"resyncs": resyncs, "tables": with_copies(view.id, view.tables, copies)})
 
-    def shown(resync: ResyncView) -> ResyncView:
-        at = copies.get((ChangefeedId(view.id), resync.table_id))
-        return resync if at is None else at.shown(resync)
 
-    tables = tuple(
-        table if table.resync is None else table.model_copy(update={"resync": shown(table.resync)})
-        for table in view.tables
+def with_copies(
+    changefeed: str, tables: Iterable[TableView], copies: Mapping[CopyPlace, CopyProgress]
+) -> tuple[TableView, ...]:
+    """As ``with_progress``, of tables."""
+    return tuple(
+        table
+        if table.resync is None
+        else table.model_copy(update={"resync": _with_copy(changefeed, table.resync, copies)})
+        for table in tables
     )
-    return view.model_copy(update={"resyncs": tuple(map(shown, view.resyncs)), "tables": tables})
+
+
+def _with_copy(changefeed: str, resync: ResyncView, copies: Mapping[CopyPlace, CopyProgress]) -> ResyncView:
+    at = copies.get((ChangefeedId(changefeed), resync.table_id))
+    return resync if at is None else at.shown(resync)

@@ -88,7 +88,7 @@ class OwnerQueries(Protocol):
 
     async def ask(self, job: jobs.Job) -> Any: ...
 
-    async def query(self, changefeed_id: str) -> ChangefeedView: ...
+    async def query(self, changefeed_id: str, *, tables: bool = True) -> ChangefeedView: ...
 
     def unit_of(self, changefeed_id: str) -> UnitRecord | None: ...
 
@@ -285,11 +285,11 @@ async def _begin(operations: OwnerQueries, info: ChangefeedInfo) -> None:
     """Wait until the tables are in the sink; there may be none."""
     with anyio.move_on_after(arrival.REACH_TIMEOUT_S):
         while True:
-            await arrival.running(operations, info.id)
+            await arrival.running(operations, info.id, tables=False)
             if tables_of(info.mode, operations.unit_of(info.id)) is not None:
                 return
             await anyio.sleep(arrival.LOOK_S)
-    view = await operations.query(info.id)
+    view = await operations.query(info.id, tables=False)
     raise JobRefusedError(f"{info.id} does not follow its source yet ({view.blocked_by}); compare when it does")
 
 

@@ -70,6 +70,8 @@ class Changefeed:
         return self.local.view
 
     query = _awaited(LocalChangefeed.query)
+    poll = _awaited(LocalChangefeed.poll)
+    with_tables = _awaited(LocalChangefeed.with_tables)
     pause = _awaited(LocalChangefeed.pause)
     resume = _awaited(LocalChangefeed.resume)
     update = _awaited(LocalChangefeed.update)
@@ -115,7 +117,7 @@ class Changefeed:
 
     async def table(self, name: str, *, storage_options: Mapping[str, str] | None = None) -> Table:
         """As ``LocalChangefeed.table``; the table's own methods block while they read."""
-        return Table.of(await self.query(), name, storage_options)
+        return await _in_thread(partial(self.local.table, name, storage_options=storage_options))
 
     async def at(self, ts: int | None = None, *, storage_options: Mapping[str, str] | None = None) -> Moment:
         """As ``LocalChangefeed.at``; the methods of its tables block while they read."""
@@ -128,8 +130,8 @@ class Changefeed:
         goal = Goal.of(self.id, state, ts, timeout)
         while True:
             try:
-                if goal.is_reached(view := await self.query()):
-                    return view
+                if goal.is_reached(view := await self.poll()):
+                    return await self.with_tables(view)
                 goal.refuse_timeout(view)
             except WeirError as error:
                 goal.wait_out(error)
@@ -140,11 +142,11 @@ class Changefeed:
         live.check_interval(every)
         widget = live.Live(self.id, seconds)
         try:
-            while widget.show(view := await self.query(), self.local.samples):  # noqa: ASYNC110 - it polls the server
+            while widget.show(view := await self.poll(), self.local.samples):  # noqa: ASYNC110 - it polls the server
                 await anyio.sleep(every)
         finally:
             widget.end(self.local.view, self.local.samples)
-        return view
+        return await self.with_tables(view)
 
     def plot_lag(self, axes: Any = None) -> Any:
         """As ``LocalChangefeed.plot_lag``."""

@@ -24,4 +24,13 @@ def rows(names: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
 def _cells(view: ChangefeedView) -> tuple[object, ...]:
     lag = "" if view.lag_seconds is None else f"{view.lag_seconds:.1f} s"
     reason = next((error.message for error in (view.error, view.warning) if error), view.blocked_by)
-    return (view.id, view.state, view.checkpoint_ts, lag, len(view.tables), view.source, view.sink, reason)
+    return (
+        view.id,
+        view.state,
+        view.checkpoint_ts,
+        lag,
+        view.table_count or len(view.tables),
+        view.source,
+        view.sink,
+        reason,
+    )

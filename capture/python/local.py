@@ -46,9 +46,18 @@ class LocalChangefeed:
         self.samples = Samples()
         self._connection = connection
 
-    def query(self) -> ChangefeedView:
-        """Return state, positions, lag, tables and errors."""
-        return self._seen(self._call(lambda client: client.query(self.id)))
+    def query(self, *, tables: bool = True) -> ChangefeedView:
+        """Return state, positions, lag, errors, and with ``tables`` each of these. Without, the answer is small however
+        many there are (``table_count``)."""
+        return self._seen(self._call(lambda client: client.query(self.id, tables=tables)))
+
+    def poll(self) -> ChangefeedView:
+        """As ``query`` without tables."""
+        return self.query(tables=False)
+
+    def with_tables(self, view: ChangefeedView) -> ChangefeedView:
+        """Return an answer to ``poll`` with its tables as they are now."""
+        return view if view.tables else self._seen(view.model_copy(update={"tables": tuple(self.tables())}))
 
     def pause(self) -> ChangefeedView:
         return self._seen(self._call(lambda client: client.pause(self.id)))
@@ -95,7 +104,8 @@ class LocalChangefeed:
 
         :raises TableNotFoundError: the changefeed has no such table.
         """
-        return Table.of(self.query(), name, storage_options)
+        found = self._call(lambda client: client.table(self.id, name))
+        return Table.of(self.query(tables=found is None), name, storage_options, found=found)
 
     def changes(
         self,
@@ -224,7 +234,7 @@ class LocalChangefeed:
 
         :raises WeirError: it has ended otherwise. :raises TimeoutError: not reached in time.
         """
-        return waiting.wait(Goal.of(self.id, state, ts, timeout), self.query)
+        return self.with_tables(waiting.wait(Goal.of(self.id, state, ts, timeout), self.poll))
 
     def watch(self, *, seconds: float | None = None, every: float = 1.0) -> ChangefeedView:
         """Show state, lag, throughput, snapshot and held tables live in this cell: for ``seconds``, or until the cell
@@ -235,7 +245,7 @@ class LocalChangefeed:
         live.check_interval(every)
         widget = live.Live(self.id, seconds)
         try:
-            while widget.show(view := self.query(), self.samples):
+            while widget.show(view := self.poll(), self.samples):
                 time.sleep(every)
         except KeyboardInterrupt:  # how a cell is interrupted
             if self.view is None:
@@ -243,7 +253,7 @@ class LocalChangefeed:
             return self.view
         finally:
             widget.end(self.view, self.samples)
-        return view
+        return self.with_tables(view)
 
     def plot_lag(self, axes: Any = None) -> Any:
         """Plot the lag that this object has seen in ``watch``, ``wait`` and ``query`` into matplotlib's ``axes`` (None:
@@ -334,7 +344,7 @@ class LocalCluster:
         return LocalChangefeed(self._connection, changefeed_id)
 
     def changefeeds(self) -> builtins.list[LocalChangefeed]:
-        found = self._connection.call(lambda client: client.list())
+        found = self._connection.call(lambda client: client.list(tables=False))
         return [LocalChangefeed(self._connection, view.id, view) for view in found]
 
     def captures(self) -> builtins.list[views.CaptureView]:
@@ -387,4 +397,4 @@ def described(view: ChangefeedView | None) -> str:
     lag = "" if view.lag_seconds is None else f", lag {view.lag_seconds:.1f} s"
     held = f", {len(view.held)} held" if view.held else ""
     error = f": {view.error.message}" if view.error else ""
-    return f": {view.state}{lag}, {len(view.tables)} tables{held}{error}"
+    return f": {view.state}{lag}, {view.table_count or len(view.tables)} tables{held}{error}"

@@ -107,10 +107,10 @@ class SnapshotStart:
         return [SnapshotPart(feed.sink, table.location, self._name, pinned, files) for files in found]
 
     def _view(self) -> tuple[ChangefeedView, TableView]:
-        feed = self._connection.call(lambda client: client.query(self._changefeed))
-        tables = self._connection.call(self._tables)
-        found = next((table for table in tables if table.table == self._name), None)
+        feed = self._connection.call(lambda client: client.query(self._changefeed, tables=False))
+        found = self._connection.call(lambda client: client.table(self._changefeed, self._name))
         if found is None:
+            tables = self._connection.call(self._tables)
             known = ", ".join(sorted(table.table for table in tables)[:20]) or "none yet"
             raise TableNotFoundError(f"changefeed {self._changefeed} has no table {self._name}; it has {known}")
         return feed, found

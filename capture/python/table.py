@@ -9,7 +9,7 @@ from agent.ports.table_reader import TableReader
 from agent.sinks import open_table
 from capture.errors import ConfigError, TableNotFoundError
 from capture.python import html
-from reactor.views import ChangefeedView
+from reactor.views import ChangefeedView, TableView
 
 
 class Table:
@@ -30,12 +30,14 @@ class Table:
         storage_options: Mapping[str, str] | None = None,
         *,
         version: int | None = None,
+        found: TableView | None = None,
     ) -> "Table":
-        """Return a table (schema.name) of a changefeed, as it is now or was at a version of the sink.
+        """Return a table (schema.name) of a changefeed, as it is now or was at a version of the sink. ``found``: its
+        view, if it is known already.
 
         :raises WeirError: the changefeed has no such table, or the sink's tables cannot be read back.
         """
-        found = next((table for table in feed.tables if table.table == name), None)
+        found = found or next((table for table in feed.tables if table.table == name), None)
         if found is None:
             known = ", ".join(sorted(table.table for table in feed.tables)[:20]) or "none yet"
             raise TableNotFoundError(f"changefeed {feed.id} has no table {name}; it has {known}")

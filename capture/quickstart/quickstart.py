@@ -195,7 +195,7 @@ class Quickstart:
     async def _changefeed(self, cluster: views.Cluster) -> ChangefeedView:
         """Return the changefeed of an earlier run, or a new one."""
         try:
-            feed = await _when_owner(lambda: cluster.query(FEED))
+            feed = await _when_owner(lambda: cluster.query(FEED, tables=False))
         except ChangefeedNotFoundError:
             return await _when_owner(lambda: cluster.create(self._spec()))
         if feed.state in (FeedState.STOPPED, FeedState.FAILED):
@@ -217,7 +217,7 @@ class Quickstart:
         started = time.monotonic()
         while feed.unit is not Unit.SYNC:
             await anyio.sleep(_POLL_S)
-            feed = _healthy(await _when_owner(lambda: cluster.query(FEED)))
+            feed = _healthy(await _when_owner(lambda: cluster.query(FEED, tables=False)))
             rate = feed.rows_done / (time.monotonic() - started)
             self._reporter.show(feed.rows_done, feed.rows_total, f"{feed.rows_done:,} rows, {rate:,.0f} rows/s")
         self._reporter.finish(f"{feed.rows_done:,} rows")
@@ -226,12 +226,12 @@ class Quickstart:
     async def _stream(self, cluster: views.Cluster) -> tuple[LagMeter, int, float]:
         """Write, watch, and wait until the checkpoint covers what was written."""
         self._reporter.step("replicating")
-        before = (await _when_owner(lambda: cluster.query(FEED))).changes
+        before = (await _when_owner(lambda: cluster.query(FEED, tables=False))).changes
         started, meter, rate = time.monotonic(), LagMeter(since=time.time()), _Rate()
         last_ts: int | None = None
         async with self._workload.writing(seconds=self._seconds, rate=self._rate) as writing:
             while True:
-                feed = _healthy(await _when_owner(lambda: cluster.query(FEED)))
+                feed = _healthy(await _when_owner(lambda: cluster.query(FEED, tables=False)))
                 meter.observe(time.time(), feed.checkpoint_time)
                 self._report(feed, time.monotonic() - started, rate)
                 if last_ts is None and not writing.is_running():

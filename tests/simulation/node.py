@@ -35,8 +35,8 @@ class SimulatedOwners:
         self._world = world
         self._node = node
 
-    async def owned(self, endpoint: Endpoint) -> Sequence[ChangefeedView]:
-        return await self._at(endpoint).cluster.owned()
+    async def owned(self, endpoint: Endpoint, *, tables: bool) -> Sequence[ChangefeedView]:
+        return await self._at(endpoint).cluster.owned(tables=tables)
 
     async def remove(self, endpoint: Endpoint, changefeed: str) -> None:
         await self._at(endpoint).cluster.remove(changefeed)

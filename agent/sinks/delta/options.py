@@ -90,4 +90,5 @@ CAPABILITIES = Capabilities(
     reads_back=True,
     replaces=True,
     maintains=True,
+    loads_at_once=8,
 )

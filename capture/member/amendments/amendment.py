@@ -44,7 +44,7 @@ class OwnerJobs(Protocol):
 
     async def ask(self, job: jobs.Job) -> Any: ...
 
-    async def query(self, changefeed_id: str) -> ChangefeedView: ...
+    async def query(self, changefeed_id: str, *, tables: bool = True) -> ChangefeedView: ...
 
     def unit_of(self, changefeed_id: str) -> UnitRecord | None: ...
 
@@ -202,7 +202,9 @@ async def _moves(
         asked_for = _only(after, [_whole(table), *(_whole(".".join(name)) for name in unit.joining)])
     else:
         # what holds a table, as that it has no key, refuses no other
-        held = {one.table for one in (await operations.query(info.id)).held} - {*map(".".join, unit.joining)}
+        held = {one.table for one in (await operations.query(info.id, tables=False)).held} - {
+            *map(".".join, unit.joining)
+        }
         asked_for = _only(after, [*after.config.filter.rules, *(f"!{_whole(name)}" for name in sorted(held))])
     found = [
         one

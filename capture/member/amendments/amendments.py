@@ -13,6 +13,7 @@ from agent.filter.tables import TableFilter
 from capture.api import port as views
 from capture.errors import JobRefusedError
 from capture.member.amendments import amendment
+from capture.member.copies import CopyPlace, CopyProgress, with_copies
 from capture.member.preflight import refuse_resync
 from owner import jobs
 from reactor.ids import ChangefeedId, Ts
@@ -35,7 +36,7 @@ class Amendments(ABC):
     async def ask(self, job: jobs.Job) -> Any: ...
 
     @abstractmethod
-    async def query(self, changefeed_id: str) -> ChangefeedView: ...
+    async def query(self, changefeed_id: str, *, tables: bool = True) -> ChangefeedView: ...
 
     @abstractmethod
     def info_of(self, changefeed_id: str) -> ChangefeedInfo: ...
@@ -52,16 +53,23 @@ class Amendments(ABC):
 
     @property
     @abstractmethod
+    def copies(self) -> Mapping[CopyPlace, CopyProgress]: ...
+
+    @property
+    @abstractmethod
     def data_plane(self) -> "DataPlane": ...
 
-    async def tables(self, changefeed_id: str) -> "builtins.list[TableView]":
-        return [*(await self.query(changefeed_id)).tables]
+    async def tables(
+        self, changefeed_id: str, *, after: int | None = None, limit: int | None = None, name: str = ""
+    ) -> "builtins.list[TableView]":
+        job = jobs.Tables(_NO_JOB, ChangefeedId(changefeed_id), after=after, limit=limit, name=name)
+        return [*with_copies(changefeed_id, await self.ask(job), self.copies)]
 
     async def resync_table(
         self, changefeed_id: str, table: str, *, rows_per_second: int | None = None
     ) -> views.TableResyncView:
         """:raises JobRefusedError: the table is not replicated, is being copied already, or cannot be copied."""
-        view = await self.query(changefeed_id)
+        view = await self.query(changefeed_id, tables=False)
         refuse_resync(view.sink)
         if (held := _held_by_source(view, table)) is not None:
             await self.rejoin(changefeed_id, [held], rows_per_second=rows_per_second)
@@ -77,7 +85,7 @@ class Amendments(ABC):
 
         :raises JobRefusedError: one cannot be copied.
         """
-        view = await self.query(changefeed_id)
+        view = await self.query(changefeed_id, tables=False)
         refuse_resync(view.sink)
         held = {table: _held_by_source(view, table) for table in tables}
         if lost := [found for found in held.values() if found is not None]:
@@ -155,7 +163,7 @@ class Amendments(ABC):
 
     async def add_table(self, changefeed_id: str, table: str) -> views.UpdateView:
         """:raises JobRefusedError: it is replicated, or there is no such table."""
-        if any(known.table == table for known in await self.tables(changefeed_id)):
+        if await self.tables(changefeed_id, name=table):
             raise JobRefusedError(f"changefeed {changefeed_id} has {table} already")
         done = await self.amend(changefeed_id, partial(_with_rule, table=table, adds=True), table=table)
         if table not in done.changefeed.joining and all(known.table != table for known in done.changefeed.tables):
@@ -167,7 +175,7 @@ class Amendments(ABC):
 
     async def remove_table(self, changefeed_id: str, table: str) -> views.UpdateView:
         """:raises JobRefusedError: it is not replicated, or is the last one."""
-        joining = (await self.query(changefeed_id)).joining
+        joining = (await self.query(changefeed_id, tables=False)).joining
         if table not in joining:
             await self.table_id(changefeed_id, table)
         return await self.amend(changefeed_id, partial(_with_rule, table=table, adds=False))

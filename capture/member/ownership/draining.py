@@ -4,6 +4,7 @@ The mark is in the capture's own record; the capture reads it, and hands over. I
 being stopped.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 from capture.errors import CaptureNotFoundError, JobRefusedError
@@ -37,9 +38,19 @@ async def mark(client: MetaStore, member: Member, capture: CaptureId) -> None:
         await client.txn([same], [Put(key, info.with_(is_leaving=True).encode(), stored.lease)])
 
 
+def span_counts(feeds: Sequence[ChangefeedView]) -> Counter[str]:
+    """Return how many table spans each capture replicates."""
+    counts: Counter[str] = Counter()
+    for feed in feeds:
+        counts.update(feed.span_counts)
+        if not feed.table_count:  # an owner of an earlier version shows each span
+            counts.update(span.capture for table in feed.tables for span in table.spans)
+    return counts
+
+
 def remaining(member: Member, capture: CaptureId, feeds: Sequence[ChangefeedView]) -> int:
     """Return how many spans, workers and owners the capture still has."""
-    spans = sum(span.capture == capture for feed in feeds for table in feed.tables for span in table.spans)
+    spans = span_counts(feeds)[capture]
     workers = sum(bool(feed.unit) and feed.worker == capture for feed in feeds)
     owned = [feed for feed in member.state.changefeeds.values() if feed.owner and feed.owner.capture == capture]
     return spans + workers + len(owned)

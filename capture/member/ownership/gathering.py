@@ -4,7 +4,7 @@ What an owner does not say in time is shown as the store has it, with the reason
 """
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import anyio
@@ -29,8 +29,8 @@ _log = structlog.get_logger()
 class RemoteOwners(Protocol):
     """The owners on another capture."""
 
-    async def owned(self, endpoint: Endpoint) -> Sequence[ChangefeedView]:
-        """:raises WeirError: it does not answer."""
+    async def owned(self, endpoint: Endpoint, *, tables: bool) -> Sequence[ChangefeedView]:
+        """``tables``: with their tables. :raises WeirError: it does not answer."""
         ...
 
     async def remove(self, endpoint: Endpoint, changefeed: str) -> None:
@@ -46,10 +46,12 @@ class HttpOwners:
         self._ca_file = ca_file
         self._limiter: CapacityLimiter | None = None
 
-    async def owned(self, endpoint: Endpoint) -> Sequence[ChangefeedView]:
+    async def owned(self, endpoint: Endpoint, *, tables: bool) -> Sequence[ChangefeedView]:
         connection = self._connection(endpoint)
         return await to_thread.run_sync(
-            lambda: connection.call(lambda client: client.owned()), abandon_on_cancel=True, limiter=self._threads
+            lambda: connection.call(lambda client: client.owned(tables=tables)),
+            abandon_on_cancel=True,
+            limiter=self._threads,
         )
 
     async def remove(self, endpoint: Endpoint, changefeed: str) -> None:
@@ -74,20 +76,26 @@ class OwnTokenValue(Protocol):
     def value(self) -> str: ...
 
 
+class OwnedHere(Protocol):
+    """The changefeeds that this capture owns."""
+
+    async def __call__(self, *, tables: bool) -> Sequence[ChangefeedView]: ...
+
+
 async def gather(
-    member: router.Member, own: Callable[[], Awaitable[Sequence[ChangefeedView]]], remote: RemoteOwners
+    member: router.Member, own: OwnedHere, remote: RemoteOwners, *, tables: bool = True
 ) -> list[ChangefeedView]:
-    """Return the views of all changefeeds, by id. ``own``: those that this capture owns."""
+    """Return the views of all changefeeds, by id, with their tables or only their number."""
     state, me = member.state, member.info.id
     owners = {feed.owner.capture for feed in state.changefeeds.values() if feed.owner is not None}
-    found = {view.id: view for view in await own()}
+    found = {view.id: view for view in await own(tables=tables)}
     problems: dict[CaptureId, str] = {}
 
     async def ask(capture: CaptureId) -> None:
         try:
             info = state.captures[capture]
             with anyio.fail_after(_TIMEOUT_S):
-                views = await remote.owned(Endpoint(info.address, info.node))
+                views = await remote.owned(Endpoint(info.address, info.node), tables=tables)
             found.update((view.id, view) for view in views)
         except (WeirError, TimeoutError, KeyError) as error:
             problems[capture] = f"its owner, capture {capture}, does not answer; it is shown as the store has it"
@@ -97,15 +105,15 @@ async def gather(
         for capture in sorted(owners - {me}):
             tasks.start_soon(ask, capture)
     for id, feed in state.changefeeds.items():
-        if id not in found and (view := stored_view(feed)) is not None:
+        if id not in found and (view := stored_view(feed, tables=tables)) is not None:
             owner = feed.owner.capture if feed.owner else None
             why = problems.get(owner, "") if owner else "no capture owns it at the moment"
             found[id] = view.model_copy(update={"blocked_by": why}) if why else view
     return [found[id] for id in sorted(found) if id in state.changefeeds]
 
 
-def stored_view(feed: ChangefeedState) -> ChangefeedView | None:
+def stored_view(feed: ChangefeedState, *, tables: bool = True) -> ChangefeedView | None:
     """Return a changefeed as the store has it; None for leftovers of a removed one."""
     if feed.info is None and not feed.broken:
         return None
-    return views.stored(feed, wall=time.time())
+    return views.stored(feed, wall=time.time(), with_tables=tables)

@@ -54,6 +54,8 @@ class MemoryCluster:
         #: if not empty: the changefeeds that this capture owns
         self.owned_ids: set[str] = set()
         self.waited_for: list[str] = []
+        #: limits of the requests for tables; 0: none
+        self.pages: builtins.list[int] = []
         self._is_owner = is_owner
 
     @property
@@ -66,8 +68,8 @@ class MemoryCluster:
     async def wait_for_owner(self, changefeed_id: str) -> None:
         self.waited_for.append(changefeed_id)
 
-    async def owned(self) -> builtins.list[ChangefeedView]:
-        return await self.list() if self._is_owner else []
+    async def owned(self, *, tables: bool = True) -> builtins.list[ChangefeedView]:
+        return await self.list(tables=tables) if self._is_owner else []
 
     async def move_owner(self, changefeed_id: str, capture_id: str) -> OwnerMoveView:
         await self.query(changefeed_id)
@@ -118,15 +120,15 @@ class MemoryCluster:
         source, sink = mask(spec.source_uri), mask(spec.sink_uri)
         return views.CheckView(id=spec.changefeed_id, source=source, sink=sink, notices=self.notices)
 
-    async def list(self) -> builtins.list[ChangefeedView]:
+    async def list(self, *, tables: bool = True) -> builtins.list[ChangefeedView]:
         self._check()
-        return list(self.feeds.values())
+        return [_shown(feed, tables=tables) for feed in self.feeds.values()]
 
-    async def query(self, changefeed_id: str) -> ChangefeedView:
+    async def query(self, changefeed_id: str, *, tables: bool = True) -> ChangefeedView:
         self._check()
         if changefeed_id not in self.feeds:
             raise ChangefeedNotFoundError(f"no changefeed {changefeed_id}; see `weir changefeed list`")
-        return self.feeds[changefeed_id]
+        return _shown(self.feeds[changefeed_id], tables=tables)
 
     async def pause(self, changefeed_id: str) -> ChangefeedView:
         feed = await self.query(changefeed_id)
@@ -232,8 +234,14 @@ class MemoryCluster:
         await self.query(changefeed_id)
         del self.feeds[changefeed_id]
 
-    async def tables(self, changefeed_id: str) -> builtins.list[TableView]:
-        return list((await self.query(changefeed_id)).tables)
+    async def tables(
+        self, changefeed_id: str, *, after: int | None = None, limit: int | None = None, name: str = ""
+    ) -> builtins.list[TableView]:
+        found = [table for table in (await self.query(changefeed_id)).tables if name in ("", table.table)]
+        self.pages.append(limit or 0)
+        if limit is None:
+            return found
+        return sorted((t for t in found if after is None or t.table_id > after), key=lambda t: t.table_id)[:limit]
 
     async def sync_points(self, changefeed_id: str) -> builtins.list[SyncPoint]:
         point = (await self.query(changefeed_id)).sync_point
@@ -269,6 +277,10 @@ class MemoryCluster:
 
 
 ADMIN = Caller("admin", Role.ADMIN, "t0")
+
+
+def _shown(feed: ChangefeedView, *, tables: bool) -> ChangefeedView:
+    return feed.model_copy(update={"table_count": len(feed.tables)} | ({} if tables else {"tables": ()}))
 
 
 class MemoryAccess:

@@ -245,7 +245,7 @@ class SmallCluster:
         self.step()
 
     def view(self, feed: ChangefeedId = FEED) -> ChangefeedView:
-        return self.owner._view(self.state.changefeeds[feed], self.now)  # type: ignore[return-value]
+        return self.owner._view(self.state.changefeeds[feed], self.now, with_tables=True)  # type: ignore[return-value]
 
     def step(self, count: int = 1, *, after_s: float = 0.25) -> None:
         for _ in range(count):

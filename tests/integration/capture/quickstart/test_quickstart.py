@@ -27,7 +27,7 @@ class MagicCluster(MemoryCluster):
         self.fails = False
         self.diffs = [views.TableDiff(table="public.pgbench_tellers", equal=True)]
 
-    async def query(self, changefeed_id: str) -> ChangefeedView:
+    async def query(self, changefeed_id: str, *, tables: bool = True) -> ChangefeedView:
         self.looks += 1
         if self.looks == 1:
             raise OwnerNotFoundError("no owner is elected at the moment; try again")

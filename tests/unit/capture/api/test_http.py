@@ -22,6 +22,7 @@ from reactor.errors import OwnerNotFoundError, StoreUnreachableError
 from reactor.ids import Ts
 from reactor.records.changefeed import FeedState, SinkMode
 from reactor.records.schedules import LastDiff
+from reactor.views import TableView
 from tests.patience import HANG_S
 from tests.unit.capture.fakes import MemoryAccess, MemoryCluster
 
@@ -75,6 +76,61 @@ def test_a_changefeed_lives_through_the_client() -> None:
         assert client.tables("feed") == []
         client.remove("feed")
         assert client.list() == []
+
+
+def tables(count: int) -> tuple[TableView, ...]:
+    """With ids that are in another order than their names."""
+    return tuple(TableView(table=f"public.t{n:05}", table_id=n * 7919 % 100_003) for n in range(count))
+
+
+def test_pollers_get_the_number_of_tables_in_place_of_the_tables() -> None:
+    cluster = MemoryCluster()
+    with client_of(cluster) as client:
+        client.create(SPEC)
+        cluster.feeds["feed"] = cluster.feeds["feed"].model_copy(update={"tables": tables(3)})
+        whole, light = client.query("feed"), client.query("feed", tables=False)
+        assert (len(whole.tables), whole.table_count) == (3, 3)
+        assert light == whole.model_copy(update={"tables": ()})
+        assert client.list() == [whole]
+        assert client.list(tables=False) == client.owned(tables=False) == [light]
+
+
+@pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 2500])
+def test_tables_are_asked_for_page_by_page(count: int) -> None:
+    cluster = MemoryCluster()
+    with client_of(cluster) as client:
+        client.create(SPEC)
+        known = tables(count)
+        cluster.feeds["feed"] = cluster.feeds["feed"].model_copy(update={"tables": known})
+        assert client.tables("feed") == list(known), "each of them once, by name"
+        assert cluster.pages == [1000] * (count // 1000 + 1)
+        assert client.table("feed", "public.t00000") == (known[0] if known else None)
+        assert client.table("feed", "public.other") is None
+
+
+def test_a_server_of_an_earlier_version_answers_with_all_tables() -> None:
+    """It ignores what it does not know: the number of a page, and the name."""
+
+    class Earlier(MemoryCluster):
+        async def tables(self, changefeed_id: str, **_: object) -> list[TableView]:
+            return list((await self.query(changefeed_id)).tables)
+
+    cluster = Earlier()
+    with client_of(cluster) as client:
+        client.create(SPEC)
+        for count in (3, 1000, 1001):
+            cluster.feeds["feed"] = cluster.feeds["feed"].model_copy(update={"tables": tables(count)})
+            assert client.tables("feed") == list(tables(count))
+            assert client.table("feed", "public.t00002") == tables(3)[2]
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=10001", "limit=many", "after=-1", "after=9" + "9" * 20, "names=x"])
+async def test_pages_of_tables_have_bounds(query: str) -> None:
+    cluster = MemoryCluster()
+    await cluster.create(SPEC)
+    answer = await call(cluster, "GET", f"/api/v2/changefeeds/feed/tables?{query}")
+    assert answer.status_code == 400
+    assert answer.json()["error_code"] == "InvalidRequest"
 
 
 def test_operators_commands_go_through_the_client() -> None:

@@ -153,7 +153,7 @@ def test_a_table_that_is_copied_again_is_waited_for(
     for last, code, said in ((), 0, "flows"), ((held,), 1, "is held; `weir tables` shows why"):
         answers = iter([{"resyncs": (copying,)}, {"resyncs": (copying,), "held": (held,)}, {"held": last}])
 
-        async def query(_self: MemoryCluster, _id: str, answers: Any = answers) -> ChangefeedView:
+        async def query(_: MemoryCluster, id: str, *, tables: bool = True, answers: Any = answers) -> ChangefeedView:
             return feed.model_copy(update=next(answers))
 
         with monkeypatch.context() as patched:
@@ -179,8 +179,8 @@ def test_a_table_that_is_gone_before_it_joins_is_not_waited_for(
     feed = cluster.feeds["feed"]
     answers = iter([{"joining": ("public.t",)}, {}])
 
-    async def query(_self: MemoryCluster, _id: str) -> ChangefeedView:
-        return feed.model_copy(update=next(answers))
+    async def query(_: MemoryCluster, id: str, *, tables: bool = True) -> ChangefeedView:
+        return feed if tables else feed.model_copy(update=next(answers))
 
     with monkeypatch.context() as patched:
         patched.setattr(MemoryCluster, "query", query)
@@ -215,6 +215,10 @@ def test_how_far_a_copy_is(capsys: pytest.CaptureFixture[str], cluster: MemoryCl
     assert main(["tables", "-c", "feed", "--json"]) == 0
     [shown] = json.loads(capsys.readouterr().out)
     assert (shown["resync"]["rows_per_second"], shown["resync"]["rows_total"]) == (2_000.0, 9_000)
+    assert main(["tables", "-c", "feed", "--table", "public.t", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [shown]
+    assert main(["tables", "-c", "feed", "--table", "public.u"]) == 1
+    assert capsys.readouterr().err == "error: changefeed feed has no table public.u; `weir tables` shows which it has\n"
 
 
 def test_some_rows_of_a_table_are_copied_again(capsys: pytest.CaptureFixture[str], cluster: MemoryCluster) -> None:

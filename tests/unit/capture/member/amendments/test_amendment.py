@@ -16,6 +16,7 @@ from capture.errors import ConfigError, JobRefusedError, StaleRequestError
 from capture.member.amendments import amendment
 from capture.member.amendments.amendments import Amendments
 from capture.member.cluster_service import ClusterService
+from capture.member.copies import CopyPlace, CopyProgress
 from capture.member.services import DataPlane
 from capture.security.key_file import new_key
 from capture.security.secrets import Keeper
@@ -64,7 +65,7 @@ class PlayedService:
         self.asked.append(job)
         return (Difference("sink", "a", "b"),)
 
-    async def query(self, changefeed_id: str) -> ChangefeedView:
+    async def query(self, changefeed_id: str, *, tables: bool = True) -> ChangefeedView:
         return ChangefeedView(id=changefeed_id, state=FeedState.STOPPED, held=self.held)
 
 
@@ -327,12 +328,15 @@ class Operations(Amendments):
         self._records, self._data_plane = records, data_plane
 
     async def ask(self, job: jobs.Job) -> object:
+        if isinstance(job, jobs.Tables):
+            known = (await self.query(job.changefeed)).tables
+            return tuple(table for table in known if job.name in ("", table.table))
         assert isinstance(job, jobs.Update)
         return await self._records.ask(job)
 
-    async def query(self, changefeed_id: str) -> ChangefeedView:
-        tables = self._records.unit.tables
-        views = tuple(TableView(table=f"{one.schema_name}.{one.name}", table_id=one.table_id) for one in tables)
+    async def query(self, changefeed_id: str, *, tables: bool = True) -> ChangefeedView:
+        known = self._records.unit.tables
+        views = tuple(TableView(table=f"{one.schema_name}.{one.name}", table_id=one.table_id) for one in known)
         return ChangefeedView(
             id=changefeed_id,
             state=FeedState.WARNING,
@@ -352,6 +356,10 @@ class Operations(Amendments):
     async def use_cluster_key(self) -> Compare:
         await anyio.lowlevel.checkpoint()
         return Compare("", Target.MOD_REVISION, 0)
+
+    @property
+    def copies(self) -> dict[CopyPlace, CopyProgress]:
+        return {}
 
     @property
     def data_plane(self) -> DataPlane:
