@@ -74,28 +74,50 @@ class SchemaTracker:
         """Handle the first row of an unknown table, at ``ts``."""
         table_id = declared.table_id
         assert self.awaits(declared), "the table is already known"
-        record = TableRecord.new(
-            table_id,
-            declared.schema_name,
-            declared.name,
-            key=_key((), declared, self._look_up(table_id)),
-            start_ts=Ts(ts - 1),
-            consistent_ts=Ts(ts - 1),
-        )
+        before = self._before.get((ts, table_id))
+        if before is not None and not self._has_name(declared):
+            # the catalog, which is ahead, has it dropped; here it has only lost its name to another table
+            self.known[table_id] = before
+            del self._before[ts, table_id], self._changes[ts][table_id]
+            return
+        record = self._new_record(declared, ts)
         reason = _columnless(record) if self._lacks_columns(declared) else keyless(record)
         if self._takes(record) and not self._lacks_columns(declared):
-            self._displace(declared, ts)
-            self.known[table_id] = KnownTable(record, None)
-            self._before[ts, table_id] = None
+            self._take_in(record, ts)
         else:
             self._refused.add(table_id)
             self._changes.setdefault(ts, {})[table_id] = _hold(record, reason)
             _log.warning("a new table is not taken in", table=declared.qualified_name, reason=reason)
 
+    def _new_record(self, declared: TableSchema, ts: Ts) -> TableRecord:
+        return TableRecord.new(
+            declared.table_id,
+            declared.schema_name,
+            declared.name,
+            key=_key((), declared, self._look_up(declared.table_id)),
+            start_ts=Ts(ts - 1),
+            consistent_ts=Ts(ts - 1),
+        )
+
+    def _take_in(self, record: TableRecord, ts: Ts) -> None:
+        """Take a new table in, under its name, or under that of today where another table has its name again."""
+        table_id = record.table_id
+        self._displace(record, ts)
+        if self._has_name(record):
+            found = self._look_up(table_id)
+            if not found.is_there:
+                self._refused.add(table_id)
+                _log.warning("a table came and went while it had another's name", table=".".join(_path(record)))
+                return
+            record = record.named(*found.path)
+            self._displace(record, ts)
+        self.known[table_id] = KnownTable(record, None)
+        self._before[ts, table_id] = None
+
     def _lacks_columns(self, declared: TableSchema) -> bool:
         return self._needs_columns and not declared.columns
 
-    def _displace(self, table: TableSchema, ts: Ts) -> None:
+    def _displace(self, table: TableSchema | TableRecord, ts: Ts) -> None:
         """Remove a table's new name from the table that had it: that is dropped or renamed, even if none of its rows
         shows it. So tables that swap names do it in one record."""
         for table_id, known in list(self.known.items()):
@@ -112,10 +134,10 @@ class SchemaTracker:
                 renamed = replace(known.schema, schema_name=found.schema_name, name=found.name)
                 after = KnownTable(record.named(*found.path), renamed)
                 self.known[table_id] = after
-                self._settle(after, CatalogTable(), ts)
+                self._settle(after, found.at(renamed), ts)
                 self._displace(renamed, ts)
 
-    def _has_name(self, table: TableSchema) -> bool:
+    def _has_name(self, table: TableSchema | TableRecord) -> bool:
         """Return whether another table has this one's name, also at the source: names have been exchanged since."""
         others = [
             number
@@ -130,6 +152,7 @@ class SchemaTracker:
         table_id = declared.table_id
         known = self.known[table_id]
         if known.schema is None:
+            declared = replace(declared, schema_name=known.record.schema_name, name=known.record.name)
             numbers = self._look_up(table_id).numbers(declared, xid)
             after = KnownTable(known.record, column_numbers.placed(None, declared, numbers))
         elif _is_same(known.schema, declared):

@@ -493,3 +493,44 @@ async def test_an_unforeseen_error_in_the_change_of_one_table_holds_it_alone(
     assert held.kind is SchemaChangeKind.HOLD
     assert f"public.a cannot be interpreted ({type(error).__name__}" in held.reason
     assert (changed.kind, columns(changed)) == (SchemaChangeKind.ALTER, ["x", "y", "n", "w"])
+
+
+_EXCHANGED_BACK = {
+    "it has another name by now": ("ALTER TABLE a RENAME TO a_new; ALTER TABLE a_old RENAME TO a", "a_new"),
+    "it is gone by now": ("DROP TABLE a; ALTER TABLE a_old RENAME TO a", ""),
+}
+
+
+@pytest.mark.parametrize("case", _EXCHANGED_BACK)
+async def test_a_new_table_that_had_anothers_name_for_a_time_does_not_get_its_place(
+    postgres: EmbeddedPostgres, tmp_path: Path, case: str
+) -> None:
+    """Read late, both were "a": the new one was created where the other one's rows are."""
+    rig = make_rig(postgres, tmp_path, _SCHEMA, ["a"], publication="FOR ALL TABLES")
+    rig.rules = ("public.*",)
+    back, name = _EXCHANGED_BACK[case]
+    with connect(rig.uri) as connection:
+        rig.first_schemas = read_schemas(connection, [rig.tables[0].table_id])
+    found = await changes_of(
+        rig,
+        "INSERT INTO a VALUES (1)",
+        "BEGIN; ALTER TABLE a RENAME TO a_old; CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (2); COMMIT",
+        f"BEGIN; {back}; COMMIT",
+        "INSERT INTO a VALUES (3)",
+    )
+    of_new = [change for change in found if change.table_id != rig.tables[0].table_id]
+    assert [change.table and change.table.name for change in of_new] == [name] * bool(name)
+    assert all(change.table and change.table.name == "a" for change in found if change not in of_new)
+    drop_slots(rig)
+
+
+async def test_a_table_that_gives_its_name_away_keeps_the_default_of_its_new_column(rig: SyncRig) -> None:
+    """In one transaction: that another table took the name left NULL in the older rows."""
+    found = await changes_of(
+        rig,
+        "INSERT INTO a VALUES (1)",
+        "BEGIN; ALTER TABLE a ADD n int DEFAULT 7; INSERT INTO a VALUES (2); ALTER TABLE a RENAME TO a_old; "
+        "ALTER TABLE b RENAME TO a; INSERT INTO a VALUES (1, 1); COMMIT",
+    )
+    [change] = [change for change in found if change.table_id == rig.tables[0].table_id]
+    assert (change.table and change.table.name, change.added, change.fills) == ("a_old", ("n",), {"n": "7"})

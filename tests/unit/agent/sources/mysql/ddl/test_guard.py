@@ -11,6 +11,7 @@ from agent.sources.common import schema_diff
 from agent.sources.mysql.ddl import interpreter, replicated_tables, written
 from agent.sources.mysql.ddl.parser import parse, sql_text
 from agent.sources.mysql.ddl.replicated_tables import TableUnknownError
+from agent.sources.mysql.decode.table_ids import table_id
 from tests.unit.agent.sources.mysql.ddl.test_interpreter import ALTER, DROP, HOLD, Rig
 
 ERRORS = (
@@ -72,6 +73,30 @@ def test_an_error_of_a_statement_holds_its_table_and_no_other(
         assert not rig.tables.by_name["d", "u"].is_held
         assert rig.again().by_name.keys() == rig.tables.by_name.keys(), statement
     assert called
+
+
+@pytest.mark.parametrize("at", range(4))
+def test_an_exchange_of_names_in_which_one_step_fails_leaves_no_table_under_a_wrong_name(
+    at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig("t", "u", "w", "other")
+    names = {table_id("d", old): new for old, new in (("t", "w"), ("u", "t"), ("w", "u"), ("other", "other"))}
+    moved, calls = interpreter.moved, list[int]()
+
+    def failing(*args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == at + 1:
+            raise DecodeError("odd")
+        return moved(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(interpreter, "moved", failing)
+        changes = rig.run("RENAME TABLE t TO swap_, u TO t, w TO u, swap_ TO w")
+    assert HOLD in [change.kind for change in changes]
+    for tables in (rig.tables, rig.again()):
+        followed = [table.record for table in tables.by_name.values() if not table.is_held]
+        assert table_id("d", "other") in [record.table_id for record in followed]
+        assert {record.table_id: record.name for record in followed}.items() <= names.items()
 
 
 def test_a_new_table_whose_statement_fails_is_held_rather_than_missing(monkeypatch: pytest.MonkeyPatch) -> None:

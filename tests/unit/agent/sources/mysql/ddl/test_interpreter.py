@@ -59,7 +59,9 @@ def known(*tables: str) -> KnownTables:
 class Rig:
     """The tables of database ``d``; ``there``: what the server would show."""
 
-    def __init__(self, *tables: str, takes: bool = True, ignores_rename: bool = False) -> None:
+    def __init__(
+        self, *tables: str, takes: bool = True, ignores_rename: bool = False, logs_cascades: bool = False
+    ) -> None:
         self.there: dict[tuple[str, str], TableSchema] = {}
         self.computed: dict[str, str] = {}
         self.tables = known(*tables)
@@ -71,6 +73,7 @@ class Rig:
             zero_dates=ZeroDates.NULL,
             is_mariadb=True,
             computed=lambda name: self.computed,
+            logs_cascades=logs_cascades,
         )
         self._server = server
         self._interpreter = Interpreter(self.tables, server)
@@ -307,6 +310,51 @@ def test_a_new_table_of_an_old_name_has_another_id() -> None:
     assert renamed.table_id == table_id("d", "t") != created.table_id
     assert created.table is not None
     assert created.table.table_id == created.table_id
+
+
+def test_a_database_goes_with_its_tables_and_no_others() -> None:
+    rig = Rig("t", "u")
+    [dropped] = rig.run("RENAME TABLE t TO e.t", "DROP DATABASE e")
+    assert (dropped.kind, dropped.table_id) == (DROP, table_id("d", "t"))
+    assert rig.names() == ["u"]
+
+
+def test_a_database_goes_with_its_copies() -> None:
+    """A table of the same name in the next database of the name waits for none of them."""
+    rig = Rig("t", "u")
+    rig.run("RENAME TABLE t TO e.t", "CREATE TABLE e._t_new LIKE e.t", "DROP DATABASE e")
+    [dropped] = rig.run("RENAME TABLE u TO e.t", "DROP TABLE e.t")
+    assert (dropped.kind, dropped.table_id) == (DROP, table_id("d", "u"))
+
+
+def test_a_table_that_nobody_has_is_renamed_to_no_other() -> None:
+    rig = Rig("t")
+    assert rig.run("RENAME TABLE IF EXISTS nothing TO t") == ()
+    assert rig.tables.is_wanted("d", "t")
+    rig.there["d", "v"] = table("v")
+    [created] = rig.run("RENAME TABLE IF EXISTS e.other TO v")
+    assert (created.kind, created.table and created.table.to_copy) == (CREATE, True)
+
+
+def test_a_name_outside_that_was_given_up_is_another_tables_once_it_is_created() -> None:
+    rig = Rig("t")
+    rig.run("RENAME TABLE t TO e.t", "RENAME TABLE e.t TO e.u", "CREATE TABLE e.t (id INT PRIMARY KEY)")
+    assert not rig.tables.is_wanted("e", "t")
+
+
+def test_a_table_like_one_that_is_gone_again_is_left_out() -> None:
+    rig = Rig("t")
+    assert rig.run("CREATE TABLE n LIKE e.unknown") == ()
+    assert rig.names() == ["t"]
+
+
+@pytest.mark.parametrize("logs", [True, False])
+def test_a_new_table_with_cascades_is_followed_where_they_are_logged(logs: bool) -> None:
+    rig = Rig("t", logs_cascades=logs)
+    [change] = rig.run(
+        "CREATE TABLE n (id INT PRIMARY KEY, r INT, FOREIGN KEY (r) REFERENCES t (id) ON DELETE CASCADE)"
+    )
+    assert change.kind is (CREATE if logs else HOLD)
 
 
 def test_a_table_of_ours_continues_outside() -> None:
