@@ -81,13 +81,13 @@ def test_an_exchange_of_names_in_which_one_step_fails_leaves_no_table_under_a_wr
 ) -> None:
     rig = Rig("t", "u", "w", "other")
     names = {table_id("d", old): new for old, new in (("t", "w"), ("u", "t"), ("w", "u"), ("other", "other"))}
-    moved, calls = interpreter.moved, list[int]()
+    calls = list[int]()
 
     def failing(*args: Any) -> Any:
         calls.append(1)
         if len(calls) == at + 1:
             raise DecodeError("odd")
-        return moved(*args)
+        return replicated_tables.moved(*args)
 
     with monkeypatch.context() as patch:
         patch.setattr(interpreter, "moved", failing)
