@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
 from agent import host_cache
 from agent.spark.executor import SparkExecutor
@@ -63,8 +64,25 @@ _SERVERS = ("flavour", "server", "mysql", "mariadb", "postgres", "spark_executor
 _CLUSTERS_UNTIL = 0.8
 
 
-def _file(item: pytest.Item) -> str:
-    return item.nodeid.partition("::")[0]
+#: folders whose modules share a fixture
+_SHARING = ("tests/acceptance/one_capture", "tests/acceptance/two_captures")
+
+
+def _unit(nodeid: str) -> str:
+    """The tests that one process runs, one after the other: those of a file, or of a folder."""
+    file = nodeid.partition("::")[0]
+    folder = file.rpartition("/")[0]
+    return folder if folder in _SHARING else file
+
+
+class _Units(LoadFileScheduling):  # type: ignore[misc] # it has no types
+    def _split_scope(self, nodeid: str) -> str:
+        return _unit(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Units | None:
+    return _Units(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def _order(item: pytest.Item) -> int:
@@ -76,15 +94,16 @@ def _order(item: pytest.Item) -> int:
 
 
 def _places(items: list[pytest.Item]) -> dict[str, float]:
-    """Where in the run each file comes, from 0 to 1. Clusters mostly wait, and need memory: they are spread among tests
+    """Where in the run each unit comes, from 0 to 1. Clusters mostly wait, and need memory: they are spread among tests
     that compute, so that processes which run side by side seldom have clusters at once."""
     first: dict[str, int] = {}
     for item in items:
-        first[_file(item)] = min(first.get(_file(item), len(_SERVERS) + 1), _order(item))
-    clusters = [file for file, order in first.items() if order == 0]
-    others = sorted((file for file, order in first.items() if order), key=first.__getitem__)
-    spread = {file: _CLUSTERS_UNTIL * at / len(clusters) for at, file in enumerate(clusters)}
-    return spread | {file: at / len(others) for at, file in enumerate(others)}
+        unit = _unit(item.nodeid)
+        first[unit] = min(first.get(unit, len(_SERVERS) + 1), _order(item))
+    clusters = [unit for unit, order in first.items() if order == 0]
+    others = sorted((unit for unit, order in first.items() if order), key=first.__getitem__)
+    spread = {unit: _CLUSTERS_UNTIL * at / len(clusters) for at, unit in enumerate(clusters)}
+    return spread | {unit: at / len(others) for at, unit in enumerate(others)}
 
 
 def _is_left_to_matrix(item: pytest.Item) -> bool:
@@ -125,7 +144,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         seconds = float(mark.args[0] if mark else item.config.getini("timeout"))
         item.add_marker(pytest.mark.timeout(patient(seconds)), append=False)
     places = _places(items)
-    items.sort(key=lambda item: places[_file(item)])
+    items.sort(key=lambda item: places[_unit(item.nodeid)])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -135,6 +135,8 @@ class Bed:
         store: str = "etcd",
     ) -> None:
         self.directory = directory
+        self.database = DATABASE
+        self.lakes = directory / "lake"
         self.sink = sink
         self.environment = dict(environment or {})
         self.session_ttl_s = session_ttl_s
@@ -184,6 +186,17 @@ class Bed:
     @property
     def store_server(self) -> EmbeddedEtcd | SqlStore:
         return self.sql_store or self.etcd
+
+    @contextmanager
+    def on_database(self, name: str) -> Iterator[Self]:
+        """The bed for one of several modules that share it: with a database, tables and sinks of its own. Its
+        changefeeds go with the block."""
+        self.database, self.lakes = name, self.directory / f"lake-{name}"
+        self._make_database()
+        yield self
+        self.mend()
+        for view in self.ask(lambda client: client.list()):
+            self.ask(lambda client, feed=view.id: client.remove(feed))  # type: ignore[misc]
 
     # Captures
 
@@ -347,7 +360,7 @@ class Bed:
         self.ask(lambda client: client.create(spec), timeout_s=_CREATE_TIMEOUT_S)
 
     def lake(self, feed: str) -> Path:
-        return self.directory / "lake" / feed
+        return self.lakes / feed
 
     def covers(self, feed: str, ts: int) -> bool:
         view = self.query(feed)
@@ -358,14 +371,17 @@ class Bed:
 
     @property
     def source_uri(self) -> str:
-        return self.postgres.uri(DATABASE)
+        return self.postgres.uri(self.database)
 
     def start_source(self) -> None:
         self.postgres.start()
-        self.postgres.create_database(DATABASE)
-        with psycopg.connect(self.postgres.dsn(DATABASE)) as connection:
-            connection.execute(_SCHEMA)
+        self._make_database()
         (self.directory / "load.sql").write_text(_SCRIPT)
+
+    def _make_database(self) -> None:
+        self.postgres.create_database(self.database)
+        with psycopg.connect(self.postgres.dsn(self.database)) as connection:
+            connection.execute(_SCHEMA)
 
     def stop_source(self) -> None:
         self.postgres.stop()
@@ -375,10 +391,10 @@ class Bed:
         return open_source(self.source_uri, Scope("bed", "bed", SinkMode.UPSERT, ChangefeedConfig())).current_ts()
 
     def execute(self, sql: str) -> list[list[object]]:
-        return self.postgres.execute(sql, database=DATABASE)
+        return self.postgres.execute(sql, database=self.database)
 
     def transactions(self) -> int:
-        return int(self.postgres.execute("SELECT count(*) FROM audit", database=DATABASE)[0][0])
+        return int(self.postgres.execute("SELECT count(*) FROM audit", database=self.database)[0][0])
 
     @contextmanager
     def load(self, *, rate: int = 100) -> Iterator["Load"]:
@@ -393,7 +409,7 @@ class Bed:
         command = [str(tool("pgbench")), "--no-vacuum", "--client", "2", "--time", "600", "--rate", str(rate)]
         command += ["--file", str(self.directory / "load.sql")]
         with (self.directory / "pgbench.log").open("ab") as output:
-            return children.spawn(command, output=output, environment=self.postgres.environment(DATABASE))
+            return children.spawn(command, output=output, environment=self.postgres.environment(self.database))
 
     def _process(self, name: str, network: Network | None) -> Process:
         host = network.hosts[name] if network else None

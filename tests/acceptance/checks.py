@@ -16,7 +16,7 @@ from deltalake import DeltaTable, QueryBuilder
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from tests.acceptance.bed import DATABASE, SESSION_TTL_S, Bed, Load
+from tests.acceptance.bed import SESSION_TTL_S, Bed, Load
 
 UPSERT, CHANGELOG = "upsert", "changelog"
 FEEDS = (UPSERT, CHANGELOG)
@@ -98,7 +98,7 @@ def changelog(bed: Bed, table: str) -> Any:
 
 
 def source_rows(bed: Bed, sql: str) -> list[tuple[Any, ...]]:
-    with psycopg.connect(bed.postgres.dsn(DATABASE)) as connection:
+    with psycopg.connect(bed.postgres.dsn(bed.database)) as connection:
         return list(connection.execute(sql.encode()))
 
 

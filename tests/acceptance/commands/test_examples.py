@@ -11,12 +11,8 @@ EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.py"))
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(180)]
 
 
-@pytest.mark.parametrize(
-    # daily the first one; the others show the same in other words
-    "example",
-    [*EXAMPLES[:1], *(pytest.param(example, marks=pytest.mark.matrix) for example in EXAMPLES[1:])],
-    ids=lambda path: path.name,
-)
+@pytest.mark.matrix  # daily a notebook shows the same in other words
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_it_runs(example: Path, tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, example, tmp_path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

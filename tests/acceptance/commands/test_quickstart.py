@@ -53,7 +53,7 @@ def test_it_ends_equal_on_other_parts(tmp_path: Path, options: tuple[str, str]) 
     assert processes_below(tmp_path) == []
 
 
-DAILY = {("etcd", signal.SIGTERM), ("lake", signal.SIGKILL)}  # and ("postgres", signal.SIGINT), of the first of two
+DAILY = {("lake", signal.SIGKILL)}  # and ("postgres", signal.SIGINT), of the first of two
 
 
 @pytest.mark.parametrize(

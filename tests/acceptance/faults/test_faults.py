@@ -68,6 +68,7 @@ def test_kill_the_sync_worker(bed: Bed) -> None:
     break_under_load(bed, lambda _: bed.kill(bed.sync_worker(UPSERT)))
 
 
+@pytest.mark.matrix  # daily the owner is killed, above, which has spans and flushes too
 def test_kill_a_capture_in_mid_flush(bed: Bed) -> None:
     """Under load some flush is always under way where spans are."""
 
@@ -137,6 +138,7 @@ def test_etcd_forgets_its_history(bed: Bed) -> None:
     assert resyncs(bed) > before
 
 
+@pytest.mark.matrix  # daily below a sync unit (integration), and MariaDB below two captures (mysql/test_faults.py)
 def test_restart_postgres(bed: Bed) -> None:
     def restart(load: Load) -> None:
         bed.postgres.restart()

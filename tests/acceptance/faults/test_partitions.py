@@ -90,6 +90,7 @@ def test_the_sync_worker_loses_etcd(ground: Ground) -> None:
     ground.cut_off(ground.bed.sync_worker(UPSERT), ground.net.cut_from_etcd)
 
 
+@pytest.mark.matrix  # daily in simulated clusters, whose links break in one direction too
 def test_the_owner_is_not_heard(ground: Ground) -> None:
     ground.cut_off(ground.bed.owner(UPSERT), ground.net.mute)
 

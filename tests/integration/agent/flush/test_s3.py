@@ -154,9 +154,11 @@ def test_a_checkpoint_is_not_on_the_way_of_a_flush(
     proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch, mode: SinkMode
 ) -> None:
     """It lists the log and opens the table, as delta-rs does, while nothing waits for it."""
+    due = 8
+    monkeypatch.setattr(upkeep, "_first_count", lambda place: upkeep._CHECKPOINT_EVERY - due)
     rig = Rig(mode, "?deletion_vectors=true")
     with upkeep._busy:  # another table is being maintained
-        for number in range(1, upkeep._CHECKPOINT_EVERY + 3):
+        for number in range(1, due + 3):
             rig.append(100 * number + 10, inserted(100 * number + 1, number, "n", None))
             proxy.taken()
             rig.flush()
@@ -164,7 +166,7 @@ def test_a_checkpoint_is_not_on_the_way_of_a_flush(
             assert counted["HEAD"] == counted["LIST"] == 0, (number, counted)
     monkeypatch.setattr(upkeep, "_COMPACT_EVERY_S", 1e9)
     checkpoints = []
-    for number in range(upkeep._CHECKPOINT_EVERY + 3, upkeep._CHECKPOINT_EVERY + 3 + TABLES):
+    for number in range(due + 3, due + 3 + TABLES):
         rig.append(100 * number + 10, inserted(100 * number + 1, number, "n", None))
         rig.flush()
         with upkeep._busy:  # it has ended

@@ -443,6 +443,7 @@ def test_a_settled_place_is_not_past_what_is_visible(source: Source) -> None:
     assert {(row["id"],): row for row in found} == expected
 
 
+@pytest.mark.matrix  # daily Spark stages PostgreSQL's, in tests/integration/agent/units, and acceptance tests MariaDB's
 @pytest.mark.spark
 def test_spark_tasks_stage_chunks(source: Source, manifest: Manifest, spark_executor: Executor) -> None:
     tables = [source.record("keyed", "id"), source.record("pair", "a", "b")]

@@ -1,6 +1,5 @@
 """Tables that change at the source while rows flow: the sink follows, once, whoever falls on the way."""
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from deltalake import DeltaTable
 
 from agent.ports.source import Scope
 from agent.sources import open_source
-from reactor.failpoints import VARIABLE, Action, Point
+from reactor.failpoints import Point
 from reactor.records.changefeed import ChangefeedConfig, FeedState, SinkMode
 from tests.acceptance.bed import Bed
 from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT, check_upsert, follows, sink_rows, source_rows
@@ -23,22 +22,14 @@ POINTS = (Point.SCHEMA_BEFORE_SINK, Point.SCHEMA_AFTER_SINK)
 
 
 @pytest.fixture(scope="module")
-def traps(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("traps")
-
-
-@pytest.fixture(scope="module")
-def bed(tmp_path_factory: pytest.TempPathFactory, traps: Path) -> Iterator[Bed]:
-    variable = ";".join(f"{point}={Action.KILL},when:{traps / point}" for point in POINTS)
-    directory = tmp_path_factory.mktemp("bed")
-    with Bed(directory, captures=2, environment={VARIABLE: variable}) as bed:
-        bed.execute("CREATE TABLE thing (id int PRIMARY KEY, a text, b int, gone text)")
-        bed.execute("INSERT INTO thing SELECT i, 'a' || i, i, 'g' FROM generate_series(1, 1000) AS i")
-        for name in MOVERS:
-            bed.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text); INSERT INTO {name} VALUES (1, '{name}')")
-        bed.create_feed(UPSERT, SinkMode.UPSERT)
-        bed.create_feed(CHANGELOG, SinkMode.CHANGELOG)
-        yield bed
+def bed(bed: Bed) -> Bed:
+    bed.execute("CREATE TABLE thing (id int PRIMARY KEY, a text, b int, gone text)")
+    bed.execute("INSERT INTO thing SELECT i, 'a' || i, i, 'g' FROM generate_series(1, 1000) AS i")
+    for name in MOVERS:
+        bed.execute(f"CREATE TABLE {name} (id int PRIMARY KEY, v text); INSERT INTO {name} VALUES (1, '{name}')")
+    bed.create_feed(UPSERT, SinkMode.UPSERT)
+    bed.create_feed(CHANGELOG, SinkMode.CHANGELOG)
+    return bed
 
 
 def catch_up(bed: Bed) -> None:

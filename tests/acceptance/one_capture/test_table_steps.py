@@ -1,6 +1,5 @@
 """One table of a real cluster that is paused, resumed, and skips changes, while all others flow."""
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -18,11 +17,10 @@ SHOP = "shop"
 
 
 @pytest.fixture(scope="module")
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    with Bed(tmp_path_factory.mktemp("bed"), captures=1) as bed:
-        bed.execute("CREATE TABLE weir_signal (id bigserial PRIMARY KEY, kind text, data text)")
-        bed.create_feed(SHOP, config=ChangefeedConfig(signal_table="public.weir_signal"))
-        yield bed
+def bed(bed: Bed) -> Bed:
+    bed.execute("CREATE TABLE weir_signal (id bigserial PRIMARY KEY, kind text, data text)")
+    bed.create_feed(SHOP, config=ChangefeedConfig(signal_table="public.weir_signal"))
+    return bed
 
 
 def synced(bed: Bed, *, held: int = 0) -> int:

@@ -1,7 +1,5 @@
 """Changefeeds from creation to removal on real parts: every mode, every end, and captures that leave gracefully."""
 
-from collections.abc import Iterator
-
 import pytest
 from deltalake import DeltaTable
 
@@ -9,12 +7,6 @@ from reactor.records.changefeed import FeedState, Mode, SinkMode
 from tests.acceptance.bed import SESSION_TTL_S, Bed
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    with Bed(tmp_path_factory.mktemp("bed"), captures=2) as bed:
-        yield bed
 
 
 def test_incremental_starts_empty_and_follows(bed: Bed) -> None:

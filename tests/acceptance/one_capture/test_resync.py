@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -28,10 +28,9 @@ ONE_ROW = "INSERT INTO item (id, value) SELECT coalesce(max(id), 0) + 1, 5 FROM 
 
 
 @pytest.fixture(scope="module")
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    with Bed(tmp_path_factory.mktemp("bed"), captures=1) as bed:
-        bed.create_feed(SHOP)
-        yield bed
+def bed(bed: Bed) -> Bed:
+    bed.create_feed(SHOP)
+    return bed
 
 
 def flows(bed: Bed, feed: str = SHOP) -> Callable[[], bool]:

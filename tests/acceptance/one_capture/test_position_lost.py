@@ -77,37 +77,36 @@ def copied(bed: Bed, feed: str) -> None:
 
 
 def test_what_the_page_says_is_what_happens(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    bed: Bed, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slot that is dropped, twice: at the command line, and in Python while the load goes on."""
-    with Bed(tmp_path, captures=1) as bed:
-        bed.execute("INSERT INTO audit (account, delta) SELECT i, 0 FROM generate_series(1, 100) AS i")
-        bed.execute("CREATE TABLE leaves (id int PRIMARY KEY); INSERT INTO leaves VALUES (1)")
-        bed.create_feed(SHOP)
-        monkeypatch.setenv("WEIR_TOKEN", bed.token_of(bed.processes[0]))
-        drop_slot(bed, SHOP)
-        bed.execute("DROP TABLE leaves; CREATE TABLE comes (id int PRIMARY KEY); INSERT INTO comes VALUES (1), (2)")
-        bed.execute("ALTER TABLE item ADD more text DEFAULT 'x'; INSERT INTO item VALUES (1, 1), (2, 2)")
-        bed.execute("DELETE FROM account WHERE id = 7; UPDATE account SET balance = 1 WHERE id < 10")
-        fails(bed, SHOP, "PositionLost")
-        [block] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
-        address = bed.processes[0].address
-        with reader(bed.lake(SHOP) / "public" / "audit"):
-            codes = [main([*line.split()[1:], "--server", f"http://{address}"]) for line in block.splitlines()]
-        assert codes == [0, 0, 0], capsys.readouterr().out
-        assert DeltaTable(bed.lake(SHOP) / "public" / "leaves").count() == 1
-        assert DeltaTable(bed.lake(SHOP) / "public" / "comes").count() == 2
-        drop_slot(bed, SHOP)
-        [script] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-        with bed.load(), reader(bed.lake(SHOP) / "public" / "audit"):
-            before = bed.transactions()
-            bed.wait_for("the load writes", lambda: bed.transactions() > before + 50)
-            exec(script.replace("127.0.0.1:8300", address), {})
-            copied(bed, SHOP)
-            ts = bed.last_ts()
-            bed.wait_for("all goes on", lambda: bed.covers(SHOP, ts))
-        bed.wait_for("it is normal", lambda: bed.query(SHOP).state is FeedState.NORMAL)
-        assert differences(bed, SHOP) == []
+    bed.execute("INSERT INTO audit (account, delta) SELECT i, 0 FROM generate_series(1, 100) AS i")
+    bed.execute("CREATE TABLE leaves (id int PRIMARY KEY); INSERT INTO leaves VALUES (1)")
+    bed.create_feed(SHOP)
+    monkeypatch.setenv("WEIR_TOKEN", bed.token_of(bed.processes[0]))
+    drop_slot(bed, SHOP)
+    bed.execute("DROP TABLE leaves; CREATE TABLE comes (id int PRIMARY KEY); INSERT INTO comes VALUES (1), (2)")
+    bed.execute("ALTER TABLE item ADD more text DEFAULT 'x'; INSERT INTO item VALUES (1, 1), (2, 2)")
+    bed.execute("DELETE FROM account WHERE id = 7; UPDATE account SET balance = 1 WHERE id < 10")
+    fails(bed, SHOP, "PositionLost")
+    [block] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    address = bed.processes[0].address
+    with reader(bed.lake(SHOP) / "public" / "audit"):
+        codes = [main([*line.split()[1:], "--server", f"http://{address}"]) for line in block.splitlines()]
+    assert codes == [0, 0, 0], capsys.readouterr().out
+    assert DeltaTable(bed.lake(SHOP) / "public" / "leaves").count() == 1
+    assert DeltaTable(bed.lake(SHOP) / "public" / "comes").count() == 2
+    drop_slot(bed, SHOP)
+    [script] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    with bed.load(), reader(bed.lake(SHOP) / "public" / "audit"):
+        before = bed.transactions()
+        bed.wait_for("the load writes", lambda: bed.transactions() > before + 50)
+        exec(script.replace("127.0.0.1:8300", address), {})
+        copied(bed, SHOP)
+        ts = bed.last_ts()
+        bed.wait_for("all goes on", lambda: bed.covers(SHOP, ts))
+    bed.wait_for("it is normal", lambda: bed.query(SHOP).state is FeedState.NORMAL)
+    assert differences(bed, SHOP) == []
 
 
 @pytest.mark.matrix

@@ -4,7 +4,6 @@ import json
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from capture.python.spark_source import SparkSource
 from reactor.errors import WeirError
 from reactor.records.changefeed import Mode, SinkMode
 from tests.acceptance import queries
-from tests.acceptance.bed import DATABASE, Bed
+from tests.acceptance.bed import Bed
 from tests.acceptance.checks import CHANGELOG, changelog
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -47,10 +46,9 @@ sink.option("path", f"{directory}/rows").trigger(availableNow=True).start().awai
 
 
 @pytest.fixture(scope="module")
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    with Bed(tmp_path_factory.mktemp("bed"), captures=2) as bed:
-        bed.create_feed(CHANGELOG, SinkMode.CHANGELOG, config={"log_retention_seconds": 0})
-        yield bed
+def bed(bed: Bed) -> Bed:
+    bed.create_feed(CHANGELOG, SinkMode.CHANGELOG, config={"log_retention_seconds": 0})
+    return bed
 
 
 def feed_of(bed: Bed, number: int = 0) -> LocalChangefeed:
@@ -151,6 +149,7 @@ def output(directory: Path) -> Counter[tuple[Any, ...]]:
     return counted(pq.read_table(directory / "rows"))
 
 
+@pytest.mark.matrix  # daily one that was killed does, in test_spark_snapshot.py
 def test_a_spark_query_continues_from_its_checkpoint(bed: Bed, tmp_path: Path) -> None:
     asked = SubscriptionAsked(name="query", table="public.account")
     begin = bed.ask(lambda client: client.open_subscription(CHANGELOG, asked)).ts
@@ -206,7 +205,7 @@ def test_a_spark_query_of_several_tables_has_a_struct_for_each(bed: Bed, tmp_pat
     bed.ask(lambda client: client.open_subscription(CHANGELOG, asked))  # the log is kept
     several = {"table": "public.account,public.item", "name": "several", "maxRowsPerTrigger": "2"}
     for number in range(2):
-        with psycopg.connect(bed.postgres.dsn(DATABASE)) as session:  # in one transaction
+        with psycopg.connect(bed.postgres.dsn(bed.database)) as session:  # in one transaction
             session.execute("UPDATE account SET balance = balance + 1 WHERE id IN (4, 5, 6)")
             session.execute("INSERT INTO item (id, value) VALUES (%s, %s)", [number, number])
         bed.execute("UPDATE account SET balance = balance + 1 WHERE id = 4")

@@ -105,13 +105,12 @@ def tables_join_and_leave(bed: Bed, schema: str) -> None:
         move(bed, "add", f"{schema}.nowhere")
 
 
-def test_postgres(tmp_path: Path) -> None:
-    with Bed(tmp_path, captures=1) as bed:
-        for table in ("extra", "more"):
-            bed.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v int)")
-            bed.execute(f"INSERT INTO {table} SELECT i, i FROM generate_series(1, 1000) AS i")
-        bed.create_feed(SHOP, config=without("public.extra", "public.more"))
-        tables_join_and_leave(bed, "public")
+def test_postgres(bed: Bed) -> None:
+    for table in ("extra", "more"):
+        bed.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v int)")
+        bed.execute(f"INSERT INTO {table} SELECT i, i FROM generate_series(1, 1000) AS i")
+    bed.create_feed(SHOP, config=without("public.extra", "public.more"))
+    tables_join_and_leave(bed, "public")
 
 
 @pytest.mark.matrix
