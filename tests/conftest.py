@@ -95,12 +95,12 @@ def _order(item: pytest.Item) -> int:
 
 def _places(items: list[pytest.Item]) -> dict[str, float]:
     """Where in the run each unit comes, from 0 to 1. Clusters mostly wait, and need memory: they are spread among tests
-    that compute, so that processes which run side by side seldom have clusters at once."""
+    that compute, so that processes which run side by side seldom have clusters at once; the longest units begin."""
     first: dict[str, int] = {}
     for item in items:
         unit = _unit(item.nodeid)
         first[unit] = min(first.get(unit, len(_SERVERS) + 1), _order(item))
-    clusters = [unit for unit, order in first.items() if order == 0]
+    clusters = sorted((unit for unit, order in first.items() if order == 0), key=lambda unit: unit not in _SHARING)
     others = sorted((unit for unit, order in first.items() if order), key=first.__getitem__)
     spread = {unit: _CLUSTERS_UNTIL * at / len(clusters) for at, unit in enumerate(clusters)}
     return spread | {unit: at / len(others) for at, unit in enumerate(others)}

@@ -21,8 +21,8 @@ from capture.api.access import TokenAsked
 from capture.embedded import EmbeddedSpark
 from reactor.records.access import Role
 from tests.acceptance.bed import Bed
-from tests.acceptance.changefeeds.test_spark_snapshot import check_output
 from tests.acceptance.checks import UPSERT
+from tests.acceptance.one_capture.test_spark_snapshot import check_output
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.matrix, pytest.mark.timeout(900)]
 
