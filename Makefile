@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help quickstart notebooks test cover check kernels bench simulate soak fuzz matrix java mariadb mysql azurite iproute clean
+.PHONY: help quickstart notebooks test cover check kernels bench simulate soak fuzz matrix java mariadb mysql azurite spark iproute clean
 
 # Where this is set, every process compiles Weir's modules again, and every process of pytest rewrites all tests again:
 # two thirds of the time in which it collects them.
@@ -120,6 +120,10 @@ mysql: $(INSTALLED)
 # Azure Blob's emulator, from npm. Tests on it are skipped where it cannot be had, and say so.
 azurite: $(INSTALLED)
 	@$(PYTHON) -m tests.object_stores
+
+# Spark with the jars of Delta and Iceberg, from PyPI and Maven Central (500 MB): not fetched unless it is asked for.
+spark: $(INSTALLED)
+	@$(PYTHON) -m tests.reader_spark
 
 # Tests cut captures off in network namespaces. Where these cannot be had (not root), such tests are skipped and say so.
 iproute:

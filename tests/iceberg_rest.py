@@ -15,9 +15,13 @@ from urllib.parse import unquote, urlsplit
 from pydantic import TypeAdapter
 from pyiceberg import exceptions
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import TableRequirement, TableUpdate
+
+from agent.sinks.iceberg.table.sql_catalog import KeepingSqlCatalog, metadata_json
 
 _UPDATES = TypeAdapter(tuple[TableUpdate, ...])
 _REQUIREMENTS = TypeAdapter(tuple[TableRequirement, ...])
@@ -30,12 +34,18 @@ _CODES: dict[type[Exception], int] = {
 }
 
 
+class _Catalog(SqlCatalog):
+    """PyIceberg's, which writes metadata of version 3 too."""
+
+    _write_metadata = staticmethod(KeepingSqlCatalog._write_metadata)
+
+
 @contextmanager
-def running(directory: Path, *, token: str = "") -> Iterator[int]:
-    """Yield the port. ``token``: what clients must send."""
-    catalog = SqlCatalog(
-        "rest", uri=f"sqlite:///{directory}/rest.db?timeout=30", warehouse=f"file://{directory}/tables"
-    )
+def running(directory: Path, *, token: str = "", warehouse: str = "", **properties: str) -> Iterator[int]:
+    """Yield the port. ``token``: what clients must send. ``warehouse``: where the tables go; empty: beside the
+    catalog. ``properties``: of the access to it."""
+    place = warehouse or f"file://{directory}/tables"
+    catalog = _Catalog("rest", uri=f"sqlite:///{directory}/rest.db?timeout=30", warehouse=place, **properties)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -102,8 +112,7 @@ def _answer(catalog: SqlCatalog, method: str, path: str, body: dict[str, Any]) -
                 raise exceptions.NoSuchNamespaceError(name)
             return None if method == "HEAD" else {"namespace": [name], "properties": {}}
         case ["namespaces", name, "tables"]:
-            schema = Schema.model_validate(body["schema"])
-            return _table(catalog.create_table((name, body["name"]), schema, properties=body["properties"]))
+            return _table(_created(catalog, name, body))
         case ["namespaces", name, "tables", table] if method == "GET":
             return _table(catalog.load_table((name, table)))
         case ["namespaces", name, "tables", table]:
@@ -119,6 +128,17 @@ def _answer(catalog: SqlCatalog, method: str, path: str, body: dict[str, Any]) -
             raise AssertionError(f"no such call: {method} {other}")
 
 
+def _created(catalog: SqlCatalog, namespace: str, body: dict[str, Any]) -> Table:
+    spec, order = body.get("partition-spec"), body.get("write-order")
+    return catalog.create_table(
+        (namespace, body["name"]),
+        Schema.model_validate(body["schema"]),
+        partition_spec=PartitionSpec.model_validate(spec) if spec else UNPARTITIONED_PARTITION_SPEC,
+        sort_order=SortOrder.model_validate(order) if order else UNSORTED_SORT_ORDER,
+        properties=body["properties"],
+    )
+
+
 def _table(table: Table) -> Any:
-    metadata = json.loads(table.metadata.model_dump_json())
+    metadata = json.loads(metadata_json(table.metadata))
     return {"metadata-location": table.metadata_location, "metadata": metadata, "config": {}}

@@ -9,8 +9,8 @@ import pytest
 
 from agent.ports import plugin as plugins
 from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB, EmbeddedPostgres
-from tests import example_package, mysql_package
-from tests.contracts.sink_bed import IMPLEMENTATIONS, ON_STORES, Bed
+from tests import example_package, iceberg_rest, mysql_package
+from tests.contracts.sink_bed import COMBINATIONS, IMPLEMENTATIONS, ON_STORES, Bed
 from tests.contracts.store_bed import DURABLE, OWN, Store, etcd_connect, memory_connect, sql_connect, sqlite_url
 from tests.mysql_server import EmbeddedMysql
 from tests.object_stores import RunningStore
@@ -29,13 +29,23 @@ def example_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     plugins.sinks.cache_clear()
 
 
-@pytest.fixture(params=[*IMPLEMENTATIONS, *(pytest.param(name, marks=pytest.mark.matrix) for name in ON_STORES)])
-def bed(request: pytest.FixtureRequest, tmp_path: Path, example_site: Path) -> Bed:
-    found = (IMPLEMENTATIONS | ON_STORES)[request.param]
+_IN_MATRIX = COMBINATIONS | ON_STORES
+
+
+@pytest.fixture(params=[*IMPLEMENTATIONS, *(pytest.param(name, marks=pytest.mark.matrix) for name in _IN_MATRIX)])
+def bed(request: pytest.FixtureRequest, tmp_path: Path, example_site: Path) -> Iterator[Bed]:
+    found = (IMPLEMENTATIONS | _IN_MATRIX)[request.param]
     if not found.store:
-        return Bed.of(found, tmp_path)
+        yield Bed.of(found, tmp_path)
+        return
     store: RunningStore = request.getfixturevalue("object_store")(found.store)
-    return Bed.of(found, tmp_path, f"{store.uri}/{tmp_path.name}")
+    place = f"{store.uri}/{tmp_path.name}"
+    if not found.needs_rest:
+        yield Bed.of(found, tmp_path, place)
+        return
+    access = {"s3.endpoint": store.environment["AWS_ENDPOINT_URL"], "s3.region": store.environment["AWS_REGION"]}
+    with iceberg_rest.running(tmp_path, warehouse=place, **access) as port:
+        yield Bed.of(found, tmp_path, place, f"127.0.0.1:{port}")
 
 
 @pytest.fixture(scope="module")

@@ -23,12 +23,17 @@ TABLE = TableRecord(table_id=16384, schema_name="public", name="t", key=("id",),
 
 @dataclass(frozen=True)
 class Implementation:
-    """``uri``: with ``{}`` where a directory of its own, or a place of its own in a bucket of ``store``, is named."""
+    """``uri``: with ``{}`` where a directory of its own, or a place of its own in a bucket of ``store``, is named;
+    ``{catalog}`` is a file for a catalog, ``{rest}`` the address of a REST catalog whose tables are in the bucket."""
 
     uri: str
     mode: SinkMode = SinkMode.UPSERT
     store: str = ""
     layouts: tuple[TableLayout, ...] = ()
+
+    @property
+    def needs_rest(self) -> bool:
+        return "{rest}" in self.uri
 
 
 _DIVIDED = TableLayout(
@@ -45,6 +50,7 @@ IMPLEMENTATIONS = {
     "iceberg-changelog": Implementation("iceberg+file://{}/lake", SinkMode.CHANGELOG),
     "delta-history": Implementation("delta+file://{}/lake", SinkMode.HISTORY),
     "iceberg-history": Implementation("iceberg+file://{}/lake", SinkMode.HISTORY),
+    "iceberg-v3": Implementation("iceberg+file://{}/lake?format_version=3"),
     "iceberg-partitioned": Implementation("iceberg+file://{}/lake?soft_delete=true", layouts=(_DIVIDED,)),
     "iceberg-changelog-partitioned": Implementation(
         "iceberg+file://{}/lake", SinkMode.CHANGELOG, layouts=(TableLayout(matcher=("*.*",), partition_by=("id",)),)
@@ -54,11 +60,32 @@ IMPLEMENTATIONS = {
     "sqlite": Implementation("sqlite+file://{}/shop.db"),
 }
 _VECTORS = "delta+{}/lake?deletion_vectors=true"
-#: the same on object stores; the catalog of Iceberg's tables is a file of SQLite
+#: combinations that are tested in the matrix alone
+COMBINATIONS = {
+    "iceberg-v3-marks": Implementation("iceberg+file://{}/lake?format_version=3&soft_delete=true&synced_at=true"),
+    "iceberg-v3-history": Implementation("iceberg+file://{}/lake?format_version=3", SinkMode.HISTORY),
+    "iceberg-v3-changelog": Implementation("iceberg+file://{}/lake?format_version=3", SinkMode.CHANGELOG),
+    "iceberg-v3-partitioned": Implementation("iceberg+file://{}/lake?format_version=3", layouts=(_DIVIDED,)),
+}
+_LAKE = "iceberg+sql://localhost{catalog}?dialect=sqlite&warehouse={}"
+_REST = "iceberg+rest://{rest}?tls=false"
+#: the same on object stores; the catalog of Iceberg's tables is a file of SQLite, or behind REST
 ON_STORES = {
     "delta-vectors-s3": Implementation(_VECTORS, store="s3"),
     "delta-changelog-s3": Implementation("delta+{}/lake", SinkMode.CHANGELOG, store="s3"),
-    "iceberg-upsert-s3": Implementation("iceberg+sql://localhost{catalog}?dialect=sqlite&warehouse={}", store="s3"),
+    "delta-history-s3": Implementation("delta+{}/lake", SinkMode.HISTORY, store="s3"),
+    "delta-marks-s3": Implementation("delta+{}/lake?soft_delete=true&synced_at=true", store="s3"),
+    "iceberg-upsert-s3": Implementation(_LAKE, store="s3"),
+    "iceberg-changelog-s3": Implementation(_LAKE, SinkMode.CHANGELOG, store="s3"),
+    "iceberg-history-s3": Implementation(_LAKE, SinkMode.HISTORY, store="s3"),
+    "iceberg-partitioned-s3": Implementation(f"{_LAKE}&soft_delete=true", store="s3", layouts=(_DIVIDED,)),
+    "iceberg-upsert-rest": Implementation(_REST, store="s3"),
+    "iceberg-history-rest": Implementation(_REST, SinkMode.HISTORY, store="s3", layouts=(_DIVIDED,)),
+    "iceberg-v3-rest": Implementation(f"{_REST}&format_version=3", store="s3"),
+    "iceberg-partitioned-rest": Implementation(f"{_REST}&synced_at=true", store="s3", layouts=(_DIVIDED,)),
+    "iceberg-changelog-rest": Implementation(
+        _REST, SinkMode.CHANGELOG, store="s3", layouts=(TableLayout(matcher=("*.*",), partition_by=("id",)),)
+    ),
     "delta-vectors-az": Implementation(_VECTORS, store="az"),
     "delta-upsert-gs": Implementation("delta+{}/lake", store="gs"),
 }
@@ -71,9 +98,9 @@ class Bed:
     layouts: tuple[TableLayout, ...] = ()
 
     @classmethod
-    def of(cls, implementation: Implementation, directory: Path, place: str = "") -> "Bed":
-        """``place``: in the implementation's object store."""
-        uri = implementation.uri.format(place or directory, catalog=directory / "catalog.db")
+    def of(cls, implementation: Implementation, directory: Path, place: str = "", rest: str = "") -> "Bed":
+        """``place``: in the implementation's object store. ``rest``: address of its REST catalog."""
+        uri = implementation.uri.format(place or directory, catalog=directory / "catalog.db", rest=rest)
         return cls(uri, implementation.mode, implementation.layouts)
 
     @property

@@ -18,10 +18,12 @@ class Format(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Reader:
     """``formats``: of the tables that it reads as Weir writes them by default. ``vectors``: whether it also reads
-    Delta's deletion vectors that are in the table's log, without settings of its own."""
+    Delta's deletion vectors that are in the table's log, without settings of its own; ``version_3``: Iceberg's, which
+    tables of format version 3 have."""
 
     formats: frozenset[Format]
     vectors: bool = False
+    version_3: bool = False
 
 
 _DELTA, _ICEBERG, _BOTH = frozenset({Format.DELTA}), frozenset({Format.ICEBERG}), frozenset(Format)
@@ -32,16 +34,16 @@ READERS: Final = {
     "databricks": Reader(_DELTA, vectors=True),
     "delta-kernel": Reader(_DELTA, vectors=True),
     "delta-rs": Reader(_DELTA, vectors=True),
-    "duckdb": Reader(_BOTH, vectors=True),
+    "duckdb": Reader(_BOTH, vectors=True, version_3=True),
     "flink": Reader(_ICEBERG),
     "pandas": Reader(_DELTA),  # through delta-rs's to_pandas
     "polars": Reader(_BOTH, vectors=True),
     "presto": Reader(_BOTH),
-    "pyiceberg": Reader(_ICEBERG),
+    "pyiceberg": Reader(_ICEBERG, version_3=True),
     "sail": Reader(_DELTA, vectors=True),
-    "spark": Reader(_BOTH, vectors=True),
+    "spark": Reader(_BOTH, vectors=True, version_3=True),
     "trino": Reader(_BOTH),
-    "weir": Reader(_BOTH, vectors=True),
+    "weir": Reader(_BOTH, vectors=True, version_3=True),
 }
 
 
@@ -56,6 +58,11 @@ def parse_readers(text: str, of: Format) -> tuple[str, ...]:
             known = ", ".join(each for each, reader in READERS.items() if of in reader.formats)
             raise ValueError(f"there is no reader {name!r} of {of} tables; known are {known}")
     return names
+
+
+def without_version_3(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the readers that are not known to read deletion vectors of Iceberg."""
+    return tuple(name for name in names if not READERS[name].version_3)
 
 
 def without_vectors(names: Sequence[str]) -> tuple[str, ...]:

@@ -90,7 +90,7 @@ def append_files(table: Table, found: Sequence[TableFile], state: State, *, name
     added = fit.fitted(table.io, directory, visible, schema, Layout.of(table))
     live = manifests.live(table)
     if cuts:
-        removed = frozenset(item.path for item in (*live.data, *live.deletes))
+        removed = live.keys
         commit.commit(table, Step(state, added, removed=removed, schema=schema, before=live))
         return
     # compaction comes in a commit of its own: a reader of changes sees nothing but appends

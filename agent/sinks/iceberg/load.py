@@ -37,9 +37,9 @@ from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import TableRecord
 
 _STAGED: Final = "snapshot"
+_VERSION: Final = "format-version"
 #: small metadata, and no file of metadata that nobody needs; a refused commit is never repeated unasked
 _PROPERTIES: Final = {
-    "format-version": "2",
     "write.metadata.delete-after-commit.enabled": "true",  # as we do, see ``commit``
     "write.metadata.previous-versions-max": "20",
     "commit.retry.num-retries": "0",
@@ -84,7 +84,7 @@ def check_layout(owner: TableOwner, wanted: Wanted, arrow: pa.Schema, *, table: 
     """
     columns = iceberg_schema.stored_schema(arrow, is_changelog=owner.is_changelog, marks=owner.marks)
     Layout.made(wanted, iceberg_schema.new_schema(columns), table=table)
-    if own := sorted({*_PROPERTIES, OWNER, STATE} & {*wanted.properties}):
+    if own := sorted({*_PROPERTIES, _VERSION, OWNER, STATE} & {*wanted.properties}):
         raise TableHeldError(f"the layout of {table} sets {own[0]}, which Weir itself sets; leave it out")
 
 
@@ -100,7 +100,8 @@ def opened_or_made(place: TablePlace, owner: TableOwner, wanted: Wanted, columns
         place.make_namespace()
         schema = iceberg_schema.new_schema(columns)
         layout = Layout.made(wanted, schema, table=f"{place.namespace}.{place.name}")
-        properties = {**wanted.properties, **_PROPERTIES, OWNER: owner.to_json()}
+        version = {_VERSION: str(place.lake.format_version)}
+        properties = {**wanted.properties, **_PROPERTIES, **version, OWNER: owner.to_json()}
         with storage_errors(place, "create"), suppress(TableAlreadyExistsError):
             place.lake.catalog().create_table(
                 place.identifier,

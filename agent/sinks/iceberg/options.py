@@ -1,11 +1,11 @@
 """Iceberg options: the options of an Iceberg sink's URI, and the sink's capabilities."""
 
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from agent.ports.capabilities import Capabilities, Guarantee
-from agent.sinks.common.readers import Format, parse_readers
+from agent.sinks.common.readers import Format, parse_readers, without_version_3
 from agent.sinks.common.row_marks import Marks
 from reactor.records.changefeed import SinkMode
 
@@ -19,7 +19,10 @@ class IcebergOptions(BaseModel, extra="allow"):
     retention_seconds: int = Field(
         300, ge=0, le=_RETENTION_MAX_S, description="how long old snapshots and their files stay for readers"
     )
-    readers: str = Field("", description="who reads the tables: duckdb,trino,…; all known ones can")
+    readers: str = Field("", description="who reads the tables: duckdb,trino,…; all known ones can read version 2")
+    format_version: Literal["2", "3"] = Field(
+        "2", description="of new tables: 2 deletes rows by position deletes, 3 by deletion vectors"
+    )
     soft_delete: Literal["true", "false"] = Field(
         "false", description="upsert: deleted rows stay, with _weir_deleted = true in a column of their own"
     )
@@ -40,6 +43,15 @@ class IcebergOptions(BaseModel, extra="allow"):
     def _known(cls, text: str) -> str:
         parse_readers(text, Format.ICEBERG)
         return text
+
+    @model_validator(mode="after")
+    def _read_by_all(self) -> Self:
+        missing = without_version_3(parse_readers(self.readers, Format.ICEBERG))
+        if self.format_version == "3" and missing:
+            raise ValueError(
+                f"{missing[0]!r} of readers is not known to read format_version=3; leave one of the two options out"
+            )
+        return self
 
     @property
     def marks(self) -> Marks:

@@ -2,22 +2,17 @@
 
 Only vectors stored in the log ("inline") are written: delta-rs's vacuum removes vector files that are in use (seen with
 1.6.6). They stay small, since files are rewritten in time (``upsert.by_vectors``). The format is that of Delta's
-protocol: a magic number, then 64-bit roaring bitmaps in their portable form, in base 85.
+protocol: a roaring bitmap (``bitmaps.roaring``) in base 85.
 """
 
-import struct
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Positions = npt.NDArray[np.int64]
+from agent.sinks.common.bitmaps import roaring
 
-_MAGIC = 1681511377
-_NO_RUNS, _WITH_RUNS = 12346, 12347
-#: a container of more rows is a bitmap
-_ARRAY_MAX = 4096
-_OFFSETS_MIN = 4
+Positions = roaring.Positions
+
 _DIGITS = np.frombuffer(
     b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#", np.uint8
 )
@@ -28,7 +23,7 @@ _POWERS = np.array([85**4, 85**3, 85**2, 85, 1], np.uint32)
 
 def encode(positions: Positions) -> dict[str, Any]:
     """Return the descriptor of a vector; ``positions`` are strictly increasing."""
-    bitmap = _bitmap(positions)
+    bitmap = roaring.encode(positions)
     text = _base85(bitmap + bytes(-len(bitmap) % 4))
     descriptor = {"storageType": "i", "pathOrInlineDv": text, "sizeInBytes": len(bitmap), "cardinality": len(positions)}
     return descriptor
@@ -39,72 +34,7 @@ def decode(descriptor: dict[str, Any]) -> Positions | None:
     if descriptor["storageType"] != "i":
         return None
     data = _bytes(descriptor["pathOrInlineDv"])[: descriptor["sizeInBytes"]]
-    magic, count = struct.unpack_from("<IQ", data)
-    if magic != _MAGIC:
-        return None
-    at, found = 12, []
-    for _ in range(count):
-        (high,) = struct.unpack_from("<I", data, at)
-        low, at = _read_bitmap(data, at + 4)
-        found.append(low + (high << 32))
-    return np.concatenate(found) if found else np.empty(0, np.int64)
-
-
-def _bitmap(positions: Positions) -> bytes:
-    if len(positions) == 0:
-        return struct.pack("<IQ", _MAGIC, 0)
-    assert positions[-1] < 1 << 32, "a data file has fewer rows"
-    keys, starts, counts = np.unique(positions >> 16, return_index=True, return_counts=True)
-    low = (positions & 0xFFFF).astype("<u2")
-    bodies = [_container(low[start : start + count]) for start, count in zip(starts, counts, strict=True)]
-    heads = np.stack([keys, counts - 1], axis=1).astype("<u2").tobytes()
-    first = 8 + len(heads) + 4 * len(keys)
-    offsets = first + np.cumsum([0, *(len(body) for body in bodies[:-1])])
-    roaring = struct.pack("<II", _NO_RUNS, len(keys)) + heads + offsets.astype("<u4").tobytes() + b"".join(bodies)
-    return struct.pack("<IQI", _MAGIC, 1, 0) + roaring
-
-
-def _container(low: npt.NDArray[np.uint16]) -> bytes:
-    if len(low) <= _ARRAY_MAX:
-        return low.tobytes()
-    bits = np.zeros(1 << 16, np.uint8)
-    bits[low] = 1
-    return np.packbits(bits, bitorder="little").tobytes()
-
-
-def _read_bitmap(data: bytes, begin: int) -> tuple[Positions, int]:
-    """Read one 32-bit roaring bitmap; return its values and its end."""
-    (cookie,) = struct.unpack_from("<I", data, begin)
-    if cookie & 0xFFFF == _WITH_RUNS:
-        count, at = (cookie >> 16) + 1, begin + 4
-        flags = np.frombuffer(data, np.uint8, (count + 7) // 8, at)
-        is_run, at = np.unpackbits(flags, bitorder="little")[:count].astype(bool), at + len(flags)
-    else:
-        (count,), at = struct.unpack_from("<I", data, begin + 4), begin + 8
-        is_run = np.zeros(count, np.bool_)
-    heads = np.frombuffer(data, "<u2", 2 * count, at).reshape(count, 2).astype(np.int64)
-    at += 4 * count
-    if not is_run.any() or count >= _OFFSETS_MIN:
-        at += 4 * count
-    found = []
-    for (key, last), has_runs in zip(heads.tolist(), is_run, strict=True):
-        low, at = _read_runs(data, at) if has_runs else _read_container(data, at, last + 1)
-        found.append(low + (key << 16))
-    return np.concatenate(found) if found else np.empty(0, np.int64), at
-
-
-def _read_container(data: bytes, at: int, count: int) -> tuple[Positions, int]:
-    if count <= _ARRAY_MAX:
-        return np.frombuffer(data, "<u2", count, at).astype(np.int64), at + 2 * count
-    bits = np.unpackbits(np.frombuffer(data, np.uint8, 8192, at), bitorder="little")
-    return np.flatnonzero(bits).astype(np.int64), at + 8192
-
-
-def _read_runs(data: bytes, at: int) -> tuple[Positions, int]:
-    (count,) = struct.unpack_from("<H", data, at)
-    runs = np.frombuffer(data, "<u2", 2 * count, at + 2).reshape(count, 2).astype(np.int64)
-    found = [np.arange(start, start + length + 1) for start, length in runs]
-    return np.concatenate(found) if found else np.empty(0, np.int64), at + 2 + 4 * count
+    return roaring.decode(data)
 
 
 def _base85(data: bytes) -> str:

@@ -68,13 +68,13 @@ def _alter(table: Table, change: SchemaChange, owner: TableOwner) -> None:
             comparison.note(history.current(rows_of))
         named = _naming(table, live, conversion.renames(moves)) if is_changelog else replace(live, data=())
         made = _written(table, _converted(table, named, moves, change), schema, change, layout)
-        removed = frozenset(item.path for item in named.data)
+        removed = manifests.keys(named.data)
         step = Step(state, made, removed=removed, schema=schema, before=live, layout=changed)
     else:
         converted = _converted(table, live, moves, change)
         noted = map(partial(_noted, comparison), converted) if comparison else converted
         made = _written(table, noted, schema, change, layout)
-        removed = frozenset(item.path for item in (*live.data, *live.deletes))
+        removed = live.keys
         step = Step(state, made, removed=removed, schema=schema, before=live, layout=changed)
     if comparison is not None:
         comparison.verdict(change)

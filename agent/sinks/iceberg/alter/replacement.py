@@ -112,7 +112,7 @@ def _replace(
         made = [*files.write_files(table.io, directory, "copy", cut, schema, layout=layout), *made]
     if owner.marks.soft_delete and copy.table.key:
         made = [*made, *_vanished(table, live, owner, copy, made, schema, layout)]
-    removed = frozenset() if kept else frozenset(item.path for item in (*live.data, *live.deletes))
+    removed = frozenset() if kept else live.keys
     step = Step(state, made, removed=removed, schema=schema, properties=wanted.properties, before=live, layout=layout)
     commit.commit(table, step)
     return staged
@@ -152,8 +152,12 @@ def _versions(table: Table, live: Live, copy: TableCopy, made: Sequence[TableFil
             yield history.ended(ended, Moments.same(ts, 0.0, ended.num_rows))
 
     new = list(files.write_files(io, compact.data_directory(table), f"copy-{ts:x}", pieces(), schema, layout=layout))
-    deletes = compact.written_deletes(table, compact.homes(live.data), added)
-    return replaced(step, files=new, deletes=deletes)
+    homes = compact.homes(live.data)
+    if not compact.has_vectors(table):
+        return replaced(step, files=new, deletes=compact.written_deletes(table, homes, added))
+    after = {path: positions.union(gone.get(path, NONE), added.get(path, NONE)) for path in homes}
+    deletes, old = compact.next_vectors(table, live, after, changed=added, gone=(), homes=homes)
+    return replaced(step, files=new, deletes=deletes, removed=old)
 
 
 def _vanished(

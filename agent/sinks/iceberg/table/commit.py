@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 from uuid import uuid4
 
 import structlog
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.manifest import DataFile, DataFileContent, write_manifest_list
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, write_manifest_list
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.metadata import TableMetadata, TableMetadataV3
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snapshot_summaries
 from pyiceberg.table.update import (
@@ -37,19 +37,20 @@ from pyiceberg.table.update import (
 )
 
 from agent.errors import SinkConflictError
-from agent.sinks.iceberg.table import manifests, specs, state
+from agent.sinks.iceberg.table import manifests, row_ids, specs, state
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.errors import storage_errors
 from agent.sinks.iceberg.table.files import TableFile
 from agent.sinks.iceberg.table.lake import TablePlace
 from agent.sinks.iceberg.table.layout import Layout
-from agent.sinks.iceberg.table.manifests import Live
+from agent.sinks.iceberg.table.manifests import FileKey, Live
+from agent.sinks.iceberg.table.row_ids import RowIds
 from agent.sinks.iceberg.table.specs import Specs
 from agent.sinks.iceberg.table.state import State, TableOwner
 
 #: spans of one table on several captures: one wins each round, so a commit may lose several times
 _ATTEMPTS: Final = 24
-_CODEC: Final = "deflate"
+_CODEC: Final[Literal["deflate"]] = "deflate"
 
 T = TypeVar("T")
 _log = structlog.get_logger()
@@ -57,15 +58,15 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The changes of one commit to a table. ``files``: data files that come, ``deletes``: position deletes that come,
-    ``removed``: paths of files of either kind that go; ``schema``: new columns. ``state``: the table's state
+    """The changes of one commit to a table. ``files``: data files that come, ``deletes``: deletes that come,
+    ``removed``: files of either kind that go; ``schema``: new columns. ``state``: the table's state
     afterwards, ``properties``: others that change. ``before``: the table's files, if they are known. ``is_same``: the
     rows are the same as before. ``layout``: another one, which the table has from then on."""
 
     state: State
     files: Sequence[TableFile] = ()
     deletes: Sequence[TableFile] = ()
-    removed: Collection[str] = ()
+    removed: Collection[FileKey] = ()
     schema: Schema | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     before: Live | None = None
@@ -175,11 +176,13 @@ def _snapshot(table: Table, step: Step, snapshot_id: int, schema_id: int, of_tab
     metadata, current = table.metadata, table.current_snapshot()
     before = manifests.live(table) if step.before is None else step.before
     added = step.added(of_table)
-    found = manifests.next_manifests(table, before, snapshot_id, of_table, added=added, removed=step.removed)
+    ids = RowIds(metadata.next_row_id or 0) if isinstance(metadata, TableMetadataV3) else None
+    found = manifests.next_manifests(table, before, snapshot_id, of_table, added=added, removed=step.removed, ids=ids)
     sequence = metadata.next_sequence_number()
     path = f"{metadata.location}/metadata/snap-{snapshot_id}-0-{uuid4()}.avro"
     parent = None if current is None else current.snapshot_id
-    with write_manifest_list(2, table.io.new_output(path), snapshot_id, parent, sequence, _CODEC) as writer:
+    where = table.io.new_output(path), snapshot_id, parent, sequence, _CODEC
+    with row_ids.ListWriter(*where, ids) if ids is not None else write_manifest_list(2, *where) as writer:
         writer.add_manifests(found)
     return Snapshot(
         snapshot_id=snapshot_id,
@@ -189,25 +192,30 @@ def _snapshot(table: Table, step: Step, snapshot_id: int, schema_id: int, of_tab
         manifest_list=path,
         summary=_summary(table, step, before, added),
         schema_id=schema_id,
+        first_row_id=None if ids is None else ids.first,
+        added_rows=None if ids is None else ids.count,
     )
 
 
 def _summary(table: Table, step: Step, before: Live, added: Sequence[DataFile]) -> Summary:
     data = [file for file in added if file.content == DataFileContent.DATA]
     deletes = [file for file in added if file.content != DataFileContent.DATA]
-    gone = [item.file for item in before.data if item.path in step.removed]
-    undone = [item.file for item in before.deletes if item.path in step.removed]
+    gone = [item.file for item in before.data if item.key in step.removed]
+    undone = [item.file for item in before.deletes if item.key in step.removed]
+    vectors, old_vectors = _vectors(deletes), _vectors(undone)
     numbers = {
         "added-data-files": len(data),
         "added-records": _rows(data),
         "added-delete-files": len(deletes),
-        "added-position-delete-files": len(deletes),
+        "added-position-delete-files": len(deletes) - vectors,
+        "added-dvs": vectors,
         "added-position-deletes": _rows(deletes),
         "added-files-size": _bytes(added),
         "deleted-data-files": len(gone),
         "deleted-records": _rows(gone),
         "removed-delete-files": len(undone),
-        "removed-position-delete-files": len(undone),
+        "removed-position-delete-files": len(undone) - old_vectors,
+        "removed-dvs": old_vectors,
         "removed-position-deletes": _rows(undone),
         "removed-files-size": _bytes([*gone, *undone]),
     }
@@ -222,6 +230,10 @@ def _summary(table: Table, step: Step, before: Live, added: Sequence[DataFile]) 
     summary = None if current is None or current.summary is None else current.summary.additional_properties
     made = update_snapshot_summaries(Summary(operation=operation, **fields), summary)
     return Summary(operation=Operation.REPLACE, **made.additional_properties) if step.is_same else made
+
+
+def _vectors(files: Sequence[DataFile]) -> int:
+    return sum(file.file_format == FileFormat.PUFFIN for file in files)
 
 
 def _rows(files: Sequence[DataFile]) -> int:

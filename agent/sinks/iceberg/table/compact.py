@@ -2,27 +2,29 @@
 
 It is a part of the commit that makes it due, and so never in another's way; what takes longer is done beside the
 flushes (``upkeep``). Very small files are joined, files that have lost most rows are written again without them, and
-many files of position deletes become one, with what is still needed. Each costs in proportion to what was written since
-the last time.
+many files of position deletes become one, with what is still needed; of deletion vectors a data file has one. Each
+costs in proportion to what was written since the last time.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from agent.sinks.common import row_groups
-from agent.sinks.iceberg.table import files, positions, rows
+from agent.sinks.iceberg.table import files, manifests, positions, row_ids, rows, vectors
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.files import TableFile
 from agent.sinks.iceberg.table.layout import PLAIN, Layout
-from agent.sinks.iceberg.table.manifests import Home, Live, LiveFile
+from agent.sinks.iceberg.table.manifests import FileKey, Home, Live, LiveFile
 from agent.sinks.iceberg.table.positions import NONE, Positions
+from agent.sinks.iceberg.table.row_ids import LINEAGE
 
 #: bytes of a small file, and how many are joined
 _SMALL_BYTES: Final = 1 << 20
@@ -38,9 +40,9 @@ _BUDGET: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """``removed``: paths of data files and position deletes that go; ``files`` and ``deletes`` come for them."""
+    """``removed``: data files and deletes that go; ``files`` and ``deletes`` come for them."""
 
-    removed: frozenset[str] = frozenset()
+    removed: frozenset[FileKey] = frozenset()
     files: Sequence[TableFile] = ()
     deletes: Sequence[TableFile] = field(default_factory=list)
 
@@ -58,6 +60,10 @@ def compacted(
     chosen = _chosen([item for item in live.data if item.path not in empty], after)
     made = rewritten(table, schema, chosen, after, layout=Layout.of(table))
     removed = empty | {item.path for item in chosen}
+    data = manifests.keys(item for item in live.data if item.path in removed)
+    if has_vectors(table):
+        deletes, old = next_vectors(table, live, after, changed=added, gone=removed, homes=homes(live.data))
+        return Rewritten(data | old, made, deletes)
     many = {home for home, count in Counter(item.home for item in live.deletes).items() if count >= _DELETES_MAX}
     # what deletes say of files that are gone does no harm
     rest = {
@@ -65,8 +71,39 @@ def compacted(
         for item in live.data
         if item.path not in removed and item.path in (after if item.home in many else added)
     }
-    merged = {item.path for item in live.deletes if item.home in many}
-    return Rewritten(frozenset(removed | merged), made, written_deletes(table, homes(live.data), rest))
+    merged = manifests.keys(item for item in live.deletes if item.home in many)
+    return Rewritten(data | merged, made, written_deletes(table, homes(live.data), rest))
+
+
+def has_vectors(table: Table) -> bool:
+    """Return whether new deletes are deletion vectors, and not position deletes."""
+    return table.metadata.format_version >= files.VECTORS_VERSION
+
+
+def next_vectors(
+    table: Table,
+    live: Live,
+    after: Mapping[str, Positions],
+    *,
+    changed: Collection[str],
+    gone: Collection[str],
+    homes: Mapping[str, Home],
+) -> tuple[list[TableFile], frozenset[FileKey]]:
+    """Write the vectors of data files whose deleted rows have changed; return them, and the deletes of the table that
+    go: their old vectors, those of data files that are gone, and all position deletes, which the table has from when
+    its format version was 2: what they delete goes into vectors.
+
+    ``after``: all deleted positions; ``homes``: of all data files that stay, or come.
+    """
+    has_older = any(item.vector is None for item in live.deletes)
+    wanted = {path: after[path] for path in (after if has_older else changed) if path in homes and path not in gone}
+
+    def goes(item: LiveFile) -> bool:
+        about = None if item.vector is None else item.vector.about
+        return about is None or about in wanted or about in gone or about not in homes
+
+    old = manifests.keys(item for item in live.deletes if goes(item))
+    return vectors.write(table.io, data_directory(table), "rows", wanted, homes), old
 
 
 def _joined(gone: Mapping[str, Positions], added: Mapping[str, Positions]) -> dict[str, Positions]:
@@ -107,13 +144,14 @@ def rewritten(
     ``after``: the deleted ones."""
     # the file has the ids of today's columns, and other columns are NULL
     stored = Schema(*(item for item in schema.fields if item.field_id in _ids(table)), schema_id=schema.schema_id)
+    whole = _with_lineage(table, schema)
 
     def all_rows() -> Iterator[pa.Table]:
-        pieces = (rows.live_rows(table.io, item.path, stored, after.get(item.path, NONE)) for item in chosen)
-        return (filled(piece, schema) for piece in chain.from_iterable(pieces))
+        pieces = (_moved(table, item, stored, after.get(item.path, NONE)) for item in chosen)
+        return (filled(piece, whole) for piece in chain.from_iterable(pieces))
 
     place = table.io, data_directory(table), "compacted"
-    made = files.write_files(*place, all_rows(), schema, layout=layout, file_bytes=file_bytes)
+    made = files.write_files(*place, all_rows(), whole, layout=layout, file_bytes=file_bytes)
     return list(made) if chosen else []
 
 
@@ -121,8 +159,8 @@ def rewritten_in_order(
     table: Table, chosen: Sequence[LiveFile], after: Mapping[str, Positions], layout: Layout
 ) -> tuple[list[TableFile], Positions]:
     """As ``rewritten``, as one file in the table's order: sorted in memory. Return also where the rows come from."""
-    schema = table.schema()
-    pieces = (rows.live_rows(table.io, item.path, schema, after.get(item.path, NONE)) for item in chosen)
+    schema = _with_lineage(table, table.schema())
+    pieces = (_moved(table, item, table.schema(), after.get(item.path, NONE)) for item in chosen)
     found = pa.concat_tables([iceberg_schema.arrow_schema(schema).empty_table(), *chain.from_iterable(pieces)])
     places = layout.places(found, schema)
     if places is None:
@@ -130,6 +168,26 @@ def rewritten_in_order(
     groups = row_groups.parts(found.take(pa.array(places)))
     made = files.write_files(table.io, data_directory(table), "compacted", groups, schema, file_bytes=float("inf"))
     return [replace(file, sorted_by=layout.order_terms) for file in made], places
+
+
+def _with_lineage(table: Table, schema: Schema) -> Schema:
+    """Return the columns of a file with rows of other files, which keep their ids where the table has ids."""
+    if not has_vectors(table) or {item.name for item in LINEAGE} & {item.name for item in schema.fields}:
+        return schema
+    return Schema(*schema.fields, *LINEAGE, schema_id=schema.schema_id)
+
+
+def _moved(table: Table, item: LiveFile, schema: Schema, gone: Positions) -> Iterator[pa.Table]:
+    """Yield the rows of a data file that are not deleted, with their ids and when they changed, if the table has it."""
+    whole = _with_lineage(table, schema)
+    if whole is schema:
+        yield from rows.live_rows(table.io, item.path, schema, gone)
+        return
+    with rows.opened(table.io, item.path, whole) as file:
+        for begin, batch in file.batches():
+            places = begin + np.arange(batch.num_rows)
+            found = row_ids.with_own(batch, item.file, places, item.sequence)
+            yield found.filter(pa.array(~positions.among(places, gone)))
 
 
 def _ids(table: Table) -> set[int]:

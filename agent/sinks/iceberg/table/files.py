@@ -23,6 +23,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.typedef import TableVersion
 from pyiceberg.types import DecimalType, NestedField, PrimitiveType, StringType
 
 from agent.sinks.common import row_groups
@@ -31,6 +32,8 @@ from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.errors import storage_errors
 from agent.sinks.iceberg.table.layout import PLAIN, Layout, Values, record
 
+#: the format version of tables that have deletion vectors and ids of rows
+VECTORS_VERSION: Final = 3
 #: bytes in memory of the rows of one file
 FILE_BYTES: Final = 128 << 20
 #: number of columns with bounds, and characters of a text's
@@ -48,6 +51,15 @@ DELETES = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
+class Vector:
+    """A deletion vector's place in its file. ``about``: the path of the data file whose rows it deletes."""
+
+    about: str
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class TableFile:
     """``path``: a URL. ``columns``: the Iceberg schema that the file was written with, as JSON; empty for deletes.
     ``nulls`` and ``nans``: numbers by column id; ``lower`` and ``upper``: bounds in Iceberg's form, as base64.
@@ -55,7 +67,7 @@ class TableFile:
     ``terms``: the partition spec it was written for (``Layout.terms``), and ``values``: those of its partition.
     ``spec_id``: of the table's spec that has it; None: the newest one. ``sorted_by``: the order that its rows are in
     (``Layout.order_terms``). ``is_truncate``: the table's earlier content is removed before this file; such a "file"
-    has no path and no rows."""
+    has no path and no rows. ``vector``: of a deletion vector; ``path`` is the file that has it, perhaps with others."""
 
     path: str
     rows: int
@@ -70,6 +82,7 @@ class TableFile:
     values: Sequence[Any] = ()
     spec_id: int | None = None
     sorted_by: str = ""
+    vector: Vector | None = None
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), default=str)  # decimals in a partition
@@ -82,13 +95,17 @@ class TableFile:
     def schema(self) -> Schema:
         return Schema.model_validate_json(self.columns)
 
-    def data_file(self, content: DataFileContent, spec: PartitionSpec, schema: Schema, order_id: int) -> DataFile:
+    def data_file(
+        self, content: DataFileContent, spec: PartitionSpec, schema: Schema, order_id: int, format_version: int
+    ) -> DataFile:
         """``spec``: of its partition; ``schema`` has the columns of that. ``order_id``: of the order of its rows."""
+        version: TableVersion = 3 if format_version == VECTORS_VERSION else 2
+        about = {} if self.vector is None else _place(self.vector)
         made = DataFile.from_args(
-            _table_format_version=2,
+            _table_format_version=version,
             content=content,
             file_path=self.path,
-            file_format=FileFormat.PARQUET,
+            file_format=FileFormat.PARQUET if self.vector is None else FileFormat.PUFFIN,
             partition=record(spec, schema, self.values),
             record_count=self.rows,
             file_size_in_bytes=self.bytes,
@@ -98,6 +115,7 @@ class TableFile:
             lower_bounds={int(at): base64.b64decode(bound) for at, bound in self.lower.items()},
             upper_bounds={int(at): base64.b64decode(bound) for at, bound in self.upper.items()},
             sort_order_id=order_id if content == DataFileContent.DATA else None,
+            **about,
         )
         made.spec_id = spec.spec_id
         return made
@@ -105,6 +123,14 @@ class TableFile:
 
 #: precedes a TRUNCATE's new rows
 TRUNCATION = TableFile("", 0, 0, is_truncate=True)
+
+
+def _place(vector: Vector) -> dict[str, Any]:
+    return {
+        "referenced_data_file": vector.about,
+        "content_offset": vector.offset,
+        "content_size_in_bytes": vector.bytes,
+    }
 
 
 def _by_id(numbers: Mapping[str, int]) -> dict[int, int]:

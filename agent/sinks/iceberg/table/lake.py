@@ -17,7 +17,7 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -51,13 +51,15 @@ _seen: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """``storage``: file, sql or rest. ``properties``: of pyiceberg's catalog; may hold secrets, so not in the repr."""
+    """``storage``: file, sql or rest. ``properties``: of pyiceberg's catalog; may hold secrets, so not in the repr.
+    ``format_version``: of tables that are created."""
 
     storage: str
     location: str
     name: str
     warehouse: str
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    format_version: int = 2
 
     def __str__(self) -> str:
         return self.location
@@ -68,11 +70,12 @@ class Lake:
         options = IcebergOptions.model_validate(uri.options)
         match uri.storage:
             case "file":
-                return _file_lake(uri, options)
+                made = _file_lake(uri, options)
             case "sql":
-                return _sql_lake(uri, options)
+                made = _sql_lake(uri, options)
             case _:
-                return _rest_lake(uri, options)
+                made = _rest_lake(uri, options)
+        return replace(made, format_version=int(options.format_version))
 
     @property
     def database(self) -> str:
@@ -233,7 +236,7 @@ class TablePlace:
 
 
 def _file_lake(uri: SinkUri, options: IcebergOptions) -> Lake:
-    known = {"retention_seconds", "readers", "soft_delete", "synced_at"}
+    known = {"retention_seconds", "readers", "format_version", "soft_delete", "synced_at"}
     if unknown := sorted({*options.rest, *(options.model_fields_set - known)} - known):
         raise SinkUriError(f"unknown option {unknown[0]!r}: {uri.scheme}:// knows {', '.join(sorted(known))}")
     if found := _NOT_IN_URL.search(uri.location):

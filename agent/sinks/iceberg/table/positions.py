@@ -1,6 +1,7 @@
-"""Positions: which rows of a table's data files are deleted, as its position deletes say.
+"""Positions: which rows of a table's data files are deleted, as its position deletes and deletion vectors say.
 
-A position delete names a row by its file and its place in it. Every reader of format version 2 knows them.
+A position delete names a row by its file and its place in it. Every reader of format version 2 knows them. A table of
+version 3 gets deletion vectors (``vectors``).
 """
 
 from collections import OrderedDict
@@ -17,9 +18,10 @@ from pyiceberg.manifest import FileFormat
 from pyiceberg.table import Table
 
 from agent.errors import RESYNC, TableForeignError
+from agent.sinks.iceberg.table import vectors
 from agent.sinks.iceberg.table.errors import storage_errors
 from agent.sinks.iceberg.table.files import DELETES
-from agent.sinks.iceberg.table.manifests import Live, LiveFile
+from agent.sinks.iceberg.table.manifests import FileKey, Live, LiveFile
 
 Positions = npt.NDArray[np.int64]
 ByPath = tuple[tuple[str, Positions], ...]
@@ -32,11 +34,11 @@ class _Kept:
     """Positions of files that were read; such a file never changes."""
 
     def __init__(self) -> None:
-        self._by_file: OrderedDict[str, ByPath] = OrderedDict()
+        self._by_file: OrderedDict[FileKey, ByPath] = OrderedDict()
         self._bytes = 0
         self._lock = Lock()
 
-    def positions(self, file: str, read: Callable[[], ByPath]) -> ByPath:
+    def positions(self, file: FileKey, read: Callable[[], ByPath]) -> ByPath:
         with self._lock:
             known = self._by_file.get(file)
             if known is not None:
@@ -61,17 +63,22 @@ _kept: Final = _Kept()
 
 
 def deleted(table: Table, files: Iterable[LiveFile]) -> dict[str, Positions]:
-    """Return the deleted positions by data file, in increasing order; ``files``: position deletes."""
+    """Return the deleted positions by data file, in increasing order; ``files``: position deletes, and deletion
+    vectors."""
     found: dict[str, list[Positions]] = {}
     for item in files:
-        if item.file.file_format != FileFormat.PARQUET:
-            raise TableForeignError(f"others have written deletion vectors into {'.'.join(table.name())}; {RESYNC}")
-        for path, places in _kept.positions(item.path, partial(_read, table, item)):
+        if item.vector is None and item.file.file_format != FileFormat.PARQUET:
+            raise TableForeignError(
+                f"others have written deletes of {item.file.file_format.value} into {'.'.join(table.name())}; {RESYNC}"
+            )
+        for path, places in _kept.positions(item.key, partial(_read, table, item)):
             found.setdefault(path, []).append(places)
     return {path: rising(places) for path, places in found.items()}
 
 
 def _read(table: Table, item: LiveFile) -> ByPath:
+    if item.vector is not None:
+        return ((item.vector.about, vectors.read(table.io, item.path, item.vector)),)
     with storage_errors(item.path, "read"), table.io.new_input(item.path).open() as stream:
         rows = pq.read_table(stream, columns=["file_path", "pos"], read_dictionary=["file_path"], use_threads=False)
     return tuple(by_path(rows))

@@ -30,17 +30,20 @@ from agent.sinks.iceberg.table.layout import Layout, order_terms
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Specs:
-    """``by_id``: all specs; ``newest`` and ``order``: those of new files; ``schemas``: the table's, newest first."""
+    """``by_id``: all specs; ``newest`` and ``order``: those of new files; ``schemas``: the table's, newest first.
+    ``version``: the table's format version."""
 
     by_id: Mapping[int, PartitionSpec]
     newest: PartitionSpec
     order: SortOrder
     schemas: tuple[Schema, ...]
+    version: int
 
     @classmethod
     def of_table(cls, table: Table, schema: Schema) -> "Specs":
         """``schema``: the newest one, which the table may not have yet."""
-        return cls(table.specs(), table.spec(), table.sort_order(), (schema, *reversed(table.metadata.schemas)))
+        schemas = (schema, *reversed(table.metadata.schemas))
+        return cls(table.specs(), table.spec(), table.sort_order(), schemas, table.metadata.format_version)
 
     def with_newest(self, change: "Changed") -> "Specs":
         by_id = {**self.by_id, change.spec.spec_id: change.spec}
@@ -49,7 +52,8 @@ class Specs:
     def data_file(self, file: TableFile, content: DataFileContent) -> DataFile:
         spec = self.of(file.spec_id)
         is_sorted = bool(file.sorted_by) and file.sorted_by == order_terms(self.order)
-        return file.data_file(content, spec, self.schema(spec), self.order.order_id if is_sorted else 0)
+        order_id = self.order.order_id if is_sorted else 0
+        return file.data_file(content, spec, self.schema(spec), order_id, self.version)
 
     def of(self, spec_id: int | None) -> PartitionSpec:
         return self.newest if spec_id is None else self.by_id[spec_id]

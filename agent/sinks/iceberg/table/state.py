@@ -23,6 +23,7 @@ from agent.ports.sink import FlushTask
 from agent.sinks.common import span_records
 from agent.sinks.common.row_marks import NO_MARKS, Marks
 from agent.sinks.iceberg.table import schema
+from agent.sinks.iceberg.table.files import VECTORS_VERSION
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import SinkMode
 
@@ -134,7 +135,7 @@ def check_history(table: Table, place: object) -> None:
     state = State.of(table)
     if not state.snapshot:
         return
-    if table.metadata.format_version != 2:
+    if table.metadata.format_version not in (2, VECTORS_VERSION):
         raise TableForeignError(
             f"{place} was upgraded to format version {table.metadata.format_version}, which Weir does not "
             f"write; {RESYNC}"

@@ -13,12 +13,13 @@ from contextlib import suppress
 from typing import Final
 
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.manifest import ManifestEntryStatus
+from pyiceberg.manifest import ManifestContent, ManifestEntryStatus
 from pyiceberg.table import Table
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate
 
+from agent.sinks.iceberg.table import manifests
 from agent.sinks.iceberg.table.errors import storage_errors
 from agent.sinks.iceberg.table.lake import TablePlace
 
@@ -70,7 +71,11 @@ def _old(table: Table, *, before_ms: int) -> tuple[list[Snapshot], Snapshot | No
 
 def _only_theirs(table: Table, old: Sequence[Snapshot], first: Snapshot) -> list[str]:
     """Return the files that no snapshot names any more: what ``old`` ones and ``first`` removed, and their metadata."""
-    kept = {item.manifest_path for item in first.manifests(table.io)}
+    listed = manifests.listed(table, first)
+    kept = {item.manifest_path for item in listed}
+    # a file of deletion vectors goes with the last of them
+    deletes = (item for item in listed if item.content == ManifestContent.DELETES)
+    used = {entry.data_file.file_path for item in deletes for entry in manifests.entries(table.io, item)}
     gone: dict[str, None] = {}
     metadata: dict[str, None] = {}
     for snapshot in (*old, first):
@@ -81,4 +86,5 @@ def _only_theirs(table: Table, old: Sequence[Snapshot], first: Snapshot) -> list
                         gone[entry.data_file.file_path] = None
             if manifest.manifest_path not in kept:
                 metadata[manifest.manifest_path] = None
-    return [*gone, *metadata, *(item.manifest_list for item in old)]
+    gone_files = [path for path in gone if path not in used]
+    return [*gone_files, *metadata, *(item.manifest_list for item in old)]

@@ -63,7 +63,7 @@ def _named(table: Table) -> set[str]:
     paths += [item.statistics_path for item in (*metadata.statistics, *metadata.partition_statistics)]
     for snapshot in metadata.snapshots:
         paths.append(snapshot.manifest_list)
-        for manifest in snapshot.manifests(table.io):
+        for manifest in manifests.listed(table, snapshot):
             paths.append(manifest.manifest_path)
             paths += [str(entry.data_file.file_path) for entry in manifests.entries(table.io, manifest)]
     return {_name(path) for path in paths}

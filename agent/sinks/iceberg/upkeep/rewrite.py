@@ -54,14 +54,19 @@ def rewrite(place: TablePlace, plan: Plan) -> int:
 
 
 def merge_deletes(place: TablePlace) -> None:
-    """Make one file of all position deletes of a partition, without those of files that are gone."""
+    """Make one file of all position deletes of a partition, without those of files that are gone; in a table of
+    version 3, deletion vectors."""
 
     def attempt(table: Table) -> None:
         live = manifests.live(table)
         applied = positions.applied(live, positions.deleted(table, live.deletes))
         homes = compact.homes(live.data)
-        if len(live.deletes) > len({homes[path] for path in applied}):
-            removed = frozenset(item.path for item in live.deletes)
+        if compact.has_vectors(table):
+            made, removed = compact.next_vectors(table, live, applied, changed=(), gone=(), homes=homes)
+            if removed:
+                commit.commit_or_remove(table, Step(State.of(table), (), made, removed, before=live, is_same=True))
+        elif len(live.deletes) > len({homes[path] for path in applied}):
+            removed = manifests.keys(live.deletes)
             made = compact.written_deletes(table, homes, applied)
             commit.commit_or_remove(table, Step(State.of(table), (), made, removed, before=live, is_same=True))
 
@@ -90,8 +95,14 @@ def _replace(place: TablePlace, table: Table, group: Sequence[LiveFile], gone: d
         assert made or not len(lost), "only rows that are left can go"
         lost = lost if places is None else _sorted_at(places, lost)
         homes = {file.path: (spec_id, values) for file in made}
-        deletes = compact.written_deletes(newest, homes, {made[0].path: lost} if len(lost) else {})
-        step = Step(State.of(newest), made, deletes, paths, before=live, is_same=True)
+        new = {made[0].path: lost} if len(lost) else {}
+        removed = manifests.keys(item for item in live.data if item.path in paths)
+        if compact.has_vectors(newest):
+            homes |= {path: home for path, home in compact.homes(live.data).items() if path not in paths}
+            deletes, old = compact.next_vectors(newest, live, now | new, changed=new, gone=paths, homes=homes)
+        else:
+            deletes, old = compact.written_deletes(newest, homes, new), frozenset()
+        step = Step(State.of(newest), made, deletes, removed | old, before=live, is_same=True)
         try:
             commit.commit(newest, step)
         except BaseException:

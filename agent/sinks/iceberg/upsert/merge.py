@@ -155,7 +155,7 @@ class _Replaced:
         if not (self.new_files or self.added or self.is_emptied):
             return None
         if self.is_emptied:
-            removed = frozenset(item.path for item in (*self.live.data, *self.live.deletes))
+            removed = self.live.keys
             return Step(state, self.new_files, removed=removed, schema=self.schema, before=self.live)
         made = compact.compacted(self.table, self.schema, self.live, self.gone, self.added)
         new_files = [*self.new_files, *made.files]

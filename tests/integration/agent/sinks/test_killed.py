@@ -24,7 +24,10 @@ from tests.integration.agent.sinks.iceberg.lake import table_of
 from tests.integration.agent.sinks.steps import Outcome, run
 from tests.unit.agent.changes_build import ARROW, delete, insert, table_schema, truncate, update
 
-_SINKS = ("delta-vectors", "delta-changelog", "iceberg-upsert", "iceberg-changelog")
+_SINKS = (
+    *("delta-vectors", "delta-changelog", "iceberg-upsert", "iceberg-changelog"),
+    pytest.param("iceberg-v3", marks=pytest.mark.matrix),
+)
 _NAMED = TABLE.with_(name="named")
 _SOME = [update(1, "u", "x", ts=310), delete(2, None, None, ts=320), insert(9, "i", "z", ts=330)]
 

@@ -23,9 +23,9 @@ from tests.unit.agent.changes_build import delete, insert, update
 _THOROUGH = Plan(1 << 20).thorough()
 
 
-@pytest.fixture
-def bed(tmp_path: Path) -> Bed:
-    bed = Bed(f"iceberg+file://{tmp_path}/lake", SinkMode.UPSERT)
+@pytest.fixture(params=[2, 3])
+def bed(tmp_path: Path, request: pytest.FixtureRequest) -> Bed:
+    bed = Bed(f"iceberg+file://{tmp_path}/lake?format_version={request.param}", SinkMode.UPSERT)
     bed.load(*((at, "a", "x") for at in range(10)))
     for turn in range(3):
         flush(bed, turn, insert(20 + turn, "n", "z"), update(turn, "u", "x"))

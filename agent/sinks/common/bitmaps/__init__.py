@@ -1,0 +1,1 @@
+"""Bitmaps: sets of row positions, as both table formats store them."""

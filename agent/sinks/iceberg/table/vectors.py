@@ -1,0 +1,119 @@
+"""Deletion vectors of format version 3: the deleted rows of a data file as a roaring bitmap, in a Puffin file.
+
+A commit writes one Puffin file (https://iceberg.apache.org/puffin-spec/) with a blob ``deletion-vector-v1`` for each
+data file of which it deletes rows. A data file has at most one vector, so a blob has all of its deleted rows, also
+those of earlier commits, whose vector leaves the table with the commit. A manifest's entry names the place of a blob
+within its file, so readers of a table do not read the footer.
+"""
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import version
+from typing import Any, Final
+from uuid import uuid4
+
+from pyiceberg.io import FileIO
+
+from agent.errors import RESYNC, TableHeldError
+from agent.sinks.common.bitmaps import roaring
+from agent.sinks.common.bitmaps.roaring import Positions
+from agent.sinks.iceberg.table import io as files_io
+from agent.sinks.iceberg.table.errors import storage_errors
+from agent.sinks.iceberg.table.files import TableFile, Vector
+from agent.sinks.iceberg.table.manifests import Home
+
+_PUFFIN: Final = b"PFA1"
+_KIND: Final = "deletion-vector-v1"
+#: the id of the column of row positions, ``_pos``
+_POSITION_ID: Final = 2147483645
+#: of a blob's snapshot and sequence number: those of the commit
+_INHERITED: Final = -1
+_NO_FLAGS: Final = bytes(4)
+_FRAME_BYTES: Final = 8
+
+
+def blob(positions: Positions) -> bytes:
+    """Return a vector as it is stored: length, bitmap, checksum. ``positions`` are strictly increasing."""
+    bitmap = roaring.encode(positions)
+    return struct.pack(">I", len(bitmap)) + bitmap + struct.pack(">I", zlib.crc32(bitmap))
+
+
+def positions_of(data: bytes, path: str) -> Positions:
+    """Return the positions of a blob.
+
+    :raises TableHeldError: it is damaged.
+    """
+    with suppress(struct.error, ValueError):
+        (length,) = struct.unpack_from(">I", data)
+        bitmap = data[4 : 4 + length]
+        (checksum,) = struct.unpack_from(">I", data, 4 + length)
+        found = roaring.decode(bitmap) if checksum == zlib.crc32(bitmap) else None
+        if found is not None and length + _FRAME_BYTES == len(data):
+            return found
+    raise TableHeldError(f"the deletion vector in {path} is damaged; bring the file back, or {RESYNC}")
+
+
+def write(
+    io: FileIO, directory: str, label: str, positions: Mapping[str, Positions], homes: Mapping[str, Home]
+) -> list[TableFile]:
+    """Write the vectors of data files into one Puffin file; none if there are no positions. ``positions``: by data
+    file, strictly increasing; ``homes``: of the data files."""
+    wanted = {path: places for path, places in positions.items() if len(places)}
+    if not wanted:
+        return []
+    path = f"{directory}/{label}-{uuid4().hex[:12]}-deletes.puffin"
+    blobs = {about: blob(places) for about, places in wanted.items()}
+    described, places_of, at = list[dict[str, Any]](), dict[str, Vector](), len(_PUFFIN)
+    for about, data in blobs.items():
+        places_of[about] = Vector(about, at, len(data))
+        described.append(_described(places_of[about], len(wanted[about])))
+        at += len(data)
+    whole = b"".join([_PUFFIN, *blobs.values(), _footer(described)])
+    with storage_errors(path, "write"):
+        stream = io.new_output(path).create()
+        try:
+            stream.write(whole)
+            stream.close()
+        except BaseException:
+            with suppress(OSError):
+                files_io.discard(stream)
+            raise
+    return [
+        TableFile(
+            path,
+            len(wanted[about]),
+            len(whole),
+            spec_id=homes[about][0],
+            values=homes[about][1],
+            vector=places_of[about],
+        )
+        for about in wanted
+    ]
+
+
+def read(io: FileIO, path: str, vector: Vector) -> Positions:
+    """:raises SinkError: the file is missing or damaged."""
+    with storage_errors(path, "read"), io.new_input(path).open() as stream:
+        stream.seek(vector.offset)
+        data = stream.read(vector.bytes)
+    return positions_of(data, path)
+
+
+def _described(vector: Vector, count: int) -> dict[str, Any]:
+    return {
+        "type": _KIND,
+        "fields": [_POSITION_ID],
+        "snapshot-id": _INHERITED,
+        "sequence-number": _INHERITED,
+        "offset": vector.offset,
+        "length": vector.bytes,
+        "properties": {"referenced-data-file": vector.about, "cardinality": str(count)},
+    }
+
+
+def _footer(blobs: list[dict[str, Any]]) -> bytes:
+    payload = json.dumps({"blobs": blobs, "properties": {"created-by": f"Weir {version('weir-cdc')}"}}).encode()
+    return _PUFFIN + payload + struct.pack("<i", len(payload)) + _NO_FLAGS + _PUFFIN
