@@ -21,7 +21,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import TableRequirement, TableUpdate
 
-from agent.sinks.iceberg.table.sql_catalog import KeepingSqlCatalog, metadata_json
+from agent.sinks.iceberg.table import metadata_files
 
 _UPDATES = TypeAdapter(tuple[TableUpdate, ...])
 _REQUIREMENTS = TypeAdapter(tuple[TableRequirement, ...])
@@ -37,7 +37,7 @@ _CODES: dict[type[Exception], int] = {
 class _Catalog(SqlCatalog):
     """PyIceberg's, which writes metadata of version 3 too."""
 
-    _write_metadata = staticmethod(KeepingSqlCatalog._write_metadata)
+    _write_metadata = staticmethod(metadata_files.write)
 
 
 @contextmanager
@@ -140,5 +140,5 @@ def _created(catalog: SqlCatalog, namespace: str, body: dict[str, Any]) -> Table
 
 
 def _table(table: Table) -> Any:
-    metadata = json.loads(metadata_json(table.metadata))
+    metadata = json.loads(metadata_files.to_json(table.metadata))
     return {"metadata-location": table.metadata_location, "metadata": metadata, "config": {}}

@@ -169,6 +169,7 @@ class Reach:
         places = [_place(parts)]
         options = parse_qsl(parts.query, keep_blank_values=True)
         places += [_place(_split(value)) for name, value in options if _PLACE_OPTIONS.search(name)]
+        places += [_place(_split(url)) for name, value in options if name == "warehouse" for url in _warehouse(value)]
         places += [_place(_split(url)) for _, value in options for url in _BASE_URL.findall(value)]
         prefixes = [_place(_split(prefix)) for prefix in allowed]
         for place in places:
@@ -278,6 +279,14 @@ def _is_in(host: str, network: str) -> bool:
         return ip_address(host) in ip_network(network, strict=False)
     except ValueError:
         return False
+
+
+def _warehouse(value: str) -> Iterator[str]:
+    """Yield the URL where the tables of a catalog go; a name that the catalog knows is none."""
+    if value.startswith("/"):
+        yield f"file://{value}"
+    elif "://" in value:
+        yield value
 
 
 def _place(parts: SplitResult) -> str:

@@ -26,7 +26,7 @@ def _open_table(uri: SinkUri, location: str) -> TableReader:
 # Nothing is preloaded: every Spark daemon would pay for it, half a second and 37 MB, also where no sink is Iceberg's.
 PLUGIN = SinkPlugin(
     summary="Iceberg tables, one for each source table",
-    schemes=("iceberg+file", "iceberg+sql", "iceberg+rest"),
+    schemes=("iceberg+file", "iceberg+sql", "iceberg+rest", "iceberg+glue"),
     open=_open,
     open_table=_open_table,
     capabilities=CAPABILITIES,

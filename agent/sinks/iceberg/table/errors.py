@@ -34,6 +34,13 @@ _WRONG_STORE = re.compile(
     r"Forbidden|password authentication failed|Access denied for user",
     re.IGNORECASE,
 )
+#: of AWS's client, under Glue
+_OF_AWS = ("botocore.", "boto3.")
+_WRONG_AWS = re.compile(
+    r"credential|AccessDenied|UnrecognizedClient|InvalidSignature|security token|InvalidClientToken|ExpiredToken|"
+    r"not authorized|InvalidInput|Validation",
+    re.IGNORECASE,
+)
 _SECRET = re.compile(r"(://[^/?#:@\s]*:)[^@\s]*@")
 
 
@@ -45,9 +52,10 @@ def storage_error(place: object, doing: str, error: BaseException) -> SinkError:
         failed = SinkPassingError(f"{tried}: this capture {lacks}; it is tried again")
         failed.scope = Scope.CAPTURE
         return failed
-    if isinstance(error, _REFUSED) or _WRONG_STORE.search(text):
+    is_of_aws = type(error).__module__.startswith(_OF_AWS)
+    if isinstance(error, _REFUSED) or (is_of_aws and _WRONG_AWS.search(text)) or _WRONG_STORE.search(text):
         return SinkConfigError(f"{tried}: {text}; see whether location and credentials in the sink's URI are right")
-    if isinstance(error, (*_PASSING, SQLAlchemyError)) or _is_http(error):
+    if isinstance(error, (*_PASSING, SQLAlchemyError)) or _is_http(error) or is_of_aws:
         return SinkPassingError(f"{tried}: {text}; the catalog did not answer as it should, it is tried again")
     if isinstance(error, PermissionError):
         return TablePassingError(f"{tried}: {text}; give this user access, it is tried again")
@@ -74,8 +82,10 @@ def is_of_storage(error: BaseException) -> bool:
     """Catalog or storage raised it, or what reads a damaged file."""
     if isinstance(error, (OSError, pa.ArrowException, SQLAlchemyError)) or _is_http(error):
         return True
-    return type(error).__module__ == iceberg.__name__ or (
-        isinstance(error, ValueError) and type(error).__module__.startswith("pydantic")
+    return (
+        type(error).__module__ == iceberg.__name__
+        or type(error).__module__.startswith(_OF_AWS)
+        or (isinstance(error, ValueError) and type(error).__module__.startswith("pydantic"))
     )
 
 

@@ -5,6 +5,7 @@
 ``iceberg+sql``     the tables ``iceberg_tables`` and ``iceberg_namespace_properties`` of a database, as Iceberg's JDBC
                     catalog has them
 ``iceberg+rest``    an Iceberg REST catalog, which chooses where tables are stored
+``iceberg+glue``    the Glue catalog of a region of AWS
 ==================  ==================================================================================================
 
 A table is ``{schema}.{table}`` in the catalog, in the parts of ``TableRecord.path``: as directories are named, so names
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from importlib.util import find_spec
 from typing import Any, Final
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -41,6 +43,7 @@ _IO: Final = "agent.sinks.iceberg.table.io.LakeFileIO"
 _PART_BYTES_MAX: Final = 255
 #: a directory's name must be one path for everybody who reads it from a URL
 _NOT_IN_URL: Final = re.compile(r"[?#%\x00-\x1f\x7f]")
+_OF_GLUE: Final = re.compile(r"[a-z0-9_]{1,255}/[a-z0-9_]{1,255}")
 _OF_SQL: Final = frozenset({"dialect", "user", "password", "catalog"})
 #: catalogs of this process: connections must not pass a fork
 _open: dict[tuple[object, ...], Catalog] = {}
@@ -51,7 +54,7 @@ _seen: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class Lake:
-    """``storage``: file, sql or rest. ``properties``: of pyiceberg's catalog; may hold secrets, so not in the repr.
+    """``storage``: file, sql, rest, glue. ``properties``: of pyiceberg's catalog; may hold secrets, so not in the repr.
     ``format_version``: of tables that are created."""
 
     storage: str
@@ -73,6 +76,8 @@ class Lake:
                 made = _file_lake(uri, options)
             case "sql":
                 made = _sql_lake(uri, options)
+            case "glue":
+                made = _glue_lake(uri, options)
             case _:
                 made = _rest_lake(uri, options)
         return replace(made, format_version=int(options.format_version))
@@ -102,6 +107,10 @@ class Lake:
             from pyiceberg.catalog.rest import RestCatalog
 
             return RestCatalog(self.name, **properties)
+        if self.storage == "glue":
+            from agent.sinks.iceberg.table.glue_catalog import LakeGlueCatalog
+
+            return LakeGlueCatalog(self.name, **properties)
         from agent.sinks.iceberg.table.sql_catalog import KeepingSqlCatalog
 
         return KeepingSqlCatalog(self.name, **properties)
@@ -140,7 +149,7 @@ class Lake:
                 return
         with storage_errors(self, "list the namespaces of"):
             self.catalog().list_namespaces()
-        if self.storage == "sql":  # a REST catalog says only with a table where it is stored
+        if self.storage in ("sql", "glue"):  # a REST catalog says only with a table where it is stored
             io, probe = LakeFileIO(dict(self.properties)), f"{self.warehouse}/.weir-probe-{uuid4().hex}"
             with storage_errors(self.warehouse, "write to"):
                 with io.new_output(probe).create() as stream:
@@ -157,7 +166,13 @@ class Lake:
     def unfit(self, tables: Sequence[TableRecord]) -> Iterator[tuple[TableRecord, str]]:
         """Yield the tables that cannot be stored here, with the reasons."""
         for table in tables:
-            if max(len(part.encode()) for part in table.path.split("/")) > _PART_BYTES_MAX:
+            if self.storage == "glue" and not _OF_GLUE.fullmatch(table.path):
+                yield (
+                    table,
+                    f"table {table.path[:60]!r} cannot be in Glue, whose names have lower-case letters, digits and _; "
+                    "rename it at the source, or leave it out by a filter rule",
+                )
+            elif max(len(part.encode()) for part in table.path.split("/")) > _PART_BYTES_MAX:
                 yield (
                     table,
                     f"table {table.path[:60]!r}… cannot be in an Iceberg catalog: its name takes more than "
@@ -263,13 +278,33 @@ def _sql_lake(uri: SinkUri, options: IcebergOptions) -> Lake:
         database=database,
         query={"timeout": "30"} if is_sqlite else {},
     )
-    warehouse = options.warehouse.rstrip("/")
-    if warehouse.startswith("/"):
-        if found := _NOT_IN_URL.search(warehouse):
-            raise SinkUriError(f"warehouse {warehouse} has the character {found[0]!a} in it; choose another directory")
-        warehouse = f"file://{warehouse}"
+    warehouse = _warehouse(options)
     properties = {"uri": url.render_as_string(hide_password=False), "warehouse": warehouse, **_of_store(options.rest)}
     return Lake("sql", uri.location, options.catalog, warehouse, properties)
+
+
+def _warehouse(options: IcebergOptions) -> str:
+    warehouse = options.warehouse.rstrip("/")
+    if not warehouse.startswith("/"):
+        return warehouse
+    if found := _NOT_IN_URL.search(warehouse):
+        raise SinkUriError(f"warehouse {warehouse} has the character {found[0]!a} in it; choose another directory")
+    return f"file://{warehouse}"
+
+
+def _glue_lake(uri: SinkUri, options: IcebergOptions) -> Lake:
+    region = uri.location.removeprefix("glue://")
+    if find_spec("boto3") is None:
+        raise SinkUriError(f"{uri.scheme}:// needs boto3, which is not installed: pip install 'weir-cdc[glue]'")
+    if not options.warehouse:
+        raise SinkUriError(f"{uri.scheme}:// needs warehouse=, where the tables go: s3://bucket/prefix")
+    if not re.fullmatch("[a-z0-9-]+", region):
+        raise SinkUriError(f"{uri.scheme}:// names a region, for instance {uri.scheme}://eu-central-1?warehouse=s3://…")
+    if unknown := sorted((_OF_SQL | {"tls"}) & options.model_fields_set):
+        raise SinkUriError(f"option {unknown[0]!r} is not one of {uri.scheme}")
+    given = {"s3.region": region, **_of_store(options.rest)}
+    warehouse = _warehouse(options)
+    return Lake("glue", uri.location, "glue", warehouse, {"glue.region": region, "warehouse": warehouse, **given})
 
 
 def _rest_lake(uri: SinkUri, options: IcebergOptions) -> Lake:

@@ -13,7 +13,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.io import FileIO
 from pyiceberg.table import CommitTableResponse, StagedTable, Table
-from pyiceberg.table.metadata import TableMetadata, TableMetadataV3
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import (
     AddSchemaUpdate,
     AddSnapshotUpdate,
@@ -23,7 +23,9 @@ from pyiceberg.table.update import (
     TableRequirement,
     TableUpdate,
 )
-from pyiceberg.typedef import IcebergBaseModel, Identifier
+from pyiceberg.typedef import Identifier
+
+from agent.sinks.iceberg.table import metadata_files
 
 #: snapshots that are kept, over all tables: each takes some kilobytes
 _SNAPSHOTS_MAX: Final = 10_000
@@ -35,13 +37,6 @@ _OF_REFS: Final = (
     SetPropertiesUpdate,
     SetSnapshotRefUpdate,
 )
-
-
-def metadata_json(metadata: TableMetadata) -> str:
-    """Return the text of a metadata file, of version 3 too, which pyiceberg itself refuses to write."""
-    if isinstance(metadata, TableMetadataV3) and metadata.next_row_id is None:
-        metadata = metadata.model_copy(update={"next_row_id": 0})
-    return IcebergBaseModel.model_dump_json(metadata)
 
 
 class KeepingSqlCatalog(SqlCatalog):
@@ -78,12 +73,7 @@ class KeepingSqlCatalog(SqlCatalog):
 
     @staticmethod
     def _write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
-        if not isinstance(metadata, TableMetadataV3):
-            SqlCatalog._write_metadata(metadata, io, metadata_path)
-            return
-        text = metadata_json(metadata)
-        with io.new_output(metadata_path).create() as stream:
-            stream.write(text.encode())
+        metadata_files.write(metadata, io, metadata_path)
 
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]

@@ -153,11 +153,18 @@ def test_hosts_of_sources(tmp_path: Path, uri: str, is_allowed: bool) -> None:
         ("delta+abfss://other@account.dfs.core.windows.net/x", False),
         ('delta+gs://bucket/x?service_account_key={"gcs_base_url":"http://169.254.169.254"}', False),
         ("blackhole://", False),
+        ("iceberg+sql://db.example/catalog?warehouse=s3://bucket/weir", True),
+        ("iceberg+sql://db.example/catalog?warehouse=/srv/lake/shop", True),
+        ("iceberg+sql://db.example/catalog?warehouse=/srv/lake/../other", False),
+        ("iceberg+sql://db.example/catalog?warehouse=/etc", False),
+        ("iceberg+sql://db.example/catalog?warehouse=s3://other", False),
+        ("iceberg+sql://db.example/catalog?warehouse=shop", True),
     ],
 )
 def test_prefixes_of_sinks(tmp_path: Path, uri: str, is_allowed: bool) -> None:
     prefixes = "delta+file:///lake, delta+s3://bucket/weir/, https://minio.example, delta+gs://bucket"
     prefixes += ", delta+abfss://shop@account.dfs.core.windows.net"
+    prefixes += ", iceberg+sql://db.example, s3://bucket, file:///srv/lake"
     one = reach(tmp_path, sink_prefixes=prefixes)
     if is_allowed:
         return one.check(sink=uri)

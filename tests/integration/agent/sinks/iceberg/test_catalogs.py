@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -13,6 +14,7 @@ from capture.embedded import EmbeddedPostgres, EmbeddedS3
 from reactor.records.changefeed import SinkMode
 from tests import iceberg_rest
 from tests.contracts.sink_bed import TABLE, Bed
+from tests.integration.agent.sinks.iceberg.lake import place_of
 from tests.unit.agent.changes_build import delete, insert, update
 
 
@@ -50,8 +52,22 @@ def in_bucket(server: EmbeddedS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return f"iceberg+sql://localhost{tmp_path}/catalog.db?dialect=sqlite&warehouse=s3://weir/{tmp_path.name}"
 
 
+@pytest.fixture
+def in_glue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Moto, which takes commits without looking at the version that they were made from."""
+    server = pytest.importorskip("moto.server", reason="no moto: pip install 'weir-cdc[glue]' 'moto[glue,server]'")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    running = server.ThreadedMotoServer(port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    urlopen(Request(f"http://{host}:{port}/moto-api/reset", method="POST")).close()
+    yield f"iceberg+glue://us-east-1?warehouse={tmp_path}/lake&glue.endpoint=http://{host}:{port}"
+    running.stop()
+
+
 @pytest.mark.parametrize(
-    "catalog", ["rest", "sqlite", "in_postgres", pytest.param("in_bucket", marks=pytest.mark.matrix)]
+    "catalog", ["rest", "sqlite", "in_postgres", "in_glue", pytest.param("in_bucket", marks=pytest.mark.matrix)]
 )
 @pytest.mark.parametrize("mode", SinkMode)
 def test_a_tables_life(catalog: str, mode: SinkMode, request: pytest.FixtureRequest) -> None:
@@ -85,7 +101,7 @@ def test_a_wrong_token_is_refused_in_one_line(rest: str) -> None:
         ("iceberg+sql://me:secret@host/db?warehouse=s3://b", "user and password as options"),
         ("iceberg+rest://me:secret@host", "credentials as options"),
         ("iceberg+rest://host?dialect=sqlite", "'dialect' is one of iceberg.sql"),
-        ("iceberg+glue://host/db", "there is no sink for iceberg\\+glue://"),
+        ("iceberg+hive://host/db", "there is no sink for iceberg\\+hive://"),
     ],
 )
 def test_what_cannot_be_is_refused_when_it_is_opened(uri: str, says: str) -> None:
@@ -119,3 +135,39 @@ def test_a_directory_that_is_not_mounted_is_no_lost_table(tmp_path: Path) -> Non
         assert caught.value.retryable
     (tmp_path / "away").rename(tmp_path / "lake")
     bed.assert_at(100)
+
+
+def test_without_boto3_glue_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.sinks.iceberg.table.lake.find_spec", lambda _: None)
+    with pytest.raises(SinkUriError, match=r"needs boto3, which is not installed: pip install 'weir-cdc\[glue\]'"):
+        open_sink("iceberg+glue://eu-central-1?warehouse=s3://b", changefeed="feed", mode=SinkMode.UPSERT)
+
+
+@pytest.mark.parametrize(
+    ("uri", "says"),
+    [
+        ("iceberg+glue://eu-central-1", "needs warehouse="),
+        ("iceberg+glue://eu-central-1/db?warehouse=s3://b", "names a region, for instance"),
+        ("iceberg+glue://eu-central-1?warehouse=s3://b&dialect=sqlite", "'dialect' is not one of iceberg.glue"),
+    ],
+)
+def test_what_glue_cannot_take_is_refused(uri: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.sinks.iceberg.table.lake.find_spec", lambda _: object())
+    with pytest.raises(SinkUriError, match=says):
+        open_sink(uri, changefeed="feed", mode=SinkMode.UPSERT)
+
+
+def test_a_name_that_glue_would_change_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.sinks.iceberg.table.lake.find_spec", lambda _: object())
+    sink = open_sink("iceberg+glue://eu-central-1?warehouse=s3://b", changefeed="feed", mode=SinkMode.UPSERT)
+    named = TABLE.with_(table_id=7, name="Orders", location="")
+    assert list(sink.unfit([TABLE, named])) == [7]
+
+
+def test_no_table_is_renamed_in_glue(in_glue: str) -> None:
+    bed = Bed(in_glue, SinkMode.UPSERT)
+    bed.load((1, "a", "x"))
+    place = place_of(bed, TABLE)
+    with pytest.raises(SinkError, match="Glue does not rename tables in one step"):
+        place.rename_to(place.renamed("other"))
+    bed.assert_holds((1, "a", "x"))
