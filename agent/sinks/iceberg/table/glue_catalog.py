@@ -18,7 +18,7 @@ class LakeGlueCatalog(GlueCatalog):
     """A catalog of one process."""
 
     def __init__(self, name: str, **properties: str) -> None:
-        super().__init__(name, **{**properties, GLUE_MAX_RETRIES: 1})  # type: ignore[arg-type]  # passed on as it is
+        super().__init__(name, **{**properties, GLUE_MAX_RETRIES: 1})
 
     @staticmethod
     def _write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:

@@ -13,10 +13,10 @@ def to_json(metadata: TableMetadata) -> str:
     return IcebergBaseModel.model_dump_json(metadata)
 
 
-def write(metadata: TableMetadata, io: FileIO, path: str) -> None:
+def write(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
     """:raises FileExistsError: there is one."""
     if not isinstance(metadata, TableMetadataV3):
-        ToOutputFile.table_metadata(metadata, io.new_output(path))
+        ToOutputFile.table_metadata(metadata, io.new_output(metadata_path))
         return
-    with io.new_output(path).create() as stream:
+    with io.new_output(metadata_path).create() as stream:
         stream.write(to_json(metadata).encode())

@@ -146,20 +146,22 @@ def check_history(table: Table, place: object) -> None:
 
 
 def _follow(table: Table, ours: int, place: object) -> None:
-    snapshot = table.current_snapshot()
-    while snapshot is not None and snapshot.snapshot_id != ours:
+    """Check each snapshot from the current one back to ``ours``, which others may have removed since."""
+    current: int | None = table.metadata.current_snapshot_id
+    while current != ours:
+        snapshot = None if current is None else table.metadata.snapshot_by_id(current)
+        if snapshot is None:
+            raise TableForeignError(
+                f"the current snapshot of {place} does not come after {ours}, our newest: the table was set back or "
+                "replaced, or others have removed the snapshots between; set it to that one if it has it still and "
+                f"resume the changefeed, or {RESYNC}"
+            )
         if _operation(snapshot) is not Operation.REPLACE:
             raise TableForeignError(
                 f"{place} was changed by another writer: snapshot {snapshot.snapshot_id} is none of ours; roll the "
                 f"table back to snapshot {ours} and resume the changefeed, or {RESYNC}"
             )
-        parent = snapshot.parent_snapshot_id
-        snapshot = table.metadata.snapshot_by_id(parent) if parent is not None else None
-    if snapshot is None:
-        raise TableForeignError(
-            f"the current snapshot of {place} does not come after {ours}, our newest: the table was set back or "
-            f"replaced; set it to {ours} if it has that still and resume the changefeed, or {RESYNC}"
-        )
+        current = snapshot.parent_snapshot_id
 
 
 def _operation(snapshot: Snapshot) -> Operation | None:

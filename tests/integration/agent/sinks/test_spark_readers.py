@@ -145,7 +145,7 @@ _OTHERS = {
     "iceberg-upsert": (
         "CALL weir.system.rewrite_data_files(table => 'public.t', options => map('rewrite-all', 'true'));"
         "CALL weir.system.rewrite_manifests('public.t');"
-        "CALL weir.system.expire_snapshots(table => 'public.t', older_than => TIMESTAMP '2100-01-01')"
+        "CALL weir.system.expire_snapshots(table => 'public.t', older_than => TIMESTAMP '2100-01-01', retain_last => 2)"
     ),
     "iceberg-partitioned": "CALL weir.system.rewrite_position_delete_files(table => 'public.t', "
     "options => map('rewrite-all', 'true'))",
@@ -155,7 +155,7 @@ _OTHERS = {
     "iceberg-v3": (
         "CALL weir.system.rewrite_data_files(table => 'public.t', options => map('rewrite-all', 'true'));"
         "CALL weir.system.rewrite_manifests('public.t');"
-        "CALL weir.system.expire_snapshots(table => 'public.t', older_than => TIMESTAMP '2100-01-01')"
+        "CALL weir.system.expire_snapshots(table => 'public.t', older_than => TIMESTAMP '2100-01-01', retain_last => 2)"
     ),
     "iceberg-changelog": "CALL weir.system.rewrite_data_files(table => 'public.t', "
     "options => map('rewrite-all', 'true'))",

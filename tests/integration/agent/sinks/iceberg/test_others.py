@@ -1,7 +1,9 @@
 """Commits of other writers: harmless or not, by the snapshots between our newest and the current one."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,15 +13,16 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 from pyiceberg.types import StringType
 
 from agent.errors import SinkError, TableForeignError
+from agent.sinks.common.compaction import Plan
 from agent.sinks.iceberg.table import commit, compact
 from agent.sinks.iceberg.table.commit import Step
 from agent.sinks.iceberg.table.lake import Lake
-from agent.sinks.iceberg.table.state import State
-from agent.sinks.iceberg.upkeep import expiry, upkeep
+from agent.sinks.iceberg.table.state import STATE, State
+from agent.sinks.iceberg.upkeep import expiry, rewrite, upkeep
 from agent.sinks.uri import parse_sink_uri
 from reactor.records.changefeed import SinkMode
 from tests.contracts.sink_bed import SPAN, TABLE, Bed
-from tests.integration.agent.sinks.iceberg.lake import table_of
+from tests.integration.agent.sinks.iceberg.lake import edit_metadata, place_of, table_of
 from tests.unit.agent.changes_build import delete, insert, update
 
 
@@ -78,6 +81,27 @@ def test_properties_of_others_and_expired_snapshots_do_no_harm(bed: Bed) -> None
     bed.assert_at(300)
     bed.assert_holds((1, "aa", "x"))
     assert table_of(bed, TABLE).properties["comment"] == "theirs"
+
+
+def test_a_table_that_others_have_rewritten_and_whose_snapshots_they_have_expired_goes_on(bed: Bed) -> None:
+    """As a nightly job does, of a table that had no change for longer than it keeps snapshots."""
+    ours = table_of(bed, TABLE).metadata.current_snapshot_id
+    rewrite.rewrite(place_of(bed, TABLE), Plan(1 << 20).thorough())
+    theirs = table_of(bed, TABLE)
+    state = json.dumps(json.loads(theirs.properties[STATE]) | {"snapshot": ours})  # as if it were another's
+    with theirs.transaction() as change:
+        change.set_properties({STATE: state})
+
+    def expired(metadata: dict[str, Any]) -> dict[str, Any]:  # PyIceberg itself also forgets that it was the parent
+        return metadata | {
+            "snapshots": [item for item in metadata["snapshots"] if item["snapshot-id"] != ours],
+            "snapshot-log": metadata["snapshot-log"][-1:],
+        }
+
+    edit_metadata(bed, TABLE, expired)
+    assert ours not in {item.snapshot_id for item in table_of(bed, TABLE).metadata.snapshots}
+    assert bed.flush(200, 300, [delete(2, None, None, ts=210)]).committed
+    bed.assert_holds((1, "aa", "x"))
 
 
 def test_a_stale_commit_is_refused_and_not_repeated(bed: Bed) -> None:

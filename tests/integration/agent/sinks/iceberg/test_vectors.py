@@ -1,7 +1,5 @@
 """Tables of format version 3: one deletion vector for each data file, ids of rows, and tables that were upgraded."""
 
-import json
-import sqlite3
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -22,7 +20,7 @@ from agent.sinks.iceberg.table.manifests import Live
 from agent.sinks.iceberg.upkeep import expiry, rewrite
 from reactor.records.changefeed import SinkMode
 from tests.contracts.sink_bed import TABLE, Bed
-from tests.integration.agent.sinks.iceberg.lake import place_of, table_of
+from tests.integration.agent.sinks.iceberg.lake import edit_metadata, place_of, table_of
 from tests.integration.agent.sinks.iceberg.test_readers import agree
 from tests.unit.agent.changes_build import delete, insert, update
 
@@ -151,15 +149,8 @@ def _ids(bed: Bed) -> dict[int, int]:
 
 def _upgraded(bed: Bed) -> None:
     """As other engines do it: the metadata alone changes."""
-    old = table_of(bed, TABLE).metadata_location
-    location = old.replace(".metadata.json", "-3.metadata.json")
-    metadata = json.loads(Path(old.removeprefix("file://")).read_text())
-    assert metadata["format-version"] == 2
-    Path(location.removeprefix("file://")).write_text(json.dumps(metadata | {"format-version": 3, "next-row-id": 0}))
-    catalog = bed.uri.removeprefix("iceberg+file://").partition("?")[0] + "/catalog.db"
-    with sqlite3.connect(catalog) as base:
-        base.execute("UPDATE iceberg_tables SET metadata_location = ?", (location,))
-    base.close()
+    assert table_of(bed, TABLE).metadata.format_version == 2
+    edit_metadata(bed, TABLE, lambda found: found | {"format-version": 3, "next-row-id": 0})
 
 
 def _by_a_flush(bed: Bed) -> None:
