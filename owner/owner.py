@@ -6,13 +6,13 @@ captures' answers. Jobs change stored records, so a changefeed changed by a job 
 records.
 """
 
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from traceback import extract_tb
 from typing import Any
 
 from owner import cluster_format, jobs, stored_values, views
+from owner.agenda import Agenda
 from owner.errors import (
     BrokenRecordError,
     JobRefusedError,
@@ -28,7 +28,6 @@ from owner.feed.changefeed import Changefeed
 from owner.feed.crashes import Crashes
 from owner.feed.run import Run
 from owner.feed.site import Site
-from owner.feed.state import is_running
 from owner.job_formats import refuse_early
 from owner.metadata.observations import Elected, OwnerObservation, Ownership
 from owner.progress.facts import Facts, TickContext
@@ -36,6 +35,7 @@ from owner.progress.shared_progress import SharedProgress
 from owner.scheduler.coordinator import Coordinator
 from owner.scheduler.heartbeat_budget import HeartbeatBudget
 from owner.settings import OwnerSettings
+from owner.worker_loads import WorkerLoads, all_workers, workers_of
 from reactor.effects import CONFLICT, Answer, Commit, Effect, Log, Resign, WakeAt
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.messages import Message
@@ -74,6 +74,8 @@ class Owner:
         self.changefeeds: dict[ChangefeedId, Changefeed] = {}
         self._ownership = Elected(ownership) if isinstance(ownership, int) else ownership
         self._crashes: dict[ChangefeedId, Crashes] = {}
+        self._agenda = Agenda()
+        self._loads = WorkerLoads(tuple)
         self._stored_values = stored_values.StoredValues()
         self._settings = settings or OwnerSettings()
         self._progress = SharedProgress(capture, self._settings)
@@ -134,6 +136,7 @@ class Owner:
                 effects += [Answer(job, text, NotOwnedError.code) for job in changefeed.removal.waiting_jobs]
         for id in sorted(owned.keys() - self.changefeeds.keys()):
             self.changefeeds[id] = self._part_of(id, Site(self.capture, owned[id], state.cluster, state.namespace))
+            self._agenda.note(id)
         return effects
 
     def _tick_changefeeds(
@@ -144,34 +147,44 @@ class Owner:
         now: float,
     ) -> list[Effect]:
         effects: list[Effect] = []
-        workers = {id: _workers_of(changefeed) for id, changefeed in self.changefeeds.items()}
-        loads = Counter(capture for captures in workers.values() for capture in captures)
-        loads.update(_workers_of_others(state, self.changefeeds.keys()))
-        spans = sum(len(changefeed.run.coordinator.sets) for changefeed in self.changefeeds.values() if changefeed.run)
-        heartbeat_budget = HeartbeatBudget(self._settings.scheduler, spans=spans)
-        context = TickContext(tuple(sorted(cluster_format.knowing(state))), loads, heartbeat_budget, state.format)
+        context = self._context(state)
+        self._agenda.begin(self.changefeeds.keys(), (context.alive, context.format))
         for id in sorted(self.changefeeds):
-            if id in touched:
-                effects.append(WakeAt(now))
-                continue
-            changefeed = self.changefeeds[id]
-            crashes = self._crashes.get(id)
             feed = state.changefeeds[id]
-            if crashes is not None and (instead := crashes.hold_back(feed, now)):
-                effects += self._ownership.fenced(feed, state, instead)
-                continue
-            try:
-                decided = changefeed.tick(feed, messages.get(id, []), context, now)
-            except SpanError as error:
-                decided = _failed(changefeed, error, now)
-            except Exception as error:  # isolation is the purpose: one changefeed's fault must not affect others
-                decided = self._crash(feed, error, now)
-                changefeed = self.changefeeds[id]
-            effects += self._ownership.fenced(feed, state, decided)
-            if (now_has := _workers_of(changefeed)) != workers[id]:
-                loads.update(now_has)
-                loads.subtract(workers[id])
-        return effects
+            if id in touched:
+                self._agenda.note(id)
+                effects.append(WakeAt(now))
+            elif id in messages or self._agenda.is_due(feed, now):
+                decided = self._tick_changefeed(feed, messages.get(id, []), context, now)
+                self._agenda.done(feed, decided, now)
+                effects += self._ownership.fenced(feed, state, decided)
+        return [*effects, *self._agenda.wakes()]
+
+    def _context(self, state: ClusterState) -> TickContext:
+        alive = tuple(sorted(cluster_format.knowing(state)))
+        spans = sum(len(changefeed.run.coordinator.sets) for changefeed in self.changefeeds.values() if changefeed.run)
+        budget = HeartbeatBudget(
+            self._settings.scheduler, spans=spans, changefeeds=len(self.changefeeds), captures=len(alive)
+        )
+        self._loads = WorkerLoads(lambda: all_workers(self.changefeeds, state))
+        return TickContext(alive, self._loads, budget, state.format)
+
+    def _tick_changefeed(
+        self, feed: ChangefeedState, messages: Sequence[Message], context: TickContext, now: float
+    ) -> list[Effect]:
+        changefeed, crashes = self.changefeeds[feed.id], self._crashes.get(feed.id)
+        if crashes is not None and (instead := crashes.hold_back(feed, now)):
+            return instead
+        before = workers_of(changefeed)
+        try:
+            return changefeed.tick(feed, messages, context, now)
+        except SpanError as error:
+            return _failed(changefeed, error, now)
+        except Exception as error:  # isolation is the purpose: one changefeed's fault must not affect others
+            return self._crash(feed, error, now)
+        finally:
+            if workers_of(self.changefeeds[feed.id]) != before:
+                self._loads.forget()
 
     def _crash(self, feed: ChangefeedState, error: Exception, now: float) -> list[Effect]:
         """Handle a bug: recreate this changefeed's part from etcd's records; others are not affected."""
@@ -191,6 +204,7 @@ class Owner:
         changefeed = self.changefeeds.get(answer.changefeed)
         if changefeed is None:
             return []
+        self._agenda.note(answer.changefeed)
         try:
             changefeed.handle_answer(answer)
         except Exception as error:  # isolation, as in a tick
@@ -224,6 +238,8 @@ class Owner:
             self._refuse_drain(job.capture, state, runs)
         except OwnerError as error:
             return _refusal(job.job_id, error)
+        for id in self.changefeeds:
+            self._agenda.note(id)
         return Answer(job.job_id, value=sum(run.drain(job.capture) for run in runs))
 
     def _refuse_drain(self, capture: CaptureId, state: ClusterState, runs: Sequence[Run]) -> None:
@@ -239,6 +255,7 @@ class Owner:
         self, job: jobs.FeedJob, state: ClusterState, touched: set[ChangefeedId], now: float
     ) -> list[Effect]:
         """Execute or refuse it; only one change of stored records per tick, the next ones are submitted again."""
+        self._agenda.note(job.changefeed)
         try:
             changefeed, feed = self._find(job, state)
             if job.changefeed in touched and not isinstance(job, jobs.Query | jobs.Tables):
@@ -356,17 +373,6 @@ def _running(changefeed: Changefeed) -> Coordinator:
     if changefeed.run is None:
         raise JobRefusedError(f"changefeed {changefeed.id} is not running; resume it first")
     return changefeed.run.coordinator
-
-
-def _workers_of_others(state: ClusterState, own: Collection[ChangefeedId]) -> Iterator[CaptureId]:
-    """Yield the captures of workers that the owners on other captures have placed, as the store shows them."""
-    for feed in state.changefeeds.values() if len(own) < len(state.changefeeds) else ():
-        if feed.id not in own and feed.info is not None and is_running(feed.info.state):
-            yield from (unit.worker for unit in feed.units.values() if unit.worker)
-
-
-def _workers_of(changefeed: Changefeed) -> list[CaptureId]:
-    return changefeed.run.running_workers() if changefeed.run else []
 
 
 def _refusal(job_id: str, error: OwnerError) -> Answer:

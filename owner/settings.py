@@ -20,11 +20,13 @@ class SchedulerSettings:
     """``full_heartbeat_s``: interval of full answers from captures, which limits the effect of a lost message.
 
     With many spans they are requested less often: at most ``full_spans_per_s`` in total and ``full_spans_per_round`` at
-    once. ``add_table_batch_size``: spans assigned to each serving capture at once.
+    once. With many changefeeds, heartbeats are sent less often, too: about ``beats_per_s`` in total.
+    ``add_table_batch_size``: spans assigned to each serving capture at once.
     """
 
     heartbeat_s: float = 0.5
     full_heartbeat_s: float = 2.0
+    beats_per_s: int = 200
     full_spans_per_s: int = 20_000
     full_spans_per_round: int = 2_000
     max_task_concurrency: int = 10
@@ -49,8 +51,8 @@ class SyncPointSettings:
 
 @dataclass(frozen=True, slots=True)
 class PlacementSettings:
-    """``settle_s``: captures must not have changed for this long before changefeeds move to even them out, at most
-    ``evened_at_once`` at a time."""
+    """``settle_s``: how long a capture must have served before changefeeds move to it, or from it, to even captures
+    out; at most ``evened_at_once`` at a time."""
 
     settle_s: float = 5.0
     evened_at_once: int = 10

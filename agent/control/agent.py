@@ -112,6 +112,10 @@ class Agent:
             return []
         return [*self._respond([])]
 
+    def announce(self) -> Effects:
+        """Report that this run has begun, to an owner that may not ask before long."""
+        return [*self._respond([])] if self.gate.owner.id is not None else []
+
     def stop_serving(self) -> None:
         """This capture is leaving: its spans are moved away, and it accepts no new ones. One-way."""
         self.liveness = Liveness.STOPPING

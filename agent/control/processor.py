@@ -151,6 +151,7 @@ class Processor:
         self._flusher_ref = context.spawn(self._flusher, "flusher", mailbox_size=_MAILBOX_SIZE)
         if self._feed is not None:
             self._on_moved(self._feed)
+        self._perform(self._agent.announce())
 
     async def on_stop(self) -> None:
         await self._runtime.close()
@@ -173,6 +174,7 @@ class Processor:
                 self._perform(self._agent.tick(now))
             case StopServing():
                 self._agent.stop_serving()
+                self._report_soon()
             case AskStatistics():
                 return ProcessorStatistics(len(self._agent.spans), len(self._units), self._flusher.statistics)
         return None

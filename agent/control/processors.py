@@ -21,6 +21,7 @@ from reactor.state import ChangefeedState, ClusterState
 
 _RUNNING = (FeedState.NORMAL, FeedState.WARNING)
 _SHOW_AGAIN_S = 5.0
+_ALL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,18 +110,27 @@ class Processors:
         #: what each processor was shown last, and when
         self._shown: dict[ChangefeedId, tuple[int, float]] = {}
         self._peers: tuple[tuple[CaptureId, str], ...] = ()
+        #: what was settled last of each changefeed's records, and of the cluster
+        self._settled: dict[ChangefeedId, int] = {}
+        self._shared: object = None
+        #: when all changefeeds are settled, whatever has changed
+        self._all_at = float("-inf")
+        #: those that something has happened to here
+        self._touched: set[ChangefeedId] = set()
         #: as the host knows them
         self._owners: dict[ChangefeedId, Owner] = {}
         #: crashes since the last tick, and the last of them
         self._crashes: dict[ChangefeedId, tuple[int, RunningError]] = {}
 
     def tick(self, state: ClusterState, inbox: Sequence[object], now: float) -> list[ManagerEffect]:
-        effects = [*self._meet_peers(state), *self._meet_owners(state)]
+        changed = self._changed(state, now)
+        effects = [*self._meet_peers(state), *self._meet_owners(state, changed)]
         for event in inbox:
             effects += self._handle(event, state)
         if self._crashes:
             effects += self._count_crashes(state)
-        for changefeed in sorted(self._running.keys() | state.changefeeds.keys()):
+        touched, self._touched = self._touched, set()
+        for changefeed in sorted(touched.union(changed)):
             effects += self._settle(changefeed, state.changefeeds.get(changefeed), now)
         return effects
 
@@ -132,6 +142,17 @@ class Processors:
             is_over = self._running.get(changefeed) != epoch or changefeed in self._stopping
             assert is_over, f"{changefeed} failed under epoch {epoch}, and still runs"
 
+    def _changed(self, state: ClusterState, now: float) -> Sequence[ChangefeedId]:
+        """Return the changefeeds whose records have changed since the last tick, by id, with those that are gone; at
+        intervals all of them."""
+        known, self._settled = self._settled, {id: feed.change for id, feed in state.changefeeds.items()}
+        shared = (state.owner, state.format)
+        if shared == self._shared and now < self._all_at:
+            changed = self._settled.items() ^ known.items() if self._settled != known else set()
+            return sorted({id for id, _ in changed})
+        self._shared, self._all_at = shared, now + _ALL_S
+        return sorted(known.keys() | self._settled.keys() | self._running.keys())
+
     def _meet_peers(self, state: ClusterState) -> list[ManagerEffect]:
         peers = tuple(sorted((info.id, info.peer_address) for info in state.captures.values()))
         if peers == self._peers:
@@ -139,12 +160,12 @@ class Processors:
         self._peers = peers
         return [MeetPeers(peers)]
 
-    def _meet_owners(self, state: ClusterState) -> list[ManagerEffect]:
+    def _meet_owners(self, state: ClusterState, changed: Sequence[ChangefeedId]) -> list[ManagerEffect]:
         """An owner that has left remains the owner until there is another, which learns the state itself."""
         gone = self._owners.keys() - state.changefeeds.keys()
         effects: list[ManagerEffect] = [MeetOwner(changefeed, Owner()) for changefeed in sorted(gone)]
         self._owners = {id: owner for id, owner in self._owners.items() if id not in gone} if gone else self._owners
-        for changefeed in sorted(state.changefeeds):
+        for changefeed in [id for id in changed if id in state.changefeeds]:
             owner, known = state.owner_of(changefeed), self._owners.get(changefeed)
             if owner is not None and owner.revision > (known.revision if known else 0):
                 self._owners[changefeed] = Owner(owner.capture, owner.revision)
@@ -154,6 +175,7 @@ class Processors:
     def _handle(self, event: object, state: ClusterState) -> list[ManagerEffect]:
         match event:
             case ProcessorEnded():
+                self._touched.add(event.changefeed)
                 self._running.pop(event.changefeed, None)
                 self._shown.pop(event.changefeed, None)
                 self._stopping.discard(event.changefeed)

@@ -14,6 +14,7 @@ from dataclasses import replace
 from owner import cluster_format, jobs
 from owner.controller.hearing import Heard
 from owner.controller.placement import Members, Wishes, plan, weight
+from owner.controller.survey import Survey, tables_of
 from owner.errors import JobRefusedError, NotOwnedError, OwnerError, UnknownCaptureError, UnknownChangefeedError
 from owner.metadata.observations import ControllerObservation
 from owner.metadata.schedule import ScheduledChangefeed, differences
@@ -25,7 +26,7 @@ from reactor import keys, patches
 from reactor.effects import CONFLICT, Answer, Commit, Effect, Log, Resign, WakeAt
 from reactor.ids import CaptureId, ChangefeedId
 from reactor.records.capture import OwnerState
-from reactor.state import ChangefeedState, ClusterState
+from reactor.state import ClusterState
 
 
 class Controller:
@@ -41,11 +42,11 @@ class Controller:
         self._settings = settings or OwnerSettings()
         self._seed = seed
         self._stored_values = StoredValues()
+        self._survey = Survey()
         #: where changefeeds without an owner are to be launched
         self._places: dict[ChangefeedId, tuple[CaptureId, bool]] = {}
-        self._serving: tuple[CaptureId, ...] = ()
-        #: since when the same captures serve
-        self._serving_since = 0.0
+        #: since when each capture serves
+        self._serving: dict[CaptureId, float] = {}
         #: None: whom this capture hears does not matter
         self._heard: Heard | None = None
 
@@ -89,20 +90,29 @@ class Controller:
             self.all.validate()
 
     def _schedule(self, state: ClusterState, moves: Mapping[ChangefeedId, jobs.MoveOwner], now: float) -> list[Effect]:
+        serving = self._captures(state)
+        self._serving = {capture: self._serving.get(capture, now) for capture in serving}
+        settled_at = {capture: since + self._settings.owners.settle_s for capture, since in self._serving.items()}
+        steady = frozenset(capture for capture, at in settled_at.items() if at <= now)
+        members = Members(frozenset(state.captures), serving, steady)
+        has_news = self._survey.look(state, members)
+        effects = self._planned(state, members, moves) if has_news or moves else []
+        return [*effects, *(WakeAt(at) for at in settled_at.values() if at > now)]
+
+    def _planned(
+        self, state: ClusterState, members: Members, moves: Mapping[ChangefeedId, jobs.MoveOwner]
+    ) -> list[Effect]:
+        """Return the steps from the schedule as it is to the one that is wanted."""
         observation = ControllerObservation(state)
         origin = observation.schedule()
         self._remember(origin)
-        serving = self._captures(state)
-        if serving != self._serving:
-            self._serving, self._serving_since = serving, now
-        settled_at = self._serving_since + self._settings.owners.settle_s
         # a changefeed of which only the assignment is left was removed, and its owner sees that itself
         target = plan(
             [one for one in origin if state.changefeeds[one.changefeed].has_records],
-            Members(frozenset(state.captures), serving),
-            {id: _weight(feed) for id, feed in state.changefeeds.items()},
+            members,
+            {id: weight(tables_of(feed)) for id, feed in state.changefeeds.items()},
             Wishes({id: job.capture for id, job in moves.items()}, self._places),
-            evened_at_once=self._settings.owners.evened_at_once if now >= settled_at else 0,
+            evened_at_once=self._settings.owners.evened_at_once,
         )
         planned = {one.changefeed for one in target}
         origin = [one for one in origin if one.changefeed in planned or one.owner not in state.captures]
@@ -115,7 +125,9 @@ class Controller:
                 # its owner may have ended before the next tick, which then does not see where it was to go
                 self._places[row.changefeed] = CaptureId(row.next), row.is_chosen
             effects += [Log("info", "the owner of a changefeed is changed", fields), commit]
-        return [*effects, WakeAt(settled_at)] if now < settled_at else effects
+        if effects:
+            self._survey.forget()
+        return effects
 
     def _remember(self, origin: Sequence[ScheduledChangefeed]) -> None:
         """Note where those are to go that are being removed: their records will not say it any more."""
@@ -192,10 +204,6 @@ def _forget_progress(state: ClusterState) -> list[Effect]:
 def _too_early(job: jobs.MoveOwner) -> Answer:
     text = "the elected capture owns all changefeeds until all captures are upgraded; `weir capture list` has versions"
     return _refusal(job.job_id, JobRefusedError(text))
-
-
-def _weight(feed: ChangefeedState) -> float:
-    return weight(sum(len(unit.tables) for unit in feed.units.values()))
 
 
 def _refusal(job_id: str, error: OwnerError) -> Answer:

@@ -9,7 +9,7 @@ Load: an owner's tick takes a time for each changefeed and a time for each of it
 both count (``weight``). Measured times would differ from tick to tick, and move changefeeds for nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from owner.metadata.schedule import ScheduledChangefeed
@@ -27,10 +27,12 @@ def weight(tables: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """``present``: captures whose lease is not over. ``serving``: those that may own changefeeds, by id."""
+    """``present``: captures whose lease is not over. ``serving``: those that may own changefeeds, by id. ``steady``:
+    those of them that have served for a while, among which changefeeds are evened out; None: all."""
 
     present: frozenset[CaptureId]
     serving: tuple[CaptureId, ...]
+    steady: frozenset[CaptureId] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class _Plan:
         if not self._loads:
             return
         self._is_settled = False
-        capture, is_chosen = wish if wish and wish[0] in self._loads else (self._least(), False)
+        capture, is_chosen = wish if wish and wish[0] in self._loads else (self._least(self._loads), False)
         launched = ScheduledChangefeed(scheduled.changefeed, capture, OwnerState.LAUNCHED, is_chosen=is_chosen)
         self.target[scheduled.changefeed] = launched
         self._loads[capture] += self._weight(scheduled)
@@ -104,9 +106,10 @@ class _Plan:
     def even_out(self, at_once: int) -> None:
         """Remove changefeeds from the fullest captures; never while others are being placed."""
         on_their_way = sum(one.state is OwnerState.REMOVING for one in self.target.values())
-        while self._is_settled and on_their_way < at_once and len(self._loads) > 1:
-            fullest = max(sorted(self._loads), key=lambda capture: self._loads[capture])
-            emptiest = self._least()
+        steady = self._loads.keys() if self._members.steady is None else self._loads.keys() & self._members.steady
+        while self._is_settled and on_their_way < at_once and len(steady) > 1:
+            fullest = max(sorted(steady), key=lambda capture: self._loads[capture])
+            emptiest = self._least(steady)
             moved = self._closest(fullest, self._loads[fullest] - self._loads[emptiest])
             if moved is None:
                 return
@@ -125,8 +128,8 @@ class _Plan:
         best = min(movable, key=lambda one: (abs(gap - 2 * self._weight(one)), one.changefeed), default=None)
         return best if best is not None and gap - abs(gap - 2 * self._weight(best)) >= weight(0) else None
 
-    def _least(self) -> CaptureId:
-        return min(self._loads, key=lambda capture: (self._loads[capture], capture))
+    def _least(self, captures: Iterable[CaptureId]) -> CaptureId:
+        return min(captures, key=lambda capture: (self._loads[capture], capture))
 
     def _weight(self, scheduled: ScheduledChangefeed) -> float:
         return self._weights.get(scheduled.changefeed, weight(0))

@@ -29,7 +29,8 @@ class SharedProgress:
         """``latest``: the newest positions of the changefeeds that run here."""
         if state.format < Feature.PROGRESS:
             return []
-        ahead = {id: status for id, status in latest.items() if status != state.changefeeds[id].status}
+        known = ((id, status, state.changefeeds[id].status) for id, status in latest.items())
+        ahead = {id: status for id, status, stored in known if status is not stored and status != stored}
         if not ahead:
             return []
         has_moved = any(has_advanced(state.changefeeds[id].status, status) for id, status in ahead.items())

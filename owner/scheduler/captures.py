@@ -42,14 +42,17 @@ class Capture:
 
 
 class CaptureManager:
-    """Tracks captures and their heartbeats."""
+    """Tracks captures and their heartbeats. ``phase``: see ``HeartbeatBudget.beat_s``."""
 
-    def __init__(self, settings: SchedulerSettings) -> None:
+    def __init__(self, settings: SchedulerSettings, *, phase: float = 0.0) -> None:
         self.captures: dict[CaptureId, Capture] = {}
         self.is_initialized = False
         #: the first captures are known
         self._has_begun = False
         self._settings = settings
+        self._phase = phase
+        #: between two heartbeats to a capture that has answered
+        self._beat_s = settings.heartbeat_s
         self._answers = Answers()
         self._first_answers: dict[CaptureId, dict[TableSpan, SpanStatus]] = {}
         self._lost: list[CaptureId] = []
@@ -147,11 +150,12 @@ class CaptureManager:
         An empty epoch requests a full answer. ``held``: the spans that each capture should have.
         """
         is_urgent, self._barrier_sent = barrier != self._barrier_sent, barrier
+        self._beat_s = heartbeat_budget.beat_s(self._phase)
         full = self._due_fully(held, heartbeat_budget, now)
         due: list[tuple[CaptureId, str, Heartbeat]] = []
         for capture in self.captures.values():
             is_full = capture.id in full
-            if not (is_urgent or is_full or now - capture.heartbeat_at >= self._settings.heartbeat_s):
+            if not (is_urgent or is_full or now >= self._beat_at(capture)):
                 continue
             capture.heartbeat_at = now
             if is_full:
@@ -167,8 +171,7 @@ class CaptureManager:
         """Return when the next heartbeat is due; in the past if this round could not send all."""
         if self._is_full_late:
             return float("-inf")
-        times = [capture.heartbeat_at + self._settings.heartbeat_s for capture in self.captures.values()]
-        return min(times, default=float("inf"))
+        return min(map(self._beat_at, self.captures.values()), default=float("inf"))
 
     def validate(self) -> None:
         """Assert the invariants between two rounds."""
@@ -189,11 +192,11 @@ class CaptureManager:
         """
         due: set[CaptureId] = set()
         self._is_full_late = False
-        heartbeat_s, interval_s = self._settings.heartbeat_s, heartbeat_budget.interval_s
+        interval_s = heartbeat_budget.full_s(self._phase)
         waiting: list[Capture] = []
         for capture in self.captures.values():
             if not capture.epoch:
-                if now - capture.heartbeat_at >= heartbeat_s:
+                if now >= self._beat_at(capture):
                     due.add(capture.id)
             elif now - capture.full_heartbeat_at >= interval_s:
                 waiting.append(capture)
@@ -203,3 +206,7 @@ class CaptureManager:
             else:
                 self._is_full_late = True
         return due
+
+    def _beat_at(self, capture: Capture) -> float:
+        """Return when the next heartbeat is due; until it has answered, a capture is asked often."""
+        return capture.heartbeat_at + (self._beat_s if capture.epoch else self._settings.heartbeat_s)

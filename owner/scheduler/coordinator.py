@@ -8,6 +8,7 @@ epoch, a capture that is gone, an earlier run of a processor) are rejected here.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from zlib import crc32
 
 from owner.scheduler.captures import CaptureManager
 from owner.scheduler.heartbeat_budget import HeartbeatBudget
@@ -69,7 +70,8 @@ class Coordinator:
 
     def __init__(self, identity: Identity, settings: SchedulerSettings) -> None:
         self.identity = identity
-        self.captures = CaptureManager(settings)
+        phase = crc32(identity.changefeed.encode()) / 2**32
+        self.captures = CaptureManager(settings, phase=phase)
         self.span_index = SpanIndex()
         self.inflight = Inflight(settings.max_task_concurrency)
         self.drain_target: CaptureId | None = None

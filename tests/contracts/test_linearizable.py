@@ -19,8 +19,10 @@ from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB, EmbeddedPostgres
 from reactor.errors import StoreError
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Delete, KeyValue, MetaStore, Operation, Put, Target
+from tests import mysql_package
 from tests.contracts.linearizability import Call, Kind, is_linearizable
 from tests.contracts.store_bed import DURABLE
+from tests.mysql_server import EmbeddedMysql
 
 _KEYS = ("/linear/a", "/linear/b", "/linear/c")
 _CLIENTS = 6
@@ -164,10 +166,20 @@ def _mariadb(directory: Path) -> Iterator[tuple[Server, str]]:
         yield server, server.uri("store")
 
 
+@contextmanager
+def _mysql(directory: Path) -> Iterator[tuple[Server, str]]:
+    if reason := mysql_package.why_not():
+        pytest.skip(reason)
+    with EmbeddedMysql(directory, settings=DURABLE) as server:
+        server.create_database("store")
+        yield server, server.uri("store")
+
+
 SERVERS: dict[str, Callable[[Path], AbstractContextManager[tuple[Server, str]]]] = {
     "etcd": _etcd,
     "postgres": _postgres,
     "mariadb": _mariadb,
+    "mysql": _mysql,
 }
 
 

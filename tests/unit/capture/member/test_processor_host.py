@@ -183,13 +183,13 @@ async def test_a_processor_that_crashes_is_built_again_as_another_run_and_no_oth
         for feed in (one, two):
             host.perform(start(feed))
             await host.on_message(heartbeat(feed))
-        await until(lambda: len(around.sent) == 2)
+        await until(lambda: len(around.sent) == 4)  # each has announced itself, and has answered
         around.crashes = 2
         for _ in range(4):  # one is lost with each crash; the owner sends the next
             await host.on_message(heartbeat(one))
             await anyio.sleep(1)
         await host.on_message(heartbeat(two))
-        await until(lambda: len([message for message in around.sent if message.changefeed == two]) == 2)
+        await until(lambda: len([message for message in around.sent if message.changefeed == two]) == 3)
         assert len(around.runs(one)) == 2
         assert around.opened == [one, two, one, one]
         assert len(around.runs(two)) == 1
@@ -358,3 +358,30 @@ def test_a_changefeed_that_fails_here_by_a_fault_of_the_capture_rests_here_the_l
     assert waits == [30.0, 60.0, 120.0, 240.0, 480.0, 480.0]
     rests.note(feed, fault, now + 3_600.0)
     assert rests.left_s(feed, now + 3_600.0) == 30.0
+
+
+async def test_a_processor_reports_by_itself_that_it_has_begun_also_after_a_crash() -> None:
+    """An owner of many changefeeds may not ask for a long time, and would not learn that its orders are lost."""
+    one, around = ChangefeedId("one"), Crashing()
+    async with anyio.create_task_group() as tasks:
+        host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=lambda event: None)
+        meet_owner(host)
+        host.perform(start(one))
+        await until(lambda: len(around.runs(one)) == 1)
+        around.crashes = 1
+        await host.on_message(heartbeat(one))
+        await until(lambda: len(around.runs(one)) == 2)
+        assert [message.receiver for message in around.sent] == [OWNER, OWNER]
+        host.perform(StopProcessor(one))
+
+
+async def test_a_capture_that_is_to_leave_reports_so_unasked() -> None:
+    one, around = ChangefeedId("one"), ActorContext()
+    async with anyio.create_task_group() as tasks:
+        host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=lambda event: None)
+        meet_owner(host)
+        host.perform(start(one))
+        await until(lambda: around.liveness(one) is Liveness.ALIVE)
+        host.stop_serving()
+        await until(lambda: around.liveness(one) is Liveness.STOPPING)
+        host.perform(StopProcessor(one))

@@ -72,6 +72,16 @@ def test_a_new_capture_gets_its_share_and_no_changefeed_moves_twice() -> None:
     assert all(one.owner == "e" for one in after if one not in before)
 
 
+def test_a_capture_that_comes_and_goes_keeps_no_others_from_being_evened_out() -> None:
+    """Whoever is not heard for a moment, again and again, is never steady."""
+    before = plan(removed(90), members(CAPTURES[:3]), {})
+    joined = Members(frozenset(CAPTURES), tuple(CAPTURES), steady=frozenset(CAPTURES[:4]))
+    after, moves = settled(before, joined)
+    assert [sorted(counts(after).values()), counts(after).keys() & "e"] == [[22, 22, 23, 23], set()]
+    assert moves == 22
+    assert settled(before, Members(joined.present, joined.serving, steady=frozenset()))[1] == 0
+
+
 def test_a_few_move_at_a_time() -> None:
     before = plan(removed(100), members(CAPTURES[:4]), {})
     after = plan(before, members(CAPTURES), {}, evened_at_once=3)

@@ -1,0 +1,71 @@
+"""Agenda: decides which changefeeds an owner ticks now: those with news, and those whose time has come.
+
+News are messages, answers, jobs, changed records, a tick that committed something or failed, and what all changefeeds
+share: the captures, the cluster's format. A tick says itself when it wants the next one (``WakeAt``). Besides, none
+waits for longer than ``patience_s``, so that what only the clock decides is decided in time.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from reactor.effects import Commit, Effect, WakeAt
+from reactor.ids import ChangefeedId
+from reactor.state import ChangefeedState
+
+#: a changefeed without news is ticked once in the first time; with many of them, this many are ticked per second
+_PATIENCE_S = 0.5
+_QUIET_PER_S = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Ticked:
+    """``change``: of its records, as its last tick has seen them. ``next_at``: when it is ticked without news."""
+
+    change: int
+    next_at: float
+
+
+class Agenda:
+    """The changefeeds of one owner."""
+
+    def __init__(self) -> None:
+        self._ticked: dict[ChangefeedId, _Ticked] = {}
+        self._shared: object = None
+
+    def begin(self, changefeeds: Collection[ChangefeedId], shared: object) -> None:
+        """Begin a tick. ``shared``: what all changefeeds depend on; if it has changed, all are due."""
+        if shared != self._shared:
+            self._shared = shared
+            self._ticked.clear()
+        for gone in self._ticked.keys() - changefeeds:
+            del self._ticked[gone]
+
+    def note(self, changefeed: ChangefeedId) -> None:
+        """There is news that its records do not show."""
+        self._ticked.pop(changefeed, None)
+
+    def is_due(self, feed: ChangefeedState, now: float) -> bool:
+        last = self._ticked.get(feed.id)
+        return last is None or last.change != feed.change or now >= last.next_at
+
+    def done(self, feed: ChangefeedState, effects: Iterable[Effect], now: float) -> None:
+        """A tick has decided ``effects``; after a commit there is another one: it may have been refused."""
+        next_at = now + self.patience_s
+        for effect in effects:
+            match effect:
+                case Commit():
+                    self.note(feed.id)
+                    return
+                case WakeAt(at):
+                    next_at = min(next_at, at)
+        self._ticked[feed.id] = _Ticked(feed.change, next_at)
+
+    def wakes(self) -> Sequence[WakeAt]:
+        """Return when the first changefeed is due without news."""
+        at = min((last.next_at for last in self._ticked.values()), default=math.inf)
+        return [WakeAt(at)] if at < math.inf else []
+
+    @property
+    def patience_s(self) -> float:
+        return max(_PATIENCE_S, len(self._ticked) / _QUIET_PER_S)
