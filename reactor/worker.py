@@ -95,8 +95,7 @@ class ReactorWorker:
         idle_interval_s: float = 0.5,
     ) -> None:
         self.state = state
-        self._client = client
-        self._reactor = reactor
+        self._client, self._reactor = client, reactor
         self._session = session
         self._perform = perform
         self._owner_key = owner_key
@@ -140,11 +139,12 @@ class ReactorWorker:
         if not self._is_over:
             self.post(event)
 
-    async def wait_tick(self) -> None:
-        """Return when the state may have changed: with the next tick, or when the worker has ended."""
+    async def wait_tick(self) -> bool:
+        """Wait for the next tick; return False if the worker has ended: its state never changes again."""
         if not self._is_over:
             self._news = self._news or anyio.Event()
             await self._news.wait()
+        return not self._is_over
 
     def wake(self) -> None:
         """Tick soon."""

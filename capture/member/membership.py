@@ -98,7 +98,7 @@ class Membership:
         state: ClusterState,
         copies: Mapping[CopyPlace, CopyProgress],
         work: "Work",
-        wait_change: Callable[[], Awaitable[None]],
+        wait_change: Callable[[], Awaitable[bool]],
     ) -> None:
         self.info = info
         #: progress of the tables' copies on this capture
@@ -117,9 +117,9 @@ class Membership:
     def capture_id(self) -> CaptureId:
         return self.info.id
 
-    async def wait_change(self) -> None:
-        """Return when ``state`` may have changed."""
-        await self._wait_change()
+    async def wait_change(self) -> bool:
+        """Return when ``state`` may have changed; False: the membership has ended, and it never will."""
+        return await self._wait_change()
 
     async def wait_end(self) -> None:
         await self._ended.wait()

@@ -39,8 +39,8 @@ class Member(Protocol):
     @property
     def state(self) -> ClusterState: ...
 
-    async def wait_change(self) -> None:
-        """Return when ``state`` may have changed."""
+    async def wait_change(self) -> bool:
+        """Return when ``state`` may have changed; False: the membership has ended, and it never will."""
         ...
 
     @property
@@ -74,10 +74,16 @@ def answering(member: Member, changefeed: str = "") -> CaptureInfo:
 
 
 async def wait_for_owner(member: Member, changefeed: str) -> None:
-    """Return when the changefeed has an owner that is present, does not exist, or waiting takes too long."""
+    """Return when the changefeed has an owner that is present, does not exist, or waiting takes too long.
+
+    :raises OwnerNotFoundError: this capture is no longer a member.
+    """
     with anyio.move_on_after(_WAIT_S):
         while _is_between_owners(member.state, changefeed):
-            await member.wait_change()
+            if not await member.wait_change():
+                raise OwnerNotFoundError(
+                    "this capture has lost its session and starts again; try again in a few seconds"
+                )
 
 
 async def ask(member: Member, job: jobs.Job) -> Any:

@@ -270,8 +270,9 @@ class Arriving:
     def state(self) -> ClusterState:
         return self._shown[0]
 
-    async def wait_change(self) -> None:
+    async def wait_change(self) -> bool:
         del self._shown[0]
+        return True
 
     async def submit(self, job: jobs.FeedJob | jobs.List) -> str:
         return f"answered {job!r}"
@@ -295,6 +296,18 @@ async def test_a_request_for_a_changefeed_that_is_being_launched_is_answered_whe
     assert "answered" in await router.ask(member, jobs.Query("", id))
     assert len(member._shown) == 1, "it has waited for the change"
     assert anyio.current_time() == started, "it has looked at the change when it came"
+
+
+async def test_a_request_that_waits_for_an_owner_ends_with_the_membership_and_lets_others_run() -> None:
+    """Nothing changes any more in a state that no worker keeps: waiting for it held all else on the capture."""
+    async with cluster("a", feeds=1) as one:
+        member = one.members["a"]
+        await until(lambda: router.answers(member, "feed000") and bool(one.assignments()))
+        member.kill()
+        await anyio.sleep(1)
+        member.state.changefeeds[ChangefeedId("feed000")].assignment = None  # as this capture has seen it last
+        with pytest.raises(OwnerNotFoundError, match="this capture has lost its session and starts again; try again"):
+            await router.ask(member, jobs.Query("", ChangefeedId("feed000")))
 
 
 async def test_requests_are_answered_by_the_owner_and_moves_by_the_controller() -> None:
