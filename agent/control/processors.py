@@ -20,7 +20,8 @@ from reactor.records.task_position import TaskPosition
 from reactor.state import ChangefeedState, ClusterState
 
 _RUNNING = (FeedState.NORMAL, FeedState.WARNING)
-_SHOW_AGAIN_S = 5.0
+#: interval at which unchanged records are shown again; of many changefeeds, so many a second
+_SHOW_AGAIN_S, _SHOWN_PER_S = 5.0, 50.0
 _ALL_S = 0.5
 
 
@@ -214,7 +215,8 @@ class Processors:
     def _is_news(self, feed: ChangefeedState, now: float) -> bool:
         """Unchanged records are repeated at intervals: a processor that could not keep up may have missed them."""
         change, at = self._shown.get(feed.id, (0, float("-inf")))
-        is_news = feed.change != change or now - at >= _SHOW_AGAIN_S
+        again_s = max(_SHOW_AGAIN_S, len(self._running) / _SHOWN_PER_S)
+        is_news = feed.change != change or now - at >= again_s
         if is_news:
             self._shown[feed.id] = feed.change, now
         return is_news
