@@ -94,6 +94,8 @@ class Agent:
             if isinstance(event, effects.UnitFailed) and event.error.scope is Scope.CAPTURE:
                 found.append(effects.ReportError(event.error))
             return found
+        if isinstance(event, effects.SpansProgress):
+            return self._on_progress(event)
         span = self.spans.get(event.span)
         if span is None:
             return []
@@ -102,6 +104,13 @@ class Agent:
         if span.status != before:
             self._unreported.add(event.span)
         return self._after(span, step)
+
+    def _on_progress(self, event: effects.SpansProgress) -> Effects:
+        for progress in event.spans:
+            span = self.spans.get(progress.span)
+            if span is not None and span.advance(progress):
+                self._unreported.add(progress.span)
+        return []
 
     def tick(self, now: float) -> Effects:
         """Report changes to the owner; nothing if there are none, or no owner is known."""

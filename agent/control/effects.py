@@ -91,6 +91,13 @@ class SpanProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class SpansProgress:
+    """The progress of all spans that one flush has moved: one event, since there may be tens of thousands."""
+
+    spans: tuple[SpanProgress, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SpanStopped:
     """Nothing writes the span here any more; ``checkpoint`` is where the next writer continues."""
 
@@ -141,4 +148,4 @@ class UnitFailed:
 
 
 UnitEvent = UnitProgress | UnitFinished | UnitStopped | UnitFailed
-AgentEvent = SpanEvent | UnitEvent
+AgentEvent = SpanEvent | SpansProgress | UnitEvent

@@ -12,7 +12,7 @@ sink are retried without limit, and reported as warnings.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import anyio
@@ -37,7 +37,7 @@ from agent.errors import (
 from agent.running_error import running_error
 from reactor.errors import Scope, WeirError
 from reactor.ids import TableSpan
-from reactor.records.changefeed import RunningError
+from reactor.records.changefeed import RunningError, TableRecord
 
 _RETRY_S = 1.0
 _RETRY_MAX_S = 15.0
@@ -95,23 +95,27 @@ class FlusherStatistics:
 
 
 class Flusher:
-    """``report`` passes the outcome of each span to its writer; ``warn`` reports failures that are retried.
-    ``is_alone``: whether the cluster has no other capture."""
+    """``advanced`` passes on all spans that a flush has moved; ``report`` notifies a span's writer that it cannot
+    continue; ``warn`` reports failures that are retried. ``is_alone``: whether the cluster has no other capture."""
 
     def __init__(
         self,
         runtime: SpanRuntime,
         limits: Limits,
         *,
+        advanced: Callable[[Sequence[SpanFlushed]], None],
         report: Callable[[SpanFlushed], None],
         warn: Callable[[RunningError], None],
         is_alone: Callable[[], bool],
     ) -> None:
         self._runtime = runtime
         self._limits = limits
+        self._advanced = advanced
         self._report = report
         self._warn = warn
         self._positions: dict[TableSpan, SpanPosition] = {}
+        #: the records that all positions have; None: a new one may have another
+        self._tables: Mapping[int, TableRecord] | None = None
         self._me: Reference | None = None
         self._context: ActorContext | None = None
         self._is_poked = False
@@ -142,6 +146,7 @@ class Flusher:
         match message:
             case Join(position):
                 self._positions[position.span] = position
+                self._tables = None
                 self.poke()
             case Leave(span):
                 self._forget(span)
@@ -214,6 +219,9 @@ class Flusher:
 
     def _take_tables(self, limits: FlushLimits) -> None:
         """Take over new table records: a schema change may have changed a table's name or key."""
+        if self._tables is limits.tables:
+            return
+        self._tables = limits.tables
         for span, position in self._positions.items():
             if (table := limits.table(position.table)) is not position.table:
                 self._positions[span] = replace(position, table=table)
@@ -222,36 +230,38 @@ class Flusher:
         """Take over the new positions; a span with a transient error stays and is retried."""
         is_whole = any(span.error is not None and not is_single(span.error) for span in spans)
         self._failures = self._failures + 1 if is_whole else 0
+        advanced: list[SpanFlushed] = []
         for span in spans:
             before = self._positions[span.position.span]
             assert span.position.checkpoint_ts >= before.checkpoint_ts, f"span {before.span} moved back in a flush"
             self._positions[span.position.span] = span.position
-            if self._is_news(span):
+            if span.error is None:
+                self._forget(span.position.span)
+                advanced.append(span)
+            elif self._is_final(span.position.span, span.error):
                 self._report(span)
+        if advanced:
+            self._advanced(advanced)
         passing = {span.error.code: span.error for span in spans if span.error is not None and _is_passing(span.error)}
         for error in passing.values():
             self._warn(error)
         if is_whole:
             self._try_again()
 
-    def _is_news(self, flushed: SpanFlushed) -> bool:
-        """Return whether its writer must be notified: the span has advanced, or cannot continue."""
-        span, error = flushed.position.span, flushed.error
-        if error is None:
-            self._forget(span)
-            return True
+    def _is_final(self, span: TableSpan, error: RunningError) -> bool:
+        """Return whether its writer must be notified: the span cannot continue."""
         if _is_passing(error):
-            is_news = False
+            is_final = False
         elif is_single(error):
             failures = self._failing[span][0] + 1 if span in self._failing else 1
             self._failing[span] = failures, anyio.current_time() + _wait_s(failures)
             failures_max = LOSSES_MAX if span.table_id in self._lost.tables else _FAILURES_MAX
-            is_news = not error.retryable or failures >= failures_max
+            is_final = not error.retryable or failures >= failures_max
         else:
-            is_news = not error.retryable or self._failures >= _FAILURES_MAX
-        if not is_news:
+            is_final = not error.retryable or self._failures >= _FAILURES_MAX
+        if not is_final:
             _log.warning("flush failed, retrying", span=str(span), error=error.message)
-        return is_news
+        return is_final
 
     def _on_failure(self, due: list[SpanPosition], error: WeirError, limits: FlushLimits) -> None:
         self._whole_failures += 1
@@ -337,8 +347,14 @@ def _wait_s(failures: int) -> float:
 
 def _of_tables(spans: tuple[SpanFlushed, ...]) -> tuple[SpanFlushed, ...]:
     """A table that is refused while another is written is itself the cause, whatever the sink calls the error."""
+    if not any(span.error for span in spans):
+        return spans
     written = {span.position.table.table_id for span in spans if span.error is None and span.rows}
-    return tuple(_of_table(span) if written - {span.position.table.table_id} else span for span in spans)
+
+    def is_cause(span: SpanFlushed) -> bool:
+        return len(written) > (span.position.table.table_id in written)
+
+    return tuple(_of_table(span) if span.error and is_cause(span) else span for span in spans)
 
 
 def _of_table(span: SpanFlushed) -> SpanFlushed:

@@ -8,7 +8,7 @@ The processor only connects them: ``agent.control.agent`` decides, and ``agent.c
 """
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import anyio
@@ -27,7 +27,7 @@ from agent.running_error import running_error
 from reactor.effects import Log, Send
 from reactor.errors import CrashedTooOftenError, WeirError
 from reactor.ids import TableSpan, Ts
-from reactor.messages import Message
+from reactor.messages import Message, SpanCheckpoint
 from reactor.records.changefeed import RunningError, TableChange, TableRecord
 from reactor.records.held import tried_after_end
 from reactor.records.log_head import LogHead
@@ -130,7 +130,9 @@ class Processor:
         self._crashed = crashed
         self._feed = feed
         self._limits = Limits()
-        self._flusher = Flusher(runtime, self._limits, report=self._on_flushed, warn=warn, is_alone=is_alone)
+        self._flusher = Flusher(
+            runtime, self._limits, advanced=self._on_advanced, report=self._on_failed, warn=warn, is_alone=is_alone
+        )
         self._flusher_ref: Reference | None = None
         self._context: ActorContext | None = None
         self._writers: dict[TableSpan, _Writer] = {}
@@ -289,8 +291,7 @@ class Processor:
             self._tell_writer(GiveUp(span, running_error(cause)))
 
     def _tell_writer(self, order: SpanOrder) -> None:
-        span = order.position.span if isinstance(order, SpanFlushed) else order.span
-        writer = self._writers.get(span)
+        writer = self._writers.get(order.span)
         if writer is not None and writer.ref is not None:
             writer.ref.tell_nowait(order)
 
@@ -303,9 +304,14 @@ class Processor:
         for prepare in waiting:
             self._emit(effects.SpanStopped(order.span, prepare.checkpoint))
 
-    def _on_flushed(self, flushed: SpanFlushed) -> None:
+    def _on_advanced(self, flushed: Sequence[SpanFlushed]) -> None:
+        self._agent.rows_flushed += sum(span.rows for span in flushed)
+        self._post(Happened(effects.SpansProgress(tuple(map(_progress, flushed)))))
+
+    def _on_failed(self, flushed: SpanFlushed) -> None:
+        assert flushed.error is not None, "a span that has moved continues"
         self._agent.rows_flushed += flushed.rows
-        self._tell_writer(flushed)
+        self._tell_writer(GiveUp(flushed.position.span, flushed.error))
 
     def _emit(self, event: effects.AgentEvent) -> None:
         """Pass on an event of a span or unit; after the last one, stop its actor."""
@@ -347,3 +353,8 @@ class Processor:
         except WeirError as error:
             if error.code != "ActorDead":  # a full mailbox would lose the event: crash, and restart
                 raise
+
+
+def _progress(flushed: SpanFlushed) -> effects.SpanProgress:
+    ts = flushed.position.checkpoint_ts
+    return effects.SpanProgress(flushed.position.span, SpanCheckpoint(ts, ts), flushed.commit_time)

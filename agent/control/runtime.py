@@ -68,9 +68,11 @@ class FlushLimits:
     suspects: frozenset[int] = frozenset()
 
     def target(self, table_id: int) -> Ts:
-        tables = dict(self.barrier.tables)
-        held_ts = min(tables.get(table_id, MAX_TS), self.held.get(table_id, MAX_TS))
-        return min(self.head.resolved_ts, self.barrier.global_ts, held_ts)
+        # called for every span of a flush, and most changefeeds have no such table
+        limit = min(self.head.resolved_ts, self.barrier.global_ts)
+        if self.barrier.tables:
+            limit = min(limit, dict(self.barrier.tables).get(table_id, MAX_TS))
+        return min(limit, self.held[table_id]) if table_id in self.held else limit
 
     def change_since(self, table_id: int, ts: Ts) -> tuple[Ts, str]:
         """Return Ts and JSON of the newest change of a table that still exists, if it is after ``ts``; else an empty

@@ -1,7 +1,9 @@
 """Span writer: a table span as an actor that reads the sink's position, lets the flusher write, and reports progress.
 
-    PrepareSpan ─► open_span ─► SpanPrepared        RunSpan ─► join the flusher ─► SpanRunning, SpanProgress…
+    PrepareSpan ─► open_span ─► SpanPrepared        RunSpan ─► join the flusher ─► SpanRunning
                                                     StopSpan ─► leave it (after the current flush) ─► SpanStopped
+
+The flusher itself reports the progress of its spans, of all that a flush has moved at once.
 
 ``agent.control.table_span`` decides; this actor performs its orders, one at a time, and always answers. While the sink
 as a whole is unavailable it retries, warns, and answers afterwards.
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 from agent.control import effects
 from agent.control.actors import ActorContext, Reference
 from agent.control.flusher import PASSING, Join, Leave
-from agent.control.runtime import SpanFlushed, SpanPosition, SpanRuntime
+from agent.control.runtime import SpanPosition, SpanRuntime
 from agent.errors import TableForeignError
 from agent.running_error import running_error
 from reactor import failpoints
@@ -41,7 +43,8 @@ class TableChanged:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """The previous actors exhausted the restart budget: ensure that nothing writes, and report it."""
+    """The span cannot continue, or the previous actors exhausted the restart budget: ensure that nothing writes, and
+    report it."""
 
     span: TableSpan
     error: RunningError
@@ -54,7 +57,7 @@ class _Again:
     order: effects.PrepareSpan | effects.RunSpan
 
 
-SpanOrder = effects.PrepareSpan | effects.RunSpan | effects.StopSpan | SpanFlushed | TableChanged | GiveUp
+SpanOrder = effects.PrepareSpan | effects.RunSpan | effects.StopSpan | TableChanged | GiveUp
 
 #: longer than any flush may take (``flush_timeout_seconds``); the sink's record fences what remains
 _LEAVE_TIMEOUT_S = 4_000.0
@@ -143,8 +146,6 @@ class SpanWriter:
             case effects.StopSpan():
                 self._order = None
                 await self._stop()
-            case SpanFlushed():
-                await self._on_flushed(message)
             case TableChanged():
                 self._table = message.table
             case GiveUp():
@@ -172,13 +173,6 @@ class SpanWriter:
         await self._leave()
         self._is_over = True
         self._emit(effects.SpanFailed(self._span, error))
-
-    async def _on_flushed(self, flushed: SpanFlushed) -> None:
-        self._position = flushed.position
-        if flushed.error is not None:
-            await self._fail(flushed.error)
-            return
-        self._emit(effects.SpanProgress(self._span, self._checkpoint, flushed.commit_time))
 
     async def _leave(self) -> None:
         position = await self._flusher.ask(Leave(self._span), _LEAVE_TIMEOUT_S)

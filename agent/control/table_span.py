@@ -136,7 +136,8 @@ class LocalSpan:
         :raises InvalidTransitionError: it answers an order that was not given.
         """
         if isinstance(event, effects.SpanProgress):
-            return self._on_progress(event)
+            self.advance(event)
+            return Step()
         state, said = EVENTS.get((self.state, type(event))), type(event).__name__
         if state is None and (self.state, type(event)) in LATE:
             return Step()
@@ -148,6 +149,13 @@ class LocalSpan:
         self._in_work = None
         report = (effects.ReportError(event.error),) if isinstance(event, effects.SpanFailed) else ()
         return Step(report, reply=True)
+
+    def advance(self, event: effects.SpanProgress) -> bool:
+        """Take over the executor's progress; return whether anything has changed."""
+        before = self.checkpoint, self.checkpoint_time
+        self._raise_checkpoint(event.checkpoint)
+        self.checkpoint_time = event.checkpoint_time or self.checkpoint_time
+        return before != (self.checkpoint, self.checkpoint_time)
 
     def orders_again(self) -> effects.PrepareSpan | effects.RunSpan | effects.StopSpan | None:
         """Return the order that brings an executor that has lost its memory to this span's state."""
@@ -190,12 +198,6 @@ class LocalSpan:
         """Assert the invariants between two messages."""
         assert self._in_work in _IN_WORK.get(self.state, (None,)), f"{self.span} is {self.state}, {self._in_work} waits"
         assert self.checkpoint.checkpoint_ts <= self.checkpoint.resolved_ts, f"{self.span} is past its resolved Ts"
-
-    def _on_progress(self, event: effects.SpanProgress) -> Step:
-        self._raise_checkpoint(event.checkpoint)
-        if event.checkpoint_time:
-            self.checkpoint_time = event.checkpoint_time
-        return Step()
 
     def _raise_checkpoint(self, new: SpanCheckpoint) -> None:
         """Raise the checkpoint, which never goes back; nothing is checkpointed that is not resolved."""

@@ -42,6 +42,28 @@ class FlushContext:
     weights: Weights = field(default_factory=Weights)
     #: called with the tables about to be written, and whether all of them are suspects
     begin: Callable[[frozenset[int], bool], None] = lambda _tables, _is_trial: None
+    quiet: "QuietSpans" = field(default_factory=lambda: QuietSpans())
+
+
+class QuietSpans:
+    """Spans without events, and how far the log was searched for those.
+
+    The sink's record of a span without events stays where it is, however far the span gets. Without this, each flush
+    would search all of the log behind the least of the records: hours of it, for tens of thousands of tables.
+    """
+
+    def __init__(self) -> None:
+        #: by span: its record, and up to where there is no event behind that
+        self._searched: dict[TableSpan, tuple[Ts, Ts]] = {}
+
+    def first_ts(self, position: SpanPosition) -> Ts:
+        """Return the Ts behind which the span may have events that the sink does not have."""
+        committed_ts, searched_ts = self._searched.get(position.span, (Ts(-1), Ts(0)))
+        return searched_ts if committed_ts == position.committed_ts else position.committed_ts
+
+    def note(self, plan: FlushPlan) -> None:
+        for position, ts in plan.quiet:
+            self._searched[position.span] = position.committed_ts, ts
 
 
 def flush(
@@ -102,7 +124,7 @@ def _nothing(number: int) -> int:
 
 
 def _plan(context: FlushContext, positions: Sequence[SpanPosition], limits: FlushLimits) -> FlushPlan:
-    from_ts = min((item.committed_ts for item in positions), default=Ts(0))
+    from_ts = min(map(context.quiet.first_ts, positions), default=Ts(0))
     to_ts = max((limits.target(item.table.table_id) for item in positions), default=Ts(0))
     known_ts = min((item.checkpoint_ts for item in positions), default=to_ts)
     if to_ts <= known_ts:
@@ -111,7 +133,9 @@ def _plan(context: FlushContext, positions: Sequence[SpanPosition], limits: Flus
     weights = context.weights
     if weights.is_backlog(sum(item.bytes for item in segments)):
         weights = weights.for_cores(context.executor.cores())
-    return plan_flush(positions, segments, limits, feed=context.feed, weights=weights)
+    plan = plan_flush(positions, segments, limits, feed=context.feed, weights=weights)
+    context.quiet.note(plan)
+    return plan
 
 
 def _passed(positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:

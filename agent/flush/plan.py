@@ -13,7 +13,7 @@ range). Otherwise
 If anything was shortened the flush is *behind*, and the next one should follow at once.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
@@ -65,6 +65,8 @@ class FlushPlan:
     tasks: tuple[FlushTask, ...]
     targets: tuple[tuple[SpanPosition, Ts], ...]
     is_behind: bool = False
+    #: those without an event of their table up to their target
+    quiet: tuple[tuple[SpanPosition, Ts], ...] = ()
 
 
 def plan_flush(
@@ -75,15 +77,20 @@ def plan_flush(
     feed: FeedContext,
     weights: Weights = Weights(),
 ) -> FlushPlan:
-    """``segments``: the log (in order) from the lowest recorded Ts to the highest target."""
+    """``segments``: the log (in order) from the lowest Ts behind which a span may have events, to the highest
+    target."""
     tasks: list[FlushTask] = []
     targets: list[tuple[SpanPosition, Ts]] = []
+    quiet: list[tuple[SpanPosition, Ts]] = []
+    of_table = _by_table(segments, {position.table.table_id for position in positions})
     is_behind = False
     for position in positions:
         wanted = limits.target(position.table.table_id)
         if wanted <= position.checkpoint_ts:
             continue
-        ahead = _ahead(position, segments, wanted)
+        ahead = _ahead(position, of_table.get(position.table.table_id, ()), wanted)
+        if not ahead:
+            quiet.append((position, wanted))
         to_ts = _reachable(position, ahead, wanted, _weight_max(position, feed, weights))
         is_behind |= to_ts < wanted
         targets.append((position, to_ts))
@@ -92,7 +99,7 @@ def plan_flush(
         made = _tasks(position, [item for item in ahead if item.first_ts <= to_ts], to_ts, feed, weights)
         ts, change = limits.change_since(position.table.table_id, position.committed_ts) if made else (Ts(0), "")
         tasks.extend(replace(task, change=change, change_ts=ts) if change else task for task in made)
-    return FlushPlan(tuple(tasks), tuple(targets), is_behind)
+    return FlushPlan(tuple(tasks), tuple(targets), is_behind, tuple(quiet))
 
 
 def group_tasks(tasks: Sequence[FlushTask]) -> list[tuple[FlushTask, ...]]:
@@ -126,12 +133,20 @@ def _weight(task: FlushTask) -> int:
     return sum(item.bytes // max(len(item.tables), 1) for item in task.segments)
 
 
+def _by_table(segments: Sequence[SegmentRef], ids: Collection[int]) -> dict[int, list[SegmentRef]]:
+    """Return the segments with events of each table: most tables of a segment's changefeed are in few of them."""
+    found: dict[int, list[SegmentRef]] = {}
+    for item in segments:
+        for table_id in item.tables:
+            if table_id in ids:
+                found.setdefault(table_id, []).append(item)
+    return found
+
+
 def _ahead(position: SpanPosition, segments: Sequence[SegmentRef], target: Ts) -> list[SegmentRef]:
-    """Return the segments with events of the span's table between its record, or what it leaves out, and its target."""
-    table_id, recorded = position.table.table_id, max(position.committed_ts, position.table.skipped_ts)
-    return [
-        item for item in segments if table_id in item.tables and item.last_ts > recorded and item.first_ts <= target
-    ]
+    """Return those of its table's segments that are between its record, or what it leaves out, and its target."""
+    recorded = max(position.committed_ts, position.table.skipped_ts)
+    return [item for item in segments if item.last_ts > recorded and item.first_ts <= target]
 
 
 def _is_appended(position: SpanPosition, feed: FeedContext) -> bool:

@@ -37,7 +37,7 @@ _ASYNC: tuple[tuple[type, str, str], ...] = (
     (SpanWriter, "_prepare", "span"),
     (SpanWriter, "_run", "span"),
     (SpanWriter, "_stop", "span"),
-    (SpanWriter, "_on_flushed", "span"),
+    (SpanWriter, "_handle", "span"),
     (Flusher, "_flush", "processor"),
     (Flusher, "handle", "processor"),
     (Processor, "handle", "processor"),

@@ -82,6 +82,7 @@ class SimulatedParts:
         self._sink: Sink = outside.sinks[info.sink.sealed]
         self._storage: Storage = outside.storage(info.id)
         self._reader = StorageReader(self._storage)
+        self._quiet = job.QuietSpans()
         self._random: Random = node.world.chance("parts", node.name, capture, info.id, info.epoch)
 
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
@@ -117,12 +118,13 @@ class SimulatedParts:
 
     async def _flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
         await self._take_time()
-        from_ts = min(position.committed_ts for position in positions)
+        from_ts = min(map(self._quiet.first_ts, positions))
         to_ts = max(limits.target(position.table.table_id) for position in positions)
         known_ts = min(position.checkpoint_ts for position in positions)
         is_due = to_ts > known_ts
         segments = self._reader.segments(limits.head, from_ts, to_ts, known_ts=known_ts) if is_due else ()
         plan = plan_flush(positions, segments, limits, feed=FeedContext(self._info.id, "", SinkMode.UPSERT))
+        self._quiet.note(plan)
         work = [(task, self._rows(task)) for task in plan.tasks]
         tables = frozenset(task.table.table_id for task in plan.tasks)
         await self._attempts.begin(tables, limits.is_trial(tables))

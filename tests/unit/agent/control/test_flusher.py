@@ -74,13 +74,14 @@ class Rig:
     failed: dict[int, RunningError] = field(default_factory=dict)
     warned: list[RunningError] = field(default_factory=list)
 
+    def on_advanced(self, flushed: Sequence[SpanFlushed]) -> None:
+        assert not any(span.error for span in flushed)
+        self.reached |= {span.position.table.table_id: span.position.checkpoint_ts for span in flushed}
+
     def on_report(self, flushed: SpanFlushed) -> None:
-        id = flushed.position.table.table_id
-        if flushed.error is None:
-            self.reached[id] = flushed.position.checkpoint_ts
-        else:
-            self.failed[id] = flushed.error
-            self.flusher.tell_nowait(Leave(flushed.position.span))  # as its writer does
+        assert flushed.error is not None
+        self.failed[flushed.position.table.table_id] = flushed.error
+        self.flusher.tell_nowait(Leave(flushed.position.span))  # as its writer does
 
     def move(self, resolved_ts: int, *, removed_ts: int = 0, suspects: Iterable[int] = ()) -> None:
         head = LogHead(resolved_ts=Ts(resolved_ts), removed_ts=Ts(removed_ts))
@@ -95,6 +96,7 @@ async def rig(*tables: int, sink: Sink, is_alone: bool = False) -> AsyncIterator
     flusher = Flusher(
         sink,  # type: ignore[arg-type]
         limits,
+        advanced=lambda flushed: built[0].on_advanced(flushed),
         report=lambda flushed: built[0].on_report(flushed),
         warn=lambda error: built[0].warned.append(error),
         is_alone=lambda: is_alone,

@@ -10,8 +10,8 @@ import pytest
 
 from agent.control import effects
 from agent.control.flusher import Join, Leave
-from agent.control.runtime import SpanFlushed, SpanPosition
-from agent.control.span_writer import SpanOrder, SpanWriter
+from agent.control.runtime import SpanPosition
+from agent.control.span_writer import GiveUp, SpanOrder, SpanWriter
 from agent.errors import SinkPassingError, TableForeignError
 from benchmarks.support.actor_system import ActorSystem
 from capture.actors.actor import ActorRef
@@ -78,14 +78,14 @@ async def test_it_is_prepared_without_writing_and_runs_from_where_the_sink_is() 
         assert r.flusher.inside[SPAN].committed_ts == 15
 
 
-async def test_what_a_flush_did_is_its_checkpoint() -> None:
+async def test_what_a_flush_did_is_its_last_checkpoint() -> None:
     async with rig() as r:
         await r.writer.tell(effects.PrepareSpan(SPAN, AT_10))
         await r.writer.tell(effects.RunSpan(SPAN, Ts(10)))
         await r.settle()
-        moved = replace(r.flusher.inside[SPAN], checkpoint_ts=Ts(30), committed_ts=Ts(20))
-        await r.writer.tell(SpanFlushed(moved, commit_time=5.0))
-        assert (await r.settle())[-1] == effects.SpanProgress(SPAN, SpanCheckpoint(Ts(30), Ts(30)), 5.0)
+        r.flusher.inside[SPAN] = replace(r.flusher.inside[SPAN], checkpoint_ts=Ts(30), committed_ts=Ts(20))
+        await r.writer.tell(effects.StopSpan(SPAN))
+        assert (await r.settle())[-1] == effects.SpanStopped(SPAN, SpanCheckpoint(Ts(30), Ts(30)))
 
 
 async def test_it_says_stopped_only_when_the_flush_under_way_is_over() -> None:
@@ -118,7 +118,7 @@ async def test_a_lasting_error_of_a_flush_ends_it() -> None:
         await r.writer.tell(effects.PrepareSpan(SPAN, AT_10))
         await r.writer.tell(effects.RunSpan(SPAN, Ts(10)))
         await r.settle()
-        await r.writer.tell(SpanFlushed(r.flusher.inside[SPAN], error=error))
+        await r.writer.tell(GiveUp(SPAN, error))
         assert (await r.settle())[-1] == effects.SpanFailed(SPAN, error)
         assert r.flusher.inside == {}
 
@@ -170,7 +170,7 @@ async def test_after_its_last_word_it_says_and_does_nothing() -> None:
         await r.writer.tell(effects.RunSpan(SPAN, Ts(10)))
         await r.settle()
         error = RunningError(code="Sink", message="refused")
-        await r.writer.tell(SpanFlushed(r.flusher.inside[SPAN], error=error))
+        await r.writer.tell(GiveUp(SPAN, error))
         assert (await r.settle())[-1] == effects.SpanFailed(SPAN, error)
         count, successor = len(r.events), SpanPosition(SPAN, TABLE, Ts(10), Ts(10))
         r.flusher.inside[SPAN] = successor

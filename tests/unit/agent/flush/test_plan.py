@@ -1,14 +1,17 @@
 """Flush plan: how far each span is written, and by which tasks."""
 
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.control.runtime import FlushLimits, SpanPosition
+from agent.flush import job
 from agent.flush.plan import FlushPlan, Weights, group_tasks, plan_flush
-from agent.ports.sink import FeedContext, FlushTask
+from agent.log.reader import LogReader
+from agent.ports.sink import FeedContext, FlushTask, Sink
 from agent.rows.batches import SegmentRef
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Barrier
@@ -188,3 +191,66 @@ def test_what_a_table_skips_is_not_read() -> None:
     skipping = replace(at, table=at.table.with_(skipped_ts=Ts(25)))
     [task] = plan_flush([skipping], TEN, limits(40), feed=UPSERT).tasks
     assert (task.from_ts, task.to_ts, task.segments) == (5, 40, TEN[2:4]), "of the first one the task leaves rows out"
+
+
+class Log:
+    """The reader of a log in memory. ``asked``: from where on it was read."""
+
+    def __init__(self) -> None:
+        self.segments_: list[SegmentRef] = []
+        self.asked: list[int] = []
+
+    def segments(self, head: LogHead, from_ts: Ts, to_ts: Ts, *, known_ts: Ts) -> tuple[SegmentRef, ...]:
+        self.asked.append(from_ts)
+        return tuple(item for item in self.segments_ if item.last_ts > from_ts and item.first_ts <= to_ts)
+
+
+def context_of(log: Log) -> job.FlushContext:
+    return job.FlushContext(UPSERT, sink=cast("Sink", None), reader=cast("LogReader", log), executor=cast("Any", None))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.frozensets(st.integers(1, 4), max_size=2),
+            st.integers(0, 9),
+            st.booleans(),
+            st.frozensets(st.integers(1, 4)),
+        ),
+        min_size=1,
+        max_size=12,
+    )
+)
+def test_what_was_searched_before_is_not_searched_again_and_nothing_is_missed(
+    rounds: list[tuple[frozenset[int], int, bool, frozenset[int]]],
+) -> None:
+    """Each round the log gets a segment, and a flush moves spans up to somewhere in it, or fails; some spans come anew,
+    with the position that the sink has."""
+    log = Log()
+    context = context_of(log)
+    spans = {table: position(0, table=table) for table in range(1, 5)}
+    for number, (tables, target, fails, again) in enumerate(rounds):
+        log.segments_.append(segment(number, 10 * number + 1, 10 * number + 9, tables=tuple(tables)))
+        at = limits(10 * number + target)
+        spans |= {table: replace(spans[table], checkpoint_ts=spans[table].committed_ts) for table in again}
+        positions = [*spans.values()]
+        plan = job._plan(context, positions, at)
+        assert plan == plan_flush(positions, log.segments_, at, feed=UPSERT)
+        written = {task.span for task in plan.tasks}
+        for moved, ts in () if fails else plan.targets:
+            committed_ts = ts if moved.span in written else moved.committed_ts
+            spans[moved.table.table_id] = replace(moved, checkpoint_ts=ts, committed_ts=committed_ts)
+
+
+def test_quiet_tables_do_not_let_each_flush_search_the_whole_log() -> None:
+    log = Log()
+    context = context_of(log)
+    quiet = [position(0, table=table) for table in range(2, 50)]
+    busy = position(0)
+    for number in range(20):
+        log.segments_.append(segment(number, 10 * number + 1, 10 * number + 9))
+        plan = job._plan(context, [busy, *quiet], limits(10 * number + 9))
+        at = {moved.span: ts for moved, ts in plan.targets}
+        busy = replace(busy, checkpoint_ts=at[busy.span], committed_ts=at[busy.span])
+        quiet = [replace(one, checkpoint_ts=at[one.span]) for one in quiet]
+    assert log.asked == [0, *(10 * number + 9 for number in range(19))]
