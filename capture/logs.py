@@ -1,10 +1,12 @@
 """Logging: structlog to stderr (readable on a terminal, JSON lines elsewhere) or to a file; stdout is for results.
 
 Every text value is masked, so that a URI in a driver's error does not reveal its password. Libraries that use
-``logging`` are handled in the same way, from WARNING up.
+``logging`` are handled in the same way, from WARNING up. What a terminal would interpret is escaped on one: names and
+errors come from sources, sinks and callers.
 """
 
 import logging
+import re
 import sys
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
@@ -17,6 +19,8 @@ from capture.security.secrets import mask
 
 LEVELS: Mapping[str, int] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _LIBRARY_LEVEL_MIN = logging.WARNING
+#: control characters, ends of lines, and marks that turn the direction of text
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def configure(level: str = "info", *, file: Path | None = None, libraries: bool = True) -> None:
@@ -34,12 +38,12 @@ def configure(level: str = "info", *, file: Path | None = None, libraries: bool 
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    to_terminal = stream.isatty()
-    last: list[structlog.typing.Processor] = (
-        [mask_values, structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
-        if to_terminal
-        else [structlog.processors.format_exc_info, mask_values, structlog.processors.JSONRenderer(default=str)]
-    )
+    # a traceback is made to text before passwords are masked: the console would do it afterwards
+    last: list[structlog.typing.Processor] = [structlog.processors.format_exc_info, mask_values]
+    if stream.isatty():
+        last += [escape_controls, structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+    else:
+        last.append(structlog.processors.JSONRenderer(default=str))
     structlog.configure(
         processors=[*shared, *last],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
@@ -58,6 +62,19 @@ def configure(level: str = "info", *, file: Path | None = None, libraries: bool 
 def mask_values(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Mask passwords of URIs in all fields (a structlog processor)."""
     return {key: _masked(value) for key, value in event.items()}
+
+
+def escape_controls(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Escape what a terminal would interpret in all texts (a structlog processor); only tracebacks have lines."""
+    return {key: _shown(key, value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+def _shown(key: str, text: str) -> str:
+    return "\n".join(map(_escaped, text.split("\n"))) if key == "exception" else _escaped(text)
+
+
+def _escaped(text: str) -> str:
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def _masked(value: Any) -> Any:
