@@ -55,11 +55,26 @@ class Table:
         return self._reader.version() if self._version is None else self._version
 
     def history(self, limit: int = 20) -> list[dict[str, Any]]:
-        """Return the last commits, newest first."""
+        """Return the last commits, newest first.
+
+        :raises ConfigError: ``limit`` is no number of commits.
+        """
+        if not _is_count(limit):
+            raise ConfigError(f"limit is a whole number of commits, not {limit!r}")
         return self._reader.history(limit)
 
     def to_batches(self, columns: Sequence[str] | None = None, *, version: int | None = None) -> pa.RecordBatchReader:
-        """Return the rows batch by batch: memory holds one batch at a time."""
+        """Return the rows batch by batch: memory holds one batch at a time.
+
+        :raises ConfigError: ``columns`` is no list of names, or ``version`` no number.
+        :raises WeirError: the table has no such column or version, or cannot be read.
+        """
+        if isinstance(columns, str):
+            raise ConfigError(f"columns is a list of names, not {columns!r}: pass [{columns!r}]")
+        if columns is not None and not columns:
+            raise ConfigError("columns is empty: leave it out to read all columns")
+        if version is not None and not _is_number(version):
+            raise ConfigError(f"version is a whole number that history() shows, not {version!r}")
         return self._reader.scan(columns, version=self._version if version is None else version)
 
     def to_arrow(self, columns: Sequence[str] | None = None, *, version: int | None = None) -> pa.Table:
@@ -77,13 +92,23 @@ class Table:
     ) -> Any:
         """Return a relation of DuckDB, in ``connection`` or in its default one.
 
-        :raises ConfigError: duckdb is not installed.
+        :raises ConfigError: duckdb is not installed, or ``connection`` is none of it.
         """
-        return (connection or _module("duckdb")).from_arrow(self.to_arrow(columns, version=version))
+        connection = _module("duckdb") if connection is None else connection
+        if not hasattr(connection, "from_arrow"):
+            raise ConfigError(
+                f"connection is one of duckdb.connect(), not {_kind(connection)}; leave it out for its own"
+            )
+        return connection.from_arrow(self.to_arrow(columns, version=version))
 
     def to_spark(self, spark: Any, columns: Sequence[str] | None = None, *, version: int | None = None) -> Any:
         """Return a DataFrame of the session ``spark``. Rows go through this process: a session with Delta's own jars
-        reads a large table better by its ``location``."""
+        reads a large table better by its ``location``.
+
+        :raises ConfigError: ``spark`` is no session.
+        """
+        if not hasattr(spark, "createDataFrame"):
+            raise ConfigError(f"spark is a session, such as SparkSession.builder.getOrCreate(), not {_kind(spark)}")
         return spark.createDataFrame(self.to_arrow(columns, version=version))
 
     def __repr__(self) -> str:
@@ -92,6 +117,19 @@ class Table:
     def _repr_html_(self) -> str:
         names = ("table", "changefeed", "location", "version")
         return html.rows(names, [(self.name, self.changefeed, self.location, self.version)])
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _kind(value: object) -> str:
+    """Return what ``value`` is, which may hold a password."""
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
+def _is_count(value: object) -> bool:
+    return _is_number(value) and int(str(value)) >= 0
 
 
 def _module(name: str) -> Any:
