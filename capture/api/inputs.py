@@ -1,5 +1,7 @@
 """Inputs from Python: turns a caller's words into the models of the cluster port."""
 
+import math
+import operator
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
@@ -71,6 +73,21 @@ def one_of(kind: type[E], value: E | str, name: str) -> E:
         return kind(value)
     except ValueError:
         raise ConfigError(f"{name} is {value!r}; use one of {', '.join(kind)}") from None
+
+
+def whole_of(value: object, name: str) -> int:
+    """:raises ConfigError: it is no whole number."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ConfigError(f"{name} is a whole number, not {value!r}") from None
+
+
+def seconds_of(value: object, name: str) -> float:
+    """:raises ConfigError: it is no number."""
+    if isinstance(value, (int, float)) and not math.isnan(value):
+        return float(value)
+    raise ConfigError(f"{name} is a number of seconds, not {value!r}")
 
 
 def _wrong(error: ValidationError) -> ConfigError:

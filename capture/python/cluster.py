@@ -24,6 +24,7 @@ from capture.python.table import Table
 from capture.python.waiting import POLL_S, Goal
 from reactor.errors import WeirError
 from reactor.records.changefeed import FeedState, Mode, SinkMode
+from reactor.records.sync_point import SyncPoint
 from reactor.views import ChangefeedView
 
 P = ParamSpec("P")
@@ -119,7 +120,9 @@ class Changefeed:
         """As ``LocalChangefeed.table``; the table's own methods block while they read."""
         return await _in_thread(partial(self.local.table, name, storage_options=storage_options))
 
-    async def at(self, ts: int | None = None, *, storage_options: Mapping[str, str] | None = None) -> Moment:
+    async def at(
+        self, ts: int | SyncPoint | None = None, *, storage_options: Mapping[str, str] | None = None
+    ) -> Moment:
         """As ``LocalChangefeed.at``; the methods of its tables block while they read."""
         return Moment.of(await self.query(), await self.sync_points(), ts, storage_options)
 

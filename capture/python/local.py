@@ -145,7 +145,7 @@ class LocalChangefeed:
         """Return the sync points that are kept, oldest first."""
         return self._call(lambda client: client.sync_points(self.id))
 
-    def at(self, ts: int | None = None, *, storage_options: Mapping[str, str] | None = None) -> Moment:
+    def at(self, ts: int | SyncPoint | None = None, *, storage_options: Mapping[str, str] | None = None) -> Moment:
         """Return all tables as of the newest sync point, or the newest one at or before ``ts``.
 
         :raises SyncPointNotFoundError: there is none.

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from capture.api.inputs import whole_of
 from capture.errors import SyncPointNotFoundError, TableNotFoundError
 from capture.python import html
 from capture.python.table import Table
@@ -25,13 +26,16 @@ class Moment:
         cls,
         feed: ChangefeedView,
         points: list[SyncPoint],
-        ts: int | None,
+        ts: int | SyncPoint | None,
         storage_options: Mapping[str, str] | None = None,
     ) -> "Moment":
         """Return the moment of the newest point at or before ``ts``; None: of the newest one.
 
         :raises SyncPointNotFoundError: there is none.
+        :raises ConfigError: ``ts`` is something else.
         """
+        if ts is not None:
+            ts = ts.ts if isinstance(ts, SyncPoint) else whole_of(ts, "ts")
         found = max(
             (point for point in points if ts is None or point.ts <= ts), key=lambda point: point.ts, default=None
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from capture.api.connection import may_pass
-from capture.api.inputs import one_of
+from capture.api.inputs import one_of, seconds_of, whole_of
 from reactor.errors import WeirError
 from reactor.records.changefeed import FeedState, Unit
 from reactor.views import ChangefeedView
@@ -32,8 +32,10 @@ class Goal:
 
     @classmethod
     def of(cls, changefeed: str, state: FeedState | str | None, ts: int | None, timeout: float | None) -> Self:
-        deadline = float("inf") if timeout is None else time.monotonic() + timeout
-        return cls(changefeed, None if state is None else one_of(FeedState, state, "state"), ts, timeout, deadline)
+        """:raises ConfigError: one of the values is wrong."""
+        deadline = float("inf") if timeout is None else time.monotonic() + seconds_of(timeout, "timeout")
+        wanted = None if state is None else one_of(FeedState, state, "state")
+        return cls(changefeed, wanted, None if ts is None else whole_of(ts, "ts"), timeout, deadline)
 
     def is_reached(self, view: ChangefeedView) -> bool:
         """:raises WeirError: it has ended without reaching it."""

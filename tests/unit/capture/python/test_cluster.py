@@ -51,6 +51,11 @@ async def test_a_cluster_that_is_connected_to() -> None:
         owner.feeds["shop"] = owner.feeds["shop"].model_copy(update={"sync_point": point})
         assert await feed.sync_points() == [point]
         assert (await feed.at()).tables == ["public.t"]
+        assert (await feed.at(point)).ts == (await feed.at(9)).ts == 7
+        with pytest.raises(SyncPointNotFoundError, match="no sync point at or before 6; the oldest is 7"):
+            await feed.at(6)
+        with pytest.raises(ConfigError, match="ts is a whole number, not 'latest'"):
+            await feed.at("latest")  # type: ignore[arg-type]
         assert (await feed.split("public.t", 4)).wanted == 4
         assert (await feed.join("public.t")).wanted == 1
         assert (await feed.resync("public.t", rows_per_second=500)).resyncing

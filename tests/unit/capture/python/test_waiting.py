@@ -1,5 +1,7 @@
 """Waiting for a changefeed: what is reached, what ends the waiting."""
 
+from typing import Any
+
 import pytest
 
 from capture.api.client import RemoteError
@@ -45,6 +47,21 @@ def test_the_timeout_names_what_blocks() -> None:
     with pytest.raises(TimeoutError, match=r"normal at 5, because it starts after 0 s"):
         Goal.of("shop", None, 6, 0.0).refuse_timeout(view())
     Goal.of("shop", None, 6, None).refuse_timeout(view())
+
+
+@pytest.mark.parametrize(
+    ("ts", "timeout", "text"),
+    [
+        ("5", None, "ts is a whole number, not '5'"),
+        (5.0, None, "ts is a whole number, not 5.0"),
+        (None, "60", "timeout is a number of seconds, not '60'"),
+        (None, float("nan"), "timeout is a number of seconds, not nan"),
+    ],
+)
+def test_what_is_no_number_is_refused_in_one_line(ts: Any, timeout: Any, text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Goal.of("shop", None, ts, timeout)
+    assert str(error.value) == text
 
 
 def test_an_owner_that_does_not_answer_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
