@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from heapq import nsmallest
 
 from owner import jobs
+from owner.feed.holds.table_causes import table_causes
 from owner.feed.run import Run
-from owner.feed.table_causes import table_causes
 from owner.progress.facts import Facts
 from owner.scheduler.replication import ReplicationSet
 from owner.scheduler.spans import even_spans

@@ -4,7 +4,7 @@
                                                             ├──success──► written
                                                             └──lost again and again──► the capture's fault: the
                                                                changefeed's work goes to others, where the table is a
-                                                               suspect (``owner.feed.suspects``)
+                                                               suspect (``owner.feed.holds.suspects``)
     a suspect ──a process is lost, again and again──► the table's fault: it is held
 
 So a capture with too little memory, or a machine whose kernel kills, holds no table; and a table that needs more than

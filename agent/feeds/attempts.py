@@ -1,8 +1,8 @@
 """Attempts: this capture's record in etcd of the tables being written, so that a crash is traced to them.
 
 It costs nothing while the same tables are written repeatedly: the record names all tables of the last seconds, and is
-written again when another one is added. Suspects (``owner.feed.suspects``) are recorded exactly, and only while they
-are written.
+written again when another one is added. Suspects (``owner.feed.holds.suspects``) are recorded exactly, and only while
+they are written.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence

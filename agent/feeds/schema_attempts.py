@@ -1,8 +1,8 @@
 """Schema attempts: this capture's note in etcd of the tables whose schema it is changing at the sink, so that its end
 is traced to them.
 
-What ``agent.feeds.attempts`` is for rows. Tables that may have ended a capture (``owner.feed.suspects``) are changed
-one at a time, and not while others of them are written.
+What ``agent.feeds.attempts`` is for rows. Tables that may have ended a capture (``owner.feed.holds.suspects``) are
+changed one at a time, and not while others of them are written.
 """
 
 from collections.abc import AsyncIterator, Sequence

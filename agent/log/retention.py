@@ -5,7 +5,7 @@ between the two leaves orphans, files that are not part of the log, which the ne
 of stale writers: segments of an epoch that no longer owns their number; and attachments that no head names any more.
 
 Segments that only held tables need are kept up to a limit of age and bytes; beyond it the oldest are removed, and
-tables that still need them lose their position (``owner.feed.held``).
+tables that still need them lose their position (``owner.feed.holds.held``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

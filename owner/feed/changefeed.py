@@ -17,12 +17,12 @@ from owner.feed.backoff import Uniform
 from owner.feed.clean_up import CleanUp
 from owner.feed.conditions import Conditions
 from owner.feed.faults import running_error
-from owner.feed.held import HeldTables
+from owner.feed.holds.held import HeldTables
+from owner.feed.holds.suspects import CaptureEnds
 from owner.feed.removal import Removal, sweep
 from owner.feed.run import Run
 from owner.feed.site import Site
 from owner.feed.state import FeedStateMachine, Trigger, is_running
-from owner.feed.suspects import CaptureEnds
 from owner.feed.sync_points import Phase, SyncPoints
 from owner.feed.workers import first_epoch
 from owner.jobs import Update

@@ -4,9 +4,10 @@
                                                      (lost_ts: largest)       (lost_ts: where it begins)
 
 All of it is in the unit's record (``UnitRecord.lost_ts``): tables that start below that Ts are *lost*. Nobody writes
-them, so readers see them as they were; when the new position is there they are noted as held (``owner.feed.held``) and
-copied again as if somebody had asked for each (``owner.tables.resync``). The sync unit takes the position
-(``agent.units.renewal``), so whatever is in the way is an error of that unit, and is tried again as such.
+them, so readers see them as they were; when the new position is there they are noted as held
+(``owner.feed.holds.held``) and copied again as if somebody had asked for each (``owner.tables.resync``). The sync unit
+takes the position (``agent.units.renewal``), so whatever is in the way is an error of that unit, and is tried again as
+such.
 """
 
 from collections.abc import Iterable

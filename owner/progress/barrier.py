@@ -5,8 +5,8 @@ sync point, and pending schema changes and repartitions, which wait for all span
 only their tables, the others all tables. At most 256 tables are listed by name, more are limited globally, so that
 heartbeats stay small.
 
-Held tables (``owner.feed.held``) are in no barrier: nothing waits for them, and captures know from the schema changes
-themselves how far each may be written.
+Held tables (``owner.feed.holds.held``) are in no barrier: nothing waits for them, and captures know from the schema
+changes themselves how far each may be written.
 """
 
 from collections.abc import Collection, Iterable, Mapping

@@ -1,9 +1,9 @@
 """Holding: operators' requests to pause a table, to retry it, or to continue it without some changes.
 
-A *paused* table is held (``owner.feed.held``) until an operator resumes it, or copies it again. A table that *skips* to
-a Ts leaves out the changes of its rows up to there. The table's record keeps that Ts, so the changes stay out after
-crashes and rewinds; the sink's own position continues with the next changes. Schema changes in between are not left
-out.
+A *paused* table is held (``owner.feed.holds.held``) until an operator resumes it, or copies it again. A table that
+*skips* to a Ts leaves out the changes of its rows up to there. The table's record keeps that Ts, so the changes stay
+out after crashes and rewinds; the sink's own position continues with the next changes. Schema changes in between are
+not left out.
 """
 
 from typing import TYPE_CHECKING

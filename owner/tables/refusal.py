@@ -1,4 +1,4 @@
-"""Refusal: a table that cannot continue, as reported to ``owner.feed.held``."""
+"""Refusal: a table that cannot continue, as reported to ``owner.feed.holds.held``."""
 
 from dataclasses import dataclass
 

@@ -6,9 +6,9 @@
                                                                                                  ▼
     (no record) ◄──it flows, and what the copy noted is gone── following ◄──held.py──────────── placed
 
-The table is *held* meanwhile (``owner.feed.held``): nobody writes it, so readers see it as it was, and no Ts of it is
-seen twice. The copy is of a position P at which every earlier commit is visible. The sink puts it in the table's place,
-in one commit with the records of all spans, which then are at P. So the table continues as a held one that is
+The table is *held* meanwhile (``owner.feed.holds.held``): nobody writes it, so readers see it as it was, and no Ts of
+it is seen twice. The copy is of a position P at which every earlier commit is visible. The sink puts it in the table's
+place, in one commit with the records of all spans, which then are at P. So the table continues as a held one that is
 tried: from P, out of the log, which is kept from ``floor_ts`` on, never above P.
 
 *Placed* is one transaction with what the table is from then on and with the schema changes at or below P, which the
@@ -115,7 +115,7 @@ class Resyncs:
             case ResyncStage.PLACING:
                 return self._await_sink(facts, resync, answer, now)
             case ResyncStage.PLACED:
-                return []  # ``owner.feed.held`` advances it together with the table
+                return []  # ``owner.feed.holds.held`` advances it together with the table
             case ResyncStage.FOLLOWING:
                 return self._await_flow(facts, resync, answer, now)
 

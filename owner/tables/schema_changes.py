@@ -12,10 +12,10 @@ the sink is asked to move tables, the record is marked as begun: no span can ope
 
 Changes of one table are made one after the other; of several tables at once, up to ``_AT_ONCE``. What the sink refuses
 of several tables is asked for again in parts, table by table (``owner.tables.sink_names.independent``); what it refuses
-then holds its tables (``owner.feed.held``), and a record that holds a table from the source on (``HOLD``) does so as
-soon as the table is there. A record of held tables and others is done in parts: first for the others; each held table's
-part follows when it is tried again. ``DdlRecord.left`` says for which tables a record is not done. A held table that
-the source drops is dropped at the sink at once: what it lacks nobody will read. One that the sink never had is
+then holds its tables (``owner.feed.holds.held``), and a record that holds a table from the source on (``HOLD``) does so
+as soon as the table is there. A record of held tables and others is done in parts: first for the others; each held
+table's part follows when it is tried again. ``DdlRecord.left`` says for which tables a record is not done. A held table
+that the source drops is dropped at the sink at once: what it lacks nobody will read. One that the sink never had is
 forgotten, and created as if it had never been there. A table whose location a held one still has gets another one
 (``owner.tables.sink_names``), which is in etcd before the sink is asked.
 """

@@ -11,8 +11,9 @@ from agent.control import effects
 from agent.control.table_span import EVENTS, LATE, LocalSpan, Order
 from agent.control.unit_slot import UnitSlot
 from owner.errors import JobRefusedError, ScheduleError, SpanError
-from owner.feed import hold_stages, sync_points
-from owner.feed.hold_stages import FLOWS
+from owner.feed import sync_points
+from owner.feed.holds import hold_stages
+from owner.feed.holds.hold_stages import FLOWS
 from owner.feed.state import FAST_FAIL, FENCED, PASSING, Trigger, step
 from owner.feed.sync_points import PHASES, Phase
 from owner.feed.workers import Placement, Stage, Worker, WorkerManager, WorkerOrder
@@ -118,9 +119,9 @@ def held_table() -> str:
     triggers = list(hold_stages.Trigger)
     return page(
         "A table that is held",
-        "`owner/feed/hold_stages.py` has the transitions, `owner/feed/held.py` their conditions. A table that flows "
-        "has no record. A *held* table has no spans; a *tried* one is written again, catches up, and delays no "
-        f"other; the part of the log that a *lost* one needs is removed. `{NOTHING}`: impossible; if it happens, "
+        "`owner/feed/holds/hold_stages.py` has the transitions, `owner/feed/holds/held.py` their conditions. A table "
+        "that flows has no record. A *held* table has no spans; a *tried* one is written again, catches up, and delays "
+        f"no other; the part of the log that a *lost* one needs is removed. `{NOTHING}`: impossible; if it happens, "
         "`InvalidTransition` is raised with the steps before it. An error of a table that is held or lost already "
         "changes nothing. *Time, or an operator*: 5 s after the first error, then twice as long each time, at most 5 "
         "min; a table that the source cannot follow, or that an operator has paused, waits for an operator. *At the "

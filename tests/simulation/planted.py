@@ -23,8 +23,8 @@ from capture.member.cluster_service import ClusterService
 from owner import jobs, stored_values
 from owner.feed.changefeed import Changefeed
 from owner.feed.crashes import Crashes
-from owner.feed.held import RESYNC, HeldTables
-from owner.feed.hold_stages import Trigger
+from owner.feed.holds.held import RESYNC, HeldTables
+from owner.feed.holds.hold_stages import Trigger
 from owner.feed.sync_points import SyncPoints
 from owner.progress.facts import Facts
 from owner.questions import ReadPositions

@@ -19,7 +19,7 @@ from agent.rows.fold import net_changes
 from agent.rows.schema import TableSchema
 from agent.rows.unify import after_truncate
 from agent.sinks.common import changelog
-from agent.sinks.common.former_keys import FormerKeys
+from agent.sinks.common.keys.former_keys import FormerKeys
 from reactor.ids import Ts
 
 _OF_KIND = {"insert": INSERT, "update_postimage": UPDATE, "delete": DELETE, "truncate": TRUNCATE, "update_preimage": 0}

@@ -16,7 +16,7 @@ from pyiceberg.types import IntegerType, LongType
 from agent.ports.checksums import ALL_KEYS, KeyRange
 from agent.rows.schema import TableSchema
 from agent.sinks.common import changelog, folded, row_marks
-from agent.sinks.common.former_keys import FormerKeys
+from agent.sinks.common.keys.former_keys import FormerKeys
 from agent.sinks.iceberg.table import manifests, positions, rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.lake import TablePlace

@@ -22,7 +22,7 @@ from agent.errors import RESYNC, TableForeignError
 from agent.object_store import ObjectStore
 from agent.ports.sink import FlushTask
 from agent.sinks.common import span_records
-from agent.sinks.common.former_keys import FormerKeys
+from agent.sinks.common.keys.former_keys import FormerKeys
 from agent.sinks.common.row_marks import NO_MARKS, Marks
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.errors import MARK, away_error, storage_errors

@@ -1,8 +1,8 @@
 """Find: the rows of a Delta table that have some keys, without reading the table.
 
 The statistics of the files come first: a file is searched if one of the keys is between the bounds of its key columns.
-A large file is searched in its key index (``agent.sinks.common.key_index``), others in their key columns, which are
-cached in memory. On an object store only the key columns of a large file are fetched, once for its index.
+A large file is searched in its key index (``agent.sinks.common.keys.key_index``), others in their key columns, which
+are cached in memory. On an object store only the key columns of a large file are fetched, once for its index.
 """
 
 import os
@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 
 from agent.kernels.key_hash import comparable
 from agent.rows.fold import key_codes
-from agent.sinks.common.key_bounds import KeyBounds
-from agent.sinks.common.key_index import IndexedFile, IndexSearch
+from agent.sinks.common.keys.key_bounds import KeyBounds
+from agent.sinks.common.keys.key_index import IndexedFile, IndexSearch
 from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table.deletion_vectors import Positions
 from agent.sinks.delta.table.log import LiveFile

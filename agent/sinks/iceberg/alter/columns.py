@@ -23,8 +23,8 @@ from pyiceberg.types import NestedField
 
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.common import changelog, conversion
-from agent.sinks.common.former_keys import FormerKeys
 from agent.sinks.common.history import columns as history
+from agent.sinks.common.keys.former_keys import FormerKeys
 from agent.sinks.common.survivors import Comparison
 from agent.sinks.iceberg.table import commit, compact, files, manifests, positions, rows
 from agent.sinks.iceberg.table import schema as iceberg_schema

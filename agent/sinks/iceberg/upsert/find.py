@@ -3,7 +3,7 @@
 The statistics of the files come first: a file is opened if one of the keys is between the bounds of its key columns,
 and a row group of it is read likewise, from the key columns alone. So the cost grows with the files that may hold a
 key, and a key that rises (a serial number, a time) has few. A large file is searched in its key index instead
-(``agent.sinks.common.key_index``).
+(``agent.sinks.common.keys.key_index``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,8 +19,8 @@ from pyiceberg.table import Table
 from pyiceberg.types import PrimitiveType
 
 from agent.kernels.key_hash import key_hash
-from agent.sinks.common.key_bounds import KeyBounds
-from agent.sinks.common.key_index import IndexedFile, IndexSearch
+from agent.sinks.common.keys.key_bounds import KeyBounds
+from agent.sinks.common.keys.key_index import IndexedFile, IndexSearch
 from agent.sinks.common.left_out import equal, match
 from agent.sinks.iceberg.table import positions, rows
 from agent.sinks.iceberg.table.manifests import LiveFile

@@ -15,8 +15,8 @@ from agent import host_cache
 from agent.errors import TableHeldError
 from agent.ports.sink import ReadsBack
 from agent.rows.schema import TableSchema
-from agent.sinks.common import key_index
-from agent.sinks.common.key_index import IndexedFile, IndexSearch
+from agent.sinks.common.keys import key_index
+from agent.sinks.common.keys.key_index import IndexedFile, IndexSearch
 from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode
 from tests.contracts.sink_bed import TABLE, Bed

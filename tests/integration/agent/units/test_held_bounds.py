@@ -11,7 +11,7 @@ from capture.embedded import EmbeddedPostgres
 from reactor import keys
 from reactor.records.held import HoldStage
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
-from tests.unit.owner.feed.test_held import broken, held, stage, until
+from tests.unit.owner.feed.holds.test_held import broken, held, stage, until
 from tests.unit.owner.owner_build import FEED
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE
 

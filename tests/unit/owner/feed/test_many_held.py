@@ -6,7 +6,7 @@ from types import FrameType
 
 import pytest
 
-from owner.feed.held import HeldTables
+from owner.feed.holds.held import HeldTables
 from owner.jobs import Pause, Resume
 from owner.progress.facts import Facts
 from owner.tables.refusal import Refusal

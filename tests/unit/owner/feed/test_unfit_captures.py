@@ -11,8 +11,8 @@ from reactor.records.changefeed import FeedState, RunningError
 from reactor.records.formats import NEWEST
 from reactor.records.held import WORKER_LOST, HoldStage, tried_after_end
 from reactor.records.task_position import TaskPosition
-from tests.unit.owner.feed.test_held import held
-from tests.unit.owner.feed.test_suspects import suspects
+from tests.unit.owner.feed.holds.test_held import held
+from tests.unit.owner.feed.holds.test_suspects import suspects
 from tests.unit.owner.owner_build import FEED, S1, A, B, C
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, Processor, SmallCluster
 

@@ -10,7 +10,7 @@ from reactor.records.changefeed import FeedState, TableRecord
 from reactor.records.formats import Feature
 from reactor.records.held import HoldOrigin, HoldStage
 from reactor.records.log_head import LogHead
-from tests.unit.owner.feed.test_held import broken, failure, held, hold, stage, until
+from tests.unit.owner.feed.holds.test_held import broken, failure, held, hold, stage, until
 from tests.unit.owner.owner_build import FEED, S1
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, SmallCluster
 from tests.unit.owner.tables.test_resync import asked as resynced

@@ -14,8 +14,8 @@ from reactor.records.changefeed import CopyLimit, RunningError
 from reactor.records.held import HeldTable, HoldOrigin, HoldStage
 from reactor.records.log_head import LogHead
 from reactor.records.resync import ResyncStage, TableResync, needed_ts
+from tests.unit.owner.feed.holds.test_held import broken, held, stage, until
 from tests.unit.owner.feed.test_amendment import moving
-from tests.unit.owner.feed.test_held import broken, held, stage, until
 from tests.unit.owner.owner_build import FEED, S1, B
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
 from tests.unit.owner.tables.test_schema_changes import NEW, alter, create, drop, record

@@ -9,7 +9,7 @@ import pytest
 
 from agent import host_cache
 from agent.object_store import ObjectStore
-from agent.sinks.common import key_index
+from agent.sinks.common.keys import key_index
 from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table.log import LiveFile
 from agent.sinks.delta.table.place import TablePlace

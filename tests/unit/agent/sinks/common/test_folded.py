@@ -14,7 +14,7 @@ from agent.rows.changes import BEFORE_FULL, BEFORE_KEY, BEFORE_NONE
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.common.changelog import CHANGELOG_FIELDS, changelog_rows
 from agent.sinks.common.folded import current_rows
-from agent.sinks.common.former_keys import FormerKeys
+from agent.sinks.common.keys.former_keys import FormerKeys
 from agent.sinks.delta.table.schema import FORMS
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import SchemaChangeKind, TableRecord

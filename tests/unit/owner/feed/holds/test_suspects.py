@@ -6,7 +6,7 @@ from reactor.ids import CaptureId, Ts
 from reactor.records.attempts import Attempt, Suspects
 from reactor.records.changefeed import FeedState
 from reactor.records.held import CAPTURE_ENDED, HoldStage
-from tests.unit.owner.feed.test_held import T1, T2, held, until
+from tests.unit.owner.feed.holds.test_held import T1, T2, held, until
 from tests.unit.owner.owner_build import FEED, S1, S2, A
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, SmallCluster
 from tests.unit.owner.tables.test_schema_changes import alter, applied, record

@@ -14,7 +14,7 @@ processes of Spark's reports a fault of its own, with the table (``agent.control
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from owner.feed.held import HeldTables, Spans
+from owner.feed.holds.held import HeldTables, Spans
 from owner.feed.state import is_running
 from owner.progress.facts import Facts, TickContext
 from owner.tables.verdict import Verdict

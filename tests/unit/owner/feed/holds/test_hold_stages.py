@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from owner.feed.hold_stages import TRANSITIONS, Trigger, note_step
+from owner.feed.holds.hold_stages import TRANSITIONS, Trigger, note_step
 from reactor.errors import InvalidTransitionError
 from reactor.ids import Ts
 from reactor.records.held import HeldTable, HoldStage

@@ -6,10 +6,10 @@
       │                                                                         └──────────error──────────────┘ │
       └────────────────────────────────as far as the changefeed's checkpoint────────────────────────────────────┘
 
-``owner.feed.hold_stages`` has the table. Stored records (``HeldTable``) are authoritative: a *held* table has no spans,
-and until it flows again it is in no barrier, no checkpoint and no sync point. A *tried* table gets spans again at its
-position, by the sink's own record, and catches up. It flows again in the commit that publishes a checkpoint it has
-reached, so the checkpoint never goes back; to make this possible, the checkpoint waits for a table that is about to
+``owner.feed.holds.hold_stages`` has the table. Stored records (``HeldTable``) are authoritative: a *held* table has no
+spans, and until it flows again it is in no barrier, no checkpoint and no sync point. A *tried* table gets spans again
+at its position, by the sink's own record, and catches up. It flows again in the commit that publishes a checkpoint it
+has reached, so the checkpoint never goes back; to make this possible, the checkpoint waits for a table that is about to
 reach it.
 
 The log is kept for held tables up to a limit (``agent.log.retention``); a table whose part of it is gone is *lost*. A
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from owner.feed import renewal
-from owner.feed.hold_stages import SAID, Trigger, note_step
+from owner.feed.holds.hold_stages import SAID, Trigger, note_step
 from owner.tables.refusal import Refusal
 from owner.tables.verdict import Verdict
 from reactor import keys, patches
