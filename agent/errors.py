@@ -32,6 +32,7 @@
         CopyBehindError          the copy that is to replace the sink's table is older than the table
         TableNameError           the table's name is not possible as a directory
         LeftOutValueError        an update left out a value of a row that the sink does not have
+        UnknownValuesError       a schema change gave rows values that the log does not have
       SinkTimeoutError           it did not answer in time (retryable)
     OwnFaultError                this capture lacks room, memory, descriptors, threads or Spark (of the capture)
     JobError                     a Spark job failed as a whole (retryable)
@@ -207,6 +208,10 @@ class TableNameError(TableHeldError):
 
 class LeftOutValueError(TableHeldError):
     """An update left out a value of a row that the sink does not have."""
+
+
+class UnknownValuesError(TableHeldError):
+    """A schema change gave rows values that the log does not have; only the source knows them."""
 
 
 class TableLogLostError(TableHeldError):

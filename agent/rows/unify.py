@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from agent.errors import RESYNC, TableHeldError
+from agent.errors import RESYNC, UnknownValuesError
 from agent.rows.changes import TRUNCATE, Changes
 from agent.rows.spans import fill_from_before, key_changes
 
@@ -80,7 +80,7 @@ def _column(batch: pa.RecordBatch, wanted: pa.Field, part: Changes) -> pa.Array:
     try:
         return batch.column(at).cast(wanted.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise TableHeldError(
+        raise UnknownValuesError(
             f"column {wanted.name} of {part.schema.qualified_name} has become {wanted.type} and older changes do not "
             f"fit; {RESYNC}"
         ) from error

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from agent.errors import NEW_SNAPSHOT, RESYNC, TableHeldError, TableIneligibleError
+from agent.errors import NEW_SNAPSHOT, RESYNC, TableHeldError, TableIneligibleError, UnknownValuesError
 from agent.filter.events import rules_for
 from agent.ports.sink import Alters, Sink
 from agent.rows.schema import Column, TableSchema
@@ -97,13 +97,13 @@ def _kind(column: Column) -> tuple[int, int]:
 
 
 def _moves(before: TableSchema | None, after: TableSchema, change: TableChange) -> Iterator[ColumnMove]:
-    """:raises TableHeldError: it is not known what the source made of the existing rows."""
+    """:raises UnknownValuesError: it is not known what the source made of the existing rows."""
     origins = _origins(before, after, change)
     found = conversions(before, after, origins, change.context) if before else {}
     for item in arrow_schema(after):
         name = item.name
         if isinstance(conversion := found.get(name), Refused):
-            raise TableHeldError(
+            raise UnknownValuesError(
                 f"{after.qualified_name}: column {name} has another type: {conversion.reason}; {RESYNC}"
             )
         fill = fill_value(after, name, change.fills[name]) if name in change.fills else None

@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
-from agent.errors import RESYNC, DecodeError, TableHeldError
+from agent.errors import RESYNC, DecodeError, UnknownValuesError
 from agent.rows.changes import BEFORE_FULL, DELETE, TRUNCATE, Changes
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import Exact, Mask, Refused, WrittenConversion, converted
@@ -48,7 +48,7 @@ def conform(changes: Changes, change: str, *, keeps_gone: bool) -> Changes:
 
     ``keeps_gone``: dropped columns stay, after the others.
 
-    :raises TableHeldError: a value does not fit its column's new type.
+    :raises UnknownValuesError: a value does not fit its column's new type.
     """
     target = _target(change)
     origins = _origins(changes.schema, target)
@@ -117,7 +117,7 @@ def _column(
             return converted(conversion.convert, column, _left_out(image, column, changes, origins[wanted.name]))
         return column.cast(wanted.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, DecodeError) as error:
-        raise TableHeldError(
+        raise UnknownValuesError(
             f"column {wanted.name} of {changes.schema.qualified_name} has become {wanted.type}, and older changes do "
             f"not fit ({str(error).splitlines()[0][:200]}); {RESYNC}"
         ) from error

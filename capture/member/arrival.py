@@ -26,6 +26,12 @@ SLOW_S = 40.0
 REACH_TIMEOUT_S = 120.0
 
 
+class PendingError(JobRefusedError):
+    """The changefeed is pending: it continues by itself."""
+
+    code = JobRefusedError.code
+
+
 class Queries(Protocol):
     async def query(self, changefeed_id: str, *, tables: bool = True) -> ChangefeedView: ...
 
@@ -69,8 +75,13 @@ async def reach(queries: Queries, changefeed: ChangefeedId, ts: Ts, ids: Collect
 
 
 async def running(queries: Queries, changefeed: ChangefeedId, *, tables: bool = True) -> ChangefeedView:
-    """:raises JobRefusedError: the changefeed is not running."""
+    """:raises PendingError: the changefeed does not run now.
+    :raises JobRefusedError: it does not run until it is resumed.
+    """
     view = await queries.query(changefeed, tables=tables)
+    if view.state is FeedState.PENDING:
+        why = f" ({view.error.message})" if view.error else ""
+        raise PendingError(f"{changefeed} is pending, and tries again by itself{why}; compare when it runs")
     if view.state not in (FeedState.NORMAL, FeedState.WARNING):
         raise JobRefusedError(f"{changefeed} is {view.state}: only a running changefeed can be compared; resume it")
     return view

@@ -17,6 +17,7 @@ in progress) is detected, and so is a lost hold (the changefeed restarted): then
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -224,11 +225,12 @@ async def _at_one_ts(
     """The findings of ``work`` on the tables that were at one Ts, and those that do not come there."""
     waiting: Waiting = {}
     try:
-        await _begin(operations, info)
         for _ in range(_ATTEMPTS):
-            found = await _attempt(operations, data_plane, info, waiting, work)
-            if found is not None:
-                return found, waiting
+            await _begin(operations, info)
+            with suppress(arrival.PendingError):  # in the middle, as after an error that passes
+                found = await _attempt(operations, data_plane, info, waiting, work)
+                if found is not None:
+                    return found, waiting
     finally:
         with anyio.CancelScope(shield=True):
             await operations.ask(jobs.Release("", info.id))
@@ -282,14 +284,15 @@ async def _read(
 
 
 async def _begin(operations: OwnerQueries, info: ChangefeedInfo) -> None:
-    """Wait until the tables are in the sink; there may be none."""
+    """Wait until it runs and the tables are in the sink; there may be none."""
     with anyio.move_on_after(arrival.REACH_TIMEOUT_S):
         while True:
-            await arrival.running(operations, info.id, tables=False)
-            if tables_of(info.mode, operations.unit_of(info.id)) is not None:
-                return
+            with suppress(arrival.PendingError):
+                await arrival.running(operations, info.id, tables=False)
+                if tables_of(info.mode, operations.unit_of(info.id)) is not None:
+                    return
             await anyio.sleep(arrival.LOOK_S)
-    view = await operations.query(info.id, tables=False)
+    view = await arrival.running(operations, info.id, tables=False)
     raise JobRefusedError(f"{info.id} does not follow its source yet ({view.blocked_by}); compare when it does")
 
 

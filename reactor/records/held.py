@@ -13,6 +13,8 @@ CAPTURE_ENDED = "CaptureEnded"
 WORKER_LOST = "WorkerLost"
 #: code of one with an update that left out a value, of a row that the sink lacks
 LEFT_OUT_VALUE = "LeftOutValue"
+#: code of one with a schema change that gave rows values which the log does not have
+UNKNOWN_VALUES = "UnknownValues"
 
 
 class HoldOrigin(StrEnum):

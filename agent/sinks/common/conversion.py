@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.errors import RESYNC, DecodeError, TableHeldError
+from agent.errors import RESYNC, DecodeError, TableHeldError, UnknownValuesError
 from agent.rows.schema_change import ColumnMove, Mask, SchemaChange, converted
 from agent.sinks.common import row_marks
 from agent.sinks.common.changelog import CHANGE_TYPE, UNCHANGED
@@ -72,7 +72,7 @@ def converted_rows(
 ) -> pa.Table:
     """Return rows that have the columns ``origins_of``, converted.
 
-    :raises TableHeldError: the values of a column do not fit its new type.
+    :raises UnknownValuesError: the values of a column do not fit its new type.
     """
     arrays = [_column(batch, move, change, forms) for move in moves]
     renamed = renames(moves)
@@ -173,8 +173,8 @@ def _is_number(arrow: pa.DataType) -> bool:
     return bool(pa.types.is_integer(arrow) or pa.types.is_decimal(arrow) or pa.types.is_floating(arrow))
 
 
-def _unfit(move: ColumnMove, change: SchemaChange, reason: str) -> TableHeldError:
-    return TableHeldError(
+def _unfit(move: ColumnMove, change: SchemaChange, reason: str) -> UnknownValuesError:
+    return UnknownValuesError(
         f"column {move.name} of {change.name} has become {move.type}, and what the sink holds does not fit "
         f"({reason.removesuffix(f'; {RESYNC}')[:300]}); {RESYNC}"
     )

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.errors import LeftOutValueError
+from agent.errors import RESYNC, LeftOutValueError
 from agent.ports.sink import FlushTask
 from agent.rows.fold import NetChanges, key_codes
 from agent.rows.unify import Mask
@@ -130,6 +130,6 @@ def refuse_missing(upserts: pa.Table, kept: Mapping[str, Mask], is_missing: Mask
     row = ", ".join(f"{column}={value!r}" for column, value in key.items())[:200]
     raise LeftOutValueError(
         f"an update of {name} left out {columns}, and the sink has no row of {row} to take it from (an event filter, "
-        "mode incremental or an earlier loss has kept it away); let the source log whole rows (REPLICA IDENTITY FULL, "
-        f"binlog_row_image=FULL), leave the table out by a filter rule !{name}, and create a changefeed for it alone"
+        f"mode incremental or an earlier loss has kept it away); {RESYNC}; let the source log whole rows to prevent it "
+        "(REPLICA IDENTITY FULL, binlog_row_image=FULL)"
     )

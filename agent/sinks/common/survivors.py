@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.errors import RESYNC, TableHeldError
+from agent.errors import RESYNC, UnknownValuesError
 from agent.kernels.key_hash import key_hash
 from agent.rows.schema_change import SchemaChange
 from agent.rows.survivors import Survivors
@@ -51,7 +51,7 @@ class Comparison:
         return rows
 
     def verdict(self, change: SchemaChange) -> None:
-        """:raises TableHeldError: the source's values differ."""
+        """:raises UnknownValuesError: the source's values differ."""
         found = self._images()
         keys = _hashes(found, self._survivors.key) if found is not None else np.zeros(0, np.uint64)
         if found is None or not len(keys):
@@ -93,8 +93,8 @@ def _hashes(rows: pa.Table, names: Sequence[str]) -> Hashes:
     return np.concatenate([np.zeros(0, np.uint64), *parts])
 
 
-def _held(change: SchemaChange, columns: Sequence[str]) -> TableHeldError:
-    return TableHeldError(
+def _held(change: SchemaChange, columns: Sequence[str]) -> UnknownValuesError:
+    return UnknownValuesError(
         f"table {change.name} has other values in {', '.join(columns)} at the source than the new type alone makes of "
         "them, as after ALTER COLUMN … TYPE … USING, and the log does not have them; "
         f"{RESYNC}"

@@ -22,11 +22,13 @@ from capture.member.services import CaptureState
 from reactor.errors import NotOwnerError, OwnerNotFoundError, WeirError
 from reactor.ids import ChangefeedId
 from reactor.records.changefeed import ChangefeedInfo, FeedState, Mode, TableRecord, Unit
-from reactor.records.held import LEFT_OUT_VALUE, HeldTable, HoldOrigin, HoldStage
+from reactor.records.held import LEFT_OUT_VALUE, UNKNOWN_VALUES, HeldTable, HoldOrigin, HoldStage
 from reactor.state import ChangefeedState
 
 _LOOK_S = 1.0
 _RETRY_S, _RETRY_MAX_S = 5.0, 300.0
+#: codes of the sink for what only the source knows
+_UNKNOWN = (LEFT_OUT_VALUE, UNKNOWN_VALUES)
 _RUNNING = (FeedState.NORMAL, FeedState.WARNING)
 
 _log = structlog.get_logger()
@@ -135,9 +137,8 @@ def _unknown(feed: ChangefeedState, info: ChangefeedInfo) -> list[HeldTable]:
 
 def _is_wanted(held: HeldTable, table: TableRecord, info: ChangefeedInfo) -> bool:
     """Return whether a table that the changefeed had is to be made what the source has."""
-    is_unknown = held.origin is HoldOrigin.SOURCE or (
-        held.origin is HoldOrigin.WRITE and held.error.code == LEFT_OUT_VALUE
-    )
+    is_of_sink = held.origin in (HoldOrigin.WRITE, HoldOrigin.SCHEMA)
+    is_unknown = held.origin is HoldOrigin.SOURCE or (is_of_sink and held.error.code in _UNKNOWN)
     config = info.config
     if not is_unknown or config.on_unknown_values == "hold" or info.mode is Mode.INCREMENTAL:
         return False

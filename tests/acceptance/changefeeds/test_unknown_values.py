@@ -24,6 +24,8 @@ _POSTGRES: Final = {
     "serial": "ALTER TABLE {t} ADD x serial",
     "identity": "ALTER TABLE {t} ADD x int GENERATED ALWAYS AS IDENTITY",
     "stored": "ALTER TABLE {t} ADD x int GENERATED ALWAYS AS (v * 2) STORED",
+    "retyped": "ALTER TABLE {t} ALTER w TYPE int USING length(w) + 1",
+    "cut": "ALTER TABLE {t} ALTER w TYPE varchar(1) USING upper(left(w, 1))",
     LEFT_OUT: "UPDATE {t} SET v = 1 WHERE id = 7",
 }
 _MARIADB: Final = {

@@ -115,6 +115,29 @@ async def test_a_hold_that_was_lost_makes_no_difference() -> None:
     assert owner.comparisons == 3
 
 
+class Pending(Owner):
+    """Pending from the ``since``-th query on, for ``queries`` of them."""
+
+    def __init__(self, since: int, queries: int) -> None:
+        super().__init__()
+        self._queries, self._pending = 0, range(since, since + queries)
+
+    async def query(self, changefeed_id: str) -> ChangefeedView:
+        self._queries += 1
+        state = FeedState.PENDING if self._queries in self._pending else FeedState.NORMAL
+        return (await super().query(changefeed_id)).model_copy(update={"state": state})
+
+
+@pytest.mark.parametrize("since", range(1, 8))
+async def test_a_changefeed_that_is_pending_for_a_moment_is_waited_for(since: int) -> None:
+    assert await compared(Pending(since, 20)) == [True]
+
+
+async def test_one_that_stays_pending_is_named() -> None:
+    with pytest.raises(JobRefusedError, match="feed is pending, and tries again by itself; compare when it runs"):
+        await compared(Pending(1, 10**6))
+
+
 async def test_a_difference_under_the_hold_is_one() -> None:
     owner = Owner(losing=0, differs=True)
     assert await compared(owner) == [False]

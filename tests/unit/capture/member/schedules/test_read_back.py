@@ -97,9 +97,18 @@ async def test_one_whose_name_another_table_has_yet_waits_for_that() -> None:
 
 
 LEFT_OUT = {"origin": HoldOrigin.WRITE, "error": error_of("LeftOutValue")}
+RETYPED = {"origin": HoldOrigin.SCHEMA, "error": error_of("UnknownValues")}
 
 
-@pytest.mark.parametrize("held", [hold(1, "public.old"), hold(1, "public.old", **LEFT_OUT)])
+@pytest.mark.parametrize(
+    "held",
+    [
+        hold(1, "public.old"),
+        hold(1, "public.old", **LEFT_OUT),
+        hold(1, "public.old", **RETYPED),
+        hold(1, "public.old", **RETYPED | {"origin": HoldOrigin.WRITE}),
+    ],
+)
 async def test_a_table_that_the_changefeed_had_is_copied_again(held: HeldTable) -> None:
     assert await Bed(held).run(1.5) == ["public.old"]
 
@@ -109,6 +118,8 @@ async def test_a_table_that_the_changefeed_had_is_copied_again(held: HeldTable) 
     [
         hold(1, "public.old", origin=HoldOrigin.WRITE),
         hold(1, "public.old", origin=HoldOrigin.SCHEMA),
+        hold(1, "public.old", origin=HoldOrigin.SCHEMA, error=error_of("TableHeld")),
+        hold(1, "public.old", **RETYPED | {"origin": HoldOrigin.PAUSE}),
         hold(1, "public.old", origin=HoldOrigin.PAUSE),
         hold(1, "public.old", **LEFT_OUT, stage=HoldStage.TRIED),
         hold(1, "public.old", origin=HoldOrigin.RESYNC),
