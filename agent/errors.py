@@ -5,6 +5,7 @@
     SourceError                  the source database refused or failed
       StatementRefusedError      the source refused a statement, for a reason without a class of its own
       SourceUnreachableError     host down, connection lost (retryable)
+        TableLockedError         a table's lock is not free: a statement changes the table, or waits to (retryable)
       SourceAuthError            wrong user or password, no replication privilege
       SourceConfigError          the server is not set up for capture: wal_level, free slots, publication
       TableIneligibleError       a table without a usable key and without force_replicate
@@ -82,6 +83,11 @@ class SourceUnreachableError(SourceError):
     """Host down or connection lost."""
 
     retryable = True
+
+
+class TableLockedError(SourceUnreachableError):
+    """A table's lock is not free. A snapshot that holds a part of it has to end, so that the statement which waits for
+    it, and all that wait behind that one, can continue."""
 
 
 class SourceAuthError(SourceError):

@@ -20,7 +20,7 @@ from typing import Final, TypeGuard
 
 import structlog
 
-from agent.errors import SourceUnreachableError, StatementRefusedError, WorkerLostError
+from agent.errors import SourceUnreachableError, StatementRefusedError, TableLockedError, WorkerLostError
 from agent.pacing import Pace, ReadingStopped
 from agent.ports.snapshot import DoneChunk, DoneChunks, DumpOrder, DumpSession, TablePlan
 from agent.units.dump_attempts import ENDED_CAPTURES, LOST_WORKERS, DumpAttempts
@@ -173,7 +173,7 @@ class ChunkRun:
         return DoneChunk(table.record.table_id, table.generation, attempt.number, (), refused=reason)
 
     def _is_worth_another(self, error: BaseException, attempt: _Attempt) -> bool:
-        is_retryable = isinstance(error, WeirError) and error.retryable
+        is_retryable = isinstance(error, WeirError) and error.retryable and error.code != TableLockedError.code
         return is_retryable and attempt.attempt < _ATTEMPTS_MAX and self._failure is None and self._session.is_alive()
 
     def _explained(self, error: BaseException) -> BaseException:

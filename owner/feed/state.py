@@ -37,6 +37,7 @@ FAST_FAIL = frozenset({"PositionLost", "SnapshotLostByGC", "SinkUri", "LogStorag
 PASSING = frozenset(
     {
         "SourceUnreachable",
+        "TableLocked",
         "SourceAuth",
         "SourceConfig",
         "SlotInUse",

@@ -50,7 +50,12 @@ _RENAMED_STATUS_SINCE: Final = (8, 2)
 _GTID_NEXT: Final = re.compile(r"^SET\b.*'(.*)'.*$", re.DOTALL)
 
 #: A snapshot is read to its end, and its reader may wait for the sink; each server has its own of these settings.
-_PATIENCE_SQL: Final = "SET SESSION net_write_timeout = 3600, wait_timeout = 86400, innodb_lock_wait_timeout = 50"
+#: A statement that waits to alter a table makes all later readers of it wait, while an earlier one keeps it waiting.
+_YIELD_S: Final = 3
+_PATIENCE_SQL: Final = (
+    "SET SESSION net_write_timeout = 3600, wait_timeout = 86400, innodb_lock_wait_timeout = 50, "
+    f"lock_wait_timeout = {_YIELD_S}"
+)
 _PATIENCE_MARIADB_SQL: Final = "SET SESSION max_statement_time = 0, idle_transaction_timeout = 0"
 _PATIENCE_MARIADB_READ_SQL: Final = "SET SESSION idle_readonly_transaction_timeout = 0"
 _PATIENCE_MYSQL_SQL: Final = "SET SESSION max_execution_time = 0"

@@ -16,13 +16,14 @@ from agent.errors import (
     SourceError,
     SourceUnreachableError,
     StatementRefusedError,
+    TableLockedError,
 )
 from agent.sources.mysql.server.uri import Target
 
 BINLOG_FAILED: Final = 1236
 #: the server or the connection fails, or memory, disk or time is short at the moment: retried
 _PASSING = frozenset(
-    {1020, 1021, 1037, 1038, 1040, 1041, 1053, 1077, 1135, 1152, 1158, 1159, 1160, 1161, 1203, 1205, 1206, 1213, 1317}
+    {1020, 1021, 1037, 1038, 1040, 1041, 1053, 1077, 1135, 1152, 1158, 1159, 1160, 1161, 1203, 1206, 1213, 1317}
     | {1412, 1927, 1969, 2003, 2006, 2013, 3024, 4031}
 )
 _PRIVILEGE = frozenset({1044, 1142, 1143, 1227, 1370, 3118, 4151})
@@ -59,6 +60,11 @@ def refusal(code: int, message: str, target: Target) -> SourceError:
             )
         case 1049:
             return SourceConfigError(f"{target}: there is no such database; check the name after the port")
+        case 1205:
+            return TableLockedError(
+                f"a table of {target} is locked, as a statement changes it or waits to ({message}); it is retried "
+                "automatically"
+            )
         case 1373 | 1789:
             return SnapshotLostByGCError(f"{target} has purged what comes next ({message}); {NEW_POSITION}")
         case _ if code == BINLOG_FAILED:

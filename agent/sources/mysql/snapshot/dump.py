@@ -1,7 +1,9 @@
 """Dumps of MySQL and MariaDB: chunks by key, consistent with the binlog position at which sync will start.
 
 During a dump, a session holds the definitions of its tables (``consistency.hold_definitions``): they cannot be altered
-or truncated until it ends, as with mysqldump. Rows are read in one of two ways, for all tables alike.
+or truncated until it ends, as with mysqldump. A statement that waits for that makes all later readers of its table
+wait, those of chunks too. So a chunk waits for a moment only; then the run ends, the statement is executed, and the
+next run reads the table as it is by then. Rows are read in one of two ways, for all tables alike.
 
 **Without locks**, if every table is upserted by a key and row events have full images. ``start_ts`` is a settled place,
 L1, and a Spark task reads each chunk at some later moment. So the rows are of many moments. Replay from L1 makes them

@@ -15,6 +15,7 @@ from agent.errors import (
     SourceError,
     SourceUnreachableError,
     StatementRefusedError,
+    TableLockedError,
 )
 from agent.sources.postgres.server.uri import Target
 
@@ -23,8 +24,8 @@ ErrorFields = dict[str, str]
 
 #: classes of SQLSTATE: connection, rollback (a deadlock), too few resources, intervention (shutdown, time-out)
 _PASSING_CLASSES: Final = frozenset({"08", "40", "53", "57"})
-#: a lock or a transaction timed out, a file could not be read or written
-_PASSING: Final = frozenset({"25P03", "25P04", "55P03", "58030"})
+#: a transaction timed out, a file could not be read or written
+_PASSING: Final = frozenset({"25P03", "25P04", "58030"})
 
 
 def parse_error(body: bytes) -> ErrorFields:
@@ -51,6 +52,11 @@ def refusal(fields: ErrorFields, target: Target) -> SourceError:
             return SourceUnreachableError(f"{target} has no free connection ({message}); raise max_connections")
         case "53400":
             return SourceConfigError(f"{target} has no free replication slot; raise max_replication_slots or drop one")
+        case "55P03":
+            return TableLockedError(
+                f"a table of {target} is locked, as a statement changes it or waits to ({message}); it is retried "
+                "automatically"
+            )
         case "55006":
             return SlotInUseError(f"{message}; it is free once the other reader (or its dead connection) is gone")
         case "55000" if "wal_level" in message:

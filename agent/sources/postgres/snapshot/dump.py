@@ -1,7 +1,9 @@
 """Dumps of PostgreSQL: a slot, the snapshot that is exported with it, and chunks that Spark tasks read under it.
 
 The first run creates the permanent slot with its exported snapshot, and plans chunks under it. During the dump, a
-session under the same snapshot locks the tables against rewrites, as pg_dump does.
+session under the same snapshot locks the tables against rewrites, as pg_dump does. A statement that waits for that lock
+makes all later readers of its table wait, those of chunks too. So a chunk waits for its lock for a moment only; then
+the run ends, the statement is executed, and the next run reads the table as it is by then.
 
 A chunk that fails is retried under the same snapshot while the exporting connection exists. If the run itself is
 interrupted, the snapshot is lost, and the next run exports a new one, at L2, through a temporary slot (the permanent
@@ -44,6 +46,9 @@ from agent.sources.postgres.snapshot.dump_plan import plan_tables
 from agent.sources.postgres.snapshot.export import ExportedSnapshot, create_slot, drop_slot, slot_position
 from reactor.records.changefeed import FilterConfig, TableRecord
 
+#: how long a statement that changes a table keeps a chunk waiting, before the run ends for it
+_YIELD_MS = 3_000
+
 _log = structlog.get_logger()
 
 
@@ -68,7 +73,9 @@ def stage_chunk(task: ChunkTask, pace: Pace | None = None) -> tuple[StagedFile, 
     :raises WeirError: source or sink failed; nothing of the chunk counts.
     """
     key, ts = task.table.key, task.table.start_ts
-    batches = snapshot.read_chunk(task.source, task.snapshot, task.schema, task.chunk, key, rows=task.rows)
+    batches = snapshot.read_chunk(
+        task.source, task.snapshot, task.schema, task.chunk, key, rows=task.rows, lock_timeout_ms=_YIELD_MS
+    )
     rows = filter_snapshot(task.filter, task.schema, paced(batches, pace) if pace else batches)
     return tuple(task.open_sink().writer().stage(task.table, task.chunk_id, rows, ts))
 

@@ -32,18 +32,18 @@ _BLOCK_BYTES: Final = 8 << 20
 #: positions per batch: at most 32 MiB, which tables with very many columns would exceed
 _POSITIONS_MAX: Final = 4 << 20
 _READ_TIMEOUT_S: Final = 600.0
-_SESSION_SQL: Final = f"SET lock_timeout = 0; {QUALIFIED_NAMES_SQL}"
 
 
 @contextmanager
-def session(source: str | Target, snapshot: str | None) -> Iterator[Connection]:
-    """A connection in a read-only transaction, under an exported snapshot or its own.
+def session(source: str | Target, snapshot: str | None, *, lock_timeout_ms: int = 0) -> Iterator[Connection]:
+    """A connection in a read-only transaction, under an exported snapshot or its own. ``lock_timeout_ms``: how long it
+    waits for a table's lock; 0: without end.
 
     :raises SourceError: the snapshot is gone (its exporter's connection ended), or the source failed.
     """
     with connect(source) as connection:
         connection.unlimit()
-        connection.query(_SESSION_SQL)
+        connection.query(f"SET lock_timeout = {lock_timeout_ms}; {QUALIFIED_NAMES_SQL}")
         connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         if snapshot is not None:
             connection.query(f"SET TRANSACTION SNAPSHOT {literal(snapshot)}")
@@ -58,14 +58,15 @@ def read_chunk(
     key: Collection[str] = (),
     *,
     rows: str = ALL_ROWS,
+    lock_timeout_ms: int = 0,
 ) -> Iterator[pa.RecordBatch]:
     """The chunk's rows, in batches of ``types.arrow_schema(schema)``. ``key``: columns that tell rows apart.
-    ``rows``: a condition (see ``terms``).
+    ``rows``: a condition (see ``terms``). ``lock_timeout_ms``: as for ``session``.
 
     :raises SourceError: the source refused or failed, or the snapshot is gone.
     :raises DecodeError: a value that is not of its column's type, or as a part of a key could be taken for another one.
     """
-    with session(source, snapshot) as connection:
+    with session(source, snapshot, lock_timeout_ms=lock_timeout_ms) as connection:
         yield from copy_rows(connection, schema, chunk, key, rows=rows)
 
 

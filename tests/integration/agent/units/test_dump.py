@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import pickle
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from agent.errors import JobError, SourceAuthError, SourceUnreachableError, StatementRefusedError
+from agent.errors import JobError, SourceAuthError, SourceUnreachableError, StatementRefusedError, TableLockedError
 from agent.ports.executor import Executor
 from agent.ports.sink import Sink, StagedFile
 from agent.ports.snapshot import DumpOrder
@@ -392,6 +393,35 @@ def test_tables_cannot_be_rewritten_while_they_are_read(source: Source, manifest
 
     tables = [source.record("keyed", ["id"])]
     assert source.unit(manifest, tables, executor=InlineExecutor(truncate)).run_blocking().rows_done == 4500
+
+
+@pytest.mark.parametrize(
+    ("statement", "late"), [("ALTER TABLE keyed ADD COLUMN late int DEFAULT 7", {7}), ("TRUNCATE keyed", set())]
+)
+def test_a_statement_that_changes_a_table_does_not_wait_for_all_of_it(
+    source: Source, manifest: Manifest, statement: str, late: set[int]
+) -> None:
+    """Readers that come later wait behind the statement, chunks too, and it waits for the dump: the run ends for it."""
+    waiting = "SELECT FROM pg_locks WHERE relation = 'keyed'::regclass AND NOT granted"
+    changed = threading.Thread(target=source.run, args=(f"SET lock_timeout = '{HANG_S:.0f}s'", statement))
+
+    def change(description: str) -> None:
+        if description == "dump public.keyed 3/5":
+            changed.start()
+            with psycopg.connect(source.dsn, autocommit=True) as connection:
+                while not connection.execute(waiting).fetchall():
+                    time.sleep(0.01)
+
+    tables = [source.record("keyed", ["id"])]
+    with pytest.raises(TableLockedError) as caught:
+        source.unit(manifest, tables, executor=InlineExecutor(change)).run_blocking()
+    assert caught.value.retryable
+    changed.join(HANG_S)
+    assert not changed.is_alive()
+    source.unit(manifest, tables, epoch=2).run_blocking()
+    rows = source.replayed(manifest, "keyed", ["id"])
+    assert rows == source.rows("keyed", ["id"])
+    assert {row["late"] for row in rows.values()} == late
 
 
 def test_chunks_read_after_the_locks_were_lost_do_not_count(source: Source, manifest: Manifest) -> None:

@@ -1,6 +1,7 @@
 """Dumps of real servers: what is staged and what the binlog says after it are the source, whatever interrupts."""
 
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 import pymysql
 import pytest
 
-from agent.errors import SourceAuthError, SourceUnreachableError, TableHeldError
+from agent.errors import SourceAuthError, SourceUnreachableError, TableHeldError, TableLockedError
 from agent.ports.executor import Executor
 from agent.ports.sink import Sink, StagedFile
 from agent.ports.snapshot import DumpOrder
@@ -37,6 +38,7 @@ from reactor.records.changefeed import SinkMode, TableRecord
 from tests.integration.agent.sources.mysql.row_events import new_binlog, table_events
 from tests.integration.agent.units.test_dump import InlineExecutor, ParquetStage
 from tests.mysql_server import is_mariadb
+from tests.patience import HANG_S
 
 pytestmark = pytest.mark.one_flavour  # make matrix runs the other
 
@@ -314,6 +316,29 @@ def test_tables_cannot_be_altered_while_they_are_read(source: Source, manifest: 
     tables = [source.record("keyed", "id"), source.record("pair", "a", "b")]
     assert source.unit(manifest, *tables, before=_at("keyed/3", alter)).run_blocking().rows_done == 8000
     source.run("ALTER TABLE keyed ADD COLUMN late int")
+
+
+def test_a_statement_that_changes_a_table_does_not_wait_for_all_of_it(source: Source, manifest: Manifest) -> None:
+    """Readers that come later wait behind the statement, chunks too, and it waits for the dump: the run ends for it."""
+    waiting = "SELECT 1 FROM information_schema.processlist WHERE state LIKE 'Waiting for table metadata lock%'"
+    alter = f"SET lock_wait_timeout = {HANG_S:.0f}", "ALTER TABLE keyed ADD COLUMN late int DEFAULT 7"
+    changed = threading.Thread(target=source.run, args=alter)
+
+    def change() -> None:
+        changed.start()
+        while not source.server.execute(waiting):
+            time.sleep(0.01)
+
+    tables = [source.record("keyed", "id")]
+    with pytest.raises(TableLockedError) as caught:
+        source.unit(manifest, *tables, before=_at("keyed/3", change)).run_blocking()
+    assert caught.value.retryable
+    changed.join(HANG_S)
+    assert not changed.is_alive()
+    source.unit(manifest, *tables, epoch=2).run_blocking()
+    rows = source.staged(manifest, "keyed", ["id"])
+    assert rows == source.rows("keyed", ["id"])
+    assert {row["late"] for row in rows.values()} == {7}
 
 
 @pytest.mark.parametrize("mode", [SinkMode.UPSERT, SinkMode.CHANGELOG])

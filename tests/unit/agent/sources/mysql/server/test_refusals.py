@@ -11,6 +11,7 @@ from agent.errors import (
     SourceError,
     SourceUnreachableError,
     StatementRefusedError,
+    TableLockedError,
 )
 from agent.sources.mysql.server.refusals import BINLOG_FAILED, refusal
 from tests.binlog import TARGET
@@ -27,6 +28,7 @@ from tests.binlog import TARGET
         (1049, "Unknown database", SourceConfigError, "no such database"),
         (1040, "Too many connections", SourceUnreachableError, "tried again"),
         (1053, "Server shutdown in progress", SourceUnreachableError, "tried again"),
+        (1205, "Lock wait timeout exceeded", TableLockedError, "retried automatically"),
         (1021, "Disk full", SourceUnreachableError, "tried again"),
         (3024, "Query execution was interrupted", SourceUnreachableError, "tried again"),
         (1064, "You have an\n error", StatementRefusedError, "answered 1064: You have an error"),

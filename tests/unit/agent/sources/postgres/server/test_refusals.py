@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.errors import SourceError, SourceUnreachableError, StatementRefusedError
+from agent.errors import SourceError, SourceUnreachableError, StatementRefusedError, TableLockedError
 from agent.sources.postgres.server.refusals import refusal
 from agent.sources.postgres.server.uri import Target
 
@@ -16,7 +16,7 @@ _TARGET = Target("h", 5432, "db", "weir")
         ("40001", "could not serialize access", SourceUnreachableError),
         ("53100", "could not extend file: No space left on device", SourceUnreachableError),
         ("53200", "out of memory", SourceUnreachableError),
-        ("55P03", "canceling statement due to lock timeout", SourceUnreachableError),
+        ("55P03", "canceling statement due to lock timeout", TableLockedError),
         ("57014", "canceling statement due to statement timeout", SourceUnreachableError),
         ("57P03", "the database system is starting up", SourceUnreachableError),
         ("22003", "numeric field overflow", StatementRefusedError),
