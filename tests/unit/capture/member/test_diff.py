@@ -122,10 +122,10 @@ class Pending(Owner):
         super().__init__()
         self._queries, self._pending = 0, range(since, since + queries)
 
-    async def query(self, changefeed_id: str) -> ChangefeedView:
+    async def query(self, changefeed_id: str, *, tables: bool = True) -> ChangefeedView:
         self._queries += 1
         state = FeedState.PENDING if self._queries in self._pending else FeedState.NORMAL
-        return (await super().query(changefeed_id)).model_copy(update={"state": state})
+        return (await super().query(changefeed_id, tables=tables)).model_copy(update={"state": state})
 
 
 @pytest.mark.parametrize("since", range(1, 8))
