@@ -11,7 +11,18 @@ import pytest
 
 from agent.errors import CopyBehindError, SinkError, SinkFencedError, TableHeldError
 from agent.ports.plugin import sinks
-from agent.ports.sink import Alters, FlushResult, LaysOut, Maintains, ReadsBack, Replaces, SpanRepartition, Splits
+from agent.ports.sink import (
+    Alters,
+    FlushResult,
+    LaysOut,
+    Maintains,
+    ReadsBack,
+    Repairs,
+    Replaces,
+    RowRepair,
+    SpanRepartition,
+    Splits,
+)
 from agent.rows.changes import BEFORE_KEY
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.schema_changes.apply import Terms, apply
@@ -465,6 +476,18 @@ def test_a_row_that_an_update_cannot_find_is_not_made_up(loaded: Bed) -> None:
         loaded.flush(100, 200, [update(9, "n", UNCHANGED, ts=110)])
     loaded.assert_at(100)
     loaded.assert_holds((1, "a", "x"))
+
+
+def test_a_value_that_was_left_out_of_a_repaired_row(loaded: Bed) -> None:
+    sink = loaded.open()
+    needs(isinstance(sink, Repairs) and loaded.mode == "upsert", "single rows that are looked up")
+    assert isinstance(sink, Repairs)
+    repaired = changes([update(1, "b", "y", ts=100), insert(9, "n", "z", ts=100)])
+    sink.repair(RowRepair(TABLE, (SPAN,), Ts(100), repaired))
+    loaded.assert_at(100)
+    loaded.assert_holds((1, "b", "y"), (9, "n", "z"))
+    loaded.flush(100, 200, [update(1, "c", UNCHANGED, ts=110), update(9, "m", UNCHANGED, ts=120)])
+    loaded.assert_holds((1, "c", "y"), (9, "m", "z"))
 
 
 def test_a_result_of_another_writer_is_never_committed(loaded: Bed) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.errors import RESYNC, DecodeError, TableHeldError, UnknownValuesError
+from agent.errors import RESYNC, DecodeError, UnknownValuesError
 from agent.rows.schema_change import ColumnMove, Mask, SchemaChange, converted
 from agent.sinks.common import row_marks
 from agent.sinks.common.changelog import CHANGE_TYPE, UNCHANGED

@@ -34,8 +34,9 @@ class ReplacedRows:
                 last = int(np.searchsorted(places, end))
                 if last > first:
                     rows = parquet.read_row_group(group, columns=names, use_threads=False)
-                    rows = rows.take(pa.array(places[first:last] - begin))
-                    yield at[first:last], pa.table([_column(rows, item) for item in columns], schema=columns)
+                    # converted first: texts that delta-rs has written are views, which cannot be taken
+                    found = pa.table([_column(rows, item) for item in columns], schema=columns)
+                    yield at[first:last], found.take(pa.array(places[first:last] - begin))
                 begin, first = end, last
 
 
