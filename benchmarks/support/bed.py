@@ -159,7 +159,7 @@ class Bed:
         deadline = time.monotonic() + _TIMEOUT_S
         while True:
             with contextlib.suppress(WeirError):
-                feed = self.client.query(name)
+                feed = self.client.query(name, tables=False)
                 if feed.state is FeedState.FAILED:
                     break
                 if condition(feed):
