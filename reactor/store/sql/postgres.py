@@ -11,6 +11,7 @@ ended by the server (``idle_in_transaction_session_timeout``), and what it had b
 
 import logging
 import math
+import os
 import secrets
 import select
 import time
@@ -53,6 +54,8 @@ _WRITE = Query("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 _READ = Query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 _COMMIT = Query("COMMIT")
 _LOCK_STORE = Query("SELECT id FROM weir_store WHERE id = 1 FOR UPDATE")
+#: modes in which libpq uses nothing but TLS
+_ENCRYPTED = ("require", "verify-ca", "verify-full")
 #: how soon a listener notices that nobody waits for it any longer
 _LISTEN_STEP_S = 0.05
 #: of a server that went away, or refuses for now: another attempt may succeed, there or elsewhere
@@ -109,6 +112,8 @@ class PostgresDatabase:
             "target_session_attrs": "read-write",
             "client_encoding": "UTF8",
         }
+        if not _is_line_safe(uri):
+            options["require_auth"] = "!password"
         with self._translated():
             self._connection = _Connection.connect(uri, autocommit=True, **options)
         try:
@@ -267,6 +272,16 @@ def name_of(uri: str) -> str:
     return f"PostgreSQL at {found.get('host', 'this machine')}:{found.get('port', 5432)}/{found.get('dbname', '')}"
 
 
+def _is_line_safe(uri: str) -> bool:
+    """Return whether a server may ask for the password in clear: over TLS or a Unix socket, or if the URL says what it
+    may ask for."""
+    found = conninfo.conninfo_to_dict(uri)
+    hosts = [host for name in ("host", "hostaddr") for host in str(found.get(name, "")).split(",") if host]
+    mode = found.get("sslmode") or os.environ.get("PGSSLMODE", "")
+    is_local = all(host.startswith(("/", "@")) for host in hosts) and "PGHOST" not in os.environ
+    return "require_auth" in found or mode in _ENCRYPTED or is_local
+
+
 @cache
 def _sql(sql: str) -> bytes:
     return sql.replace("?", "%s").replace("{now}", _NOW).replace("{clock}", _CLOCK).encode()
@@ -275,6 +290,9 @@ def _sql(sql: str) -> bytes:
 def _translated(error: Exception, name: str) -> StoreError:
     text = " ".join(str(error).split())[:300]
     state = getattr(error, "sqlstate", None) or ""
+    if "cleartext password" in text:
+        cure = "use sslmode=require, or scram-sha-256 in its pg_hba.conf"
+        return StoreAuthError(f"{name} asks for the password in clear, without TLS; {cure}")
     if state.startswith("28") or "authentication failed" in text or "no password supplied" in text:
         return StoreAuthError(f"{name} refuses the user or its password ({text}); correct them")
     if isinstance(error, errors.InsufficientPrivilege):

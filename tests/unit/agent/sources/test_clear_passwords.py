@@ -11,6 +11,8 @@ import pytest
 from agent.errors import SourceAuthError
 from agent.sources.mysql.server import connection as mysql
 from agent.sources.postgres.server import connection as postgres
+from reactor.errors import StoreAuthError
+from reactor.store.sql.postgres import PostgresDatabase
 
 PASSWORD = "open-sesame"
 
@@ -77,6 +79,17 @@ def test_postgresql(mode: str, *, replication: bool) -> None:
         uri = f"postgresql://weir:{PASSWORD}@127.0.0.1:{found.port}/shop?sslmode={mode}"
         with pytest.raises(SourceAuthError, match=r"asks for the password in clear, without TLS; use sslmode=require"):
             postgres.connect(uri, replication=replication)
+    assert b"weir" in found.heard
+    assert PASSWORD.encode() not in found.heard
+
+
+@pytest.mark.parametrize("mode", ["", "disable", "allow", "prefer"])
+def test_postgresql_as_store(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PGSSLMODE", raising=False)
+    with impostor() as found:
+        uri = f"postgresql://weir:{PASSWORD}@127.0.0.1:{found.port}/store{mode and f'?sslmode={mode}'}"
+        with pytest.raises(StoreAuthError, match=r"asks for the password in clear, without TLS; use sslmode=require"):
+            PostgresDatabase(uri, timeout_s=10.0)
     assert b"weir" in found.heard
     assert PASSWORD.encode() not in found.heard
 
