@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, TypeVar
+from typing import Final, TypeVar
 from uuid import uuid4
 
 import structlog
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, write_manifest_list
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV3
@@ -50,7 +50,6 @@ from agent.sinks.iceberg.table.state import State, TableOwner
 
 #: spans of one table on several captures: one wins each round, so a commit may lose several times
 _ATTEMPTS: Final = 24
-_CODEC: Final[Literal["deflate"]] = "deflate"
 
 T = TypeVar("T")
 _log = structlog.get_logger()
@@ -181,9 +180,9 @@ def _snapshot(table: Table, step: Step, snapshot_id: int, schema_id: int, of_tab
     sequence = metadata.next_sequence_number()
     path = f"{metadata.location}/metadata/snap-{snapshot_id}-0-{uuid4()}.avro"
     parent = None if current is None else current.snapshot_id
-    where = table.io.new_output(path), snapshot_id, parent, sequence, _CODEC
-    with row_ids.ListWriter(*where, ids) if ids is not None else write_manifest_list(2, *where) as writer:
+    with row_ids.ListWriter(table.io.new_output(path), snapshot_id, parent, sequence, ids) as writer:
         writer.add_manifests(found)
+    manifests.keep_list(table, path, found)
     return Snapshot(
         snapshot_id=snapshot_id,
         parent_snapshot_id=parent,

@@ -30,14 +30,15 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import TableVersion
 
 from agent.errors import TableForeignError
-from agent.sinks.iceberg.table import row_ids
+from agent.sinks.iceberg.table import avro, row_ids
 from agent.sinks.iceberg.table.errors import storage_errors
 from agent.sinks.iceberg.table.files import VECTORS_VERSION, Vector
 from agent.sinks.iceberg.table.layout import Values
 from agent.sinks.iceberg.table.row_ids import RowIds
 from agent.sinks.iceberg.table.specs import Specs
 
-_CODEC: Final = "deflate"
+#: lists of manifests that are kept in memory, each of up to some dozens
+_LISTS_MAX: Final = 1_000
 #: entries that are kept in memory, over all tables
 _ENTRIES_MAX: Final = 50_000
 #: manifests of one kind with at most so many entries are joined when there are ``_JOIN_MANIFESTS`` of them
@@ -47,6 +48,8 @@ _JOIN_MANIFESTS: Final = 16
 #: a manifest's path, whether it is read as one of version 3, and the first id of its rows
 _Name = tuple[str, bool, int | None]
 _cache: OrderedDict[_Name, tuple[ManifestEntry, ...]] = OrderedDict()
+#: by path, and by the table's version: it says what is read of a list
+_lists: OrderedDict[tuple[str, int], tuple[ManifestFile, ...]] = OrderedDict()
 _cached = 0
 _lock = Lock()
 
@@ -117,9 +120,21 @@ def keys(files: Iterable[LiveFile]) -> frozenset[FileKey]:
 
 def listed(table: Table, snapshot: Snapshot) -> tuple[ManifestFile, ...]:
     """Return the manifests of a snapshot."""
+    with _lock:
+        found = _lists.get((snapshot.manifest_list, table.metadata.format_version))
+    if found is not None:
+        return found
     if table.metadata.format_version < VECTORS_VERSION:
         return tuple(snapshot.manifests(table.io))
     return row_ids.read_list(table.io, snapshot.manifest_list)
+
+
+def keep_list(table: Table, path: str, found: Sequence[ManifestFile]) -> None:
+    """Keep a list of manifests that was written just now: the next commit begins with it."""
+    with _lock:
+        _lists[path, table.metadata.format_version] = tuple(found)
+        while len(_lists) > _LISTS_MAX:
+            _lists.popitem(last=False)
 
 
 def live(table: Table, snapshot_id: int | None = None) -> Live:
@@ -182,7 +197,7 @@ class _Writer(ManifestWriterV2):
     def __init__(
         self, table: Table, path: str, snapshot_id: int, content: ManifestContent, spec: PartitionSpec, schema: Schema
     ) -> None:
-        super().__init__(spec, schema, table.io.new_output(path), snapshot_id, _CODEC)
+        super().__init__(spec, schema, table.io.new_output(path), snapshot_id, avro.CODEC)
         self._content = content
         self._version: TableVersion = 3 if table.metadata.format_version == VECTORS_VERSION else 2
 
@@ -191,8 +206,8 @@ class _Writer(ManifestWriterV2):
         return self._version
 
     def new_writer(self) -> AvroOutputFile[ManifestEntry]:
-        columns = self._with_partition(self.version)
-        return AvroOutputFile[ManifestEntry](self._output_file, columns, "manifest_entry", columns, self._meta)
+        partition = self._spec.partition_type(self._schema)
+        return avro.entries_file(self._output_file, self.version, partition, self._meta)
 
     def content(self) -> ManifestContent:
         return self._content

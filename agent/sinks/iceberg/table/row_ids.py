@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.avro.file import AvroFile, AvroOutputFile
+from pyiceberg.avro.file import AvroFile
 from pyiceberg.io import FileIO, OutputFile
 from pyiceberg.manifest import (
     MANIFEST_ENTRY_SCHEMAS,
@@ -32,6 +32,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField
 
 from agent.sinks.common.bitmaps.roaring import Positions
+from agent.sinks.iceberg.table import avro
 from agent.sinks.iceberg.table.files import VECTORS_VERSION, Vector
 
 #: columns that a file has if its rows come from other files
@@ -150,22 +151,17 @@ def read_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
 
 
 class ListWriter(ManifestListWriterV2):
-    """The list of a snapshot's manifests in version 3."""
+    """The list of a snapshot's manifests. ``ids``: in version 3, those that the snapshot gives away."""
 
     def __init__(
-        self, output: OutputFile, snapshot_id: int, parent_id: int | None, sequence: int, codec: str, ids: RowIds
+        self, output: OutputFile, snapshot_id: int, parent_id: int | None, sequence: int, ids: RowIds | None
     ) -> None:
-        super().__init__(output, snapshot_id, parent_id, sequence, codec)  # type: ignore[arg-type]
-        self._format_version = VECTORS_VERSION
-        self._meta |= {"format-version": str(VECTORS_VERSION), "first-row-id": str(ids.first)}
+        super().__init__(output, snapshot_id, parent_id, sequence, avro.CODEC)
+        if ids is not None:
+            self._format_version = VECTORS_VERSION
+            self._meta |= {"format-version": str(VECTORS_VERSION), "first-row-id": str(ids.first)}
 
     def __enter__(self) -> "ListWriter":
-        self._writer = AvroOutputFile[ManifestFile](
-            output_file=self._output_file,
-            record_schema=MANIFEST_LIST_FILE_SCHEMAS[VECTORS_VERSION],
-            file_schema=MANIFEST_LIST_FILE_SCHEMAS[VECTORS_VERSION],
-            schema_name="manifest_file",
-            metadata=self._meta,
-        )
+        self._writer = avro.list_file(self._output_file, self._format_version, self._meta)
         self._writer.__enter__()
         return self
