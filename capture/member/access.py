@@ -74,7 +74,7 @@ class OwnToken:
                 return
 
 
-class PresentMembership(Protocol):
+class _Membership(Protocol):
     """The part of a membership that access needs."""
 
     @property
@@ -87,15 +87,15 @@ class PresentMembership(Protocol):
     def capture_id(self) -> CaptureId: ...
 
 
-class CaptureState(Protocol):
+class _Capture(Protocol):
     @property
-    def membership(self) -> PresentMembership | None: ...
+    def membership(self) -> _Membership | None: ...
 
 
 class ClusterAccess:
     """See ``capture.api.access.Access``."""
 
-    def __init__(self, capture: CaptureState, own: OwnToken) -> None:
+    def __init__(self, capture: _Capture, own: OwnToken) -> None:
         self._capture = capture
         self._own = own
         self._written = 0
@@ -180,7 +180,7 @@ class ClusterAccess:
         records = [AuditRecord.decode(item.value, key=item.key) for item in newest]
         return [AuditView.model_validate(record.model_dump()) for record in records]
 
-    async def _forget_oldest(self, membership: PresentMembership) -> None:
+    async def _forget_oldest(self, membership: _Membership) -> None:
         self._written += 1
         if self._written % _TRAIL_SLACK == 0:
             found = await membership.client.get_prefix(keys.audit_prefix(membership.state.cluster))
@@ -193,7 +193,7 @@ class ClusterAccess:
         return Caller("this server", Role.ADMIN, self._own.id, is_server=True)
 
     @property
-    def _present(self) -> PresentMembership:
+    def _present(self) -> _Membership:
         return self._capture.membership or _nobody_knows()
 
 

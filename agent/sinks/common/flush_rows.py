@@ -10,7 +10,7 @@ from agent.rows.changes import INSERT, TRUNCATE, Changes
 
 
 @dataclass(slots=True)
-class Seen:
+class RowCounts:
     """Statistics of the changes that passed through ``counted``."""
 
     rows: int = 0

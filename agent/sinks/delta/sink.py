@@ -42,7 +42,7 @@ from agent.rows.schema_change import SchemaChange
 from agent.rows.unify import after_truncate
 from agent.sinks.common import changelog
 from agent.sinks.common.commits import Work, commit_results, table_by_table
-from agent.sinks.common.flush_rows import Seen, refuse_unless_inserts
+from agent.sinks.common.flush_rows import RowCounts, refuse_unless_inserts
 from agent.sinks.common.forms import missing_fields
 from agent.sinks.common.span_records import RETIRED, refuse_retired
 from agent.sinks.delta import read, row_repair
@@ -288,8 +288,8 @@ class DeltaSink:
 
     def _write_files(self, place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
         """Write this task's rows as files for ``commit``, one per schema of the changes."""
-        seen = Seen()
-        parts, files = seen.counted(changes), []
+        counts = RowCounts()
+        parts, files = counts.counted(changes), []
         if not self._is_changelog:
             rest, is_truncate = after_truncate(list(parts))
             if is_truncate:
@@ -306,10 +306,10 @@ class DeltaSink:
             file = delta_files.write_file(place, name, tables, schema)
             files += [] if file is None else [file]
         return task.result(
-            rows=seen.rows,
+            rows=counts.rows,
             bytes=sum(file.bytes for file in files),
             files=tuple(file.to_json() for file in files),
-            commit_time=seen.commit_time,
+            commit_time=counts.commit_time,
         )
 
     def _rows(self, part: Changes, task: FlushTask) -> pa.Table:

@@ -14,7 +14,7 @@ from agent.rows.changes import Changes
 from agent.rows.unify import after_truncate
 from agent.sinks.common import changelog
 from agent.sinks.common.commits import Stale, Work
-from agent.sinks.common.flush_rows import Seen, refuse_unless_inserts
+from agent.sinks.common.flush_rows import RowCounts, refuse_unless_inserts
 from agent.sinks.iceberg.table import commit, compact, files, fit, manifests
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.commit import Step
@@ -30,8 +30,8 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes], owner:
     table = place.opened()
     if State.of(table).is_written(task):
         return task.result(committed=True)
-    seen = Seen()
-    parts, found = seen.counted(changes), list[TableFile]()
+    counts = RowCounts()
+    parts, found = counts.counted(changes), list[TableFile]()
     if not owner.is_changelog:
         rest, is_truncate = after_truncate(list(parts))
         found += [TRUNCATION] if is_truncate else []
@@ -50,10 +50,10 @@ def write(place: TablePlace, task: FlushTask, changes: Iterable[Changes], owner:
         directory, layout = compact.data_directory(table), Layout.of(table)
         found += files.write_files(table.io, directory, label, pieces, schema, layout=layout)
     return task.result(
-        rows=seen.rows,
+        rows=counts.rows,
         bytes=sum(file.bytes for file in found),
         files=tuple(file.to_json() for file in found),
-        commit_time=seen.commit_time,
+        commit_time=counts.commit_time,
     )
 
 

@@ -37,7 +37,7 @@ _log = structlog.get_logger()
 _Table = tuple[ChangefeedId, int]
 
 
-class Copies(Protocol):
+class TakesIn(Protocol):
     """The part of ``capture.member.cluster_service`` that this needs."""
 
     async def take_in(self, changefeed_id: str, tables: Sequence[str]) -> None: ...
@@ -46,7 +46,7 @@ class Copies(Protocol):
 class ReadBack:
     """Of one capture, over all its memberships. ``clock``: seconds, which never go back."""
 
-    def __init__(self, capture: CaptureState, service: Copies, *, clock: Callable[[], float] = anyio.current_time):
+    def __init__(self, capture: CaptureState, service: TakesIn, *, clock: Callable[[], float] = anyio.current_time):
         self._capture = capture
         self._service = service
         self._clock = clock
