@@ -223,11 +223,30 @@ def test_a_new_table_with_a_name_that_another_one_has_again(is_there: bool) -> N
     rig = Rig(known(1, "a"))
     rig.names = {1: "a", 8: "new"} if is_there else {1: "a"}
     rig.show(declared(8, "a"), 10)
+    assert not rig.tracker.awaits(declared(8, "a"))
     rig.show(declared(8, "a"), 20)
     assert kinds(rig.taken(20)) == ({8: CREATE} if is_there else {})
     assert named(rig.tracker.known) == named(rig.again(20)) == rig.names
     schema = rig.tracker.known[8].schema if is_there else None
     assert (schema and schema.name) == ("new" if is_there else None)
+
+
+@pytest.mark.parametrize("today", [{1: "a", 8: "later"}, {1: "a"}])
+def test_a_new_table_begins_under_its_name_of_that_time(today: dict[int, str]) -> None:
+    """The catalog is ahead: what it says comes later."""
+    rig = Rig(known(1, "a"))
+    rig.names = today
+    rig.show(declared(8, "b"), 10)
+    assert kinds(rig.taken(10)) == {8: CREATE}
+    assert named(rig.tracker.known) == {1: "a", 8: "b"}
+
+
+def test_a_new_table_under_its_name_of_today_takes_that_from_others() -> None:
+    rig = Rig(known(1, "a"), known(2, "b"))
+    rig.names = {1: "a", 2: "c", 8: "b"}
+    rig.show(declared(8, "a"), 10)
+    assert kinds(rig.taken(10)) == {2: RENAME, 8: CREATE}
+    assert named(rig.tracker.known) == named(rig.again(10)) == {1: "a", 2: "c", 8: "b"}
 
 
 def test_a_row_that_shows_no_change_of_a_table_that_was_renamed_in_its_transaction() -> None:
