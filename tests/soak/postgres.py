@@ -128,25 +128,10 @@ class Postgres:
             cursor.copy(copied) as copy,
         ):
             for row in copy.rows():
-                yield tuple(_read(column.type, value) for column, value in zip(table.columns, row, strict=True))
+                yield tuple(read(column.type, value) for column, value in zip(table.columns, row, strict=True))
 
     def canonical(self, column: Column, stored: Any) -> Any:
-        if stored is None:
-            return None
-        match _kind(column.type):
-            case "boolean":
-                return "t" if stored else "f"
-            case "real" | "double":
-                return float(stored)
-            case "bytea":
-                return "\\x" + stored.hex()
-            case "date":
-                return stored.isoformat()
-            case "time" if not column.type.endswith("with time zone"):
-                return str(stored).rstrip("0").rstrip(".") if "." in str(stored) else str(stored)
-            case "timestamp":
-                return _trimmed(stored.replace(tzinfo=None).isoformat(" "))
-        return format(stored, "f") if isinstance(stored, Decimal) else str(stored)
+        return canonical(column.type, stored)
 
     def quote(self, name: str) -> str:
         return f'"{name}"'
@@ -231,6 +216,26 @@ def _alteration(rng: random.Random, table: Table, name: str) -> str:
     return f"ALTER COLUMN {at} DROP NOT NULL"
 
 
+def canonical(type: str, stored: Any) -> Any:
+    """Return a sink's value as ``read`` has the server's."""
+    if stored is None:
+        return None
+    match _kind(type):
+        case "boolean":
+            return "t" if stored else "f"
+        case "real" | "double":
+            return float(stored)
+        case "bytea":
+            return "\\x" + stored.hex()
+        case "date":
+            return stored.isoformat()
+        case "time" if not type.endswith("with time zone"):
+            return str(stored).rstrip("0").rstrip(".") if "." in str(stored) else str(stored)
+        case "timestamp":
+            return _trimmed(stored.replace(tzinfo=None).isoformat(" "))
+    return format(stored, "f") if isinstance(stored, Decimal) else str(stored)
+
+
 def _kind(type: str) -> str:
     return type if type.endswith("[]") else re.split(r"[^a-z0-9]", type)[0]
 
@@ -289,7 +294,7 @@ def _literal(rng: random.Random, type: str) -> str:
     return rng.choice(_SPELLINGS.get(type, ("NULL",)))
 
 
-def _read(type: str, shown: Any) -> Any:
+def read(type: str, shown: Any) -> Any:
     if shown is None:
         return None
     text = shown.decode() if isinstance(shown, bytes) else str(shown)

@@ -83,7 +83,7 @@ class Interpreter:
             session=self._server.session(event.session),
             folds_names=self._server.folds_names,
             copies=self._copies.by_name,
-            collation_of=self._collation_of,
+            collation_of=lambda database: self._collations.get(database) or self._server.collation_of(database),
         ):
             with self._holding(guard.concerned(edit, self._known), event):
                 self._take(edit, event)
@@ -125,9 +125,6 @@ class Interpreter:
     def _mentioned(self, statement: str, database: str) -> list[Name]:
         """Return the replicated tables that a statement names anywhere."""
         return parse.mentioned(statement, database, self._known.by_name, folds_names=self._server.folds_names)
-
-    def _collation_of(self, database: str) -> int:
-        return self._collations.get(database) or self._server.collation_of(database)
 
     def _record(self, ts: Ts, statement: str) -> DdlRecord | None:
         changes = self._changes.taken()
@@ -321,8 +318,11 @@ class Interpreter:
         table = self._known.by_name[edit.table]
         if table.is_held:
             return
+        doubt = reasons.KEYED_EARLY if edit.makes_key and self._known.is_keyed_early(table, edit.schema) else doubt
         schema = self._exact(edit.table, edit.schema, asks_key=edit.asks_key)
         assert schema is not None, "the statement has a schema"
+        if {*schema.key} != {*edit.schema.key}:
+            self._known.note_keyed(table.record.table_id)
         self._put(table, schema, columns, replace(terms, numbered=edit.numbered))
         if self._known.is_empty(table.record.table_id):
             return

@@ -21,6 +21,10 @@ STAYED: Final = (
     "rows came under its earlier name {}, which it may still have (MariaDB logs RENAME TABLE of a temporary table "
     "alike)"
 )
+KEYED_EARLY: Final = (
+    "rows came while it had no primary key, or another one, and were taken by the one that it has got since (the "
+    "server was ahead of the log)"
+)
 TAKEN: Final = (
     "{} was renamed to {}, which another table has: one of them is not what it seems (MariaDB logs RENAME TABLE of a "
     "temporary table alike; a change with sql_log_bin = 0 is in no log)"

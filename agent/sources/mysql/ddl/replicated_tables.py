@@ -54,6 +54,8 @@ class KnownTables:
         self._gone: dict[tuple[str, str], int] = {}
         #: names that the log has given to a table, which may not be replicated
         self._made: set[tuple[str, str]] = set()
+        #: tables that have their key from the server, which may be ahead of the log: whether they had rows since, by id
+        self._keyed: dict[int, bool] = {}
         #: ids of tables whose definition here may be that of a later place
         self._early = {table.record.table_id for table in self._tables.values() if table.record.start_ts > begin}
 
@@ -111,6 +113,14 @@ class KnownTables:
         """Return whether the log has the table's creation, and no event of its rows yet."""
         return table_id in self._empty
 
+    def note_keyed(self, table_id: int) -> None:
+        """Note that a table has the key that the server shows, since its statement does not say it."""
+        self._keyed[table_id] = False
+
+    def is_keyed_early(self, table: KnownTable, schema: TableSchema) -> bool:
+        """Return whether rows came under the key that a statement makes only now: the server was ahead of the log."""
+        return self._keyed.get(table.record.table_id, False) and {*schema.key} == {*table.record.key}
+
     def note_unreplicated(self, name: tuple[str, str]) -> None:
         """Note that a table was created that is not replicated."""
         self._unreplicated.discard(name)
@@ -155,6 +165,8 @@ class KnownTables:
         declared = parse_table_map(body, is_mariadb=self._is_mariadb)
         table = self._tables[declared.schema.schema_name, declared.schema.name]
         self._empty.discard(table.record.table_id)
+        if table.record.table_id in self._keyed:
+            self._keyed[table.record.table_id] = True
         schema = _completed(declared, table.schema)
         if table.record.table_id not in self._early:
             _check(schema, table, zero_dates=self._zero_dates)

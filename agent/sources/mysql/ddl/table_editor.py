@@ -102,6 +102,11 @@ class TableEditor:
         return not is_same or self._is_defined_anew or self._key is not None or self.asks_key
 
     @property
+    def makes_key(self) -> bool:
+        """Return whether the statement makes the primary key."""
+        return bool(self._key)
+
+    @property
     def breaks_members(self) -> bool:
         """Return whether a column that stays has members that are not what they were."""
         return any(item.origin in self._broken for item in self._items)

@@ -58,9 +58,10 @@ EFFORT: Final = Effort()
 @dataclass(frozen=True, slots=True)
 class Altered:
     """``schema``: the result, under its old name. ``renames``: new column → old; ``unknown_fills``: new columns whose
-    values in existing rows are unknown. ``asks_key``: only the server knows the resulting key. ``required``: columns
-    that are declared NOT NULL. ``recomputed``: columns that get an expression, so the server recomputes them.
-    ``numbered``: those that get AUTO_INCREMENT. ``effort``: what the statement asks of the server."""
+    values in existing rows are unknown. ``asks_key``: only the server knows the resulting key; ``makes_key``: the
+    statement makes the primary key. ``required``: columns that are declared NOT NULL. ``recomputed``: columns that get
+    an expression, so the server recomputes them. ``numbered``: those that get AUTO_INCREMENT. ``effort``: what the
+    statement asks of the server."""
 
     table: Name
     schema: TableSchema
@@ -69,6 +70,7 @@ class Altered:
     fills: Mapping[str, str] = field(default_factory=dict)
     unknown_fills: tuple[str, ...] = ()
     asks_key: bool = False
+    makes_key: bool = False
     required: frozenset[str] = frozenset()
     recomputed: tuple[str, ...] = ()
     numbered: frozenset[str] = frozenset()

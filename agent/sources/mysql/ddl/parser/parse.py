@@ -354,6 +354,7 @@ def _of_editor(table: Name, editor: TableEditor, effort: Effort) -> Altered:
         columns.fills,
         editor.unknown_fills,
         asks_key=editor.asks_key,
+        makes_key=editor.makes_key,
         required=columns.required,
         recomputed=editor.recomputed,
         numbered=editor.numbered,

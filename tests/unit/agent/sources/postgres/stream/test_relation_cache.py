@@ -249,6 +249,17 @@ def test_a_new_table_under_its_name_of_today_takes_that_from_others() -> None:
     assert named(rig.tracker.known) == named(rig.again(10)) == {1: "a", 2: "c", 8: "b"}
 
 
+def test_a_name_that_another_table_has_later_is_had_until_then() -> None:
+    rig = Rig(known(1, "a"), known(2, "x"))
+    rig.names = {1: "c", 2: "b"}
+    rig.show(declared(1, "b"), 10)
+    assert kinds(rig.taken(10)) == {1: RENAME}
+    assert named(rig.tracker.known) == {1: "b", 2: "x"}
+    rig.show(declared(2, "b"), 20)
+    assert kinds(rig.taken(20)) == {1: RENAME, 2: RENAME}
+    assert named(rig.tracker.known) == named(rig.again(20)) == {1: "c", 2: "b"}
+
+
 def test_a_row_that_shows_no_change_of_a_table_that_was_renamed_in_its_transaction() -> None:
     rig = Rig(known(1, "a"), known(2, "b"))
     rig.names = {1: "b", 2: "a"}

@@ -1,0 +1,1091 @@
+-- Families of schema changes, each in a schema of its own: a heading with the name, the statements before the changefeeds
+-- begin, a line "then", and those that they follow. One statement a line. {s} is the schema. A statement that the server
+-- refuses is left out.
+
+## columns_swap_and_change_at_once
+CREATE TABLE t (id int PRIMARY KEY, a int, b text)
+INSERT INTO t VALUES (1,10,'x'),(2,20,NULL),(3,NULL,'z')
+then
+BEGIN
+UPDATE t SET a=a+1
+ALTER TABLE t RENAME a TO q
+ALTER TABLE t RENAME b TO a
+ALTER TABLE t RENAME q TO b
+INSERT INTO t (id,a,b) VALUES (4,'n',4)
+ALTER TABLE t ALTER b TYPE bigint
+UPDATE t SET b=b+1
+ALTER TABLE t ADD c text DEFAULT 'cc'
+INSERT INTO t VALUES (5,5,'m','d')
+ALTER TABLE t DROP a
+COMMIT
+INSERT INTO t VALUES (6,1,'k')
+
+## tables_swap_and_change_at_once
+CREATE TABLE t (id int PRIMARY KEY, a int, b text)
+INSERT INTO t VALUES (1,10,'x'),(2,20,NULL),(3,NULL,'z')
+CREATE TABLE t_b (id int PRIMARY KEY, a int, b text)
+INSERT INTO t_b VALUES (1,100,'bb')
+then
+BEGIN
+INSERT INTO t VALUES (7,7,'to a')
+ALTER TABLE t RENAME TO t_t
+ALTER TABLE t_b RENAME TO t
+ALTER TABLE t_t RENAME TO t_b
+INSERT INTO t VALUES (8,8,'now b')
+ALTER TABLE t DROP COLUMN a
+ALTER TABLE t_b ALTER a TYPE text
+INSERT INTO t_b VALUES (9,'9','former a')
+COMMIT
+UPDATE t SET b='u'
+UPDATE t_b SET b='w' WHERE id=1
+
+## tables_swap_and_one_has_using
+CREATE TABLE t (id int PRIMARY KEY, a int, b text)
+INSERT INTO t VALUES (1,10,'x'),(2,20,NULL),(3,NULL,'z')
+CREATE TABLE t_b (id int PRIMARY KEY, a int, b text)
+INSERT INTO t_b VALUES (1,100,'bb')
+then
+BEGIN
+ALTER TABLE t RENAME TO t_t
+ALTER TABLE t_b RENAME TO t
+ALTER TABLE t_t RENAME TO t_b
+ALTER TABLE t ALTER a TYPE text USING a::text||'!'
+INSERT INTO t VALUES (8,'8','now b')
+UPDATE t_b SET a=5
+COMMIT
+INSERT INTO t_b VALUES (44,4,'4')
+
+## tables_swap_silently
+CREATE TABLE t (id int PRIMARY KEY, a int, b text)
+INSERT INTO t VALUES (1,10,'x'),(2,20,NULL),(3,NULL,'z')
+CREATE TABLE t_b (id int PRIMARY KEY, z date)
+INSERT INTO t_b VALUES (1,'2020-01-01')
+then
+BEGIN
+ALTER TABLE t RENAME TO t_t
+ALTER TABLE t_b RENAME TO t
+ALTER TABLE t_t RENAME TO t_b
+COMMIT
+ALTER TABLE t ADD x int DEFAULT 4
+INSERT INTO t VALUES (5,'2020-01-01',5)
+INSERT INTO t_b VALUES (55,1,'q')
+
+## names_go_round
+CREATE TABLE t (id int PRIMARY KEY, a int, b text)
+INSERT INTO t VALUES (1,10,'x'),(2,20,NULL),(3,NULL,'z')
+CREATE TABLE t_b (id int PRIMARY KEY, a int)
+INSERT INTO t_b VALUES (1,1)
+CREATE TABLE t_c (id int PRIMARY KEY)
+INSERT INTO t_c VALUES (77)
+then
+BEGIN
+ALTER TABLE t RENAME TO t_x
+ALTER TABLE t_b RENAME TO t
+ALTER TABLE t_c RENAME TO t_b
+ALTER TABLE t_x RENAME TO t_c
+COMMIT
+UPDATE t_c SET a=0
+INSERT INTO t VALUES (2,2)
+INSERT INTO t_b VALUES (78)
+
+## dropped_and_created_at_once
+CREATE TABLE t (id int PRIMARY KEY, a int, b text)
+INSERT INTO t VALUES (1,10,'x'),(2,20,NULL),(3,NULL,'z')
+then
+BEGIN
+DROP TABLE t
+CREATE TABLE t (id int PRIMARY KEY, a int, b text)
+INSERT INTO t VALUES (1,1,'new')
+COMMIT
+UPDATE t SET a=5
+BEGIN
+ALTER TABLE t RENAME TO t_old
+CREATE TABLE t (LIKE t_old INCLUDING ALL)
+INSERT INTO t SELECT * FROM t_old
+DROP TABLE t_old
+COMMIT
+UPDATE t SET b='copied'
+BEGIN
+CREATE TABLE t_n AS TABLE t
+ALTER TABLE t_n ADD PRIMARY KEY (id)
+DROP TABLE t
+ALTER TABLE t_n RENAME TO t
+INSERT INTO t VALUES (50,1,'f')
+COMMIT
+
+## defaults
+CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy')
+CREATE TYPE comp AS (a int, b text)
+CREATE TABLE t (id int PRIMARY KEY, a int, b text)
+INSERT INTO t VALUES (1,10,'x'),(2,20,NULL),(3,NULL,'z')
+then
+INSERT INTO t (id) VALUES (9)
+ALTER TABLE t ALTER c SET DEFAULT 6, ALTER d DROP DEFAULT
+INSERT INTO t (id) VALUES (10)
+
+## computed_defaults
+CREATE TABLE t (id int PRIMARY KEY, a int, b text)
+INSERT INTO t VALUES (1,10,'x'),(2,20,NULL),(3,NULL,'z')
+then
+SET TimeZone='Asia/Kolkata'
+ALTER TABLE t ADD c timestamptz DEFAULT '2020-01-01 00:00:00', ADD d timestamp DEFAULT '2020-01-01 00:00:00+00', ADD e date DEFAULT '2020-01-01'
+ALTER TABLE t ADD f timestamptz DEFAULT '2020-06-01'::date, ADD g text DEFAULT ('2020-01-01 00:00+00'::timestamptz)::text
+RESET TimeZone
+ALTER TABLE t ADD st timestamptz DEFAULT statement_timestamp(), ADD cl timestamptz DEFAULT clock_timestamp()
+INSERT INTO t (id) VALUES (44)
+ALTER TABLE t ADD s serial
+INSERT INTO t (id) VALUES (45)
+
+## time_zones
+CREATE TABLE t (id int PRIMARY KEY, a timestamp, b timestamptz, c date, d time, e timetz)
+INSERT INTO t VALUES (1,'2020-01-01 12:00','2020-07-01 12:00+00','2020-01-01','12:00','12:00+03')
+then
+SET TimeZone='America/New_York'
+ALTER TABLE t ALTER a TYPE timestamptz, ALTER b TYPE timestamp
+RESET TimeZone
+UPDATE t SET d='13:00'
+SET TimeZone='Asia/Tokyo'
+ALTER TABLE t ALTER c TYPE timestamptz
+ALTER TABLE t ALTER e TYPE time
+ALTER TABLE t ALTER d TYPE timetz
+RESET TimeZone
+INSERT INTO t VALUES (2,'2020-01-01 12:00','2020-07-01 12:00+00','2020-01-01','12:00','12:00+03')
+
+## using_same_type
+CREATE TABLE t (id int PRIMARY KEY, a int, b text)
+INSERT INTO t VALUES (1,10,'x'),(2,20,NULL),(3,NULL,'z')
+then
+ALTER TABLE t ALTER a TYPE int USING a+1
+UPDATE t SET b='w' WHERE id=1
+ALTER TABLE t ALTER a TYPE int USING a
+
+## using_computes
+CREATE SCHEMA {s}_two
+CREATE TABLE t (id int PRIMARY KEY, a int, b text)
+INSERT INTO t VALUES (1,10,'x'),(2,20,NULL),(3,NULL,'z')
+then
+ALTER TABLE t ALTER a TYPE bigint USING a*100, ALTER b TYPE varchar(9) USING upper(b)
+INSERT INTO t VALUES (9,1,'k')
+
+## using_text_to_int
+CREATE TABLE t (id int PRIMARY KEY, a int, b text)
+INSERT INTO t VALUES (1,1,'5'),(2,2,' 6 ')
+then
+ALTER TABLE t ALTER b TYPE int USING trim(b)::int
+INSERT INTO t VALUES (9,1,4)
+
+## collations
+CREATE TABLE t (k text COLLATE "C" PRIMARY KEY, v varchar(9))
+INSERT INTO t VALUES ('a','1'),('B','2')
+then
+ALTER TABLE t ALTER k TYPE text COLLATE "POSIX", ALTER v TYPE varchar(5)
+UPDATE t SET v='q' WHERE k='B'
+ALTER TABLE t ALTER v TYPE varchar(2) USING left(v,2)
+UPDATE t SET v='z'
+
+## narrower_types
+CREATE TABLE t (id int PRIMARY KEY, a bigint, b varchar(9), c numeric(9,3), d float8, e timestamp(6), f char(9), g bit varying(9))
+INSERT INTO t VALUES (1,7,'abc',1.2345,1e-300,'2020-01-01 00:00:00.555555','abc',B'101'),(2,-7,'ab ',-1.0005,16777217,'1999-12-31 23:59:59.999999','',B'')
+then
+ALTER TABLE t ALTER a TYPE smallint, ALTER b TYPE varchar(3), ALTER c TYPE numeric(5,1), ALTER d TYPE real, ALTER e TYPE timestamp(0), ALTER f TYPE varchar(3), ALTER g TYPE varbit(3)
+UPDATE t SET a=1
+ALTER TABLE t ALTER a TYPE float4, ALTER c TYPE float8, ALTER d TYPE numeric(9,2), ALTER f TYPE char(5)
+INSERT INTO t VALUES (3,1.5,'q',2.5,3.14159,now()::timestamp(0),'k',B'1')
+
+## another_key_at_once
+CREATE TABLE t (id int PRIMARY KEY, u int NOT NULL UNIQUE, v text)
+INSERT INTO t VALUES (1,10,'a'),(2,20,'b'),(3,30,'c')
+then
+BEGIN
+UPDATE t SET v='t1' WHERE id=1
+ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (u)
+UPDATE t SET v='t2' WHERE id=2
+UPDATE t SET u=u+1
+DELETE FROM t WHERE id=3
+ALTER TABLE t DROP COLUMN id
+COMMIT
+INSERT INTO t VALUES (99,'n')
+ALTER TABLE t DROP CONSTRAINT t_pkey, ADD id int
+INSERT INTO t VALUES (98,'nokey',1)
+ALTER TABLE t ADD PRIMARY KEY (u)
+UPDATE t SET id=5
+
+## key_in_another_order
+CREATE TABLE t (a int, b int, v text, PRIMARY KEY (a,b))
+INSERT INTO t VALUES (1,1,'a'),(1,2,'b'),(2,1,'c')
+then
+ALTER TABLE t DROP CONSTRAINT t_pkey
+ALTER TABLE t ADD PRIMARY KEY (b,a)
+UPDATE t SET b=b+1
+UPDATE t SET a=a+10
+ALTER TABLE t RENAME a TO x
+ALTER TABLE t RENAME b TO a
+ALTER TABLE t RENAME x TO b
+UPDATE t SET v='z' WHERE a=2
+DELETE FROM t WHERE b=12
+
+## key_with_another_type
+CREATE TABLE t (id int PRIMARY KEY, v text)
+INSERT INTO t VALUES (1,'a'),(2,'b')
+then
+ALTER TABLE t ALTER id TYPE bigint
+UPDATE t SET id=id+5000000000 WHERE id=1
+ALTER TABLE t ALTER id TYPE numeric
+UPDATE t SET id=2.0 WHERE id=2
+UPDATE t SET v='q'
+ALTER TABLE t ALTER id TYPE text
+DELETE FROM t WHERE id='2.0'
+INSERT INTO t VALUES ('2','two')
+
+## replica_identities
+CREATE TABLE t (id int PRIMARY KEY, u int NOT NULL, v text)
+CREATE UNIQUE INDEX t_u ON t (u)
+INSERT INTO t VALUES (1,10,'a'),(2,20,'b')
+then
+BEGIN
+ALTER TABLE t REPLICA IDENTITY USING INDEX t_u
+UPDATE t SET u=11 WHERE id=1
+ALTER TABLE t REPLICA IDENTITY FULL
+UPDATE t SET u=12 WHERE id=1
+UPDATE t SET id=7 WHERE id=2
+ALTER TABLE t REPLICA IDENTITY DEFAULT
+UPDATE t SET id=8 WHERE id=7
+COMMIT
+DROP INDEX t_u
+UPDATE t SET v='w'
+ALTER TABLE t REPLICA IDENTITY FULL
+ALTER TABLE t DROP CONSTRAINT t_pkey
+INSERT INTO t VALUES (1,12,'dup')
+DELETE FROM t WHERE v='dup'
+ALTER TABLE t ADD PRIMARY KEY (id)
+
+## large_values_renamed
+CREATE TABLE t (id int PRIMARY KEY, big text, v int)
+ALTER TABLE t ALTER big SET STORAGE EXTERNAL
+INSERT INTO t SELECT i, repeat(chr(96+i),9000), i FROM generate_series(1,6) i
+then
+BEGIN
+UPDATE t SET v=v+1
+ALTER TABLE t RENAME big TO large
+UPDATE t SET v=v+1
+ALTER TABLE t ADD big text DEFAULT 'def'
+UPDATE t SET v=v+1
+UPDATE t SET id=id+10 WHERE id<4
+COMMIT
+UPDATE t SET v=v+1
+ALTER TABLE t ALTER large SET COMPRESSION pglz
+UPDATE t SET id=id+100
+BEGIN
+DELETE FROM t WHERE id=101+10
+INSERT INTO t VALUES (111,'re',1,'b')
+UPDATE t SET v=9 WHERE id=111
+COMMIT
+VACUUM FULL t
+BEGIN
+UPDATE t SET v=0
+ALTER TABLE t DROP big
+ALTER TABLE t RENAME large TO big
+UPDATE t SET v=1
+COMMIT
+UPDATE t SET v=5
+
+## large_values_swap
+CREATE TABLE t (id int PRIMARY KEY, b1 text, b2 text, v int)
+ALTER TABLE t ALTER b1 SET STORAGE EXTERNAL, ALTER b2 SET STORAGE EXTERNAL
+INSERT INTO t SELECT i, repeat('p',4000), repeat('q',4000), i FROM generate_series(1,4) i
+then
+BEGIN
+ALTER TABLE t RENAME b1 TO t
+ALTER TABLE t RENAME b2 TO b1
+ALTER TABLE t RENAME t TO b2
+UPDATE t SET v=v+1
+UPDATE t SET b1='short' WHERE id=1
+UPDATE t SET v=v+1
+COMMIT
+UPDATE t SET v=v+1 WHERE id>2
+ALTER TABLE t ALTER b1 TYPE varchar(9000)
+UPDATE t SET v=v+1
+ALTER TABLE t ALTER b2 TYPE bytea USING b2::bytea
+UPDATE t SET v=v+1
+
+## truncated_at_once
+CREATE TABLE t (id int PRIMARY KEY, a int, b text)
+INSERT INTO t VALUES (1,10,'x'),(2,20,NULL),(3,NULL,'z')
+CREATE TABLE t_b (id int PRIMARY KEY)
+INSERT INTO t_b VALUES (1)
+then
+BEGIN
+INSERT INTO t VALUES (9,9,'t')
+TRUNCATE t, t_b
+ALTER TABLE t ADD c int DEFAULT 3
+INSERT INTO t VALUES (1,1,'after',4)
+TRUNCATE t
+INSERT INTO t VALUES (2,2,'after2',5)
+SAVEPOINT s
+TRUNCATE t
+INSERT INTO t VALUES (3,3,'never',1)
+ROLLBACK TO s
+UPDATE t SET a=a+1
+COMMIT
+BEGIN
+ALTER TABLE t ALTER a TYPE text
+TRUNCATE t
+ALTER TABLE t ALTER a TYPE int USING 5
+COMMIT
+INSERT INTO t VALUES (1,1,'x',1)
+TRUNCATE t RESTART IDENTITY CASCADE
+INSERT INTO t VALUES (10,1,'x',1)
+
+## schemas
+CREATE SCHEMA {s}_two
+CREATE SCHEMA {s}_s9
+CREATE TABLE t (id int PRIMARY KEY, a int, b text)
+INSERT INTO t VALUES (1,10,'x'),(2,20,NULL),(3,NULL,'z')
+then
+CREATE SCHEMA t_s
+ALTER TABLE t SET SCHEMA {s}_two
+INSERT INTO {s}_two.sch VALUES (4,4,'s2')
+ALTER SCHEMA {s}_s9 RENAME TO {s}_s99
+ALTER TABLE {s}_two.sch SET SCHEMA {s}
+ALTER TABLE t RENAME TO t_other
+INSERT INTO t_other VALUES (5,5,'o')
+CREATE VIEW t AS SELECT * FROM t_other
+INSERT INTO t VALUES (6,6,'v')
+DROP VIEW t
+ALTER TABLE t_other RENAME TO t
+UPDATE t SET a=0
+
+## tables_by_case
+CREATE TABLE "tT" (id int PRIMARY KEY, v text)
+CREATE TABLE "tt" (id int PRIMARY KEY, w int)
+INSERT INTO "tT" VALUES (1,'up')
+INSERT INTO "tt" VALUES (1,5)
+then
+UPDATE "tT" SET v='U'
+INSERT INTO "tt" VALUES (2,6)
+ALTER TABLE "tT" RENAME TO "tx"
+ALTER TABLE "tt" RENAME TO "tT"
+INSERT INTO "tx" VALUES (3,'q')
+INSERT INTO "tT" VALUES (4,4)
+
+## columns_by_case
+CREATE TABLE t (id int PRIMARY KEY, a int)
+INSERT INTO t VALUES (1,1)
+then
+ALTER TABLE t RENAME a TO "A"
+INSERT INTO t VALUES (2,2)
+ALTER TABLE t ADD a text DEFAULT 'low'
+INSERT INTO t VALUES (3,3,'x')
+ALTER TABLE t DROP "A"
+INSERT INTO t VALUES (4,'y')
+
+## reserved_name_comes
+CREATE TABLE t (id int PRIMARY KEY, a int)
+INSERT INTO t VALUES (1,1)
+then
+ALTER TABLE t ADD _commit_version int DEFAULT 4
+INSERT INTO t VALUES (2,2,2)
+ALTER TABLE t RENAME _commit_version TO cv
+INSERT INTO t VALUES (3,3,3)
+
+## reserved_name_by_rename
+CREATE TABLE t (id int PRIMARY KEY, a int)
+INSERT INTO t VALUES (1,1)
+then
+ALTER TABLE t RENAME a TO _is_current
+INSERT INTO t VALUES (2,2)
+ALTER TABLE t RENAME _is_current TO b
+INSERT INTO t VALUES (3,3)
+
+## odd_names
+CREATE TABLE t (id int PRIMARY KEY, a int)
+INSERT INTO t VALUES (1,1)
+then
+ALTER TABLE t RENAME a TO "ä b.c/d%e;f,g(h)i=j{k}l"
+INSERT INTO t VALUES (2,2)
+INSERT INTO t (id) VALUES (3)
+ALTER TABLE t RENAME TO "t %/..é😀"
+INSERT INTO "t %/..é😀" (id) VALUES (4)
+
+## generated
+CREATE TABLE t (id int PRIMARY KEY, a int, g int GENERATED ALWAYS AS (a+1) STORED)
+INSERT INTO t VALUES (1,1)
+then
+ALTER TABLE t ADD g2 int GENERATED ALWAYS AS (a*2) STORED
+UPDATE t SET a=5
+ALTER TABLE t DROP g
+ALTER TABLE t RENAME g2 TO g
+INSERT INTO t VALUES (2,2)
+ALTER TABLE t ALTER a TYPE bigint
+ALTER TABLE t ALTER g DROP EXPRESSION
+UPDATE t SET g=100
+ALTER TABLE t ADD vg int GENERATED ALWAYS AS (g+1)
+INSERT INTO t VALUES (7,7,7)
+
+## savepoints
+CREATE SCHEMA {s}_two
+CREATE SCHEMA {s}_s9
+CREATE TABLE t (id int PRIMARY KEY, a int, b text)
+INSERT INTO t VALUES (1,10,'x'),(2,20,NULL),(3,NULL,'z')
+then
+BEGIN
+SAVEPOINT s0
+INSERT INTO t VALUES (100,0,'s')
+ROLLBACK TO s0
+SAVEPOINT s1
+INSERT INTO t VALUES (101,1,'s')
+ALTER TABLE t ADD c1 int DEFAULT 1
+SAVEPOINT s2
+INSERT INTO t VALUES (102,2,'s')
+SAVEPOINT s3
+INSERT INTO t VALUES (103,3,'s')
+ROLLBACK TO s3
+SAVEPOINT s4
+INSERT INTO t VALUES (104,4,'s')
+SAVEPOINT s5
+INSERT INTO t VALUES (105,5,'s')
+SAVEPOINT s6
+INSERT INTO t VALUES (106,6,'s')
+ROLLBACK TO s6
+SAVEPOINT s7
+INSERT INTO t VALUES (107,7,'s')
+SAVEPOINT s8
+INSERT INTO t VALUES (108,8,'s')
+ALTER TABLE t ADD c8 int DEFAULT 8
+SAVEPOINT {s}_s9
+INSERT INTO t VALUES (109,9,'s')
+ROLLBACK TO {s}_s9
+SAVEPOINT s10
+INSERT INTO t VALUES (110,10,'s')
+SAVEPOINT s11
+INSERT INTO t VALUES (111,11,'s')
+SAVEPOINT s12
+INSERT INTO t VALUES (112,12,'s')
+ROLLBACK TO s12
+SAVEPOINT s13
+INSERT INTO t VALUES (113,13,'s')
+SAVEPOINT s14
+INSERT INTO t VALUES (114,14,'s')
+SAVEPOINT s15
+INSERT INTO t VALUES (115,15,'s')
+ROLLBACK TO s15
+SAVEPOINT s16
+INSERT INTO t VALUES (116,16,'s')
+SAVEPOINT s17
+INSERT INTO t VALUES (117,17,'s')
+SAVEPOINT s18
+INSERT INTO t VALUES (118,18,'s')
+ROLLBACK TO s18
+SAVEPOINT s19
+INSERT INTO t VALUES (119,19,'s')
+SAVEPOINT s20
+INSERT INTO t VALUES (120,20,'s')
+SAVEPOINT s21
+INSERT INTO t VALUES (121,21,'s')
+ROLLBACK TO s21
+SAVEPOINT s22
+INSERT INTO t VALUES (122,22,'s')
+ALTER TABLE t ADD c22 int DEFAULT 22
+SAVEPOINT s23
+INSERT INTO t VALUES (123,23,'s')
+SAVEPOINT s24
+INSERT INTO t VALUES (124,24,'s')
+ROLLBACK TO s24
+SAVEPOINT s25
+INSERT INTO t VALUES (125,25,'s')
+SAVEPOINT s26
+INSERT INTO t VALUES (126,26,'s')
+SAVEPOINT s27
+INSERT INTO t VALUES (127,27,'s')
+ROLLBACK TO s27
+SAVEPOINT s28
+INSERT INTO t VALUES (128,28,'s')
+SAVEPOINT s29
+INSERT INTO t VALUES (129,29,'s')
+ALTER TABLE t ADD c29 int DEFAULT 29
+SAVEPOINT s30
+INSERT INTO t VALUES (130,30,'s')
+ROLLBACK TO s30
+SAVEPOINT s31
+INSERT INTO t VALUES (131,31,'s')
+SAVEPOINT s32
+INSERT INTO t VALUES (132,32,'s')
+SAVEPOINT s33
+INSERT INTO t VALUES (133,33,'s')
+ROLLBACK TO s33
+SAVEPOINT s34
+INSERT INTO t VALUES (134,34,'s')
+SAVEPOINT s35
+INSERT INTO t VALUES (135,35,'s')
+SAVEPOINT s36
+INSERT INTO t VALUES (136,36,'s')
+ROLLBACK TO s36
+SAVEPOINT s37
+INSERT INTO t VALUES (137,37,'s')
+SAVEPOINT s38
+INSERT INTO t VALUES (138,38,'s')
+SAVEPOINT s39
+INSERT INTO t VALUES (139,39,'s')
+ROLLBACK TO s39
+COMMIT
+BEGIN
+ALTER TABLE t ADD x int DEFAULT 1
+SAVEPOINT a
+ALTER TABLE t RENAME x TO y
+INSERT INTO t (id,y) VALUES (500,1)
+ROLLBACK TO a
+INSERT INTO t (id,x) VALUES (501,1)
+ALTER TABLE t RENAME x TO z
+COMMIT
+BEGIN
+ALTER TABLE t DROP z
+INSERT INTO t (id) VALUES (600)
+ROLLBACK
+INSERT INTO t (id) VALUES (601)
+
+## partitions
+CREATE TABLE t (id int, k int, v text, PRIMARY KEY (id,k)) PARTITION BY RANGE (k)
+CREATE TABLE t_1 PARTITION OF t FOR VALUES FROM (0) TO (10)
+CREATE TABLE t_2 PARTITION OF t FOR VALUES FROM (10) TO (20)
+INSERT INTO t VALUES (1,1,'a'),(2,11,'b')
+then
+ALTER TABLE t RENAME v TO w
+UPDATE t SET k=12 WHERE id=1
+ALTER TABLE t ADD x int DEFAULT 9, ALTER w TYPE varchar(40)
+CREATE TABLE t_3 PARTITION OF t FOR VALUES FROM (20) TO (30) PARTITION BY LIST (id)
+CREATE TABLE t_3a PARTITION OF t_3 DEFAULT
+INSERT INTO t VALUES (3,25,'c',1)
+ALTER TABLE t RENAME TO t_root
+INSERT INTO t_root VALUES (4,5,'d',2)
+ALTER TABLE t_root ALTER id TYPE bigint
+UPDATE t_root SET id=id+10
+ALTER TABLE t_root RENAME TO t
+TRUNCATE t
+INSERT INTO t VALUES (4,5,'d',2)
+
+## partitions_by_hash
+CREATE TABLE t (id int, k int, v text, PRIMARY KEY (id,k)) PARTITION BY HASH (k)
+CREATE TABLE t_0 PARTITION OF t FOR VALUES WITH (MODULUS 3, REMAINDER 0)
+CREATE TABLE t_1 PARTITION OF t FOR VALUES WITH (MODULUS 3, REMAINDER 1)
+CREATE TABLE t_2 PARTITION OF t FOR VALUES WITH (MODULUS 3, REMAINDER 2)
+INSERT INTO t SELECT i,i,'v'||i FROM generate_series(1,30) i
+then
+UPDATE t SET k=k+1
+BEGIN
+ALTER TABLE t DROP v
+ALTER TABLE t ADD v int DEFAULT 3
+UPDATE t SET v=id WHERE id<5
+COMMIT
+DELETE FROM t WHERE id%3=0
+VACUUM FULL t_1
+INSERT INTO t SELECT i,i,i FROM generate_series(100,110) i
+
+## inherited
+CREATE TABLE t (id int PRIMARY KEY, a int, b text)
+INSERT INTO t VALUES (1,10,'x'),(2,20,NULL),(3,NULL,'z')
+CREATE TABLE t_c (x int, PRIMARY KEY (id)) INHERITS (t)
+INSERT INTO t_c VALUES (10,1,'c',1)
+then
+ALTER TABLE t ADD n int DEFAULT 5, DROP b
+UPDATE t SET a=7
+ALTER TABLE t RENAME a TO aa
+DELETE FROM t WHERE id=10
+INSERT INTO t_c (id,x) VALUES (11,2)
+ALTER TABLE t ALTER aa TYPE bigint
+ALTER TABLE t_c ADD y int DEFAULT 1
+INSERT INTO t_c (id,x) VALUES (12,2)
+
+## of_type
+CREATE TYPE t_t AS (id int, a int)
+CREATE TABLE t OF t_t (PRIMARY KEY (id))
+INSERT INTO t VALUES (1,1)
+then
+ALTER TYPE t_t ADD ATTRIBUTE n text CASCADE
+INSERT INTO t VALUES (2,2,'n')
+ALTER TYPE t_t RENAME ATTRIBUTE a TO b CASCADE
+UPDATE t SET b=7
+ALTER TYPE t_t ALTER ATTRIBUTE b TYPE numeric(6,2) CASCADE
+UPDATE t SET b=1.5 WHERE id=1
+
+## enum_replaced
+CREATE TYPE t_e AS ENUM ('a','b','c')
+CREATE TABLE t (id int PRIMARY KEY, e t_e, es t_e[])
+INSERT INTO t VALUES (1,'a','{a,b}'),(2,'b','{}')
+then
+ALTER TYPE t_e ADD VALUE 'd' AFTER 'a'
+INSERT INTO t VALUES (3,'d','{d}')
+ALTER TYPE t_e RENAME TO t_old
+CREATE TYPE t_e AS ENUM ('a','b','d')
+ALTER TABLE t ALTER e TYPE t_e USING e::text::t_e, ALTER es TYPE t_e[] USING es::text[]::t_e[]
+DROP TYPE t_old
+UPDATE t SET e='d' WHERE id=1
+
+## enum_renamed
+CREATE TYPE t_e AS ENUM ('a','b','c')
+CREATE TABLE t (id int PRIMARY KEY, e t_e)
+INSERT INTO t VALUES (1,'a'),(2,'b')
+then
+ALTER TYPE t_e RENAME VALUE 'a' TO 'A'
+UPDATE t SET e='c' WHERE id=2
+INSERT INTO t VALUES (3,'A')
+
+## composite_altered
+CREATE TYPE t_c AS (x int, y text)
+CREATE TABLE t (id int PRIMARY KEY, c t_c)
+INSERT INTO t VALUES (1,ROW(1,'a'))
+then
+ALTER TYPE t_c ADD ATTRIBUTE z int
+INSERT INTO t VALUES (2,ROW(1,'b',3))
+ALTER TYPE t_c DROP ATTRIBUTE x
+INSERT INTO t VALUES (3,ROW('c',3))
+
+## unlogged
+CREATE TABLE t (id int PRIMARY KEY, a int, b text)
+INSERT INTO t VALUES (1,10,'x'),(2,20,NULL),(3,NULL,'z')
+then
+ALTER TABLE t SET UNLOGGED
+INSERT INTO t VALUES (4,4,'lost?')
+ALTER TABLE t SET LOGGED
+INSERT INTO t VALUES (5,5,'x')
+
+## merge
+CREATE TABLE t (id int PRIMARY KEY, a int, b text)
+INSERT INTO t VALUES (1,10,'x'),(2,20,NULL),(3,NULL,'z')
+then
+MERGE INTO t USING (VALUES (1,'m'),(9,'n')) s(i,w) ON id=i WHEN MATCHED THEN UPDATE SET b=w WHEN NOT MATCHED BY TARGET THEN INSERT VALUES (i,0,w) WHEN NOT MATCHED BY SOURCE THEN DELETE
+INSERT INTO t VALUES (1,5,'c') ON CONFLICT (id) DO UPDATE SET a=EXCLUDED.a RETURNING old.a, new.a
+UPDATE t t SET id=t.id+s.n FROM (SELECT 100 n) s
+BEGIN
+DELETE FROM t WHERE id=101
+INSERT INTO t VALUES (101,0,'again')
+UPDATE t SET id=102 WHERE id=101
+INSERT INTO t VALUES (101,1,'third')
+DELETE FROM t WHERE id=102
+COMMIT
+
+## rules
+CREATE TABLE t (id int PRIMARY KEY, a int, b text)
+INSERT INTO t VALUES (1,10,'x'),(2,20,NULL),(3,NULL,'z')
+CREATE TABLE t_log (id int PRIMARY KEY, a int, b text)
+CREATE RULE r AS ON DELETE TO t DO ALSO INSERT INTO t_log VALUES (OLD.id,OLD.a,OLD.b)
+then
+DELETE FROM t WHERE id=2
+DROP RULE r ON t
+DELETE FROM t WHERE id=1
+
+## dropped_and_added
+CREATE TABLE t (id int PRIMARY KEY, a int, b text)
+INSERT INTO t VALUES (1,10,'x'),(2,20,NULL),(3,NULL,'z')
+then
+ALTER TABLE t DROP a
+ALTER TABLE t ADD a int
+INSERT INTO t (id,a) VALUES (4,4)
+ALTER TABLE t DROP b, ADD b text
+INSERT INTO t (id,b) VALUES (5,'5')
+ALTER TABLE t DROP a, DROP b
+INSERT INTO t VALUES (6)
+ALTER TABLE t ADD a text DEFAULT 'k'
+UPDATE t SET id=id+100
+
+## identity
+CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, a int)
+INSERT INTO t (a) VALUES (1)
+then
+INSERT INTO t OVERRIDING SYSTEM VALUE VALUES (50,2)
+ALTER TABLE t ALTER id DROP IDENTITY
+ALTER TABLE t ALTER id ADD GENERATED BY DEFAULT AS IDENTITY (START 100)
+INSERT INTO t (a) VALUES (3)
+ALTER TABLE t ALTER id SET DATA TYPE bigint
+INSERT INTO t (a) VALUES (4)
+
+## big
+CREATE TABLE t (id int PRIMARY KEY, v text)
+then
+INSERT INTO t SELECT i, repeat(md5(i::text),20) FROM generate_series(1,40000) i
+BEGIN
+UPDATE t SET v=v||'x' WHERE id%5=0
+ALTER TABLE t ADD w int DEFAULT 3
+UPDATE t SET w=id WHERE id%7=0
+TRUNCATE t
+INSERT INTO t SELECT i, 'n', i FROM generate_series(1,30000) i
+DELETE FROM t WHERE id%2=0
+COMMIT
+
+## t_dom
+CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy')
+CREATE DOMAIN dmood AS mood
+CREATE DOMAIN dmoods AS mood[]
+CREATE DOMAIN d1 AS numeric(6,1)
+CREATE DOMAIN d2 AS d1
+CREATE DOMAIN d3 AS d2 DEFAULT 3.3
+CREATE DOMAIN drange AS int4range
+CREATE DOMAIN djson AS jsonb
+CREATE DOMAIN dts AS timestamptz(3)
+CREATE DOMAIN dinet AS inet
+CREATE DOMAIN dchar AS char(4)
+CREATE DOMAIN dbit AS bit(3)
+CREATE TABLE t (id int PRIMARY KEY, a dmood, b dmoods, c d3, d drange, e djson, f dts, g dinet, h dchar, i dbit, j d2[])
+then
+INSERT INTO t VALUES (1,'ok','{sad,NULL}',1.25,'(1,4]','{"b":1,"a":[1.0,1e3,"\u00e9"]}','2020-01-01 00:00:00.123456+03','10.1.2.3/8','ab','101','{1.25,NULL}')
+INSERT INTO t (id) VALUES (2)
+ALTER TABLE t ADD k dchar DEFAULT 'z', ADD l dts DEFAULT '2020-01-01 00:00:00.9999+00', ADD m d2 DEFAULT 9.99, ADD n dinet DEFAULT '1.2.3.4', ADD o dbit DEFAULT '111', ADD p djson DEFAULT '{"z":1, "y":2}', ADD q drange DEFAULT '[1,3]', ADD r dmoods DEFAULT '{happy}'
+ALTER TABLE t ALTER c TYPE numeric(8,3), ALTER h TYPE char(6), ALTER g TYPE inet, ALTER f TYPE timestamptz, ALTER a TYPE mood
+UPDATE t SET id=id+10
+
+## t_arr
+CREATE TYPE comp AS (a int, b text)
+CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy')
+CREATE TYPE nest AS (c comp, arr comp[], m mood, n numeric(5,2))
+CREATE TABLE t (id int PRIMARY KEY, a int[], b text[][], c comp[], d bytea[], e timestamptz[], f float4[], g char(3)[], h json[], i nest, j nest[], k date[], l interval[], m box[], n int2vector, o oidvector)
+then
+UPDATE t SET a = a || 7, b = NULL, j = ARRAY[i, NULL]
+ALTER TYPE comp RENAME ATTRIBUTE b TO bb
+UPDATE t SET c = c || ROW(9,'z')::comp
+
+## t_text
+CREATE TABLE t (id int PRIMARY KEY, t text, v varchar(20), c char(8), n name, q "char")
+INSERT INTO t VALUES (1, E'\\N', E'\\N', '\N', '\N', 'a'), (2, '', '', '', '', ''), (3, E'tab\tnl\ncr\r\x01\x7f', 'NULL', 'null', 'n', '\377')
+then
+INSERT INTO t VALUES (4, E'\\N', E'\\N', '\N', '\N', 'a'), (5, '', '', '', '', ''), (6, E'tab\tnl\ncr\r\x01\x7f', 'NULL', 'null', 'n', '\377'), (7, '😀'||chr(1114111)||chr(65535)||chr(8203), '日本語', 'ÄÖ  ', 'ß', '\000')
+UPDATE t SET t = t || c, c = c || 'x' WHERE id < 7
+ALTER TABLE t ALTER c TYPE text, ALTER v TYPE char(25), ALTER n TYPE text, ALTER q TYPE text
+UPDATE t SET t = 'end' WHERE id IN (2,5)
+
+## t_json
+CREATE TABLE t (id int PRIMARY KEY, j json, b jsonb, p jsonpath, x xml)
+then
+INSERT INTO t VALUES (1,'{"a":1, "a" : 2 }','{"a":1, "a" : 2 , "bb":1e400, "c":-0.0, "":[]}','strict $.**{2 to last}', NULL)
+INSERT INTO t VALUES (2,' "\ud83d\ude00 \u0041" ','"\ud83d\ude00 \u0041\n"','$', NULL)
+INSERT INTO t VALUES (3,'123456789012345678901234567890.1200','123456789012345678901234567890.1200','$',NULL),(4,'null','null',NULL,NULL)
+ALTER TABLE t ALTER j TYPE jsonb, ALTER b TYPE json
+UPDATE t SET id=id+10
+ALTER TABLE t ALTER j TYPE text, ALTER b TYPE text
+
+## k2
+CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy')
+CREATE DOMAIN dmood AS mood
+CREATE TABLE t (k dmood, t int, v int, PRIMARY KEY (k, t))
+INSERT INTO t VALUES (('ok')::dmood,1,0)
+then
+INSERT INTO t VALUES (('ok')::dmood,0,0)
+INSERT INTO t VALUES (('sad')::dmood,1,1)
+INSERT INTO t VALUES (('happy')::dmood,2,2)
+UPDATE t SET v=v+10
+DELETE FROM t WHERE k=('sad')::dmood
+INSERT INTO t VALUES (('sad')::dmood,5,77)
+UPDATE t SET k=('ok')::dmood, t=t+100 WHERE k=('sad')::dmood
+BEGIN
+DELETE FROM t WHERE k=('ok')::dmood
+INSERT INTO t VALUES (('ok')::dmood,1,55)
+COMMIT
+
+## k4
+CREATE DOMAIN d1 AS numeric(6,1)
+CREATE DOMAIN d2 AS d1
+CREATE TABLE t (k d2, k2 int, v int, PRIMARY KEY (k, k2))
+INSERT INTO t VALUES ((1.1)::d2,1,0)
+then
+INSERT INTO t VALUES ((1.1)::d2,0,0)
+INSERT INTO t VALUES ((2.25)::d2,1,1)
+INSERT INTO t VALUES ((0)::d2,2,2)
+UPDATE t SET v=v+10
+DELETE FROM t WHERE k=(2.25)::d2
+INSERT INTO t VALUES ((2.25)::d2,5,77)
+UPDATE t SET k=(1.1)::d2, k2=k2+100 WHERE k=(2.25)::d2
+BEGIN
+DELETE FROM t WHERE k=(1.1)::d2
+INSERT INTO t VALUES ((1.1)::d2,1,55)
+COMMIT
+
+## k5
+CREATE TABLE t (k uuid, k2 int, v int, PRIMARY KEY (k, k2))
+INSERT INTO t VALUES (('A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11')::uuid,1,0)
+then
+INSERT INTO t VALUES (('A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11')::uuid,0,0)
+INSERT INTO t VALUES (('{00000000-0000-0000-0000-000000000000}')::uuid,1,1)
+INSERT INTO t VALUES (('ffffffff-ffff-ffff-ffff-ffffffffffff')::uuid,2,2)
+UPDATE t SET v=v+10
+DELETE FROM t WHERE k=('{00000000-0000-0000-0000-000000000000}')::uuid
+INSERT INTO t VALUES (('{00000000-0000-0000-0000-000000000000}')::uuid,5,77)
+UPDATE t SET k=('A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11')::uuid, k2=k2+100 WHERE k=('{00000000-0000-0000-0000-000000000000}')::uuid
+BEGIN
+DELETE FROM t WHERE k=('A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11')::uuid
+INSERT INTO t VALUES (('A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11')::uuid,1,55)
+COMMIT
+
+## k6
+CREATE TABLE t (k macaddr, k2 int, v int, PRIMARY KEY (k, k2))
+INSERT INTO t VALUES (('08-00-2b-01-02-03')::macaddr,1,0)
+then
+INSERT INTO t VALUES (('08-00-2b-01-02-03')::macaddr,0,0)
+INSERT INTO t VALUES (('08002b:010204')::macaddr,1,1)
+INSERT INTO t VALUES (('ff:ff:ff:ff:ff:ff')::macaddr,2,2)
+UPDATE t SET v=v+10
+DELETE FROM t WHERE k=('08002b:010204')::macaddr
+INSERT INTO t VALUES (('08002b:010204')::macaddr,5,77)
+UPDATE t SET k=('08-00-2b-01-02-03')::macaddr, k2=k2+100 WHERE k=('08002b:010204')::macaddr
+BEGIN
+DELETE FROM t WHERE k=('08-00-2b-01-02-03')::macaddr
+INSERT INTO t VALUES (('08-00-2b-01-02-03')::macaddr,1,55)
+COMMIT
+
+## k7
+CREATE TABLE t (k cidr, k2 int, v int, PRIMARY KEY (k, k2))
+INSERT INTO t VALUES (('10/8')::cidr,1,0)
+then
+INSERT INTO t VALUES (('10/8')::cidr,0,0)
+INSERT INTO t VALUES (('::/0')::cidr,1,1)
+INSERT INTO t VALUES (('192.168.1')::cidr,2,2)
+UPDATE t SET v=v+10
+DELETE FROM t WHERE k=('::/0')::cidr
+INSERT INTO t VALUES (('::/0')::cidr,5,77)
+UPDATE t SET k=('10/8')::cidr, k2=k2+100 WHERE k=('::/0')::cidr
+BEGIN
+DELETE FROM t WHERE k=('10/8')::cidr
+INSERT INTO t VALUES (('10/8')::cidr,1,55)
+COMMIT
+
+## k8
+CREATE TYPE trange AS RANGE (subtype=text, collation="C")
+CREATE TABLE t (k trange, k2 int, v int, PRIMARY KEY (k, k2))
+INSERT INTO t VALUES (('[a,b)')::trange,1,0)
+then
+INSERT INTO t VALUES (('[a,b)')::trange,0,0)
+INSERT INTO t VALUES (('[b,b]')::trange,1,1)
+INSERT INTO t VALUES (('empty')::trange,2,2)
+UPDATE t SET v=v+10
+DELETE FROM t WHERE k=('[b,b]')::trange
+INSERT INTO t VALUES (('[b,b]')::trange,5,77)
+UPDATE t SET k=('[a,b)')::trange, k2=k2+100 WHERE k=('[b,b]')::trange
+BEGIN
+DELETE FROM t WHERE k=('[a,b)')::trange
+INSERT INTO t VALUES (('[a,b)')::trange,1,55)
+COMMIT
+
+## typed
+CREATE TYPE tt1 AS (a int, b text)
+CREATE TABLE t OF tt1 (PRIMARY KEY (a))
+INSERT INTO t VALUES (1,'x')
+then
+ALTER TYPE tt1 ADD ATTRIBUTE c int CASCADE
+UPDATE t SET c=5
+ALTER TYPE tt1 RENAME ATTRIBUTE b TO bb CASCADE
+INSERT INTO t VALUES (2,'y',6)
+ALTER TYPE tt1 ALTER ATTRIBUTE c TYPE bigint CASCADE
+ALTER TYPE tt1 DROP ATTRIBUTE bb CASCADE
+UPDATE t SET c=c+1
+ALTER TABLE t NOT OF
+ALTER TABLE t ADD z text DEFAULT 'z'
+INSERT INTO t VALUES (9,9)
+
+## tkey
+CREATE TABLE t (id int4range, d daterange, v int, PRIMARY KEY (id, d WITHOUT OVERLAPS))
+INSERT INTO t VALUES ('[1,2)','[2020-01-01,2021-01-01)',1)
+then
+INSERT INTO t VALUES ('[1,2)','[2021-01-01,2022-01-01)',2)
+UPDATE t SET v=9 WHERE d t> date '2020-02-02'
+UPDATE t SET d='[2019-01-01,2021-01-01)' WHERE v=9
+DELETE FROM t WHERE v=2
+
+## ren1
+CREATE TABLE t (id int PRIMARY KEY, a int, b int)
+INSERT INTO t VALUES (1,10,20)
+then
+BEGIN
+ALTER TABLE t RENAME a TO t
+ALTER TABLE t RENAME b TO a
+ALTER TABLE t RENAME t TO b
+INSERT INTO t (id,a,b) VALUES (2,1,2)
+COMMIT
+BEGIN
+UPDATE t SET a=a+1
+ALTER TABLE t RENAME a TO t
+UPDATE t SET t=t+1
+ALTER TABLE t RENAME b TO a
+ALTER TABLE t RENAME t TO b
+UPDATE t SET a=100 WHERE id=1
+COMMIT
+ALTER TABLE t RENAME id TO a2
+ALTER TABLE t RENAME a TO id
+UPDATE t SET id=id+1
+
+## retype
+CREATE TABLE t (id int PRIMARY KEY, a int, b text, c numeric, d timestamp, e varchar(5), f char(3))
+INSERT INTO t VALUES (1,1,'1','1.50','2020-01-01 00:00:00.123456','abc','x'),(2,NULL,NULL,NULL,NULL,NULL,NULL)
+then
+ALTER TABLE t ALTER id TYPE bigint, ALTER a TYPE numeric(12,3), ALTER b TYPE int USING b::int, ALTER c TYPE int, ALTER d TYPE timestamp(3), ALTER e TYPE text, ALTER f TYPE varchar(9)
+UPDATE t SET a=a+1 WHERE id=1
+INSERT INTO t VALUES (3,3,3,3,now()::timestamp(0),'zzzzzzzz','yy')
+ALTER TABLE t ALTER a TYPE text, ALTER c TYPE bigint USING c*2
+INSERT INTO t (id,c) VALUES (4,4)
+
+## dom
+CREATE DOMAIN ddef AS int DEFAULT 7
+CREATE DOMAIN dnn AS text DEFAULT 'q'
+CREATE TABLE t (id int PRIMARY KEY)
+INSERT INTO t VALUES (1)
+then
+ALTER TABLE t ADD a ddef
+ALTER TABLE t ADD b dnn NOT NULL
+ALTER DOMAIN ddef SET DEFAULT 8
+INSERT INTO t (id) VALUES (2)
+ALTER TABLE t ADD c ddef
+UPDATE t SET id=id+10
+ALTER TABLE t ALTER c TYPE int
+INSERT INTO t (id) VALUES (3)
+
+## defs
+CREATE TABLE t (id int PRIMARY KEY)
+INSERT INTO t VALUES (1),(2)
+then
+ALTER TABLE t ADD a timestamptz DEFAULT now()
+ALTER TABLE t ADD b uuid DEFAULT gen_random_uuid()
+ALTER TABLE t ADD c text DEFAULT current_user, ADD d date DEFAULT current_date, ADD e int DEFAULT length('abc'), ADD f text DEFAULT 'a'||'b'
+INSERT INTO t (id) VALUES (3)
+ALTER TABLE t ALTER e SET DEFAULT 9
+INSERT INTO t (id) VALUES (4)
+
+## defx
+CREATE TABLE t (id int PRIMARY KEY)
+INSERT INTO t VALUES (1),(2)
+then
+BEGIN
+ALTER TABLE t ADD a int DEFAULT 1
+ALTER TABLE t ALTER a SET DEFAULT 2
+INSERT INTO t VALUES (3)
+ALTER TABLE t ALTER a DROP DEFAULT
+INSERT INTO t VALUES (4)
+COMMIT
+BEGIN
+ALTER TABLE t ADD b int DEFAULT 1
+UPDATE t SET b=5 WHERE id=1
+ALTER TABLE t DROP b
+ALTER TABLE t ADD b text DEFAULT 'bb'
+COMMIT
+INSERT INTO t (id) VALUES (9)
+VACUUM FULL t
+ALTER TABLE t ALTER b SET DEFAULT 'cc'
+INSERT INTO t (id) VALUES (10)
+
+## partx
+CREATE SCHEMA {s}_two
+CREATE TABLE t (k text, id int, v int, PRIMARY KEY (k,id)) PARTITION BY LIST (k)
+CREATE TABLE t_a PARTITION OF t FOR VALUES IN ('a')
+CREATE TABLE t_b (id int NOT NULL, junk int, v int, k text NOT NULL, PRIMARY KEY (k,id))
+ALTER TABLE t_b DROP junk
+ALTER TABLE t ATTACH PARTITION t_b FOR VALUES IN ('b')
+INSERT INTO t VALUES ('a',1,1),('b',2,2)
+then
+UPDATE t SET k='b' WHERE id=1
+UPDATE t SET k='a', v=77 WHERE id=2
+ALTER TABLE t ADD w text DEFAULT 'w'
+UPDATE t_b SET v=5
+CREATE TABLE t_n PARTITION OF t FOR VALUES IN (NULL,'n','m') PARTITION BY HASH (id)
+CREATE TABLE t_n0 PARTITION OF t_n FOR VALUES WITH (MODULUS 2, REMAINDER 0)
+CREATE TABLE t_n1 PARTITION OF t_n FOR VALUES WITH (MODULUS 2, REMAINDER 1)
+INSERT INTO t VALUES ('n',3,3),('m',4,4),('n',5,5)
+TRUNCATE t
+INSERT INTO t VALUES ('n',8,3),('a',4,4)
+ALTER TABLE t_n RENAME TO t_nn
+ALTER TABLE t_a SET SCHEMA {s}_two
+INSERT INTO t VALUES ('n',9,3),('a',9,4)
+
+## fk
+CREATE TABLE t (id int PRIMARY KEY)
+CREATE TABLE t_c (id int PRIMARY KEY, r int REFERENCES t ON DELETE CASCADE ON UPDATE CASCADE)
+CREATE TABLE t_d (id int PRIMARY KEY, r int DEFAULT 1 REFERENCES t ON DELETE SET DEFAULT ON UPDATE SET NULL)
+INSERT INTO t VALUES (1),(2),(3)
+INSERT INTO t_c VALUES (1,1),(2,2),(3,3)
+INSERT INTO t_d VALUES (1,1),(2,2),(3,3)
+then
+DELETE FROM t WHERE id=2
+UPDATE t SET id=30 WHERE id=3
+
+## likes
+CREATE TABLE t (id int PRIMARY KEY, v text)
+INSERT INTO t VALUES (1,'a')
+then
+CREATE TABLE t_2 (LIKE t INCLUDING ALL)
+INSERT INTO t_2 SELECT * FROM t
+CREATE TABLE t_3 AS TABLE t
+ALTER TABLE t_3 ADD PRIMARY KEY (id)
+SELECT * INTO t_4 FROM t
+ALTER TABLE t_4 ADD PRIMARY KEY (id)
+BEGIN
+DROP TABLE t
+ALTER TABLE t_2 RENAME TO t
+COMMIT
+INSERT INTO t VALUES (5,'e')
+UPDATE t SET v='z'
+
+## acc
+CREATE TABLE t (id int PRIMARY KEY, v text COMPRESSION pglz)
+INSERT INTO t SELECT i, repeat('abc',3000) FROM generate_series(1,5) i
+then
+ALTER TABLE t ALTER v SET STORAGE MAIN
+ALTER TABLE t SET (fillfactor=50)
+UPDATE t SET id=id+10
+VACUUM FULL t
+ALTER TABLE t ALTER v SET STATISTICS 5
+ALTER TABLE t CLUSTER ON t_pkey
+UPDATE t SET v=v||'x' WHERE id=11
+ALTER TABLE t ALTER v TYPE varchar(20000)
+UPDATE t SET id=id+10
+
+## keydrop
+CREATE TABLE t (id int PRIMARY KEY, u int NOT NULL UNIQUE, v text)
+INSERT INTO t VALUES (1,10,'a'),(2,20,'b')
+then
+BEGIN
+ALTER TABLE t DROP CONSTRAINT t_pkey
+ALTER TABLE t ADD PRIMARY KEY (u)
+UPDATE t SET v='q' WHERE id=1
+COMMIT
+UPDATE t SET id=id+100
+UPDATE t SET u=u+1 WHERE id=102
+DELETE FROM t WHERE u=10
+ALTER TABLE t DROP COLUMN id
+INSERT INTO t VALUES (50,'n')
+
+## keytype
+CREATE TABLE t (id int PRIMARY KEY, v text)
+INSERT INTO t VALUES (1,'a'),(2,'b'),(-3,'c')
+then
+ALTER TABLE t ALTER id TYPE text
+UPDATE t SET v='q' WHERE id='1'
+DELETE FROM t WHERE id='2'
+ALTER TABLE t ALTER id TYPE varchar(9)
+UPDATE t SET id='01' WHERE id='1'
+ALTER TABLE t ALTER id TYPE numeric USING id::numeric
+UPDATE t SET v='end'
+## gives_name_away
+CREATE TABLE t (id int PRIMARY KEY, a int)
+INSERT INTO t VALUES (1,1)
+CREATE TABLE t_b (id int PRIMARY KEY, b text)
+INSERT INTO t_b VALUES (1,'b')
+then
+BEGIN
+ALTER TABLE t ADD n int DEFAULT 7
+INSERT INTO t VALUES (2,2,8)
+ALTER TABLE t RENAME TO t_old
+ALTER TABLE t_b RENAME TO t
+INSERT INTO t VALUES (2,'c')
+COMMIT
+INSERT INTO t_old VALUES (3,3,9)
+
+## name_comes_back
+CREATE TABLE t (id int PRIMARY KEY, a int)
+INSERT INTO t VALUES (1,1)
+then
+BEGIN
+ALTER TABLE t RENAME TO t_old
+CREATE TABLE t (id int PRIMARY KEY, x int)
+INSERT INTO t VALUES (5,5)
+COMMIT
+INSERT INTO t VALUES (6,6)
+BEGIN
+ALTER TABLE t RENAME TO t_new
+ALTER TABLE t_old RENAME TO t
+COMMIT
+INSERT INTO t VALUES (2,2)
+INSERT INTO t_new VALUES (7,7)
