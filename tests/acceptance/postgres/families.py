@@ -31,7 +31,8 @@ SELECT n.nspname, c.relname, a.attname, format_type(base.type, coalesce(nullif(a
        a.attnum = ANY (coalesce((
            SELECT (i.indkey::int2[])[0:i.indnkeyatts - 1] FROM pg_index i
             WHERE i.indrelid = c.oid AND (i.indisreplident OR i.indisprimary) ORDER BY i.indisreplident DESC LIMIT 1
-       ), '{}'::int2[]))
+       ), '{}'::int2[])),
+       c.relkind = 'p'
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
   JOIN base ON base.oid = a.atttypid
@@ -91,6 +92,7 @@ class Table:
     name: str
     columns: Mapping[str, str]
     key: tuple[str, ...]
+    is_partitioned: bool
 
     @property
     def full_name(self) -> str:
@@ -98,19 +100,20 @@ class Table:
 
 
 def tables(server: EmbeddedPostgres) -> Iterator[Table]:
-    found: dict[tuple[str, str], list[tuple[str, str, bool]]] = {}
+    found: dict[tuple[str, str, bool], list[tuple[str, str, bool]]] = {}
     with connected(server) as connection:
-        for schema, name, *column in connection.execute(_COLUMNS_SQL.encode()):
-            found.setdefault((schema, name), []).append((column[0], column[1], column[2]))
-    for (schema, name), columns in found.items():
+        for schema, name, column, kind, is_key, is_partitioned in connection.execute(_COLUMNS_SQL.encode()):
+            found.setdefault((schema, name, is_partitioned), []).append((column, kind, is_key))
+    for (schema, name, is_partitioned), columns in found.items():
         kinds = {column: kind for column, kind, _ in columns}
-        yield Table(schema, name, kinds, tuple(column for column, _, is_key in columns if is_key))
+        key = tuple(column for column, _, is_key in columns if is_key)
+        yield Table(schema, name, kinds, key, is_partitioned)
 
 
 def there(server: EmbeddedPostgres, table: Table) -> Counter[Row]:
     """The server's rows, as COPY sends them."""
-    columns = ", ".join(map(_quoted, table.columns))
-    sql = f"COPY (SELECT {columns} FROM {_quoted(table.schema)}.{_quoted(table.name)}) TO STDOUT"
+    columns, only = ", ".join(map(_quoted, table.columns)), "" if table.is_partitioned else "ONLY "
+    sql = f"COPY (SELECT {columns} FROM {only}{_quoted(table.schema)}.{_quoted(table.name)}) TO STDOUT"
     path = f" -c search_path={table.schema},pg_catalog"
     with (
         connected(server, _SHOWN + path) as connection,

@@ -60,7 +60,7 @@ def test_families(is_late: bool, tmp_path: Path) -> None:
                 feed.resume()
             _catch_up(server, feed)
         wrong = [line for feed in feeds for line in _differences(server, feed, tmp_path / feed.id)]
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
 
 
 def _spec(server: EmbeddedPostgres, directory: Path, mode: SinkMode) -> dict[str, Any]:
