@@ -46,9 +46,13 @@ _PLACES = {
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
+    from capture.gc_settings import paused
+
     if name not in _PLACES:
         raise AttributeError(f"module 'capture' has no attribute {name!r}; it has {', '.join(__all__)}")
-    value = globals()[name] = getattr(import_module(_PLACES[name]), name)
+    with paused():
+        module = import_module(_PLACES[name])
+    value = globals()[name] = getattr(module, name)
     return value
 
 

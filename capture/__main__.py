@@ -8,7 +8,10 @@ from typing import NoReturn
 
 def run() -> NoReturn:
     before = signal.signal(signal.SIGINT, _leave)
-    from capture.cli.main import main
+    from capture import gc_settings
+
+    with gc_settings.paused():
+        from capture.cli.main import main
 
     signal.signal(signal.SIGINT, before)
     sys.exit(main())

@@ -183,7 +183,8 @@ def server(
     from reactor import loop
 
     memory.give_back_early()
-    from capture.server import leave_threads_behind, serve
+    with gc_settings.paused():
+        from capture.server import leave_threads_behind, serve
 
     settings = load_server_settings(
         config,
@@ -208,7 +209,8 @@ def server(
     )
     with restricted(settings.data_dir, settings.umask):
         logs.configure(settings.log_level, file=settings.log_file)
-        from capture.capture import Capture  # takes a second: after what is quickly said
+        with gc_settings.paused():
+            from capture.capture import Capture  # takes a second: after what is quickly said
 
         gc_settings.collect_seldom()
         code = loop.run(serve, settings, Capture)
@@ -244,10 +246,12 @@ def quickstart(
 ) -> int:
     """See it work: an embedded database under load, replicated into lakehouse tables, compared at the end."""
     from agent.spark import memory
+    from capture import gc_settings
 
     memory.give_back_early()
-    from capture.capture import Capture
-    from capture.quickstart.quickstart import run
+    with gc_settings.paused():
+        from capture.capture import Capture
+        from capture.quickstart.quickstart import run
 
     return run(
         source,

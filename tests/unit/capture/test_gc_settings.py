@@ -1,10 +1,12 @@
-"""Garbage collection settings: objects of the start are not traversed, answers cause no full collection."""
+"""Garbage collection settings: imports and objects of the start are not traversed, answers cause no full collection."""
 
 import gc
 from collections.abc import Iterator
 
 import pytest
 
+import capture
+from agent.spark import daemon
 from capture.gc_settings import collect_seldom
 from reactor.messages import SpanCheckpoint
 
@@ -29,3 +31,19 @@ def test_many_objects_that_go_at_once_are_not_taken_for_garbage() -> None:
     finally:
         gc.callbacks.pop()
     assert 2 not in looks
+
+
+def test_nothing_is_collected_while_modules_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    collects: list[bool] = []
+
+    def imported(name: str) -> object:
+        collects.append(gc.isenabled())
+        raise ImportError(name)
+
+    monkeypatch.setattr("importlib.import_module", imported)
+    daemon.preload()
+    with pytest.raises(ImportError):
+        capture.__getattr__("connect")
+    assert len(collects) > len(daemon.PRELOADED)
+    assert not any(collects)
+    assert gc.isenabled()
