@@ -129,7 +129,7 @@ def test_a_python_that_is_not_there_is_named(cluster: EmbeddedSpark, executor: S
     assert "spark.pyspark.python" in ran.stdout.splitlines()[-1]
 
 
-@pytest.mark.matrix  # daily by a capture, in tests/acceptance/commands/test_bad_input.py
+@pytest.mark.matrix  # daily by a capture, in tests/acceptance/one_capture/test_bad_input.py
 def test_a_master_that_is_not_there_is_reported_at_once() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

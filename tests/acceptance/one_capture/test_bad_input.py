@@ -14,20 +14,19 @@ import pytest
 
 from capture.api.client import Client
 from capture.embedded import EmbeddedPostgres
-from tests.acceptance.bed import DATABASE, Bed
+from tests.acceptance.bed import Bed
 from tests.patience import HANG_S
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(200)]
 
 
 @pytest.fixture(scope="module")
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    with Bed(tmp_path_factory.mktemp("bed"), captures=1) as bed:
-        bed.postgres.execute("CREATE TABLE keyless (i int)", database=DATABASE)
-        bed.postgres.execute("CREATE ROLE reader LOGIN PASSWORD 'reader'")
-        bed.postgres.execute("CREATE DATABASE keyed")
-        bed.postgres.execute("CREATE TABLE t (i int PRIMARY KEY)", database="keyed")
-        yield bed
+def bed(bed: Bed) -> Bed:
+    bed.execute("CREATE TABLE keyless (i int)")
+    bed.postgres.execute("CREATE ROLE reader LOGIN PASSWORD 'reader'")
+    bed.postgres.execute("CREATE DATABASE keyed")
+    bed.postgres.execute("CREATE TABLE t (i int PRIMARY KEY)", database="keyed")
+    return bed
 
 
 def weir(bed: Bed, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -60,7 +59,7 @@ def nothing_is_left(bed: Bed) -> None:
     with Client(bed.processes[0].address) as client:
         assert client.list() == []
     assert bed.postgres.execute("SELECT slot_name::text FROM pg_replication_slots") == []
-    for database in (DATABASE, "keyed"):
+    for database in (bed.database, "keyed"):
         assert bed.postgres.execute("SELECT pubname::text FROM pg_publication", database=database) == []
     assert not bed.lake("bad").exists() or not any(bed.lake("bad").rglob("*.parquet"))
 
@@ -95,7 +94,7 @@ def test_no_replication_privilege(bed: Bed) -> None:
 
 
 def test_table_without_key(bed: Bed) -> None:
-    is_one_line(create(bed, source=bed.postgres.uri(DATABASE)), "keyless", "force-replicate = true")
+    is_one_line(create(bed, source=bed.source_uri), "keyless", "force-replicate = true")
     nothing_is_left(bed)
 
 
