@@ -20,9 +20,11 @@ SEED ?=
 PLANTED ?=
 MINUTES ?= 15
 SECONDS ?= 60
-# Processes that run tests side by side, one more than CI has cores, since tests of clusters mostly wait; a few tests that
-# are named in ARGS are faster in one. All tests of a file run in one process.
-WORKERS ?= $(if $(ARGS),0,3)
+# Processes that run tests side by side, twice as many as CI has cores, since tests of clusters, leases and servers that
+# start mostly wait; one less where there is no memory for them. A few tests that are named in ARGS are faster in one.
+# All tests of a file run in one process.
+MEMORY_GIB := $(shell awk '/^MemTotal/ {print int($$2 / 1048576)}' /proc/meminfo 2>/dev/null || echo 0)
+WORKERS ?= $(if $(ARGS),0,$(shell [ $(MEMORY_GIB) -ge 20 ] && echo 4 || echo 3))
 PARALLEL = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 help: ## what can be made
