@@ -19,7 +19,7 @@ _CHEAP = {
     "launch over an owner": 20,
     "lose an assignment": 5,
     "forget a span in one place only": 5,
-    "forget the from ts check": 30,
+    "forget the from ts check": 100,
     "let a copy win over later changes": 5,
     "let a held table flow at once": 20,
     "forget what holds a table": 5,
@@ -30,7 +30,7 @@ _CHEAP = {
     "resume inside a transaction": 40,
     "skip the barrier revision": 5,
     "write past the barrier": 5,
-    "write without the assignment": 10,
+    "write without the assignment": 30,
     "state a checkpoint of some spans": 20,
 }
 #: bugs that need more seeds are planted in the matrix
