@@ -1,18 +1,19 @@
 """Names that tables exchange, as the stream shows it and the catalog confirms it: no two tables get one name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from agent.errors import DecodeError
+from agent.errors import DecodeError, SourceUnreachableError
 from agent.rows.schema import Column, TableSchema
 from agent.rows.schema_change import KnownTable, known_tables
 from agent.sources.common import schema_diff
-from agent.sources.postgres.stream.catalog_lookup import CatalogTable
+from agent.sources.postgres.stream.catalog_lookup import CatalogTable, Guess
 from agent.sources.postgres.stream.relation_cache import SchemaTracker
 from reactor.ids import Ts
 from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
@@ -42,20 +43,30 @@ def known(number: int, name: str, *columns: str) -> KnownTable:
 
 
 class Rig:
-    """``names``: what the catalog has by now."""
+    """``names``, ``columns``, ``fills``, ``guesses``, ``key``: what the catalog has by now; ``verified`` and
+    ``unknown``: what the rows say of the guesses."""
 
-    def __init__(self, *tables: KnownTable, takes: bool = True) -> None:
+    def __init__(
+        self,
+        *tables: KnownTable,
+        takes: bool = True,
+        needs_columns: bool = False,
+        verified: Mapping[str, str] = MappingProxyType({}),
+        unknown: Sequence[str] = (),
+    ) -> None:
         self.begun = {table.record.table_id: table for table in tables}
         self.names = {number: table.record.name for number, table in self.begun.items()}
         self.columns: dict[int, tuple[str, ...]] = {}
         self.fills: dict[str, str] = {}
+        self.guesses: dict[str, Guess] = {}
         self.key: tuple[str, ...] = ()
         self.tracker = SchemaTracker(
             dict(self.begun),
             wants=lambda _, name: not name.startswith("_"),
             takes=lambda _: takes,
             look_up=self._look_up,
-            verified=lambda *_: ({}, []),
+            verified=lambda *_: (dict(verified), [*unknown]),
+            needs_columns=needs_columns,
         )
         self.records: list[DdlRecord] = []
 
@@ -69,6 +80,7 @@ class Rig:
             self.names[number],
             places={name: at for at, name in enumerate(names, start=1)},
             fills={name: value for name, value in self.fills.items() if name in names},
+            guesses=self.guesses,
             key=self.key,
             types=dict(zip(names, (_INT, *[_TEXT] * (len(names) - 1)), strict=True)),
         )
@@ -328,6 +340,72 @@ def test_a_table_without_a_key_is_noted_when_it_cannot_have_it_again(found: Tabl
     rig.tracker.note_quiet(found, Ts(10), _XID)
     assert rig.tracker.known[1].record.key == key
     assert rig.tracker.known[1].record.name == ("a" if not found.key and key else "b")
+
+
+def test_changes_are_taken_up_to_a_position_and_compared_with_what_was_before_their_own() -> None:
+    rig = Rig(known(1, "a", "v"))
+    rig.columns = {1: ("v", "w")}
+    rig.show(declared(1, "a", "v", "w"), 10)
+    rig.columns = {1: ("v", "w", "x")}
+    rig.show(declared(1, "a", "v", "w", "x"), 20)
+    assert rig.tracker.changed_ts == 20
+    assert [change.added for change in rig.taken(15)] == [("w",)]
+    rig.columns = {1: ("v", "w", "x", "y")}
+    rig.show(declared(1, "a", "v", "w", "x", "y"), 20)
+    assert [change.added for change in rig.taken(20)] == [("x", "y")]
+    assert rig.again(20)[1].schema == rig.tracker.known[1].schema
+
+
+def test_what_is_as_it_was_or_unknown_is_no_quiet_change() -> None:
+    bare = replace(known(2, "b"), schema=None)
+    rig = Rig(known(1, "a", "v"), bare)
+    for found in (declared(1, "a", "v"), declared(2, "z"), declared(9, "new")):
+        rig.tracker.note_quiet(found, Ts(10), _XID)
+    assert rig.taken(10) == []
+    assert (rig.tracker.known[2], 9 in rig.tracker.known) == (bare, False)
+
+
+def test_an_error_that_is_of_no_table_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object) -> None:
+        raise SourceUnreachableError("gone")
+
+    monkeypatch.setattr(schema_diff, "compare", failing)
+    rig = Rig(known(1, "a"))
+    rig.names = {1: "b"}
+    with pytest.raises(SourceUnreachableError):
+        rig.show(declared(1, "b"), 10)
+
+
+def test_a_new_column_whose_values_are_unknown_holds_its_table() -> None:
+    rig = Rig(known(1, "a"), unknown=["v"])
+    rig.columns, rig.guesses = {1: ("v",)}, {"v": Guess(2, None, is_required=False)}
+    rig.show(declared(1, "a", "v"), 10)
+    [change] = rig.taken(10)
+    assert (change.kind, "new column v is in no stream" in change.reason) == (HOLD, True)
+
+
+def test_the_values_that_the_rows_confirm_are_those_of_a_new_column() -> None:
+    rig = Rig(known(1, "a"), verified={"v": "7"})
+    rig.columns, rig.guesses = {1: ("v",)}, {"v": Guess(2, "7", is_required=True)}
+    rig.show(declared(1, "a", "v"), 10)
+    [change] = rig.taken(10)
+    assert (change.kind, change.fills) == (ALTER, {"v": "7"})
+
+
+def test_a_table_that_loses_all_columns_is_held_where_the_sink_has_none() -> None:
+    rig = Rig(known(1, "a", "v"), needs_columns=True)
+    rig.show(TableSchema(1, "public", "a", ()), 10)
+    [change] = rig.taken(10)
+    assert (change.kind, "has no columns" in change.reason) == (HOLD, True)
+    rig.show(TableSchema(8, "public", "b", ()), 20)
+    [change] = rig.taken(20)
+    assert (change.kind, "has no columns" in change.reason) == (HOLD, True)
+
+
+def test_a_table_without_columns_is_one_where_the_sink_has_such() -> None:
+    rig = Rig()
+    rig.show(TableSchema(8, "public", "b", ()), 10)
+    assert kinds(rig.taken(10)) == {8: CREATE}
 
 
 _NAMES = ("a", "b", "c", "d", "e")
