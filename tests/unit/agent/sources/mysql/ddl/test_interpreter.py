@@ -372,6 +372,44 @@ def test_a_database_that_is_created_again_has_no_collation_of_before() -> None:
     assert charset_of(column.collation) == charset_of(8)
 
 
+def test_a_foreign_table_that_takes_a_replicated_ones_name_is_another_one() -> None:
+    """That one was dropped, and the log does not say so."""
+    rig = Rig("t")
+    rig.there["d", "t"] = table("t")
+    dropped, created = rig.run("RENAME TABLE e.other TO t")
+    assert (dropped.kind, dropped.table_id) == (DROP, table_id("d", "t"))
+    assert (created.kind, created.table and created.table.to_copy) == (CREATE, True)
+    assert created.table_id != dropped.table_id
+
+
+@pytest.mark.parametrize("name", ["e.unwanted", "_t_old", "_t_new"])
+def test_a_foreign_table_that_gets_an_unwanted_name_or_that_of_a_copy_is_none_of_ours(name: str) -> None:
+    rig = Rig("t")
+    rig.there.update({("d", one): table(one) for one in ("_t_old", "_t_new")})
+    rig.there["e", "unwanted"] = table("unwanted")
+    assert rig.run(f"RENAME TABLE e.other TO {name}") == ()
+    assert rig.names() == ["t"]
+
+
+def test_a_copy_that_gets_another_copys_name_takes_its_columns_along() -> None:
+    rig = Rig("t")
+    rig.run("CREATE TABLE _t_new LIKE t", "ALTER TABLE _t_new ADD z INT DEFAULT 7", "INSERT INTO _t_new SELECT 1")
+    rig.fill("_t_new")
+    rig.run("RENAME TABLE _t_new TO _t_gho")
+    rig.fill("_t_gho")
+    [change] = rig.run("RENAME TABLE t TO _t_del, _t_gho TO t")
+    assert (change.kind, change.table_id, change.added, change.fills) == (ALTER, table_id("d", "t"), ("z",), {"z": "7"})
+
+
+def test_a_held_new_table_that_leaves_the_filter_is_gone() -> None:
+    rig = Rig("t", takes=False)
+    [held] = rig.run("CREATE TABLE n (id INT)")
+    assert held.kind is HOLD
+    [gone] = rig.run("RENAME TABLE n TO e.n")
+    assert (gone.kind, gone.table_id) == (DROP, held.table_id)
+    assert rig.names() == ["t"]
+
+
 def test_a_table_of_ours_continues_outside() -> None:
     rig = Rig("t")
     [change] = rig.run("RENAME TABLE t TO e.t")
