@@ -50,7 +50,6 @@ IMPLEMENTATIONS = {
     "iceberg-changelog": Implementation("iceberg+file://{}/lake", SinkMode.CHANGELOG),
     "delta-history": Implementation("delta+file://{}/lake", SinkMode.HISTORY),
     "iceberg-history": Implementation("iceberg+file://{}/lake", SinkMode.HISTORY),
-    "iceberg-v3": Implementation("iceberg+file://{}/lake?format_version=3"),
     "iceberg-partitioned": Implementation("iceberg+file://{}/lake?soft_delete=true", layouts=(_DIVIDED,)),
     "iceberg-changelog-partitioned": Implementation(
         "iceberg+file://{}/lake", SinkMode.CHANGELOG, layouts=(TableLayout(matcher=("*.*",), partition_by=("id",)),)
@@ -62,6 +61,7 @@ IMPLEMENTATIONS = {
 _VECTORS = "delta+{}/lake?deletion_vectors=true"
 #: combinations that are tested in the matrix alone
 COMBINATIONS = {
+    "iceberg-v3": Implementation("iceberg+file://{}/lake?format_version=3"),
     "iceberg-v3-marks": Implementation("iceberg+file://{}/lake?format_version=3&soft_delete=true&synced_at=true"),
     "iceberg-v3-history": Implementation("iceberg+file://{}/lake?format_version=3", SinkMode.HISTORY),
     "iceberg-v3-changelog": Implementation("iceberg+file://{}/lake?format_version=3", SinkMode.CHANGELOG),

@@ -37,7 +37,7 @@ READERS: Final = {
     "duckdb": Reader(_BOTH, vectors=True, version_3=True),
     "flink": Reader(_ICEBERG),
     "pandas": Reader(_DELTA),  # through delta-rs's to_pandas
-    "polars": Reader(_BOTH, vectors=True),
+    "polars": Reader(_BOTH, vectors=True, version_3=True),
     "presto": Reader(_BOTH),
     "pyiceberg": Reader(_ICEBERG, version_3=True),
     "sail": Reader(_DELTA, vectors=True),

@@ -19,7 +19,7 @@ from agent.sinks.uri import parse_sink_uri
 from owner.scheduler.spans import even_spans
 from reactor.ids import Ts
 from reactor.records.changefeed import SchemaChangeKind
-from tests.contracts.sink_bed import IMPLEMENTATIONS, SPAN, TABLE, Bed
+from tests.contracts.sink_bed import COMBINATIONS, IMPLEMENTATIONS, SPAN, TABLE, Bed
 from tests.integration.agent.sinks.iceberg.lake import table_of
 from tests.integration.agent.sinks.steps import Outcome, run
 from tests.unit.agent.changes_build import ARROW, delete, insert, table_schema, truncate, update
@@ -135,7 +135,7 @@ def test_what_a_killed_writer_began_is_done_again(kind: str, name: str, tmp_path
     act = _ACTS[name]
     if not kind.startswith(act.only):
         pytest.skip(f"only {act.only} does {name} apart from its flushes")
-    bed, lake, kept = Bed.of(IMPLEMENTATIONS[kind], tmp_path), tmp_path / "lake", tmp_path / "kept"
+    bed, lake, kept = Bed.of((IMPLEMENTATIONS | COMBINATIONS)[kind], tmp_path), tmp_path / "lake", tmp_path / "kept"
     lake.mkdir()
     if name != "load":
         _expected(run(partial(_story, bed, turns=act.turns), lake))
