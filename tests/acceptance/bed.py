@@ -195,8 +195,14 @@ class Bed:
         self._make_database()
         yield self
         self.mend()
-        for view in self.ask(lambda client: client.list()):
-            self.ask(lambda client, feed=view.id: client.remove(feed))  # type: ignore[misc]
+        self.wait_for("its changefeeds are removed", self._are_removed)
+
+    def _are_removed(self) -> bool:
+        """Remove what is still there; nobody may answer while an owner is elected."""
+        views = self.ask(lambda client: client.list())
+        for view in views:
+            self.ask(lambda client, feed=view.id: client.remove(feed), timeout_s=_CREATE_TIMEOUT_S)  # type: ignore[misc]
+        return not views
 
     # Captures
 
