@@ -37,7 +37,8 @@ def repair(
         console.print_json({"keys": keys, "left_out": len(left_out), "tables": found})
     else:
         rows = [(one.table, _words(each.key), each.what, ", ".join(each.columns)) for one in found for each in one.keys]
-        console.print_table(("table", "key", "row is" if not dry_run else "row would be", "columns"), rows[:_SHOWN])
+        if rows:
+            console.print_table(("table", "key", "row is" if not dry_run else "row would be", "columns"), rows[:_SHOWN])
         if len(rows) > _SHOWN:
             console.print_line(f"{len(rows) - _SHOWN} more; --parquet and --json have all")
         for one in left_out:

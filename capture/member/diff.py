@@ -18,31 +18,21 @@ in progress) is detected, and so is a lost hold (the changefeed restarted): then
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio
 import structlog
-from anyio import CapacityLimiter
 
 from agent.errors import SinkFencedError
-from agent.feeds import diff
-from agent.feeds.paced import paced_snapshot
 from agent.feeds.progress import Progress
-from agent.feeds.repair import repair_table
-from agent.feeds.runtime import Feed
 from agent.filter import expressions
-from agent.pacing import Pace, run_stoppable
-from agent.ports.executor import Executor
-from agent.ports.source import ComparisonSnapshot
 from capture.api import port as views
 from capture.errors import JobRefusedError
 from capture.member import arrival
+from capture.member.comparison import Comparison
 from owner import jobs
 from owner.progress.units import tables_of
-from owner.scheduler.spans import even_spans
-from reactor.ids import ChangefeedId, TableSpan, Ts
+from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import ChangefeedInfo, TableRecord, UnitRecord
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
@@ -64,24 +54,7 @@ _KEEP_S = 2.0
 Waiting = dict[int, views.TableDiff]
 T = TypeVar("T")
 #: also whether it counts even if the sink has moved meanwhile
-Work = Callable[["Comparison", Collection[int]], Awaitable[tuple[list[T], bool]]]
-
-
-class Comparison(Protocol):
-    """The source as it was at ``ts``, to be compared with a sink that is there."""
-
-    @property
-    def ts(self) -> Ts: ...
-
-    async def run(self, ids: Collection[int], asked: views.DiffAsked, progress: Progress) -> list[views.TableDiff]:
-        """Compare some of the tables, as far as there is time; those of which something is left come in part."""
-        ...
-
-    async def repair(
-        self, ids: Collection[int], partitionings: Mapping[int, TablePartitioning], asked: views.RepairAsked
-    ) -> list[views.TableRepair]:
-        """Make rows of some of the tables equal. :raises SinkFencedError: the sink is further than the source was."""
-        ...
+Work = Callable[[Comparison, Collection[int]], Awaitable[tuple[list[T], bool]]]
 
 
 class OwnerQueries(Protocol):
@@ -160,7 +133,7 @@ async def _in_parts(
 ) -> dict[str, views.TableDiff]:
     """Compare until nothing is left, or nothing of what is left can be compared."""
 
-    async def work(snapshot: "Comparison", ids: Collection[int]) -> tuple[list[views.TableDiff], bool]:
+    async def work(snapshot: Comparison, ids: Collection[int]) -> tuple[list[views.TableDiff], bool]:
         progress.begin(_PART_S)
         found = await snapshot.run(frozenset(ids) - progress.done(), asked, progress)
         return found, all(one.equal for one in found)
@@ -207,7 +180,7 @@ async def repair(
     if unit and (unknown := sorted(set(asked.tables) - there)):
         raise JobRefusedError(f"changefeed {info.id} has no table {unknown[0]}; see `weir tables -c {info.id}`")
 
-    async def work(snapshot: "Comparison", ids: Collection[int]) -> tuple[list[views.TableRepair], bool]:
+    async def work(snapshot: Comparison, ids: Collection[int]) -> tuple[list[views.TableRepair], bool]:
         names = {table.table_id: f"{table.schema_name}.{table.name}" for table in _tables(operations, info.id)}
         wanted = frozenset(id for id in ids if not asked.tables or names[id] in asked.tables)
         found = await snapshot.repair(wanted, operations.cuts_of(info.id), asked)
@@ -267,7 +240,7 @@ async def _attempt(
 async def _read(
     operations: OwnerQueries,
     changefeed: ChangefeedId,
-    snapshot: "Comparison",
+    snapshot: Comparison,
     tables: Sequence[TableRecord],
     work: Work[T],
 ) -> list[T] | None:
@@ -336,62 +309,3 @@ async def _is_at(operations: OwnerQueries, changefeed: ChangefeedId, ts: Ts, ids
     view = await arrival.running(operations, changefeed)
     flowing = {table.table_id: table.spans for table in view.tables if table.held is None and table.spans}
     return all(id in flowing and all(span.checkpoint_ts == ts for span in flowing[id]) for id in ids)
-
-
-@dataclass(frozen=True, slots=True)
-class SnapshotComparison:
-    """``Comparison`` of a snapshot of the source with the sink. ``limiter``: of its threads."""
-
-    feed: Feed
-    tables: Sequence[TableRecord]
-    snapshot: ComparisonSnapshot
-    executor: Executor
-    limiter: CapacityLimiter
-
-    @property
-    def ts(self) -> Ts:
-        return self.snapshot.ts
-
-    async def run(self, ids: Collection[int], asked: views.DiffAsked, progress: Progress) -> list[views.TableDiff]:
-        pace = self.feed.pace(asked.rows_per_second)
-        return await run_stoppable(partial(self._compare, ids, progress, pace), pace.stopped, limiter=self.limiter)
-
-    async def repair(
-        self, ids: Collection[int], partitionings: Mapping[int, TablePartitioning], asked: views.RepairAsked
-    ) -> list[views.TableRepair]:
-        spans = {id: even_spans(id, partitionings[id].spans if id in partitionings else 1) for id in ids}
-        pace = self.feed.pace(asked.rows_per_second)
-        return await run_stoppable(partial(self._repair, spans, asked, pace), pace.stopped, limiter=self.limiter)
-
-    def _repair(
-        self, spans: Mapping[int, Sequence[TableSpan]], asked: views.RepairAsked, pace: Pace
-    ) -> list[views.TableRepair]:
-        pushed, found = diff.Pushed(self.executor, self.feed.open_sink), []
-        snapshot = paced_snapshot(self.snapshot, pace)
-        for table in (table for table in self.tables if table.table_id in spans):
-            place = snapshot, self.feed.open_sink(), table, spans[table.table_id], self.feed.config.filter
-            done = repair_table(*place, pushed, is_trial=asked.dry_run, where=asked.where)
-            one = views.TableRepair(ts=self.ts, dry_run=asked.dry_run, **asdict(done))
-            if one.keys and not asked.dry_run:
-                _log.info("rows are repaired", changefeed=self.feed.id, table=one.table, keys=len(one.keys), ts=self.ts)
-            found.append(one)
-        return found
-
-    def _compare(self, ids: Collection[int], progress: Progress, pace: Pace) -> list[views.TableDiff]:
-        tables = [table for table in self.tables if table.table_id in ids]
-        pushed = diff.Pushed(self.executor, self.feed.open_sink)
-        snapshot, sink = paced_snapshot(self.snapshot, pace), self.feed.open_sink()
-        found = diff.compare_tables(snapshot, sink, tables, self.feed.config.filter, pushed, progress=progress)
-        return [
-            views.TableDiff(
-                table=one.table,
-                equal=one.equal,
-                source_rows=one.rows_source,
-                sink_rows=one.rows_sink,
-                ts=self.ts,
-                differences=one.differences,
-                by_rows=one.by_rows,
-                share=one.share,
-            )
-            for one in found
-        ]

@@ -33,8 +33,8 @@ from capture.api.port import ChangefeedSpec
 from capture.config import ServerSettings
 from capture.errors import JobRefusedError
 from capture.member.asking import Answers
+from capture.member.comparison import Comparison, SnapshotComparison
 from capture.member.copies import CopyPlace, CopyProgress
-from capture.member.diff import Comparison, SnapshotComparison
 from capture.member.member_data_plane import LocalMemberDataPlane
 from capture.member.ownership.router import Member
 from capture.member.preflight import check_first, check_source_again, read_signals, recorded

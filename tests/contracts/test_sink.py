@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from agent.errors import CopyBehindError, SinkError, SinkFencedError, TableHeldError
+from agent.feeds.read_back import stand_ins
 from agent.ports.plugin import sinks
 from agent.ports.sink import (
     Alters,
@@ -488,6 +489,27 @@ def test_a_value_that_was_left_out_of_a_repaired_row(loaded: Bed) -> None:
     loaded.assert_holds((1, "b", "y"), (9, "n", "z"))
     loaded.flush(100, 200, [update(1, "c", UNCHANGED, ts=110), update(9, "m", UNCHANGED, ts=120)])
     loaded.assert_holds((1, "c", "y"), (9, "m", "z"))
+
+
+def test_a_row_that_stands_in_is_what_an_update_finds(loaded: Bed) -> None:
+    """The rows are the source's at 200; the updates come in several flushes, and one row was there before."""
+    needs(loaded.can.reads_back and loaded.mode == "upsert", "rows that are looked up")
+    with pytest.raises(TableHeldError):
+        loaded.flush(100, 120, [update(9, "n", UNCHANGED, ts=110)])
+    batch = changes([insert(1, "late", "x"), insert(9, "later", "Y")]).after
+    sink = loaded.open()
+    needs(isinstance(sink, Repairs), "single rows")
+    assert isinstance(sink, Repairs)
+    for _ in range(2):
+        sink.repair(RowRepair(TABLE, (SPAN,), Ts(100), stand_ins(table_schema(), batch, Ts(100))))
+    loaded.assert_at(100)
+    loaded.assert_holds((1, "late", "x"), (9, "later", "Y"))
+    loaded.flush(100, 120, [update(9, "n", UNCHANGED, ts=110), insert(5, "e", "f", ts=111)])
+    loaded.assert_holds((1, "late", "x"), (5, "e", "f"), (9, "n", "Y"))
+    with pytest.raises(SinkFencedError):
+        sink.repair(RowRepair(TABLE, (SPAN,), Ts(100), stand_ins(table_schema(), batch, Ts(100))))
+    loaded.flush(120, 200, [update(1, "late", UNCHANGED, ts=130), update(9, "later", UNCHANGED, ts=140)])
+    loaded.assert_holds((1, "late", "x"), (5, "e", "f"), (9, "later", "Y"))
 
 
 def test_a_result_of_another_writer_is_never_committed(loaded: Bed) -> None:

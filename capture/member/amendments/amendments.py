@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from agent.filter.tables import TableFilter
 from capture.api import port as views
 from capture.errors import JobRefusedError
-from capture.member.amendments import amendment
+from capture.member.amendments import amendment, reading_back
 from capture.member.copies import CopyPlace, CopyProgress, with_copies
 from capture.member.preflight import refuse_resync
 from owner import jobs
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import ChangefeedConfig, ChangefeedInfo, UnitRecord
-from reactor.records.held import HoldOrigin
+from reactor.records.held import HeldTable, HoldOrigin
+from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
 from reactor.store.port import Compare
 from reactor.views import ChangefeedView, HeldView, MaintainedView, TableView
@@ -46,6 +47,9 @@ class Amendments(ABC):
 
     @abstractmethod
     def cuts_of(self, changefeed_id: str) -> Mapping[int, TablePartitioning]: ...
+
+    @abstractmethod
+    def head_of(self, changefeed_id: str) -> LogHead: ...
 
     @abstractmethod
     async def use_cluster_key(self) -> Compare:
@@ -93,6 +97,14 @@ class Amendments(ABC):
         for table in (table for table, found in held.items() if found is None):
             table_id = await self.table_id(changefeed_id, table)
             await self.ask(jobs.ResyncTable(_NO_JOB, ChangefeedId(changefeed_id), table_id))
+
+    async def read_rows(self, changefeed_id: str, held: HeldTable) -> int:
+        """Give a table that is held for a left-out value the source's rows that the sink lacks. Return how many, 0 if
+        that does not help.
+
+        :raises WeirError: source, log or sink cannot be read or written.
+        """
+        return await reading_back.read_back(self, self.data_plane, self.info_of(changefeed_id), held)
 
     async def cancel_resync(self, changefeed_id: str, table: str) -> views.TableResyncView:
         table_id = await self.table_id(changefeed_id, table)

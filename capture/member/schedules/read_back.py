@@ -4,6 +4,8 @@ Such a table is held: a new one that no publication sends, or that got rows befo
 one whose schema change gave old rows values that only the source knows; one with an update that left values out of a
 row that the sink lacks. What ``weir table resync`` does for one table, this does for all of them: the source sends them
 from then on, and they are copied. What prevents it is tried again, less and less often; until then the table is held.
+For left-out values only the rows concerned are read first (``capture.member.amendments.reading_back``); the table is
+copied if that does not help.
 
 A table that the changefeed had already is copied only with ``on-unknown-values = "resync"``, and if the sink is to be
 as the source is: mode ``incremental`` and filters that keep rows at the sink want more, or less, than a copy has.
@@ -16,17 +18,20 @@ from typing import Protocol
 import anyio
 import structlog
 
+from agent.errors import SinkFencedError
 from agent.filter import events
 from capture.member.ownership import router
 from capture.member.services import CaptureState
 from reactor.errors import NotOwnerError, OwnerNotFoundError, WeirError
-from reactor.ids import ChangefeedId
+from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import ChangefeedInfo, FeedState, Mode, TableRecord, Unit
 from reactor.records.held import LEFT_OUT_VALUE, UNKNOWN_VALUES, HeldTable, HoldOrigin, HoldStage
 from reactor.state import ChangefeedState
 
 _LOOK_S = 1.0
 _RETRY_S, _RETRY_MAX_S = 5.0, 300.0
+#: how often rows of a table are read at one position of it, before it is copied
+_READS_MAX = 3
 #: codes of the sink for what only the source knows
 _UNKNOWN = (LEFT_OUT_VALUE, UNKNOWN_VALUES)
 _RUNNING = (FeedState.NORMAL, FeedState.WARNING)
@@ -42,6 +47,8 @@ class TakesIn(Protocol):
 
     async def take_in(self, changefeed_id: str, tables: Sequence[str]) -> None: ...
 
+    async def read_rows(self, changefeed_id: str, held: HeldTable) -> int: ...
+
 
 class ReadBack:
     """Of one capture, over all its memberships. ``clock``: seconds, which never go back."""
@@ -52,6 +59,8 @@ class ReadBack:
         self._clock = clock
         #: when each was tried last and is tried again, and why it failed
         self._tried: dict[_Table, tuple[float, float, str]] = {}
+        #: where each was when rows of it were read, and how often that was
+        self._read: dict[_Table, tuple[Ts, int]] = {}
 
     async def run(self) -> None:
         while True:
@@ -63,12 +72,14 @@ class ReadBack:
                 if self._clock() >= self._tried.get((id, table), (0.0, 0.0, ""))[1]:
                     due[id].append(held)
             for id, tables in due.items():
-                await self._copy(id, tables)
+                if wrong := [held for held in tables if not await self._read_rows(id, held)]:
+                    await self._copy(id, wrong)
 
     def _forget(self, waiting: Mapping[_Table, HeldTable]) -> None:
         """A table that is held again soon after its copy is copied less and less often."""
         kept = self._clock() - _RETRY_MAX_S
         self._tried = {key: tried for key, tried in self._tried.items() if key in waiting or tried[1] > kept}
+        self._read = {key: read for key, read in self._read.items() if key in self._tried}
 
     def _waiting(self) -> Iterator[tuple[_Table, HeldTable]]:
         membership = self._capture.membership
@@ -82,6 +93,35 @@ class ReadBack:
                 continue
             for held in _unknown(feed, info):
                 yield (id, held.table_id), held
+
+    async def _read_rows(self, id: ChangefeedId, held: HeldTable) -> bool:
+        """Return whether the table continues without a copy."""
+        key, fields = (id, held.table_id), {"changefeed": id, "table": held.name}
+        ts, times = self._read.get(key, (held.ts, 0))
+        times = times if ts == held.ts else 0
+        if held.error.code != LEFT_OUT_VALUE or times >= _READS_MAX or self._is_changing(id, held):
+            return False
+        try:
+            rows = await self._service.read_rows(id, held)
+        except (NotOwnerError, OwnerNotFoundError, SinkFencedError):
+            return True  # the next owner, or the next round, does it
+        except WeirError as error:
+            _log.warning("rows of a held table cannot be read back", error=str(error), **fields)
+            return False
+        except Exception:
+            _log.exception("reading rows back has crashed", **fields)
+            return False
+        if rows:
+            _log.info("rows of a held table are read back", rows=rows, reason=held.error.message, **fields)
+            self._read[key] = held.ts, times + 1
+            self._note(key, "", fields)
+        return rows > 0
+
+    def _is_changing(self, id: ChangefeedId, held: HeldTable) -> bool:
+        """Return whether the sink's rows have another schema than the source's."""
+        membership = self._capture.membership
+        feed = membership.state.changefeeds.get(id) if membership else None
+        return feed is None or any(held.table_id in record.pending_ids for record in feed.ddl.values())
 
     async def _copy(self, id: ChangefeedId, tables: Sequence[HeldTable]) -> None:
         """All at once, as a changefeed that takes tables in begins again; one by one if one of them prevents that."""

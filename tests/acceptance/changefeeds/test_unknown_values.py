@@ -33,6 +33,7 @@ _MARIADB: Final = {
     "uuid": "ALTER TABLE {t} ADD x varchar(36) DEFAULT (uuid())",
     "counted": "ALTER TABLE {t} ADD x int AUTO_INCREMENT UNIQUE",
     "stored": "ALTER TABLE {t} ADD x int GENERATED ALWAYS AS (v * 2) STORED",
+    LEFT_OUT: "SET STATEMENT binlog_row_image = 'MINIMAL' FOR UPDATE {t} SET v = 1 WHERE id = 7",
 }
 
 
@@ -46,17 +47,16 @@ def test_each_table_is_read_back(kind: type[Bed], schema: str, cases: Mapping[st
     rules = tuple(f"{schema}.{table}" for table in cases)
     config = ChangefeedConfig(
         on_unknown_values="resync",
-        filter=FilterConfig(rules=rules, event_filters=(drafts,) if LEFT_OUT in cases else ()),
+        filter=FilterConfig(rules=rules, event_filters=(drafts,)),
     )
     with kind(tmp_path, captures=1) as bed:
         for table in cases:
             bed.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v int, w varchar(9000))")
             bed.execute(f"INSERT INTO {table} VALUES (1, 1, 'a'), (2, 2, 'bb'), (3, 3, 'ccc')")
-        if LEFT_OUT in cases:
+        if kind is Bed:
             bed.execute(f"ALTER TABLE {LEFT_OUT} ALTER w SET STORAGE EXTERNAL")
         bed.create_feed(SHOP, config=config)
-        if LEFT_OUT in cases:
-            bed.execute(f"INSERT INTO {LEFT_OUT} VALUES (7, 0, repeat('x', 9000))")
+        bed.execute(f"INSERT INTO {LEFT_OUT} VALUES (7, 0, repeat('x', 9000))")
         for table, statement in cases.items():
             bed.execute(statement.format(t=table))
             bed.execute(f"UPDATE {table} SET v = v + 10 WHERE id = 1")
@@ -68,6 +68,11 @@ def test_each_table_is_read_back(kind: type[Bed], schema: str, cases: Mapping[st
         found = bed.ask(lambda client: client.diff(SHOP), timeout_s=120.0)
         assert [(one.table, one.differences) for one in found if not one.equal] == []
         assert len(found) == len(cases)
+        if kind is not Bed:  # the sink records no flush without rows, so the whole table is copied
+            return
+        logged = (bed.directory / f"{bed.processes[0].name}.log").read_text()
+        assert "rows of a held table are read back" in logged, "only the row that the sink lacks"
+        assert not [line for line in logged.splitlines() if "are copied" in line and f"{schema}.{LEFT_OUT}" in line]
 
 
 def _here(bed: Bed, schema: str, table: str) -> list[dict[str, Any]]:

@@ -37,6 +37,7 @@ from reactor.records.changefeed import (
     UnitRecord,
     UnitStage,
 )
+from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
 from reactor.store.port import Compare, Target
 from reactor.views import ChangefeedView, HeldView, TableView
@@ -352,6 +353,9 @@ class Operations(Amendments):
 
     def cuts_of(self, changefeed_id: str) -> Mapping[int, TablePartitioning]:
         return {}
+
+    def head_of(self, changefeed_id: str) -> LogHead:
+        return LogHead()
 
     async def use_cluster_key(self) -> Compare:
         await anyio.lowlevel.checkpoint()

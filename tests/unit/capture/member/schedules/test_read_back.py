@@ -8,6 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
+from agent.errors import LogError, SinkFencedError
 from capture.errors import JobRefusedError
 from capture.member.schedules.read_back import ReadBack
 from reactor import keys
@@ -16,12 +17,15 @@ from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import (
     ChangefeedConfig,
     ChangefeedInfo,
+    DdlRecord,
     EventFilter,
     FeedState,
     FilterConfig,
     Mode,
     RunningError,
+    SchemaChangeKind,
     SealedUri,
+    TableChange,
     TableRecord,
     Unit,
     UnitRecord,
@@ -56,6 +60,8 @@ class Bed:
         self.state = ClusterState("c")
         self.asked: list[tuple[float, str]] = []
         self.answers: list[Exception | None] = []
+        #: rows that are read back, time after time; then none
+        self.rows: list[int | Exception] = []
         self.candidacy = SimpleNamespace(is_owner=True)
         self.info = ChangefeedInfo(id=FEED, source=URI, sink=URI, config=ASKS, created_at=1.0, state=FeedState.NORMAL)
         self.put(keys.InfoKey("c", "default", FEED), self.info.encode())
@@ -74,6 +80,14 @@ class Bed:
         self.asked.append((anyio.current_time(), " ".join(tables)))
         if self.answers and (answer := self.answers.pop(0)) is not None:
             raise answer
+
+    async def read_rows(self, changefeed_id: str, held: HeldTable) -> int:
+        assert changefeed_id == FEED
+        self.asked.append((anyio.current_time(), f"rows of {held.name}"))
+        rows = self.rows.pop(0) if self.rows else 0
+        if isinstance(rows, Exception):
+            raise rows
+        return rows
 
     async def run(self, seconds: float) -> list[str]:
         with anyio.move_on_after(seconds):
@@ -104,13 +118,52 @@ RETYPED = {"origin": HoldOrigin.SCHEMA, "error": error_of("UnknownValues")}
     "held",
     [
         hold(1, "public.old"),
-        hold(1, "public.old", **LEFT_OUT),
         hold(1, "public.old", **RETYPED),
         hold(1, "public.old", **RETYPED | {"origin": HoldOrigin.WRITE}),
     ],
 )
 async def test_a_table_that_the_changefeed_had_is_copied_again(held: HeldTable) -> None:
     assert await Bed(held).run(1.5) == ["public.old"]
+
+
+async def test_rows_of_left_out_values_are_read_first() -> None:
+    """The table is tried again then, and only copied where that does not help."""
+    bed = Bed(hold(1, "public.old", **LEFT_OUT))
+    bed.rows = [7]
+    assert await bed.run(4) == ["rows of public.old"]
+    assert await Bed(hold(1, "public.old", **LEFT_OUT)).run(1.5) == ["rows of public.old", "public.old"]
+
+
+@pytest.mark.parametrize("error", [LogError("gone"), KeyError("x")])
+async def test_a_table_whose_rows_cannot_be_read_is_copied(error: Exception) -> None:
+    bed = Bed(hold(1, "public.old", **LEFT_OUT))
+    bed.rows = [error]
+    assert await bed.run(1.5) == ["rows of public.old", "public.old"]
+
+
+async def test_a_table_that_moved_meanwhile_is_read_again() -> None:
+    bed = Bed(hold(1, "public.old", **LEFT_OUT))
+    bed.rows = [SinkFencedError("it is further"), 1]
+    assert await bed.run(4) == ["rows of public.old"] * 2
+
+
+async def test_rows_are_read_again_as_long_as_the_table_moves() -> None:
+    bed = Bed(hold(1, "public.old", **LEFT_OUT))
+    bed.rows = [1] * 9
+    await bed.run(100)
+    assert [what for _, what in bed.asked][:4] == ["rows of public.old"] * 3 + ["public.old"]
+    bed.put(keys.HeldKey("c", "default", FEED, 1), hold(1, "public.old", ts=Ts(7), **LEFT_OUT).encode())
+    bed.asked.clear()
+    await bed.run(400)
+    assert bed.asked[0][1] == "rows of public.old"
+
+
+async def test_a_table_with_a_schema_change_ahead_is_copied() -> None:
+    """The source's rows do not fit the sink's."""
+    bed = Bed(hold(1, "public.old", **LEFT_OUT))
+    change = TableChange(table_id=1, kind=SchemaChangeKind.ALTER, table=OLD)
+    bed.put(keys.DdlKey("c", "default", FEED, Ts(9)), DdlRecord(ts=Ts(9), changes=(change,)).encode())
+    assert await bed.run(1.5) == ["public.old"]
 
 
 @pytest.mark.parametrize(
