@@ -65,9 +65,10 @@ def read_back(
     orders = []
     for span in spans:
         recorded = sink.committed_ts(table, span)
-        if recorded is None or recorded < log.from_ts:
-            return _without(table, f"the sink records {recorded}, and the log begins at {log.from_ts}")
-        keys = _wanted(table, span, filter, log, recorded, columns)
+        if recorded is None:
+            return _without(table, "the sink has no record of it")
+        # below the log's begin there is nothing that the sink lacks, and it records no flush without rows
+        keys = _wanted(table, span, filter, log, max(recorded, log.from_ts), columns)
         if keys is None or keys.num_rows > _ROWS_MAX:
             return _without(table, "there was a schema change or a truncate meanwhile, or there are too many changes")
         if keys.num_rows:
@@ -87,13 +88,13 @@ def _without(table: TableRecord, reason: str) -> int:
 
 
 def _wanted(
-    table: TableRecord, span: TableSpan, filter: FilterConfig, log: HeldLog, recorded: Ts, columns: pa.Schema
+    table: TableRecord, span: TableSpan, filter: FilterConfig, log: HeldLog, from_ts: Ts, columns: pa.Schema
 ) -> pa.Table | None:
     """Return the keys to read; None if the log does not tell."""
-    if recorded >= log.ts:
+    if from_ts >= log.ts:
         return pa.table({})
     feed = FeedContext("", "", SinkMode.UPSERT, filter)
-    task = FlushTask(feed, span, table, log.segments, recorded, log.ts)
+    task = FlushTask(feed, span, table, log.segments, from_ts, log.ts)
     has_one_schema = True
 
     def parts() -> Iterator[Changes]:
