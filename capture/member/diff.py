@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import anyio
 import structlog
 
-from agent.errors import SinkFencedError
+from agent.errors import SinkFencedError, TableLockedError
 from agent.feeds.progress import Progress
 from agent.filter import expressions
 from capture.api import port as views
@@ -200,14 +200,18 @@ async def _at_one_ts(
     try:
         for _ in range(_ATTEMPTS):
             await _begin(operations, info)
-            with suppress(arrival.PendingError):  # in the middle, as after an error that passes
+            # in the middle, as after an error that passes; or the source is about to change a table
+            with suppress(arrival.PendingError, TableLockedError):
                 found = await _attempt(operations, data_plane, info, waiting, work)
                 if found is not None:
                     return found, waiting
     finally:
         with anyio.CancelScope(shield=True):
             await operations.ask(jobs.Release("", info.id))
-    raise JobRefusedError(f"{info.id} could not be held at one position; try again when fewer changes are under way")
+    raise JobRefusedError(
+        f"{info.id} could not be held at one position; try again when fewer changes are under way, and no table is "
+        "locked"
+    )
 
 
 async def _attempt(

@@ -143,33 +143,27 @@ async def test_a_key_may_be_written_once_per_transaction(store: Store) -> None:
             await client.txn([], [Put(store / "a", b"1"), Put(store / "a", b"2")])
 
 
-async def test_a_lease_that_runs_out_takes_its_keys(store: Store) -> None:
+async def test_a_lease_runs_out_with_its_keys_unless_it_is_kept_alive(store: Store) -> None:
     async with store.connect() as client:
-        lease = await client.grant(4)
+        lease, kept = await client.grant(4), await client.grant(4)
         revision = await client.put(store / "leased", b"", lease=lease)
         await client.put(store / "free", b"")
+        await client.put(store / "kept", b"", lease=kept)
         left = await client.time_to_live(lease)
         assert left is not None
         assert 0 < left <= 4
+        for _ in range(3):
+            await anyio.sleep(1.5)  # and a busy machine
+            assert await client.keep_alive(kept) == 4
         batches = await collect(client, store / "leased", revision + 1, until=1)
         assert flatten(batches) == [(store / "leased", None)]
         assert await client.time_to_live(lease) is None
         with pytest.raises(LeaseExpiredError):
             await client.keep_alive(lease)
-        assert [item.key for item in (await client.get_prefix(store.prefix)).items] == [store / "free"]
-
-
-async def test_a_lease_lives_on_while_it_is_kept_alive(store: Store) -> None:
-    async with store.connect() as client:
-        lease = await client.grant(4)
-        await client.put(store / "leased", b"", lease=lease)
-        for _ in range(3):
-            await anyio.sleep(1.5)  # and a busy machine
-            assert await client.keep_alive(lease) == 4
-        item = await client.get(store / "leased")
-        await client.revoke(lease)
-    assert item is not None
-    assert item.lease == lease
+        assert await client.keep_alive(kept) == 4
+        items = {item.key: item.lease for item in (await client.get_prefix(store.prefix)).items}
+        assert items == {store / "free": 0, store / "kept": kept}
+        await client.revoke(kept)
 
 
 async def test_a_revoked_lease_takes_only_the_keys_it_still_has(store: Store) -> None:

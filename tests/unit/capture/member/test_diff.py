@@ -7,7 +7,7 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from agent.errors import SinkFencedError
+from agent.errors import SinkFencedError, TableLockedError
 from agent.feeds.progress import Progress
 from agent.feeds.progress import compared as compared_ranges
 from agent.feeds.range_diff import Ranges
@@ -131,6 +131,33 @@ class Pending(Owner):
 @pytest.mark.parametrize("since", range(1, 8))
 async def test_a_changefeed_that_is_pending_for_a_moment_is_waited_for(since: int) -> None:
     assert await compared(Pending(since, 20)) == [True]
+
+
+class Locked(Owner):
+    """A statement keeps the tables locked from so many snapshots."""
+
+    def __init__(self, snapshots: int) -> None:
+        super().__init__()
+        self._locked = snapshots
+
+    @asynccontextmanager
+    async def comparison(
+        self, info: ChangefeedInfo, tables: Sequence[TableRecord], head: LogHead
+    ) -> AsyncIterator[Owner]:
+        self._locked -= 1
+        if self._locked >= 0:
+            raise TableLockedError("a table is locked")
+        async with super().comparison(info, tables, head) as snapshot:
+            yield snapshot
+
+
+async def test_a_table_that_is_locked_for_a_moment_is_waited_for() -> None:
+    assert await compared(Locked(2)) == [True]
+
+
+async def test_a_table_that_stays_locked_ends_the_comparison() -> None:
+    with pytest.raises(JobRefusedError, match="try again when fewer changes are under way, and no table is locked"):
+        await compared(Locked(10**6))
 
 
 async def test_one_that_stays_pending_is_named() -> None:
