@@ -1,14 +1,13 @@
 """Families of schema changes with rows before, between and behind them, as upserted tables and as changelogs: the sink
 has what the server has, or the table is held. The stream follows at once, or begins when all is over."""
 
-import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-import structlog
 from deltalake import DeltaTable
 
 import capture
@@ -18,6 +17,7 @@ from agent.sinks.delta.table.place import former_keys
 from agent.sources import open_source
 from capture.embedded import EmbeddedMariaDB
 from reactor.records.changefeed import ChangefeedConfig, SinkMode
+from tests.acceptance.families import captures_log, differences, follow, of_rows
 from tests.acceptance.mysql.families import Table, families, here, run, tables, there
 from tests.mysql_package import why_not
 from tests.mysql_server import EmbeddedMysql, is_mariadb
@@ -25,9 +25,7 @@ from tests.soak.compare import folded
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.matrix, pytest.mark.spark, pytest.mark.timeout(1200)]
 
-_TIMEOUT_S: Final = 400.0
 _COPIES_S: Final = 120.0
-_POLL_S: Final = 0.5
 #: sink mode and zero dates
 _FEEDS: Final = {"upsert": ("upsert", "null"), "strings": ("upsert", "string"), "changelog": ("changelog", "null")}
 _SMALL: Final = {"binlog_row_metadata": "MINIMAL", "binlog_row_image": "MINIMAL"}
@@ -41,11 +39,8 @@ _CASES: Final = [
 
 @pytest.fixture(autouse=True)
 def _log(tmp_path: Path) -> Iterator[None]:
-    """The captures' log: one that they open themselves stays open."""
-    with (tmp_path / "capture.log").open("a") as log:
-        structlog.configure(logger_factory=structlog.PrintLoggerFactory(log))
+    with captures_log(tmp_path):
         yield
-        structlog.reset_defaults()
 
 
 @pytest.mark.parametrize(("flavour", "settings", "is_late"), _CASES)
@@ -59,16 +54,9 @@ def test_families(flavour: type[EmbeddedMariaDB], settings: Mapping[str, str], i
             server.create_database(family.database)
             run(server, family, family.setup)
         feeds = [cluster.create(name, **_spec(server, tmp_path, name)) for name in _FEEDS]
-        for feed in feeds:
-            feed.wait(timeout=_TIMEOUT_S)
-            if is_late:
-                feed.pause()
-        done = [run(server, family, family.steps) for family in ours]
-        assert sum(done) > 0.9 * sum(len(family.steps) for family in ours)
-        for feed in feeds:
-            if is_late:
-                feed.resume()
-            _catch_up(server, feed)
+        runs = [partial(run, server, family, family.steps) for family in ours]
+        count = sum(len(family.steps) for family in ours)
+        follow(feeds, runs, partial(_end, server), statements=count, is_late=is_late, copies_s=_COPIES_S)
         wrong = [line for feed in feeds for line in _differences(server, feed, tmp_path / feed.id)]
     assert wrong == []
 
@@ -80,37 +68,15 @@ def _spec(server: EmbeddedMariaDB, directory: Path, name: str) -> dict[str, Any]
     return {"source": server.uri(), "sink": f"delta+file://{directory}/{name}", "sink_mode": mode, "config": config}
 
 
-def _catch_up(server: EmbeddedMariaDB, feed: Any) -> None:
-    """Until all is written, also copies of tables that came with rows."""
-    feed.wait(ts=_end(server), timeout=_TIMEOUT_S)
-    end = time.monotonic() + _COPIES_S
-    while (view := feed.query()).resyncs or any(one.code == "CameWithRows" for one in view.held):
-        assert time.monotonic() < end, f"{feed.id}: {view.resyncs} {view.held}"
-        time.sleep(_POLL_S)
-    feed.wait(ts=_end(server), timeout=_TIMEOUT_S)
-
-
 def _end(server: EmbeddedMariaDB) -> int:
     return open_source(server.uri(), Scope("families", "families", SinkMode.UPSERT, ChangefeedConfig())).current_ts()
 
 
 def _differences(server: EmbeddedMariaDB, feed: Any, lake: Path) -> list[str]:
-    view = feed.query()
-    held = {one.renamed_to or one.table for one in view.held}
-    places = {one.table: one.location for one in sorted(view.tables, key=lambda one: one.held is None)}
-    found, count = [], 0
-    for table in tables(server):
-        if table.full_name in held:
-            continue
-        count += 1
-        line = (
-            _difference(server, feed.id, table, lake / places[table.full_name])
-            if table.full_name in places
-            else ("it is not at the sink")
-        )
-        found += [f"{feed.id}: {table.full_name}: {line}"] * bool(line)
-    assert count > len(held), f"{feed.id}: most tables flow; held are {sorted(held)}"
-    return found
+    def difference(table: Table, location: str) -> str:
+        return _difference(server, feed.id, table, lake / location)
+
+    return differences(feed, tables(server), difference)
 
 
 def _difference(server: EmbeddedMariaDB, feed: str, table: Table, place: Path) -> str:
@@ -126,6 +92,4 @@ def _difference(server: EmbeddedMariaDB, feed: str, table: Table, place: Path) -
     else:
         former = [(one.until_ts, one.columns or tuple(table.columns)) for one in former_keys(delta).keys]
         rows = folded(delta.to_pyarrow_table().to_pylist(), table.key or tuple(table.columns), former)
-    wanted, stored = there(server, table, zero_dates=zero_dates), here(rows, table)
-    missing, extra = list((wanted - stored).elements())[:3], list((stored - wanted).elements())[:3]
-    return f"only at the source: {missing}, only at the sink: {extra}" if missing or extra else ""
+    return of_rows(there(server, table, zero_dates=zero_dates), here(rows, table))
