@@ -1,8 +1,8 @@
 """Agenda: decides which changefeeds an owner ticks now: those with news, and those whose time has come.
 
-News are messages, answers, jobs, changed records, a tick that committed something or failed, and what all changefeeds
-share: the captures, the cluster's format. A tick says itself when it wants the next one (``WakeAt``). Besides, none
-waits for longer than ``patience_s``, so that what only the clock decides is decided in time.
+News is a message, an answer, a job, a changed record, a tick that committed something or failed, or a change of what
+all changefeeds share: the captures, the cluster's format. A tick may ask for the next one (``WakeAt``). No changefeed
+waits for longer than ``patience_s``, so that timeouts are noticed.
 """
 
 import math
@@ -13,7 +13,7 @@ from reactor.effects import Commit, Effect, WakeAt
 from reactor.ids import ChangefeedId
 from reactor.state import ChangefeedState
 
-#: a changefeed without news is ticked once in the first time; with many of them, this many are ticked per second
+#: the longest time between two ticks of a changefeed without news; of many, the number that is ticked per second
 _PATIENCE_S = 0.5
 _QUIET_PER_S = 100.0
 

@@ -1,7 +1,6 @@
 """Views of tables: fills ``TableView`` and its parts from the records and the owner's own knowledge.
 
-Everything here takes time in proportion to the number of tables, of which a changefeed may have twenty thousand:
-``ids`` restricts it to those that are asked for.
+A changefeed may have twenty thousand tables, and each view takes time: requests name a table or a page where they can.
 """
 
 from collections import Counter

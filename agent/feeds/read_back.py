@@ -27,9 +27,9 @@ from reactor.records.changefeed import FilterConfig, SinkMode, TableRecord
 
 _log = structlog.get_logger()
 
-#: rows that are in memory at a time
+#: rows of one span that are read
 _ROWS_MAX = 200_000
-#: keys of so many changes are in memory at a time
+#: changes of one span whose keys are in memory at a time
 _CHANGES_MAX = 2_000_000
 
 

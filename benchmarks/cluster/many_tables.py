@@ -1,4 +1,4 @@
-"""many-tables: measures lag, owner ticks and start time of a changefeed with 20,000 tables, 50 of which change.
+"""many-tables: measures lag, owner ticks and start time of a changefeed with 20,000 tables. Fifty of them change.
 
 Everything is real: the snapshot of all tables, the stream, Delta tables in a directory. The peer is a changefeed of the
 fifty alone, under the same load in the same run: what the quiet tables cost.

@@ -27,13 +27,14 @@ _log = structlog.get_logger()
 
 
 class Comparison(Protocol):
-    """The source as it was at ``ts``, to be compared with a sink that is there."""
+    """Comparison of the source's rows at ``ts`` with a sink whose tables are at ``ts`` too."""
 
     @property
     def ts(self) -> Ts: ...
 
     async def run(self, ids: Collection[int], asked: views.DiffAsked, progress: Progress) -> list[views.TableDiff]:
-        """Compare some of the tables, as far as there is time; those of which something is left come in part."""
+        """Compare some of the tables until the time of one part is over; the result of an unfinished table covers a
+        share of it."""
         ...
 
     async def repair(

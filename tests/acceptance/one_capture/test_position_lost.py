@@ -104,7 +104,7 @@ def test_what_the_page_says_is_what_happens(
         exec(script.replace("127.0.0.1:8300", address), {})
         copied(bed, SHOP)
         ts = bed.last_ts()
-        bed.wait_for("all goes on", lambda: bed.covers(SHOP, ts))
+        bed.wait_for("all tables continue", lambda: bed.covers(SHOP, ts))
     bed.wait_for("it is normal", lambda: bed.query(SHOP).state is FeedState.NORMAL)
     assert differences(bed, SHOP) == []
 

@@ -56,7 +56,7 @@ def test_a_table_that_is_gone_and_a_wrong_one_are_right_again_under_load(bed: Be
         resync(bed, "public.item")
         resync(bed, "public.account")
         ts = bed.last_ts()
-        bed.wait_for("all goes on", lambda: bed.covers(SHOP, ts))
+        bed.wait_for("all tables continue", lambda: bed.covers(SHOP, ts))
     ts = bed.last_ts()
     bed.wait_for("all is there", lambda: bed.covers(SHOP, ts))
     check(bed, "item", "id, value")

@@ -1,9 +1,9 @@
 """Deletion vectors of format version 3: the deleted rows of a data file as a roaring bitmap, in a Puffin file.
 
-A commit writes one Puffin file (https://iceberg.apache.org/puffin-spec/) with a blob ``deletion-vector-v1`` for each
-data file of which it deletes rows. A data file has at most one vector, so a blob has all of its deleted rows, also
-those of earlier commits, whose vector leaves the table with the commit. A manifest's entry names the place of a blob
-within its file, so readers of a table do not read the footer.
+A commit writes one Puffin file (https://iceberg.apache.org/puffin-spec/). It has a blob ``deletion-vector-v1`` for each
+data file that loses rows in the commit. A data file has at most one vector, so the new blob also contains the rows that
+earlier commits deleted, and replaces their vector. A manifest's entry names the place of a blob within its file, so
+readers of a table do not read the footer.
 """
 
 import json

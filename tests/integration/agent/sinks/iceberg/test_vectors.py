@@ -121,7 +121,7 @@ def test_rows_that_move_keep_their_ids(bed: Bed) -> None:
     _flush(bed, 4, delete(100, None, None), *(insert(200 + at, "n", "y") for at in range(5)))
     before.pop(100)
     before |= {200 + at: _ids(bed)[200 + at] for at in range(5)}
-    rewrite.rewrite(place_of(bed, TABLE), _thorough())  # a file of which rows came with their ids, and one without
+    rewrite.rewrite(place_of(bed, TABLE), _thorough())  # one file stores the ids of its rows, another does not
     assert _ids(bed) == before
     assert len(set(before.values())) == len(before)
 
