@@ -5,6 +5,7 @@ from http import HTTPStatus
 from typing import TypeVar
 
 from capture.api.client import Client, RemoteError
+from capture.api.credentials import unprotected
 from capture.errors import (
     CaptureNotFoundError,
     ChangefeedExistsError,
@@ -49,6 +50,11 @@ class Connection:
         self._token = token
         self._ca_file = ca_file
         self._node = node
+
+    def unprotected(self) -> str:
+        """Return a warning if the token would go over a network without TLS; else empty."""
+        found = (unprotected(server, token=self._token) for server in self._servers)
+        return next(filter(None, found), "")
 
     def call(self, question: Callable[[Client], T]) -> T:
         """Return the answer; blocks.

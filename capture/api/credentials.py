@@ -5,9 +5,11 @@ A server of this user on this machine is found by its address, with its own toke
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from capture import variables
+from capture.address import is_loopback
 from capture.errors import ConfigError
 from capture.security import own_token
 
@@ -15,7 +17,7 @@ from capture.security import own_token
 @dataclass(frozen=True, slots=True)
 class Credentials:
     url: str
-    token: str
+    token: str = field(repr=False)
     ca_file: str
 
 
@@ -31,6 +33,27 @@ def credentials(server: str, *, token: str | None = None, ca_file: str = "") -> 
     if local is None:
         return Credentials(server, given, trusted)
     return Credentials(local.url, local.token, trusted or local.ca_file)
+
+
+def unprotected(server: str, *, token: str | None = None) -> str:
+    """Return a warning if requests to ``server`` would carry a token over a network without TLS; else empty.
+
+    :raises ConfigError: a client's variable is misspelt.
+    """
+    known = credentials(server, token=token)
+    url = known.url if "://" in known.url else f"http://{known.url}"
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:  # the request says what is wrong with it
+        return ""
+    is_here = is_loopback(host) or own_token.find(server) is not None
+    if not known.token or parts.scheme != "http" or is_here:
+        return ""
+    return (
+        f"the token goes unencrypted to http://{host}, and whoever reads that network can use it; give the servers "
+        "certificates (docs/security.md), and use https://"
+    )
 
 
 def unknown_variables() -> list[str]:

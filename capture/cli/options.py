@@ -86,9 +86,12 @@ def client_of(server: str) -> "Client":
     :raises ConfigError: a file with a token cannot be read, or a variable is misspelt.
     """
     from capture.api.client import Client
-    from capture.api.credentials import unknown_variables
+    from capture.api.credentials import unknown_variables, unprotected
 
-    client = Client(server, token=_given_token(), ca_file=Credentials.ca_file)
+    token = _given_token()
+    client = Client(server, token=token, ca_file=Credentials.ca_file)
+    if problem := unprotected(server, token=token):
+        console.print_warning(problem)
     for name in unknown_variables():
         console.print_warning(f"the variable {name} has no meaning and is ignored; unset it if it was meant for weir")
     return client

@@ -1,5 +1,6 @@
 """Entry points of the Python interface: ``start``, ``local`` and ``connect``."""
 
+import warnings
 from pathlib import Path
 
 from capture.api.connection import Connection
@@ -40,6 +41,9 @@ def connect(server: str, *, token: str | None = None, ca_file: str = "", node: s
     """Return the running cluster that the capture at the URL ``server`` belongs to, without a request.
 
     ``token`` None: that of this user's server there, or ``WEIR_TOKEN``. ``ca_file``: trusted certificates besides the
-    system's; ``node``: the node whose certificate is expected.
+    system's; ``node``: the node whose certificate is expected. Warns if the token would go over a network without TLS.
     """
-    return Cluster(LocalCluster(Connection(server, token=token, ca_file=ca_file, node=node)))
+    connection = Connection(server, token=token, ca_file=ca_file, node=node)
+    if problem := connection.unprotected():
+        warnings.warn(problem, stacklevel=2)
+    return Cluster(LocalCluster(connection))

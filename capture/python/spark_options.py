@@ -2,8 +2,9 @@
 
 import re
 import uuid
+import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from agent.feeds import changes
@@ -38,7 +39,7 @@ class Options:
     server: str
     changefeed: str
     tables: tuple[str, ...]
-    token: str | None
+    token: str | None = field(repr=False)
     ca_file: str
     starting: int | str | None
     ending: int | None
@@ -65,7 +66,7 @@ class Options:
             raise ConfigError("options startingTs and startingVersion are both given; leave one out")
         if version is not None:
             starting = "earliest" if version == "snapshot" else "latest"
-        return cls(
+        made = cls(
             server=known["server"],
             changefeed=known["changefeed"],
             tables=tuple(_tables(known["table"])),
@@ -80,6 +81,9 @@ class Options:
             max_rows=_limit("maxRowsPerTrigger", known),
             leaves_out=known.get("mergeschema", "").lower() == "true",
         )
+        if problem := made.connection.unprotected():
+            warnings.warn(problem, stacklevel=2)
+        return made
 
     @property
     def connection(self) -> Connection:
