@@ -8,6 +8,7 @@ Writes are atomic. Commits rest on ``create``: of several concurrent writers exa
 """
 
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ _CLIENT: Final = frozenset(
 )
 #: options of delta-rs that obstore does not know
 _OF_DELTA: Final = ("aws_s3_locking_provider", "aws_s3_allow_unsafe_rename", "delta_dynamo", "dynamo_", "allow_unsafe")
+_ENDPOINT: Final = re.compile(r"(?<!fabric_)endpoint(_url)?$", re.IGNORECASE)
+_HTTP: Final = re.compile(r"https?://[^/]", re.IGNORECASE)
 _MULTIPART_BYTES: Final = 16 << 20
 _SOME: Final = 10
 #: a machine's role: where clients look that have no credentials, and what delta-rs says about that
@@ -38,6 +41,10 @@ _NO_CREDENTIALS: Final = (
     "no credentials: neither options nor the environment of this process have any, and the machine has no role; "
     'executors of another machine get theirs by "spark.executorEnv.…"'
 )
+
+
+class StoreOptionsError(OSError):
+    """A location and its options do not make a store."""
 
 
 def without_credentials(text: str) -> str:
@@ -209,10 +216,12 @@ class RangedObject(io.RawIOBase):
 
 @lru_cache(maxsize=256)
 def _opened(location: str, options: tuple[tuple[str, str], ...]) -> Any:
-    """:raises OSError: the options are invalid."""
+    """:raises StoreOptionsError: the options are invalid."""
     client: Any = {}
     config: Any = {}
     for name, value in options:
+        if _ENDPOINT.search(name) and not _HTTP.match(value):  # the client panics at such a one
+            raise StoreOptionsError(f"{location} cannot be opened: option {name} is no http:// or https:// URL")
         plain = name.lower().removeprefix("aws_").removeprefix("azure_").removeprefix("google_")
         if plain in _CLIENT:
             client[plain] = value.lower() == "true" if value.lower() in ("true", "false") else value
@@ -221,7 +230,7 @@ def _opened(location: str, options: tuple[tuple[str, str], ...]) -> Any:
     try:
         return from_url(location, config=config or None, client_options=client or None)
     except (exceptions.BaseError, ValueError) as error:
-        raise OSError(f"{location} cannot be opened ({_line(error)})") from error
+        raise StoreOptionsError(f"{location} cannot be opened ({_line(error)})") from error
 
 
 def _stored_object(result: Any) -> StoredObject:

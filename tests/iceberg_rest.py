@@ -41,9 +41,11 @@ class _Catalog(SqlCatalog):
 
 
 @contextmanager
-def running(directory: Path, *, token: str = "", warehouse: str = "", **properties: str) -> Iterator[int]:
+def running(
+    directory: Path, *, token: str = "", warehouse: str = "", config: Any = None, **properties: str
+) -> Iterator[int]:
     """Yield the port. ``token``: what clients must send. ``warehouse``: where the tables go; empty: beside the
-    catalog. ``properties``: of the access to it."""
+    catalog. ``config``: what clients are told to use. ``properties``: of the access to it."""
     place = warehouse or f"file://{directory}/tables"
     catalog = _Catalog("rest", uri=f"sqlite:///{directory}/rest.db?timeout=30", warehouse=place, **properties)
 
@@ -69,7 +71,8 @@ def running(directory: Path, *, token: str = "", warehouse: str = "", **properti
                 self._say(401, _error("NotAuthorized", "no token", 401))
                 return
             try:
-                found = _answer(catalog, method, urlsplit(self.path).path, body)
+                path = urlsplit(self.path).path
+                found = config if config and path == "/v1/config" else _answer(catalog, method, path, body)
             except tuple(_CODES) as error:
                 code = _CODES[type(error)]
                 self._say(code, _error(type(error).__name__.replace("Error", "Exception"), str(error), code))

@@ -30,7 +30,7 @@ def parse_sink_uri(text: str) -> SinkUri:
     _, _, storage = parts.scheme.partition("+")
     options = {name: _resolved(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True)}
     if storage not in ("", "file") and not parts.netloc:
-        raise SinkUriError(f"sink {masked(text)!r} names no bucket; write {parts.scheme}://bucket/prefix")
+        raise SinkUriError(f"sink {masked(text)!r} names no bucket or host; write {parts.scheme}://NAME/…")
     if storage != "file":
         return SinkUri(parts.scheme, storage, f"{storage}://{parts.netloc}{parts.path}".rstrip("/"), options)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):

@@ -34,7 +34,7 @@ _OWN_FILES = ("secret.key", "api-token", "etcd")
 _PLACES = ("host", "hostaddr", "socket", "unix-socket")
 
 #: options of sinks that name where to connect, besides the URI
-_PLACE_OPTIONS = re.compile(r"endpoint|authority|proxy|connection.?string|service.?host|ur[il]$", re.I)
+_PLACE_OPTIONS = re.compile(r"endpoint|authority|proxy|connection.?string|(service|account).?host|ur[il]$", re.I)
 #: options of object stores that name a file of this server, whose content goes to the store or to who lets in
 _FILE_OPTIONS = re.compile(r"token_file$|service_account(_path)?$|application_credentials$", re.I)
 #: in a key that a URI has inline: where Google's client connects

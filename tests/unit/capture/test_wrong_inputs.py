@@ -195,6 +195,39 @@ SINKS = [
     *("delta+s3://b/x?AWS_REGION=env:WEIR_TEST_NOT_SET", "oracle://h"),
     *("delta+s3://b/x?AWS_REGION=file:/nowhere/x", f"delta+file://u:a@{SECRET}@h/x", f"parquet://u:{SECRET}@h"),
 ]
+#: of which it shows only when they are used; no server is asked
+USED_SINKS = [
+    *("delta+file:///dev/null", "delta+file:///proc/x", "iceberg+file:///dev/null", "iceberg+file:///dev/null/x"),
+    *("delta+file:///tmp/" + "x" * 300, "iceberg+file:///tmp/" + "x" * 300, "delta+az://c/x?account_key=no!"),
+    *("delta+s3://b/x?AWS_ENDPOINT_URL=nonsense", "delta+s3://b/x?AWS_ALLOW_HTTP=maybe", "delta+s3://b/x?timeout=soon"),
+    *(
+        "delta+s3://b/x?nonsense=1",
+        "delta+gs://b/x?GOOGLE_SERVICE_ACCOUNT_KEY={}",
+        "iceberg+rest://h?warehouse=x&a=\x1b",
+    ),
+    *(
+        "iceberg+rest://h:x",
+        "iceberg+rest://h:99999",
+        "iceberg+sql://h:x/d?warehouse=/x",
+        "iceberg+rest://h?auth=basic",
+    ),
+    *(
+        "iceberg+rest://h?ssl=x",
+        "iceberg+rest://h?name=x",
+        "iceberg+rest://h?uri=http://evil",
+        "iceberg+rest://?tls=false",
+    ),
+    *("iceberg+rest://h?py-io-impl=os.abort", "iceberg+sql://h/d?warehouse=/x&s3.retry-strategy-impl=os.abort"),
+    *(f"iceberg+rest://h?token={SECRET}%0a", f"iceberg+rest://h?header.x-key={SECRET}%c4%80", "iceberg+sql://h/d"),
+    *("iceberg+rest://127.0.0.1:1?tls=false&rest.sigv4-enabled=maybe", "iceberg+sql://h/d?warehouse=x"),
+    *(
+        "iceberg+sql://h/d?warehouse=s3://",
+        "iceberg+sql://h/d?warehouse=../x",
+        "iceberg+sql://h/d?warehouse=/x&dialect=",
+    ),
+    *("iceberg+sql://h/d?warehouse=/x&dialect=nope", "iceberg+sql://127.0.0.1:1/d?warehouse=/x"),
+    *(f"iceberg+sql://h/d?dialect=sqlite&warehouse=/x&{name}=maybe" for name in ("echo", "init_catalog_tables")),
+]
 RULES = [
     "",
     ".",
@@ -279,6 +312,10 @@ IDS = [
 CASES: list[tuple[str, Callable[[str], object], str]] = [
     *(("source", lambda uri: (mysql if uri[:1] == "m" else postgres).parse_uri(uri), text) for text in SOURCES),
     *(("sink", lambda uri: open_sink(uri, changefeed="x", mode=SinkMode.UPSERT), text) for text in SINKS),
+    *(
+        ("sink", lambda uri: open_sink(uri, changefeed="x", mode=SinkMode.UPSERT).check([]), text)
+        for text in USED_SINKS
+    ),
     *(("rule", parse_rule, text) for text in RULES),
     *(("expression", parse_expression, text) for text in EXPRESSIONS),
     *(("source uri", lambda uri: spec_of("x", uri, "delta+file:///x"), text) for text in URIS),

@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 
 from agent import own_faults
 from agent.errors import SinkConfigError, SinkError, SinkPassingError, TableHeldError, TablePassingError
-from agent.object_store import without_credentials
+from agent.object_store import StoreOptionsError, without_credentials
 from reactor.errors import Scope
 
 if TYPE_CHECKING:
@@ -56,6 +56,11 @@ def storage_error(place: "TablePlace", doing: str, error: BaseException) -> Sink
     tried = f"cannot {doing} {place}"
     if place.is_away():
         return away_error(place)
+    if isinstance(error, StoreOptionsError):
+        return SinkPassingError(
+            f"{tried}: {text}; correct the options of the sink's URI, or of this capture's environment; it is tried "
+            "again"
+        )
     if lacks := own_faults.of_number(number):
         failed = SinkPassingError(f"{tried}: this capture {lacks}; it is tried again")
         failed.scope = Scope.CAPTURE

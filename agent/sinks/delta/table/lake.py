@@ -5,7 +5,6 @@ tables would seem to have been removed. Whoever creates or finds a table writes 
 get it too.
 """
 
-import os
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from agent.errors import SinkConfigError, TableNameError
+from agent.sinks.common.directory import refuse_unwritable
 from agent.sinks.delta.table import names
 from agent.sinks.delta.table.errors import storage_errors
 from agent.sinks.delta.table.place import TablePlace
@@ -85,34 +85,11 @@ class Lake:
             return
         if part := next((part for part in Path(self.location).parts if names.is_refused(part)), ""):
             raise SinkConfigError(f"sink directory {self.location} has {part!r} in its path; choose another directory")
+        refuse_unwritable(Path(self.location))
         for path in (Path(self.location), *Path(self.location).parents):
             if (path / "_delta_log").is_dir():
                 raise SinkConfigError(f"sink directory {self.location} lies in the Delta table {path}; choose another")
-        _refuse_unwritable(Path(self.location))
 
 
 def _folded(name: str) -> str:
     return unicodedata.normalize("NFC", name).casefold()
-
-
-def _refuse_unwritable(directory: Path) -> None:
-    """Test whether files can be created in ``directory``; leaves nothing behind.
-
-    :raises SinkConfigError: files cannot be created.
-    """
-    made: list[Path] = []
-    try:
-        for path in [*reversed(directory.parents), directory]:
-            if not path.exists():
-                path.mkdir()
-                made.append(path)
-        probe = directory / f".weir-probe-{os.getpid()}"
-        probe.write_bytes(b"")
-        probe.unlink()
-    except OSError as error:
-        raise SinkConfigError(
-            f"sink directory {directory} is not writable ({error.strerror}); check its owner"
-        ) from error
-    finally:
-        for path in reversed(made):
-            path.rmdir()

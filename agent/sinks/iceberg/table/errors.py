@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 from pyiceberg import exceptions as iceberg
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from agent import own_faults
 from agent.errors import SinkConfigError, SinkError, SinkPassingError, TableHeldError, TablePassingError
@@ -53,6 +53,8 @@ def storage_error(place: object, doing: str, error: BaseException) -> SinkError:
         failed.scope = Scope.CAPTURE
         return failed
     is_of_aws = type(error).__module__.startswith(_OF_AWS)
+    if isinstance(error, ArgumentError):
+        return _option_error(tried, error)
     if isinstance(error, _REFUSED) or (is_of_aws and _WRONG_AWS.search(text)) or _WRONG_STORE.search(text):
         return SinkConfigError(f"{tried}: {text}; see whether location and credentials in the sink's URI are right")
     if isinstance(error, (*_PASSING, SQLAlchemyError)) or _is_http(error) or is_of_aws:
@@ -76,6 +78,29 @@ def storage_errors(place: object, doing: str) -> Iterator[None]:
         if not is_of_storage(error):
             raise
         raise storage_error(place, doing, error) from error
+
+
+@contextmanager
+def option_errors(place: object, doing: str) -> Iterator[None]:
+    """Translate how drivers fail if an option's value is not what they expect: in no way of their own.
+
+    :raises SinkError: such an error occurs in here.
+    """
+    try:
+        yield
+    except (AttributeError, ImportError, TypeError, ValueError) as error:
+        if is_of_storage(error):
+            raise
+        raise _option_error(f"cannot {doing} {place}", error) from error
+
+
+def _option_error(tried: str, error: BaseException) -> SinkError:
+    text = f"{tried}: {first_line(error)}"
+    if not isinstance(error, (ImportError, NoSuchModuleError)):
+        return SinkConfigError(f"{text}; correct the sink's URI and its options")
+    lacks = SinkPassingError(f"{text}; install it on this capture, or correct the options of the sink's URI")
+    lacks.scope = Scope.CAPTURE
+    return lacks
 
 
 def is_of_storage(error: BaseException) -> bool:

@@ -12,9 +12,10 @@ from pyiceberg.typedef import Identifier
 
 from agent.errors import TableHeldError
 from agent.sinks.iceberg.table import metadata_files
+from agent.sinks.iceberg.table.io import OwnFileIO
 
 
-class LakeGlueCatalog(GlueCatalog):
+class LakeGlueCatalog(OwnFileIO, GlueCatalog):
     """A catalog of one process."""
 
     def __init__(self, name: str, **properties: str) -> None:

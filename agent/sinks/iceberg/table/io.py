@@ -3,26 +3,43 @@
 The catalog names a file right after it was written. Without this, a power failure could leave a table whose metadata
 exists and whose files do not. The names of a commit's files are made durable together, when the last one, the table's
 metadata, is.
+
+pyiceberg imports and calls what some properties name. A REST catalog's answers and a table's properties have such ones
+too, so whoever controls these would choose what runs on captures and executors: no property names code here.
 """
 
 import os
+import re
 from types import TracebackType
 from typing import Any, Final
 from uuid import uuid4
 
-from pyiceberg.io import OutputStream
+from pyiceberg.io import FileIO, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
+from pyiceberg.table import TableProperties
 from pyiceberg.typedef import EMPTY_DICT, Properties
+
+from agent.errors import TableHeldError
 
 #: the file that names all others
 _LAST: Final = ".metadata.json"
 
 
+#: names of properties whose values are code
+_CODE: Final = re.compile(r"impl$", re.IGNORECASE)
+_LOCATION_PROVIDER: Final = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL
+
+
+def names_code(name: str) -> bool:
+    """Return whether the value of this property would be imported and called."""
+    return _CODE.search(name) is not None
+
+
 class LakeFileIO(PyArrowFileIO):
-    """Named in the catalog's properties (``py-io-impl``)."""
+    """The file access of every catalog and table."""
 
     def __init__(self, properties: Properties = EMPTY_DICT) -> None:
-        super().__init__(properties)
+        super().__init__({name: value for name, value in properties.items() if not names_code(name)})
 
     def new_output(self, location: str) -> PyArrowFile:
         scheme, netloc, path = self.parse_location(location, self.properties)
@@ -34,6 +51,21 @@ class LakeFileIO(PyArrowFileIO):
         """Return the path of a local file; None if it is elsewhere."""
         scheme, _, path = self.parse_location(location, self.properties)
         return path if scheme == "file" else None
+
+
+class OwnFileIO:
+    """A catalog whose tables are accessed through ``LakeFileIO``, whatever the properties say."""
+
+    properties: Properties
+
+    def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
+        """:raises TableHeldError: the table's properties name code, which a commit would run."""
+        if _LOCATION_PROVIDER in properties:
+            raise TableHeldError(
+                f"the table of {location} has the property {_LOCATION_PROVIDER}, which names code that would run here; "
+                "remove the property, then resume the changefeed"
+            )
+        return LakeFileIO({**self.properties, **properties})
 
 
 class _DurableFile(PyArrowFile):

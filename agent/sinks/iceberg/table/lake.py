@@ -21,8 +21,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 from uuid import uuid4
 
 from pyiceberg.catalog import Catalog
@@ -31,19 +32,24 @@ from pyiceberg.table import Table
 from sqlalchemy import URL
 from sqlalchemy.exc import IntegrityError
 
-from agent.errors import RESYNC, SinkConfigError, SinkPassingError, SinkUriError, TableForeignError
+from agent.errors import RESYNC, SinkPassingError, SinkUriError, TableForeignError
 from agent.ports.sink import SinkUri
+from agent.sinks.common.directory import refuse_unwritable
 from agent.sinks.iceberg.options import IcebergOptions
-from agent.sinks.iceberg.table.errors import storage_errors
-from agent.sinks.iceberg.table.io import LakeFileIO
+from agent.sinks.iceberg.table.errors import option_errors, storage_errors
+from agent.sinks.iceberg.table.io import LakeFileIO, OwnFileIO, names_code
 from reactor.records.changefeed import TableRecord
 
 _DATABASE: Final = "catalog.db"
-_IO: Final = "agent.sinks.iceberg.table.io.LakeFileIO"
 _PART_BYTES_MAX: Final = 255
 #: a directory's name must be one path for everybody who reads it from a URL
 _NOT_IN_URL: Final = re.compile(r"[?#%\x00-\x1f\x7f]")
 _OF_GLUE: Final = re.compile(r"[a-z0-9_]{1,255}/[a-z0-9_]{1,255}")
+_URL: Final = re.compile(r"(file:///|[a-z][a-z0-9+.-]*://[^/])", re.IGNORECASE)
+#: properties that are Weir's to give, or structures, which a URI cannot have
+_NOT_OPTIONS: Final = frozenset({"auth", "name", "ssl", "type", "uri"})
+#: no header may have it
+_NOT_IN_HEADER: Final = re.compile(r"[^\x20-\x7e\xa0-\xff]|^ | $")
 _OF_SQL: Final = frozenset({"dialect", "user", "password", "catalog"})
 #: catalogs of this process: connections must not pass a fork
 _open: dict[tuple[object, ...], Catalog] = {}
@@ -71,6 +77,7 @@ class Lake:
     def of(cls, uri: SinkUri) -> "Lake":
         """:raises SinkUriError: an option is missing, or not one of this storage."""
         options = IcebergOptions.model_validate(uri.options)
+        _refuse_unfit(uri, options.rest)
         match uri.storage:
             case "file":
                 made = _file_lake(uri, options)
@@ -93,7 +100,7 @@ class Lake:
         :raises SinkError: it cannot be reached.
         """
         key = (os.getpid(), self.storage, self.location, self.name, tuple(sorted(self.properties.items())))
-        with _opening, storage_errors(self, "open the catalog"):
+        with _opening, storage_errors(self, "open the catalog"), option_errors(self, "open the catalog"):
             found = _open.get(key)
             if found is None:
                 found = _open[key] = self._opened()
@@ -102,11 +109,9 @@ class Lake:
         return found
 
     def _opened(self) -> Catalog:
-        properties: dict[str, Any] = {**self.properties, "py-io-impl": _IO}
+        properties: dict[str, Any] = dict(self.properties)
         if self.storage == "rest":
-            from pyiceberg.catalog.rest import RestCatalog
-
-            return RestCatalog(self.name, **properties)
+            return _rest_catalog(self.name, properties)
         if self.storage == "glue":
             from agent.sinks.iceberg.table.glue_catalog import LakeGlueCatalog
 
@@ -144,14 +149,14 @@ class Lake:
     def check(self) -> None:
         """:raises SinkError: tables cannot be stored here."""
         if self.storage == "file":
-            _refuse_unwritable(self.location)
+            refuse_unwritable(Path(self.location))
             if self.is_away():
                 return
         with storage_errors(self, "list the namespaces of"):
             self.catalog().list_namespaces()
         if self.storage in ("sql", "glue"):  # a REST catalog says only with a table where it is stored
             io, probe = LakeFileIO(dict(self.properties)), f"{self.warehouse}/.weir-probe-{uuid4().hex}"
-            with storage_errors(self.warehouse, "write to"):
+            with storage_errors(self.warehouse, "write to"), option_errors(self.warehouse, "write to"):
                 with io.new_output(probe).create() as stream:
                     stream.write(b"probe")
                 io.delete(probe)
@@ -250,6 +255,15 @@ class TablePlace:
             self.lake.catalog().rename_table(self.identifier, new.identifier)
 
 
+def _rest_catalog(name: str, properties: Mapping[str, Any]) -> Catalog:
+    from pyiceberg.catalog.rest import RestCatalog
+
+    class LakeRestCatalog(OwnFileIO, RestCatalog):
+        """pyiceberg's, with file access of ours: its server may not name another."""
+
+    return LakeRestCatalog(name, **properties)
+
+
 def _file_lake(uri: SinkUri, options: IcebergOptions) -> Lake:
     known = {"retention_seconds", "readers", "format_version", "soft_delete", "synced_at"}
     if unknown := sorted({*options.rest, *(options.model_fields_set - known)} - known):
@@ -262,7 +276,7 @@ def _file_lake(uri: SinkUri, options: IcebergOptions) -> Lake:
 
 
 def _sql_lake(uri: SinkUri, options: IcebergOptions) -> Lake:
-    parts = urlsplit(uri.location)
+    parts = _with_port(uri)
     if parts.username is not None:
         raise SinkUriError(f"{uri.scheme}:// takes user and password as options (user=…&password=env:NAME)")
     if not options.warehouse:
@@ -283,9 +297,34 @@ def _sql_lake(uri: SinkUri, options: IcebergOptions) -> Lake:
     return Lake("sql", uri.location, options.catalog, warehouse, properties)
 
 
+def _with_port(uri: SinkUri) -> SplitResult:
+    """:raises SinkUriError: the port is none."""
+    parts = urlsplit(uri.location)
+    try:
+        _ = parts.port
+    except ValueError:
+        raise SinkUriError(
+            f"the port in {uri.scheme}://{parts.netloc.rpartition('@')[2]} is not a number up to 65535; correct it"
+        ) from None
+    return parts
+
+
+def _refuse_unfit(uri: SinkUri, given: Mapping[str, str]) -> None:
+    """:raises SinkUriError: an option is not the user's to give, or cannot be sent."""
+    for name, value in given.items():
+        if name in _NOT_OPTIONS or names_code(name):
+            raise SinkUriError(f"option {name!r} cannot be given in the URI of {uri.scheme}://; leave it out")
+        if uri.storage == "rest" and _NOT_IN_HEADER.search(value):
+            raise SinkUriError(f"the value of option {name!r} has a character that cannot be sent; correct it")
+
+
 def _warehouse(options: IcebergOptions) -> str:
     warehouse = options.warehouse.rstrip("/")
     if not warehouse.startswith("/"):
+        if not _URL.match(warehouse):
+            raise SinkUriError(
+                f"warehouse {warehouse!r} is neither a directory nor a URL; write /directory or s3://bucket/prefix"
+            )
         return warehouse
     if found := _NOT_IN_URL.search(warehouse):
         raise SinkUriError(f"warehouse {warehouse} has the character {found[0]!a} in it; choose another directory")
@@ -308,7 +347,7 @@ def _glue_lake(uri: SinkUri, options: IcebergOptions) -> Lake:
 
 
 def _rest_lake(uri: SinkUri, options: IcebergOptions) -> Lake:
-    if urlsplit(uri.location).username is not None:
+    if _with_port(uri).username is not None:
         raise SinkUriError(f"{uri.scheme}:// takes credentials as options (credential=env:NAME or token=env:NAME)")
     if unknown := sorted(_OF_SQL & options.model_fields_set):
         raise SinkUriError(f"option {unknown[0]!r} is one of iceberg+sql, and not of {uri.scheme}")
@@ -329,22 +368,3 @@ def _of_store(options: Mapping[str, str]) -> dict[str, str]:
     if "s3.endpoint" in found:
         found.setdefault("s3.region", "us-east-1")
     return found
-
-
-def _refuse_unwritable(directory: str) -> None:
-    """Test whether files can be created in ``directory``; leaves nothing behind.
-
-    :raises SinkConfigError: files cannot be created.
-    """
-    above = directory
-    while not os.path.isdir(above):
-        above = os.path.dirname(above)
-    probe = os.path.join(above, f".weir-probe-{uuid4().hex}")
-    try:
-        with open(probe, "xb"):
-            pass
-        os.unlink(probe)
-    except OSError as error:
-        raise SinkConfigError(
-            f"sink directory {directory} is not writable ({error.strerror}); check its owner"
-        ) from error

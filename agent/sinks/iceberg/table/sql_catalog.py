@@ -26,6 +26,7 @@ from pyiceberg.table.update import (
 from pyiceberg.typedef import Identifier
 
 from agent.sinks.iceberg.table import metadata_files
+from agent.sinks.iceberg.table.io import OwnFileIO
 
 #: snapshots that are kept, over all tables: each takes some kilobytes
 _SNAPSHOTS_MAX: Final = 10_000
@@ -39,7 +40,7 @@ _OF_REFS: Final = (
 )
 
 
-class KeepingSqlCatalog(SqlCatalog):
+class KeepingSqlCatalog(OwnFileIO, SqlCatalog):
     """A catalog of one process."""
 
     def __init__(self, name: str, **properties: str) -> None:

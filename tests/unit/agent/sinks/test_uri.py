@@ -54,7 +54,7 @@ def test_what_is_shown_has_no_secret() -> None:
         ),
         ("delta+file:///lake?retention_seconds=-1", "retention_seconds of .* is wrong: input should be greater"),
         ("delta+file:///lake?retention_seconds=" + "9" * 30, "retention_seconds of .* is wrong: input should be less"),
-        ("delta+s3:///prefix", r"names no bucket; write delta\+s3://bucket/prefix"),
+        ("delta+s3:///prefix", r"names no bucket or host; write delta\+s3://NAME/"),
         ("delta+s3://[::1", "is malformed"),
         ("", "is not a URI"),
         ("blackhole://?x=1", "unknown option 'x': blackhole:// has none"),

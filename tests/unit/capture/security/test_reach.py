@@ -158,6 +158,7 @@ def test_hosts_of_sources(tmp_path: Path, uri: str, is_allowed: bool) -> None:
         ("iceberg+sql://db.example/catalog?warehouse=/srv/lake/../other", False),
         ("iceberg+sql://db.example/catalog?warehouse=/etc", False),
         ("iceberg+sql://db.example/catalog?warehouse=s3://other", False),
+        ("iceberg+sql://db.example/catalog?warehouse=s3://bucket/weir&adls.account-host=169.254.169.254", False),
         ("iceberg+sql://db.example/catalog?warehouse=shop", True),
     ],
 )

@@ -7,14 +7,14 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from agent.errors import SinkConfigError, SinkError, SinkUriError
+from agent.errors import SinkConfigError, SinkError, SinkUriError, TableHeldError
 from agent.rows.changes import BEFORE_KEY
 from agent.sinks import open_sink
 from capture.embedded import EmbeddedPostgres, EmbeddedS3
 from reactor.records.changefeed import SinkMode
 from tests import iceberg_rest
-from tests.contracts.sink_bed import TABLE, Bed
-from tests.integration.agent.sinks.iceberg.lake import place_of
+from tests.contracts.sink_bed import SPAN, TABLE, Bed
+from tests.integration.agent.sinks.iceberg.lake import edit_metadata, place_of
 from tests.unit.agent.changes_build import delete, insert, update
 
 
@@ -82,6 +82,33 @@ def test_a_tables_life(catalog: str, mode: SinkMode, request: pytest.FixtureRequ
     with pytest.raises(SinkError):
         bed.flush(100, 150, [delete(3, None, None, ts=110)])
     bed.open().check([TABLE])
+
+
+def test_a_catalogs_server_chooses_no_code(tmp_path: Path) -> None:
+    """pyiceberg calls what ``py-io-impl`` names with the properties, whose names would be the arguments here."""
+    command = {"/bin/sh": "", "-c": "", f"touch {tmp_path}/ran": ""}
+    config = {"defaults": command, "overrides": {"py-io-impl": "subprocess.Popen"}}
+    with iceberg_rest.running(tmp_path, config=config) as port:
+        bed = Bed(f"iceberg+rest://127.0.0.1:{port}?tls=false", SinkMode.UPSERT)
+        bed.load((1, "a", "x"))
+        assert bed.flush(100, 200, [insert(2, "b", "y", ts=120)]).error == ""
+        bed.assert_holds((1, "a", "x"), (2, "b", "y"))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_who_changes_a_tables_properties_chooses_no_code(tmp_path: Path) -> None:
+    bed = Bed(f"iceberg+file://{tmp_path}/lake", SinkMode.UPSERT)
+    bed.load((1, "a", "x"))
+
+    def give(**named: str) -> None:
+        properties = {name.replace("_", "-").replace("--", "."): value for name, value in named.items()}
+        edit_metadata(bed, TABLE, lambda metadata: metadata | {"properties": metadata["properties"] | properties})
+
+    give(py_io_impl="os.abort", s3__retry_strategy_impl="os.abort")
+    assert bed.flush(100, 200, [insert(2, "b", "y", ts=120)]).error == ""
+    give(write__py_location_provider__impl="shutil.rmtree")
+    with pytest.raises(TableHeldError, match="remove the property, then resume"):
+        bed.open().committed_ts(TABLE, SPAN)
 
 
 def test_a_wrong_token_is_refused_in_one_line(rest: str) -> None:
