@@ -18,7 +18,8 @@ class Executor(Protocol):
 
     ``map`` blocks; call it from a worker thread. ``function`` must be importable on the executors; descriptors and
     results are pickled. Results are in the order of the descriptors. The job is cancelled at ``deadline``. At most
-    ``at_once`` of its tasks run at a time.
+    ``at_once`` of its tasks run at a time. A result may be a list that has errors of ``agent.task_errors.carried`` for
+    some of a descriptor's parts; what ``function`` raises fails the job.
 
     :raises agent.errors.JobTimeoutError: the job was cancelled.
     :raises agent.errors.JobError: the job failed as a whole (Spark is gone, a task died); retryable.

@@ -3,15 +3,20 @@
 A plan counts chunks by number; only the source knows the rows of a number (``Chunks``).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+from agent.errors import StatementRefusedError
 from agent.pacing import Pace
 from agent.ports.sink import Sink, StagedFile
 from agent.rows.schema import TableSchema
+from agent.task_errors import carried
+from reactor.errors import Scope, WeirError
 from reactor.ids import Ts
 from reactor.records.changefeed import NO_FILTER, FilterConfig, SinkMode, TableRecord
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,45 @@ def is_undivided(order: DumpOrder, table: TablePlan) -> bool:
     return is_limited and table.chunks.rows > 2 * table.chunks.count * order.rows_at_once
 
 
+@dataclass(frozen=True, slots=True)
+class ChunkToStage:
+    """``id``: names its files at the sink, together with the table."""
+
+    table: TablePlan
+    number: int
+    id: str
+
+
+#: the files of a chunk, or why there are none
+Staged = tuple[StagedFile, ...] | WeirError
+
+
+def described(chunks: Sequence[ChunkToStage]) -> str:
+    """Return the name of the job that stages these."""
+    first = chunks[0]
+    name = f"dump {first.table.schema.qualified_name} {first.number + 1}/{first.table.chunks.count}"
+    return f"{name} and {len(chunks) - 1} more" if len(chunks) > 1 else name
+
+
+def is_of_table(error: WeirError) -> bool:
+    """Return whether an error concerns only the table that was read, as far as it tells: the source or the sink rejects
+    its rows. Compares codes, because an executor's result does not keep the error's class."""
+    return error.scope is Scope.TABLE or error.code == StatementRefusedError.code
+
+
+def stage_each(chunks: Iterable[T], stage: Callable[[T], tuple[StagedFile, ...]]) -> list[Staged]:
+    """Stage chunks one after another, on an executor; end with the first error that concerns more than its table."""
+    staged: list[Staged] = []
+    for chunk in chunks:
+        try:
+            staged.append(stage(chunk))
+        except Exception as error:
+            staged.append(failed := carried(error))
+            if not is_of_table(failed):
+                break
+    return staged
+
+
 class DumpSession(Protocol):
     """One run of a dump at its source."""
 
@@ -108,10 +152,11 @@ class DumpSession(Protocol):
         """Return whether ``stage`` itself keeps to the order's pace, row by row; if not, whoever calls it has to."""
         ...
 
-    def stage(self, table: TablePlan, number: int, chunk_id: str) -> tuple[StagedFile, ...]:
-        """Read one chunk and let the sink stage it. Blocking; called from several threads.
+    def stage(self, chunks: Sequence[ChunkToStage]) -> list[Staged]:
+        """Read chunks, one after another, and let the sink stage them. Blocking; called from several threads. A paced
+        table comes alone. Chunks after the last result were not read: an error has ended the work.
 
-        :raises WeirError: the source or the sink failed; nothing of the chunk counts.
+        :raises WeirError: none of them counts.
         :raises agent.pacing.ReadingStopped: so was the run, while this waited.
         """
         ...

@@ -12,7 +12,6 @@ import pickle
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,12 +23,12 @@ from pyspark.sql import SparkSession
 
 from agent.deadline import Deadline
 from agent.errors import JobError, JobTimeoutError, OwnFaultError, WorkerLostError
-from agent.own_faults import own_fault
 from agent.spark import session as spark_session
 from agent.spark.arrival import Watch, cores, wait_for_executors
 from agent.spark.causes import cause_of, is_worker_lost
 from agent.spark.daemon import preload
 from agent.spark.masters import is_connect, is_local, shown, unreachable
+from agent.task_errors import carried, received
 from reactor.errors import Scope, WeirError
 
 T = TypeVar("T")
@@ -37,7 +36,6 @@ U = TypeVar("U")
 
 _log = structlog.get_logger()
 _RESULT = "ordinal bigint, result binary"
-_ERROR_LENGTH_MAX = 300
 _RETRY_S = 1.0
 #: how long a starting session may delay ``stop`` before it is killed
 _STOP_S = 2.0
@@ -224,16 +222,6 @@ class SparkExecutor:
         return session
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """The result of a task whose function raised."""
-
-    code: str
-    message: str
-    retryable: bool
-    scope: Scope = Scope.CHANGEFEED
-
-
 class _Tasks:
     """The pickled function and descriptors, opaque to Spark."""
 
@@ -252,37 +240,27 @@ class _Tasks:
 def _answer(function: Callable[[Any], Any], descriptor: bytes) -> bytes:
     try:
         return _dumps(function(pickle.loads(descriptor)))
-    except WeirError as error:
-        fault = own_fault(error, with_memory=False) or error
-        return _dumps(_Failure(fault.code, str(fault), fault.retryable, fault.scope))
     except Exception as error:
-        _log.exception("task failed")
-        if (lack := own_fault(error, with_memory=False)) is not None:
-            return _dumps(_Failure(lack.code, str(lack), lack.retryable, lack.scope))
-        code = WorkerLostError.code if own_fault(error) is not None else JobError.code
-        return _dumps(_Failure(code, f"{type(error).__name__}: {_first_line(error)}", retryable=True))
+        if not isinstance(error, WeirError):
+            _log.exception("task failed")
+        return _dumps(carried(error))
 
 
 def _results(rows: Sequence[Any], description: str, *, is_here: bool) -> list[Any]:
-    """``is_here``: tasks run on this machine, so what they lack this capture lacks."""
+    """``is_here``: see ``received``."""
     results = [pickle.loads(row.result) for row in sorted(rows, key=lambda row: row.ordinal)]
     for result in results:
-        if isinstance(result, _Failure):
-            error = JobError(f"{description}: {result.message}")
-            error.code, error.retryable, error.scope = result.code, result.retryable, result.scope
-            if error.scope is Scope.CAPTURE and not is_here:
-                error.code, error.scope = JobError.code, Scope.CHANGEFEED
-            raise error
-    return results
+        if isinstance(result, JobError):
+            raise received(result, description, is_here=is_here)
+    return [_opened(result, description, is_here=is_here) if isinstance(result, list) else result for result in results]
+
+
+def _opened(result: list[Any], description: str, *, is_here: bool) -> list[Any]:
+    return [received(one, description, is_here=is_here) if isinstance(one, JobError) else one for one in result]
 
 
 def _dumps(value: object) -> bytes:
     return bytes(cloudpickle.dumps(value))  # type: ignore[no-untyped-call]
-
-
-def _first_line(error: BaseException) -> str:
-    lines = (line.strip() for line in str(error).splitlines())
-    return next((line for line in lines if line), type(error).__name__)[:_ERROR_LENGTH_MAX]
 
 
 def _warm_up(_: int) -> int:

@@ -44,16 +44,16 @@ class DumpAttempts:
         """Nothing else is read beside a suspect."""
         return not (self.suspects & {table_id, *running}) or {*running} <= {table_id}
 
-    def begin(self, table_id: int, running: Collection[int], coming: Iterable[int]) -> None:
-        """The table is about to be read, while these are, and before these.
+    def begin(self, table_ids: Collection[int], running: Collection[int], coming: Iterable[int]) -> None:
+        """These tables are about to be read, while ``running`` are, and before ``coming``. A suspect is alone.
 
         :raises LogError: the storage refused.
         """
-        is_trial = table_id in self.suspects
-        if table_id in self._noted and (len(self._noted) == 1 or not is_trial):
+        is_trial = not self.suspects.isdisjoint(table_ids)
+        if self._noted.issuperset(table_ids) and (len(self._noted) == 1 or not is_trial):
             return
         ahead = () if is_trial else dict.fromkeys(table for table in coming if table not in self.suspects)
-        self._noted = frozenset({table_id, *running, *islice(ahead, _AHEAD_MAX)})
+        self._noted = frozenset({*table_ids, *running, *islice(ahead, _AHEAD_MAX)})
         self._manifest.write_attempt(self._epoch, self._count, self._noted, is_trial=is_trial)
         self._count += 1
 

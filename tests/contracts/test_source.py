@@ -13,7 +13,7 @@ import pytest
 
 from agent.errors import PositionLostError, SourceAuthError, SourceConfigError, SourceError
 from agent.ports.plugin import sources
-from agent.ports.snapshot import DumpOrder
+from agent.ports.snapshot import ChunkToStage, DumpOrder
 from agent.ports.source import SIGNAL_MAX, Identity, Position, Scope, Signal, Source, SourceReport, Stream, StreamOrder
 from agent.rows.arena import Arena, LogChunk
 from agent.rows.changes import DELETE, INSERT, UPDATE
@@ -210,7 +210,9 @@ class SourceContract:
         with bed.source.dumper.open(order, None, {}, Inline()) as session:
             [table] = session.plan.tables
             assert read_chunks(table.schema, table.chunks.to_fields()) == table.chunks
-            files = [file for number in range(table.chunks.count) for file in session.stage(table, number, str(number))]
+            [files] = session.stage([ChunkToStage(table, 0, "0")])
+            assert table.chunks.count == 1
+            assert isinstance(files, tuple)
             session.verify()
             assert session.is_alive()
             start = Position(session.plan.start_ts, session.plan.position)

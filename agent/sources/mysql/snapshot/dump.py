@@ -31,8 +31,10 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Final
 
+import pyarrow as pa
 import structlog
 
 from agent.errors import SourceError, SourceUnreachableError, TableHeldError
@@ -40,7 +42,18 @@ from agent.filter.events import filter_snapshot
 from agent.pacing import Pace, paced
 from agent.ports.executor import Executor
 from agent.ports.sink import Sink, StagedFile
-from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan, is_complete, is_undivided
+from agent.ports.snapshot import (
+    ChunkToStage,
+    DoneChunks,
+    DumpOrder,
+    Plan,
+    Staged,
+    TablePlan,
+    described,
+    is_complete,
+    is_undivided,
+    stage_each,
+)
 from agent.rows.schema import TableSchema, ZeroDates
 from agent.sources.mysql.binlog.prepared_before import names_before, with_prepared
 from agent.sources.mysql.position import consistency
@@ -65,7 +78,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ChunkTask:
-    """Task for one Spark task. ``ts``: stored in rows that have their commit's position (changelog)."""
+    """One chunk of a Spark task. ``ts``: stored in rows that have their commit's position (changelog)."""
 
     source: Target
     table: TableRecord
@@ -77,13 +90,22 @@ class ChunkTask:
     open_sink: Callable[[], Sink]
 
 
-def stage_chunk(task: ChunkTask, pace: Pace | None = None) -> tuple[StagedFile, ...]:
-    """Stage a chunk, on an executor, or with a ``pace`` on the capture.
+def stage_chunk(task: ChunkTask, pace: Pace) -> tuple[StagedFile, ...]:
+    """Stage a chunk on the capture.
 
     :raises WeirError: source or sink failed; no part of the chunk counts.
     """
-    batches = snapshot.read_chunk(task.source, task.schema, task.chunk)
-    rows = filter_snapshot(task.filter, task.schema, paced(batches, pace) if pace else batches)
+    return _stage(task, paced(snapshot.read_chunk(task.source, task.schema, task.chunk), pace))
+
+
+def stage_chunks(tasks: Sequence[ChunkTask]) -> list[Staged]:
+    """Stage chunks on an executor, one after another, over one connection as long as it is intact."""
+    with closing(snapshot.ChunkReader(tasks[0].source)) as reader:
+        return stage_each(tasks, lambda task: _stage(task, reader.read(task.schema, task.chunk)))
+
+
+def _stage(task: ChunkTask, batches: Iterator[pa.RecordBatch]) -> tuple[StagedFile, ...]:
+    rows = filter_snapshot(task.filter, task.schema, batches)
     return tuple(task.open_sink().writer().stage(task.table, task.chunk_id, rows, task.ts))
 
 
@@ -212,28 +234,39 @@ class MysqlDump:
     def is_paced(self, table: TablePlan) -> bool:
         return self._pool is not None or is_undivided(self._order, table)
 
-    def stage(self, table: TablePlan, number: int, chunk_id: str) -> tuple[StagedFile, ...]:
-        assert isinstance(table.chunks, ChunkPlan), "planned here"
-        if (table.record.schema_name, table.record.name) in self._cascading:
-            raise TableHeldError(
-                f"foreign keys change its rows by themselves (CASCADE, SET NULL), which {self._guard.target} does "
-                "not log; give them no action, or leave the table out"
-            )
-        chunk, ts = table.chunks.chunk(number), table.record.start_ts
+    def stage(self, chunks: Sequence[ChunkToStage]) -> list[Staged]:
+        free = list(takewhile(lambda chunk: not self._is_cascading(chunk.table), chunks))
+        return self._read(free) if free else [self._refusal()]
+
+    def _read(self, chunks: Sequence[ChunkToStage]) -> list[Staged]:
+        tasks = [self._task(chunk) for chunk in chunks]
         if self._pool is not None:
-            with self._pool.reader() as reader, closing(snapshot.select_rows(reader, table.schema, chunk)) as batches:
-                read = paced(batches, self._order.pace) if self._order.pace else batches
-                rows = filter_snapshot(self._order.filter, table.schema, read)
-                return tuple(self._order.open_sink().writer().stage(table.record, chunk_id, rows, ts))
-        order = self._order
-        task = ChunkTask(
-            self._guard.target, table.record, table.schema, chunk, chunk_id, ts, order.filter, order.open_sink
+            return [self._stage_exactly(self._pool, task) for task in tasks]
+        if self.is_paced(chunks[0].table):  # a task that waits would keep its core from other tables
+            assert self._order.pace is not None
+            return [stage_chunk(task, self._order.pace) for task in tasks]
+        [staged] = self._executor.map(stage_chunks, [tasks], description=described(chunks))
+        return staged
+
+    def _stage_exactly(self, pool: "_ReaderPool", task: ChunkTask) -> tuple[StagedFile, ...]:
+        with pool.reader() as reader, closing(snapshot.select_rows(reader, task.schema, task.chunk)) as batches:
+            return _stage(task, paced(batches, self._order.pace) if self._order.pace else batches)
+
+    def _task(self, chunk: ChunkToStage) -> ChunkTask:
+        table, order = chunk.table, self._order
+        assert isinstance(table.chunks, ChunkPlan), "planned here"
+        rows = table.chunks.chunk(chunk.number)
+        ts, target = table.record.start_ts, self._guard.target
+        return ChunkTask(target, table.record, table.schema, rows, chunk.id, ts, order.filter, order.open_sink)
+
+    def _is_cascading(self, table: TablePlan) -> bool:
+        return (table.record.schema_name, table.record.name) in self._cascading
+
+    def _refusal(self) -> TableHeldError:
+        return TableHeldError(
+            f"foreign keys change its rows by themselves (CASCADE, SET NULL), which {self._guard.target} does "
+            "not log; give them no action, or leave the table out"
         )
-        if self.is_paced(table):  # a task that waits would keep its core from other tables
-            return stage_chunk(task, order.pace)
-        name = f"dump {table.schema.qualified_name} {number + 1}/{table.chunks.count}"
-        [files] = self._executor.map(stage_chunk, [task], description=name)
-        return files
 
     def verify(self) -> None:
         """Check that the definitions were held while chunks were read."""

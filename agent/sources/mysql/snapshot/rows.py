@@ -50,6 +50,28 @@ def select_rows(connection: Connection, schema: TableSchema, chunk: Chunk) -> Ge
     return read_rows(connection, schema, f"SELECT {select_list(schema.columns)} FROM {table} WHERE {chunk.predicate}")
 
 
+class ChunkReader:
+    """Reads chunks one after another over one session, or over another one after an error."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._stack = ExitStack()
+        #: None: the next chunk opens one
+        self._connection: Connection | None = None
+
+    def read(self, schema: TableSchema, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        """As ``read_chunk``."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            self.close()
+            connection = self._stack.enter_context(open_reader(self._target))
+        yield from select_rows(connection, schema, chunk)
+        self._connection = connection
+
+    def close(self) -> None:
+        self._stack.close()
+
+
 class MysqlSnapshot:
     """``agent.ports.source.ComparisonSnapshot`` over one session, so only one table at a time can be read.
 

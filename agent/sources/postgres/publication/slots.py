@@ -7,7 +7,7 @@ every UPDATE and DELETE on them, and a changefeed must never break the applicati
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -39,6 +39,7 @@ _CREATE_TIMEOUT_S = 600.0
 _FAILOVER_VERSION = 17
 _EVICTION_MS = 500
 _EVICTIONS_MAX = 10
+_PUBLISHED_AT_ONCE = 1_000
 
 _log = structlog.get_logger()
 
@@ -275,18 +276,26 @@ def all_publications(names: Names) -> tuple[str, ...]:
 
 def _ensure_publication(connection: Connection, name: str, tables: Sequence[TableRecord], publish: str) -> None:
     wanted = {(table.schema_name, table.name) for table in tables}
-    members = ", ".join(qualified(*table) for table in sorted(wanted))
     exists = connection.query(f"SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = {literal(name)}")
     if not exists:
         generated = ", publish_generated_columns = stored" if connection.server_version >= GENERATED_VERSION else ""
         # partitions appear as their root, which is the table that the changefeed knows
-        of_tables = f"FOR TABLE {members} " if members else ""
         connection.query(
-            f"CREATE PUBLICATION {identifier(name)} {of_tables}"
+            f"CREATE PUBLICATION {identifier(name)} "
             f"WITH (publish = {literal(publish)}, publish_via_partition_root = true{generated})"
         )
-    elif wanted and _members(connection, name) != wanted:
-        connection.query(f"ALTER PUBLICATION {identifier(name)} SET TABLE {members}")
+    there = _members(connection, name) if exists and wanted else set()
+    _change_members(connection, name, "ADD", wanted - there)
+    if wanted:
+        _change_members(connection, name, "DROP", there - wanted)
+
+
+def _change_members(connection: Connection, name: str, change: str, tables: Collection[tuple[str, str]]) -> None:
+    """A statement locks each of its tables until it ends, and the server has room for some thousand locks."""
+    names = [qualified(*table) for table in sorted(tables)]
+    for first in range(0, len(names), _PUBLISHED_AT_ONCE):
+        some = ", ".join(names[first : first + _PUBLISHED_AT_ONCE])
+        connection.query(f"ALTER PUBLICATION {identifier(name)} {change} TABLE {some}")
 
 
 def _members(connection: Connection, name: str) -> set[tuple[str, str]]:

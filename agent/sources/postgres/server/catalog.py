@@ -93,6 +93,13 @@ def leaves_sql(table_id: int) -> str:
     return f"(SELECT {table_id}::oid UNION {tree})"
 
 
+def all_leaves_sql(table_ids: Iterable[int]) -> str:
+    """Return a subquery of (``root``, ``leaf``): as ``leaves_sql``, for many tables."""
+    roots = f"pg_catalog.unnest('{{{', '.join(str(int(table)) for table in table_ids)}}}'::oid[])"
+    tree = f"SELECT root, relid FROM {roots} AS roots(root) CROSS JOIN LATERAL pg_catalog.pg_partition_tree(root)"
+    return f"(SELECT root, root AS leaf FROM {roots} AS roots(root) UNION {tree} WHERE isleaf)"
+
+
 def rows_of(connection: Queries, schema: TableSchema) -> str:
     """Return the FROM item that selects a table's own rows.
 
@@ -101,10 +108,24 @@ def rows_of(connection: Queries, schema: TableSchema) -> str:
 
     :raises SourceConfigError: the table is gone.
     """
-    kinds = connection.query(f"SELECT relkind FROM pg_catalog.pg_class WHERE oid = {schema.table_id}")
-    if not kinds:
+    return rows_of_all(connection, [schema])[schema.table_id]
+
+
+def rows_of_all(connection: Queries, schemas: Sequence[TableSchema]) -> dict[int, str]:
+    """Return ``rows_of`` each table by its id.
+
+    :raises SourceConfigError: a table is gone.
+    """
+    ids = ", ".join(str(schema.table_id) for schema in schemas) or "0"
+    found = connection.query(f"SELECT oid::int8, relkind FROM pg_catalog.pg_class WHERE oid IN ({ids})")
+    kinds = {int(table): kind for table, kind in found}
+    return {schema.table_id: _from_item(schema, kinds.get(schema.table_id)) for schema in schemas}
+
+
+def _from_item(schema: TableSchema, kind: str | None) -> str:
+    if kind is None:
         raise SourceConfigError(
             f"table {schema.qualified_name} is gone from the source: it was dropped or renamed meanwhile; try again"
         )
     name = qualified(schema.schema_name, schema.name)
-    return name if kinds[0][0] == "p" else f"ONLY {name}"
+    return name if kind == "p" else f"ONLY {name}"

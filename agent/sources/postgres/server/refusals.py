@@ -50,6 +50,11 @@ def refusal(fields: ErrorFields, target: Target) -> SourceError:
             return SourceConfigError(f"{target} has no free WAL sender; raise max_wal_senders or stop an old reader")
         case "53300":
             return SourceUnreachableError(f"{target} has no free connection ({message}); raise max_connections")
+        case "53200" if "shared memory" in message:
+            return SourceUnreachableError(
+                f"{target} has no room for another lock ({message}): a snapshot locks each of its tables once; raise "
+                "max_locks_per_transaction (tables / max_connections, and some more) and restart PostgreSQL"
+            )
         case "53400":
             return SourceConfigError(f"{target} has no free replication slot; raise max_replication_slots or drop one")
         case "55P03":

@@ -10,15 +10,15 @@
   server before version 14) whose key is not an integer.
 """
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, Self
 
 from agent.rows.schema import TableSchema
 from agent.sources.postgres.decode import types
 from agent.sources.postgres.decode.types import Kind
-from agent.sources.postgres.server.catalog import Queries, leaves_sql, rows_of
+from agent.sources.postgres.server.catalog import Queries, all_leaves_sql, rows_of_all
 from agent.sources.postgres.server.sql import identifier
 
 _CHUNKS_MAX: Final = 100_000
@@ -27,6 +27,8 @@ _SPARSE_FACTOR: Final = 10
 #: a table without statistics is counted up to this number of blocks, else estimated
 _COUNTED_BLOCKS_MAX: Final = 8_192
 _GUESSED_ROWS_PER_BLOCK: Final = 50
+#: tables in one statement
+_COUNTED_AT_ONCE: Final = 100
 #: from this version on, scans of a ctid range read only its pages
 _TID_RANGE_VERSION: Final = 14
 
@@ -90,23 +92,46 @@ class ChunkPlan:
         return cls(**{**fields, "kind": PlanKind(fields["kind"])})
 
 
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """``source``: the FROM item of the table's rows."""
+
+    source: str
+    blocks: int
+    rows: int
+
+
 def plan_chunks(
-    connection: Queries, schema: TableSchema, *, key: Sequence[str], chunk_rows: int, server_version: int
+    connection: Queries,
+    tables: Sequence[tuple[TableSchema, Sequence[str]]],
+    *,
+    chunk_rows: int,
+    server_version: int,
+) -> dict[int, ChunkPlan]:
+    """Plan tables, given with their keys, by their ids, in the connection's transaction, under whose snapshot they will
+    be read. Questions about small tables are asked for many at once."""
+    sizes = _sizes(connection, [schema for schema, _ in tables])
+    return {
+        schema.table_id: _plan(connection, schema, key, sizes[schema.table_id], chunk_rows, server_version)
+        for schema, key in tables
+    }
+
+
+def _plan(
+    connection: Queries, schema: TableSchema, key: Sequence[str], size: _Size, chunk_rows: int, server_version: int
 ) -> ChunkPlan:
-    """Plan one table in the connection's transaction, under whose snapshot it will be read."""
-    table = rows_of(connection, schema)
-    blocks, rows = _estimate(connection, schema.table_id, table)
+    rows = size.rows
     count = min(-(-rows // chunk_rows), _CHUNKS_MAX)
     if count <= 1:
         return ChunkPlan(PlanKind.WHOLE, 1, rows)
     column = _integer_key(schema, key)
-    low, high = _key_bounds(connection, table, column) if column else (0, 0)
-    is_one_file = table.startswith("ONLY ") and server_version >= _TID_RANGE_VERSION
+    low, high = _key_bounds(connection, size.source, column) if column else (0, 0)
+    is_one_file = size.source.startswith("ONLY ") and server_version >= _TID_RANGE_VERSION
     if column and (high - low <= rows * _SPARSE_FACTOR or not is_one_file):
         return ChunkPlan(PlanKind.KEYS, count, rows, column, low, high)
     if not is_one_file:
         return ChunkPlan(PlanKind.WHOLE, 1, rows)
-    return ChunkPlan(PlanKind.BLOCKS, min(count, max(blocks, 1)), rows, high=blocks)
+    return ChunkPlan(PlanKind.BLOCKS, min(count, max(size.blocks, 1)), rows, high=size.blocks)
 
 
 def _integer_key(schema: TableSchema, key: Sequence[str]) -> str:
@@ -123,17 +148,35 @@ def _key_bounds(connection: Queries, table: str, column: str) -> tuple[int, int]
     return (int(low), int(high) + 1) if low is not None else (0, 0)
 
 
-def _estimate(connection: Queries, table_id: int, table: str) -> tuple[int, int]:
+def _sizes(connection: Queries, schemas: Sequence[TableSchema]) -> dict[int, _Size]:
     """Return blocks and rows: the planner's density times the current size; counted if there are no statistics."""
-    [(blocks_now, pages, tuples, is_analyzed)] = connection.query(
-        "SELECT coalesce(sum(pg_catalog.pg_relation_size(oid)), 0) / current_setting('block_size')::int8, "
-        "coalesce(sum(relpages), 0), coalesce(sum(reltuples), 0)::int8, coalesce(bool_and(reltuples >= 0), true) "
-        f"FROM pg_catalog.pg_class WHERE relkind <> 'p' AND oid IN {leaves_sql(table_id)}"
+    if not schemas:
+        return {}
+    sources = rows_of_all(connection, schemas)
+    found = connection.query(
+        "SELECT root::int8, sum(pg_catalog.pg_relation_size(oid)) / current_setting('block_size')::int8, "
+        "sum(relpages), sum(reltuples)::int8, bool_and(reltuples >= 0) FROM pg_catalog.pg_class "
+        f"JOIN {all_leaves_sql(sources)} AS leaves ON oid = leaf WHERE relkind <> 'p' GROUP BY 1"
     )
-    blocks, pages = int(float(blocks_now)), int(pages)
-    if pages > 0 and is_analyzed in ("t", True):
-        return blocks, round(blocks * int(tuples) / pages)
-    if blocks <= _COUNTED_BLOCKS_MAX:
-        [(count,)] = connection.query(f"SELECT count(*) FROM {table}")
-        return blocks, int(count)
-    return blocks, blocks * _GUESSED_ROWS_PER_BLOCK
+    sizes = {table: _Size(source, 0, 0) for table, source in sources.items()}
+    uncounted = []
+    for table, blocks_now, pages, tuples, is_analyzed in found:
+        blocks, pages = int(float(blocks_now or 0)), int(pages)
+        if pages > 0 and is_analyzed in ("t", True):
+            rows = round(blocks * int(tuples) / pages)
+        else:
+            rows = blocks * _GUESSED_ROWS_PER_BLOCK
+            if 0 < blocks <= _COUNTED_BLOCKS_MAX:
+                uncounted.append(int(table))
+        sizes[int(table)] = replace(sizes[int(table)], blocks=blocks, rows=rows)
+    for table, rows in _counts(connection, [(table, sizes[table].source) for table in uncounted]):
+        sizes[table] = replace(sizes[table], rows=rows)
+    return sizes
+
+
+def _counts(connection: Queries, tables: Sequence[tuple[int, str]]) -> Iterator[tuple[int, int]]:
+    for first in range(0, len(tables), _COUNTED_AT_ONCE):
+        some = tables[first : first + _COUNTED_AT_ONCE]
+        counts = (f"SELECT {table}::int8, count(*) FROM {source}" for table, source in some)
+        for table, count in connection.query(" UNION ALL ".join(counts)):
+            yield int(table), int(count)

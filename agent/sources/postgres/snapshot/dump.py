@@ -24,17 +24,28 @@ slot, at L1, keeps the changes since). Then, table by table:
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from uuid import uuid4
 
+import pyarrow as pa
 import structlog
 
 from agent.filter.events import filter_snapshot
 from agent.pacing import Pace, paced
 from agent.ports.executor import Executor
 from agent.ports.sink import Sink, StagedFile
-from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan, is_undivided
+from agent.ports.snapshot import (
+    ChunkToStage,
+    DoneChunks,
+    DumpOrder,
+    Plan,
+    Staged,
+    TablePlan,
+    described,
+    is_undivided,
+    stage_each,
+)
 from agent.rows.schema import TableSchema
 from agent.sources.postgres.publication.prover import first_proof
 from agent.sources.postgres.server.connection import Connection, connect
@@ -54,7 +65,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ChunkTask:
-    """The input of one Spark task."""
+    """One chunk of a Spark task."""
 
     source: Target
     snapshot: str
@@ -67,17 +78,30 @@ class ChunkTask:
     rows: str
 
 
-def stage_chunk(task: ChunkTask, pace: Pace | None = None) -> tuple[StagedFile, ...]:
-    """Runs on an executor, or with a ``pace`` on the capture.
+def stage_chunk(task: ChunkTask, pace: Pace) -> tuple[StagedFile, ...]:
+    """Runs on the capture.
 
     :raises WeirError: source or sink failed; nothing of the chunk counts.
     """
-    key, ts = task.table.key, task.table.start_ts
     batches = snapshot.read_chunk(
-        task.source, task.snapshot, task.schema, task.chunk, key, rows=task.rows, lock_timeout_ms=_YIELD_MS
+        task.source, task.snapshot, task.schema, task.chunk, task.table.key, rows=task.rows, lock_timeout_ms=_YIELD_MS
     )
-    rows = filter_snapshot(task.filter, task.schema, paced(batches, pace) if pace else batches)
-    return tuple(task.open_sink().writer().stage(task.table, task.chunk_id, rows, ts))
+    return _stage(task, paced(batches, pace))
+
+
+def stage_chunks(tasks: Sequence[ChunkTask]) -> list[Staged]:
+    """Runs on an executor: as ``stage_chunk`` one after another, over one connection as long as it is intact."""
+    with closing(snapshot.ChunkReader(tasks[0].source, tasks[0].snapshot, lock_timeout_ms=_YIELD_MS)) as reader:
+
+        def stage(task: ChunkTask) -> tuple[StagedFile, ...]:
+            return _stage(task, reader.read(task.schema, task.chunk, task.table.key, rows=task.rows))
+
+        return stage_each(tasks, stage)
+
+
+def _stage(task: ChunkTask, batches: Iterator[pa.RecordBatch]) -> tuple[StagedFile, ...]:
+    rows = filter_snapshot(task.filter, task.schema, batches)
+    return tuple(task.open_sink().writer().stage(task.table, task.chunk_id, rows, task.table.start_ts))
 
 
 class PostgresDumper:
@@ -154,24 +178,28 @@ class PostgresDump:
     def is_paced(self, table: TablePlan) -> bool:
         return is_undivided(self._order, table)
 
-    def stage(self, table: TablePlan, number: int, chunk_id: str) -> tuple[StagedFile, ...]:
+    def stage(self, chunks: Sequence[ChunkToStage]) -> list[Staged]:
+        tasks = [self._task(chunk) for chunk in chunks]
+        if self.is_paced(chunks[0].table):  # a task that waits would keep its core from other tables
+            assert self._order.pace is not None
+            return [stage_chunk(task, self._order.pace) for task in tasks]
+        [staged] = self._executor.map(stage_chunks, [tasks], description=described(chunks))
+        return staged
+
+    def _task(self, chunk: ChunkToStage) -> ChunkTask:
+        table = chunk.table
         assert isinstance(table.chunks, ChunkPlan), "planned here"
-        task = ChunkTask(
+        return ChunkTask(
             source=self._guard.target,
             snapshot=self._export.snapshot,
             table=table.record,
             schema=table.schema,
-            chunk=table.chunks.chunk(number),
-            chunk_id=chunk_id,
+            chunk=table.chunks.chunk(chunk.number),
+            chunk_id=chunk.id,
             filter=self._order.filter,
             open_sink=self._order.open_sink,
             rows=self._terms.of(table.record.table_id).rows,
         )
-        if self.is_paced(table):  # a task that waits would keep its core from other tables
-            return stage_chunk(task, self._order.pace)
-        name = f"dump {table.schema.qualified_name} {number + 1}/{table.chunks.count}"
-        [files] = self._executor.map(stage_chunk, [task], description=name)
-        return files
 
     def verify(self) -> None:
         """Check that the tables were locked while they were read: see ``dump_plan``."""

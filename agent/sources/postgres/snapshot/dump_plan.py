@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from agent.errors import SourceUnreachableError
 from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan, is_complete
 from agent.rows.schema import TableSchema
-from agent.sources.postgres.server.catalog import ALL_COLUMNS, leaves_sql, read_schemas, rows_of
+from agent.sources.postgres.server.catalog import ALL_COLUMNS, all_leaves_sql, leaves_sql, read_schemas, rows_of_all
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.terms import AllTerms
 from agent.sources.postgres.snapshot.chunks import ChunkPlan, PlanKind, plan_chunks
@@ -53,33 +53,35 @@ class _Planner:
         unfinished = [record.table_id for record in self.order.tables if not self._is_finished(record.table_id)]
         schemas = read_schemas(self.connection, unfinished, self.terms)
         _lock(self.connection, list(schemas.values()))
-        return tuple(
-            self._plan_table(record, schemas[record.table_id])
-            if record.table_id in schemas
-            else self.known[record.table_id]
-            for record in self.order.tables
+        records = {record.table_id: record for record in self.order.tables if record.table_id in schemas}
+        going_on = {table for table in records if self._goes_on(schemas[table])}
+        fresh = {table: record for table, record in records.items() if table not in going_on}
+        chunks = plan_chunks(
+            self.connection,
+            [(schemas[table], record.key) for table, record in fresh.items()],
+            chunk_rows=self.order.rows_at_once,
+            server_version=self.connection.server_version,
         )
+        plans = {table: self._fresh(record, schemas[table], chunks[table]) for table, record in fresh.items()}
+        plans |= {table: self._going_on(self.known[table]) for table in going_on}
+        return tuple(plans.get(record.table_id) or self.known[record.table_id] for record in self.order.tables)
 
     def _is_finished(self, table_id: int) -> bool:
         table = self.known.get(table_id)
         return table is not None and is_complete(table, self.done)
 
-    def _plan_table(self, record: TableRecord, schema: TableSchema) -> TablePlan:
-        table = self.known.get(record.table_id)
-        if table is not None and self._can_continue(table, schema):
-            return replace(table, record=table.record.with_(consistent_ts=self.start_ts))
-        chunks = plan_chunks(
-            self.connection,
-            schema,
-            key=record.key,
-            chunk_rows=self.order.rows_at_once,
-            server_version=self.connection.server_version,
-        )
-        fresh = record.with_(start_ts=self.start_ts, consistent_ts=Ts(0), rows_estimated=chunks.rows)
-        return TablePlan(fresh, schema, chunks, generation=self.order.epoch)
+    def _fresh(self, record: TableRecord, schema: TableSchema, chunks: ChunkPlan) -> TablePlan:
+        read = record.with_(start_ts=self.start_ts, consistent_ts=Ts(0), rows_estimated=chunks.rows)
+        return TablePlan(read, schema, chunks, generation=self.order.epoch)
 
-    def _can_continue(self, table: TablePlan, schema: TableSchema) -> bool:
+    def _going_on(self, table: TablePlan) -> TablePlan:
+        return replace(table, record=table.record.with_(consistent_ts=self.start_ts))
+
+    def _goes_on(self, schema: TableSchema) -> bool:
         """Return whether finished chunks of an older snapshot can be combined with chunks of this one."""
+        table = self.known.get(schema.table_id)
+        if table is None:
+            return False
         is_started = any((table.record.table_id, number) in self.done for number in range(table.chunks.count))
         is_by_key = isinstance(table.chunks, ChunkPlan) and table.chunks.kind is PlanKind.KEYS
         is_mended_by_replay = self.order.sink_mode is SinkMode.UPSERT and is_by_key
@@ -101,12 +103,12 @@ def _lock(connection: Connection, schemas: Sequence[TableSchema]) -> None:
     """Hold off what snapshots do not protect from: a table that is rewritten (ALTER, TRUNCATE) seems empty to them."""
     if not schemas:
         return
-    connection.query(f"LOCK TABLE {', '.join(rows_of(connection, schema) for schema in schemas)} IN ACCESS SHARE MODE")
+    connection.query(f"LOCK TABLE {', '.join(rows_of_all(connection, schemas).values())} IN ACCESS SHARE MODE")
     # The catalog's row is read under the snapshot, the function's answer is of now.
-    ids = " UNION ".join(leaves_sql(schema.table_id) for schema in schemas)
     rewritten = connection.query(
-        "SELECT oid::regclass FROM pg_catalog.pg_class "
-        f"WHERE oid IN ({ids}) AND relkind = 'r' AND relfilenode IS DISTINCT FROM pg_catalog.pg_relation_filenode(oid)"
+        "SELECT oid::regclass FROM pg_catalog.pg_class JOIN "
+        f"{all_leaves_sql(schema.table_id for schema in schemas)} AS leaves ON oid = leaf "
+        "WHERE relkind = 'r' AND relfilenode IS DISTINCT FROM pg_catalog.pg_relation_filenode(oid) LIMIT 1"
     )
     if rewritten:
         raise SourceUnreachableError(f"{rewritten[0][0]} was rewritten while the dump began; it starts again by itself")

@@ -6,7 +6,8 @@ stream: a cast to text may be another function, PostgreSQL's own (``inet``) or a
 """
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -68,6 +69,30 @@ def read_chunk(
     """
     with session(source, snapshot, lock_timeout_ms=lock_timeout_ms) as connection:
         yield from copy_rows(connection, schema, chunk, key, rows=rows)
+
+
+class ChunkReader:
+    """Reads chunks one after another over one ``session``, or over another one after an error."""
+
+    def __init__(self, source: str | Target, snapshot: str | None, *, lock_timeout_ms: int = 0) -> None:
+        self._open = partial(session, source, snapshot, lock_timeout_ms=lock_timeout_ms)
+        self._stack = ExitStack()
+        #: None: the next chunk opens one
+        self._connection: Connection | None = None
+
+    def read(
+        self, schema: TableSchema, chunk: Chunk, key: Collection[str] = (), *, rows: str = ALL_ROWS
+    ) -> Iterator[pa.RecordBatch]:
+        """As ``read_chunk``."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            self.close()
+            connection = self._stack.enter_context(self._open())
+        yield from copy_rows(connection, schema, chunk, key, rows=rows)
+        self._connection = connection
+
+    def close(self) -> None:
+        self._stack.close()
 
 
 def read_table(

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +12,7 @@ import pytest
 from agent.errors import WorkerLostError
 from agent.pacing import Pace, ReadingStopped, RowBudget
 from agent.ports.sink import Sink, StagedFile
-from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan, is_undivided
+from agent.ports.snapshot import ChunkToStage, DoneChunks, DumpOrder, Plan, Staged, TablePlan, is_undivided
 from agent.rows.schema import TableSchema
 from agent.units import chunk_run
 from agent.units.chunk_run import ChunkRun
@@ -55,13 +55,16 @@ class Session:
     def is_paced(self, table: TablePlan) -> bool:
         return self.waits
 
-    def stage(self, table: TablePlan, number: int, chunk_id: str) -> tuple[StagedFile, ...]:
+    def stage(self, chunks: Sequence[ChunkToStage]) -> list[Staged]:
+        return [self._stage(chunk) for chunk in chunks]
+
+    def _stage(self, chunk: ChunkToStage) -> tuple[StagedFile, ...]:
         self.began.append(time.monotonic())
         self.reads.set()
         if self.waits:
             self.pace.spend(self.rows)
             self.pace.wait()
-        return (StagedFile(f"{number}.parquet", self.rows, 1),)
+        return (StagedFile(f"{chunk.number}.parquet", self.rows, 1),)
 
     def verify(self) -> None: ...
 
@@ -152,11 +155,12 @@ def test_tables_that_cannot_be_divided_are_told(tmp_path: Path) -> None:
 class Losing(Session):
     """A table ends the processes that read it."""
 
-    def stage(self, table: TablePlan, number: int, chunk_id: str) -> tuple[StagedFile, ...]:
-        self.began.append(table.record.table_id)
-        if table.record.table_id == 1:
+    def _stage(self, chunk: ChunkToStage) -> tuple[StagedFile, ...]:
+        table_id = chunk.table.record.table_id
+        self.began.append(table_id)
+        if table_id == 1:
             raise WorkerLostError("Python worker exited unexpectedly; it is tried again")
-        return (StagedFile(f"{table.record.table_id}-{number}.parquet", 1, 1),)
+        return (StagedFile(f"{table_id}-{chunk.number}.parquet", 1, 1),)
 
 
 def losing(tmp_path: Path, epoch: int) -> tuple[ChunkRun, Session]:
@@ -188,6 +192,6 @@ def test_a_table_that_loses_processes_on_one_capture_only_is_copied_by_another(t
     with pytest.raises(WorkerLostError):
         first.run(done, stopped=threading.Event(), on_done=lambda: None)
     second, session = losing(tmp_path, epoch=2)
-    session.stage = lambda table, number, chunk_id: (StagedFile(f"{number}.parquet", 1, 1),)  # type: ignore[method-assign]
+    session.stage = lambda chunks: [(StagedFile("1.parquet", 1, 1),) for _ in chunks]  # type: ignore[method-assign]
     second.run(done, stopped=threading.Event(), on_done=lambda: None)
     assert [chunk.refused for chunk in done.values()] == [""] * 6

@@ -63,6 +63,19 @@ def test_given_names_are_used_and_checked() -> None:
         names_for("c", "f" * 80)
 
 
+def test_many_tables_are_published_some_at_a_time(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One statement would lock more tables than the server has room for."""
+    monkeypatch.setattr(slots, "_PUBLISHED_AT_ONCE", 2)
+    names = names_for("c", uri.rsplit("/", 1)[-1])
+    with connect(uri) as connection:
+        connection.query("".join(f"CREATE TABLE t{n} (i int PRIMARY KEY);" for n in range(7)))
+        tables = [table(connection, f"t{n}") for n in range(7)]
+        for wanted in (tables[:5], tables[3:], tables, tables[:1], tables[6:]):
+            slots.ensure_publications(connection, names, wanted)
+            assert published(connection) == {names.publication: [record.name for record in wanted]}
+        slots.drop_upstream(uri, names)
+
+
 def test_upstream_objects_follow_the_tables_and_go_with_the_changefeed(uri: str) -> None:
     names = names_for("c", uri.rsplit("/", 1)[-1])
     with connect(uri) as connection:

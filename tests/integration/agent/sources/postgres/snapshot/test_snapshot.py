@@ -77,7 +77,8 @@ def test_chunks_together_are_the_table(
 ) -> None:
     uri = postgres.uri(database)
     with snapshot.session(uri, None) as connection:
-        plan = plan_chunks(connection, schema, key=key, chunk_rows=400, server_version=connection.server_version)
+        version = connection.server_version
+        [plan] = plan_chunks(connection, [(schema, key)], chunk_rows=400, server_version=version).values()
         assert plan.kind is kind
         assert plan.count == 8
         rows = [

@@ -27,3 +27,9 @@ def test_what_passes_by_itself_is_tried_again(state: str, message: str, error: t
     found = refusal({"C": state, "M": message}, _TARGET)
     assert type(found) is error
     assert message in str(found)
+
+
+def test_a_server_without_room_for_locks_tells_what_to_raise() -> None:
+    found = refusal({"C": "53200", "M": "out of shared memory"}, _TARGET)
+    assert isinstance(found, SourceUnreachableError)
+    assert "raise max_locks_per_transaction" in str(found)
