@@ -71,4 +71,5 @@ CAPABILITIES = Capabilities(
     replaces=True,
     maintains=True,
     lays_out=True,
+    loads_at_once=8,
 )

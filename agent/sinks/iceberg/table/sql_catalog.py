@@ -45,14 +45,23 @@ class KeepingSqlCatalog(OwnFileIO, SqlCatalog):
 
     def __init__(self, name: str, **properties: str) -> None:
         self._kept: OrderedDict[str, TableMetadata] = OrderedDict()
+        #: of all that is kept; a table without any counts as one
+        self._snapshots = 0
         self._lock = Lock()
         super().__init__(name, **properties)
 
     def _keep(self, location: str, metadata: TableMetadata) -> None:
         with self._lock:
+            self._forget(location)
             self._kept[location] = metadata
-            while len(self._kept) > 1 and sum(len(item.snapshots) for item in self._kept.values()) > _SNAPSHOTS_MAX:
-                self._kept.popitem(last=False)
+            self._snapshots += _size(metadata)
+            while len(self._kept) > 1 and self._snapshots > _SNAPSHOTS_MAX:
+                self._forget(next(iter(self._kept)))
+
+    def _forget(self, location: str) -> None:
+        known = self._kept.pop(location, None)
+        if known is not None:
+            self._snapshots -= _size(known)
 
     def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
         location = orm_table.metadata_location or ""
@@ -82,7 +91,7 @@ class KeepingSqlCatalog(OwnFileIO, SqlCatalog):
         answer = super().commit_table(table, requirements, updates)
         self._keep(answer.metadata_location, answer.metadata)
         with self._lock:
-            self._kept.pop(str(table.metadata_location), None)
+            self._forget(str(table.metadata_location))
         return answer
 
     def _update_and_stage_table(
@@ -118,3 +127,7 @@ class KeepingSqlCatalog(OwnFileIO, SqlCatalog):
             io=staged.io,
             catalog=self,
         )
+
+
+def _size(metadata: TableMetadata) -> int:
+    return max(len(metadata.snapshots), 1)

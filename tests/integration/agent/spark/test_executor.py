@@ -14,6 +14,7 @@ import pytest
 from agent.errors import DecodeError, JavaError, JobError
 from agent.spark.executor import SparkExecutor
 from agent.spark.java import find_java
+from agent.task_errors import carried
 from reactor.errors import Scope
 from reactor.records.held import WORKER_LOST
 from tests.patience import HANG_S, patient
@@ -27,6 +28,14 @@ def double(value: int) -> int:
 
 def refuse(value: int) -> int:
     raise DecodeError(f"value {value} is not what its schema says; read the table again")
+
+
+def partly(value: int) -> list[object]:
+    try:
+        refuse(value + 1)
+    except DecodeError as error:
+        return [value, carried(error), value + 2]
+    return []
 
 
 def stumble(value: int) -> int:
@@ -55,6 +64,13 @@ def test_a_task_error_keeps_its_code(spark_executor: SparkExecutor) -> None:
     with pytest.raises(JobError, match="reading: value 1 is not what") as caught:
         spark_executor.map(refuse, [1], description="reading")
     assert (caught.value.code, caught.value.retryable) == ("Decode", False)
+
+
+def test_an_error_of_one_part_of_a_task_leaves_the_others(spark_executor: SparkExecutor) -> None:
+    [[first, error, last]] = spark_executor.map(partly, [1], description="reading")
+    assert (first, last) == (1, 3)
+    assert isinstance(error, JobError)
+    assert (str(error), error.code) == ("reading: value 2 is not what its schema says; read the table again", "Decode")
 
 
 def test_an_unexpected_error_is_one_line_and_retryable(spark_executor: SparkExecutor) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -40,6 +41,16 @@ def dumped(root: Path, tables: Sequence[tuple[TableRecord, TableSchema]], *, don
             files = sink.writer().stage(record, "0", iter([batch]), Ts(100)) if record.name == "t" else []
             manifest.write_done(1, number, [DoneChunk(record.table_id, 1, 0, tuple(files))])
     return manifest.uri
+
+
+@pytest.mark.parametrize("storage", ["delta+file", "iceberg+file"])
+def test_tables_of_a_real_sink_are_created_together(tmp_path: Path, storage: str) -> None:
+    """In namespaces that are new, too, each of which is made once."""
+    sink = open_sink(f"{storage}://{tmp_path}/lake", changefeed="feed", mode=SinkMode.UPSERT)
+    tables = [RECORD.with_(table_id=n, schema_name=f"s{n % 2}", name=f"t{n}") for n in range(16)]
+    for _ in range(2):
+        create_empty(sink, [(table, replace(empty_schema(), table_id=table.table_id)) for table in tables])
+        assert [sink.committed_ts(table, TableSpan(table.table_id)) for table in tables] == [100] * 16
 
 
 def empty_schema() -> TableSchema:

@@ -93,6 +93,7 @@ def test_little_is_kept(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     bed.open().load(other, table_schema(name="other"), ARROW, staged)
     for turn in range(8):
         _flush(bed, turn)
-    [kept] = table_of(bed, TABLE).catalog._kept.values()  # type: ignore[attr-defined]
-    assert len(kept.snapshots) == 9
+    catalog = table_of(bed, TABLE).catalog
+    [kept] = catalog._kept.values()  # type: ignore[attr-defined]
+    assert len(kept.snapshots) == 9 == catalog._snapshots  # type: ignore[attr-defined]
     bed.assert_holds((1, "a", "x"), table=other)
