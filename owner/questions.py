@@ -85,6 +85,20 @@ class ApplySchema(Question[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class MarkLeft(Question[None]):
+    """Let the sink mark ``table`` as no longer replicated since ``time`` (Unix seconds); idempotent. If it has been
+    replaced at a later position than ``ts``, it is not marked."""
+
+    table: TableRecord
+    ts: Ts
+    time: float
+
+    @property
+    def subject(self) -> int:
+        return self.table.table_id
+
+
+@dataclass(frozen=True, slots=True)
 class TableCopied:
     """``table``: its record as copied; ``start_ts`` is the copy's position. ``rows``: of the copy."""
 
@@ -115,13 +129,15 @@ class CopyTable(Question[TableCopied]):
 
 @dataclass(frozen=True, slots=True)
 class PlaceTable(Question[None]):
-    """Let the sink replace the table by the copy ``number``, with ``spans`` at the copy's position; idempotent."""
+    """Let the sink replace the table by the copy ``number``, with ``spans`` at the copy's position; idempotent.
+    ``cut``: the number of the repartition that made the spans, 0 for none."""
 
     deadline_s: ClassVar[float] = 3600.0
 
     table: TableRecord
     spans: tuple[TableSpan, ...]
     number: int
+    cut: int = 0
 
     @property
     def subject(self) -> int:

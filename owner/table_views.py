@@ -16,7 +16,7 @@ from owner.scheduler.spans import even_spans
 from reactor.records.changefeed import TableRecord
 from reactor.records.held import HeldTable, HoldStage
 from reactor.records.resync import TableResync
-from reactor.views import HeldView, ResyncView, SpanView, TableView
+from reactor.views import HeldView, LeftView, ResyncView, SpanView, TableView
 
 #: the state of spans that the sink does not have yet
 REPARTITIONING = "repartitioning"
@@ -37,6 +37,20 @@ def asked_for(job: jobs.Tables, run: Run | None, facts: Facts) -> tuple[TableVie
 def all_tables(run: Run | None, facts: Facts, held: Mapping[int, HeldView]) -> tuple[TableView, ...]:
     """``held``: as ``held_tables`` returns them."""
     return tables_of(facts.record.tables if facts.record else (), run, facts, held)
+
+
+def left_tables(facts: Facts) -> tuple[LeftView, ...]:
+    return tuple(
+        LeftView(
+            table=f"{one.schema_name}.{one.name}",
+            table_id=one.table_id,
+            since=one.time,
+            ts=one.ts,
+            marked=one.marked,
+            message=one.message,
+        )
+        for one in (facts.record.left if facts.record else ())
+    )
 
 
 def span_counts(run: Run | None) -> dict[str, int]:

@@ -84,6 +84,7 @@ def view(
         held=tuple(sorted(held.values(), key=lambda table: table.table)),
         resyncs=tuple(table_views.resync_view(facts, facts.resyncs[id]) for id in sorted(facts.resyncs)),
         joining=tuple(f"{schema}.{name}" for schema, name in (facts.record.joining if facts.record else ())),
+        left=table_views.left_tables(facts),
         lost_tables=len(facts.lost),
         changes=changefeed.run.coordinator.rows_flushed if changefeed.run else 0,
         state_since=info.state_since,

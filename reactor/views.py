@@ -67,6 +67,18 @@ class HeldView(View):
     renamed_to: str = ""
 
 
+class LeftView(View):
+    """A table that left by a changed filter: no longer replicated, and still at the sink. ``since``: Unix seconds;
+    ``ts``: nothing above it was written. ``marked``: the sink's table says so; ``message``: why it does not."""
+
+    table: str
+    table_id: int
+    since: float = 0.0
+    ts: int = 0
+    marked: bool = False
+    message: str = ""
+
+
 class ResyncView(View):
     """A table that is copied again. ``stage``: asked (waiting for its turn), stopping, copying, placing, placed,
     following. ``ts``: of the copy, 0 before it is finished. ``rows_total``: an estimate until then. ``seconds_left``:
@@ -170,6 +182,8 @@ class ChangefeedView(View):
     resyncs: tuple[ResyncView, ...] = ()
     #: tables that a changed filter wants, and that are yet to be taken in with their rows
     joining: tuple[str, ...] = ()
+    #: the newest tables that have left by a changed filter, and are still at the sink
+    left: tuple[LeftView, ...] = ()
     #: tables whose copies the changefeed needs, as its position was lost
     lost_tables: int = 0
     #: the newest Ts at which all tables of the sink were at once, and their versions there

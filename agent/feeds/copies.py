@@ -106,8 +106,8 @@ def _find(feed: Feed, wanted: TableRecord) -> TableRecord:
     )
 
 
-def place(feed: Feed, table: TableRecord, spans: tuple[TableSpan, ...], number: int) -> None:
-    """Replace the table by a finished copy; idempotent.
+def place(feed: Feed, table: TableRecord, spans: tuple[TableSpan, ...], number: int, *, cut: int = 0) -> None:
+    """Replace the table by a finished copy; idempotent. ``cut``: the number of the repartition that made the spans.
 
     :raises CopyLostError: the copy is gone, or incomplete.
     :raises SinkError: the sink refuses it.
@@ -119,7 +119,7 @@ def place(feed: Feed, table: TableRecord, spans: tuple[TableSpan, ...], number: 
     schema, files = _read(manifest)
     failpoints.reach(Point.COPY_BEFORE_SINK)
     selected = rules_for(feed.config.filter, table.schema_name, table.name).select(schema)
-    sink.replace(TableCopy(table, spans, selected, arrow_schema(selected), files))
+    sink.replace(TableCopy(table, spans, selected, arrow_schema(selected), files, cut))
     failpoints.reach(Point.COPY_AFTER_SINK)
 
 

@@ -143,14 +143,15 @@ class SpanRepartition:
 
 @dataclass(frozen=True, slots=True)
 class TableCopy:
-    """A staged copy of all rows of a table at ``table.start_ts``, with the ``spans`` to record. ``schema`` holds the
-    replicated columns, ``arrow`` their types."""
+    """A staged copy of all rows of a table at ``table.start_ts``, with the ``spans`` to record, which the repartition
+    ``cut`` made (0: none). ``schema`` holds the replicated columns, ``arrow`` their types."""
 
     table: TableRecord
     spans: tuple[TableSpan, ...]
     schema: TableSchema
     arrow: pa.Schema
     files: tuple[StagedFile, ...]
+    cut: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +274,8 @@ class Replaces(Protocol):
     """A sink whose tables can be replaced by a fresh copy."""
 
     def replace(self, copy: TableCopy) -> None:
-        """Replace the table by ``copy`` and record its spans, in one step; idempotent by position.
+        """Replace the table by ``copy`` and record its spans, in one step; idempotent by position. Other spans that the
+        table has had are fenced: whoever still writes them is refused.
 
         Called while nobody writes the table. Works whatever state the sink's table is in, even if others changed or
         removed it. In mode changelog, which keeps its history, this appends a truncate and then the copy's rows as
@@ -281,6 +283,20 @@ class Replaces(Protocol):
 
         :raises agent.errors.CopyBehindError: the table is ahead of the copy.
         :raises agent.errors.SinkFencedError: a later copy has replaced the table.
+        :raises agent.errors.SinkError: the sink cannot be written.
+        """
+        ...
+
+
+@runtime_checkable
+class MarksLeft(Protocol):
+    """A sink whose tables can say that they are no longer replicated."""
+
+    def mark_left(self, table: TableRecord, ts: Ts, *, time: float) -> None:
+        """Mark the table as one that left the changefeed at ``time`` (Unix seconds), when nothing above ``ts`` was
+        written; idempotent. A table that is gone, or was replaced at a later position, remains as it is. What replaces
+        the table takes the mark away.
+
         :raises agent.errors.SinkError: the sink cannot be written.
         """
         ...

@@ -14,6 +14,8 @@ from reactor.records.changefeed import Unit, UnitRecord
 from reactor.records.log_head import LogHead
 from reactor.store.port import Compare, Delete, KeyValue, MetaStore, Put, Target
 
+#: fields of the record that the owner writes
+OWNED = ("lost_ts", "joining", "copy_limits", "left")
 _REMOVED = "the changefeed was removed; this unit stops"
 _RETRY_S = 0.2
 _RETRY_MAX_S = 5.0
@@ -51,7 +53,7 @@ class UnitRecords:
         """Store ``record``; idempotent.
 
         While a source is synced, the owner manages its tables and changes them with the schema: they stay as stored. So
-        do ``lost_ts``, which only the owner and ``renew`` write, ``joining`` and ``copy_limits``.
+        do the fields in ``OWNED``, of which ``renew`` also writes ``lost_ts``.
 
         :raises UnitFencedError: a worker with a newer order has written since, or the changefeed is gone.
         :raises HoldTooEarlyError: it is too large as long as older captures run.
@@ -156,8 +158,7 @@ class UnitRecords:
 
 def _in_place_of(stored: UnitRecord, record: UnitRecord) -> UnitRecord:
     """Keep the stored fields that ``record`` does not know, and the tables of a source that is synced."""
-    owners = {"lost_ts": stored.lost_ts, "joining": stored.joining, "copy_limits": stored.copy_limits}
-    record = record.keeping(stored).with_(**owners)
+    record = record.keeping(stored).with_(**{name: getattr(stored, name) for name in OWNED})
     if stored.unit is record.unit is Unit.SYNC:
         return record.with_(tables=stored.tables)
     known = {table.table_id: table for table in stored.tables if table.model_extra}

@@ -25,10 +25,10 @@ from capture.cli.options import DEFAULT_SERVER, WHERE_HELP, Id, Json, Rate, Serv
 from capture.cli.secrets import secret_app
 from capture.cli.store import store_app
 from capture.cli.subscriptions import subscription_app
-from capture.cli.tables import progress, table_app
+from capture.cli.tables import show_tables, table_app
 from capture.errors import JobRefusedError
 from capture.terminal import console
-from reactor.views import HeldView, TableView
+from reactor.views import TableView
 
 if TYPE_CHECKING:
     from capture.api.client import Client
@@ -275,11 +275,6 @@ def _table(client: "Client", changefeed_id: str, name: str) -> TableView:
     return found
 
 
-def _held(table: HeldView) -> str:
-    renamed = f", at the source now {table.renamed_to}" if table.renamed_to else ""
-    return f"{table.stage}{renamed}: {table.code}: {table.message}"
-
-
 @app.command()
 def tables(
     changefeed_id: Id,
@@ -290,21 +285,10 @@ def tables(
     """The tables of a changefeed, and which capture has them."""
     with client_of(server) as client:
         found = [_table(client, changefeed_id, table)] if table else client.tables(changefeed_id)
-    if json:
-        return console.print_json(found)
-    rows = [
-        (
-            one.table,
-            ", ".join(one.key),
-            one.checkpoint_ts,
-            tuple(f"{s.span} {s.capture} {s.state}" for s in one.spans),
-            _held(one.held) if one.held else "",
-            progress(one.resync) if one.resync else "",
-        )
-        for one in found
-    ]
-    console.print_table(("table", "key", "checkpoint", "spans", "held", "copied again"), rows)
-    return None
+        if json:
+            return console.print_json(found)
+        left = () if table else client.query(changefeed_id, tables=False).left
+    return show_tables(found, left)
 
 
 @app.command()

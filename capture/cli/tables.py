@@ -1,5 +1,6 @@
 """Table commands: ``weir table …``, for one table of a running changefeed."""
 
+from collections.abc import Sequence
 from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ from reactor.ids import MAX_TS
 if TYPE_CHECKING:
     from capture.api.client import Client
     from capture.api.port import TableStepView
-    from reactor.views import ResyncView
+    from reactor.views import HeldView, LeftView, ResyncView, TableView
 
 Table = Annotated[str, typer.Option(help="schema.name")]
 
@@ -187,6 +188,34 @@ def _flows(client: "Client", changefeed_id: str, table: str) -> bool:
                 return all(held.table != table for held in view.held)
             show(progress(found))
             Event().wait(_POLL_S)
+
+
+def show_tables(tables: "Sequence[TableView]", left: "Sequence[LeftView]") -> None:
+    """Print the tables of a changefeed, and those that have left it."""
+    rows = [
+        (
+            one.table,
+            ", ".join(one.key),
+            one.checkpoint_ts,
+            tuple(f"{s.span} {s.capture} {s.state}" for s in one.spans),
+            _held(one.held) if one.held else "",
+            progress(one.resync) if one.resync else "",
+        )
+        for one in tables
+    ]
+    console.print_table(("table", "key", "checkpoint", "spans", "held", "copied again"), rows)
+    if left:
+        gone = [(one.table, console.when(one.since), _mark(one)) for one in left]
+        console.print_table(("no longer replicated", "since", "at the sink"), gone)
+
+
+def _held(table: "HeldView") -> str:
+    renamed = f", at the source now {table.renamed_to}" if table.renamed_to else ""
+    return f"{table.stage}{renamed}: {table.code}: {table.message}"
+
+
+def _mark(table: "LeftView") -> str:
+    return "marked" if table.marked else table.message or "not marked yet"
 
 
 def progress(resync: "ResyncView") -> str:

@@ -17,7 +17,7 @@ from agent.feeds.runtime import Feed
 from agent.feeds.schema_attempts import SchemaAttempts
 from agent.log.storage import LogDirectory
 from agent.ports.executor import Executor
-from agent.ports.sink import SpanRepartition, Splits
+from agent.ports.sink import MarksLeft, SpanRepartition, Splits
 from agent.schema_changes import apply as apply_ddl
 from agent.schema_changes.apply import Terms
 from agent.units import readers
@@ -27,6 +27,7 @@ from owner.questions import (
     ApplySchema,
     CopyTable,
     DropCopy,
+    MarkLeft,
     PlaceTable,
     ReadPositions,
     ReleaseSource,
@@ -96,6 +97,7 @@ class LocalMemberDataPlane:
             CopyTable: self._copy_table,
             PlaceTable: self._place_table,
             DropCopy: self._drop_copy,
+            MarkLeft: self._mark_left,
         }
         self._copies = Copies(state)
         self._schema_attempts = SchemaAttempts(client, state, trials or Lock())
@@ -179,7 +181,11 @@ class LocalMemberDataPlane:
     async def _place_table(self, info: ChangefeedInfo, question: PlaceTable) -> None:
         await self._refuse_another(info)
         copy = question.table, question.spans, question.number
-        await self._in_thread(question, partial(copies.place, self._data_plane.feed(info), *copy))
+        await self._in_thread(question, partial(copies.place, self._data_plane.feed(info), *copy, cut=question.cut))
+
+    async def _mark_left(self, info: ChangefeedInfo, question: MarkLeft) -> None:
+        await self._refuse_another(info)
+        await self._in_thread(question, partial(_mark_left, self._data_plane.feed(info), question))
 
     async def _drop_copy(self, info: ChangefeedInfo, question: DropCopy) -> None:
         manifest = self._data_plane.feed(info).manifest(copies.source_name(question.table_id, question.number))
@@ -244,6 +250,12 @@ def _repartition(feed: Feed, question: RepartitionTable) -> Ts:
     furthest_ts = sink.repartition(question.table, order)
     failpoints.reach(Point.REPARTITION_AFTER_SINK)
     return furthest_ts
+
+
+def _mark_left(feed: Feed, question: MarkLeft) -> None:
+    sink = feed.open_sink()
+    if isinstance(sink, MarksLeft):
+        sink.mark_left(question.table, question.ts, time=question.time)
 
 
 def _apply(feed: Feed, question: ApplySchema) -> None:

@@ -103,7 +103,7 @@ class Changefeed:
     def handle_answer(self, answer: Answered[Any]) -> None:
         """Pass the data plane's answer to the state machines that ask. Answers to an earlier run are ignored."""
         machines: list[Asks] = [self.clean_up, self.removal]
-        machines += [self.run.repartitions, self.run.schemas, self.run.resyncs] if self.run else []
+        machines += self.run.asking if self.run else []
         machines += [self.sync_points] if self.sync_points else []
         for machine in machines:
             machine.handle_answer(answer)
@@ -142,7 +142,7 @@ class Changefeed:
     def update(self, feed: ChangefeedState, change: Update, now: float) -> tuple[list[Effect], ChangefeedInfo]:
         """Return the effects and the new info. :raises JobRefusedError: not stopped, or nothing would change."""
         after = amendment.updated(facts := Facts.of(feed, amendment.existing(feed)), change)
-        clearing = moves.table_moves(facts, change, cluster=self.site.cluster)
+        clearing = moves.table_moves(facts, change, cluster=self.site.cluster, wall=self._wall(now))
         return ([] if change.is_trial else self._commit(feed, after, feed.status, clearing, now=now)), after
 
     def rewind(self, feed: ChangefeedState, ts: Ts, now: float) -> list[Effect]:
@@ -280,7 +280,7 @@ class Changefeed:
         effects += self._change_schemas(run, facts, now)
         is_held = self.sync_points is not None and self.sync_points.hold_ts is not None
         effects += run.repartition(facts, now, is_held=is_held)
-        effects += run.resync(facts, now)
+        effects += [*run.resync(facts, now), *run.departures.tick(facts, now)]
         status, after = self._judge(run, facts, limits, conditions, now)
         self.latest = status
         changed, effected = len(verdict.changes), len(verdict.effects)

@@ -13,9 +13,11 @@ from owner.progress.facts import Facts, TickContext
 from owner.progress.stall import Stall
 from owner.progress.units import SOURCE, ordinal
 from owner.progress.watermark import SpanPosition, Watermark, advance, covers
+from owner.questions import Asks
 from owner.scheduler.coordinator import Coordinator, Identity
 from owner.scheduler.replication import SetState
 from owner.settings import OwnerSettings
+from owner.tables.departures import Departures
 from owner.tables.repartition import Repartitions
 from owner.tables.resync import Resyncs
 from owner.tables.schema_changes import SchemaChanges
@@ -41,6 +43,7 @@ class Run:
         self.resyncs = Resyncs(
             cluster=cluster, epoch=first_epoch(identity.owner_revision), wall_offset_s=settings.wall_offset_s
         )
+        self.departures = Departures(cluster=cluster)
         self.head_stall = Stall()
         self.checkpoint_stall = Stall()
         self._progress_pulse = Stall()
@@ -99,6 +102,11 @@ class Run:
             return advance(slowest, facts.head, limits)
         begun = [starts[table] for table in self._counted(facts)]
         return advance(slowest, None, limits, start_ts=max([facts.status.checkpoint_ts, *begun]))
+
+    @property
+    def asking(self) -> list[Asks]:
+        """The state machines that ask source and sink."""
+        return [self.repartitions, self.schemas, self.resyncs, self.departures]
 
     def repartition(self, facts: Facts, now: float, *, is_held: bool) -> list[Effect]:
         """Advance repartitions by one step."""
@@ -164,6 +172,7 @@ class Run:
             self.repartitions.next_at(),
             self.schemas.next_at(),
             self.resyncs.next_at(),
+            self.departures.next_at(),
         )
         return min(captures.next_heartbeat_at(), *parts)
 
@@ -214,6 +223,7 @@ class Run:
         self.repartitions.validate()
         self.schemas.validate()
         self.resyncs.validate()
+        self.departures.validate()
 
     def drain(self, capture: CaptureId) -> int:
         """Request that ``capture`` be emptied; return how many spans and workers it still has."""

@@ -1,15 +1,17 @@
 """Table moves: tables that join and leave a running changefeed with a new filter, and the records that this changes."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from owner.errors import JobRefusedError
 from owner.jobs import Update
 from owner.progress.units import SOURCE
+from owner.tables.departures import LEFT_MAX, left_with
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log
 from reactor.errors import ConflictError
 from reactor.records.changefeed import CopyLimit, DdlRecord, SchemaChangeKind, TableRecord, UnitRecord
+from reactor.records.left import LeftTable
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
 _MOVES_MAX = 100
 
 
-def table_moves(facts: "Facts", change: Update, *, cluster: str) -> tuple[patches.Patch, ...]:
-    """Return what another filter changes of the tables: those that leave are forgotten, and stay as they are at the
+def table_moves(facts: "Facts", change: Update, *, cluster: str, wall: float) -> tuple[patches.Patch, ...]:
+    """Return what another filter changes of the tables: those that leave are noted as such, and stay as they are at the
     sink; those that join are left to the sync unit, which knows from which position on it reads them.
 
     :raises JobRefusedError: it is too much for one transaction.
@@ -28,7 +30,8 @@ def table_moves(facts: "Facts", change: Update, *, cluster: str) -> tuple[patche
         return ()
     place, names = (cluster, facts.info.namespace, facts.info.id), set(change.joining)
     gone = set(change.leaving) | _left_out_before(facts, names)
-    unit = patches.patch_record(keys.UnitKey(*place, SOURCE), UnitRecord, lambda old: _with_moves(old, change))
+    left = left_with(facts, change.leaving, change.joining, wall=wall)
+    unit = patches.patch_record(keys.UnitKey(*place, SOURCE), UnitRecord, lambda old: _with_moves(old, change, left))
     found = [
         unit,
         *(patches.delete_record(keys.HeldKey(*place, id), facts.held[id]) for id in sorted(gone & facts.held.keys())),
@@ -59,14 +62,16 @@ def _left_out_before(facts: "Facts", names: set[tuple[str, str]]) -> set[int]:
     }
 
 
-def _with_moves(unit: UnitRecord | None, change: Update) -> UnitRecord:
+def _with_moves(unit: UnitRecord | None, change: Update, left: Sequence[LeftTable]) -> UnitRecord:
     """:raises ConflictError: the source's record is gone, or another one than the request was made of."""
     basis = change.basis
     if unit is None or (basis is not None and unit.joining != basis.joining):
         raise ConflictError("the source's record has changed; tick again")
     kept = tuple(table for table in unit.tables if table.table_id not in change.leaving)
     limits = unit.copy_limits if change.copy_limits is None else change.copy_limits
-    after = unit.with_(tables=kept, joining=change.joining or (), copy_limits=limits)
+    after = unit.with_(
+        tables=kept, joining=change.joining or (), copy_limits=limits, left=(*unit.left, *left)[-LEFT_MAX:]
+    )
     return after.with_(copy_limits=limits_of(after, {*after.joining, *((one.schema_name, one.name) for one in kept)}))
 
 

@@ -166,7 +166,8 @@ class Resyncs:
             return []
         partitioning = facts.partitionings.get(resync.table_id)
         spans = even_spans(resync.table_id, partitioning.spans if partitioning else 1)
-        return self._ask_or_wait(facts, resync, PlaceTable(table, spans, resync.number), answer, now)
+        cut = partitioning.number if partitioning else 0
+        return self._ask_or_wait(facts, resync, PlaceTable(table, spans, resync.number, cut), answer, now)
 
     def _settle(self, facts: "Facts", resync: TableResync, table: TableRecord) -> list[Effect]:
         """The sink has the copy, and with it all schema changes up to its position: update the table's record."""

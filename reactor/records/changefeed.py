@@ -22,6 +22,7 @@ from reactor.records.base import (
     UserConfig,
     later,
 )
+from reactor.records.left import LeftTable
 from reactor.records.sink_settings import SinkMode as SinkMode
 from reactor.records.sink_settings import TableLayout
 from reactor.records.source_settings import STORED_FLAT, Setting
@@ -303,6 +304,8 @@ class UnitRecord(Record):
     joining: tuple[tuple[str, str], ...] = later((), format=5)
     #: of tables that join with a limit, until they are copied
     copy_limits: tuple[CopyLimit, ...] = later((), format=6)
+    #: the newest tables that have left by a changed filter (see ``owner.tables.departures``)
+    left: tuple[LeftTable, ...] = later(())
 
     @property
     def needs_position(self) -> bool:

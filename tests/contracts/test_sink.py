@@ -418,7 +418,7 @@ def test_a_copy_of_a_split_table_is_one_for_all_its_spans(loaded: Bed) -> None:
     assert isinstance(sink, Splits)
     order = SpanRepartition((SPAN,), even_spans(16384, 2), Ts(100), 1)
     sink.repartition(TABLE, order)
-    sink.replace(replace(loaded.copied(200, (1, "a", "x"), (2, "b", "y")), spans=order.new))
+    sink.replace(replace(loaded.copied(200, (1, "a", "x"), (2, "b", "y")), spans=order.new, cut=1))
     for span in order.new:
         loaded.assert_at(200, span)
     with pytest.raises(SinkFencedError):

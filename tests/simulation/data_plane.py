@@ -26,6 +26,7 @@ from owner.questions import (
     ApplySchema,
     CopyTable,
     DropCopy,
+    MarkLeft,
     PlaceTable,
     ReadPositions,
     ReleaseSource,
@@ -221,6 +222,7 @@ class SimulatedMemberDataPlane:
             CopyTable: self._copy_table,
             PlaceTable: self._place_table,
             DropCopy: self._drop_copy,
+            MarkLeft: self._mark_left,
         }
         found: A = await handlers[type(ask.question)](ask.info, ask.question)
         return found
@@ -267,6 +269,10 @@ class SimulatedMemberDataPlane:
     async def _drop_copy(self, info: ChangefeedInfo, question: DropCopy) -> None:
         copies = self._node.world.outside.sinks[info.sink.sealed].copies
         await self._node.in_thread(self._ask(lambda: copies.pop((question.table_id, question.number), None)))
+
+    async def _mark_left(self, info: ChangefeedInfo, question: MarkLeft) -> None:
+        """Simulated tables have no marks."""
+        await self._refuse_another(info)
 
     async def _release_source(self, info: ChangefeedInfo, question: ReleaseSource) -> None:
         """In the order of ``capture.member.member_data_plane``: check, clean the source, list files, check, remove

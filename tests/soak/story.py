@@ -10,7 +10,7 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,7 +96,8 @@ class Story:
         self._over = threading.Event()
         self._quiet = threading.Semaphore(0)
         self._lock = threading.Lock()
-        self._unkeyed: set[tuple[str, str]] = set()
+        #: configuration of each changefeed
+        self._feeds: dict[str, Mapping[str, object]] = {}
         self.outcome = Outcome()
 
     def tell(self, *, seconds: float, round_s: float) -> Outcome:
@@ -232,6 +233,7 @@ class Story:
         for _ in range(self._threads):
             self._quiet.acquire()
         try:
+            self._settle_all()
             for source in self._bed.sources:
                 keyed = [table for table in source.tables() if table.key]
                 undeclared = {f"{source.database}.{table.name}" for table in keyed if not source.touch(table)}
@@ -240,6 +242,9 @@ class Story:
             self.outcome.comparisons += 1
         finally:
             self._go.set()
+
+    def _settle_all(self) -> None:
+        """What is to be done before a comparison, while nobody writes."""
 
     def _compare(self, source: Source, mode: SinkMode, undeclared: Collection[str]) -> None:
         """``undeclared``: tables whose last schema change the log may not have; ``diff`` says that they differ."""
@@ -310,7 +315,8 @@ class Story:
 
     def _create(self, source: Source, mode: SinkMode) -> None:
         feed = _feed(source, mode)
-        config = ChangefeedConfig.model_validate(source.config(feed))
+        self._feeds[feed] = source.config(feed)
+        config = ChangefeedConfig.model_validate(self._feeds[feed])
         self._bed.create_feed(feed, mode, source_uri=source.uri, config=config)
 
 

@@ -46,7 +46,7 @@ from agent.sinks.common.flush_rows import RowCounts, refuse_unless_inserts
 from agent.sinks.common.forms import missing_fields
 from agent.sinks.common.span_records import RETIRED, refuse_retired
 from agent.sinks.delta import read, row_repair
-from agent.sinks.delta.alter import repartition, replacement
+from agent.sinks.delta.alter import dropping, repartition, replacement
 from agent.sinks.delta.alter.alter import Alterer
 from agent.sinks.delta.alter.replacement import Replacement
 from agent.sinks.delta.options import CAPABILITIES, DeltaOptions
@@ -253,6 +253,9 @@ class DeltaSink:
 
     def maintain(self, table: TableRecord) -> Maintained:
         return upkeep.maintain(self.place(table))
+
+    def mark_left(self, table: TableRecord, ts: Ts, *, time: float) -> None:
+        dropping.mark_left(self.place(table), self._owner, table.table_id, ts, time)
 
     def repair(self, order: RowRepair) -> None:
         row_repair.repair(self.place(order.table), self._owner, order)

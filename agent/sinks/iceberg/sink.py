@@ -38,7 +38,7 @@ from agent.sinks.common.commits import Work, commit_results, table_by_table
 from agent.sinks.common.layouts import Wanted
 from agent.sinks.common.span_records import RETIRED, refuse_retired
 from agent.sinks.iceberg import append, load, read, row_repair
-from agent.sinks.iceberg.alter import repartition, replacement
+from agent.sinks.iceberg.alter import leaving, repartition, replacement
 from agent.sinks.iceberg.alter.alter import Alterer
 from agent.sinks.iceberg.options import CAPABILITIES, IcebergOptions
 from agent.sinks.iceberg.table.files import TableFile
@@ -129,6 +129,9 @@ class IcebergSink:
 
     def maintain(self, table: TableRecord) -> Maintained:
         return upkeep.maintain(self.place(table), retention_s=self._retention_s)
+
+    def mark_left(self, table: TableRecord, ts: Ts, *, time: float) -> None:
+        leaving.mark_left(self.place(table), self._owner, table.table_id, ts, time)
 
     def repair(self, order: RowRepair) -> None:
         row_repair.repair(self.place(order.table), self._owner, order)

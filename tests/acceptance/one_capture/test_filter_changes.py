@@ -1,5 +1,6 @@
 """Tables that join and leave a running changefeed by its filter, while they are written; no row is lost in between."""
 
+import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from deltalake import DeltaTable
 
 from capture.api.client import Client, RemoteError
 from capture.api.port import ChangefeedUpdate
@@ -75,6 +77,11 @@ def move(bed: Bed, action: str, table: str) -> None:
     bed.ask(partial(method, changefeed_id=SHOP, table=table), timeout_s=_LOOK_S)
 
 
+def is_marked(bed: Bed, schema: str, table: str) -> bool:
+    """Whether the sink's table says that it is no longer replicated."""
+    return "left" in json.loads(DeltaTable(bed.lake(SHOP) / schema / table).metadata().description)["weir"]
+
+
 def tables_join_and_leave(bed: Bed, schema: str) -> None:
     first, second = f"{schema}.extra", f"{schema}.more"
     with pytest.raises(RemoteError, match="has no table"):
@@ -89,6 +96,8 @@ def tables_join_and_leave(bed: Bed, schema: str) -> None:
         bed.wait_for("the other one has joined", lambda: flows(bed, second))
         move(bed, "remove", first)
         assert first not in [one.table for one in bed.query(SHOP).tables]
+        bed.wait_for("the sink says so", lambda: [one.table for one in bed.query(SHOP).left if one.marked] == [first])
+        assert is_marked(bed, schema, "extra")
     synced(bed)
     assert rows_of(bed, "more") == at_source(bed, "more")
     left = rows_of(bed, "extra")
@@ -99,6 +108,8 @@ def tables_join_and_leave(bed: Bed, schema: str) -> None:
         bed.wait_for("it has joined again", lambda: flows(bed, first))
     synced(bed)
     assert rows_of(bed, "extra") == at_source(bed, "extra")
+    assert bed.query(SHOP).left == ()
+    assert not is_marked(bed, schema, "extra")
     with pytest.raises(RemoteError, match=r"has \S+ already"):
         move(bed, "add", first)
     with pytest.raises(RemoteError, match="there is no table"):

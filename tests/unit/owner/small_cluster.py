@@ -14,12 +14,14 @@ from agent.control.gate import Owner as Elected
 from agent.control.runtime import FlushLimits, held_tables
 from agent.log.head import begun_again as log_again
 from agent.ports.source import Position
+from agent.units.records import OWNED
 from agent.units.renewal import begun_again
 from owner.owner import Owner
 from owner.questions import (
     ApplySchema,
     CopyTable,
     DropCopy,
+    MarkLeft,
     PlaceTable,
     ReadPositions,
     ReleaseSource,
@@ -130,6 +132,7 @@ class SmallCluster:
         self.repartitions: list[RepartitionTable] = []
         self.schemas: list[ApplySchema] = []
         self.copies: list[CopyTable | PlaceTable | DropCopy] = []
+        self.marks: list[MarkLeft] = []
         self.logs: list[Log] = []
         self.jobs: list[object] = []
         self.processors: dict[tuple[CaptureId, ChangefeedId], Processor] = {}
@@ -286,6 +289,8 @@ class SmallCluster:
                 self.repartitions.append(question)
             case Ask(question=ApplySchema() as question):
                 self.schemas.append(question)
+            case Ask(question=MarkLeft() as question):
+                self.marks.append(question)
             case Ask(question=CopyTable() | PlaceTable() | DropCopy() as question):
                 self.copies.append(question)
             case Log():
@@ -344,7 +349,7 @@ class SmallCluster:
             unit=order.unit, stage=stage, epoch=order.epoch, worker=capture, tables=tables, start_ts=Ts(100)
         )
         if stored is not None:
-            record = record.with_(lost_ts=stored.lost_ts, joining=stored.joining, copy_limits=stored.copy_limits)
+            record = record.with_(**{name: getattr(stored, name) for name in OWNED})
         self.put(keys.UnitKey(CLUSTER, NAMESPACE, feed, order.source), record)
 
 

@@ -97,7 +97,7 @@ class Alterer:
                 steps.alter(self._place_of(change.after), self._writer, change)
 
     def _create_for(self, change: SchemaChange) -> None:
-        """Create a table; it replaces an earlier, dropped one."""
+        """Create a table; it replaces an earlier one that was dropped, or has left."""
         assert change.after is not None
         assert change.schema is not None
         assert change.arrow is not None
@@ -105,7 +105,7 @@ class Alterer:
         table = place.open()
         if table is not None:
             self._owner.refuse_foreign(table, place)
-        if table is not None and dropping.dropped_ts(table) is not None:
+        if table is not None and dropping.gone_ts(table) is not None:
             steps.take_over(place, self._writer, change, self._owner.description())
         elif table is None or not steps.is_applied(table, self._writer, change.after.table_id, change.ts):
             self._load(change.after, change.schema, change.arrow, [])

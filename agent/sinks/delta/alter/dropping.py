@@ -1,23 +1,78 @@
-"""Dropped tables: the mark of a table that is gone at its source, in the table's description."""
+"""Tables that are written no more: the marks of those that are gone at their source, and of those that have left their
+changefeed, in the table's description.
+
+A table that left has the Ts of that also as a record, ``weir/{changefeed}/left``. So has what takes its place, with a
+larger Ts: a late request to mark the table finds it, whatever the number of the table there is.
+"""
 
 import json
+from datetime import UTC, datetime
+from typing import Any
 
 from deltalake import DeltaTable
 
-from agent.sinks.delta.table.place import OWNER
-from reactor.ids import Ts
+from agent.sinks.delta.table import commit
+from agent.sinks.delta.table import place as delta_table
+from agent.sinks.delta.table.place import OWNER, TableOwner, TablePlace
+from reactor.ids import TableSpan, Ts
 
-_DROPPED = "dropped"
+_DROPPED, _LEFT = "dropped", "left"
 
 
 def description(table: DeltaTable, ts: Ts) -> str:
     """Return the table's description with the mark that it was dropped at ``ts``."""
-    found = json.loads(table.metadata().description)
-    found[OWNER][_DROPPED] = int(ts)
-    return json.dumps(found)
+    return _with(table, _DROPPED, int(ts))
 
 
 def dropped_ts(table: DeltaTable) -> Ts | None:
     """Return when the table was dropped at its source; None if it was not."""
-    ts = json.loads(table.metadata().description)[OWNER].get(_DROPPED)
+    ts = _marks(table).get(_DROPPED)
     return None if ts is None else Ts(ts)
+
+
+def gone_ts(table: DeltaTable) -> Ts | None:
+    """Return when the table was dropped, or left its changefeed: another one may take its place."""
+    left = _marks(table).get(_LEFT)
+    return dropped_ts(table) if left is None else Ts(left["ts"])
+
+
+def left_record_id(changefeed: str) -> str:
+    """Return the name of the record of when a table left, or another one took its place."""
+    return f"{delta_table.record_prefix(changefeed)}left"
+
+
+def mark_left(place: TablePlace, owner: TableOwner, table_id: int, ts: Ts, time: float) -> None:
+    """See ``agent.ports.sink.MarksLeft``."""
+    record = left_record_id(owner.changefeed)
+    said = {"ts": int(ts), "time": datetime.fromtimestamp(time, UTC).isoformat(timespec="seconds")}
+
+    def attempt(table: DeltaTable) -> None:
+        owner.refuse_foreign(table, place)
+        is_there = delta_table.committed_ts(table, owner.changefeed, TableSpan(table_id)) is not None
+        if is_there and dropped_ts(table) is None and (table.transaction_version(record) or -1) < ts:
+            properties = delta_table.commit_properties(table, {record: int(ts)})
+            table.alter.set_table_description(_with(table, _LEFT, said), commit_properties=properties)
+
+    if place.open() is not None:
+        commit.with_retries(place, attempt)
+
+
+def taken_over(table: DeltaTable, owner: TableOwner) -> str:
+    """Return the description of a table without these marks. A dropped table has nothing in common with what takes its
+    place."""
+    found = json.loads(table.metadata().description)
+    if _DROPPED in found[OWNER]:
+        return owner.description()
+    del found[OWNER][_LEFT]
+    return json.dumps(found)
+
+
+def _marks(table: DeltaTable) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(table.metadata().description)[OWNER]
+    return found
+
+
+def _with(table: DeltaTable, mark: str, value: object) -> str:
+    found = json.loads(table.metadata().description)
+    found[OWNER][mark] = value
+    return json.dumps(found)

@@ -32,9 +32,10 @@ from agent.sinks.common.history import columns as history
 from agent.sinks.common.history.copies import Ended, Kept, differences
 from agent.sinks.common.span_records import RETIRED
 from agent.sinks.common.vanished import vanished
-from agent.sinks.delta.alter import dropping, steps
+from agent.sinks.delta.alter import dropping, repartition, steps
 from agent.sinks.delta.table import commit, disk
 from agent.sinks.delta.table import files as delta_files
+from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.files import DataFile
 from agent.sinks.delta.table.place import TableOwner, TablePlace
@@ -70,7 +71,13 @@ class Replacement:
         changefeed, table_id = self.owner.changefeed, self.copy.table.table_id
         writer = steps.Writer(changefeed, self.is_changelog)
         positions = {delta_table.record_id(changefeed, span): self.ts for span in self.copy.spans}
-        return {**positions, record_id(changefeed, table_id): self.ts, steps.record_id(writer, table_id): self.ts}
+        records = (
+            record_id(changefeed, table_id),
+            steps.record_id(writer, table_id),
+            dropping.left_record_id(changefeed),
+        )
+        cut = {repartition.record_id(changefeed, table_id): self.copy.cut}
+        return {**positions, **cut, **dict.fromkeys(records, self.ts)}
 
 
 def replace(place: TablePlace, order: Replacement) -> None:
@@ -102,7 +109,7 @@ def is_replaced(table: DeltaTable, place: TablePlace, order: Replacement) -> boo
     known = [ts for ts in recorded if ts != RETIRED]
     if max(known, default=0) > order.ts:
         raise CopyBehindError(f"{place} is at {max(known)}, and the copy of {order.name} is of {order.ts}")
-    if not recorded and dropping.dropped_ts(table) is None:
+    if not recorded and dropping.gone_ts(table) is None:
         raise TableForeignError(
             f"{place} holds another table of changefeed {changefeed!r}, which has or had the name {order.name}; move "
             "what lies there away"
@@ -111,18 +118,20 @@ def is_replaced(table: DeltaTable, place: TablePlace, order: Replacement) -> boo
 
 
 def _replace(table: DeltaTable, place: TablePlace, order: Replacement) -> None:
-    columns = order.columns
+    columns, copy = order.columns, order.copy
+    others = delta_log.other_spans(place, order.owner.changefeed, copy.table.table_id, copy.spans)
+    records = {**others, **order.records()}
     steps.allow(table, order.columns.types)
-    if dropping.dropped_ts(table) is not None:  # of an earlier, dropped table of the same name
+    if dropping.gone_ts(table) is not None:  # it had left, or is an earlier one of the same name
         properties = delta_table.commit_properties(table, {})
-        table.alter.set_table_description(order.owner.description(), commit_properties=properties)
+        table.alter.set_table_description(dropping.taken_over(table, order.owner), commit_properties=properties)
         table.update_incremental()
     if order.is_changelog:
         marker = write_marker(place, order)
         files = [marker, *order.files]
         if not _has_other_types(table, order):
             commit.add_columns(table, files, name=order.name)
-            commit.commit_to(table, files, delta_table.commit_properties(table, order.records()))
+            commit.commit_to(table, files, delta_table.commit_properties(table, records))
             return
     elif order.owner.mode is SinkMode.HISTORY and order.copy.table.key and not _has_other_types(table, order):
         columns = pa.schema([*order.columns, *missing_fields(order.columns, _stored(table), table=order.name)])
@@ -133,7 +142,7 @@ def _replace(table: DeltaTable, place: TablePlace, order: Replacement) -> None:
         [file.add_action() for file in files if file.rows],
         "overwrite",
         Schema.from_arrow(columns),
-        commit_properties=delta_table.commit_properties(table, order.records()),
+        commit_properties=delta_table.commit_properties(table, records),
     )
 
 

@@ -33,6 +33,7 @@ from agent.sinks.common.row_marks import NO_MARKS, Marks
 from agent.sinks.common.survivors import Comparison
 from agent.sinks.delta.alter import dropping, repartition, rewrite
 from agent.sinks.delta.table import commit, schema
+from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.place import TablePlace
 from reactor.ids import TableSpan, Ts
@@ -99,18 +100,21 @@ def drop(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
 
 
 def take_over(place: TablePlace, writer: Writer, change: SchemaChange, description: str) -> None:
-    """Start an empty table at the location of a dropped one."""
+    """Start an empty table at the location of one that was dropped, or has left."""
     assert change.after is not None
     record, columns = change.after, _stored_columns(change, writer)
 
     def attempt(table: DeltaTable) -> None:
-        gone_ts = dropping.dropped_ts(table)
+        gone_ts = dropping.gone_ts(table)
         if gone_ts is None or gone_ts > change.ts:
             return  # already taken over, or by a later one; one statement may drop a table and create it
+        whole = TableSpan(record.table_id)
         positions = {
-            delta_table.record_id(writer.changefeed, TableSpan(record.table_id)): int(record.start_ts),
+            **delta_log.other_spans(place, writer.changefeed, record.table_id, [whole]),
+            delta_table.record_id(writer.changefeed, whole): int(record.start_ts),
             repartition.record_id(writer.changefeed, record.table_id): 0,
             record_id(writer, record.table_id): int(change.ts),
+            dropping.left_record_id(writer.changefeed): int(change.ts),
         }
         allow(table, columns.types)
         table.create_write_transaction(

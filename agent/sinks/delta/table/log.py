@@ -14,7 +14,7 @@ import pickle
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,11 +26,13 @@ from deltalake.exceptions import CommitFailedError
 
 from agent import host_cache
 from agent.sinks.common.forms import missing_fields
+from agent.sinks.common.span_records import RETIRED
 from agent.sinks.delta.table import history
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.commits import Action, commits_of
 from agent.sinks.delta.table.history import Commit
 from agent.sinks.delta.table.place import SEEN, TablePlace
+from reactor.ids import TableSpan
 
 #: writer features supported here; tables with others are left to delta-rs
 _FEATURES = frozenset({"appendOnly", "deletionVectors", "invariants", "timestampNtz", "variantType"})
@@ -140,6 +142,9 @@ class TableLog:
 
     def transaction_version(self, name: str) -> int | None:
         return self._records.get(name)
+
+    def record_names(self, prefix: str) -> list[str]:
+        return [name for name in self._records if name.startswith(prefix)]
 
     def schema(self) -> Schema:
         return Schema.from_json(self._metadata["schemaString"])
@@ -293,6 +298,16 @@ def borrowed(place: TablePlace) -> Iterator[TableLog | None]:
             _known[place.location] = log
             while len(_known) > _KNOWN_MAX:
                 _known.popitem(last=False)
+
+
+def other_spans(place: TablePlace, changefeed: str, table_id: int, spans: Collection[TableSpan]) -> dict[str, int]:
+    """Return records that fence all writers of the table's earlier spans: it may have been divided otherwise than into
+    ``spans`` when it left, or was dropped. None are found in a log that is left to delta-rs."""
+    log = TableLog(place)
+    log.refresh()
+    prefix = delta_table.record_prefix(changefeed)
+    kept = {delta_table.record_id(changefeed, span) for span in spans}
+    return dict.fromkeys(set(log.record_names(f"{prefix}{table_id}:")) - kept, int(RETIRED))
 
 
 def _taken(place: TablePlace) -> TableLog | None:

@@ -96,7 +96,7 @@ class Alterer:
                 columns.alter(self._place(change.after), change, owner=self._owner)
 
     def _create(self, change: SchemaChange) -> None:
-        """Create a table; an earlier, dropped one makes way."""
+        """Create a table; an earlier one that was dropped, or has left, makes way."""
         assert change.after is not None
         assert change.schema is not None
         assert change.arrow is not None
@@ -105,8 +105,8 @@ class Alterer:
         if table is not None:
             self._owner.refuse_foreign(table, place)
             state = State.of(table)
-            if 0 < state.dropped <= change.ts:
-                _make_way(place, table, Ts(state.dropped))
+            if 0 < (state.dropped or state.left) <= change.ts:
+                _make_way(place, table, Ts(state.dropped or state.left))
             elif state.dropped or _is_created(state, change):
                 return  # already done; one statement may drop a table and create it
         wanted = self._wanted(change.after)
@@ -152,7 +152,8 @@ def _is_moved(table: Table, change: SchemaChange) -> bool:
 
 
 def _make_way(place: TablePlace, table: Table, ts: Ts) -> None:
-    """Give a dropped table a name that no table ever has."""
-    assert State.of(table).dropped, "others were refused before"
+    """Give a table that is written no more a name that no table ever has."""
+    state = State.of(table)
+    assert state.dropped or state.left, "others were refused before"
     short = place.name if len(place.name.encode()) < 220 else f"{place.name[:40]}-{table.metadata.table_uuid}"
     place.rename_to(place.renamed(f"{short}!dropped-{int(ts):x}"))

@@ -72,7 +72,7 @@ def _is_replaced(table: Table, place: TablePlace, owner: TableOwner, copy: Table
     known = [found for found in recorded if found != RETIRED]
     if max(known, default=0) > ts:
         raise CopyBehindError(f"{place} is at {max(known)}, and the copy of {name} is of {ts}")
-    if not recorded and state.records and not state.dropped:
+    if not recorded and state.records and not (state.dropped or state.left):
         raise TableForeignError(
             f"{place} is another table of changefeed {owner.changefeed!r}, which has or had the name {name}; rename or "
             "drop that one in the catalog"
@@ -95,8 +95,10 @@ def _replace(
         )
     ts, directory, live = copy.table.start_ts, compact.data_directory(table), manifests.live(table)
     was = State.of(table)
-    state = replaced(was if not was.dropped else State(cut=was.cut), ddl=int(ts), copy=int(ts), dropped=0)
-    state = state.at(dict.fromkeys(copy.spans, int(ts)))
+    is_same = not was.dropped and was.tells_of(copy.table.table_id)
+    known = was if is_same or not (was.dropped or was.left) else State()
+    state = replaced(known, ddl=int(ts), copy=int(ts), cut=copy.cut, dropped=0, left=0, left_at="")
+    state = state.without_spans().at(dict.fromkeys(copy.spans, int(ts)))
     keeps_rows = owner.is_changelog or (owner.is_history and bool(copy.table.key))
     kept = _kept_columns(table, columns, staged, name=copy.schema.qualified_name) if keeps_rows else None
     columns = kept or columns

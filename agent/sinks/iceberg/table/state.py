@@ -22,6 +22,7 @@ from agent.errors import RESYNC, TableForeignError
 from agent.ports.sink import FlushTask
 from agent.sinks.common import span_records
 from agent.sinks.common.row_marks import NO_MARKS, Marks
+from agent.sinks.common.span_records import RETIRED
 from agent.sinks.iceberg.table import schema
 from agent.sinks.iceberg.table.files import VECTORS_VERSION
 from reactor.ids import TableSpan, Ts
@@ -83,8 +84,8 @@ class TableOwner:
 class State:
     """``records``: each span's Ts. ``ddl``: the Ts of the newest schema change, ``cut``: the number of the newest
     repartition, ``copy``: the Ts of the newest copy, ``moved``: of the newest change of name. ``dropped``: when the
-    table was dropped at its source; 0: it was not. ``former_keys``: those of a changelog, as text. ``snapshot``,
-    ``columns``: what our newest commit left."""
+    table was dropped at its source, ``left``: when it left its changefeed (``left_at``: in words); 0: neither.
+    ``former_keys``: those of a changelog, as text. ``snapshot``, ``columns``: what our newest commit left."""
 
     records: Mapping[str, int] = field(default_factory=dict)
     ddl: int = 0
@@ -92,6 +93,8 @@ class State:
     copy: int = 0
     moved: int = 0
     dropped: int = 0
+    left: int = 0
+    left_at: str = ""
     snapshot: int = 0
     columns: str = ""
     former_keys: str = ""
@@ -118,6 +121,10 @@ class State:
     def tells_of(self, table_id: int) -> bool:
         """Return whether it has records of this table."""
         return any(span.startswith(f"{table_id}:") for span in self.records)
+
+    def without_spans(self) -> Self:
+        """Refuse whoever writes a span that it has."""
+        return replace(self, records=dict.fromkeys(self.records, int(RETIRED)))
 
     def at(self, records: Mapping[TableSpan, int]) -> Self:
         return replace(self, records={**self.records, **{str(span): int(ts) for span, ts in records.items()}})

@@ -1,0 +1,126 @@
+"""Tables that leave their changefeed and come again: marked, and fenced against whoever wrote them before."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from agent.errors import SinkFencedError
+from agent.ports.sink import FlushTask, MarksLeft, SpanRepartition
+from agent.rows.schema_change import ColumnMove, SchemaChange
+from agent.sinks.iceberg.sink import IcebergSink
+from agent.sinks.iceberg.table.state import State
+from owner.scheduler.spans import even_spans
+from reactor.ids import Ts
+from reactor.records.changefeed import SchemaChangeKind
+from tests.contracts.sink_bed import IMPLEMENTATIONS, SPAN, TABLE, Bed
+from tests.unit.agent.changes_build import ARROW, Change, delete, insert, table_schema
+
+SINCE = 1_700_000_000.0
+WORDS = "2023-11-14T22:13:20+00:00"
+
+
+DAILY = ("delta-upsert", "delta-changelog", "iceberg-upsert", "iceberg-changelog")
+OTHERS = ("delta-vectors", "delta-history", "delta-marks", "iceberg-history", "iceberg-marks", "iceberg-partitioned")
+
+
+@pytest.fixture(params=[*DAILY, *(pytest.param(name, marks=pytest.mark.matrix) for name in OTHERS)])
+def bed(request: pytest.FixtureRequest, tmp_path: Path) -> Bed:
+    return Bed.of(IMPLEMENTATIONS[request.param], tmp_path)
+
+
+@pytest.fixture
+def loaded(bed: Bed) -> Bed:
+    bed.load((1, "a", "x"))
+    return bed
+
+
+def sink_of(bed: Bed) -> Any:
+    sink = bed.open()
+    assert isinstance(sink, MarksLeft)
+    return sink
+
+
+def is_refused(bed: Bed, task: FlushTask, rows: Sequence[Change]) -> bool:
+    """Where the capture commits, it is when it does."""
+    try:
+        return bed.commit(task, bed.write(task, rows)).error_code == SinkFencedError.code
+    except SinkFencedError:
+        return True
+
+
+def mark(bed: Bed) -> tuple[int, str] | None:
+    """Since when readers are told that it is not replicated."""
+    sink = sink_of(bed)
+    place = sink.place(TABLE)
+    if isinstance(sink, IcebergSink):
+        state = State.of(place.opened())
+        return (state.left, state.left_at) if state.left else None
+    found = json.loads(DeltaTable(place.location).metadata().description)["weir"].get("left")
+    return (found["ts"], found["time"]) if found else None
+
+
+def test_a_table_that_leaves_says_so_until_a_copy_takes_its_place(loaded: Bed) -> None:
+    sink_of(loaded).mark_left(TABLE, Ts(150), time=SINCE)
+    sink_of(loaded).mark_left(TABLE, Ts(150), time=SINCE)
+    assert mark(loaded) == (150, WORDS)
+    loaded.assert_holds((1, "a", "x"))
+    sink_of(loaded).replace(loaded.copied(200, (2, "b", "y")))
+    assert mark(loaded) is None
+    sink_of(loaded).mark_left(TABLE, Ts(150), time=SINCE)
+    assert mark(loaded) is None, "that was before the copy"
+    assert loaded.flush(200, 300, [insert(3, "c", "z", ts=210)]).error == ""
+    loaded.assert_holds((2, "b", "y"), (3, "c", "z"))
+    sink_of(loaded).mark_left(TABLE, Ts(300), time=SINCE)
+    assert mark(loaded) == (300, WORDS)
+
+
+def test_a_table_that_is_not_there_has_no_mark(bed: Bed) -> None:
+    sink_of(bed).mark_left(TABLE, Ts(150), time=SINCE)
+
+
+@pytest.mark.parametrize("other_id", [16384, 17000], ids=["same", "another number"])
+def test_a_table_of_the_name_of_one_that_has_left_begins_empty(loaded: Bed, other_id: int) -> None:
+    """MySQL's tables have the same number when they are made again, PostgreSQL's another."""
+    sink_of(loaded).mark_left(TABLE, Ts(150), time=SINCE)
+    made = TABLE.with_(table_id=other_id, start_ts=Ts(200))
+    columns = tuple(ColumnMove(item.name, item.type, None) for item in ARROW)
+    schema = replace(table_schema(), table_id=other_id)
+    change = SchemaChange(Ts(200), SchemaChangeKind.CREATE, None, made, columns, schema, ARROW)
+    for _ in range(2):
+        sink_of(loaded).alter([change])
+        sink_of(loaded).mark_left(TABLE, Ts(150), time=SINCE)
+    assert mark(loaded) is None
+    loaded.assert_holds()
+
+
+def test_a_copy_of_another_table_takes_the_place_of_one_that_has_left(loaded: Bed) -> None:
+    sink_of(loaded).mark_left(TABLE, Ts(150), time=SINCE)
+    copy = loaded.copied(200, (5, "e", "v"))
+    other = copy.table.with_(table_id=17000)
+    sink_of(loaded).replace(replace(copy, table=other, spans=even_spans(17000, 1)))
+    assert mark(loaded) is None
+    loaded.assert_holds((5, "e", "v"))
+
+
+def test_a_table_that_was_split_comes_again_as_one_and_is_split_again(loaded: Bed) -> None:
+    """Nobody who still writes its spans of before is taken for a writer of the new ones."""
+    order = SpanRepartition((SPAN,), even_spans(16384, 2), Ts(100), 1)
+    sink_of(loaded).repartition(TABLE, order)
+    late = [loaded.task(100, 190, span=span) for span in order.new]
+    rows = [insert(number, "late", "x", ts=110) for number in range(2, 20)]
+    sink_of(loaded).mark_left(TABLE, Ts(150), time=SINCE)
+    sink_of(loaded).replace(loaded.copied(200, (1, "a", "x")))
+    for task in late:
+        assert is_refused(loaded, task, rows)
+    loaded.assert_holds((1, "a", "x"))
+    again = SpanRepartition((SPAN,), even_spans(16384, 2), Ts(200), 1)
+    assert sink_of(loaded).repartition(TABLE, again) == 200
+    for span in again.new:
+        loaded.assert_at(200, span)
+        assert loaded.flush(200, 300, [delete(1, None, None, ts=250)], span=span).error == ""
+    loaded.assert_holds()
