@@ -72,8 +72,9 @@ class Update:
     """Change the fields that are not None, only while it is stopped, the filter also while it runs; ``mode``: only when
     it has finished. ``target_ts`` 0: none. ``is_trial``: only return the differences. ``joining``: schema and name of
     all tables that another filter takes in, with the rows that they have; ``leaving``: those that it leaves out.
-    ``copy_limits``: ``UnitRecord.copy_limits`` from now on; None: as they are. ``basis``: refused with ``StaleRequest``
-    where the records are others, as two requests at the same time would undo each other; None: whatever they are.
+    ``copy_limits``: ``UnitRecord.copy_limits`` from now on; None: as they are. ``copied``: tables to copy again, whose
+    rows or columns are filtered otherwise. ``basis``: refused with ``StaleRequest`` where the records are others, since
+    two requests at the same time would undo each other; None: whatever they are.
 
     Value: a tuple of ``owner.feed.amendment.Difference``.
     """
@@ -89,6 +90,7 @@ class Update:
     joining: tuple[tuple[str, str], ...] | None = None
     leaving: tuple[int, ...] = ()
     copy_limits: tuple[CopyLimit, ...] | None = None
+    copied: tuple[int, ...] = ()
     basis: Basis | None = None
 
 

@@ -127,6 +127,24 @@ def rules_for(config: FilterConfig, schema_name: str, table: str) -> TableRules:
     return replace(rules, columns=_selected(config.column_selectors, schema_name, table))
 
 
+def selected_otherwise(
+    before: FilterConfig, after: FilterConfig, tables: Iterable[tuple[str, str]]
+) -> list[tuple[str, str]]:
+    """Return the tables, by schema and name, of which rows or columns pass by one filter that do not by the other."""
+    if not after.selects_otherwise(before):
+        return []
+    matchers: dict[tuple[str, ...], TableFilter] = {}
+
+    def rules(config: FilterConfig, table: tuple[str, str]) -> tuple[object, ...]:
+        names = {item.matcher for item in (*config.event_filters, *config.column_selectors)}
+        matchers.update({name: TableFilter(name) for name in names - matchers.keys()})
+        applied = [item.with_(matcher=()) for item in config.event_filters if matchers[item.matcher].wants(*table)]
+        columns = (item.columns for item in config.column_selectors if matchers[item.matcher].wants(*table))
+        return applied, next(columns, ())
+
+    return [table for table in tables if rules(before, table) != rules(after, table)]
+
+
 def filter_snapshot(
     config: FilterConfig, schema: TableSchema, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:

@@ -52,13 +52,15 @@ class ChangefeedSpec(Asked):
 
 
 class ChangefeedUpdate(Asked):
-    """The parameters of ``changefeed update``; None: unchanged. ``target_ts`` 0: none. ``dry_run``: only show."""
+    """The parameters of ``changefeed update``; None: unchanged. ``target_ts`` 0: none. ``resync``: copy tables again
+    whose rows or columns are filtered otherwise. ``dry_run``: only show."""
 
     source_uri: Uri | None = None
     sink_uri: Uri | None = None
     mode: Annotated[Mode | None, CONVERTED] = None
     target_ts: PositionTs | None = None
     config: ChangefeedConfig | None = None
+    resync: bool = False
     dry_run: bool = False
 
 
@@ -170,10 +172,12 @@ class FieldChange(View):
 
 
 class UpdateView(View):
-    """The changes of ``changefeed update``, made or planned."""
+    """The changes of ``changefeed update``, made or planned. ``outdated``: tables with rows or columns in the sink that
+    the new filter would not have chosen, or without some that it would have; with ``resync`` they are copied again."""
 
     changefeed: ChangefeedView
     changes: tuple[FieldChange, ...] = ()
+    outdated: tuple[str, ...] = ()
     dry_run: bool = False
 
 

@@ -171,6 +171,9 @@ def update(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="The whole configuration, in TOML.")] = None,
     target_ts: Annotated[int | None, typer.Option(min=0, max=MAX_TS, help="The Ts to finish at; 0: never.")] = None,
+    resync: Annotated[
+        bool, typer.Option("--resync", help="Copy tables again whose rows or columns are filtered otherwise.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Pause a running one, change it, resume it.")] = False,
     server: Server = DEFAULT_SERVER,
@@ -189,6 +192,7 @@ def update(
         mode=mode,
         target_ts=target_ts,
         config=None if config is None else _changefeed_config(config),
+        resync=resync,
         dry_run=dry_run,
     )
     with (
@@ -206,6 +210,11 @@ def update(
     title = f"changefeed {changefeed_id} {outcome}"
     rows = [(change.field, change.before, change.after) for change in done.changes]
     console.print_table(("field", "before", "after"), rows, title=title)
+    if done.outdated:
+        cure = (
+            "are copied again" if resync else "have it from now on; `weir table resync` makes their earlier rows so too"
+        )
+        console.print_line(f"rows and columns are filtered otherwise, and {cure}: {', '.join(done.outdated)}")
     return None
 
 

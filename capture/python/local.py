@@ -75,15 +75,18 @@ class LocalChangefeed:
         mode: Mode | str | None = None,
         target_ts: int | None = None,
         config: Config = None,
+        resync: bool = False,
         dry_run: bool = False,
     ) -> views.UpdateView:
-        """Change its parameters; None: unchanged. ``target_ts`` 0: none. ``dry_run``: only show the changes."""
+        """Change its parameters; None: unchanged. ``target_ts`` 0: none. ``resync``: copy tables again whose rows or
+        columns are filtered otherwise. ``dry_run``: only show the changes."""
         asked = views.ChangefeedUpdate(
             source_uri=source,
             sink_uri=sink,
             mode=None if mode is None else one_of(Mode, mode, "mode"),
             target_ts=target_ts,
             config=None if config is None else config_of(config),
+            resync=resync,
             dry_run=dry_run,
         )
         return self._call(lambda client: client.update(self.id, asked))

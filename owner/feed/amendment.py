@@ -6,7 +6,7 @@ checks that source and sink can accept the change; a sink that records its own T
 is set here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from owner.errors import JobRefusedError, StaleRequestError
@@ -17,6 +17,7 @@ from owner.progress.units import can_continue
 from owner.tables import repartition
 from owner.tables.sink_names import names_of
 from reactor.ids import Ts
+from reactor.records.base import UserConfig
 from reactor.records.changefeed import (
     ChangefeedConfig,
     ChangefeedInfo,
@@ -233,14 +234,20 @@ def _settings(config: ChangefeedConfig) -> Iterator[tuple[str, str]]:
         value = getattr(config, name)
         if isinstance(value, FilterConfig):
             yield "filter.rules", ", ".join(value.rules)
+            yield "filter.event_filters", _listed(value.event_filters)
+            yield "filter.column_selectors", _listed(value.column_selectors)
         elif name == "layout":
-            yield name, "; ".join(item.model_dump_json(exclude_defaults=True) for item in config.layout) or "none"
+            yield name, _listed(config.layout)
         elif name in STORED_FLAT:
             yield f"source.{name}", _shown(value)
         elif isinstance(value, dict):
             yield name, ", ".join(f"{key} = {_shown(item)}" for key, item in sorted(value.items()))
         else:
             yield name, _shown(value)
+
+
+def _listed(items: Sequence[UserConfig]) -> str:
+    return "; ".join(item.model_dump_json(exclude_defaults=True) for item in items) or "none"
 
 
 def _shown(value: object) -> str:

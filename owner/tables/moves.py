@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from owner.errors import JobRefusedError
 from owner.jobs import Update
 from owner.progress.units import SOURCE
+from owner.tables import resync
 from owner.tables.departures import LEFT_MAX, left_with
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log
@@ -21,13 +22,14 @@ _MOVES_MAX = 100
 
 
 def table_moves(facts: "Facts", change: Update, *, cluster: str, wall: float) -> tuple[patches.Patch, ...]:
-    """Return what another filter changes of the tables: those that leave are noted as such, and stay as they are at the
-    sink; those that join are left to the sync unit, which knows from which position on it reads them.
+    """Return what another filter changes of the tables and their copies: those that leave are noted, and stay as they
+    are at the sink; those that join are left to the sync unit, which knows from which position on it reads them.
 
     :raises JobRefusedError: it is too much for one transaction.
     """
+    copies = resync.filtered_otherwise(facts, change, cluster=cluster, wall=wall)
     if change.joining is None:
-        return ()
+        return _bounded(facts, change, copies)
     place, names = (cluster, facts.info.namespace, facts.info.id), set(change.joining)
     gone = set(change.leaving) | _left_out_before(facts, names)
     left = left_with(facts, change.leaving, change.joining, wall=wall)
@@ -42,10 +44,16 @@ def table_moves(facts: "Facts", change: Update, *, cluster: str, wall: float) ->
             if record.table_ids & gone
         ),
     ]
+    return _bounded(facts, change, [*found, *copies])
+
+
+def _bounded(facts: "Facts", change: Update, found: Sequence[patches.Patch]) -> tuple[patches.Patch, ...]:
+    """:raises JobRefusedError: it is too much for one transaction."""
     if len(found) > _MOVES_MAX:
         raise JobRefusedError(
-            f"{len(change.leaving)} tables with {len(found)} records leave changefeed {facts.info.id} at once, more "
-            f"than one transaction takes ({_MOVES_MAX} records); leave out fewer at a time"
+            f"{len(change.leaving)} tables leave changefeed {facts.info.id} and {len(change.copied)} are copied again, "
+            f"with {len(found)} records, more than one transaction takes ({_MOVES_MAX}); let fewer leave at a time, or "
+            "copy them one by one (weir table resync)"
         )
     return tuple(found)
 

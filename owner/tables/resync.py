@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from owner.errors import JobRefusedError
+from owner.jobs import Update
 from owner.progress.units import SOURCE
 from owner.questions import CopyTable, DropCopy, PlaceTable, TableCopied
 from owner.scheduler.replication import ReplicationSet
@@ -223,10 +224,7 @@ class Resyncs:
         return [self._replace(facts, resync, after), Log("warning", "a resync is tried again", fields)]
 
     def _begin_again(self, facts: "Facts", resync: TableResync, why: str) -> list[Effect]:
-        after = resync.with_(
-            stage=ResyncStage.STOPPING, number=resync.number + 1, table=None, rows=0, tries=resync.tries + 1
-        )
-        return self._enter(facts, resync, after, why)
+        return self._enter(facts, resync, _again(resync), why)
 
     def _enter(
         self,
@@ -284,6 +282,32 @@ def asked(facts: "Facts", table_id: int, *, wall: float, rows_per_second: int | 
         )
     return TableResync(
         table_id=table_id, name=name, number=int(wall * 1000), since=wall, rows_per_second=rows_per_second
+    )
+
+
+def filtered_otherwise(facts: "Facts", change: Update, *, cluster: str, wall: float) -> list[patches.Patch]:
+    """Return what another filter of rows and columns changes: tables are copied again as ``change`` says, and copies
+    begin again that the earlier filter was applied to. A table that its source does not follow is copied later anyhow.
+
+    :raises JobRefusedError: a table cannot be copied again, or not yet.
+    """
+    if change.config is None or not change.config.filter.selects_otherwise(facts.info.config.filter):
+        return []
+    place = cluster, facts.info.namespace, facts.info.id
+    stale = [one for one in facts.resyncs.values() if one.stage in (ResyncStage.COPYING, ResyncStage.PLACING)]
+    found = [patches.replace_record(keys.ResyncKey(*place, one.table_id), one, _again(one)) for one in stale]
+    begins = {one.table_id for one in facts.resyncs.values() if one.stage in (ResyncStage.ASKED, ResyncStage.STOPPING)}
+    lost = {id for id, held in facts.held.items() if held.origin is HoldOrigin.SOURCE}
+    for id in sorted(set(change.copied) & facts.table_ids - begins - lost - {one.table_id for one in stale}):
+        wish = asked(facts, id, wall=wall)
+        found.append(patches.replace_record(keys.ResyncKey(*place, id), None, wish))
+    return found
+
+
+def _again(resync: TableResync) -> TableResync:
+    """Return the resync with another copy."""
+    return resync.with_(
+        stage=ResyncStage.STOPPING, number=resync.number + 1, table=None, rows=0, tries=resync.tries + 1
     )
 
 

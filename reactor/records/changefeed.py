@@ -109,8 +109,11 @@ class FilterConfig(UserConfig):
     event_filters: Annotated[tuple[EventFilter, ...], Field(strict=False)] = ()
     column_selectors: Annotated[tuple[ColumnSelector, ...], Field(strict=False)] = ()
 
+    def selects_otherwise(self, other: "FilterConfig") -> bool:
+        """Whether rows or columns of a table may pass that do not pass ``other``, or the reverse."""
+        return (self.event_filters, self.column_selectors) != (other.event_filters, other.column_selectors)
 
-#: everything of every table
+
 NO_FILTER = FilterConfig()
 
 

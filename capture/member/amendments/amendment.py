@@ -77,6 +77,10 @@ async def update(
     after = info.with_(source=source or info.source)
     joining, leaving = await _moves(operations, data_plane, after, unit, asked, table)
     target_ts = None if asked.target_ts is None else Ts(asked.target_ts)
+    outdated = _outdated(info, unit, asked, leaving)
+    copied = tuple(one.table_id for one in outdated) if asked.resync else ()
+    if copied:
+        refuse_resync(info.sink.masked)
     changes = await operations.ask(
         jobs.Update(
             _NO_JOB,
@@ -89,12 +93,14 @@ async def update(
             is_trial=asked.dry_run,
             joining=joining,
             leaving=leaving,
-            basis=None if joining is None else _basis(info, unit),
+            copied=copied,
+            basis=None if joining is None and not copied else _basis(info, unit),
         )
     )
     return views.UpdateView(
         changefeed=await operations.query(info.id),
         changes=tuple(views.FieldChange.model_validate(change, from_attributes=True) for change in changes),
+        outdated=tuple(".".join(_name(one)) for one in outdated),
         dry_run=asked.dry_run,
     )
 
@@ -219,6 +225,16 @@ async def _moves(
     if found and not asked.dry_run:
         await data_plane.publish(after, found)
     return tuple(map(_name, found)), leaving
+
+
+def _outdated(
+    info: ChangefeedInfo, unit: UnitRecord | None, asked: views.ChangefeedUpdate, leaving: Iterable[int]
+) -> list[TableRecord]:
+    """Return the tables whose rows and columns in the sink are those of another filter than is asked for."""
+    if asked.config is None or unit is None or unit.unit is not Unit.SYNC:
+        return []
+    stay = {_name(one): one for one in unit.tables if one.table_id not in set(leaving)}
+    return [stay[name] for name in events.selected_otherwise(info.config.filter, asked.config.filter, stay)]
 
 
 def _only(info: ChangefeedInfo, rules: Sequence[str]) -> ChangefeedInfo:

@@ -13,10 +13,11 @@ from deltalake import DeltaTable
 
 from capture.api.client import Client, RemoteError
 from capture.api.port import ChangefeedUpdate
-from reactor.records.changefeed import ChangefeedConfig, FilterConfig
+from reactor.records.changefeed import ChangefeedConfig, ColumnSelector, EventFilter, FilterConfig, SinkMode
 from tests.acceptance.bed import DATABASE, Bed
 from tests.acceptance.checks import sink_rows
 from tests.acceptance.maria_bed import MariaBed
+from tests.soak.compare import folded
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(480)]
 
@@ -164,3 +165,70 @@ def test_a_table_that_was_published_too_late_is_copied_when_it_is_added(tmp_path
         synced(bed)
         for table in ("extra", "late"):
             assert rows_of(bed, table) == at_source(bed, table)
+
+
+def selects(bed: Bed, schema: str, *, resync: bool = False, **fields: object) -> tuple[str, ...]:
+    """Have other filters of rows and columns; the tables that they concern."""
+    config = ChangefeedConfig(filter=FilterConfig.model_validate({"rules": (f"{schema}.*",), **fields}))
+    asked = ChangefeedUpdate(config=config, resync=resync)
+    return bed.ask(lambda client: client.update(SHOP, asked), timeout_s=_LOOK_S).outdated
+
+
+def stored(bed: Bed, schema: str) -> dict[int, tuple[object, ...]]:
+    """The sink's rows of ``extra`` by their ids; of a changelog what its changes come to."""
+    delta = DeltaTable(bed.lake(SHOP) / schema / "extra").to_pyarrow_table()
+    rows = folded(delta.to_pylist(), ("id",)) if "_change_type" in delta.schema.names else delta.to_pylist()
+    return {row["id"]: (row["v"], row.get("note", "no column")) for row in rows}
+
+
+def rows_and_columns_are_filtered_otherwise(bed: Bed, schema: str, mode: SinkMode) -> None:
+    table, is_upsert = f"{schema}.extra", mode is SinkMode.UPSERT
+    small = EventFilter(matcher=("*.extra",), ignore_insert_value_expr="v < 10")
+    large = EventFilter(matcher=("*.extra",), ignore_insert_value_expr="v > 10")
+    plain = ColumnSelector(matcher=("*.extra",), columns=("*", "!note"))
+    bed.execute("INSERT INTO extra VALUES (1, 1, 'a'), (11, 11, 'b')")
+    synced(bed)
+    assert selects(bed, schema, event_filters=(small,), column_selectors=(plain,)) == (table,)
+    bed.execute("INSERT INTO extra VALUES (2, 2, 'c'), (12, 12, 'd')")
+    synced(bed)
+    kept = stored(bed, schema)
+    assert kept == {1: (1, "a"), 11: (11, "b"), 12: (12, None)}, "the filters are those of changes from now on"
+    bed.execute("UPDATE extra SET v = 13 WHERE id = 11")
+    synced(bed)
+    assert stored(bed, schema)[11] == (13, None)
+    assert bed.query(SHOP).held == ()
+    strikes = [bed.owner(SHOP), bed.processes[-1]]
+    assert selects(bed, schema, resync=True, event_filters=(large,), column_selectors=(plain,)) == (table,)
+    for process in strikes:
+        bed.kill(process)
+        bed.start(process)
+        bed.mend()
+    bed.wait_for("it is copied", lambda: flows(bed, table))
+    bed.execute("INSERT INTO extra VALUES (3, 3, 'e'), (14, 14, 'f')")
+    synced(bed)
+    column = "no column" if is_upsert else None
+    assert stored(bed, schema) == {1: (1, column), 2: (2, column), 3: (3, column)}
+    assert selects(bed, schema, resync=True) == (table,)
+    bed.wait_for("it is copied again", lambda: flows(bed, table))
+    bed.execute("INSERT INTO extra VALUES (4, 4, 'g')")
+    synced(bed)
+    assert stored(bed, schema) == {
+        number: (value, text)
+        for number, value, text in (
+            *((1, 1, "a"), (2, 2, "c"), (3, 3, "e"), (4, 4, "g")),
+            *((11, 13, "b"), (12, 12, "d"), (14, 14, "f")),
+        )
+    }
+    found = bed.ask(lambda client: client.diff(SHOP), timeout_s=120.0)
+    assert [(one.table, one.differences) for one in found if not one.equal] == []
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("mode", [SinkMode.UPSERT, SinkMode.CHANGELOG], ids=str)
+@pytest.mark.parametrize("kind", [Bed, MariaBed], ids=["postgresql", "mariadb"])
+def test_rows_and_columns_that_other_filters_choose(kind: type[Bed], mode: SinkMode, tmp_path: Path) -> None:
+    with kind(tmp_path, captures=2) as bed:
+        bed.execute("CREATE TABLE extra (id int PRIMARY KEY, v int, note text)")
+        schema = "sbtest" if isinstance(bed, MariaBed) else "public"
+        bed.create_feed(SHOP, mode, config=ChangefeedConfig(filter=FilterConfig(rules=(f"{schema}.*",))))
+        rows_and_columns_are_filtered_otherwise(bed, schema, mode)

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from owner.jobs import Repartition, Resume, ResyncTable
+from owner.jobs import Repartition, Resume, ResyncTable, Update
 from owner.questions import CopyTable, DropCopy, PlaceTable, TableCopied
 from reactor import keys
 from reactor.ids import TableSpan, Ts
 from reactor.questions import UNDER_WAY, Answered
-from reactor.records.changefeed import CopyLimit, RunningError
+from reactor.records.changefeed import ChangefeedConfig, ColumnSelector, CopyLimit, FilterConfig, RunningError
 from reactor.records.held import HeldTable, HoldOrigin, HoldStage
 from reactor.records.log_head import LogHead
 from reactor.records.resync import ResyncStage, TableResync, needed_ts
@@ -392,3 +392,57 @@ def test_a_table_is_not_split_while_it_is_copied() -> None:
     for _ in range(20):
         cluster.step()
     assert cluster.repartitions
+
+
+SELECTED = ChangefeedConfig(filter=FilterConfig(column_selectors=(ColumnSelector(matcher=("*.*",), columns=("id",)),)))
+
+
+def filtered(cluster: SmallCluster, *ids: int, config: ChangefeedConfig = SELECTED) -> str:
+    cluster.ask(Update("u", FEED, config=config, copied=ids))
+    return cluster.answers["u"].error
+
+
+def test_tables_that_are_filtered_otherwise_are_copied_with_the_change() -> None:
+    cluster = running("a")
+    assert filtered(cluster, 1, 2, 99) == "", "a table that is gone meanwhile needs no copy"
+    assert sorted(cluster.state.changefeeds[FEED].resyncs) == [1, 2]
+    assert cluster.info().config == SELECTED
+    at_stage(cluster, ResyncStage.COPYING)
+
+
+@pytest.mark.parametrize("stage", [ResyncStage.COPYING, ResyncStage.PLACING])
+@pytest.mark.parametrize("ids", [(), (1,)])
+def test_a_copy_that_was_filtered_by_the_earlier_rules_begins_again(stage: ResyncStage, ids: tuple[int, ...]) -> None:
+    """The sink may be putting it in the table's place just now; the later one is put there all the same."""
+    cluster = running("a")
+    asked(cluster)
+    at_stage(cluster, ResyncStage.COPYING)
+    if stage is ResyncStage.PLACING:
+        copied(cluster, 600)
+    before = at_stage(cluster, stage)
+    assert filtered(cluster, *ids) == ""
+    after = at_stage(cluster, ResyncStage.COPYING)
+    cluster.step(2)
+    assert before is not None
+    assert after is not None
+    assert (after.number > before.number, after.table) == (True, None)
+    assert last(cluster, CopyTable).number == after.number
+
+
+def test_a_copy_goes_on_if_other_tables_are_wanted_and_rows_as_before() -> None:
+    cluster = running("a")
+    asked(cluster)
+    before = at_stage(cluster, ResyncStage.COPYING)
+    other = ChangefeedConfig(filter=FilterConfig(rules=("public.*",)))
+    cluster.ask(Update("u", FEED, config=other, joining=()))
+    assert cluster.answers["u"].error == ""
+    assert resync(cluster) == before
+
+
+def test_a_table_whose_copy_is_in_its_place_just_now_is_not_copied_at_once() -> None:
+    cluster = running("a")
+    asked(cluster)
+    placed(cluster, 600)
+    at_stage(cluster, ResyncStage.PLACED)
+    assert "is being copied again already" in filtered(cluster, 1)
+    assert cluster.info().config != SELECTED, "all of it, or nothing"

@@ -29,6 +29,7 @@ from reactor.records.changefeed import (
     ChangefeedConfig,
     ChangefeedInfo,
     ChangefeedStatus,
+    ColumnSelector,
     FeedState,
     FilterConfig,
     SinkMode,
@@ -412,3 +413,18 @@ def test_requests_at_the_same_time_do_not_undo_each_other(steps: list[tuple[str,
             case "leave":
                 assert 30 + number not in {table.table_id for table in records.unit.tables}
                 assert not found.wants("public", f"l{30 + number}")
+
+
+@pytest.mark.parametrize("resync", [False, True])
+async def test_tables_whose_columns_are_selected_otherwise_are_named_and_copied_as_asked(resync: bool) -> None:
+    service, data_plane = PlayedService(SYNC), PlayedDataPlane()
+    selector = ColumnSelector(matcher=("*.t1", "aside.*"), columns=("*", "!secret"))
+    config = ChangefeedConfig(filter=FilterConfig(column_selectors=(selector,)))
+    asked = ChangefeedUpdate(config=config, resync=resync)
+    done = await amendment.update(
+        cast("ClusterService", service), cast("DataPlane", data_plane), feed(data_plane, state=FeedState.NORMAL), asked
+    )
+    assert done.outdated == ("public.t1",)
+    [job] = service.asked
+    assert isinstance(job, jobs.Update)
+    assert (job.copied, job.basis is not None) == (((1,), True) if resync else ((), False))
