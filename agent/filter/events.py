@@ -136,7 +136,7 @@ def selected_otherwise(
     matchers: dict[tuple[str, ...], TableFilter] = {}
 
     def rules(config: FilterConfig, table: tuple[str, str]) -> tuple[object, ...]:
-        names = {item.matcher for item in (*config.event_filters, *config.column_selectors)}
+        names = {one.matcher for one in config.event_filters} | {one.matcher for one in config.column_selectors}
         matchers.update({name: TableFilter(name) for name in names - matchers.keys()})
         applied = [item.with_(matcher=()) for item in config.event_filters if matchers[item.matcher].wants(*table)]
         columns = (item.columns for item in config.column_selectors if matchers[item.matcher].wants(*table))
