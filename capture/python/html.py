@@ -1,11 +1,11 @@
-"""HTML of results, for notebooks."""
+"""Results as HTML for notebooks, and as texts."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
 
 from reactor.views import ChangefeedView
 
-__all__ = ["changefeeds", "escape", "rows"]
+__all__ = ["changefeeds", "described", "escape", "rows"]
 
 
 def changefeeds(views: Sequence[ChangefeedView]) -> str:
@@ -34,3 +34,13 @@ def _cells(view: ChangefeedView) -> tuple[object, ...]:
         view.sink,
         reason,
     )
+
+
+def described(view: ChangefeedView | None) -> str:
+    """Return state, lag and tables for a repr; empty if nothing is known."""
+    if view is None:
+        return ""
+    lag = "" if view.lag_seconds is None else f", lag {view.lag_seconds:.1f} s"
+    held = f", {len(view.held)} held" if view.held else ""
+    error = f": {view.error.message}" if view.error else ""
+    return f": {view.state}{lag}, {view.table_count or len(view.tables)} tables{held}{error}"

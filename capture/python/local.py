@@ -267,7 +267,7 @@ class LocalChangefeed:
         return live.plot_lag(self.id, self.samples, axes)
 
     def __repr__(self) -> str:
-        return f"<Changefeed {self.id}{described(self.view)}>"
+        return f"<Changefeed {self.id}{html.described(self.view)}>"
 
     def _repr_html_(self) -> str:
         return html.changefeeds([self.view]) if self.view else html.escape(repr(self))
@@ -391,13 +391,3 @@ class LocalCluster:
 
     def _repr_html_(self) -> str:
         return html.escape(repr(self))
-
-
-def described(view: ChangefeedView | None) -> str:
-    """Return state, lag and tables for a repr; empty if nothing is known."""
-    if view is None:
-        return ""
-    lag = "" if view.lag_seconds is None else f", lag {view.lag_seconds:.1f} s"
-    held = f", {len(view.held)} held" if view.held else ""
-    error = f": {view.error.message}" if view.error else ""
-    return f": {view.state}{lag}, {view.table_count or len(view.tables)} tables{held}{error}"
