@@ -18,7 +18,7 @@ from reactor.effects import Commit, Effect, Log
 from reactor.errors import ConflictError
 from reactor.questions import Answered, Ask
 from reactor.records.changefeed import TableRecord, UnitRecord
-from reactor.records.left import LeftTable
+from reactor.records.partitioning import LeftTable
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts

@@ -12,7 +12,7 @@ from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log
 from reactor.errors import ConflictError
 from reactor.records.changefeed import CopyLimit, DdlRecord, SchemaChangeKind, TableRecord, UnitRecord
-from reactor.records.left import LeftTable
+from reactor.records.partitioning import LeftTable
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts

@@ -22,7 +22,7 @@ from reactor.records.base import (
     UserConfig,
     later,
 )
-from reactor.records.left import LeftTable
+from reactor.records.partitioning import LeftTable
 from reactor.records.sink_settings import SinkMode as SinkMode
 from reactor.records.sink_settings import TableLayout
 from reactor.records.source_settings import STORED_FLAT, Setting

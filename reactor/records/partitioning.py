@@ -1,6 +1,9 @@
-"""Partitionings: the records of how many spans a table has in the sink, and of a repartition in progress."""
+"""Partitionings: the records of how many spans a table has in the sink, and of a repartition in progress; and tables that
+have left their changefeed, and are still in the sink."""
 
-from reactor.records.base import Count, Record, SpanCount, StoredTs, TableId
+from reactor.ids import Ts
+from reactor.records import locations
+from reactor.records.base import Count, Record, SpanCount, StoredTs, TableId, later
 
 
 class RepartitionUnderWay(Record):
@@ -23,3 +26,17 @@ class TablePartitioning(Record):
     wanted: SpanCount = 1
     number: Count = 0
     under_way: RepartitionUnderWay | None = None
+
+
+class LeftTable(Record):
+    """A table that left a changefeed by a changed filter, and is in the sink as it was. ``location``: as ``TableRecord.location``. ``ts``: nothing above it was ever written. ``time``:
+    Unix seconds. ``marked``: the sink's table says that it is no longer replicated; ``message``: why it cannot."""
+
+    table_id: TableId
+    schema_name: str
+    name: str
+    location: str = later("", pattern=locations.PATTERN)
+    ts: StoredTs = Ts(0)
+    time: float = 0.0
+    marked: bool = False
+    message: str = ""
