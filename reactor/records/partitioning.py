@@ -1,5 +1,5 @@
-"""Partitionings: the records of how many spans a table has in the sink, and of a repartition in progress; and tables that
-have left their changefeed, and are still in the sink."""
+"""Partitionings: the records of how many spans a table has in the sink, and of a repartition in progress; and of
+tables that have left their changefeed, and are still in the sink."""
 
 from reactor.ids import Ts
 from reactor.records import locations
@@ -29,8 +29,9 @@ class TablePartitioning(Record):
 
 
 class LeftTable(Record):
-    """A table that left a changefeed by a changed filter, and is in the sink as it was. ``location``: as ``TableRecord.location``. ``ts``: nothing above it was ever written. ``time``:
-    Unix seconds. ``marked``: the sink's table says that it is no longer replicated; ``message``: why it cannot."""
+    """A table that left a changefeed by a changed filter, and is in the sink as it was. ``location``: as in
+    ``TableRecord``. ``ts``: nothing above it was ever written. ``time``: Unix seconds. ``marked``: the sink's table
+    says that it is no longer replicated; ``message``: why it cannot."""
 
     table_id: TableId
     schema_name: str
