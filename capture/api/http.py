@@ -108,7 +108,6 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _on_invalid_request)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.middleware("http")(forwarder.handle)
-    fit.bind(app)
     describe(app, open_paths=(f"{PREFIX}/health", f"{PREFIX}/ready"))
     return Guard(app, access=access, names=names, is_forwarded=forwarder.is_forwarded, status_of=status_of)
 

@@ -3,9 +3,9 @@
 Whoever sends ``{"table": …}`` to the route that pauses a whole changefeed means something else than it would do.
 """
 
-from functools import cache
-
-from fastapi import FastAPI, Request
+from fastapi import Request
+from fastapi.openapi.utils import get_openapi
+from starlette.routing import BaseRoute
 
 from reactor.errors import WeirError
 
@@ -19,18 +19,18 @@ class UnfitRequestError(WeirError):
 
 
 class Fit:
-    """A dependency of all routes. ``bind`` gives it the application, whose own description says what a route takes."""
+    """A dependency of all routes. A route's own description says what it takes; it is made when it is first needed, as
+    that of all routes would hold up the event loop."""
 
     def __init__(self) -> None:
-        self._app: FastAPI | None = None
-        self._operations = cache(self._described)
-
-    def bind(self, app: FastAPI) -> None:
-        self._app = app
+        self._known: dict[tuple[str, str], tuple[frozenset[str], bool]] = {}
 
     async def __call__(self, request: Request) -> None:
         """:raises UnfitRequestError: the request has more than its route takes."""
-        known, has_body = self._operations(request.scope["route"].path, request.method.lower())
+        route, method = request.scope["route"], request.method.lower()
+        if (route.path, method) not in self._known:
+            self._known[route.path, method] = _taken(route, method)
+        known, has_body = self._known[route.path, method]
         names = [name for name, _ in request.query_params.multi_items()]
         for name in names:
             if name not in known:
@@ -41,9 +41,10 @@ class Fit:
         if not has_body and (await request.body()).strip() not in _EMPTY:
             raise UnfitRequestError("this route takes no body; send none, or use the route that takes it, see /docs")
 
-    def _described(self, path: str, method: str) -> tuple[frozenset[str], bool]:
-        assert self._app is not None
-        operation = self._app.openapi()["paths"][path][method]
-        parameters = operation.get("parameters", ())
-        known = frozenset(parameter["name"] for parameter in parameters if parameter["in"] == "query")
-        return known, "requestBody" in operation
+
+def _taken(route: BaseRoute, method: str) -> tuple[frozenset[str], bool]:
+    """Return the names of a route's query parameters, and whether it has a body."""
+    [described] = get_openapi(title="", version="", routes=[route])["paths"].values()
+    parameters = described[method].get("parameters", ())
+    known = frozenset(parameter["name"] for parameter in parameters if parameter["in"] == "query")
+    return known, "requestBody" in described[method]
