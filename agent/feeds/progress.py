@@ -1,7 +1,8 @@
 """Progress of a comparison: the ranges that are done, by table. The next comparison continues from it.
 
-A comparison works in *parts*, each under a hold of its own at another Ts (``capture.member.diff``). What is equal
-counts at once; what differs only if the sink has stood still until the end (``accept``), or else it is compared again.
+A comparison works in *parts*, each under a hold of its own at another Ts (``capture.member.comparisons.diff``). What is
+equal counts at once; what differs only if the sink has stood still until the end (``accept``), or else it is compared
+again.
 """
 
 import threading

@@ -15,9 +15,9 @@ import anyio
 import structlog
 
 from capture.api import port as views
-from capture.member import diff as comparison
 from capture.member.amendments.amendments import Amendments
 from capture.member.amendments.rewind import rewind
+from capture.member.comparisons import diff as comparison
 from capture.member.copies import CopyPlace, CopyProgress, with_progress
 from capture.member.creation import ChangefeedCreation, view_of
 from capture.member.kept_progress import KeptProgress

@@ -33,7 +33,7 @@ from capture.api.port import ChangefeedSpec
 from capture.config import ServerSettings
 from capture.errors import JobRefusedError
 from capture.member.asking import Answers
-from capture.member.comparison import Comparison, SnapshotComparison
+from capture.member.comparisons.comparison import Comparison, SnapshotComparison
 from capture.member.copies import CopyPlace, CopyProgress
 from capture.member.member_data_plane import LocalMemberDataPlane
 from capture.member.ownership.router import Member

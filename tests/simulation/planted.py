@@ -18,8 +18,8 @@ from agent.log.head import LogWriter, MetaHeadStore
 from agent.log.reader import LogReader
 from agent.units import records
 from agent.units.records import UnitRecords
-from capture.member import arrival, diff
 from capture.member.cluster_service import ClusterService
+from capture.member.comparisons import arrival, diff
 from owner import jobs, stored_values
 from owner.feed.changefeed import Changefeed
 from owner.feed.crashes import Crashes

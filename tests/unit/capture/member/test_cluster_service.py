@@ -9,9 +9,9 @@ import pytest
 from capture.api import port as views
 from capture.api.port import ChangefeedSpec
 from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError
-from capture.member import diff as comparison
 from capture.member.access import OwnToken
 from capture.member.cluster_service import ClusterService
+from capture.member.comparisons import diff as comparison
 from capture.member.ownership.gathering import HttpOwners
 from capture.security.key_file import new_key
 from capture.security.secrets import Keeper

@@ -13,7 +13,7 @@ from agent.feeds.progress import compared as compared_ranges
 from agent.feeds.range_diff import Ranges
 from capture.api import port as views
 from capture.errors import JobRefusedError
-from capture.member.diff import compare, repair
+from capture.member.comparisons.diff import compare, repair
 from capture.member.services import DataPlane
 from owner import jobs
 from reactor.errors import WeirError

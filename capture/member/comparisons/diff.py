@@ -7,8 +7,8 @@ A comparison of more than a minute works in parts, each at a Ts of its own, and 
 progress is recorded (``Kept``), and the next comparison continues from it.
 
 Only replicated tables are compared, not those that the filter matches but that have not been added yet. Tables that are
-held, or do not reach the Ts (``capture.member.arrival``), are shown with their reason; the others are compared all the
-same.
+held, or do not reach the Ts (``capture.member.comparisons.arrival``), are shown with their reason; the others are
+compared all the same.
 
 The first hold keeps every span behind L until the second one is in force. A transaction is in the snapshot exactly if
 its commit record starts before L, so the sink has the same transactions at L-1. A span that passed the hold (by a flush
@@ -28,8 +28,8 @@ from agent.feeds.progress import Progress
 from agent.filter import expressions
 from capture.api import port as views
 from capture.errors import JobRefusedError
-from capture.member import arrival
-from capture.member.comparison import Comparison
+from capture.member.comparisons import arrival
+from capture.member.comparisons.comparison import Comparison
 from owner import jobs
 from owner.progress.units import tables_of
 from reactor.ids import ChangefeedId, Ts

@@ -1,0 +1,1 @@
+"""Comparisons: source and sink compared at one position, and rows that differ made equal."""
