@@ -103,7 +103,11 @@ def next_vectors(
         return about is None or about in wanted or about in gone or about not in homes
 
     old = manifests.keys(item for item in live.deletes if goes(item))
-    return vectors.write(table.io, data_directory(table), "rows", wanted, homes), old
+    made = vectors.write(table.io, data_directory(table), "rows", wanted, homes)
+    for file in made:
+        assert file.vector is not None
+        positions.keep(file, {file.vector.about: wanted[file.vector.about]})
+    return made, old
 
 
 def _joined(gone: Mapping[str, Positions], added: Mapping[str, Positions]) -> dict[str, Positions]:
@@ -204,8 +208,11 @@ def written_deletes(table: Table, homes: Mapping[str, Home], added: Mapping[str,
     for path, places in added.items():
         if len(places):
             by_home.setdefault(homes[path], {})[path] = places
-    place = table.io, data_directory(table), "rows"
-    return [files.write_deletes(*place, positions.table_of(mine), *home) for home, mine in by_home.items()]
+    place, made = (table.io, data_directory(table), "rows"), list[TableFile]()
+    for home, mine in by_home.items():
+        made.append(files.write_deletes(*place, positions.table_of(mine), *home))
+        positions.keep(made[-1], mine)
+    return made
 
 
 def filled(rows: pa.Table, schema: Schema) -> pa.Table:

@@ -5,8 +5,7 @@ version 3 gets deletion vectors (``vectors``).
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
 from threading import Lock
 from typing import Final
 
@@ -20,7 +19,7 @@ from pyiceberg.table import Table
 from agent.errors import RESYNC, TableForeignError
 from agent.sinks.iceberg.table import vectors
 from agent.sinks.iceberg.table.errors import storage_errors
-from agent.sinks.iceberg.table.files import DELETES
+from agent.sinks.iceberg.table.files import DELETES, TableFile, Vector
 from agent.sinks.iceberg.table.manifests import FileKey, Live, LiveFile
 
 Positions = npt.NDArray[np.int64]
@@ -31,20 +30,21 @@ _KEPT_BYTES: Final = 32 << 20
 
 
 class _Kept:
-    """Positions of files that were read; such a file never changes."""
+    """Positions of files that were read or written; such a file never changes."""
 
     def __init__(self) -> None:
         self._by_file: OrderedDict[FileKey, ByPath] = OrderedDict()
         self._bytes = 0
         self._lock = Lock()
 
-    def positions(self, file: FileKey, read: Callable[[], ByPath]) -> ByPath:
+    def find(self, file: FileKey) -> ByPath | None:
         with self._lock:
             known = self._by_file.get(file)
             if known is not None:
                 self._by_file.move_to_end(file)
-                return known
-        known = read()
+            return known
+
+    def keep(self, file: FileKey, known: ByPath) -> None:
         with self._lock:
             if file not in self._by_file and _size(known) <= _KEPT_BYTES:
                 self._by_file[file] = known
@@ -52,7 +52,6 @@ class _Kept:
             while self._bytes > _KEPT_BYTES:
                 _, gone = self._by_file.popitem(last=False)
                 self._bytes -= _size(gone)
-        return known
 
 
 def _size(found: ByPath) -> int:
@@ -62,23 +61,45 @@ def _size(found: ByPath) -> int:
 _kept: Final = _Kept()
 
 
+def keep(file: TableFile, positions: Mapping[str, Positions]) -> None:
+    """Keep deletes that were written just now: the next commit begins with them. ``positions``: by data file."""
+    at = 0 if file.vector is None else file.vector.offset
+    _kept.keep((file.path, at), tuple(positions.items()))
+
+
 def deleted(table: Table, files: Iterable[LiveFile]) -> dict[str, Positions]:
     """Return the deleted positions by data file, in increasing order; ``files``: position deletes, and deletion
     vectors."""
-    found: dict[str, list[Positions]] = {}
+    wanted = list(files)
+    known = {item.key: found for item in wanted if (found := _kept.find(item.key)) is not None}
+    for item, read in _read(table, [item for item in wanted if item.key not in known]):
+        known[item.key] = read
+        _kept.keep(item.key, read)
+    parts: dict[str, list[Positions]] = {}
+    for item in wanted:
+        for path, places in known[item.key]:
+            parts.setdefault(path, []).append(places)
+    return {path: rising(places) for path, places in parts.items()}
+
+
+def _read(table: Table, files: Iterable[LiveFile]) -> Iterator[tuple[LiveFile, ByPath]]:
+    """Read deletes; the vectors of one Puffin file together, since each access to an object store costs a request."""
+    in_file: dict[str, dict[Vector, LiveFile]] = {}
     for item in files:
-        if item.vector is None and item.file.file_format != FileFormat.PARQUET:
+        if item.vector is not None:
+            in_file.setdefault(item.path, {})[item.vector] = item
+        elif item.file.file_format == FileFormat.PARQUET:
+            yield item, _read_deletes(table, item)
+        else:
             raise TableForeignError(
                 f"others have written deletes of {item.file.file_format.value} into {'.'.join(table.name())}; {RESYNC}"
             )
-        for path, places in _kept.positions(item.key, partial(_read, table, item)):
-            found.setdefault(path, []).append(places)
-    return {path: rising(places) for path, places in found.items()}
+    for path, items in in_file.items():
+        for vector, places in vectors.read(table.io, path, list(items)):
+            yield items[vector], ((vector.about, places),)
 
 
-def _read(table: Table, item: LiveFile) -> ByPath:
-    if item.vector is not None:
-        return ((item.vector.about, vectors.read(table.io, item.path, item.vector)),)
+def _read_deletes(table: Table, item: LiveFile) -> ByPath:
     with storage_errors(item.path, "read"), table.io.new_input(item.path).open() as stream:
         rows = pq.read_table(stream, columns=["file_path", "pos"], read_dictionary=["file_path"], use_threads=False)
     return tuple(by_path(rows))

@@ -9,7 +9,7 @@ readers of a table do not read the footer.
 import json
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from typing import Any, Final
@@ -33,6 +33,8 @@ _POSITION_ID: Final = 2147483645
 _INHERITED: Final = -1
 _NO_FLAGS: Final = bytes(4)
 _FRAME_BYTES: Final = 8
+#: bytes between two blobs that are read with them
+_GAP_BYTES: Final = 256 << 10
 
 
 def blob(positions: Positions) -> bytes:
@@ -94,12 +96,31 @@ def write(
     ]
 
 
-def read(io: FileIO, path: str, vector: Vector) -> Positions:
-    """:raises SinkError: the file is missing or damaged."""
+def read(io: FileIO, path: str, wanted: Sequence[Vector]) -> Iterator[tuple[Vector, Positions]]:
+    """Read vectors of one file, those that are near each other in one access.
+
+    :raises SinkError: the file is missing or damaged.
+    """
     with storage_errors(path, "read"), io.new_input(path).open() as stream:
-        stream.seek(vector.offset)
-        data = stream.read(vector.bytes)
-    return positions_of(data, path)
+        for run in _runs(sorted(wanted, key=lambda vector: vector.offset)):
+            begin = run[0].offset
+            stream.seek(begin)
+            data = stream.read(run[-1].offset + run[-1].bytes - begin)
+            for vector in run:
+                at = vector.offset - begin
+                yield vector, positions_of(data[at : at + vector.bytes], path)
+
+
+def _runs(vectors: Sequence[Vector]) -> Iterator[list[Vector]]:
+    """Divide vectors in the order of their file where the bytes between two are more than a request is worth."""
+    run: list[Vector] = []
+    for vector in vectors:
+        if run and vector.offset - (run[-1].offset + run[-1].bytes) > _GAP_BYTES:
+            yield run
+            run = []
+        run.append(vector)
+    if run:
+        yield run
 
 
 def _described(vector: Vector, count: int) -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """Tables of format version 3: one deletion vector for each data file, ids of rows, and tables that were upgraded."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from pyiceberg.io import FileIO
 from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
@@ -15,7 +16,8 @@ from agent.errors import SinkUriError
 from agent.ports.sink import Maintains, Replaces
 from agent.sinks import open_sink
 from agent.sinks.common.compaction import Plan
-from agent.sinks.iceberg.table import manifests, positions, row_ids, rows
+from agent.sinks.iceberg.table import manifests, positions, row_ids, rows, vectors
+from agent.sinks.iceberg.table.files import Vector
 from agent.sinks.iceberg.table.manifests import Live
 from agent.sinks.iceberg.upkeep import expiry, rewrite
 from reactor.records.changefeed import SinkMode
@@ -47,7 +49,8 @@ def _checked(table: Table) -> Live:
         of = data[item.vector.about]
         assert item.sequence >= of.sequence
         assert item.home == of.home
-        [places] = positions.deleted(table, [item]).values()
+        [(_, places)] = vectors.read(table.io, item.path, [item.vector])
+        assert places.tolist() == positions.deleted(table, [item])[item.vector.about].tolist()
         assert 0 < len(places) == item.file.record_count
         assert places[-1] < of.file.record_count
     ranges = []
@@ -86,6 +89,32 @@ def test_each_data_file_has_one_vector(bed: Bed) -> None:
     sink.maintain(TABLE)
     _checked(table_of(bed, TABLE))
     agree(bed, list(held.values()))
+
+
+def test_a_flush_reads_a_file_of_vectors_once(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for all data files that lost rows in one commit, and none in the process that wrote it."""
+    read: list[str] = []
+    inner = vectors.read
+
+    def noted(io: FileIO, path: str, wanted: Sequence[Vector]) -> Iterator[tuple[Vector, positions.Positions]]:
+        read.append(path)
+        return inner(io, path, wanted)
+
+    bed.load(*((at, "a", "x") for at in range(10)))
+    for turn in range(3):
+        _flush(bed, turn, *(insert(turn * 10 + at, "a", "x") for at in range(10, 20)))
+    monkeypatch.setattr(vectors, "read", noted)
+    _flush(bed, 3, *(delete(at, None, None) for at in (1, 11, 21, 31)))
+    _flush(bed, 4, *(delete(at, None, None) for at in (2, 12, 22, 32)))
+    assert read == []
+    deletes = manifests.live(table_of(bed, TABLE)).deletes
+    assert len(deletes) == 4
+    with monkeypatch.context() as patch:
+        patch.setattr(positions, "_kept", positions._Kept())
+        _flush(bed, 5, *(delete(at, None, None) for at in (3, 13)))
+    assert read == [deletes[0].path]
+    left = [at for at in range(40) if at not in (1, 11, 21, 31, 2, 12, 22, 32, 3, 13)]
+    agree(bed, [(at, "a", "x") for at in left])
 
 
 def test_a_file_of_vectors_stays_until_the_last_of_them_goes(bed: Bed) -> None:

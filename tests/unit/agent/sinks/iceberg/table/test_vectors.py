@@ -3,7 +3,9 @@
 import json
 import struct
 import zlib
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -110,11 +112,54 @@ def test_a_file_has_what_puffin_asks_for(tmp_path: Path) -> None:
         assert "compression-codec" not in blob
         about = blob["properties"]["referenced-data-file"]
         assert file.vector == Vector(about, blob["offset"], blob["length"])
-        assert vectors.read(io, path, file.vector).tolist() == positions[about].tolist()
+        [(_, found)] = vectors.read(io, path, [file.vector])
+        assert found.tolist() == positions[about].tolist()
     theirs = deletion_vectors_from_puffin_file(PuffinFile(data))
     assert {found.referenced_data_file: found.to_vector().to_pylist() for found in theirs} == {
         about: positions[about].tolist() for about in ("file:///a", "file:///b")
     }
+
+
+class _Counted(LakeFileIO):
+    """Notes the bytes that each access reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = 0
+        self.read: list[int] = []
+
+    def new_input(self, location: str) -> Any:
+        counted, inner = self, super().new_input(location)
+
+        class Stream(BytesIO):
+            def read(self, size: int | None = -1) -> bytes:
+                counted.read.append(size or 0)
+                return super().read(size)
+
+        class Input:
+            def open(self) -> Stream:
+                counted.opened += 1
+                with inner.open() as stream:
+                    return Stream(stream.read())
+
+        return Input()
+
+
+@pytest.mark.parametrize("gap", [0, 256 << 10, (256 << 10) + 1])
+def test_vectors_that_are_near_are_read_together(gap: int, tmp_path: Path) -> None:
+    blobs = [vectors.blob(np.arange(at, 100 * at, at)) for at in (3, 5, 7)]
+    path, data = tmp_path / "some.puffin", b"PFA1"
+    wanted = []
+    for at, blob in enumerate(blobs):
+        data += bytes(gap if at == 2 else 9)
+        wanted.append(Vector(f"file:///{at}", len(data), len(blob)))
+        data += blob
+    path.write_bytes(data)
+    counted = _Counted()
+    found = dict(vectors.read(counted, f"file://{path}", wanted[::-1]))
+    assert [found[vector].tolist() for vector in wanted] == [list(range(at, 100 * at, at)) for at in (3, 5, 7)]
+    assert counted.opened == 1
+    assert len(counted.read) == (2 if gap > 256 << 10 else 1)
 
 
 def test_no_file_is_written_for_nothing(tmp_path: Path) -> None:
