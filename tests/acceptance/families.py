@@ -4,10 +4,19 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
+import pyarrow as pa
 import structlog
+from deltalake import DeltaTable
+from pyiceberg.catalog.sql import SqlCatalog
+
+from agent.sinks.common.keys.former_keys import FormerKeys
+from agent.sinks.delta.alter.dropping import dropped_ts
+from agent.sinks.delta.table.place import former_keys
+from agent.sinks.iceberg.table.state import State
 
 TIMEOUT_S: Final = 400.0
 _POLL_S: Final = 0.5
@@ -94,3 +103,33 @@ def of_rows(wanted: Counter[Any], stored: Counter[Any]) -> str:
     """Return a line with some of the rows that only one side has; empty if both have the same."""
     missing, extra = list((wanted - stored).elements())[:3], list((stored - wanted).elements())[:3]
     return f"only at the source: {missing}, only at the sink: {extra}" if missing or extra else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A table at the sink, as its format's own reader has it. ``rows``: read when they are asked for."""
+
+    columns: frozenset[str]
+    is_dropped: bool
+    former_keys: FormerKeys
+    rows: Callable[[], list[dict[str, Any]]]
+
+    @property
+    def of_source(self) -> frozenset[str]:
+        """The columns that the sink has not added."""
+        return frozenset(name for name in self.columns if not name.startswith("_"))
+
+
+def stored(lake: Path, location: str, format: str) -> Stored:
+    """Open a table. ``lake``: the sink's directory; ``format``: delta or iceberg."""
+    if format == "delta":
+        delta = DeltaTable(str(lake / location))
+        names = frozenset(item.name for item in delta.schema().fields)
+        is_dropped = dropped_ts(delta) is not None
+        return Stored(names, is_dropped, former_keys(delta), lambda: pa.table(delta.scan()).to_pylist())
+    namespace, _, name = location.partition("/")
+    table = SqlCatalog("weir", uri=f"sqlite:///{lake}/catalog.db").load_table((namespace, name))
+    state = State.of(table)
+    names = frozenset(table.schema().column_names)
+    keys = FormerKeys.from_text(state.former_keys)
+    return Stored(names, bool(state.dropped), keys, lambda: table.scan().to_arrow().to_pylist())

@@ -1,23 +1,20 @@
 """Families of schema changes with rows before, between and behind them, as upserted tables, changelogs and histories:
-the sink has what the server has, or the table is held. The stream follows at once, or begins when all is over."""
+the sink, Delta or Iceberg, has what the server has, or the table is held. The stream follows at once, or begins when
+all is over."""
 
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
 
 import capture
 from agent.ports.source import Scope
-from agent.sinks.delta.alter.dropping import dropped_ts
-from agent.sinks.delta.table.place import former_keys
 from agent.sources import open_source
 from capture.embedded import EmbeddedPostgres
 from reactor.records.changefeed import ChangefeedConfig, SinkMode
-from tests.acceptance.families import captures_log, differences, follow, of_rows
+from tests.acceptance.families import Stored, captures_log, differences, follow, of_rows, stored
 from tests.acceptance.postgres.families import DATABASE, Table, families, here, run, tables, there
 from tests.soak.compare import folded
 
@@ -34,8 +31,9 @@ def _log(tmp_path: Path) -> Iterator[None]:
         yield
 
 
+@pytest.mark.parametrize("format", ["delta", "iceberg"])
 @pytest.mark.parametrize("is_late", [False, True], ids=["at-once", "late"])
-def test_families(is_late: bool, tmp_path: Path) -> None:
+def test_families(is_late: bool, format: str, tmp_path: Path) -> None:
     server = EmbeddedPostgres(tmp_path / "server", unsafe_no_fsync=True)
     with server, capture.local(tmp_path / "weir") as cluster:
         server.create_database(DATABASE)
@@ -43,17 +41,17 @@ def test_families(is_late: bool, tmp_path: Path) -> None:
         for family in ours:
             run(server, family, family.setup)
         server.execute(f"CREATE PUBLICATION everything FOR ALL TABLES WITH ({_SENT})", database=DATABASE)
-        feeds = [cluster.create(mode.value, **_spec(server, tmp_path, mode)) for mode in _MODES]
+        feeds = [cluster.create(mode.value, **_spec(server, tmp_path, mode, format)) for mode in _MODES]
         runs = [partial(run, server, family, family.steps) for family in ours]
         count = sum(len(family.steps) for family in ours)
         follow(feeds, runs, partial(_end, server), statements=count, is_late=is_late, copies_s=_COPIES_S)
-        wrong = [line for feed in feeds for line in _differences(server, feed, tmp_path / feed.id)]
+        wrong = [line for feed in feeds for line in _differences(server, feed, tmp_path / feed.id, format)]
     assert not wrong, "\n".join(wrong)
 
 
-def _spec(server: EmbeddedPostgres, directory: Path, mode: SinkMode) -> dict[str, Any]:
+def _spec(server: EmbeddedPostgres, directory: Path, mode: SinkMode, format: str) -> dict[str, Any]:
     config = {"filter": {"rules": ["fam_*.*"]}, "publication": "everything"}
-    sink = f"delta+file://{directory}/{mode.value}"
+    sink = f"{format}+file://{directory}/{mode.value}"
     return {"source": server.uri(DATABASE), "sink": sink, "sink_mode": mode.value, "config": config}
 
 
@@ -62,26 +60,24 @@ def _end(server: EmbeddedPostgres) -> int:
     return open_source(server.uri(DATABASE), scope).current_ts()
 
 
-def _differences(server: EmbeddedPostgres, feed: Any, lake: Path) -> list[str]:
+def _differences(server: EmbeddedPostgres, feed: Any, lake: Path, format: str) -> list[str]:
     def difference(table: Table, location: str) -> str:
-        return _difference(server, feed.id, table, lake / location)
+        return _difference(server, feed.id, table, stored(lake, location, format))
 
     keyed = [table for table in tables(server) if table.key]
     return differences(feed, keyed, difference, is_needed=lambda table: bool(there(server, table)))
 
 
-def _difference(server: EmbeddedPostgres, mode: str, table: Table, place: Path) -> str:
-    delta = DeltaTable(str(place))
-    columns = {item.name for item in delta.schema().fields if not item.name.startswith("_")}
-    if dropped_ts(delta) is not None or not columns.issuperset(table.columns):
+def _difference(server: EmbeddedPostgres, mode: str, table: Table, found: Stored) -> str:
+    columns = found.of_source
+    if found.is_dropped or not columns.issuperset(table.columns):
         return f"the sink has the columns {sorted(columns)}"
-    if mode == SinkMode.CHANGELOG:
-        former = [(one.until_ts, one.columns or tuple(table.columns)) for one in former_keys(delta).keys]
-        rows = folded(delta.to_pyarrow_table().to_pylist(), table.key, former)
-    else:
-        rows = pa.table(delta.scan()).to_pylist()
     if mode == SinkMode.UPSERT and columns != {*table.columns}:
         return f"the sink has the columns {sorted(columns)}"
+    rows = found.rows()
+    if mode == SinkMode.CHANGELOG:
+        former = [(one.until_ts, one.columns or tuple(table.columns)) for one in found.former_keys.keys]
+        rows = folded(rows, table.key, former)
     if mode == SinkMode.HISTORY:
         rows = [row for row in rows if row["_is_current"]]
     return of_rows(there(server, table), here(rows, table))
