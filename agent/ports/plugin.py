@@ -45,12 +45,14 @@ class NoSettings(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
-    """``summary``: one line for people. ``preload``: modules that Spark's daemon imports before it forks workers;
-    importing them must start no thread. ``ship``: packages that remote executors need besides the plugin's own."""
+    """``summary``: one line for people. ``preload``: modules that Spark's daemon imports before it forks workers,
+    ``learned``: those that it imports once a worker has needed them (``agent.spark.learning``); importing them must
+    start no thread. ``ship``: packages that remote executors need besides the plugin's own."""
 
     summary: str
     schemes: tuple[str, ...]
     preload: tuple[str, ...] = ()
+    learned: tuple[str, ...] = ()
     ship: tuple[str, ...] = ()
 
 

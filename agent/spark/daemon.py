@@ -18,7 +18,7 @@ import sys
 import structlog
 
 from agent.ports.plugin import sinks, sources
-from agent.spark import memory
+from agent.spark import learning, memory
 
 #: in this order: the slow modules that every task needs; plugins declare theirs (``agent.ports.plugin``)
 PRELOADED = (
@@ -52,6 +52,7 @@ def preload() -> None:
 if __name__ == "__main__":
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))  # the JVM reads stdout
     preload()
+    learning.begin()
     from pyspark.daemon import manager
 
     manager()

@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 
 from agent.deadline import Deadline
 from agent.errors import JobError, JobTimeoutError, OwnFaultError, WorkerLostError
+from agent.spark import learning
 from agent.spark import session as spark_session
 from agent.spark.arrival import Watch, cores, wait_for_executors
 from agent.spark.causes import cause_of, is_worker_lost
@@ -234,6 +235,7 @@ class _Tasks:
         for batch in batches:
             ordinals = batch.column(0).to_pylist()
             answers = [_answer(function, self._descriptors[ordinal]) for ordinal in ordinals]
+            learning.tell()
             yield pa.record_batch({"ordinal": pa.array(ordinals, pa.int64()), "result": pa.array(answers, pa.binary())})
 
 

@@ -29,6 +29,12 @@ PLUGIN = SinkPlugin(
     schemes=("iceberg+file", "iceberg+sql", "iceberg+rest", "iceberg+glue"),
     open=_open,
     open_table=_open_table,
+    learned=(
+        "agent.sinks.iceberg.sink",
+        "agent.sinks.iceberg.table.sql_catalog",
+        "pyiceberg.catalog.rest",
+        "agent.sinks.iceberg.table.glue_catalog",
+    ),
     capabilities=CAPABILITIES,
     options=IcebergOptions,
 )
