@@ -3,16 +3,21 @@
 A metadata file never changes, so what was read or written once is known. pyiceberg parses the file for every look at a
 table, and copies all of its snapshots for every commit: both grow with the snapshots that are retained. The methods
 that are replaced are pyiceberg's own seams between these steps; without them a commit would be slower, and as exact.
+
+A commit looks its table up in the version that it was made from, and nowhere else: the statement that moves the
+catalog's entry from that version to the new one is what refuses the second of two.
 """
 
 from collections import OrderedDict
+from contextlib import suppress
 from threading import Lock
 from typing import Final
 
 from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io import FileIO
-from pyiceberg.table import CommitTableResponse, StagedTable, Table
+from pyiceberg.table import CommitTableResponse, StagedTable, Table, TableProperties
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import (
     AddSchemaUpdate,
@@ -24,12 +29,26 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 from pyiceberg.typedef import Identifier
+from pyiceberg.utils.properties import property_as_int
+from sqlalchemy import bindparam, select, update
 
 from agent.sinks.iceberg.table import metadata_files
 from agent.sinks.iceberg.table.io import OwnFileIO
 
 #: snapshots that are kept, over all tables: each takes some kilobytes
 _SNAPSHOTS_MAX: Final = 10_000
+_NAMED: Final = (
+    IcebergTables.catalog_name == bindparam("catalog"),
+    IcebergTables.table_namespace == bindparam("namespace"),
+    IcebergTables.table_name == bindparam("name"),
+)
+_LOCATION: Final = select(IcebergTables.metadata_location).where(*_NAMED)
+#: moves a table's entry from one version to the next
+_MOVED: Final = (
+    update(IcebergTables)
+    .where(*_NAMED, IcebergTables.metadata_location == bindparam("before"))
+    .values(metadata_location=bindparam("after"), previous_metadata_location=bindparam("before"))
+)
 #: updates that look at no snapshot that no ref names
 _OF_REFS: Final = (
     AddSchemaUpdate,
@@ -88,11 +107,52 @@ class KeepingSqlCatalog(OwnFileIO, SqlCatalog):
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
-        answer = super().commit_table(table, requirements, updates)
+        answer = (
+            self._committed(table, requirements, updates)
+            if self.engine.dialect.supports_sane_rowcount
+            else super().commit_table(table, requirements, updates)
+        )
         self._keep(answer.metadata_location, answer.metadata)
         with self._lock:
             self._forget(str(table.metadata_location))
         return answer
+
+    def _committed(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        """:raises CommitFailedException: the table has another version now, or is gone."""
+        staged = self._update_and_stage_table(table, table.name(), requirements, updates)
+        location = staged.metadata_location
+        self._write_metadata(staged.metadata, staged.io, location)
+        entry = {**self._entry(table.name()), "before": table.metadata_location, "after": location}
+        with self.engine.begin() as connection:
+            is_moved = connection.execute(_MOVED, entry).rowcount > 0
+        if not is_moved:
+            with suppress(OSError):
+                staged.io.delete(location)
+            raise CommitFailedException(f"{'.'.join(table.name())} has another version now")
+        return CommitTableResponse(metadata=staged.metadata, metadata_location=location)
+
+    def load_table(self, identifier: str | Identifier) -> Table:
+        entry = self._entry(Catalog.identifier_to_tuple(identifier))
+        kinds = self._iceberg_type_filter()
+        with self.engine.connect() as connection:
+            location = connection.scalar(_LOCATION if kinds is None else _LOCATION.where(kinds), entry)
+        if location is None:
+            raise NoSuchTableError(f"there is no table {entry['namespace']}.{entry['name']}")
+        found = IcebergTables(
+            catalog_name=self.name,
+            table_namespace=entry["namespace"],
+            table_name=entry["name"],
+            metadata_location=location,
+            previous_metadata_location=None,
+        )
+        return self._convert_orm_to_iceberg(found)
+
+    def _entry(self, identifier: Identifier) -> dict[str, str]:
+        """Return the parameters that name a table in the statements."""
+        namespace = Catalog.namespace_to_string(Catalog.namespace_from(identifier))
+        return {"catalog": self.name, "namespace": namespace, "name": Catalog.table_name_from(identifier)}
 
     def _update_and_stage_table(
         self,
@@ -109,7 +169,7 @@ class KeepingSqlCatalog(OwnFileIO, SqlCatalog):
         few = [item for item in known.snapshots if item.snapshot_id in named]
         thin = Table(
             identifier=table_identifier,
-            metadata=known.model_copy(update={"snapshots": few, "snapshot_log": []}),
+            metadata=known.model_copy(update={"snapshots": few, "snapshot_log": [], "metadata_log": []}),
             metadata_location=current_table.metadata_location,
             io=current_table.io,
             catalog=self,
@@ -119,6 +179,7 @@ class KeepingSqlCatalog(OwnFileIO, SqlCatalog):
         whole = {
             "snapshots": [*known.snapshots, *new.snapshots[len(few) :]],
             "snapshot_log": [*known.snapshot_log, *new.snapshot_log],
+            "metadata_log": [*known.metadata_log, *new.metadata_log][-_versions_max(new) :],
         }
         return StagedTable(
             identifier=staged.name(),
@@ -131,3 +192,10 @@ class KeepingSqlCatalog(OwnFileIO, SqlCatalog):
 
 def _size(metadata: TableMetadata) -> int:
     return max(len(metadata.snapshots), 1)
+
+
+def _versions_max(metadata: TableMetadata) -> int:
+    """Return how many earlier metadata files a table names, by its own property."""
+    default = TableProperties.METADATA_PREVIOUS_VERSIONS_MAX_DEFAULT
+    found = property_as_int(metadata.properties, TableProperties.METADATA_PREVIOUS_VERSIONS_MAX, default)
+    return max(default if found is None else found, 1)

@@ -2,8 +2,8 @@
 
 The statistics of the files come first: a file is opened if one of the keys is between the bounds of its key columns,
 and a row group of it is read likewise, from the key columns alone. So the cost grows with the files that may hold a
-key, and a key that rises (a serial number, a time) has few. A large file is searched in its key index instead
-(``agent.sinks.common.keys.key_index``).
+key, and a key that rises (a serial number, a time) has few. The keys of small files are kept in memory
+(``kept_keys``); a large file is searched in its key index instead (``agent.sinks.common.keys.key_index``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,13 +18,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.types import PrimitiveType
 
-from agent.kernels.key_hash import key_hash
 from agent.sinks.common.keys.key_bounds import KeyBounds
 from agent.sinks.common.keys.key_index import IndexedFile, IndexSearch
 from agent.sinks.common.left_out import equal, match
 from agent.sinks.iceberg.table import positions, rows
+from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.manifests import LiveFile
 from agent.sinks.iceberg.table.positions import Positions
+from agent.sinks.iceberg.upsert.kept_keys import FileKeys, hashes_of, is_kept, kept
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,10 +45,11 @@ class KeySearch:
         self._names = keys.schema.names
         self._schema: Schema = rows.chosen(table.schema(), self._names)
         self._keys = keys.combine_chunks()
-        hashes = _hashes(self._keys, self._names)
+        hashes = hashes_of(self._keys)
         self._order = np.argsort(hashes)
         self._hashes = hashes[self._order]
-        self._is_unique = bool((self._hashes[1:] != self._hashes[:-1]).all())
+        self._unique, self._first = np.unique(self._hashes, return_index=True)
+        self._is_unique = len(self._unique) == len(self._hashes)
         self._bounds = KeyBounds(self._keys)
         self._indexes = IndexSearch(self._keys)
 
@@ -56,8 +58,7 @@ class KeySearch:
         for item in files:
             if not self._may_hold(item.file):
                 continue
-            is_indexed = self._indexes.is_worth(item.file.record_count)
-            found = self._indexed(item.file) if is_indexed else self._in_file(item.path)
+            found = self._in_any(item.file)
             if item.path in gone:
                 is_live = ~positions.among(found.places, gone[item.path])
                 found = Found(item.path, found.places[is_live], found.which[is_live])
@@ -79,6 +80,13 @@ class KeySearch:
                 return False
         return True
 
+    def _in_any(self, file: DataFile) -> Found:
+        if self._indexes.is_worth(file.record_count):
+            return self._indexed(file)
+        if is_kept(file.record_count, file.file_size_in_bytes):
+            return self._in_kept(file)
+        return self._in_file(str(file.file_path))
+
     def _indexed(self, file: DataFile) -> Found:
         path, ids = str(file.file_path), [field.field_id for field in self._schema.fields]
         indexed = IndexedFile(f"{path}:{file.file_size_in_bytes}:{ids}", file.record_count, lambda: self._read(path))
@@ -89,12 +97,23 @@ class KeySearch:
             for _, batch in file.batches():
                 yield batch
 
+    def _in_kept(self, file: DataFile) -> Found:
+        path, columns = str(file.file_path), [(field.field_id, str(field.field_type)) for field in self._schema.fields]
+        name = (path, file.file_size_in_bytes, *columns)
+        found = kept.keys(name, lambda: FileKeys.of(self._read(path), iceberg_schema.arrow_schema(self._schema)))
+        places, at = found.alike(self._unique)
+        if not len(places):
+            return Found(path, places, at)
+        number = self._matched(found.rows.take(pa.array(places)), self._order[self._first[at]])
+        is_found = number >= 0
+        return Found(path, places[is_found], number[is_found])
+
     def _in_file(self, path: str) -> Found:
         places, which = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         with rows.opened(self._io, path, self._schema) as file:
             column = file.name_of(0)
             for begin, batch in file.batches(lambda group: self._may_group(group, column)):
-                hashes = _hashes(batch, self._names)
+                hashes = hashes_of(batch, self._names)
                 at = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
                 (alike,) = np.nonzero(self._hashes[at] == hashes)
                 if not len(alike):
@@ -122,8 +141,3 @@ class KeySearch:
                     return True
                 return self._bounds.has_between(self._names[0], known.min, known.max)
         return True
-
-
-def _hashes(table: pa.Table, names: Sequence[str]) -> Any:
-    parts = [key_hash(batch, list(names)) for batch in table.combine_chunks().to_batches()]
-    return np.concatenate([np.zeros(0, np.uint64), *parts])

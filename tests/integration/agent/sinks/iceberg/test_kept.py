@@ -1,14 +1,21 @@
 """Metadata, manifests and position deletes kept in memory: equal to what a new read finds, with fewer reads."""
 
+import json
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.io import FileIO
+from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import SetPropertiesUpdate
 
-from agent.sinks.iceberg.table import manifests, positions, sql_catalog
+from agent.sinks.iceberg.table import manifests, metadata_files, positions, rows, sql_catalog
 from agent.sinks.iceberg.table.manifests import Live, LiveFile
+from agent.sinks.iceberg.upsert import kept_keys
 from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode
 from tests.contracts.sink_bed import TABLE, Bed
@@ -97,3 +104,58 @@ def test_little_is_kept(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     [kept] = catalog._kept.values()  # type: ignore[attr-defined]
     assert len(kept.snapshots) == 9 == catalog._snapshots  # type: ignore[attr-defined]
     bed.assert_holds((1, "a", "x"), table=other)
+
+
+def test_keys_of_small_files_are_read_once(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And found as in the files themselves."""
+    opened: list[str] = []
+    inner = rows.opened
+
+    def noted(io: FileIO, path: str, schema: Schema) -> AbstractContextManager[rows.DataRows]:
+        opened.append(path)
+        return inner(io, path, schema)
+
+    monkeypatch.setattr(rows, "opened", noted)
+    for turn in range(6):
+        _flush(bed, turn)
+    assert len(opened) == len({*opened}) > 1
+    monkeypatch.setattr(kept_keys, "_ROWS_MAX", -1)
+    _flush(bed, 6)
+    bed.assert_holds((1, "t6", "x"), (2, "b", "y"), *((10 + turn, "n", "z") for turn in range(7)))
+
+
+def test_a_commit_from_an_older_version_is_refused_and_leaves_no_file(bed: Bed) -> None:
+    """Whatever has changed meanwhile, and whether or not the requirements say so."""
+    old = table_of(bed, TABLE)
+    _flush(bed, 0)
+    newest = table_of(bed, TABLE)
+    metadata = Path(newest.metadata.location.removeprefix("file://")) / "metadata"
+    before = {*metadata.iterdir()}
+    with pytest.raises(CommitFailedException, match="has another version now"):
+        old.catalog.commit_table(old, (), (SetPropertiesUpdate(updates={"late": "yes"}),))
+    assert {*metadata.iterdir()} == before
+    assert table_of(bed, TABLE).metadata == newest.metadata
+
+
+@pytest.mark.parametrize(("wanted", "kept"), [("3", 3), ("0", 1), (None, 7)])
+def test_as_many_earlier_metadata_files_stay_as_the_table_says(bed: Bed, wanted: str | None, kept: int) -> None:
+    with table_of(bed, TABLE).transaction() as change:
+        if wanted is None:
+            change.remove_properties("write.metadata.previous-versions-max")
+        else:
+            change.set_properties({"write.metadata.previous-versions-max": wanted})
+    for turn in range(5):
+        _flush(bed, turn)
+    table = table_of(bed, TABLE)
+    log = [item.metadata_file for item in table.metadata.metadata_log]
+    assert len(log) == len({*log}) == kept
+    files = (Path(table.metadata.location.removeprefix("file://")) / "metadata").glob("*.metadata.json")
+    assert {path.name for path in files} == {Path(path).name for path in (*log, table.metadata_location)}
+
+
+def test_the_text_of_a_metadata_file_is_pyicebergs(bed: Bed) -> None:
+    for turn in range(3):
+        _flush(bed, turn)
+    metadata = table_of(bed, TABLE).metadata
+    for some in (metadata, metadata.model_copy(update={"snapshots": [], "snapshot_log": []})):
+        assert json.loads(metadata_files.to_json(some)) == json.loads(some.model_dump_json())

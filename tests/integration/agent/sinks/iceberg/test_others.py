@@ -66,7 +66,8 @@ def test_a_table_that_others_have_changed_and_set_back_goes_on(bed: Bed) -> None
     _appended(table_of(bed, TABLE))
     update = {"ref-name": MAIN_BRANCH, "type": SnapshotRefType.BRANCH}
     back = SetSnapshotRefUpdate.model_validate({**update, "snapshot-id": ours.metadata.current_snapshot_id})
-    ours.catalog.commit_table(ours, (), (back,))
+    theirs = table_of(bed, TABLE)
+    theirs.catalog.commit_table(theirs, (), (back,))
     assert bed.flush(200, 300, [insert(3, "c", "z", ts=210)]).committed
     bed.assert_holds((1, "aa", "x"), (2, "b", "y"), (3, "c", "z"))
 
