@@ -20,7 +20,7 @@ from reactor.records.changefeed import SchemaChangeKind, SinkMode
 from tests.contracts.sink_bed import SPAN, TABLE, Bed
 from tests.integration.agent.sinks.delta.readers import READERS
 from tests.integration.agent.sinks.iceberg.lake import table_of
-from tests.integration.agent.sinks.iceberg.test_readers import duckdb_rows
+from tests.integration.agent.sinks.iceberg.readers import duckdb_rows
 from tests.unit.agent.changes_build import (
     ARROW,
     UNCHANGED,

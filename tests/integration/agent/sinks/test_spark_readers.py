@@ -1,7 +1,6 @@
 """Spark with Delta's and Iceberg's own jars, as others run it: it reads what Weir says, of every kind of table; it
 follows changelogs as streams; and tables that it has rewritten flow again."""
 
-import random
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,73 +9,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from agent.ports.sink import Alters, Maintains
-from agent.rows.schema_change import ColumnMove, SchemaChange
+from agent.ports.sink import Maintains
 from agent.sinks import open_table
-from reactor.ids import Ts
-from reactor.records.changefeed import SchemaChangeKind, SinkMode
+from reactor.records.changefeed import SinkMode
 from tests import reader_spark
 from tests.contracts.sink_bed import COMBINATIONS, IMPLEMENTATIONS, TABLE, Bed
+from tests.integration.agent.sinks.grown import RENAMED, grown
 from tests.reader_spark import Job
-from tests.unit.agent.changes_build import ARROW, Change, delete, insert, table_schema, update
+from tests.unit.agent.changes_build import delete, insert, update
 
 pytestmark = [pytest.mark.matrix, pytest.mark.skipif(bool(reader_spark.why_not()), reason=reader_spark.why_not())]
 
 _ALL = IMPLEMENTATIONS | COMBINATIONS
 _KINDS = [name for name in _ALL if name.startswith(("delta", "iceberg"))]
-_RENAMED = pa.schema([("id", pa.int64()), ("title", pa.string()), ("big", pa.string()), ("n", pa.int32())])
-#: of a changelog's row
-_ORDER = ("_commit_version", "_change_type")
-
-
-def _changes(chance: random.Random, held: dict[int, tuple[Any, ...]], ts: int, width: int) -> list[Change]:
-    made: list[Change] = []
-    for key in chance.sample(range(60), 8):
-        row = (key, chance.choice("abc☃"), chance.choice(["x", "", None]), *[chance.randrange(9)] * (width - 3))
-        if key not in held:
-            made.append(insert(*row, ts=ts))
-        elif chance.random() < 0.3:
-            made.append(delete(*held.pop(key), ts=ts))
-            continue
-        else:
-            made.append(update(*row, before=held[key], ts=ts))
-        held[key] = row
-    return made
-
-
-def _grown(bed: Bed) -> None:
-    """Flushes past the joining of files, care, a renamed and an added column, more flushes."""
-    chance = random.Random(7)
-    held: dict[int, tuple[Any, ...]] = {key: (key, f"n{key}", "b") for key in range(40)}
-    bed.load(*held.values())
-    ts = 100
-    for turn in range(30):
-        if turn == 20:
-            _alter(bed, ts)
-            held = {key: (*row, None) for key, row in held.items()}
-        arrow = ARROW if turn < 20 else _RENAMED
-        done = bed.flush(ts, ts + 10, _changes(chance, held, ts + 5, len(arrow)), arrow=arrow)
-        assert done.error == ""
-        assert done.committed
-        ts += 10
-        if turn % 12 == 8:
-            sink = bed.open()
-            assert isinstance(sink, Maintains)
-            sink.maintain(TABLE)
-    if bed.mode is not SinkMode.CHANGELOG and "soft_delete" not in bed.uri:
-        bed.assert_holds(*held.values(), arrow=_RENAMED)
-
-
-def _alter(bed: Bed, ts: int) -> None:
-    sink = bed.open()
-    assert isinstance(sink, Alters)
-    moves = (
-        ColumnMove("id", pa.int64(), "id"),
-        ColumnMove("title", pa.string(), "name"),
-        ColumnMove("big", pa.string(), "big"),
-        ColumnMove("n", pa.int32(), None),
-    )
-    sink.alter([SchemaChange(Ts(ts), SchemaChangeKind.ALTER, TABLE, TABLE, moves, table_schema(_RENAMED), _RENAMED)])
 
 
 def _job(bed: Bed, act: str, sql: str = "") -> Job:
@@ -103,7 +48,7 @@ def _sorted(rows: pa.Table) -> list[tuple[Any, ...]]:
 def beds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Bed]:
     made = {name: Bed.of(_ALL[name], tmp_path_factory.mktemp(name)) for name in _KINDS}
     for bed in made.values():
-        _grown(bed)
+        grown(bed)
     return made
 
 
@@ -165,7 +110,7 @@ _OTHERS = {
 def test_tables_that_it_has_rewritten_flow_again(tmp_path_factory: pytest.TempPathFactory) -> None:
     made = {name: Bed.of(_ALL[name], tmp_path_factory.mktemp(name)) for name in _OTHERS}
     for bed in made.values():
-        _grown(bed)
+        grown(bed)
     before = {name: _ours(bed) for name, bed in made.items()}
     errors = reader_spark.run([_job(bed, "read", _OTHERS[name]) for name, bed in made.items()])
     assert errors == {}
@@ -177,7 +122,7 @@ def test_tables_that_it_has_rewritten_flow_again(tmp_path_factory: pytest.TempPa
             insert(99, "new", "z", 8, ts=905),
             delete(1, None, None, None, ts=906),
         ]
-        done = bed.flush(400, 910, some, arrow=_RENAMED)
+        done = bed.flush(400, 910, some, arrow=RENAMED)
         assert (done.error, done.committed) == ("", True), name
         sink = bed.open()
         assert isinstance(sink, Maintains)

@@ -1,17 +1,12 @@
 """Other readers of tables with updates, deletes and changed columns: PyIceberg, DuckDB, perhaps Polars."""
 
-import importlib.util
-import warnings
 from datetime import date, datetime, time, timezone
 from decimal import Decimal
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
-from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation
 
 from agent.ports.sink import Alters, Maintains
@@ -22,6 +17,7 @@ from reactor.ids import Ts
 from reactor.records.changefeed import SchemaChangeKind, SinkMode
 from tests.contracts.sink_bed import SPAN, TABLE, Bed
 from tests.integration.agent.sinks.iceberg.lake import table_of
+from tests.integration.agent.sinks.iceberg.readers import COMPARED, duckdb_rows
 from tests.unit.agent.changes_build import Change, delete, insert, table_schema, update
 
 _EVERYTHING = pa.schema(
@@ -61,32 +57,6 @@ _ROWS: list[tuple[Any, ...]] = [
 ]
 
 
-def _duckdb(table: Table) -> list[tuple[Any, ...]]:
-    return [tuple(row.values()) for row in duckdb_rows(table).to_pylist()]
-
-
-def duckdb_rows(table: Table) -> pa.Table:
-    with duckdb.connect() as db:
-        for name in ("avro", "iceberg"):
-            found = importlib.util.find_spec(f"duckdb_extension_{name}")
-            assert found is not None
-            assert found.origin is not None
-            [extension] = Path(found.origin).parent.glob(f"extensions/*/{name}.duckdb_extension")
-            db.execute(f"LOAD '{extension}'")
-        rows = db.execute(f"SELECT * FROM iceberg_scan('{table.metadata_location.removeprefix('file://')}')")
-        return rows.to_arrow_table()
-
-
-def _pyiceberg(table: Table) -> list[tuple[Any, ...]]:
-    return [tuple(row.values()) for row in table.scan().to_arrow().to_pylist()]
-
-
-def _polars(table: Table) -> list[tuple[Any, ...]]:
-    with warnings.catch_warnings(action="ignore"):  # it would be faster with another package
-        found: pa.Table = import_module("polars").scan_iceberg(table.metadata_location).collect().to_arrow()
-    return [tuple(row.values()) for row in found.to_pylist()]
-
-
 def _ours(bed: Bed) -> list[tuple[Any, ...]]:
     found = open_table(bed.uri, TABLE.path).scan().read_all()
     return [tuple(row.values()) for row in found.to_pylist()]
@@ -94,9 +64,15 @@ def _ours(bed: Bed) -> list[tuple[Any, ...]]:
 
 def agree(bed: Bed, rows: list[tuple[Any, ...]]) -> None:
     table = table_of(bed, TABLE)
-    readers = [_pyiceberg, _duckdb, *([_polars] if importlib.util.find_spec("polars") else [])]
-    for found in (_ours(bed), *(read(table) for read in readers)):
-        assert sorted(found, key=repr) == sorted(rows, key=repr)
+    wanted = sorted(rows, key=repr)
+    assert sorted(_ours(bed), key=repr) == wanted
+    for reader in COMPARED:
+        if not reader.why_not():
+            assert sorted(_rows(reader.rows(table)), key=repr) == wanted, reader.name
+
+
+def _rows(found: pa.Table) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in found.to_pylist()]
 
 
 @pytest.fixture
@@ -209,8 +185,8 @@ def test_a_changelog_is_read_by_all(tmp_path: Path) -> None:
     for files in (31, 1):
         table = table_of(bed, TABLE)
         assert len(table.inspect.data_files()) == files
-        assert sorted(_pyiceberg(table), key=repr) == sorted(_ours(bed), key=repr)
-        assert len(_duckdb(table)) == 31
+        assert sorted(_rows(table.scan().to_arrow()), key=repr) == sorted(_ours(bed), key=repr)
+        assert duckdb_rows(table).num_rows == 31
         sink.maintain(TABLE)
     versions = [row[4] for row in _ours(bed)]
     assert sorted(versions) == [100, *range(101, 131)]
