@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 from uuid import uuid4
 
 import structlog
+from pyiceberg.catalog import MetastoreCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
@@ -37,6 +38,7 @@ from pyiceberg.table.update import (
 )
 
 from agent.errors import SinkConflictError
+from agent.sinks.iceberg.table import io as files_io
 from agent.sinks.iceberg.table import manifests, row_ids, specs, state
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.errors import storage_errors
@@ -105,6 +107,12 @@ def commit(table: Table, step: Step) -> None:
 
     :raises CommitFailedException: another commit was first.
     """
+    with files_io.together():
+        newest = _committed(table, step)
+    _remove_old(table, newest)
+
+
+def _committed(table: Table, step: Step) -> TableMetadata:
     metadata = table.metadata
     current = table.current_snapshot()
     snapshot_id = metadata.new_snapshot_id()
@@ -135,8 +143,9 @@ def commit(table: Table, step: Step) -> None:
             {"ref-name": MAIN_BRANCH, "type": SnapshotRefType.BRANCH, "snapshot-id": snapshot_id}
         ),
     ]
-    answer = table.catalog.commit_table(table, tuple(requirements), tuple(updates))
-    _remove_old(table, answer.metadata)
+    if not isinstance(table.catalog, MetastoreCatalog):  # else this process writes the metadata, and syncs all with it
+        files_io.sync_waiting()
+    return table.catalog.commit_table(table, tuple(requirements), tuple(updates)).metadata
 
 
 def _remove_old(table: Table, newest: TableMetadata) -> None:

@@ -33,7 +33,7 @@ from pyiceberg.utils.properties import property_as_int
 from sqlalchemy import bindparam, select, update
 
 from agent.sinks.iceberg.table import metadata_files
-from agent.sinks.iceberg.table.io import OwnFileIO
+from agent.sinks.iceberg.table.io import LakeFileIO, OwnFileIO
 
 #: snapshots that are kept, over all tables: each takes some kilobytes
 _SNAPSHOTS_MAX: Final = 10_000
@@ -102,7 +102,8 @@ class KeepingSqlCatalog(OwnFileIO, SqlCatalog):
 
     @staticmethod
     def _write_metadata(metadata: TableMetadata, io: FileIO, metadata_path: str) -> None:
-        metadata_files.write(metadata, io, metadata_path)
+        # pyiceberg makes a file access of its own where it creates a table
+        metadata_files.write(metadata, LakeFileIO(io.properties), metadata_path)
 
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]

@@ -31,6 +31,7 @@ from agent.sinks.common.history import columns as history
 from agent.sinks.common.left_out import IncompleteRows, Indexes
 from agent.sinks.common.row_marks import DELETED, NO_MARKS, Marks
 from agent.sinks.iceberg.table import commit, compact, files, manifests, positions, rows
+from agent.sinks.iceberg.table import io as files_io
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.commit import Step
 from agent.sinks.iceberg.table.lake import TablePlace
@@ -71,10 +72,11 @@ def _apply(table: Table, task: FlushTask, what: Folded, marks: Marks) -> bool:
     state = State.of(table)
     if state.is_written(task):
         return True
-    step = _Replaced.of(table, task, what, marks).step(state.written([task]))
-    if step is None:
-        return False
-    commit.commit_or_remove(table, step)
+    with files_io.together():
+        step = _Replaced.of(table, task, what, marks).step(state.written([task]))
+        if step is None:
+            return False
+        commit.commit_or_remove(table, step)
     return True
 
 
