@@ -1,6 +1,7 @@
 """Metadata, manifests and position deletes kept in memory: equal to what a new read finds, with fewer reads."""
 
 import json
+import sqlite3
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -159,3 +160,15 @@ def test_the_text_of_a_metadata_file_is_pyicebergs(bed: Bed) -> None:
     metadata = table_of(bed, TABLE).metadata
     for some in (metadata, metadata.model_copy(update={"snapshots": [], "snapshot_log": []})):
         assert json.loads(metadata_files.to_json(some)) == json.loads(some.model_dump_json())
+
+
+@pytest.mark.parametrize(("before", "after"), [("delete", "truncate"), ("wal", "wal")])
+def test_sqlite_keeps_its_journal(before: str, after: str, tmp_path: Path) -> None:
+    """Unless others have given the file another mode."""
+    base = sqlite3.connect(tmp_path / "catalog.db")
+    base.execute(f"PRAGMA journal_mode = {before}")
+    base.close()
+    catalog = sql_catalog.KeepingSqlCatalog("weir", uri=f"sqlite:///{tmp_path}/catalog.db")
+    with catalog.engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == after
+    catalog.close()
