@@ -12,16 +12,13 @@ When any part of a membership ends, all of it is cancelled at once: the sink's r
 still runs in threads. Spark and the HTTP API survive memberships: they belong to the process.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
-from typing import Self
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import anyio
 
 from capture.actors.actor import ActorRef, Cell
 from capture.actors.supervised import Supervised
-from capture.api.changefeeds import Changefeeds
 from capture.config import ServerSettings
 from capture.errors import ActorError
 from capture.member import waiting
@@ -43,8 +40,6 @@ from reactor.messages import Liveness
 from reactor.restarts import RestartPolicy
 from reactor.store.port import MetaStore
 
-_OWNER_TIMEOUT_S = 30.0
-_OWNER_POLL_S = 0.05
 #: longer than a membership takes to hand over its work
 _LEAVE_TIMEOUT_S = 120.0
 _MAILBOX_SIZE = 16
@@ -76,9 +71,6 @@ class Capture:
         self.cluster = ClusterService(self, remote or HttpOwners(self.own_token, str(settings.tls_ca_file or "")))
         self.access = ClusterAccess(self, self.own_token)
         self.subscriptions = SubscriptionService(self)
-        self.changefeeds = Changefeeds(
-            self.cluster, token=lambda: self.own_token.value, ca_file=str(settings.tls_ca_file or "")
-        )
         self._diffs = DiffSchedule(self, self.cluster)
         self._read_back = ReadBack(self, self.cluster)
         self._signals = SignalTables(self, self.cluster, self.access, self.data_plane)
@@ -136,24 +128,6 @@ class Capture:
         if self._ref is not None:
             with suppress(ActorError):  # it has left, or takes too long
                 await self._ref.ask(LeaveCluster(), _LEAVE_TIMEOUT_S)
-
-    @classmethod
-    @asynccontextmanager
-    async def embedded(cls, directory: Path | str, **settings: object) -> AsyncIterator[Self]:
-        """Run a capture with its own etcd below ``directory``, in the caller's event loop; for notebooks.
-
-        ``async with Capture.embedded("weir-data") as capture: await capture.api.changefeeds.create(...)``
-        """
-        from capture.config import load_server_settings
-        from capture.server import running
-
-        loaded = load_server_settings(**{"data_dir": Path(directory), "addr": "127.0.0.1:0"} | settings)
-        async with running(loaded, new_member=cls) as member:
-            assert isinstance(member, cls)
-            with anyio.fail_after(_OWNER_TIMEOUT_S):
-                while not (await member.cluster.health()).healthy:  # noqa: ASYNC110 - elected in a moment
-                    await anyio.sleep(_OWNER_POLL_S)
-            yield member
 
     async def _work(self) -> None:
         client = await self._connect(self.settings)

@@ -57,7 +57,8 @@ class PeerKey:
         return hmac.digest(self._keys[key_id], _joined(side, terms), "sha256")
 
     def is_proof(self, proof: bytes, key_id: bytes, side: Side, terms: Terms) -> bool:
-        return hmac.compare_digest(proof, self.proof(key_id, side, terms))
+        """Return whether it proves the key of this id, which may have been removed since the greeting."""
+        return self.knows(key_id) and hmac.compare_digest(proof, self.proof(key_id, side, terms))
 
 
 def new_nonce() -> bytes:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from anyio import to_thread
 
-from tests.unit.capture.api.test_changefeeds import served
+from tests.unit.capture.api.test_forwarding import served
 from tests.unit.capture.fakes import MemoryCluster
 
 pytestmark = [pytest.mark.matrix, pytest.mark.timeout(400)]

@@ -11,7 +11,7 @@ from capture.api.connection import Connection, may_pass
 from capture.errors import ChangefeedNotFoundError, ServerUnreachableError
 from reactor.errors import NotOwnerError, OwnerNotFoundError, WeirError
 from reactor.views import ChangefeedView
-from tests.unit.capture.api.test_changefeeds import served
+from tests.unit.capture.api.test_forwarding import served
 from tests.unit.capture.fakes import MemoryCluster
 
 NOBODY = "http://127.0.0.1:1"

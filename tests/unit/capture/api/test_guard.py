@@ -14,7 +14,7 @@ from capture.api.access import Caller, needed_role
 from capture.api.http import create_app
 from reactor.errors import StoreUnreachableError
 from reactor.records.access import Role
-from tests.unit.capture.api.test_changefeeds import served
+from tests.unit.capture.api.test_forwarding import served
 from tests.unit.capture.fakes import MemoryAccess, MemoryCluster
 
 VIEWER, OPERATOR = Caller("eye", Role.VIEWER, "v"), Caller("hand", Role.OPERATOR, "o")

@@ -13,7 +13,7 @@ from capture.api.port import ChangefeedSpec
 from capture.api.subscriptions import AdvanceAsked, LogAsked
 from capture.errors import ConfigError
 from reactor.errors import WeirError
-from tests.unit.capture.api.test_changefeeds import served
+from tests.unit.capture.api.test_forwarding import served
 from tests.unit.capture.fakes import MemoryAccess, MemoryCluster
 
 IDS = [

@@ -25,7 +25,7 @@ from capture.python.table import Table
 from reactor.records.changefeed import FeedState, Mode, Unit
 from reactor.records.sync_point import SyncPoint
 from reactor.views import ChangefeedView, TableView
-from tests.unit.capture.api.test_changefeeds import SINK, SOURCE, served
+from tests.unit.capture.api.test_forwarding import SINK, SOURCE, served
 from tests.unit.capture.fakes import MemoryCluster
 
 

@@ -1,31 +1,34 @@
-"""The Python interface: on any capture the same answers and errors, for what the owner alone can do goes to it."""
+"""Forwarding: any capture gives the owner's answers and errors, and ends what it asked of it with its caller."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import cast
+from typing import TypeVar, cast
 
 import anyio
 import httpx
 import pytest
 import uvicorn
+from anyio import to_thread
 
-from capture.api.changefeeds import Changefeeds
+from capture.api.client import Client
+from capture.api.connection import Connection
 from capture.api.http import create_app
-from capture.api.port import ChangefeedSpec
+from capture.api.port import ChangefeedSpec, RepairAsked
 from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError, StillRunningError
 from capture.member.access import OwnToken
 from capture.member.cluster_service import ClusterService
 from capture.member.ownership.gathering import HttpOwners
 from capture.member.services import CaptureState
 from capture.server import _HttpServer, _listener
-from reactor.errors import NotOwnerError, OwnerNotFoundError
+from reactor.errors import NotOwnerError, WeirError
 from reactor.records.changefeed import FeedState
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from tests.patience import HANG_S
 from tests.unit.capture.fakes import MemoryAccess, MemoryCluster
 
+T = TypeVar("T")
 SOURCE, SINK = "postgresql://u:geheim@h/d", "delta+file:///lake"
 
 
@@ -42,42 +45,47 @@ async def served(owner: MemoryCluster) -> AsyncIterator[str]:
 
 async def test_a_capture_that_is_not_the_owner_asks_the_owner() -> None:
     owner = MemoryCluster()
-    async with served(owner) as address:
-        changefeeds = Changefeeds(MemoryCluster(is_owner=False, owner=address), token=lambda: "secret")
-        assert (await changefeeds.check("shop", source=SOURCE, sink=SINK)).source == "postgresql://u:***@h/d"
+    async with served(owner) as address, served(MemoryCluster(is_owner=False, owner=address)) as other:
+        connection = Connection(f"http://{other}", token="secret")
+
+        async def ask(question: Callable[[Client], T]) -> T:
+            return await to_thread.run_sync(connection.call, question)
+
+        spec = ChangefeedSpec(changefeed_id="shop", source_uri=SOURCE, sink_uri=SINK)
+        assert (await ask(lambda client: client.check(spec))).source == "postgresql://u:***@h/d"
         assert owner.specs == {}
-        created = await changefeeds.create("shop", source=SOURCE, sink=SINK)
+        created = await ask(lambda client: client.create(spec))
         assert (created.id, list(owner.specs)) == ("shop", ["shop"])
         assert owner.specs["shop"].source_uri == SOURCE
-        assert [feed.id for feed in await changefeeds.list()] == ["shop"]
-        assert (await changefeeds.pause("shop")).state is FeedState.STOPPED
-        assert (await changefeeds.resume("shop")).state is FeedState.NORMAL
-        await changefeeds.pause("shop")
-        assert (await changefeeds.resume("shop", resync=True)).state is FeedState.NORMAL
-        assert await changefeeds.diff("shop") == []
-        assert (await changefeeds.resync_table("shop", "public.t", rows_per_second=500)).resyncing
+        assert [feed.id for feed in await ask(lambda client: client.list())] == ["shop"]
+        assert (await ask(lambda client: client.pause("shop"))).state is FeedState.STOPPED
+        assert (await ask(lambda client: client.resume("shop"))).state is FeedState.NORMAL
+        await ask(lambda client: client.pause("shop"))
+        assert (await ask(lambda client: client.resume("shop", resync=True))).state is FeedState.NORMAL
+        assert await ask(lambda client: client.diff("shop")) == []
+        assert (await ask(lambda client: client.resync_table("shop", "public.t", rows_per_second=500))).resyncing
         assert owner.resynced == ["shop", "public.t"]
-        assert await changefeeds.repair("shop", tables=["public.t"], where="id = 7", rows_per_second=700) == []
+        rows = RepairAsked(tables=("public.t",), where="id = 7", rows_per_second=700)
+        assert await ask(lambda client: client.repair("shop", rows)) == []
         assert (owner.limits, owner.conditions) == ([None, 500, 700], ["id = 7"])
-        assert not (await changefeeds.cancel_resync("shop", "public.t")).resyncing
-        assert (await changefeeds.pause_table("shop", "public.t")).ts == 7
-        assert (await changefeeds.resume_table("shop", "public.t")).ts == 7
-        assert (await changefeeds.skip_table("shop", "public.t", 9, confirmed=True)).notices == (
-            "changes are left out",
-        )
+        assert not (await ask(lambda client: client.cancel_resync("shop", "public.t"))).resyncing
+        assert (await ask(lambda client: client.pause_table("shop", "public.t"))).ts == 7
+        assert (await ask(lambda client: client.resume_table("shop", "public.t"))).ts == 7
+        skipped = await ask(lambda client: client.skip_table("shop", "public.t", 9, confirmed=True))
+        assert skipped.notices == ("changes are left out",)
         assert owner.steps == ["pause public.t", "resume public.t", "skip to 9 public.t"]
-        assert (await changefeeds.add_table("shop", "public.t")).changefeed.id == "shop"
-        assert (await changefeeds.remove_table("shop", "public.t")).changefeed.id == "shop"
-        assert (await changefeeds.maintain_table("shop", "public.t")).joined == 9
+        assert (await ask(lambda client: client.add_table("shop", "public.t"))).changefeed.id == "shop"
+        assert (await ask(lambda client: client.remove_table("shop", "public.t"))).changefeed.id == "shop"
+        assert (await ask(lambda client: client.maintain_table("shop", "public.t"))).joined == 9
         assert owner.steps[3:] == ["add public.t", "remove public.t", "maintain public.t"]
         with pytest.raises(ChangefeedExistsError):
-            await changefeeds.create("shop", source=SOURCE, sink=SINK)
-        await changefeeds.remove("shop")
+            await ask(lambda client: client.create(spec))
+        await ask(lambda client: client.remove("shop"))
         with pytest.raises(ChangefeedNotFoundError):
-            await changefeeds.query("shop")
+            await ask(lambda client: client.query("shop"))
         owner.breaks_with = StillRunningError("what was asked for is still running")
         with pytest.raises(StillRunningError, match="still running"):
-            await changefeeds.query("nobody")
+            await ask(lambda client: client.query("nobody"))
 
 
 @pytest.mark.parametrize("is_forwarded", [False, True])
@@ -133,8 +141,11 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_without_an_owner_nothing_is_asked() -> None:
-    with pytest.raises(OwnerNotFoundError):
-        await Changefeeds(MemoryCluster(is_owner=False)).create("shop", source=SOURCE, sink=SINK)
+    async with served(MemoryCluster(is_owner=False)) as address:
+        connection = Connection(f"http://{address}", token="secret")
+        spec = ChangefeedSpec(changefeed_id="shop", source_uri=SOURCE, sink_uri=SINK)
+        with pytest.raises(WeirError, match="no owner is elected"):
+            await to_thread.run_sync(connection.call, lambda client: client.create(spec))
 
 
 class NoSeat:
