@@ -106,11 +106,6 @@ class LakeFileIO(PyArrowFileIO):
             return super().new_output(location)
         return _DurableFile(location, path, self.fs_by_scheme(scheme, netloc))
 
-    def local_path(self, location: str) -> str | None:
-        """Return the path of a local file; None if it is elsewhere."""
-        scheme, _, path = self.parse_location(location, self.properties)
-        return path if scheme == "file" else None
-
 
 class OwnFileIO:
     """A catalog whose tables are accessed through ``LakeFileIO``, whatever the properties say."""
