@@ -237,6 +237,9 @@ class TableRecord(Record):
     to_copy: bool = later(False, format=4)
     #: rows changed at or below it are left out, as an operator wished
     skipped_ts: StoredTs = later(Ts(0), format=5)
+    #: MySQL: no statement says its key (nor, with ``to_copy``, its columns): they are what the server showed here, and
+    #: may be those of later statements; 0: statements say them
+    shown_ts: StoredTs = later(Ts(0))
 
     @classmethod
     def new(cls, table_id: int, schema_name: str, name: str, **fields: Any) -> Self:

@@ -4,7 +4,7 @@ Before each opening, it checks that the server can continue exactly at the log's
 position's server, by GTID at another one (``resume``). A new session ends the one that a lost worker has left.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -35,6 +35,7 @@ from agent.sources.mysql.server.computed import computed_columns, is_there
 from agent.sources.mysql.server.connection import Connection, connect
 from agent.sources.mysql.server.defaults import explicit_timestamps
 from agent.sources.mysql.server.reach import reaches_others
+from agent.sources.mysql.server.tables import has_primary
 from agent.sources.mysql.server.uri import Target
 from agent.sources.mysql.settings import MysqlSettings
 from reactor.ids import Ts
@@ -77,7 +78,7 @@ class MysqlStreams:
         position = SourcePosition.from_json(at.text) if at.text else position_at(connection, at.ts)
         resumption = resume(connection, position)
         self._rolled_back.forget(at.ts)
-        server = self._server(connection)
+        server = self._server(connection, resumption.position.epoch.number)
         interpreter = Interpreter(known, server)
         stream = BinlogStream(
             connection,
@@ -106,7 +107,7 @@ class MysqlStreams:
         taken = {record.ts for record in ddl}
         return Joiner(self._target, self._order.joining - there, ids, taken, zero_dates=self._zero_dates)
 
-    def _server(self, connection: Connection) -> Server:
+    def _server(self, connection: Connection, epoch: int) -> Server:
         config = self._scope.config
         [(time_zone, folding)] = connection.query("SELECT @@system_time_zone, @@lower_case_table_names")
         wanted = TableFilter(config.filter.rules)
@@ -125,6 +126,8 @@ class MysqlStreams:
             collation_of=self._collation_of,
             reaches=self._reaches,
             computed=self._computed,
+            place=self._place_in(epoch),
+            has_primary=self._has_primary,
             logs_cascades=self._settings.unlogged_cascades == "accept" or logs_cascades(connection),
         )
 
@@ -134,6 +137,19 @@ class MysqlStreams:
 
     def _collation_of(self, database: str) -> int:
         return self._collations().get(database, 0)
+
+    def _place_in(self, epoch: int) -> Callable[[], Ts]:
+        """Return what asks for the end of the log."""
+
+        def place() -> Ts:
+            with connect(self._target) as connection:
+                return current_place(connection).ts(epoch)
+
+        return place
+
+    def _has_primary(self, name: tuple[str, str]) -> bool:
+        with connect(self._target) as connection:
+            return has_primary(connection, *name)
 
     def _computed(self, name: tuple[str, str]) -> Mapping[str, str]:
         with connect(self._target) as connection:

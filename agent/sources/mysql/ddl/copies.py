@@ -32,6 +32,12 @@ class Copies:
         """Return whether the name is that of a copy, log or remnant of a replicated table."""
         return any(base in self.known.by_name or base in self.vacated for base in shadows.bases_of(name))
 
+    def schemas(self) -> dict[Name, TableSchema]:
+        """Return the definitions of copies, and of the tables that are followed."""
+        tables = self.known.by_name.items()
+        known = {name: table.schema for name, table in tables if table.schema is not None and not table.is_held}
+        return {**{name: copy.schema for name, copy in self.by_name.items()}, **known}
+
     def begin(self, name: Name, schema: TableSchema | None) -> None:
         self.known.note_unreplicated(name)
         if schema is not None:

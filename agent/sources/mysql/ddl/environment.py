@@ -8,6 +8,7 @@ from agent.sources.mysql.ddl.parser.cursor import Name
 from agent.sources.mysql.ddl.parser.edits import Effort
 from agent.sources.mysql.retyping.terms import STRICT, RetypeTerms
 from agent.sources.mysql.values.session import SYSTEM, Session
+from reactor.ids import Ts
 from reactor.records.changefeed import TableRecord
 
 
@@ -20,7 +21,8 @@ class Server:
     accepted as missing. ``collations``: of all databases; ``collation_of``: of one that the log does not define, 0 if
     unknown. ``reaches``: whether a change of tables of these names may change others too. ``computed``: the
     expressions of a table's generated columns. ``explicit_timestamps``: ``explicit_defaults_for_timestamp`` of sessions
-    of which the log does not say it; None if MariaDB logs it as an option."""
+    of which the log does not say it; None if MariaDB logs it as an option. ``place``: the end of the log.
+    ``has_primary``: whether a table has a primary key now."""
 
     wants: Callable[[str, str], bool]
     takes: Callable[[TableRecord], bool]
@@ -36,6 +38,8 @@ class Server:
     collation_of: Callable[[str], int] = lambda database: 0
     reaches: Callable[[Sequence[Name]], bool] = lambda names: False
     computed: Callable[[Name], Mapping[str, str]] = lambda name: {}
+    place: Callable[[], Ts] = lambda: Ts(0)
+    has_primary: Callable[[Name], bool] = lambda name: True
 
     def session(self, logged: Session) -> Session:
         """Return the session of a statement, with what the log leaves to the server."""

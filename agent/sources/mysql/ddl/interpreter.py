@@ -20,13 +20,14 @@ import structlog
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common.schema_diff import Columns
-from agent.sources.mysql.ddl import guard, reasons, shadows, written
+from agent.sources.mysql.ddl import guard, reasons, shadows, shown, written
 from agent.sources.mysql.ddl.changing import ChangingTables
 from agent.sources.mysql.ddl.computed import recomputed
 from agent.sources.mysql.ddl.copies import Copies, by_name
 from agent.sources.mysql.ddl.environment import Server
 from agent.sources.mysql.ddl.event import DdlEvent
-from agent.sources.mysql.ddl.likeness import is_like, is_open, key_of
+from agent.sources.mysql.ddl.likeness import is_open, key_of
+from agent.sources.mysql.ddl.new_tables import NewTables
 from agent.sources.mysql.ddl.parser import parse
 from agent.sources.mysql.ddl.parser.cursor import Name
 from agent.sources.mysql.ddl.parser.edits import (
@@ -38,12 +39,12 @@ from agent.sources.mysql.ddl.parser.edits import (
     Dropped,
     Edit,
     Rebuilt,
+    Rekeyed,
     Renamed,
     Unfollowed,
     Unparsed,
 )
 from agent.sources.mysql.ddl.replicated_tables import KnownTables, moved
-from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.dialect import DIALECT
 from agent.sources.mysql.retyping.terms import RetypeTerms
 from reactor.ids import Ts
@@ -59,12 +60,11 @@ class Interpreter:
         self._known = known
         self._server = server
         self._copies = Copies(known)
+        self._new = NewTables(known)
         #: default collations of databases, as far as the log has been read
         self._collations = dict(server.collations())
         #: state of the current statement
         self._changes = ChangingTables(known)
-        #: ids of tables that were held when they were dropped
-        self._burnt: set[int] = set()
 
     def interpret(self, event: DdlEvent) -> DdlRecord | None:
         """Return the statement's changes of replicated tables; None if there are none.
@@ -78,7 +78,7 @@ class Interpreter:
         for edit in parse.parse_ddl(
             event.statement,
             event.database,
-            self._schemas(),
+            self._copies.schemas(),
             is_mariadb=self._server.is_mariadb,
             session=self._server.session(event.session),
             folds_names=self._server.folds_names,
@@ -130,12 +130,9 @@ class Interpreter:
         changes = self._changes.taken()
         return DdlRecord(ts=ts, changes=changes, statement=statement) if changes else None
 
-    def _schemas(self) -> dict[Name, TableSchema]:
-        tables = self._known.by_name.items()
-        known = {name: table.schema for name, table in tables if table.schema is not None and not table.is_held}
-        return {**{name: copy.schema for name, copy in self._copies.by_name.items()}, **known}
-
     def _take(self, edit: Edit, event: DdlEvent) -> None:
+        if shown.is_in_copy(edit, self._known, event.ts):
+            return
         match edit:
             case Created():
                 self._create(edit, event)
@@ -156,6 +153,8 @@ class Interpreter:
                 self._alter(edit, event)
             case Rebuilt():
                 self._rebuild(edit, event)
+            case Rekeyed(table):
+                self._doubts_key(table, event.ts)
             case Unfollowed():
                 self._unfollow(edit)
             case Unparsed():
@@ -168,7 +167,7 @@ class Interpreter:
             if not self._copies.take_left(name):
                 return
             self._forget(name)  # it was dropped earlier
-        schema = self._schemas().get(edit.like) if edit.like else edit.schema
+        schema = self._copies.schemas().get(edit.like) if edit.like else edit.schema
         if self._copies.bases_there(name):
             self._copies.begin(name, schema)
             return
@@ -177,17 +176,18 @@ class Interpreter:
         if edit.reason and not self._is_harmless(edit.reason):
             self._begin_held(name, edit.reason, event, schema)
             return
-        schema = self._exact(name, schema)
+        stated, schema = schema, shown.exact(self._server, name, schema)
         if schema is None:
             _log.warning("a new table is gone again and is left out", table=".".join(name))
             return
-        record = self._new_record(name, schema, event.ts)
+        if edit.is_keyless:
+            stated = schema = shown.keyless(schema)
+        like = self._known.by_name.get(edit.like) if edit.like else None
+        record = shown.created(self._server, self._new_record(name, schema, event.ts), stated, like)
         if not self._server.takes(record):
             self._changes.begin(KnownTable(record, None, f"{'.'.join(name)}: {reasons.KEYLESS}"))
         else:
-            table = KnownTable(record, self._ours(schema, record))
-            self._changes.begin(table)
-            self._known.put_new(table)
+            self._begin_empty(record, schema)
 
     def _begin_held(self, name: Name, reason: str, event: DdlEvent, schema: TableSchema | None = None) -> None:
         record = self._new_record(name, schema, event.ts)
@@ -198,20 +198,13 @@ class Interpreter:
         table = self._known.by_name.get(name)
         if table is None or reasons.KEYLESS not in table.held:
             return
-        schema = self._server.look(name)
+        place, schema = self._server.place(), self._server.look(name)
         if schema is not None and self._server.takes(self._new_record(name, schema, event.ts)):
             self._forget(name)
-            self._copy(self._new_record(name, schema, event.ts), schema)
+            self._copy(self._new_record(name, schema, event.ts), schema, place)
 
     def _new_record(self, name: Name, schema: TableSchema | None, ts: Ts) -> TableRecord:
-        return TableRecord.new(
-            self._free_id(name, ts),
-            *name,
-            key=schema.key if schema else (),
-            start_ts=Ts(ts - 1),
-            consistent_ts=Ts(ts - 1),
-            collation=schema.collation if schema else 0,
-        )
+        return self._new.record(name, schema, ts, self._changes.before)
 
     def _drop(self, name: Name) -> None:
         if self._copies.drop(name):
@@ -225,8 +218,7 @@ class Interpreter:
         if table is not None:
             self._changes.touch(table)
             self._known.drop(*name)
-            if table.is_held:
-                self._burnt.add(table.record.table_id)
+            self._new.forget(table)
 
     def _rename(self, old: Name, new: Name, event: DdlEvent) -> None:
         self._known.note_made(new)
@@ -264,7 +256,7 @@ class Interpreter:
 
     def _meet(self, name: Name, event: DdlEvent) -> None:
         """Handle a table that gets a selected name; it is unknown whether it has rows."""
-        table, schema = ".".join(name), self._server.look(name)
+        table, place, schema = ".".join(name), self._server.place(), self._server.look(name)
         if schema is None:
             _log.warning("a table that was renamed is gone again and is left out", table=table)
             return
@@ -274,12 +266,15 @@ class Interpreter:
         elif not self._server.takes(record):
             self._changes.begin(KnownTable(record, None, f"{table}: {reasons.KEYLESS}"))
         else:
-            self._copy(record, schema)
+            self._copy(record, schema, place)
 
-    def _copy(self, record: TableRecord, schema: TableSchema) -> None:
-        """Add a table with rows that are in no log."""
-        record = record.with_(to_copy=True)
-        self._changes.begin(KnownTable(record, self._ours(schema, record)))
+    def _copy(self, record: TableRecord, schema: TableSchema, place: Ts) -> None:
+        """Add a table with rows that are in no log. ``place``: where the server had this definition, or an earlier one
+        that led to it."""
+        record = record.with_(to_copy=True, shown_ts=place)
+        table = KnownTable(record, self._ours(schema, record))
+        self._changes.begin(table)
+        self._known.note_copied(table)
 
     def _replace(self, copy: Name, name: Name, base: KnownTable, ts: Ts) -> None:
         """Replace a table by its copy: a single alteration of the table."""
@@ -287,21 +282,22 @@ class Interpreter:
         self._known.drop(base.record.schema_name, base.record.name)
         table = moved(base, name)
         shadow = self._copies.take(copy)
-        schema = self._exact(name, shadow.schema if shadow else None)
+        schema = shown.exact(self._server, name, shadow.schema if shadow else None)
         if schema is None or table.schema is None or table.is_held:
             self._known.put(table)
             return
         if shadow is not None and not self._known.had_rows(copy):
-            self._begin_empty(name, schema, ts)
+            self._begin_empty(self._new_record(name, schema, ts), schema)
             return
         columns = shadow.columns if shadow else by_name(table.schema, schema)
         unknown_fills = shadow.unknown_fills if shadow else columns.added
-        self._put(table, schema, shadows.limited(columns, schema), RetypeTerms(self._server.is_mariadb, copies=True))
+        is_shown = True if shadow is None or {*shadow.schema.key} != {*schema.key} else None
+        terms = RetypeTerms(self._server.is_mariadb, copies=True)
+        self._put(table, schema, shadows.limited(columns, schema), terms, is_shown=is_shown)
         if doubt := reasons.of_copy(schema, shadow, unknown_fills, table.schema):
             self._hold(name, doubt)
 
-    def _begin_empty(self, name: Name, schema: TableSchema, ts: Ts) -> None:
-        record = self._new_record(name, schema, ts)
+    def _begin_empty(self, record: TableRecord, schema: TableSchema) -> None:
         table = KnownTable(record, self._ours(schema, record))
         self._changes.begin(table)
         self._known.put_new(table)
@@ -309,7 +305,7 @@ class Interpreter:
     def _alter(self, edit: Altered, event: DdlEvent) -> None:
         columns = Columns(edit.renames, edit.added, edit.fills, edit.required)
         terms = self._server.terms(event.session, edit.effort)
-        before, computed = self._schemas().get(edit.table), lambda: self._server.computed(edit.table)
+        before, computed = self._copies.schemas().get(edit.table), lambda: self._server.computed(edit.table)
         doubt = recomputed(before, edit, terms, computed) if before else ""
         if self._copies.alter(edit.table, edit.schema, columns, edit.unknown_fills):
             if doubt:
@@ -318,16 +314,24 @@ class Interpreter:
         table = self._known.by_name[edit.table]
         if table.is_held:
             return
-        doubt = reasons.KEYED_EARLY if edit.makes_key and self._known.is_keyed_early(table, edit.schema) else doubt
-        schema = self._exact(edit.table, edit.schema, asks_key=edit.asks_key)
+        if edit.touches_key and self._doubts_key(edit.table, event.ts):
+            return
+        schema = shown.exact(self._server, edit.table, edit.schema, asks_key=edit.asks_key)
         assert schema is not None, "the statement has a schema"
-        if {*schema.key} != {*edit.schema.key}:
-            self._known.note_keyed(table.record.table_id)
-        self._put(table, schema, columns, replace(terms, numbered=edit.numbered))
+        is_shown = shown.is_key_shown(self._server, edit, schema)
+        self._put(table, schema, columns, replace(terms, numbered=edit.numbered), is_shown=is_shown)
         if self._known.is_empty(table.record.table_id):
             return
         if reason := reasons.unknown_fills(edit.unknown_fills) if edit.unknown_fills else doubt:
             self._hold(edit.table, reason)
+
+    def _doubts_key(self, name: Name, ts: Ts) -> bool:
+        """Hold a table whose rows may have come under a key that a statement makes only now; return whether it is."""
+        table = self._known.by_name.get(name)
+        is_early = table is not None and self._known.is_keyed_early(table, ts)
+        if is_early:
+            self._hold(name, reasons.KEYED_EARLY)
+        return is_early
 
     def _rebuild(self, edit: Rebuilt, event: DdlEvent) -> None:
         table, terms = self._known.by_name.get(edit.table), self._server.terms(event.session, edit.effort)
@@ -371,30 +375,24 @@ class Interpreter:
             self._copies.alter(name, schema, columns, ())
             if leaves_open:
                 self._copies.doubt(name, reasons.unreadable(event))
-        elif known is not None:
-            self._put(known, schema, columns, self._server.terms(event.session, edit.effort))
+        elif known is not None and not self._doubts_key(name, event.ts):
+            is_shown = True if {*schema.key} != {*before.key} else None
+            self._put(known, schema, columns, self._server.terms(event.session, edit.effort), is_shown=is_shown)
             if leaves_open:
                 self._hold(name, reasons.unreadable(event))
 
-    def _put(self, table: KnownTable, schema: TableSchema, columns: Columns, terms: RetypeTerms) -> None:
+    def _put(
+        self, table: KnownTable, schema: TableSchema, columns: Columns, terms: RetypeTerms, *, is_shown: bool | None
+    ) -> None:
+        """Change a table. ``is_shown``: see ``shown.noted``."""
         self._changes.touch(table)
         record = table.record.with_(key=key_of(table.record.key, schema.key), collation=schema.collation)
-        self._changes.put(KnownTable(record, self._ours(schema, record)), columns, terms)
-
-    def _exact(self, name: Name, stated: TableSchema | None, *, asks_key: bool = False) -> TableSchema | None:
-        """Return the server's definition if it matches the statement's result; else the statement's."""
-        found = self._server.look(name)
-        if stated is None:
-            return found
-        if found is None or not is_like(found, stated, asks_key=asks_key):
-            return stated
-        return replace(found, collation=stated.collation or found.collation)
+        table = KnownTable(shown.noted(self._server, record, is_shown=is_shown), self._ours(schema, record))
+        self._changes.put(table, columns, terms)
+        self._known.note_defined(table)
+        if is_shown:
+            self._known.note_shown(table)
 
     def _ours(self, schema: TableSchema, record: TableRecord) -> TableSchema:
         named = replace(schema, schema_name=record.schema_name, name=record.name)
         return replace(named, table_id=record.table_id, dialect=DIALECT, zero_dates=self._server.zero_dates)
-
-    def _free_id(self, name: Name, ts: Ts) -> int:
-        used = {table.record.table_id for table in self._known.by_name.values()} | self._burnt | {*self._changes.before}
-        number = table_id(*name)
-        return table_id(name[0], f"{name[1]}\0{ts}") if number in used else number

@@ -21,6 +21,7 @@ from agent.sources.mysql.decode.table_map import TableMap, parse_table_map
 from agent.sources.mysql.decode.table_name import parse_table_name
 from agent.sources.mysql.decode.types import arrow_schema
 from reactor.ids import MAX_TS, Ts
+from reactor.records.changefeed import TableRecord
 
 #: MariaDB's hidden columns for unique keys that are too long for an index
 _HIDDEN: Final = "DB_ROW_HASH_"
@@ -54,10 +55,10 @@ class KnownTables:
         self._gone: dict[tuple[str, str], int] = {}
         #: names that the log has given to a table, which may not be replicated
         self._made: set[tuple[str, str]] = set()
-        #: tables that have their key from the server, which may be ahead of the log: whether they had rows since, by id
-        self._keyed: dict[int, bool] = {}
+        #: ids of tables that may have had rows since the server showed their key; another stream may have read them
+        self._had_rows = {table.record.table_id for table in self._tables.values() if table.record.shown_ts}
         #: ids of tables whose definition here may be that of a later place
-        self._early = {table.record.table_id for table in self._tables.values() if table.record.start_ts > begin}
+        self._early = {table.record.table_id for table in self._tables.values() if _latest(table.record) > begin}
 
     def with_id(self, table_id: int) -> KnownTable | None:
         return next((table for table in self._tables.values() if table.record.table_id == table_id), None)
@@ -73,7 +74,8 @@ class KnownTables:
             self.drop(*name)
         self._tables[_name(table)] = table
         self.note_made(_name(table))
-        self._early.discard(table.record.table_id)
+        if not table.record.to_copy:
+            self._early.discard(table.record.table_id)
 
     def ask_collation(self, name: tuple[str, str], look: Callable[[tuple[str, str]], TableSchema | None]) -> None:
         """Query a table's collation if its record lacks it (records of v0.1.0): its new texts have that."""
@@ -108,18 +110,28 @@ class KnownTables:
         """Add a table without rows."""
         self.put(table)
         self._empty.add(table.record.table_id)
+        self._had_rows.discard(table.record.table_id)
 
     def is_empty(self, table_id: int) -> bool:
         """Return whether the log has the table's creation, and no event of its rows yet."""
         return table_id in self._empty
 
-    def note_keyed(self, table_id: int) -> None:
-        """Note that a table has the key that the server shows, since its statement does not say it."""
-        self._keyed[table_id] = False
+    def note_shown(self, table: KnownTable) -> None:
+        """Note that a table has just got the key that the server shows."""
+        self._had_rows.discard(table.record.table_id)
 
-    def is_keyed_early(self, table: KnownTable, schema: TableSchema) -> bool:
-        """Return whether rows came under the key that a statement makes only now: the server was ahead of the log."""
-        return self._keyed.get(table.record.table_id, False) and {*schema.key} == {*table.record.key}
+    def note_copied(self, table: KnownTable) -> None:
+        """Note that a table, which is to be copied, has the columns that the server shows."""
+        self._early.add(table.record.table_id)
+
+    def note_defined(self, table: KnownTable) -> None:
+        """Note that the columns are those of the log again."""
+        self._early.discard(table.record.table_id)
+
+    def is_keyed_early(self, table: KnownTable, ts: Ts) -> bool:
+        """Return whether rows may have come under a key of a statement at ``ts`` or later: the server was ahead of the
+        log."""
+        return table.record.shown_ts >= ts and table.record.table_id in self._had_rows
 
     def note_unreplicated(self, name: tuple[str, str]) -> None:
         """Note that a table was created that is not replicated."""
@@ -165,8 +177,8 @@ class KnownTables:
         declared = parse_table_map(body, is_mariadb=self._is_mariadb)
         table = self._tables[declared.schema.schema_name, declared.schema.name]
         self._empty.discard(table.record.table_id)
-        if table.record.table_id in self._keyed:
-            self._keyed[table.record.table_id] = True
+        if table.record.shown_ts:
+            self._had_rows.add(table.record.table_id)
         schema = _completed(declared, table.schema)
         if table.record.table_id not in self._early:
             _check(schema, table, zero_dates=self._zero_dates)
@@ -181,6 +193,11 @@ def moved(table: KnownTable, name: tuple[str, str]) -> KnownTable:
 
 def _name(table: KnownTable) -> tuple[str, str]:
     return table.record.schema_name, table.record.name
+
+
+def _latest(table: TableRecord) -> Ts:
+    """Return the last place whose definition this may be."""
+    return max(table.start_ts, table.shown_ts) if table.to_copy else table.start_ts
 
 
 def _with_collation(table: KnownTable) -> KnownTable:

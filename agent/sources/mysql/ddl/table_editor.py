@@ -77,6 +77,8 @@ class TableEditor:
         self.recomputed: tuple[str, ...] = ()
         self.numbered: frozenset[str] = frozenset()
         self.asks_key = False
+        #: it may change which key the server uses
+        self.touches_key = False
         #: columns with members that have other bytes in the character set of a CONVERT, by their names before it
         self._broken: set[str] = set()
         #: it gets a unique key with a hidden column
@@ -184,6 +186,7 @@ class TableEditor:
         return self._around.is_mariadb and (key.is_hashed or has_blob or longest > _KEY_BYTES_MAX)
 
     def _set_key(self, part: AddKey | DropKey) -> None:
+        self.touches_key = True
         if isinstance(part, AddKey) and not part.is_primary:
             self.has_hash = self.has_hash or self._is_hashed(part)
         if isinstance(part, AddKey) and part.is_primary and part.if_absent and self.schema.key:
@@ -253,6 +256,7 @@ class TableEditor:
         if definition.generated:
             self.recomputed = (*self.recomputed, definition.name)
         if item.column.is_key:
+            self.touches_key = True
             column, self.asks_key = replace(column, is_key=True), self.asks_key or not definition.is_required
         self._items[at] = _Item(column, item.origin)
         return True
@@ -268,6 +272,7 @@ class TableEditor:
         at = self._original(part.name)
         if at is None:
             return part.if_exists
+        self.touches_key = True
         if self._items.pop(at).column.is_key:
             self.asks_key = True
         return True

@@ -30,6 +30,11 @@ SELECT table_schema, table_name, index_name, column_name, index_type FROM inform
  WHERE non_unique = 0 AND table_schema IN ({schemas}) ORDER BY table_schema, table_name, index_name, seq_in_index
 """
 
+_PRIMARY_SQL: Final = """
+SELECT 1 FROM information_schema.statistics
+ WHERE table_schema = {schema} AND table_name = {name} AND index_name = 'PRIMARY' LIMIT 1
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class FoundTable:
@@ -61,6 +66,11 @@ def find_tables(connection: Connection, wanted: TableFilter) -> list[FoundTable]
     keys, indexes = _key_columns(connection, schemas), _indexes(connection, schemas)
     collations = read_collations(connection)
     return [_found(row, keys, indexes, collations) for row in matching]
+
+
+def has_primary(connection: Connection, schema_name: str, name: str) -> bool:
+    """Return whether a table has a primary key."""
+    return bool(connection.query(_PRIMARY_SQL.format(schema=literal(schema_name), name=literal(name))))
 
 
 def _key_columns(connection: Connection, schemas: str) -> dict[tuple[str, str], set[str]]:

@@ -46,6 +46,11 @@ class Creation:
                 return key.columns
         return ()
 
+    @property
+    def is_keyless(self) -> bool:
+        """Return whether the statement can be parsed, and makes no key."""
+        return self.parts is not None and not self.key
+
 
 def take_creation(cursor: Cursor, database: str, session: Session) -> Creation:
     """Parse the rest of a CREATE TABLE after the table's name."""

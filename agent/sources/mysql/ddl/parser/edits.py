@@ -20,13 +20,15 @@ FILLED: Final = "it was created with rows by a statement, which holds no rows; s
 @dataclass(frozen=True, slots=True)
 class Created:
     """``like``: the table whose definition is copied. ``schema``: the statement's definition, None if it has none.
-    ``reason``: why the table cannot be followed, empty if it can."""
+    ``reason``: why the table cannot be followed, empty if it can. ``is_keyless``: the statement makes
+    no key."""
 
     table: Name
     like: Name | None = None
     schema: TableSchema | None = None
     if_absent: bool = False
     reason: str = ""
+    is_keyless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,9 @@ EFFORT: Final = Effort()
 class Altered:
     """``schema``: the result, under its old name. ``renames``: new column → old; ``unknown_fills``: new columns whose
     values in existing rows are unknown. ``asks_key``: only the server knows the resulting key; ``makes_key``: the
-    statement makes the primary key. ``required``: columns that are declared NOT NULL. ``recomputed``: columns that get
-    an expression, so the server recomputes them. ``numbered``: those that get AUTO_INCREMENT. ``effort``: what the
-    statement asks of the server."""
+    statement makes the primary key; ``touches_key``: it may change which key the server uses. ``required``: columns
+    that are declared NOT NULL. ``recomputed``: columns that get an expression, so the server recomputes them.
+    ``numbered``: those that get AUTO_INCREMENT. ``effort``: what the statement asks of the server."""
 
     table: Name
     schema: TableSchema
@@ -71,10 +73,18 @@ class Altered:
     unknown_fills: tuple[str, ...] = ()
     asks_key: bool = False
     makes_key: bool = False
+    touches_key: bool = False
     required: frozenset[str] = frozenset()
     recomputed: tuple[str, ...] = ()
     numbered: frozenset[str] = frozenset()
     effort: Effort = EFFORT
+
+
+@dataclass(frozen=True, slots=True)
+class Rekeyed:
+    """The definition that is known stays, but an index is made that may be the key."""
+
+    table: Name
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,4 +126,15 @@ class Unparsed:
     effort: Effort = EFFORT
 
 
-Edit = Created | Dropped | Renamed | Altered | Rebuilt | DatabaseDefined | DatabaseDropped | Unfollowed | Unparsed
+Edit = (
+    Created
+    | Dropped
+    | Renamed
+    | Altered
+    | Rebuilt
+    | Rekeyed
+    | DatabaseDefined
+    | DatabaseDropped
+    | Unfollowed
+    | Unparsed
+)

@@ -47,6 +47,7 @@ from agent.sources.mysql.ddl.parser.edits import (
     Edit,
     Effort,
     Rebuilt,
+    Rekeyed,
     Renamed,
     Unfollowed,
     Unparsed,
@@ -229,7 +230,7 @@ def _create(read: _Statement) -> Iterator[Edit]:
     else:
         editor = TableEditor(TableSchema(0, *table, ()), read.around(table, None))
         schema = _define(creation, editor)
-        yield Created(table, None, schema, if_absent, _reason(creation, editor))
+        yield Created(table, None, schema, if_absent, _reason(creation, editor), creation.is_keyless)
 
 
 def _reason(creation: Creation, editor: TableEditor) -> str:
@@ -308,8 +309,11 @@ def _altered(
         return
     if editor.is_changed:
         yield _of_editor(table, editor, effort)
-    elif effort.copies:
-        yield Rebuilt(table, effort)
+    else:
+        if editor.touches_key:
+            yield Rekeyed(table)
+        if effort.copies:
+            yield Rebuilt(table, effort)
     yield from moved
 
 
@@ -355,6 +359,7 @@ def _of_editor(table: Name, editor: TableEditor, effort: Effort) -> Altered:
         editor.unknown_fills,
         asks_key=editor.asks_key,
         makes_key=editor.makes_key,
+        touches_key=editor.touches_key,
         required=columns.required,
         recomputed=editor.recomputed,
         numbered=editor.numbered,

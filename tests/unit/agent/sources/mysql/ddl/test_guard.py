@@ -8,7 +8,7 @@ import pytest
 
 from agent.errors import DecodeError, SourceUnreachableError
 from agent.sources.common import schema_diff
-from agent.sources.mysql.ddl import interpreter, replicated_tables, written
+from agent.sources.mysql.ddl import interpreter, replicated_tables, shown, written
 from agent.sources.mysql.ddl.parser import parse, sql_text
 from agent.sources.mysql.ddl.replicated_tables import TableUnknownError
 from agent.sources.mysql.decode.table_ids import table_id
@@ -35,7 +35,7 @@ STATEMENTS = (
 PLACES = {
     "parse": (parse, "_edits"),
     "take": (interpreter.Interpreter, "_take"),
-    "exact": (interpreter.Interpreter, "_exact"),
+    "exact": (shown, "exact"),
     "move": (interpreter, "moved"),
     "recomputed": (interpreter, "recomputed"),
     "compare": (schema_diff, "compare"),
@@ -102,7 +102,7 @@ def test_an_exchange_of_names_in_which_one_step_fails_leaves_no_table_under_a_wr
 def test_a_new_table_whose_statement_fails_is_held_rather_than_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig("u")
     with monkeypatch.context() as patch:
-        patch.setattr(interpreter.Interpreter, "_exact", raising(OverflowError("odd"), []))
+        patch.setattr(shown, "exact", raising(OverflowError("odd"), []))
         [change] = rig.run("CREATE TABLE n (id int PRIMARY KEY)")
     assert change.kind is HOLD
     assert rig.names() == ["n", "u"]
@@ -110,7 +110,7 @@ def test_a_new_table_whose_statement_fails_is_held_rather_than_missing(monkeypat
 
 def test_a_connection_that_is_lost_meanwhile_holds_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig("t")
-    monkeypatch.setattr(interpreter.Interpreter, "_exact", raising(SourceUnreachableError("gone"), []))
+    monkeypatch.setattr(shown, "exact", raising(SourceUnreachableError("gone"), []))
     with pytest.raises(SourceUnreachableError):
         rig.run(STATEMENTS[0])
 

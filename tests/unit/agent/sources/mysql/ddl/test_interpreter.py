@@ -45,6 +45,15 @@ def definitions(tables: KnownTables) -> dict[tuple[str, str], object]:
     }
 
 
+def minimal_map(name: str, *, signs: int = 0x40, collation: int = 45, key: int | None = None) -> bytes:
+    """The table map of id int, a varchar(20) and b bigint, as MySQL's or MariaDB's MINIMAL declares them; with the
+    number of the ``key`` column as FULL does."""
+    types = bytes([FieldType.LONG, FieldType.VARCHAR, FieldType.LONGLONG])
+    head = b"\5\0\0\0\0\0\1\0\1d\0" + bytes([len(name)]) + name.encode() + b"\0\3" + types
+    body = head + b"\2\x50\0\0" + bytes([1, 1, signs, 2, 1, collation])
+    return body if key is None else body + b"\4\7\2id\1a\1b" + bytes([8, 1, key])
+
+
 def known(*tables: str) -> KnownTables:
     found = []
     for name in tables:
@@ -105,7 +114,7 @@ class Rig:
             if table.schema
         }
         tables = known_tables(begun, schemas, ddl, at=Ts(self._ts)).values()
-        return KnownTables(tables, zero_dates=ZeroDates.NULL, is_mariadb=True)
+        return KnownTables(tables, zero_dates=ZeroDates.NULL, is_mariadb=True, begin=Ts(self._ts))
 
     def restart(self) -> None:
         """Another stream goes on."""
@@ -114,6 +123,10 @@ class Rig:
     def restart_with(self, tables: KnownTables) -> None:
         self.tables = tables
         self._interpreter = Interpreter(self.tables, self._server)
+
+    def skip_to(self, ts: Ts) -> None:
+        """Statements to come are behind this place."""
+        self._ts = ts
 
     def fill(self, name: str) -> None:
         """Rows of a table that is none of ours."""
@@ -738,18 +751,10 @@ def test_new_texts_have_the_character_set_that_the_database_had_then() -> None:
     assert [charset_of(schema.columns[1].collation) for schema in schemas if schema] == ["latin1", "ucs2", "cp1251"]
 
 
-#: id int, a varchar(20) and b bigint, as MySQL's or MariaDB's MINIMAL declares them: signs, and a character set
-_MINIMAL = (
-    b"\5\0\0\0\0\0\1\0\1d\0\1t\0\3"
-    + bytes([FieldType.LONG, FieldType.VARCHAR, FieldType.LONGLONG])
-    + b"\2\x50\0\0\1\1%c\2\1%c"
-)
-
-
 @pytest.mark.parametrize(("signs", "collation", "is_known"), [(0x40, 45, True), (0, 45, False), (0x40, 8, False)])
 def test_a_binlog_without_names_is_believed_in_what_it_has(signs: int, collation: int, is_known: bool) -> None:
     """A table with another sign or character set is not the one that we know, though its types are the same."""
     tables = known("t")
     expected: Any = contextlib.nullcontext() if is_known else pytest.raises(TableUnknownError, match="in the log")
     with expected:
-        tables.describe(_MINIMAL % (bytes([signs]), bytes([collation])))
+        tables.describe(minimal_map("t", signs=signs, collation=collation))

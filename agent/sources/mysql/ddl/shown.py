@@ -1,0 +1,65 @@
+"""Shown definitions: what the server shows of a table, which may be the work of later statements.
+
+A key that no statement says (``TableRecord.shown_ts``) is doubted up to the place where the server has shown it: rows
+before a statement that makes it may have had another, or none. A table that is still to be copied has the columns that
+the server has shown: statements before are in them, and in the copy.
+"""
+
+from dataclasses import replace
+
+from agent.rows.schema import TableSchema
+from agent.rows.schema_change import KnownTable
+from agent.sources.mysql.ddl.environment import Server
+from agent.sources.mysql.ddl.likeness import is_like
+from agent.sources.mysql.ddl.parser.cursor import Name
+from agent.sources.mysql.ddl.parser.edits import Altered, Edit, Rebuilt, Rekeyed, Unparsed
+from agent.sources.mysql.ddl.replicated_tables import KnownTables
+from reactor.ids import Ts
+from reactor.records.changefeed import TableRecord
+
+
+def exact(server: Server, name: Name, stated: TableSchema | None, *, asks_key: bool = False) -> TableSchema | None:
+    """Return the server's definition if it matches the statement's result; else the statement's."""
+    found = server.look(name)
+    if stated is None:
+        return found
+    if found is None or not is_like(found, stated, asks_key=asks_key):
+        return stated
+    return replace(found, collation=stated.collation or found.collation)
+
+
+def is_key_shown(server: Server, edit: Altered, schema: TableSchema) -> bool | None:
+    """Return whether the table has its key from the server; None if it is as before. Without a primary key at the
+    server, an index may be the key that the statement drops, and that a later one makes again."""
+    if edit.makes_key:
+        return False
+    is_other = {*schema.key} != {*edit.schema.key}
+    return True if is_other or (edit.asks_key and not server.has_primary(edit.table)) else None
+
+
+def noted(server: Server, record: TableRecord, *, is_shown: bool | None) -> TableRecord:
+    """Return the record, with the place up to which its key is doubted; as it is for None."""
+    if is_shown is None:
+        return record
+    return record.with_(shown_ts=server.place() if is_shown else Ts(0))
+
+
+def created(server: Server, record: TableRecord, stated: TableSchema | None, like: KnownTable | None) -> TableRecord:
+    """Return a new table's record. ``like``: the table whose definition it has."""
+    is_shown = stated is None or {*stated.key} != {*record.key}
+    if like is not None and not is_shown:
+        return record.with_(shown_ts=like.record.shown_ts)
+    return noted(server, record, is_shown=is_shown)
+
+
+def keyless(schema: TableSchema) -> TableSchema:
+    """Return the definition without a key."""
+    return replace(schema, columns=tuple(replace(column, is_key=False) for column in schema.columns))
+
+
+def is_in_copy(edit: Edit, known: KnownTables, ts: Ts) -> bool:
+    """Return whether an edit is in the definition of a table that is still to be copied."""
+    if not isinstance(edit, Altered | Rebuilt | Rekeyed | Unparsed):
+        return False
+    table = known.by_name.get(edit.table)
+    return table is not None and table.record.to_copy and ts <= table.record.shown_ts
