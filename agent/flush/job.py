@@ -17,7 +17,7 @@ from agent.flush.plan import FlushPlan, Weights, group_tasks, plan_flush
 from agent.flush.task import run_flushes
 from agent.log.reader import LogReader
 from agent.ports.executor import Executor
-from agent.ports.sink import FeedContext, FlushResult, Sink
+from agent.ports.sink import FeedContext, FlushResult, FlushTask, Sink
 from reactor import failpoints
 from reactor.errors import WeirError
 from reactor.failpoints import Point
@@ -86,6 +86,7 @@ def flush(
     began = time.monotonic()
     plan = _plan(context, positions, limits)
     results: Sequence[FlushResult] = ()
+    is_short = False
     at_work = frozenset(task.table.table_id for task in plan.tasks)
     context.begin(at_work, limits.is_trial(at_work))
     if plan.tasks:
@@ -99,12 +100,19 @@ def flush(
             raise _attributed(context, at_work, error) from error
         failpoints.reach(Point.FLUSH_BEFORE_COMMIT)
         ran = time.monotonic()
-        tasks = [task for group in groups for task in group]
-        results = context.sink.commit(tasks, [result for results in written for result in results])
+        results = [result for results in written for result in results]
+        tasks = [_done(*pair) for pair in zip((task for group in groups for task in group), results, strict=True)]
+        is_short = tasks != [task for group in groups for task in group]
+        results = context.sink.commit(tasks, results)
         failpoints.reach(Point.FLUSH_AFTER_COMMIT)
         took = {"plan_s": planned - began, "job_s": ran - planned, "commit_s": time.monotonic() - ran}
         _log.debug("flush", tasks=len(tasks), **{name: round(seconds, 3) for name, seconds in took.items()})
-    return Flushed(tuple(_outcomes(plan, results, limits.head)), plan.is_behind)
+    return Flushed(tuple(_outcomes(plan, results, limits.head)), plan.is_behind or is_short)
+
+
+def _done(task: FlushTask, result: FlushResult) -> FlushTask:
+    """Return the part of a task that was written, which may be less than planned."""
+    return task if task.to_ts == result.to_ts else replace(task, to_ts=result.to_ts)
 
 
 def _attributed(context: FlushContext, tables: frozenset[int], error: JobError) -> JobError:
@@ -168,6 +176,7 @@ def _outcome(position: SpanPosition, to_ts: Ts, results: Sequence[FlushResult], 
             table_id=position.table.table_id,
         )
         return SpanFlushed(position, error=error)
+    to_ts = min((result.to_ts for result in results), default=to_ts)
     is_recorded = any(result.committed for result in results)
     moved = replace(position, checkpoint_ts=to_ts, committed_ts=to_ts if is_recorded else position.committed_ts)
     newest = max((result.commit_time for result in results), default=0.0)

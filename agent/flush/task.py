@@ -12,10 +12,11 @@ from itertools import chain
 import numpy as np
 import pyarrow as pa
 
-from agent.errors import RowMovedError
+from agent.errors import RESYNC, RowMovedError, TableHeldError
 from agent.filter import events
 from agent.log import segment
 from agent.ports.sink import FlushResult, FlushTask
+from agent.rows.batches import SegmentRef
 from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
 from agent.rows.spans import incomplete_moves, keep_span
@@ -30,6 +31,10 @@ from reactor.records.changefeed import SinkMode
 
 _TABLES_AT_ONCE = 4
 _JOINED_BYTES = 1 << 20
+#: of the log that is folded at once; the plan knows only compressed bytes, which texts may exceed a hundredfold
+_FOLDED_BYTES = 512 << 20
+#: what Arrow says of a column that exceeds 2 GiB
+_ARROW_FULL = "offset overflow"
 
 
 def run_flushes(tasks: Sequence[FlushTask]) -> list[FlushResult]:
@@ -46,11 +51,27 @@ def run_flushes(tasks: Sequence[FlushTask]) -> list[FlushResult]:
     return [results[index] for index in range(len(tasks))]
 
 
+class _EnoughError(Exception):
+    """The task has more changes than are folded at once; those up to ``to_ts`` are whole transactions."""
+
+    def __init__(self, to_ts: Ts, segments: tuple[SegmentRef, ...]) -> None:
+        super().__init__(to_ts)
+        self.to_ts = to_ts
+        self.segments = segments
+
+
 def run_flush(task: FlushTask) -> FlushResult:
-    """Write one task's changes to the sink; see ``FlushResult`` for what is left to ``Sink.commit``."""
+    """Write one task's changes to the sink; see ``FlushResult`` for what is left to ``Sink.commit``. If they are too
+    many to be folded at once, the result has a lesser ``to_ts``."""
     try:
         sink = open_sink(task.feed.sink_uri, changefeed=task.feed.changefeed, mode=task.feed.sink_mode)
-        written = sink.writer().write(task, _Log(task))
+        try:
+            written = sink.writer().write(task, _Log(task))
+        except _EnoughError as enough:
+            task = replace(task, to_ts=enough.to_ts, segments=enough.segments)
+            written = sink.writer().write(task, _Log(task))
+        except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
+            raise _too_large(task, error) from error
         failpoints.reach(Point.FLUSH_WRITTEN)
         return written
     except WeirError as error:
@@ -65,6 +86,13 @@ def run_flush(task: FlushTask) -> FlushResult:
         )
     finally:
         pa.default_memory_pool().release_unused()  # workers are reused and should not keep a backlog's peak memory
+
+
+def _too_large(task: FlushTask, error: pa.ArrowException) -> Exception:
+    if _ARROW_FULL not in str(error):
+        return error
+    table = f"{task.table.schema_name}.{task.table.name}"
+    return TableHeldError(f"{table}: changes that belong together have more than 2 GiB in one column; {RESYNC}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +149,22 @@ _Batch = tuple[TableSchema, pa.RecordBatch, _Clock]
 
 
 def _batches(task: FlushTask) -> Iterator[_Batch]:
-    for item in task.segments:
+    """:raises _EnoughError: the rest would be too much."""
+    size = 0
+    for at, item in enumerate(task.segments):
+        if size > _FOLDED_BYTES and _can_end(task, task.segments[at - 1].resolved_ts):
+            raise _EnoughError(task.segments[at - 1].resolved_ts, task.segments[:at])
         for schema, batch, commit_time in segment.read_batches(item.path, task.table.table_id):
             if (wanted := _within(batch, task)).num_rows:
+                size += wanted.nbytes
                 yield schema, wanted, _Clock((wanted.column(0)[-1].as_py(),), (commit_time,))
             del batch, wanted
+
+
+def _can_end(task: FlushTask, ts: Ts) -> bool:
+    """Return whether a task that folds its changes may end at a segment's end instead of its own."""
+    is_folded = task.feed.sink_mode.is_keyed and bool(task.table.key) and task.parts == 1
+    return is_folded and max(task.from_ts, task.table.consistent_ts - 1) < ts < task.to_ts
 
 
 def _joined(batches: Iterator[_Batch]) -> Iterator[_Batch]:
