@@ -88,7 +88,7 @@ def run_flush(task: FlushTask) -> FlushResult:
         pa.default_memory_pool().release_unused()  # workers are reused and should not keep a backlog's peak memory
 
 
-def _too_large(task: FlushTask, error: pa.ArrowException) -> Exception:
+def _too_large(task: FlushTask, error: Exception) -> Exception:
     if _ARROW_FULL not in str(error):
         return error
     table = f"{task.table.schema_name}.{task.table.name}"

@@ -10,6 +10,7 @@ import pytest
 
 from agent.control.runtime import FlushLimits, SpanPosition
 from agent.flush import job, task
+from agent.log import segment
 from agent.ports.sink import FeedContext, FlushResult, FlushTask
 from agent.rows.batches import SegmentRef
 from agent.rows.changes import INSERT, Changes
@@ -74,7 +75,7 @@ def sink(monkeypatch: pytest.MonkeyPatch) -> Sink:
 def with_sink(monkeypatch: pytest.MonkeyPatch, sink: Sink) -> Sink:
     monkeypatch.setattr(task, "open_sink", lambda *_, **__: sink)
     monkeypatch.setattr(task, "decode", decode)
-    monkeypatch.setattr(task.segment, "read_batches", read_batches)
+    monkeypatch.setattr(segment, "read_batches", read_batches)
     monkeypatch.setattr(task, "_FOLDED_BYTES", 1500)
     return sink
 
