@@ -22,6 +22,7 @@ from agent.sources.mysql.position.positions import SourcePosition
 from agent.sources.mysql.server.catalog import database_collations, read_schemas
 from agent.sources.mysql.server.connection import connect
 from agent.sources.mysql.server.defaults import explicit_timestamps
+from agent.sources.mysql.server.tables import has_primary
 from agent.sources.mysql.server.uri import parse_uri
 from agent.sources.mysql.streams import MysqlStream, MysqlStreams
 from agent.sources.mysql.values.fills import fill_value
@@ -72,6 +73,11 @@ def explicit_of(server: EmbeddedMariaDB) -> bool | None:
         return explicit_timestamps(connection)
 
 
+def has_primary_key(server: EmbeddedMariaDB, name: tuple[str, str]) -> bool:
+    with connect(server.uri()) as connection:
+        return has_primary(connection, *name)
+
+
 class Followed:
     """Statements run on the server, and followed by their words alone, unless it ``looks``."""
 
@@ -100,6 +106,8 @@ class Followed:
             time_zone="UTC",
             collation_of=lambda name: collation_of(server, name),
             explicit_timestamps=explicit_of(server),
+            place=lambda: where(server).resolved,
+            has_primary=lambda name: has_primary_key(server, name),
         )
         self._interpreter = Interpreter(self.known, them)
 
@@ -522,5 +530,17 @@ def test_rows_of_a_time_without_a_primary_key_hold_a_table_that_has_got_it_since
     """Read late, the server shows the key already: two rows with one id were one row, and deleting one deleted both."""
     followed = Followed(server, database, looks=True)
     records = followed.run("ALTER TABLE t DROP PRIMARY KEY", *between, "ALTER TABLE t ADD PRIMARY KEY (id)")
+    holds = [change.reason for record in records for change in record.changes if change.is_hold]
+    assert ["ahead of the log" in reason for reason in holds] == [True] * len(between)
+
+
+@pytest.mark.parametrize("between", [["INSERT INTO t VALUES (7, 7)"], []], ids=["rows", "no rows"])
+@pytest.mark.parametrize("later", ["ADD UNIQUE k (x)", "ADD UNIQUE m (y)", "ADD PRIMARY KEY (y)"])
+def test_rows_of_a_time_without_a_unique_key_hold_a_table_that_has_got_one_since(
+    server: EmbeddedMariaDB, database: str, between: list[str], later: str
+) -> None:
+    run(server, database, "DROP TABLE t", "CREATE TABLE t (x int NOT NULL, y int NOT NULL, UNIQUE k (x))")
+    followed = Followed(server, database, looks=True)
+    records = followed.run("ALTER TABLE t DROP INDEX k", *between, f"ALTER TABLE t {later}")
     holds = [change.reason for record in records for change in record.changes if change.is_hold]
     assert ["ahead of the log" in reason for reason in holds] == [True] * len(between)
