@@ -237,8 +237,7 @@ class TableRecord(Record):
     to_copy: bool = later(False, format=4)
     #: rows changed at or below it are left out, as an operator wished
     skipped_ts: StoredTs = later(Ts(0), format=5)
-    #: MySQL: no statement says its key (nor, with ``to_copy``, its columns): they are what the server showed here, and
-    #: may be those of later statements; 0: statements say them
+    #: MySQL: where the server showed its key (with ``to_copy``: its columns), which no statement says; 0: one does
     shown_ts: StoredTs = later(Ts(0))
 
     @classmethod
@@ -337,8 +336,7 @@ class TableChange(Record):
     ``agent.rows.schema.TableSchema``, empty if there is none. ``renames``: new name → old name of columns; ``added``:
     new columns, even if there was another one of that name. ``fills``: their values in existing rows (as text of the
     source); other new columns are NULL there. ``reason``: one line of a ``HOLD``, cause and cure; such a change has the
-    table as it was, and no ``before`` and ``after``. ``context``: settings of the source and its session that determine
-    how values were converted, in terms of the table's dialect; empty if they were not recorded.
+    table as it was, and no ``before`` and ``after``. ``context``: in the dialect's terms, how values were converted.
     """
 
     kind: SchemaChangeKind
@@ -361,8 +359,7 @@ class DdlRecord(Record):
     """A schema change found in the log: the head is at ``ts`` or behind it exactly if this record exists.
 
     ``ts`` is the commit of the change. Everything below ``ts`` is written under the old schema, and must be in the sink
-    before the sink is changed; everything from ``ts`` on is written under the new one, including what the same
-    transaction wrote before the change. One record holds all schema changes of one transaction.
+    before the sink is changed; the rest, and all of its own transaction, under the new one. It has all changes of that.
     """
 
     ELEMENTS = "changes"
