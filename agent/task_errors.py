@@ -14,7 +14,7 @@ _LENGTH_MAX: Final = 300
 
 
 def carried(error: Exception) -> JobError:
-    """Return what is sent in place of ``error``. A fault of the process is told from one of the work."""
+    """Return what is sent in place of ``error``. A fault of the process keeps its own code."""
     if (fault := own_fault(error, with_memory=False)) is not None:
         return _like(fault, str(fault))
     if isinstance(error, WeirError):

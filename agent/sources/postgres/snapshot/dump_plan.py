@@ -54,8 +54,8 @@ class _Planner:
         schemas = read_schemas(self.connection, unfinished, self.terms)
         _lock(self.connection, list(schemas.values()))
         records = {record.table_id: record for record in self.order.tables if record.table_id in schemas}
-        going_on = {table for table in records if self._goes_on(schemas[table])}
-        fresh = {table: record for table, record in records.items() if table not in going_on}
+        continued = {table for table in records if self._can_continue(schemas[table])}
+        fresh = {table: record for table, record in records.items() if table not in continued}
         chunks = plan_chunks(
             self.connection,
             [(schemas[table], record.key) for table, record in fresh.items()],
@@ -63,7 +63,7 @@ class _Planner:
             server_version=self.connection.server_version,
         )
         plans = {table: self._fresh(record, schemas[table], chunks[table]) for table, record in fresh.items()}
-        plans |= {table: self._going_on(self.known[table]) for table in going_on}
+        plans |= {table: self._continued(self.known[table]) for table in continued}
         return tuple(plans.get(record.table_id) or self.known[record.table_id] for record in self.order.tables)
 
     def _is_finished(self, table_id: int) -> bool:
@@ -74,10 +74,10 @@ class _Planner:
         read = record.with_(start_ts=self.start_ts, consistent_ts=Ts(0), rows_estimated=chunks.rows)
         return TablePlan(read, schema, chunks, generation=self.order.epoch)
 
-    def _going_on(self, table: TablePlan) -> TablePlan:
+    def _continued(self, table: TablePlan) -> TablePlan:
         return replace(table, record=table.record.with_(consistent_ts=self.start_ts))
 
-    def _goes_on(self, schema: TableSchema) -> bool:
+    def _can_continue(self, schema: TableSchema) -> bool:
         """Return whether finished chunks of an older snapshot can be combined with chunks of this one."""
         table = self.known.get(schema.table_id)
         if table is None:
