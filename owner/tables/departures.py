@@ -40,6 +40,8 @@ class Departures:
         self._tries: dict[int, int] = {}
         self._retry_at: dict[int, float] = {}
         self._failed: list[Answered[Any]] = []
+        #: the source's record in which nothing has joined again: it may have thousands of tables
+        self._looked_at: UnitRecord | None = None
 
     def handle_answer(self, answer: Answered[Any]) -> None:
         """Process the sink's answer. An error that does not pass ends the attempts."""
@@ -67,8 +69,10 @@ class Departures:
             self._retry_at.clear()
             return []
         effects = self._note_failures(facts, now)
-        if gone := _joined(facts, left):
-            return [*effects, self._commit(facts, gone, {})]
+        if facts.record is not self._looked_at:
+            if gone := _joined(facts, left):
+                return [*effects, self._commit(facts, gone, {})]
+            self._looked_at = facts.record
         open_ones = {question_of(one): one for one in left if not one.marked and not one.message}
         self._settled = {question: text for question, text in self._settled.items() if question in open_ones}
         if self._settled:
