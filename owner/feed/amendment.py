@@ -44,6 +44,8 @@ _SETTLED_BY_SNAPSHOT = (
     "source.publication",
     "dump_chunk_rows",
 )
+#: configuration keys by which the snapshot's rows are filtered: not by two settings in one snapshot
+_OF_ROWS = ("filter.event_filters", "filter.column_selectors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +167,17 @@ def _refuse_mode(facts: Facts, mode: Mode) -> None:
 
 
 def _refuse_settled(facts: Facts, config: ChangefeedConfig, *, is_moved: bool) -> None:
-    """While the log is followed, other rules are not too late, if it is known which tables they move."""
+    """While the log is followed, other rules are not too late, if it is known which tables they move; nor are other
+    filters of rows and columns."""
     info, is_followed = facts.info, facts.unit is Unit.SYNC and facts.record is not None
     old, new = dict(_settings(info.config)), dict(_settings(config))
-    for name in _SETTLED_BY_SNAPSHOT:
-        if old[name] != new[name] and not (is_followed and is_moved and name == "filter.rules"):
+    open_ones = {"filter.rules"} if is_followed and is_moved else set()
+    for name in (*_SETTLED_BY_SNAPSHOT, *(() if is_followed else _OF_ROWS)):
+        if old[name] != new[name] and name not in open_ones:
+            later = ", or change it when the log is followed" if name in (*_OF_ROWS, "filter.rules") else ""
             raise JobRefusedError(
                 f"{name.replace('_', '-')} of changefeed {info.id} was settled when its snapshot began (it is "
-                f"{old[name] or 'empty'}): create another changefeed, or leave it as it is"
+                f"{old[name] or 'empty'}): create another changefeed, or leave it as it is{later}"
             )
 
 

@@ -17,6 +17,7 @@ from reactor.records.changefeed import (
     ChangefeedConfig,
     ChangefeedInfo,
     ChangefeedStatus,
+    ColumnSelector,
     DdlRecord,
     EventFilter,
     FeedState,
@@ -370,3 +371,21 @@ def test_a_running_changefeed_takes_another_filter_and_nothing_else() -> None:
         updated(known, replace(moving(("public", "t")), target_ts=Ts(0)))
     with pytest.raises(JobRefusedError, match="remove the target first"):
         updated(facts(info(FeedState.NORMAL, target_ts=900)), moving(("public", "t")))
+
+
+@pytest.mark.parametrize("unit", [Unit.DUMP, Unit.LOAD])
+@pytest.mark.parametrize(
+    "filters",
+    [
+        FilterConfig(event_filters=(EventFilter(ignore_insert_value_expr="id < 9"),)),
+        FilterConfig(column_selectors=(ColumnSelector(matcher=("*.*",), columns=("*", "!secret")),)),
+    ],
+    ids=["rows", "columns"],
+)
+def test_one_snapshot_is_filtered_in_one_way(unit: Unit, filters: FilterConfig) -> None:
+    """Its later chunks would lack columns that the earlier ones have."""
+    change = Update("u", FEED, config=ChangefeedConfig(filter=filters))
+    stopped = info(state=STOPPED)
+    with pytest.raises(JobRefusedError, match=r"filter\..* was settled when its snapshot began .*the log is followed"):
+        updated(facts(stopped, record=SYNC.with_(unit=unit)), change)
+    assert updated(facts(stopped), change).config.filter == filters
