@@ -75,8 +75,25 @@ def test_a_table_that_leaves_says_so_until_a_copy_takes_its_place(loaded: Bed) -
     assert mark(loaded) is None, "that was before the copy"
     assert loaded.flush(200, 300, [insert(3, "c", "z", ts=210)]).error == ""
     loaded.assert_holds((2, "b", "y"), (3, "c", "z"))
-    sink_of(loaded).mark_left(TABLE, Ts(300), time=SINCE)
-    assert mark(loaded) == (300, WORDS)
+    sink_of(loaded).mark_left(TABLE, Ts(300), time=SINCE + 3600)
+    assert mark(loaded) == (300, WORDS.replace("22:", "23:"))
+
+
+def test_a_table_leaves_again_while_nothing_is_committed(loaded: Bed) -> None:
+    sink_of(loaded).mark_left(TABLE, Ts(150), time=SINCE)
+    sink_of(loaded).replace(loaded.copied(150, (2, "b", "y")))
+    sink_of(loaded).mark_left(TABLE, Ts(150), time=SINCE + 3600)
+    assert mark(loaded) == (150, WORDS.replace("22:", "23:"))
+
+
+def test_a_copy_of_before_it_left_is_refused(loaded: Bed) -> None:
+    """Its capture was suspended while it put the copy in the table's place."""
+    late = loaded.copied(140, (2, "b", "y"))
+    sink_of(loaded).mark_left(TABLE, Ts(150), time=SINCE)
+    with pytest.raises(SinkFencedError):
+        sink_of(loaded).replace(late)
+    assert mark(loaded) == (150, WORDS)
+    loaded.assert_holds((1, "a", "x"))
 
 
 def test_a_table_that_is_not_there_has_no_mark(bed: Bed) -> None:

@@ -1,8 +1,9 @@
 """Tables that are written no more: the marks of those that are gone at their source, and of those that have left their
 changefeed, in the table's description.
 
-A table that left has the Ts of that also as a record, ``weir/{changefeed}/left``. So has what takes its place, with a
-larger Ts: a late request to mark the table finds it, whatever the number of the table there is.
+A departure is recorded by its time in milliseconds, ``weir/{changefeed}/left``, so that it marks the table once. What
+takes the table's place records its Ts, ``weir/{changefeed}/placed``, whatever its number: a departure of before, asked
+for late, finds it.
 """
 
 import json
@@ -11,6 +12,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from agent.errors import SinkFencedError
 from agent.sinks.delta.table import commit
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.place import OWNER, TableOwner, TablePlace
@@ -36,21 +38,30 @@ def gone_ts(table: DeltaTable) -> Ts | None:
     return dropped_ts(table) if left is None else Ts(left["ts"])
 
 
-def left_record_id(changefeed: str) -> str:
-    """Return the name of the record of when a table left, or another one took its place."""
-    return f"{delta_table.record_prefix(changefeed)}left"
+def placed_record_id(changefeed: str) -> str:
+    """Return the name of the record of when something took the place of the table that was there."""
+    return f"{delta_table.record_prefix(changefeed)}placed"
+
+
+def refuse_before(table: DeltaTable, ts: Ts, *, name: str) -> None:
+    """:raises SinkFencedError: a copy of ``ts`` is of before the table left."""
+    left = _marks(table).get(_LEFT)
+    if left is not None and left["ts"] > ts:
+        raise SinkFencedError(f"{name} left its changefeed at {left['ts']}, so a copy of it at {ts} is stale")
 
 
 def mark_left(place: TablePlace, owner: TableOwner, table_id: int, ts: Ts, time: float) -> None:
     """See ``agent.ports.sink.MarksLeft``."""
-    record = left_record_id(owner.changefeed)
+    departure, placed = f"{delta_table.record_prefix(owner.changefeed)}left", placed_record_id(owner.changefeed)
     said = {"ts": int(ts), "time": datetime.fromtimestamp(time, UTC).isoformat(timespec="seconds")}
+    number = round(time * 1000)
 
     def attempt(table: DeltaTable) -> None:
         owner.refuse_foreign(table, place)
         is_there = delta_table.committed_ts(table, owner.changefeed, TableSpan(table_id)) is not None
-        if is_there and dropped_ts(table) is None and (table.transaction_version(record) or -1) < ts:
-            properties = delta_table.commit_properties(table, {record: int(ts)})
+        is_late = (table.transaction_version(placed) or 0) > ts or table.transaction_version(departure) == number
+        if is_there and not is_late and dropped_ts(table) is None:
+            properties = delta_table.commit_properties(table, {departure: number})
             table.alter.set_table_description(_with(table, _LEFT, said), commit_properties=properties)
 
     if place.open() is not None:

@@ -74,7 +74,7 @@ class Replacement:
         records = (
             record_id(changefeed, table_id),
             steps.record_id(writer, table_id),
-            dropping.left_record_id(changefeed),
+            dropping.placed_record_id(changefeed),
         )
         cut = {repartition.record_id(changefeed, table_id): self.copy.cut}
         return {**positions, **cut, **dict.fromkeys(records, self.ts)}
@@ -104,6 +104,7 @@ def is_replaced(table: DeltaTable, place: TablePlace, order: Replacement) -> boo
         raise SinkFencedError(f"a copy of {order.name} at {placed_ts} is in its place, so one at {order.ts} is stale")
     if placed_ts == order.ts:
         return True
+    dropping.refuse_before(table, order.copy.table.start_ts, name=order.name)
     found = (delta_table.committed_ts(table, changefeed, span) for span in order.copy.spans)
     recorded = [ts for ts in found if ts is not None]
     known = [ts for ts in recorded if ts != RETIRED]

@@ -114,7 +114,7 @@ def take_over(place: TablePlace, writer: Writer, change: SchemaChange, descripti
             delta_table.record_id(writer.changefeed, whole): int(record.start_ts),
             repartition.record_id(writer.changefeed, record.table_id): 0,
             record_id(writer, record.table_id): int(change.ts),
-            dropping.left_record_id(writer.changefeed): int(change.ts),
+            dropping.placed_record_id(writer.changefeed): int(change.ts),
         }
         allow(table, columns.types)
         table.create_write_transaction(

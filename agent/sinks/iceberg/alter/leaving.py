@@ -19,7 +19,8 @@ def mark_left(place: TablePlace, owner: TableOwner, table_id: int, ts: Ts, time:
     def mark(table: Table) -> None:
         owner.refuse_foreign(table, place)
         state = State.of(table)
-        if state.tells_of(table_id) and not state.dropped and max(state.copy, state.ddl, state.left) <= ts > state.left:
+        is_done = (state.left, state.left_at) == (ts, said)
+        if state.tells_of(table_id) and not (state.dropped or is_done) and max(state.copy, state.ddl) <= ts:
             commit.commit(table, Step(replace(state, left=int(ts), left_at=said), is_same=True))
 
     if place.open() is not None:
