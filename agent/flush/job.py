@@ -92,7 +92,7 @@ def flush(
     if plan.tasks:
         tables = sorted({f"{task.table.schema_name}.{task.table.name}" for task in plan.tasks})
         name = f"flush {context.feed.changefeed}: {', '.join(tables)}"
-        groups = group_tasks(plan.tasks)
+        groups = group_tasks(plan.tasks, cores=context.executor.cores())
         planned = time.monotonic()
         try:
             written = context.executor.map(run_flushes, groups, description=name, deadline=deadline, at_once=at_once)

@@ -23,7 +23,7 @@ from agent.rows.batches import SegmentRef
 from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode
 
-#: light tasks are grouped up to about this number and weight, but into enough groups to keep some cores busy
+#: light tasks are grouped up to about this number and weight, but into enough groups to keep so many cores busy
 _GROUPS_MIN = 4
 _GROUP_LENGTH = 8
 _GROUP_BYTES = 1 << 20
@@ -102,23 +102,25 @@ def plan_flush(
     return FlushPlan(tuple(tasks), tuple(targets), is_behind, tuple(quiet))
 
 
-def group_tasks(tasks: Sequence[FlushTask]) -> list[tuple[FlushTask, ...]]:
-    """Group tasks that one executor runs one after another.
+def group_tasks(tasks: Sequence[FlushTask], *, cores: int = _GROUPS_MIN) -> list[tuple[FlushTask, ...]]:
+    """Group tasks that one executor runs, those of different tables side by side.
 
     Merges into several spans of one table are one group: run concurrently, they would conflict on commit and retry.
-    Light tasks of many tables are grouped because each Spark task costs more than they do.
+    Light tasks of many tables are grouped because each Spark task costs more than they do. They mostly wait for
+    storage, so there are no more groups than ``cores``: a second round would wait once more. Two at least, since not
+    all clusters tell how many cores they have.
     """
     groups: dict[object, list[FlushTask]] = {}
     for number, task in enumerate(tasks):
         is_merged = task.feed.sink_mode.is_keyed and task.table.key
         groups.setdefault(task.table.table_id if is_merged else ("alone", number), []).append(task)
-    return _packed(list(groups.values()))
+    return _packed(list(groups.values()), max(2, min(cores, _GROUPS_MIN)))
 
 
-def _packed(groups: Sequence[list[FlushTask]]) -> list[tuple[FlushTask, ...]]:
+def _packed(groups: Sequence[list[FlushTask]], count_min: int) -> list[tuple[FlushTask, ...]]:
     """Assign tasks, heaviest first, to the group with the least weight so far."""
     weights = [sum(_weight(task) for task in group) for group in groups]
-    count = min(len(groups), max(_GROUPS_MIN, len(groups) // _GROUP_LENGTH, sum(weights) // _GROUP_BYTES))
+    count = min(len(groups), max(count_min, len(groups) // _GROUP_LENGTH, sum(weights) // _GROUP_BYTES))
     packs: list[list[FlushTask]] = [[] for _ in range(count)]
     least = [(0, at) for at in range(count)]
     for at in sorted(range(len(groups)), key=lambda at: (-weights[at], at)):

@@ -29,7 +29,7 @@ from reactor.failpoints import Point
 from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode
 
-_TABLES_AT_ONCE = 4
+_TABLES_AT_ONCE = 8
 _JOINED_BYTES = 1 << 20
 #: of the log that is folded at once; the plan knows only compressed bytes, which texts may exceed a hundredfold
 _FOLDED_BYTES = 512 << 20

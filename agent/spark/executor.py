@@ -69,6 +69,8 @@ class SparkExecutor:
         self._stopping = threading.Event()
         self._session: SparkSession | None = None
         self._has_run = False
+        #: 0: not known yet, or those of a cluster, which change
+        self._local_cores = 0
         self._watch: Watch | None = None
 
     def start(self, report: Callable[[str], None] = lambda _: None) -> None:
@@ -155,7 +157,8 @@ class SparkExecutor:
         if session is None or is_connect(self._master):
             return 1
         try:
-            return cores(session)
+            self._local_cores = self._local_cores or (cores(session) if is_local(self._master) else 0)
+            return self._local_cores or cores(session)
         except (Py4JError, OSError):  # the driver is gone; the next job starts another
             return 1
 

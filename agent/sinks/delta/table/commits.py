@@ -7,6 +7,7 @@ A commit is one file that appears under its number atomically, unless another co
 import json
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
@@ -16,7 +17,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from agent.object_store import ObjectStore
+from agent.object_store import ObjectStore, StoredObject
 from agent.sinks.delta.table import disk
 from agent.sinks.delta.table.place import TablePlace
 
@@ -50,8 +51,9 @@ class Commits(Protocol):
         """
         ...
 
-    def is_same(self, version: int) -> bool:
-        """Return whether the commit that ``mark`` identifies is still the one of this number."""
+    def follow(self, version: int) -> tuple[bool, list[Action] | None]:
+        """Return whether the commit that ``mark`` identifies is still the one of this number; if so, also the commit
+        after it, which ``mark`` identifies then, or None."""
         ...
 
     def checkpoint(self) -> Checkpoint | None:
@@ -93,11 +95,12 @@ class LocalCommits:
                 os.unlink(scratch)
         return False
 
-    def is_same(self, version: int) -> bool:
+    def follow(self, version: int) -> tuple[bool, list[Action] | None]:
         try:
-            return bool(self.mark) and _identity(os.stat(self._path(version))) == self.mark
+            is_same = bool(self.mark) and _identity(os.stat(self._path(version))) == self.mark
         except FileNotFoundError:
-            return False
+            is_same = False
+        return is_same, self.read(version + 1) if is_same else None
 
     def checkpoint(self) -> Checkpoint | None:
         names = os.listdir(self._directory) if os.path.isdir(self._directory) else []
@@ -115,7 +118,7 @@ class LocalCommits:
 
 
 class ObjectCommits:
-    """Commits on an object store: each call is one request, and nothing is listed."""
+    """Commits on an object store: each call is one request, but for ``follow``, and nothing is listed."""
 
     def __init__(self, place: TablePlace) -> None:
         self._store: ObjectStore = place.store
@@ -123,9 +126,11 @@ class ObjectCommits:
 
     def read(self, version: int) -> list[Action] | None:
         try:
-            found = self._store.find(_name(version))
+            return self._taken(self._store.find(_name(version)), version)
         except FileNotFoundError:
             return None
+
+    def _taken(self, found: StoredObject, version: int) -> list[Action]:
         actions = _actions(found.content, version)
         self.mark = found.tag
         return actions
@@ -134,8 +139,19 @@ class ObjectCommits:
         self.mark = self._store.create(_name(version), lines)
         return True
 
-    def is_same(self, version: int) -> bool:
-        return bool(self.mark) and self._store.is_unchanged(_name(version), self.mark)
+    def follow(self, version: int) -> tuple[bool, list[Action] | None]:
+        """Two requests at the same time: each flush of each table begins with them."""
+        if not self.mark:
+            return False, None
+        with ThreadPoolExecutor(1) as other:
+            asked = other.submit(self._store.find, _name(version + 1))
+            is_same = self._store.is_unchanged(_name(version), self.mark)
+        if not is_same:
+            return False, None
+        try:
+            return True, self._taken(asked.result(), version + 1)
+        except FileNotFoundError:
+            return True, None
 
     def checkpoint(self) -> Checkpoint | None:
         try:

@@ -164,15 +164,18 @@ class TableLog:
     def refresh(self) -> None:
         """Read new commits. A table that is gone, or has been replaced by another one, is read from the beginning."""
         is_old = time.monotonic() - self._read_s > _KNOWN_S
-        if is_old or self.version < 0 or not self._commits.is_same(self.version):
+        is_same, actions = (False, None) if is_old or self.version < 0 else self._commits.follow(self.version)
+        if not is_same:
             self._forget()
             self._read_checkpoint()
             self._read_s = time.monotonic()
-        while (actions := self._commits.read(self.version + 1)) is not None:
+            actions = self._commits.read(self.version + 1)
+        while actions is not None:
             self._take(actions)
             self.version += 1
             if SEEN in self._records:
                 self.since = history.follow(self.since, Commit(self.version, actions))
+            actions = self._commits.read(self.version + 1)
         self._is_fresh = True
 
     def refreshed(self) -> "TableLog":

@@ -186,6 +186,20 @@ def test_light_tasks_of_many_tables_go_together() -> None:
     assert group_tasks(plan.tasks[1:4]) == [(task,) for task in plan.tasks[1:4]]
 
 
+@pytest.mark.parametrize(("cores", "groups"), [(1, 2), (2, 2), (3, 3), (4, 4), (64, 4)])
+def test_light_tasks_take_one_round_of_the_cores(cores: int, groups: int) -> None:
+    log = segment(0, 1, 9, size=100 << 10, tables=tuple(range(8)))
+    plan = plan_flush([position(0, table=at) for at in range(8)], [log], limits(9), feed=UPSERT)
+    found = group_tasks(plan.tasks, cores=cores)
+    assert (len(found), {task for group in found for task in group}) == (groups, set(plan.tasks))
+
+
+def test_heavy_tasks_are_divided_whatever_the_cores() -> None:
+    log = segment(0, 1, 9, size=64 << 20, tables=tuple(range(8)))
+    plan = plan_flush([position(0, table=at) for at in range(8)], [log], limits(9), feed=UPSERT)
+    assert len(group_tasks(plan.tasks, cores=1)) == 8
+
+
 def test_what_a_table_skips_is_not_read() -> None:
     at = position(5)
     skipping = replace(at, table=at.table.with_(skipped_ts=Ts(25)))
