@@ -13,9 +13,10 @@ from reactor.effects import Commit, Effect, WakeAt
 from reactor.ids import ChangefeedId
 from reactor.state import ChangefeedState
 
-#: the longest time between two ticks of a changefeed without news; of many, the number that is ticked per second
-_PATIENCE_S = 0.5
-_QUIET_PER_S = 100.0
+#: the longest time between two ticks of a changefeed without news, of a few and of many; in between, the number that is
+#: ticked per second
+_PATIENCE_S, _PATIENCE_MAX_S = 0.5, 5.0
+_QUIET_PER_S = 25.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,4 +69,4 @@ class Agenda:
 
     @property
     def patience_s(self) -> float:
-        return max(_PATIENCE_S, len(self._ticked) / _QUIET_PER_S)
+        return max(_PATIENCE_S, min(len(self._ticked) / _QUIET_PER_S, _PATIENCE_MAX_S))

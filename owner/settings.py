@@ -20,13 +20,15 @@ class SchedulerSettings:
     """``full_heartbeat_s``: interval of full answers from captures, which limits the effect of a lost message.
 
     With many spans they are requested less often: at most ``full_spans_per_s`` in total and ``full_spans_per_round`` at
-    once. With many changefeeds, heartbeats are sent less often, too: about ``beats_per_s`` in total.
+    once. With many changefeeds, heartbeats are sent less often, too: about ``beats_per_s`` in total, but of each
+    changefeed to each capture one in ``beat_max_s`` at least, on average.
     ``add_table_batch_size``: spans assigned to each serving capture at once.
     """
 
     heartbeat_s: float = 0.5
     full_heartbeat_s: float = 2.0
-    beats_per_s: int = 200
+    beats_per_s: int = 50
+    beat_max_s: float = 20.0
     full_spans_per_s: int = 20_000
     full_spans_per_round: int = 2_000
     max_task_concurrency: int = 10

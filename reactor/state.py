@@ -160,6 +160,8 @@ class ClusterState:
         self.captures: Mapping[CaptureId, CaptureInfo] = {}
         self._presence = Presence(removal_grace_s)
         self._changes = 0
+        #: grows with every change of an assignment
+        self.assignments = 0
         #: keys of changefeeds whose values are stored whole, and large
         self.large: set[str] = set()
 
@@ -274,15 +276,14 @@ class ClusterState:
                 _store_record(self.tokens, key.token, TokenRecord, text, value, id=key.token)
             case keys.DeleteCountKey() | keys.LogStorageKey() | keys.SecretKeyKey():
                 pass  # reactor.txn uses the first; a capture reads the others when it starts
-            case keys.ReaderKey() | keys.AuditKey():
-                pass  # read on demand
-            case keys.UpstreamKey():
-                pass
+            case keys.ReaderKey() | keys.AuditKey() | keys.UpstreamKey():
+                pass  # read on demand, or of another namespace
             case _ if key.namespace != self.namespace:
                 pass
             case keys.ProgressKey():
                 self._read_progress(key.capture, text, value)
             case keys.AssignmentKey():
+                self.assignments += 1
                 feed = self._feed(key.changefeed)
                 feed.assignment = _decode(Assignment, text, value)
                 feed.owner_revision = item.create_revision if item else 0

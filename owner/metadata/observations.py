@@ -9,7 +9,7 @@
 Decisions only: the worker sends the transactions (after the interfaces of TiCDC's cdcv2 metadata).
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -98,7 +98,10 @@ class CaptureObservation:
 
     def __init__(self, capture: CaptureId, spent: Mapping[ChangefeedId, int] | None = None) -> None:
         self.capture = capture
-        self._spent = spent or {}
+        self._spent = spent if spent is not None else {}
+        #: those of a state, and how many changes of assignments it had seen: each of its ticks asks for them
+        self._assigned_of: tuple[ClusterState | None, int] = (None, 0)
+        self._known: list[ChangefeedState] = []
 
     def owned(self, state: ClusterState) -> Mapping[ChangefeedId, int]:
         return {
@@ -113,12 +116,14 @@ class CaptureObservation:
     def fenced(self, feed: ChangefeedState, state: ClusterState, effects: Iterable[Effect]) -> list[Effect]:
         return OwnerObservation(feed, state).fenced(effects)
 
-    def _assigned(self, state: ClusterState) -> Iterator[ChangefeedState]:
+    def _assigned(self, state: ClusterState) -> Sequence[ChangefeedState]:
         if not state.has_owners:
-            return
-        for feed in state.changefeeds.values():
-            if feed.assignment is not None and feed.assignment.capture == self.capture:
-                yield feed
+            return ()
+        if self._assigned_of != (state, state.assignments):
+            self._assigned_of = state, state.assignments
+            of_all = ((feed, feed.assignment) for feed in state.changefeeds.values())
+            self._known = [feed for feed, at in of_all if at is not None and at.capture == self.capture]
+        return self._known
 
     def _is_spent(self, feed: ChangefeedState) -> bool:
         return self._spent.get(feed.id, 0) >= feed.owner_revision

@@ -19,7 +19,7 @@ class HeartbeatBudget:
         self._room = settings.full_spans_per_round
         #: each capture hears from its owner once in this time at least, from whichever changefeed
         heard_s = changefeeds * settings.heartbeat_s
-        self._beat_s = min(changefeeds * captures / settings.beats_per_s, heard_s)
+        self._beat_s = min(changefeeds * captures / settings.beats_per_s, heard_s, settings.beat_max_s)
 
     def beat_s(self, phase: float) -> float:
         """Return the interval of one changefeed's heartbeats to a capture. ``phase``, from 0 to 1, differs from

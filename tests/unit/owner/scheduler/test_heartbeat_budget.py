@@ -19,7 +19,7 @@ def _budget(changefeeds: int, captures: int) -> HeartbeatBudget:
 
 
 def test_few_changefeeds_ask_as_often_as_one() -> None:
-    for changefeeds in (1, 10):
+    for changefeeds in (1, 5):
         budget = _budget(changefeeds, 3)
         assert [budget.beat_s(phase) for phase in (0.0, 0.5, 1.0)] == [SETTINGS.heartbeat_s] * 3
         assert budget.full_s(1.0) == SETTINGS.full_heartbeat_s
@@ -35,7 +35,8 @@ def test_the_heartbeats_of_all_changefeeds_are_bounded_and_each_capture_hears_it
     rate = sum(captures / budget.beat_s(phase) for phase in phases)
     to_one = sum(1 / budget.beat_s(phase) for phase in phases)
     assert to_one >= 0.9, "once a second each capture hears something"
-    assert rate <= max(captures / SETTINGS.heartbeat_s, 1.5 * SETTINGS.beats_per_s, 3.0 * captures)
+    allowed = max(SETTINGS.beats_per_s, changefeeds * captures / SETTINGS.beat_max_s)
+    assert rate <= max(captures / SETTINGS.heartbeat_s, 1.5 * allowed, 3.0 * captures)
 
 
 def test_a_capture_that_has_not_answered_is_asked_often_however_many_changefeeds_there_are() -> None:
@@ -47,9 +48,9 @@ def test_a_capture_that_has_not_answered_is_asked_often_however_many_changefeeds
 
     assert [beats(now) for now in (0.0, 0.4, 0.5, 1.0)] == [1, 0, 1, 1]
     manager.handle_response(capture, "run", HeartbeatResponse())
-    assert math.isclose(budget.beat_s(0.5), 25.0)
-    assert [beats(now) for now in (1.5, 25.9, 26.0, 26.5)] == [0, 0, 1, 0]
-    assert manager.next_heartbeat_at() == 51.0
+    assert math.isclose(budget.beat_s(0.5), SETTINGS.beat_max_s)
+    assert [beats(now) for now in (1.5, 20.9, 21.0, 21.5)] == [0, 0, 1, 0]
+    assert manager.next_heartbeat_at() == 41.0
 
 
 def test_a_changed_barrier_is_sent_at_once_however_many_changefeeds_there_are() -> None:
