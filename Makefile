@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help quickstart notebooks test cover check kernels bench simulate soak fuzz matrix java mariadb mysql azurite spark iproute clean
+.PHONY: help quickstart notebooks test cover check kernels readers bench simulate soak fuzz matrix java mariadb mysql azurite spark iproute clean
 
 # Where this is set, every process compiles Weir's modules again, and every process of pytest rewrites all tests again:
 # two thirds of the time in which it collects them.
@@ -54,6 +54,10 @@ check: $(INSTALLED) ## format, lint, types, layers
 
 kernels: java ## compile the kernels, which the first process that needs them does otherwise, and archive Spark's classes
 	@$(PYTHON) -m capture kernels compile >&2
+
+readers: $(INSTALLED) ## which readers read which tables, tried now, Spark too after make spark: writes the tables of docs/sinks.md
+	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[readers]' >&2
+	@$(PYTHON) -m tests.architecture.render_readers
 
 bench: java mariadb ## all benchmarks with their peers, or one: NAME=...
 	@$(PYTHON) -m pip install --quiet --disable-pip-version-check --editable '.[bench]' >&2

@@ -11,7 +11,6 @@ from contextlib import chdir
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -65,17 +64,11 @@ def _clickhouse(table: Table) -> pa.Table:
     return found
 
 
-def _daft(table: Table) -> pa.Table:
-    found: Any = import_module("daft").read_iceberg(table)
-    return found.to_arrow()
-
-
 READERS = (
     Reader("pyiceberg", ("pyiceberg",), _pyiceberg),
     Reader("duckdb", ("duckdb", "duckdb_extension_iceberg", "duckdb_extension_avro"), duckdb_rows),
     Reader("polars", ("polars",), _polars),
     Reader("chdb", ("chdb",), _clickhouse),
-    Reader("daft", ("daft",), _daft),
 )
 #: those that read every kind of table with every type
 COMPARED = READERS[:3]
