@@ -25,7 +25,10 @@ _EMPTY_LOCK_MS: Final = 100
 _CREATED_SQL: Final = (
     "SELECT xmin::text FROM pg_catalog.pg_attribute WHERE attrelid = {table} AND attname = 'ctid' AND attnum < 0"
 )
-_ATTACHED_SQL: Final = "SELECT cmin::text FROM pg_catalog.pg_inherits WHERE inhrelid = {table}"
+#: the last command by which a transaction attached one of these
+_ATTACHED_SQL: Final = (
+    "SELECT max(cmin::text::int8) FROM pg_catalog.pg_inherits WHERE inhrelid IN ({tables}) AND xmin::text = '{xid}'"
+)
 _AGES_SQL: Final = (
     "SELECT attrelid::int8, xmin::text FROM pg_catalog.pg_attribute "
     "WHERE attrelid IN ({tables}) AND attname = 'ctid' AND attnum < 0"
@@ -135,21 +138,26 @@ class Newcomers:
             return False
         return not self._has_rows_of_root(relation, created_by)
 
-    def is_whole_partition(self, table_id: int, writers: Callable[[int], Collection[int]] = lambda _: ()) -> bool:
-        """Return whether a new partition is complete: it has no rows from before it was attached. ``writers``: which
-        transactions (32 bits) the stream has with rows of it as rows of its root.
+    def is_whole_partition(
+        self, root: int, table_id: int, writers: Callable[[int], Collection[int]] = lambda _: ()
+    ) -> bool:
+        """Return whether a new partition of ``root`` is complete: it has no rows from before it belonged to that, alone
+        or with the table that it is a partition of. ``writers``: which transactions (32 bits) the stream has with rows
+        of it as rows of its root.
 
         It cannot be written by others while it is being attached, so later ones of these wrote all their rows behind
         that. The numbers of any other transactions say nothing; a savepoint's is above that of its transaction.
         """
-        relation = self.now.tables[table_id]
-        created_by, attached_by = self.created_by(table_id), self.now.xids[f"i{table_id}"]
+        relation, lineage = self.now.tables[table_id], self.now.lineage(table_id)
+        attached = lineage[: lineage.index(root)]
+        created_by, attached_by = self.created_by(table_id), max(self.now.xids[f"i{one}"] for one in attached)
         if attached_by == created_by:
             return not self._has_unsent(relation, xids.short(created_by))
         if not self._has_rows(relation, "true"):
             return True
-        [[command]] = self.connection.query(_ATTACHED_SQL.format(table=table_id))
-        behind = f"xmin::text = '{xids.short(attached_by)}' AND xmax::text = '0' AND cmin::text::int8 > {command}"
+        xid, listed = xids.short(attached_by), ", ".join(map(str, attached))
+        [[command]] = self.connection.query(_ATTACHED_SQL.format(tables=listed, xid=xid))
+        behind = f"xmin::text = '{xid}' AND xmax::text = '0' AND cmin::text::int8 > {command}"
         if not self._has_rows(relation, f"NOT ({behind})"):
             return True
         later = (xid for xid in writers(table_id) if xids.near(xid, self.now.ahead) > attached_by)

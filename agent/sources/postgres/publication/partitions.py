@@ -55,7 +55,7 @@ class Partitions:
         if self._came_again(root, set(before)):
             return "has had a partition detached and attached again: what became of its rows meanwhile is in no stream"
         new = now.keys() - before.keys()
-        if trouble := self._trouble_of_arrivals(new):
+        if trouble := self._trouble_of_arrivals(root, new):
             return trouble
         emptied = [tables[leaf] for leaf in new if self._has_new_file(leaf)]
         emptied += [tables[leaf] for leaf, file in before.items() if now[leaf] != file]
@@ -73,12 +73,13 @@ class Partitions:
 
     def trouble_of_arrivals(self, root: int) -> str:
         """Like ``trouble``, for a table that the stream has not named yet: only of partitions that came with rows."""
-        return self._trouble_of_arrivals(self.asked.now.leaves(root).keys() - self.asked.before.leaves.get(root, {}))
+        new = self.asked.now.leaves(root).keys() - self.asked.before.leaves.get(root, {})
+        return self._trouble_of_arrivals(root, new)
 
-    def _trouble_of_arrivals(self, new: Collection[int]) -> str:
+    def _trouble_of_arrivals(self, root: int, new: Collection[int]) -> str:
         for leaf in new:
             relation = self.asked.now.tables[leaf]
-            if not self.asked.is_whole_partition(leaf, self._writers):
+            if not self.asked.is_whole_partition(root, leaf, self._writers):
                 return f"has got partition {relation.name} with rows, which are in no stream"
             if self.asked.rewriters(relation):
                 return f"has got partition {relation.name}, whose rows were rewritten: that is in no stream"

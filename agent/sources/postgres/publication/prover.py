@@ -30,6 +30,7 @@ from agent.sources.postgres.publication.readded import readded
 from agent.sources.postgres.publication.rewrites import Rewrites
 from agent.sources.postgres.publication.sightings import Sightings
 from agent.sources.postgres.publication.silent import SilentTables
+from agent.sources.postgres.publication.unnamed_roots import UnnamedRoots
 from agent.sources.postgres.server.catalog import read_schemas, table_ids_of
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.keys import key_of
@@ -87,6 +88,7 @@ class Prover:
         self._quiet = quiet
         self._silent = SilentTables(wants.named, wants.takes)
         self._held_newcomers = HeldNewcomers(wants.named)
+        self._unnamed_roots = UnnamedRoots()
         self._joining = Joining(set(joining))
         self._connection: Connection | None = None
         self._is_prepared = False
@@ -127,6 +129,7 @@ class Prover:
         )
         is_quiet = is_quiet and not self._sightings.has_partitions(cut.resolved_ts)
         is_quiet = is_quiet and not self._sightings.has_passed_over(cut.resolved_ts)
+        is_quiet = is_quiet and not self._unnamed_roots.is_due(cut.resolved_ts)
         is_quiet = is_quiet and not (self._quiet.is_due() or self._silent.is_due or self._held_newcomers.is_due)
         if is_quiet and self._proof and not self._proof.unseen and self._is_unchanged(connection, self._proof):
             self._pass(cut.resolved_ts)
@@ -207,7 +210,8 @@ class Prover:
             _name_held(now, found, upto)
             self._quiet.look(connection, self._publications, before, now, found.flowing, self._schemas)
             self._join(connection, now, joining, found, upto)
-            leaves = {table: self._recorded_leaves(asked, table, found) for table in losses.roots(now)}
+            leaves = {table: self._recorded_leaves(asked, table, found, upto) for table in losses.roots(now)}
+            self._unnamed_roots.forget(asked)
             empty = asked.empty({leaf for of_root in leaves.values() for leaf in of_root})
         self._is_prepared = found.known.keys() == asked_for
         self._known = found.known
@@ -280,14 +284,12 @@ class Prover:
         short = None if xid is None else xids.short(xid)
         return self._sightings.has_truncate(table_id, since=self._at, upto=upto, xid=short)
 
-    def _recorded_leaves(self, asked: Newcomers, root: int, found: Findings) -> dict[int, int]:
-        """Return the partitions that the proof has: of a table that the stream has not named yet without those that
-        came with rows, so that it is judged by them when it is named."""
-        leaves, before = asked.now.leaves(root), asked.before.leaves.get(root, {})
+    def _recorded_leaves(self, asked: Newcomers, root: int, found: Findings, upto: Ts) -> dict[int, int]:
+        """Return the partitions that the proof has."""
         relation = asked.now.tables[root]
         if root in found.known or root in found.held or not self._wants.named(relation.schema_name, relation.name):
-            return leaves
-        return {leaf: file for leaf, file in leaves.items() if leaf in before or asked.is_whole_partition(leaf)}
+            return asked.now.leaves(root)
+        return self._unnamed_roots.recorded(asked, root, upto)
 
     def _judge_newcomers(
         self,
@@ -301,10 +303,12 @@ class Prover:
     ) -> frozenset[int]:
         """Hold those that are not in the stream as a whole; returns those that will be, once they have rows."""
         now, before, rewrites = asked.now, asked.before, Rewrites(asked, self._was_truncated)
+        younger = asked.younger({record.table_id for record, *_ in found.refused})
         for record, ts, reason in found.refused:
+            table = record.table_id
             # one without a key that was there before was left out when the changefeed was created
-            counts = reason != keyless(record) or asked.is_whole(record.table_id)
-            if record.table_id not in found.held and counts:
+            counts = reason != keyless(record) or table in younger or asked.is_whole(table)
+            if table not in found.held and counts:
                 found.hold(record, ts, reason)
         for table, ts in list(found.created.items()):
             if table not in now.tables:

@@ -43,7 +43,7 @@ _NAME_SQL: Final = (
     "ON n.oid = c.relnamespace WHERE c.oid = {table}"
 )
 _COLUMNS_SQL: Final = """
-SELECT a.attname, a.attnum::int4, a.atthasmissing, (a.attmissingval::text::text[])[1],
+SELECT a.attname, a.attnum::int4, a.atthasmissing, pg_catalog.array_to_string(a.attmissingval, ''),
        a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid), pg_catalog.format_type(a.atttypid, a.atttypmod),
        a.atttypid::int8, t.typnotnull, pg_catalog.pg_get_expr(t.typdefaultbin, 0), a.attgenerated
   FROM pg_catalog.pg_attribute a

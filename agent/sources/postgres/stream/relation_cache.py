@@ -233,10 +233,17 @@ class SchemaTracker:
         if change is not None and guesses:
             fills, unknown = self._verified(table_id, guesses)
             change = change.with_(fills={**change.fills, **fills})
+            # rows that are gone by now are not gone yet at the sink, where later events name them by these values
+            known = change.fills.keys()
+            unknown += [name for name in sorted(guesses) if name not in known and _tells_rows_apart(after.record, name)]
             change = _hold((before or after).record, _computed(after.record, unknown[0])) if unknown else change
         if self._lacks_columns(after.schema):
             change = _hold((before or after).record, _columnless(after.record))
         return change
+
+
+def _tells_rows_apart(record: TableRecord, column: str) -> bool:
+    return column in record.key or not record.key
 
 
 def _path(table: TableRecord | TableSchema) -> tuple[str, str]:

@@ -14,9 +14,11 @@ from agent.log import segment
 from agent.rows.changes import DELETE, INSERT
 from agent.rows.schema import LOG_BATCH, TableSchema
 from agent.sources.postgres.decode import types
+from agent.sources.postgres.decode.fills import fill_value
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import connect
 from agent.sources.postgres.snapshot.rows import read_table
+from agent.sources.postgres.stream.catalog_lookup import look_up
 from agent.sources.registry import decode
 from capture.embedded import EmbeddedPostgres
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
@@ -147,6 +149,52 @@ async def test_snapshot_stream_and_diff_read_every_type_in_one_way(rig: SyncRig)
         assert not _unlike(schema, streamed, read)
     empty = {column.type_name for column in schema.columns if read.column(column.name).null_count == read.num_rows}
     assert empty <= _WITHOUT_VALUES, "every other type takes some of the spellings"
+
+
+def test_the_default_of_a_new_column_is_what_old_rows_are_read_with(rig: SyncRig) -> None:
+    """The catalog keeps it as an array, whose text some types write with another delimiter."""
+    spellings = ", ".join(map(literal, SPELLINGS))
+    rig.execute(
+        f"""
+        CREATE TABLE public.filled (id int PRIMARY KEY); INSERT INTO public.filled VALUES (1);
+        DO $do$
+        DECLARE text_of text; col record; n int := 0; at_type int; file oid;
+        BEGIN
+          FOR col IN SELECT format_type(atttypid, -1) AS type FROM pg_attribute
+                      WHERE attrelid = 'public.vals'::regclass AND attnum > 1 LOOP
+            at_type := n;
+            FOREACH text_of IN ARRAY ARRAY[{spellings}] LOOP
+              EXIT WHEN n >= at_type + 3;
+              BEGIN
+                EXECUTE format('SELECT %L::%s', text_of, col.type);
+                file := pg_relation_filenode('public.filled');
+                EXECUTE format('ALTER TABLE public.filled ADD d%s %s DEFAULT %L', n, col.type, text_of);
+                IF file <> pg_relation_filenode('public.filled') THEN
+                  RAISE 'the rows have it themselves';
+                END IF;
+                n := n + 1;
+              EXCEPTION WHEN OTHERS THEN NULL;
+              END;
+            END LOOP;
+          END LOOP;
+        END $do$;
+        """
+    )
+    with connect(rig.uri) as connection:
+        [[oid]] = connection.query("SELECT 'public.filled'::regclass::oid::int8")
+        schema = read_schemas(connection, [int(str(oid))])[int(str(oid))]
+        fills = look_up(connection, schema.table_id).fills
+    [row] = read_table(rig.uri, schema)
+    assert len(fills) > 200
+    wrong = [
+        (column.type_name, fills[column.name], str(read))
+        for column in schema.columns
+        if column.name in fills
+        and not _bits(read := row.column(column.name)).equals(
+            _bits(pa.array([fill_value(schema, column.name, fills[column.name])]).cast(read.type))
+        )
+    ]
+    assert not wrong
 
 
 def _unlike(schema: TableSchema, streamed: pa.Table, read: pa.Table) -> list[tuple[str, str, str]]:

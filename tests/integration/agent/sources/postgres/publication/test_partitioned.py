@@ -184,6 +184,39 @@ async def test_by_root_a_table_that_becomes_a_partition_leaves_and_its_root_is_h
     assert sorted(named(by_root)) == [("", SchemaChangeKind.DROP), ("r", SchemaChangeKind.HOLD)]
 
 
+_TREE = (
+    "CREATE TABLE x (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)",
+    "CREATE TABLE x0 PARTITION OF x DEFAULT",
+)
+_TREE_ROWS = "INSERT INTO x VALUES (31, 'x')"
+_TREE_ATTACHED = "ALTER TABLE r2 ATTACH PARTITION x FOR VALUES FROM (30) TO (40)"
+
+
+@pytest.mark.parametrize(
+    ("statements", "is_held"),
+    [
+        ((*_TREE, _TREE_ROWS, _TREE_ATTACHED), True),
+        (("; ".join(["BEGIN", *_TREE, _TREE_ROWS, _TREE_ATTACHED, "COMMIT"]),), True),
+        ((*_TREE, _TREE_ATTACHED, "INSERT INTO r VALUES (32, 'b')"), False),
+        (("; ".join(["BEGIN", *_TREE, _TREE_ATTACHED, "INSERT INTO r VALUES (32, 'b')", "COMMIT"]),), False),
+        ((*_TREE, f"BEGIN; {_TREE_ATTACHED}; INSERT INTO r VALUES (32, 'b'); COMMIT"), False),
+        ((*_TREE, f"BEGIN; {_TREE_ROWS}; {_TREE_ATTACHED}; INSERT INTO r VALUES (32, 'b'); COMMIT"), True),
+    ],
+)
+async def test_by_root_a_partitioned_table_that_is_attached_with_rows_holds_the_root(
+    by_root: SyncRig, statements: tuple[str, ...], is_held: bool
+) -> None:
+    """Its partitions were partitions before."""
+    async with by_root.running():
+        by_root.execute("INSERT INTO r VALUES (1, 'r')")
+        await by_root.wait_resolved()
+        for statement in statements:
+            by_root.execute(statement)
+        await by_root.wait_resolved()
+        await by_root.wait_resolved()
+    assert (("r", SchemaChangeKind.HOLD) in named(by_root)) == is_held
+
+
 @pytest.mark.parametrize(
     ("statements", "held"),
     [
@@ -250,6 +283,25 @@ async def test_a_table_that_becomes_a_partition_of_its_successor(
     drop_slots(rig)
 
 
+async def test_a_new_partition_without_a_key_is_held_when_it_is_detached(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    """Rows of it were sent under its root's name, so it is not new to the stream; but nobody has left it out."""
+    rig = make(postgres, tmp_path, ["r", "a"], "FOR ALL TABLES WITH (publish_via_partition_root = true)")
+    for statement in (
+        "CREATE TABLE n (id int) PARTITION BY RANGE (id)",
+        "CREATE TABLE n0 PARTITION OF n FOR VALUES FROM (0) TO (10)",
+        "INSERT INTO n VALUES (1)",
+        "ALTER TABLE n DETACH PARTITION n0",
+        "INSERT INTO n0 VALUES (2)",
+    ):
+        rig.execute(statement)
+    async with rig.running():
+        await rig.wait_resolved()
+    assert ("n0", SchemaChangeKind.HOLD) in named(rig)
+    drop_slots(rig)
+
+
 _NEW = (
     "CREATE TABLE n (id int PRIMARY KEY) PARTITION BY RANGE (id)",
     "CREATE TABLE n0 PARTITION OF n FOR VALUES FROM (0) TO (10)",
@@ -272,16 +324,20 @@ _EARLY_LOSSES = {
     ),
     "detached": (*_NEW, "ALTER TABLE n DETACH PARTITION n0", "INSERT INTO n0 VALUES (2)"),
 }
+#: more than a segment: the catalog is read when the stream is here
+_SEGMENTS = tuple(f"INSERT INTO a VALUES ({number}, repeat('x', 20000))" for number in range(8))
 
 
 @pytest.mark.sample(0.5)
+@pytest.mark.parametrize("first", [(), _SEGMENTS], ids=["at-once", "after-others"])
 @pytest.mark.parametrize("loss", _EARLY_LOSSES)
 async def test_partitions_that_lose_rows_before_the_catalog_is_read_with_them_hold_the_table(
-    postgres: EmbeddedPostgres, tmp_path: Path, loss: str
+    postgres: EmbeddedPostgres, tmp_path: Path, loss: str, first: tuple[str, ...]
 ) -> None:
-    """Nobody reads meanwhile."""
+    """Nobody reads meanwhile; or the catalog is read when all is over, and the stream has yet to come to it."""
     rig = make(postgres, tmp_path, ["r", "a"], "FOR ALL TABLES WITH (publish_via_partition_root = true)")
-    for statement in _EARLY_LOSSES[loss]:
+    rig.settings = SyncSettings(progress_s=0.05, segment_bytes=1 << 16)
+    for statement in (*first, *_EARLY_LOSSES[loss]):
         rig.execute(statement)
     async with rig.running():
         await rig.wait_resolved()

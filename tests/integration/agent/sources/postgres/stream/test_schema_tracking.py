@@ -374,6 +374,19 @@ async def test_what_a_new_column_has_computed_for_rows_that_were_there_holds_the
     assert "new column new" in found[0].reason
 
 
+@pytest.mark.parametrize("key", ["new bigserial PRIMARY KEY", "new int GENERATED ALWAYS AS IDENTITY PRIMARY KEY"])
+@pytest.mark.parametrize("later", ["DELETE FROM a WHERE id = 1", "UPDATE a SET v = 'x'"])
+async def test_a_new_key_that_was_computed_holds_the_table_also_where_no_older_row_is_left(
+    rig: SyncRig, key: str, later: str
+) -> None:
+    """Later events name rows by a value that the sink's rows do not have: they stayed, beside the new ones."""
+    found = await changes_of(
+        rig, "INSERT INTO a VALUES (1)", f"ALTER TABLE a DROP CONSTRAINT a_pkey; ALTER TABLE a ADD {key}", later
+    )
+    assert [change.kind for change in found] == [SchemaChangeKind.HOLD]
+    assert "new column new" in found[0].reason
+
+
 _KNOWN = {
     "a default of a column that may be NULL": "ALTER TABLE a ADD new int DEFAULT 7, ALTER id TYPE bigint",
     "of a domain with constraints": "ALTER TABLE a ADD new positive",
