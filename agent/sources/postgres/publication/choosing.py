@@ -20,7 +20,8 @@ def for_ours(tables: Collection[int], parents: Mapping[int, int], wants: Wants) 
 
 
 def for_theirs(tables: Collection[int], catalog: Catalog, name: str, wants: Wants) -> list[int]:
-    """The tables that the publication sends, of those that are wanted.
+    """The tables that the publication sends, of those that are wanted. A partitioned table without partitions has no
+    rows; those that it gets are sent as new tables.
 
     :raises SourceConfigError: a table is wanted and not sent, or sent under a name that is not wanted.
     """
@@ -30,7 +31,9 @@ def for_theirs(tables: Collection[int], catalog: Catalog, name: str, wants: Want
     for table in chosen:
         covered.update(_above(table, catalog.parents))
     for table in tables:
-        if wants(table) and table not in covered and not covered.intersection(_above(table, catalog.parents)):
+        if not wants(table) or table in covered or covered.intersection(_above(table, catalog.parents)):
+            continue
+        if not (catalog.is_empty_tree(table) and catalog.is_published(table)):
             raise SourceConfigError(_missing(table, sent, catalog, name))
     return chosen
 

@@ -166,6 +166,15 @@ class Catalog:
             waiting += children[child]
         return found
 
+    def is_empty_tree(self, table_id: int) -> bool:
+        """Return whether it is a partitioned table without a partition that could hold rows."""
+        return self.is_partitioned(table_id) and not self.leaves(table_id)
+
+    def is_published(self, table_id: int) -> bool:
+        """Return whether a publication has the table, or one that it is a partition of, whatever it sends."""
+        above = self.lineage(table_id)
+        return any(self._own(publication, one) for publication in self.publications.values() for one in above)
+
     def _ways(self, publication: Publication, table_id: int) -> Iterator[tuple[RowKey, ...]]:
         relation = self.tables.get(table_id)
         if relation is None or not relation.is_logged or (relation.is_partitioned and not publication.via_root):

@@ -144,7 +144,8 @@ class SilentTables:
         table_id = relation.table_id
         if self._harmless.get(table_id) == relation.written_by:
             return False
-        if self._takes(asked.record(table_id)) and asked.has_rows(relation):
+        is_new = self._takes(asked.record(table_id)) or bool(asked.younger([table_id]))
+        if is_new and asked.has_rows(relation):
             return True
         self._harmless[table_id] = relation.written_by
         return False

@@ -37,6 +37,8 @@ _APPEND_SUFFIX = "_append"
 #: seconds; creating a slot waits for all open transactions
 _CREATE_TIMEOUT_S = 600.0
 _FAILOVER_VERSION = 17
+#: options of slots in parentheses
+_OPTIONS_VERSION = 15
 _EVICTION_MS = 500
 _EVICTIONS_MAX = 10
 _PUBLISHED_AT_ONCE = 1_000
@@ -164,13 +166,20 @@ def create_slot(connection: Connection, slot: str) -> Ts:
 
     :raises SourceError: the server refuses: name taken, none free, no privilege, wal_level.
     """
-    options = ["SNAPSHOT 'nothing'"]
-    if connection.server_version >= _FAILOVER_VERSION:
-        options.append("FAILOVER")
-    command = f"CREATE_REPLICATION_SLOT {identifier(slot)} LOGICAL pgoutput ({', '.join(options)})"
-    rows = connection.query(command, timeout_s=_CREATE_TIMEOUT_S)
+    rows = connection.query(creation(slot, connection.server_version), timeout_s=_CREATE_TIMEOUT_S)
     # a commit that starts exactly at the consistent point is the stream's
     return Ts(parse_lsn(rows[0][1] or "") - 1)
+
+
+def creation(slot: str, server_version: int) -> str:
+    """Return the command that creates a slot without a snapshot on a server of this major version."""
+    if server_version < _OPTIONS_VERSION:
+        options = "NOEXPORT_SNAPSHOT"
+    elif server_version < _FAILOVER_VERSION:
+        options = "(SNAPSHOT 'nothing')"
+    else:
+        options = "(SNAPSHOT 'nothing', FAILOVER)"
+    return f"CREATE_REPLICATION_SLOT {identifier(slot)} LOGICAL pgoutput {options}"
 
 
 def slot_status(connection: Connection, slot: str) -> SlotStatus | None:

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -154,6 +155,23 @@ def test_tables_are_those_that_the_publication_sends(
         uri, rules, force_replicate=False, sink_mode=SinkMode.UPSERT, publication="mine" if publication else ""
     )
     assert {table.name for table in report.tables} == tables
+
+
+@pytest.mark.parametrize(
+    ("publication", "is_refused"),
+    [("FOR ALL TABLES", False), ("FOR TABLE r, t, e", False), ("FOR TABLES IN SCHEMA public", False),
+     ("FOR TABLE r, t", True)],
+)  # fmt: skip
+def test_a_partitioned_table_without_partitions_is_sent_once_it_has_some(
+    uri: str, publication: str, is_refused: bool
+) -> None:
+    """By leaf; the publication seemed to lack it."""
+    execute(uri, f"{_PARTS}; CREATE TABLE e (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    execute(uri, "CREATE TABLE e1 PARTITION OF e FOR VALUES FROM (0) TO (9) PARTITION BY RANGE (id)")
+    execute(uri, f"CREATE PUBLICATION mine {publication}")
+    with pytest.raises(SourceConfigError, match=r"lacks public\.e;") if is_refused else nullcontext():
+        report = check_source(uri, ("*.*",), force_replicate=False, sink_mode=SinkMode.UPSERT, publication="mine")
+        assert {table.name for table in report.tables} == {"r11", "r2", "t"}
 
 
 @pytest.mark.parametrize(

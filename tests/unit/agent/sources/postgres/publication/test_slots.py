@@ -66,3 +66,13 @@ def test_what_the_server_refuses(state: str, message: str, kind: type[PositionLo
     found = refusal({"C": state, "M": message}, TARGET)
     assert type(found) is kind
     assert str(found).endswith(NEW_POSITION)
+
+
+@pytest.mark.parametrize(
+    ("version", "options"),
+    [(14, "NOEXPORT_SNAPSHOT"), (15, "(SNAPSHOT 'nothing')"), (16, "(SNAPSHOT 'nothing')")]
+    + [(version, "(SNAPSHOT 'nothing', FAILOVER)") for version in (17, 18)],
+)
+def test_a_slot_is_created_by_what_the_server_understands(version: int, options: str) -> None:
+    """PostgreSQL 14 has no parentheses."""
+    assert slots.creation("s", version) == f'CREATE_REPLICATION_SLOT "s" LOGICAL pgoutput {options}'
