@@ -211,15 +211,14 @@ class Prover:
             self._quiet.look(connection, self._publications, before, now, found.flowing, self._schemas)
             self._join(connection, now, joining, found, upto)
             leaves = {table: self._recorded_leaves(asked, table, found, upto) for table in losses.roots(now)}
-            self._unnamed_roots.forget(asked)
             empty = asked.empty({leaf for of_root in leaves.values() for leaf in of_root})
+        self._unnamed_roots.forget(now)
         self._is_prepared = found.known.keys() == asked_for
         self._known = found.known
         proof = losses.following(before, now, seen, known=found.known, held=found.held, clean=clean, unseen=unseen)
-        passed_over -= found.known.keys()
-        proof = replace(proof, newcomers=found.newcomers)
+        passed = frozenset(passed_over - found.known.keys())
         self._proof = replace(
-            proof, types=dict(facts.values), leaves=leaves, passed_over=frozenset(passed_over), empty=empty
+            proof, newcomers=found.newcomers, types=dict(facts.values), leaves=leaves, passed_over=passed, empty=empty
         )
         self._text = self._proof.to_text()
         self._quiet.move_on(connection)

@@ -7,6 +7,7 @@ judged by the difference.
 """
 
 from agent.sources.postgres.publication.newcomers import Newcomers
+from agent.sources.postgres.publication.published import Catalog
 from reactor.ids import Ts
 
 
@@ -34,13 +35,12 @@ class UnnamedRoots:
                 found[leaf] = before[leaf]
         return found
 
-    def forget(self, asked: Newcomers) -> None:
+    def forget(self, now: Catalog) -> None:
         """Forget partitions that are none any more, and files that are gone."""
-        tables = asked.now.tables
         self._since = {
             (leaf, file): ts
             for (leaf, file), ts in self._since.items()
-            if leaf in asked.now.parents and leaf in tables and tables[leaf].file == file
+            if leaf in now.parents and leaf in now.tables and now.tables[leaf].file == file
         }
 
     def _has_passed(self, leaf: int, file: int, end_ts: Ts, upto: Ts) -> bool:
