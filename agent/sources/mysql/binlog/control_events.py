@@ -235,11 +235,10 @@ class RareEvents:
             return True
         # a renamed table keeps the id of its first name, which only ``known`` returns
         schema = self._known(*name)
-        slot = self._declarations.newest_slot(schema.table_id if schema else table_id(*name))
+        declarations = self._declarations
+        slot = declarations.newest_slot(table_id(*name)) if schema is None else declarations.slot_of(schema)
         if slot == ABSENT:
-            if schema is None:
-                return False
-            slot = self._declarations.add(schema)
+            return False
         state = self._state
         row = int(state[txn.ROWS])
         arena.reserve_rows(row + 1)

@@ -70,6 +70,13 @@ class Declarations:
             slot = self._newest[schema.table_id] = len(self.schemas) - 1
         return slot
 
+    def slot_of(self, schema: TableSchema) -> int:
+        """Return the slot of a table's newest version if that has these columns; else add one: a statement may have
+        changed them, and no rows have come since."""
+        slot = self.newest_slot(schema.table_id)
+        is_same = slot != ABSENT and _columns(self.schemas[slot]) == _columns(schema)
+        return slot if is_same else self.add(schema)
+
     def forget(self) -> None:
         """Drop all table maps: the server has restarted, and reuses their numbers."""
         self.maps[:] = 0
@@ -121,3 +128,7 @@ class Declarations:
         for line in lines:
             self.maps[split.find(self.maps, int(line[0]) - 1)] = line
         self._used_maps = len(lines)
+
+
+def _columns(schema: TableSchema) -> list[tuple[object, ...]]:
+    return [(column.name, column.type_id, column.modifier, column.is_unsigned) for column in schema.columns]

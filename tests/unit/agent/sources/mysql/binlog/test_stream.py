@@ -233,6 +233,25 @@ def test_an_emptied_table_is_a_line() -> None:
         assert [event for _, _, event in lines(read_all(stream))] == [bytes([wire.TRUNCATED])]
 
 
+@pytest.mark.parametrize(
+    ("column", "is_new"),
+    [
+        (Column("i", 3, 0, "int(11)", is_key=True), False),
+        (Column("j", 3, 0, is_key=True), True),
+        (Column("i", 8, 0, is_key=True), True),
+        (Column("i", 3, 0, is_key=True, is_unsigned=True), True),
+    ],
+)
+def test_a_table_that_is_emptied_has_the_columns_of_then(column: Column, is_new: bool) -> None:
+    """No rows have come since they were changed: a changelog would get a column again that it has no more."""
+    binlog = Binlog().begin().transaction(1).gtid(2).add(wire.QUERY, query("TRUNCATE TABLE t")).transaction(3)
+    before = describe(table_map(5))
+    after = replace(before, columns=(column,))
+    with streaming(binlog, known=lambda schema, name: after) as stream:
+        found = [batch.schema for cut in read_all(stream) for batch in cut.batches() for _ in range(len(batch.batch))]
+    assert found == ([before, before, after] if is_new else [before] * 3)
+
+
 @pytest.mark.parametrize("statement", ["TRUNCATE TABLE = t", "UPDATE t SET odd = 1", "XA COMMIT odd t"])
 def test_a_statement_that_nobody_can_classify_holds_its_tables(statement: str, monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[list[tuple[str, str]]] = []
