@@ -36,9 +36,10 @@ class Creation:
     @property
     def key(self) -> tuple[str, ...]:
         """Return the columns that the server uses as key: the primary key, else the first unique key over NOT NULL
-        columns."""
+        columns with values in the table."""
         parts = self.parts or ()
         columns = [part.definition for part in parts if isinstance(part, AddColumn)]
+        columns = [column for column in columns if column.is_stored or not column.generated]
         required = {column.name.lower() for column in columns if column.is_required}
         keys = [part for part in parts if isinstance(part, AddKey)]
         for key in sorted(keys, key=lambda key: not key.is_primary):
@@ -48,8 +49,9 @@ class Creation:
 
     @property
     def is_keyless(self) -> bool:
-        """Return whether the statement can be parsed, and makes no key."""
-        return self.parts is not None and not self.key
+        """Return whether the statement certainly makes no key: prefixes may be whole columns."""
+        parts = self.parts
+        return parts is not None and not self.key and all(part.columns for part in parts if isinstance(part, AddKey))
 
 
 def take_creation(cursor: Cursor, database: str, session: Session) -> Creation:

@@ -32,8 +32,8 @@ _KEYWORDS: Final = frozenset(
 @dataclass(slots=True)
 class Definition:
     """``place``: the column after which it is placed, ``FIRST``, or None. ``charset``: name of a character set or a
-    collation, empty for the table's. ``is_required``: NOT NULL. ``generated``: its expression.
-    ``is_nullable``: NULL is stated. ``has_update``: ON UPDATE."""
+    collation, empty for the table's. ``is_required``: NOT NULL. ``generated``: its expression; ``is_stored``: and
+    its values are in the table. ``is_nullable``: NULL is stated. ``has_update``: ON UPDATE."""
 
     name: str
     type: TypeWords
@@ -47,6 +47,7 @@ class Definition:
     is_compressed: bool = False
     cascades: bool = False
     generated: str = ""
+    is_stored: bool = False
     default: exp.Expr | None = None
     place: str | None = None
 
@@ -115,7 +116,9 @@ def _take_attribute(cursor: Cursor, found: Definition, session: Session) -> None
             _take_not(cursor, found)
         case "NULL":
             found.is_nullable = True
-        case "VISIBLE" | "INVISIBLE" | "VIRTUAL" | "STORED" | "PERSISTENT" | "ENFORCED" | "SIGNED":
+        case "STORED" | "PERSISTENT":
+            found.is_stored = True
+        case "VISIBLE" | "INVISIBLE" | "VIRTUAL" | "ENFORCED" | "SIGNED":
             pass
         case "DEFAULT":
             found.default = _default(cursor, session)

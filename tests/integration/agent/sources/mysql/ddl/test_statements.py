@@ -14,6 +14,8 @@ from agent.rows.schema import TableSchema, ZeroDates
 from agent.rows.schema_change import KnownTable
 from agent.sources.mysql.ddl.environment import Server
 from agent.sources.mysql.ddl.interpreter import Interpreter
+from agent.sources.mysql.ddl.parser.edits import Created
+from agent.sources.mysql.ddl.parser.parse import parse_ddl
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
 from agent.sources.mysql.decode import wire
 from agent.sources.mysql.decode.charsets import charset_of
@@ -268,6 +270,52 @@ def test_new_tables_whose_definition_cannot_be_read_are_looked_at(server: Embedd
     )
     assert [change.kind for record in found for change in record.changes] == [SchemaChangeKind.CREATE] * 2
     assert followed.schema("u").columns == schema_of(server, database, "u").columns
+
+
+#: definitions with several keys, of which the server takes one or none
+_KEYS = [
+    "x int NOT NULL, y int NOT NULL, UNIQUE k (y), UNIQUE (x)",
+    "x int NOT NULL UNIQUE, y int NOT NULL, UNIQUE k (y)",
+    "x int, y int NOT NULL, UNIQUE k (x), UNIQUE (y)",
+    "x int NULL, y int, UNIQUE (x, y)",
+    "x int NOT NULL, y int, UNIQUE (x, y)",
+    "x int NOT NULL, y int NOT NULL, UNIQUE (y, x), PRIMARY KEY (x, y)",
+    "x varchar(20) NOT NULL, y int NOT NULL, UNIQUE (x(3)), UNIQUE (y)",
+    "x varchar(20) NOT NULL, UNIQUE (x(3))",
+    "x varchar(20) NOT NULL, UNIQUE (x(20))",
+    "x blob NOT NULL, y int NOT NULL, UNIQUE (x(4), y)",
+    "x SERIAL, y int",
+    "x bigint SERIAL DEFAULT VALUE, y int NOT NULL, UNIQUE (y)",
+    "x int KEY, y int NOT NULL UNIQUE",
+    "x int NOT NULL, y int NOT NULL, UNIQUE u (x DESC, y)",
+    "x int NOT NULL, y int NOT NULL, KEY (y), UNIQUE INDEX USING BTREE (y), UNIQUE KEY (x)",
+    "x int, y int AS (x + 1) STORED, z int NOT NULL, UNIQUE (y), UNIQUE (z)",
+    "x timestamp NOT NULL, y timestamp, UNIQUE (y), UNIQUE (x)",
+    "x int NOT NULL, y int NOT NULL, CONSTRAINT c UNIQUE (y), CHECK (y > 0)",
+]
+_KEYS_MYSQL = [
+    "x int, y int AS (x + 1) VIRTUAL NOT NULL, z int NOT NULL, UNIQUE (y), UNIQUE (z)",
+    "x int, y int AS (x + 1) NOT NULL, UNIQUE (y)",
+    "x int, y int GENERATED ALWAYS AS (x + 1) STORED NOT NULL, z int NOT NULL, UNIQUE (y), UNIQUE (z)",
+    "x int NOT NULL, y int NOT NULL, UNIQUE ((x + 1)), UNIQUE (y)",
+    "x int NOT NULL, y int NOT NULL, UNIQUE (y) /*!80000 VISIBLE */, UNIQUE (x)",
+]
+
+
+def test_the_key_of_a_new_table_is_the_one_that_the_server_takes(server: EmbeddedMariaDB, database: str) -> None:
+    wrong, unknown = [], []
+    for columns in _KEYS if is_mariadb(server) else _KEYS + _KEYS_MYSQL:
+        statement = f"CREATE TABLE u ({columns})"
+        run(server, database, "DROP TABLE IF EXISTS u", statement)
+        [edit] = parse_ddl(statement, database, {}, is_mariadb=is_mariadb(server))
+        assert isinstance(edit, Created)
+        assert edit.schema is not None, statement
+        key = {*schema_of(server, database, "u").key}
+        is_known = bool(edit.schema.key) or edit.is_keyless
+        wrong += [(columns, edit.schema.key, key)] * (is_known and {*edit.schema.key} != key)
+        unknown += [columns] * (not is_known)
+    assert wrong == []
+    assert [columns for columns in unknown if "UNIQUE (x(" not in columns and "((" not in columns] == []
 
 
 #: what moves rows between tables, or takes them away, without an event for any of them; for MariaDB alone: with a mark
