@@ -1,5 +1,6 @@
 """Spark as an executor: order, errors, and a JVM that never outlives its parent."""
 
+import importlib
 import os
 import signal
 import subprocess
@@ -20,6 +21,10 @@ from reactor.records.held import WORKER_LOST
 from tests.patience import HANG_S, patient
 
 pytestmark = pytest.mark.spark
+
+#: of a plugin's modules that the daemon learns
+_LARGE = "agent.sinks.iceberg.sink"
+_WORKERS_MAX = 10
 
 
 def double(value: int) -> int:
@@ -88,6 +93,28 @@ def test_a_worker_that_is_lost_fails_the_job_and_not_the_session(
         spark_executor.map(work, [1], description="work")
     assert (caught.value.code, caught.value.retryable) == (WORKER_LOST, True)
     assert spark_executor.map(double, [4], description="double") == [8]
+
+
+def _has_large(_: int) -> tuple[float, bool]:
+    """Return when the worker was forked, and whether it has the modules."""
+    return psutil.Process().create_time(), _LARGE in sys.modules
+
+
+def _import_large(_: int) -> float:
+    importlib.import_module(_LARGE)
+    return time.time()
+
+
+def test_a_later_worker_has_what_an_earlier_one_needed(spark_executor: SparkExecutor) -> None:
+    [imported] = spark_executor.map(_import_large, [0], description="import")
+    for _ in range(_WORKERS_MAX):
+        with pytest.raises(JobError):
+            spark_executor.map(vanish, [0], description="end")
+        [(forked, has_it)] = spark_executor.map(_has_large, [0], description="look")
+        if forked > imported:
+            assert has_it
+            return
+    pytest.fail("no worker was forked anew")
 
 
 def test_a_jvm_that_dies_is_replaced(spark_executor: SparkExecutor) -> None:

@@ -18,7 +18,8 @@ from tests.contracts.sink_bed import COMBINATIONS, IMPLEMENTATIONS, TABLE, Bed
 from tests.unit.agent.changes_build import delete, insert, update
 
 _ALL = IMPLEMENTATIONS | COMBINATIONS
-_KINDS = ("iceberg-upsert", "iceberg-changelog", "iceberg-v3", "iceberg-partitioned", "iceberg-history")
+_KINDS = ("iceberg-upsert", "iceberg-changelog")
+_MORE_KINDS = ("iceberg-v3", "iceberg-partitioned", "iceberg-history")
 
 
 class _Disk:
@@ -63,7 +64,7 @@ def _watched(lake: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[_Disk]:
         event.remove(Engine, "commit", disk.check)
 
 
-@pytest.mark.parametrize("name", _KINDS)
+@pytest.mark.parametrize("name", [*_KINDS, *(pytest.param(name, marks=pytest.mark.matrix) for name in _MORE_KINDS)])
 def test_whatever_the_catalog_names_is_on_disk(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bed = Bed.of(_ALL[name], tmp_path)
     with _watched(tmp_path / "lake", monkeypatch) as disk:
