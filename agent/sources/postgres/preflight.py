@@ -19,6 +19,8 @@ from agent.sources.postgres.server.sql import identifier, literal, qualified
 from reactor.records.changefeed import SinkMode, TableRecord
 
 _VERSION_MIN = 14
+#: tables that an error names beside the first one
+_NAMED_MAX = 20
 #: ordinary and partitioned tables, and partitions; nothing without WAL
 _TABLES_SQL = """
 SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, greatest(c.reltuples, 0)::int8,
@@ -40,6 +42,10 @@ class _Table:
     #: a partition that has no identity, though the table may have one
     leaf: str = ""
     has_columns: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"{self.record.schema_name}.{self.record.name}"
 
     @property
     def sends_keys(self) -> bool:
@@ -194,25 +200,35 @@ def _table(
 
 
 def _check_keys(tables: Sequence[_Table], sink_mode: SinkMode) -> None:
-    for table in tables:
-        name = f"{table.record.schema_name}.{table.record.name}"
-        if not table.sends_keys:
-            raise TableIneligibleError(
-                f"table {name} has no primary key{_identity_words(table)}: its updates and deletes cannot be captured; "
-                f"add one, or ALTER TABLE {name} REPLICA IDENTITY FULL, leave it out by a filter rule !{name}, "
-                "or set force-replicate = true to take its inserts only"
-            )
-        if sink_mode.is_keyed and not table.record.key:
-            raise TableIneligibleError(
-                f"table {name} has no primary key or unique NOT NULL key to upsert by; add one, use sink mode "
-                f"changelog, leave it out by a filter rule !{name}, or set force-replicate = true to append only"
-            )
+    if unsent := [table for table in tables if not table.sends_keys]:
+        name = unsent[0].name
+        raise TableIneligibleError(
+            f"table {name} has no primary key{_identity_words(unsent[0])}: its updates and deletes cannot be captured; "
+            f"add one, or ALTER TABLE {name} REPLICA IDENTITY FULL, leave it out by a filter rule !{name}, "
+            f"or set force-replicate = true to take its inserts only{_likewise(unsent[1:])}"
+        )
+    if sink_mode.is_keyed and (keyless := [table for table in tables if not table.record.key]):
+        name = keyless[0].name
+        raise TableIneligibleError(
+            f"table {name} has no primary key or unique NOT NULL key to upsert by; add one, use sink mode changelog, "
+            f"leave it out by a filter rule !{name}, or set force-replicate = true to append "
+            f"only{_likewise(keyless[1:])}"
+        )
+
+
+def _likewise(others: Sequence[_Table]) -> str:
+    """Name the tables with the same trouble, so that they can be cured at once."""
+    if not others:
+        return ""
+    names = ", ".join(table.name for table in others[:_NAMED_MAX])
+    more = f" and {len(others) - _NAMED_MAX} more" if len(others) > _NAMED_MAX else ""
+    return f"; so it is with {names}{more}"
 
 
 def _check_columns(tables: Sequence[_Table]) -> None:
     for table in tables:
         if not table.has_columns:
-            name = f"{table.record.schema_name}.{table.record.name}"
+            name = table.name
             raise TableIneligibleError(
                 f"table {name} has no columns, so there is nothing to write; leave it out by a filter rule !{name}, or "
                 "use sink mode changelog"

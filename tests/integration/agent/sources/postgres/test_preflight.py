@@ -196,6 +196,15 @@ def test_a_publication_that_does_not_fit(uri: str, publication: str, rules: tupl
         check_source(uri, rules, force_replicate=False, sink_mode=SinkMode.UPSERT, publication="mine")
 
 
+def test_all_tables_without_a_key_are_named_at_once(uri: str) -> None:
+    """They were refused one by one."""
+    execute(uri, "; ".join(f"CREATE TABLE t{number:02} (a int)" for number in range(23)))
+    with pytest.raises(
+        TableIneligibleError, match=r"table public\.t00 .*; so it is with public\.t01, .*t20 and 2 more$"
+    ):
+        check_source(uri, ("*.*",), force_replicate=False, sink_mode=SinkMode.UPSERT)
+
+
 def test_a_partition_without_identity_is_one_of_its_table(uri: str) -> None:
     """PostgreSQL does not pass REPLICA IDENTITY on: updates would be refused to the application."""
     execute(
