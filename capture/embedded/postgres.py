@@ -24,6 +24,8 @@ _SETTINGS = {
     "max_replication_slots": "20",
     "max_wal_senders": "20",
     "max_connections": "100",
+    # a snapshot of 20,000 tables locks each of them
+    "max_locks_per_transaction": "256",
     "max_wal_size": "2GB",
     # Java, Python and PostgreSQL share one small machine here
     "shared_buffers": "256MB",
