@@ -26,7 +26,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from agent.spark.masters import is_connect, shown, unprotected
+from agent.spark.masters import is_connect, is_master, shown, unprotected
 from capture import variables
 from capture.address import DEFAULT_ADDRESS, is_loopback, split_address
 from capture.errors import ConfigError
@@ -86,6 +86,14 @@ def _cluster_id(value: str) -> str:
         raise ValueError(str(error)) from error
 
 
+def _spark_master(value: str) -> str:
+    if not is_master(value):
+        raise ValueError(
+            f"{shown(value)!r} is no Spark master; write local[*], spark://host:7077, yarn, k8s://… or sc://…"
+        )
+    return value
+
+
 Address = Annotated[str, AfterValidator(_host_and_port)]
 #: NoDecode: in a variable it is ``a,b``, not JSON
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
@@ -136,7 +144,7 @@ class ServerSettings(BaseSettings):
     umask: Annotated[str, Field(pattern=r"^0?0[0-7]{2}$")] = "077"
     #: location of segments; empty: below data_dir. Every capture of a cluster needs the same storage
     log_storage: str = ""
-    spark_master: str = "local[*]"
+    spark_master: Annotated[str, AfterValidator(_spark_master)] = "local[*]"
     #: Spark's own settings; those that are secrets may be references: env:NAME or file:/path
     spark: dict[str, str] = Field(default_factory=dict, repr=False)
     #: use a Spark cluster over a network without authentication and encryption
@@ -318,7 +326,7 @@ def _read_toml(file: Path) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError(f"{file} is nested too deep; no setting has so many levels") from None
     except ValueError as error:  # also a number of thousands of digits
-        raise ConfigError(f"{file} is not TOML: {error}") from error
+        raise ConfigError(f"{file} is not TOML ({error}); correct it") from error
 
 
 def _underscored(data: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,15 @@ _CONNECT: Final = "sc://"
 _CONNECT_PORT: Final = 15_002
 #: settings that encrypt what drivers, masters and executors send each other
 _ENCRYPTION: Final = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
+_KNOWN: Final = re.compile(
+    r"local(\[(\*|[1-9]\d*)(,\s*\d+)?\]|-cluster\[.+\])?|yarn|(spark|sc|k8s)://[^/]\S*", re.IGNORECASE | re.ASCII
+)
 _SECRET: Final = re.compile(r"secret|password|token|(access|private|account|api)[._-]?key", re.I)
 _TOKEN: Final = re.compile(r"(;token=)[^;]*", re.I)
+
+
+def is_master(master: str) -> bool:
+    return _KNOWN.fullmatch(master) is not None
 
 
 def is_connect(master: str) -> bool:

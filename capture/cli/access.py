@@ -26,7 +26,10 @@ def create(
     json: Json = False,
 ) -> None:
     """Make a token, and print it: it is shown this once."""
-    asked = TokenAsked(role=role, name=name, expires_in_seconds=None if expires is None else _seconds(expires))
+    from capture.api.inputs import model_of
+
+    seconds = None if expires is None else _seconds(expires)
+    asked = model_of(TokenAsked, role=role, name=name, expires_in_seconds=seconds)
     with client_of(server) as client:
         made = client.create_token(asked)
     if json:

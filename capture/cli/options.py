@@ -102,8 +102,10 @@ def _given_token() -> str | None:
     if not Credentials.token_file:
         return None
     try:
-        return Path(Credentials.token_file).read_text().strip()
+        token = Path(Credentials.token_file).read_text().strip()
+        why = "" if token else "it is empty"
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or "it holds no text"
-        text = f"cannot read {Credentials.token_file} ({why}); give another --token-file"
-        raise ConfigError(text) from None
+        token, why = "", getattr(error, "strerror", None) or "it holds no text"
+    if why:
+        raise ConfigError(f"cannot read {Credentials.token_file} ({why}); give another --token-file")
+    return token

@@ -302,5 +302,5 @@ def _translated(error: Exception, name: str) -> StoreError:
     if isinstance(error, errors.InvalidCatalogName) or ('database "' in text and "does not exist" in text):
         return StoreError(f"{name} has no such database; create it")
     if isinstance(error, _PASSING):
-        return StoreUnreachableError(f"{name} does not answer: {text}")
+        return StoreUnreachableError(f"{name} does not answer ({text}); start it, or correct the store's URL")
     return StoreError(f"{name} refused: {text}")

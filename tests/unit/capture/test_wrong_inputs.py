@@ -48,6 +48,8 @@ COMMANDS = [
     *("capture drain a --timeout -1", "capture drain a --timeout soon", "capture drain a b", "owner resign now"),
     *("server --frobnicate", "server extra", "server --etcd", "server --addr nowhere", "server --addr 1.2.3.4:99999"),
     *("server --addr host:-1", "server --peer-addr x", "server --cluster-id a_b", "server --cluster-id __meta__"),
+    *("token create --role admin --expires 99999d", "token create --role admin --name a/b", "audit --limit 0"),
+    *("changefeed list --token-file /dev/null", "token create --role king", "token create --role admin --expires 0"),
     *(
         "server --config /nowhere/x.toml",
         "server --log-level",
@@ -129,6 +131,7 @@ SERVERS = [
     *("spark = ['x']", "spark-master = 1", "secret-key-file = 1", "log-level = 1", "log-file = []", "umask = 77"),
     *('data-dir = "a\\u0000b"', 'secret-key-file = "a\\u0000"', 'addr = "h\\n:80"', 'addr = "\\u001b[31m:80"'),
     *('etcd = ["http://a\\nb:1"]', 'log-level = "a\\tb"', 'source-hosts = ["\\u0000"]', 'peer-addr = "a\\u0085:1"'),
+    *("spark-master = ''", "spark-master = 'nonsense'", "spark-master = 'local[0]'", "spark-master = 'spark://'"),
     *("umask = '0'", "umask = '777'", "umask = 'rw'", "[spark]\na = 1", "peer-auth = 'maybe'"),
 ]
 SOURCES = [
@@ -342,6 +345,7 @@ def is_one_line(text: str) -> None:
     assert text.strip()
     assert text.isprintable(), ascii(text)
     assert "Traceback" not in text
+    assert "a fault in Weir" not in text
     assert SECRET not in text
     assert len(text) < 1000
 

@@ -134,7 +134,7 @@ def translated(error: Exception, name: str) -> StoreError:
     if number == _TOO_LONG:
         return StoreError(f"{name} refuses a key of more than 750 characters; use shorter names")
     if number in _PASSING or isinstance(error, (OSError, err.InterfaceError)):
-        return StoreUnreachableError(f"{name} does not answer: {text}")
+        return StoreUnreachableError(f"{name} does not answer ({text}); start it, or correct the store's URL")
     return StoreError(f"{name} refused: {text}")
 
 

@@ -5,6 +5,7 @@ import socket
 import pytest
 
 from agent.spark import masters
+from agent.spark.masters import is_master
 
 
 def test_addresses_of_masters() -> None:
@@ -87,3 +88,31 @@ def test_a_server_of_spark_connect_that_is_away_is_named_without_its_token() -> 
         reason = masters.unreachable(f"sc://127.0.0.1:{taken.getsockname()[1]}/;token=geheim")
     assert reason.startswith("no server of Spark Connect answers at sc://127.0.0.1:")
     assert "geheim" not in reason
+
+
+@pytest.mark.parametrize(
+    "master",
+    [
+        *(
+            "local",
+            "local[*]",
+            "local[2]",
+            "local[*, 3]",
+            "local[2,3]",
+            "local-cluster[2,1,1024]",
+            "yarn",
+            "sc://h:1/;a=b",
+        ),
+        *("spark://h", "spark://h:7077,h2:7077", "spark://[::1]:7077", "k8s://https://h:443", "k8s://h"),
+    ],
+)
+def test_what_names_a_master(master: str) -> None:
+    assert is_master(master)
+
+
+@pytest.mark.parametrize(
+    "master",
+    ["", " ", "nonsense", "local[0]", "local[-1]", "local[x]", "local[", "spark://", "spark://h a", "http://h"],
+)
+def test_what_names_no_master(master: str) -> None:
+    assert not is_master(master)
