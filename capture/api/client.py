@@ -3,6 +3,7 @@
 Errors of the server are raised as ``RemoteError`` with the server's own code and text.
 """
 
+import re
 import ssl
 from collections.abc import Sequence
 from types import TracebackType
@@ -24,6 +25,7 @@ from reactor.views import ChangefeedView, MaintainedView, OwnerMoveView, Subscri
 V = TypeVar("V", bound=BaseModel)
 _CONNECT_TIMEOUT_S = 5.0
 _ANSWER_TIMEOUT_S = 60.0
+_NODE = re.compile(r"[a-z0-9-]{1,63}")
 #: tables in one answer
 _PAGE = 1000
 
@@ -53,6 +55,8 @@ class Client:
         """``token`` None: that of this user's server there, or ``WEIR_TOKEN``. ``ca_file``: trusted certificates,
         besides the system's; ``node``: the node whose certificate is expected."""
         known = credentials(server, token=token, ca_file=ca_file)
+        if node and not _NODE.fullmatch(node):
+            raise ConfigError(f"{node[:80]!r} is no name of a node; see `weir capture list`")
         self._server = known.url.rstrip("/") if "://" in known.url else f"http://{known.url.rstrip('/')}"
         self._extensions = {"sni_hostname": node} if node else {}
         headers = {"authorization": f"Bearer {known.token}"} if known.token else {}

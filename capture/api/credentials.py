@@ -5,6 +5,7 @@ A server of this user on this machine is found by its address, with its own toke
 """
 
 import os
+import re
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -12,6 +13,9 @@ from capture import variables
 from capture.address import is_loopback
 from capture.errors import ConfigError
 from capture.security import own_token
+
+#: what a header may have
+_SENDABLE = re.compile(r"[!-~]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +28,12 @@ class Credentials:
 def credentials(server: str, *, token: str | None = None, ca_file: str = "") -> Credentials:
     """``token`` None and ``ca_file`` empty: not given.
 
-    :raises ConfigError: a client's variable is misspelt.
+    :raises ConfigError: a client's variable is misspelt, or the token cannot be one.
     """
     unknown_variables()
     given = token if token is not None else os.environ.get("WEIR_TOKEN", "").strip()
+    if not _SENDABLE.fullmatch(given):  # the client's own error would show it
+        raise ConfigError("the token has a character that no token has; take the line that `weir token create` printed")
     trusted = ca_file or os.environ.get("WEIR_CA_FILE", "")
     local = own_token.find(server) if token is None and not given else None
     if local is None:

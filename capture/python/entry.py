@@ -4,11 +4,13 @@ import warnings
 from pathlib import Path
 
 from capture.api.connection import Connection
+from capture.errors import ConfigError
 from capture.python import hosting
 from capture.python.cluster import Cluster
 from capture.python.local import LocalCluster
 
 _URLS = ("http://", "https://")
+_OF_CONNECTIONS = ("token", "ca_file", "node")
 
 
 async def start(directory: Path | str = "weir-data", **settings: object) -> Cluster:
@@ -32,6 +34,11 @@ def local(place: Path | str = "weir-data", **settings: object) -> LocalCluster:
     :raises WeirError: it cannot start.
     """
     if isinstance(place, str) and place.startswith(_URLS):
+        if wrong := settings.keys() - _OF_CONNECTIONS:
+            known = ", ".join(_OF_CONNECTIONS)
+            raise ConfigError(
+                f"{min(wrong)} is a setting of servers, and {place} runs already; leave it out ({known} fit)"
+            )
         return connect(place, **{name: str(value) for name, value in settings.items()}).local
     host = hosting.ThreadHost(hosting.prepared(place, settings))
     return LocalCluster(Connection(host.start()), host)

@@ -5,8 +5,10 @@ import warnings
 import pytest
 
 import capture
+from capture.api.client import Client
 from capture.api.credentials import credentials, unprotected
 from capture.cli.main import main
+from capture.errors import ConfigError
 from capture.python.spark_options import Options
 
 READABLE = [
@@ -30,6 +32,27 @@ def test_a_token_that_others_can_read_on_the_way(server: str) -> None:
 @pytest.mark.parametrize("server", PROTECTED)
 def test_a_token_that_stays_here_or_is_encrypted(server: str) -> None:
     assert unprotected(server, token="geheim77") == ""
+
+
+@pytest.mark.parametrize("token", ["geheim\n77", "geheim 77", "geheim77ä", "geheim77€", "\x00geheim77"])
+def test_a_token_that_no_header_can_have(
+    token: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match="take the line that") as caught:
+        capture.connect("http://127.0.0.1:1", token=token)
+    assert "geheim" not in str(caught.value)
+    if "\x00" not in token:
+        monkeypatch.setenv("WEIR_TOKEN", token)
+        assert main(["changefeed", "list", "--server", "http://127.0.0.1:1"]) == 1
+        assert "geheim" not in capsys.readouterr().err
+
+
+def test_arguments_of_connections() -> None:
+    with pytest.raises(ConfigError, match="etcd is a setting of servers, and http://h runs already; leave it out"):
+        capture.local("http://h", etcd="x")
+    for node in ("a\nb", "a" * 300, "ä"):
+        with pytest.raises(ConfigError, match="is no name of a node"):
+            Client("https://127.0.0.1:1", token="", node=node)
 
 
 def test_every_client_warns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
