@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.sources.postgres.server.connection import connect
 from capture.embedded import EmbeddedPostgres
 from reactor.records.changefeed import SchemaChangeKind
 from tests.integration.agent.sources.postgres.sync_rig import drop_slots, make_rig
@@ -51,6 +52,28 @@ async def test_a_new_table_whose_first_rows_were_passed_over_is_held(
             rig.execute("INSERT INTO n VALUES (2)")
             await rig.wait_resolved()
     assert [change.kind for record in rig.ddl() for change in record.changes] == [SchemaChangeKind.HOLD]
+    drop_slots(rig)
+
+
+async def test_a_table_is_held_if_its_transaction_began_before_its_schema_was_published(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    """Its first row was not sent; the row that publishes it was seen before the table was."""
+    rig = make_rig(postgres, tmp_path, f"{_SCHEMA} CREATE SCHEMA s;", ["a"], publication="FOR TABLE a")
+    rig.rules = ("*.*",)
+    async with rig.running():
+        await rig.wait_resolved()
+        with connect(rig.uri) as writer:
+            writer.query("BEGIN; CREATE TABLE s.n (id int PRIMARY KEY); INSERT INTO s.n VALUES (1)")
+            rig.execute("ALTER PUBLICATION mine ADD TABLES IN SCHEMA s")
+            rig.execute("INSERT INTO a VALUES (1)")
+            await rig.wait_resolved()
+            writer.query("INSERT INTO s.n VALUES (2)")
+            writer.query("COMMIT")
+        await rig.wait_resolved()
+        await rig.wait_resolved()
+    kinds = {change.table.name: change.kind for record in rig.ddl() for change in record.changes if change.table}
+    assert kinds == {"n": SchemaChangeKind.HOLD}
     drop_slots(rig)
 
 
