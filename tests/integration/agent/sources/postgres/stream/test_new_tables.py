@@ -55,6 +55,22 @@ async def test_a_new_table_whose_first_rows_were_passed_over_is_held(
     drop_slots(rig)
 
 
+async def test_a_table_of_a_schema_that_was_published_before_is_taken_in(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    published = "FOR TABLE a, TABLES IN SCHEMA s"
+    rig = make_rig(postgres, tmp_path, f"{_SCHEMA} CREATE SCHEMA s;", ["a"], publication=published)
+    rig.rules = ("*.*",)
+    async with rig.running():
+        rig.execute("INSERT INTO a VALUES (1)")
+        await rig.wait_resolved()
+        rig.execute("CREATE TABLE s.n (id int PRIMARY KEY)")
+        rig.execute("INSERT INTO s.n VALUES (1)")
+        await rig.wait_resolved()
+    assert [change.kind for record in rig.ddl() for change in record.changes] == [SchemaChangeKind.CREATE]
+    drop_slots(rig)
+
+
 async def test_a_table_is_held_if_its_transaction_began_before_its_schema_was_published(
     postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
@@ -64,16 +80,17 @@ async def test_a_table_is_held_if_its_transaction_began_before_its_schema_was_pu
     async with rig.running():
         await rig.wait_resolved()
         with connect(rig.uri) as writer:
-            writer.query("BEGIN; CREATE TABLE s.n (id int PRIMARY KEY); INSERT INTO s.n VALUES (1)")
+            writer.query("BEGIN; CREATE TABLE s.n (id int PRIMARY KEY)")
+            writer.query("SAVEPOINT s; INSERT INTO s.n VALUES (1); RELEASE s")
             rig.execute("ALTER PUBLICATION mine ADD TABLES IN SCHEMA s")
-            rig.execute("INSERT INTO a VALUES (1)")
-            await rig.wait_resolved()
-            writer.query("INSERT INTO s.n VALUES (2)")
+            for number in range(2):  # the catalog is read twice with it
+                rig.execute(f"ALTER TABLE a ADD c{number} int; INSERT INTO a VALUES ({number})")
+                await rig.wait_resolved()
             writer.query("COMMIT")
-        await rig.wait_resolved()
+        rig.execute("INSERT INTO s.n VALUES (2)")
         await rig.wait_resolved()
     kinds = {change.table.name: change.kind for record in rig.ddl() for change in record.changes if change.table}
-    assert kinds == {"n": SchemaChangeKind.HOLD}
+    assert kinds == {"a": SchemaChangeKind.ALTER, "n": SchemaChangeKind.HOLD}
     drop_slots(rig)
 
 
