@@ -47,7 +47,7 @@ _NOT_IN_URL: Final = re.compile(r"[?#%\x00-\x1f\x7f]")
 _OF_GLUE: Final = re.compile(r"[a-z0-9_]{1,255}/[a-z0-9_]{1,255}")
 _URL: Final = re.compile(r"(file:///|[a-z][a-z0-9+.-]*://[^/])", re.IGNORECASE)
 #: properties that are Weir's to give, or structures, which a URI cannot have
-_NOT_OPTIONS: Final = frozenset({"auth", "name", "ssl", "type", "uri"})
+_NOT_OPTIONS: Final = frozenset({"auth", "name", "ssl", "uri"})
 #: no header may have it
 _NOT_IN_HEADER: Final = re.compile(r"[^\x20-\x7e\xa0-\xff]|^ | $")
 _OF_SQL: Final = frozenset({"dialect", "user", "password", "catalog"})
