@@ -47,13 +47,24 @@ class FileKeys:
     def alike(self, wanted: Hashes) -> tuple[Positions, Positions]:
         """Return the rows that have one of these hashes, which rise and differ, and which of them; in the order of the
         file."""
+        rows, which = self._each_wanted(wanted) if len(wanted) < len(self.hashes) else self._each_row(wanted)
+        places = self.places[rows]
+        order = np.argsort(places)
+        return places[order], which[order]
+
+    def _each_wanted(self, wanted: Hashes) -> tuple[Positions, Positions]:
         first, last = np.searchsorted(self.hashes, wanted, "left"), np.searchsorted(self.hashes, wanted, "right")
         counts = last - first
         which = np.repeat(np.arange(len(wanted)), counts)
         within = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
-        places = self.places[first[which] + within]
-        order = np.argsort(places)
-        return places[order], which[order]
+        return first[which] + within, which
+
+    def _each_row(self, wanted: Hashes) -> tuple[Positions, Positions]:
+        if not len(wanted):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        at = np.minimum(np.searchsorted(wanted, self.hashes), len(wanted) - 1)
+        (rows,) = np.nonzero(wanted[at] == self.hashes)
+        return rows, at[rows]
 
 
 class KeptKeys:
