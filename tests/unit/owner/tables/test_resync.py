@@ -13,6 +13,7 @@ from reactor.questions import UNDER_WAY, Answered
 from reactor.records.changefeed import ChangefeedConfig, ColumnSelector, CopyLimit, FilterConfig, RunningError
 from reactor.records.held import HeldTable, HoldOrigin, HoldStage
 from reactor.records.log_head import LogHead
+from reactor.records.partitioning import TablePartitioning
 from reactor.records.resync import ResyncStage, TableResync, needed_ts
 from tests.unit.owner.feed.holds.test_held import broken, held, stage, until
 from tests.unit.owner.feed.test_amendment import moving
@@ -446,3 +447,16 @@ def test_a_table_whose_copy_is_in_its_place_just_now_is_not_copied_at_once() -> 
     at_stage(cluster, ResyncStage.PLACED)
     assert "is being copied again already" in filtered(cluster, 1)
     assert cluster.info().config != SELECTED, "all of it, or nothing"
+
+
+def test_the_sink_hears_which_repartition_made_the_spans_of_the_copy() -> None:
+    """It may have lost that with the table; the next repartition would be refused."""
+    cluster = running("a")
+    asked(cluster)
+    at_stage(cluster, ResyncStage.COPYING)
+    split = TablePartitioning(table_id=1, spans=2, wanted=2, number=3)
+    cluster.put(keys.PartitioningKey(CLUSTER, NAMESPACE, FEED, 1), split)
+    copied(cluster, 600)
+    cluster.advance_log(700)
+    question = last(cluster, PlaceTable)
+    assert (question.cut, len(question.spans)) == (3, 2)
