@@ -13,6 +13,7 @@ from owner.feed.run import Run
 from owner.progress.facts import Facts
 from owner.scheduler.replication import ReplicationSet
 from owner.scheduler.spans import even_spans
+from owner.tables.departures import away_of
 from reactor.records.changefeed import TableRecord
 from reactor.records.held import HeldTable, HoldStage
 from reactor.records.resync import TableResync
@@ -40,6 +41,9 @@ def all_tables(run: Run | None, facts: Facts, held: Mapping[int, HeldView]) -> t
 
 
 def left_tables(facts: Facts) -> tuple[LeftView, ...]:
+    """Return the tables that have left, and have not come again."""
+    if facts.record is None or not facts.record.left:
+        return ()
     return tuple(
         LeftView(
             table=f"{one.schema_name}.{one.name}",
@@ -49,7 +53,7 @@ def left_tables(facts: Facts) -> tuple[LeftView, ...]:
             marked=one.marked,
             message=one.message,
         )
-        for one in (facts.record.left if facts.record else ())
+        for one in away_of(facts, facts.record.left)
     )
 
 

@@ -4,11 +4,11 @@
                                                      │                                │
                                                      └──a table of its name joins────►┴──► (no record)
 
-A table that joins again is replaced by its copy, which takes the mark away, and refuses that of an earlier departure,
-however late it is asked for.
+A table that joins again is replaced by its copy, or by a new table of its name, which takes the mark away, and refuses
+that of an earlier departure. It is marked all the same: what lies there may be in the way of a new table of its name.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from owner.progress.units import SOURCE
@@ -109,18 +109,15 @@ class Departures:
         return Commit(patches.group([patches.patch_record(key, UnitRecord, noted)]))
 
 
-def left_with(
-    facts: "Facts", leaving: Iterable[int], names: Iterable[tuple[str, str]], *, wall: float
-) -> list[LeftTable]:
-    """Return the record of the tables that leave now. ``names``: of tables that join at once, which do not count."""
-    again, ids = set(names), set(leaving)
+def left_with(facts: "Facts", leaving: Collection[int], *, wall: float) -> list[LeftTable]:
+    """Return the record of the tables that leave now, also of those that join again at once."""
     ts = max(facts.head.resolved_ts if facts.head else 0, facts.status.checkpoint_ts)
     return [
         LeftTable(
             table_id=one.table_id, schema_name=one.schema_name, name=one.name, location=one.location, ts=ts, time=wall
         )
         for one in facts.tables or ()
-        if one.table_id in ids and (one.schema_name, one.name) not in again
+        if one.table_id in leaving
     ]
 
 
@@ -136,7 +133,14 @@ def _settled(left: LeftTable, settled: dict[MarkLeft, str]) -> LeftTable:
 
 
 def _joined(facts: "Facts", left: Iterable[LeftTable]) -> frozenset[int]:
-    """Return those whose name a table of the changefeed has, or will have."""
+    """Return those that are settled, and whose name a table of the changefeed has, or will have."""
+    settled = [one for one in left if one.marked or one.message]
+    away = away_of(facts, settled)
+    return frozenset(one.table_id for one in settled if one not in away)
+
+
+def away_of(facts: "Facts", left: Iterable[LeftTable]) -> list[LeftTable]:
+    """Return those whose name no table of the changefeed has, or will have."""
     assert facts.record is not None
     names = {(table.schema_name, table.name) for table in facts.record.tables} | set(facts.record.joining)
-    return frozenset(one.table_id for one in left if (one.schema_name, one.name) in names)
+    return [one for one in left if (one.schema_name, one.name) not in names]

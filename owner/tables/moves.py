@@ -32,7 +32,7 @@ def table_moves(facts: "Facts", change: Update, *, cluster: str, wall: float) ->
         return _bounded(facts, change, copies)
     place, names = (cluster, facts.info.namespace, facts.info.id), set(change.joining)
     gone = set(change.leaving) | _left_out_before(facts, names)
-    left = left_with(facts, change.leaving, change.joining, wall=wall)
+    left = left_with(facts, frozenset(change.leaving), wall=wall)
     unit = patches.patch_record(keys.UnitKey(*place, SOURCE), UnitRecord, lambda old: _with_moves(old, change, left))
     found = [
         unit,

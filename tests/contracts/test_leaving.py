@@ -115,6 +115,15 @@ def test_a_table_of_the_name_of_one_that_has_left_begins_empty(loaded: Bed, othe
     loaded.assert_holds()
 
 
+def test_a_new_table_where_nothing_lies_is_not_marked_for_one_of_before(bed: Bed) -> None:
+    made = TABLE.with_(start_ts=Ts(200))
+    columns = tuple(ColumnMove(item.name, item.type, None) for item in ARROW)
+    change = SchemaChange(Ts(200), SchemaChangeKind.CREATE, None, made, columns, table_schema(), ARROW)
+    sink_of(bed).alter([change])
+    sink_of(bed).mark_left(TABLE, Ts(150), time=SINCE)
+    assert mark(bed) is None
+
+
 def test_a_copy_of_another_table_takes_the_place_of_one_that_has_left(loaded: Bed) -> None:
     sink_of(loaded).mark_left(TABLE, Ts(150), time=SINCE)
     copy = loaded.copied(200, (5, "e", "v"))

@@ -176,9 +176,9 @@ class DeltaSink:
             return
         columns, staged = self._staged(place, schema, arrow, files)
         place.make()
-        self._create(
-            place, columns, staged, delta_table.record_properties(self._owner.changefeed, span, table.start_ts)
-        )
+        changefeed = self._owner.changefeed
+        names = (delta_table.record_id(changefeed, span), dropping.placed_record_id(changefeed))
+        self._create(place, columns, staged, delta_table.first_properties(dict.fromkeys(names, int(table.start_ts))))
         self._is_loaded(place, table, span)
 
     def _staged(

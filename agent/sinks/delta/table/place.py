@@ -214,13 +214,8 @@ def is_written(table: Records, task: FlushTask) -> bool:
     return span_records.is_written(committed_ts(table, task.feed.changefeed, task.span), task)
 
 
-def record_properties(changefeed: str, span: TableSpan, ts: Ts) -> CommitProperties:
-    """Return the properties of the commit that creates a table: its first record."""
-    return _properties(0, {record_id(changefeed, span): int(ts)})
-
-
 def first_properties(records: Mapping[str, int]) -> CommitProperties:
-    """Like ``record_properties``, for several records."""
+    """Return the properties of the commit that creates a table: its first records."""
     return _properties(0, records)
 
 
