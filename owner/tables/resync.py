@@ -67,6 +67,8 @@ class Resyncs:
         self._asked: dict[int, _Asked] = {}
         self._answers: list[Answered[Any]] = []
         self._next_at = float("inf")
+        #: tables that cannot be copied as they are: they are tried now and then, and take no other's turn
+        self._refused: frozenset[int] = frozenset()
 
     def handle_answer(self, answer: Answered[Any]) -> None:
         """Process the answer of source or sink."""
@@ -79,7 +81,8 @@ class Resyncs:
 
     def validate(self) -> None:
         """Assert the invariants between two ticks."""
-        copying = [asked for asked in self._asked.values() if isinstance(asked.question, CopyTable)]
+        asked = ((id, asked.question) for id, asked in self._asked.items() if id not in self._refused)
+        copying = [id for id, question in asked if isinstance(question, CopyTable)]
         assert len(copying) <= _AT_ONCE, f"{len(copying)} tables are copied at once"
 
     def tick(self, facts: "Facts", sets: Sets, now: float) -> list[Effect]:
@@ -91,7 +94,8 @@ class Resyncs:
         self._asked = {id: asked for id, asked in self._asked.items() if id in facts.resyncs}
         by_table = {_table_of(answer.question): answer for answer in answers if self._is_awaited(answer)}
         effects: list[Effect] = []
-        under_way = sum(resync.holds_table for resync in facts.resyncs.values())
+        self._refused = frozenset(id for id, one in facts.resyncs.items() if one.error and not one.error.retryable)
+        under_way = sum(one.holds_table for id, one in facts.resyncs.items() if id not in self._refused)
         for resync in sorted(facts.resyncs.values(), key=lambda resync: (resync.number, resync.table_id)):
             if resync.stage is ResyncStage.ASKED:
                 under_way += 1

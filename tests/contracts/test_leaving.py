@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from agent.errors import SinkFencedError
+from agent.errors import SinkFencedError, TableHeldError
 from agent.ports.sink import FlushTask, MarksLeft, SpanRepartition
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.iceberg.sink import IcebergSink
@@ -111,6 +111,21 @@ def test_a_table_of_the_name_of_one_that_has_left_begins_empty(loaded: Bed, othe
     for _ in range(2):
         sink_of(loaded).alter([change])
         sink_of(loaded).mark_left(TABLE, Ts(150), time=SINCE)
+    assert mark(loaded) is None
+    loaded.assert_holds()
+
+
+def test_a_table_that_is_renamed_to_the_name_of_one_that_has_left_takes_its_place(loaded: Bed) -> None:
+    other = TABLE.with_(table_id=17000, name="u")
+    loaded.open().load(other, replace(table_schema(name="u"), table_id=17000), ARROW, [])
+    columns = tuple(ColumnMove(item.name, item.type, item.name) for item in ARROW)
+    schema = replace(table_schema(), table_id=17000)
+    change = SchemaChange(Ts(200), SchemaChangeKind.RENAME, other, other.named("public", "t"), columns, schema, ARROW)
+    with pytest.raises(TableHeldError, match="is taken"):
+        sink_of(loaded).alter([change])
+    sink_of(loaded).mark_left(TABLE, Ts(150), time=SINCE)
+    for _ in range(2):
+        sink_of(loaded).alter([change])
     assert mark(loaded) is None
     loaded.assert_holds()
 

@@ -39,11 +39,11 @@ def exists(place: TablePlace) -> bool:
 
 
 def is_free(place: TablePlace) -> bool:
-    """Return whether the location is empty, or has only a dropped table."""
+    """Return whether the location is empty, or has only a table that was dropped, or has left."""
     if not exists(place):
         return True
     table = place.open()
-    return table is not None and dropping.dropped_ts(table) is not None
+    return table is not None and dropping.gone_ts(table) is not None
 
 
 def refuse_taken(place: TablePlace, change: SchemaChange) -> None:
@@ -56,7 +56,7 @@ def refuse_taken(place: TablePlace, change: SchemaChange) -> None:
 
 
 def move(old: TablePlace, new: TablePlace, change: SchemaChange) -> None:
-    """Move a table to its new location; a dropped table there is moved away.
+    """Move a table to its new location; a table there that is written no more is moved away.
 
     :raises SinkError: the location is taken, or the storage fails.
     """
@@ -67,7 +67,7 @@ def move(old: TablePlace, new: TablePlace, change: SchemaChange) -> None:
 
 
 def away(place: TablePlace, change: SchemaChange) -> TablePlace:
-    """Return where a dropped table goes whose location ``change`` needs."""
+    """Return where a table goes that is written no more, and whose location ``change`` needs."""
     above, name = place.location.rsplit("/", 1)
     return place.at(f"{above}/{names.dropped(name, change.ts)}")
 

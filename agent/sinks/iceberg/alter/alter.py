@@ -53,7 +53,10 @@ class Alterer:
         """
         old, new, aside = self._place(change.before), self._place(change.after), self._aside(change)
         table = new.open()
-        if new.identifier in left or table is None or _is_moved(table, change) or State.of(table).dropped:
+        state = None if table is None else State.of(table)
+        if new.identifier in left or table is None or state is None or _is_moved(table, change):
+            return
+        if state.dropped or state.left:
             return
         if aside.open() is not None and old.open() is None:
             aside.rename_to(old)

@@ -381,6 +381,32 @@ def test_a_third_table_waits_for_its_turn_and_flows_until_then() -> None:
     assert [*cluster.writers()] == [TableSpan(3)]
 
 
+def test_tables_that_cannot_be_copied_take_no_turn_of_others() -> None:
+    """Two without a key kept all later ones waiting for ever. A cause that passes keeps its turn: behind it all would
+    begin at once."""
+    third = T2.with_(table_id=3, name="t3")
+    cluster = running("a")
+    unit = cluster.state.changefeeds[FEED].units["main"]
+    cluster.put(keys.UnitKey(CLUSTER, NAMESPACE, FEED, "main"), unit.with_(tables=(T1, T2, third)))
+    cluster.step(4)
+    for id in (1, 2, 3):
+        assert asked(cluster, ResyncTable(f"r{id}", FEED, id)) == ""
+    at_stage(cluster, ResyncStage.COPYING)
+    cluster.step(4)
+    assert {question.table.table_id for question in cluster.copies if isinstance(question, CopyTable)} == {1, 2}
+    for question in list(cluster.copies):
+        cluster.ask(Answered(FEED, question, error=RunningError(code="SourceUnreachable", message="away")))
+    cluster.step(4)
+    assert resync(cluster, 3) is not None
+    assert resync(cluster, 3).stage is ResyncStage.ASKED  # type: ignore[union-attr]
+    cluster.step(6, after_s=2.0)
+    for question in cluster.copies[-2:]:
+        keyless = RunningError(code="TableIneligible", message="no key", retryable=False)
+        cluster.ask(Answered(FEED, question, error=keyless))
+    cluster.step(12)
+    assert cluster.copies[-1].table.table_id == 3  # type: ignore[union-attr]
+
+
 def test_a_table_is_not_split_while_it_is_copied() -> None:
     cluster = running("a")
     asked(cluster)
