@@ -395,14 +395,16 @@ def test_tables_that_cannot_be_copied_take_no_turn_of_others() -> None:
     cluster.step(4)
     assert {question.table.table_id for question in cluster.copies if isinstance(question, CopyTable)} == {1, 2}
     for question in list(cluster.copies):
-        cluster.ask(Answered(FEED, question, error=RunningError(code="SourceUnreachable", message="away")))
+        away: Answered[Any] = Answered(FEED, question, error=RunningError(code="SourceUnreachable", message="away"))
+        cluster.ask(away)
     cluster.step(4)
     assert resync(cluster, 3) is not None
     assert resync(cluster, 3).stage is ResyncStage.ASKED  # type: ignore[union-attr]
     cluster.step(6, after_s=2.0)
     for question in cluster.copies[-2:]:
         keyless = RunningError(code="TableIneligible", message="no key", retryable=False)
-        cluster.ask(Answered(FEED, question, error=keyless))
+        refused: Answered[Any] = Answered(FEED, question, error=keyless)
+        cluster.ask(refused)
     cluster.step(12)
     assert cluster.copies[-1].table.table_id == 3  # type: ignore[union-attr]
 
