@@ -758,3 +758,78 @@ def test_a_binlog_without_names_is_believed_in_what_it_has(signs: int, collation
     expected: Any = contextlib.nullcontext() if is_known else pytest.raises(TableUnknownError, match="in the log")
     with expected:
         tables.describe(minimal_map("t", signs=signs, collation=collation))
+
+
+def test_a_name_that_a_table_of_no_interest_has_got_is_not_the_one_that_was_given_up() -> None:
+    rig = Rig("t")
+    rig.run("RENAME TABLE t TO u", "RENAME TABLE e.gone TO t")
+    assert not rig.tables.is_wanted("d", "t")
+
+
+def test_a_rename_to_a_name_that_another_table_has_holds_both() -> None:
+    rig = Rig("t", "u")
+    changes = rig.run("RENAME TABLE t TO u")
+    assert [(change.kind, change.table and change.table.name) for change in changes] == [(HOLD, "t"), (HOLD, "u")]
+    assert all("d.t was renamed to d.u" in change.reason for change in changes)
+    assert rig.names() == ["t", "u"]
+
+
+def test_a_name_is_free_for_another_table_in_the_statement_that_gives_it_up() -> None:
+    rig = Rig("t", "u")
+    first, second = rig.tables.by_name.values()
+    assert [change.kind for change in rig.run("RENAME TABLE t TO _t_old, u TO t")] == [RENAME, RENAME]
+    assert {name[1]: table.record.table_id for name, table in rig.tables.by_name.items()} == {
+        "_t_old": first.record.table_id,
+        "t": second.record.table_id,
+    }
+
+
+def test_another_table_takes_the_name_that_waits_for_a_copy() -> None:
+    """What was left for the copy is gone then."""
+    rig = Rig("t", "u")
+    changes = rig.run("CREATE TABLE _t_new LIKE t", "DROP TABLE t", "RENAME TABLE u TO t")
+    assert sorted((change.kind, change.table_id) for change in changes) == sorted(
+        [(DROP, table_id("d", "t")), (RENAME, table_id("d", "u"))]
+    )
+    assert rig.names() == ["t"]
+
+
+def test_a_held_table_stays_held_under_a_name_of_no_interest() -> None:
+    rig = Rig("t")
+    rig.there["d", "t"] = table("t")
+    rig.hold("t")
+    rig.run("RENAME TABLE t TO e.t")
+    assert rig.tables.by_name["e", "t"].is_held
+
+
+def test_a_copy_takes_the_place_of_a_table_that_an_earlier_statement_put_away() -> None:
+    rig = Rig("t")
+    rig.run("RENAME TABLE t TO _t_old")
+    rig.there["d", "t"] = table("t")
+    [change] = rig.run("RENAME TABLE _t_new TO t")
+    assert TableSchema.from_json(change.before).name == "_t_old"
+    assert change.table is not None
+    assert (change.table_id, change.table.name) == (table_id("d", "t"), "t")
+
+
+def test_a_held_table_stays_held_when_its_copy_replaces_it() -> None:
+    """What it lacks of the log is in no copy that the log describes."""
+    rig = Rig("t")
+    rig.there["d", "t"] = table("t")
+    rig.hold("t")
+    rig.run("RENAME TABLE t TO _t_old, _t_new TO t")
+    assert rig.tables.by_name["d", "t"].is_held
+
+
+def test_a_table_keeps_its_definition_if_its_copy_is_gone_again() -> None:
+    rig = Rig("t")
+    rig.run("RENAME TABLE t TO _t_old")
+    assert [change.kind for change in rig.run("RENAME TABLE _t_new TO t")] == [RENAME]
+    assert rig.tables.schema_of("d", "t") is not None
+
+
+@pytest.mark.parametrize("logs_cascades", [False, True])
+def test_a_foreign_key_whose_changes_are_logged_holds_nothing(logs_cascades: bool) -> None:
+    rig = Rig("t", "u", logs_cascades=logs_cascades)
+    changes = rig.run("ALTER TABLE t ADD FOREIGN KEY (b) REFERENCES u (id) ON DELETE CASCADE")
+    assert [change.kind for change in changes] == [HOLD] * (not logs_cascades)

@@ -170,3 +170,27 @@ def test_rows_before_the_copy_may_have_other_columns(restarts: bool) -> None:
     rig.run("ALTER TABLE v ADD c int", "ALTER TABLE v DROP c")
     with pytest.raises(TableUnknownError, match="its key is"):
         rig.tables.describe(full)
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["RENAME TABLE t TO _t_old, _t_new TO t"],
+        [
+            "CREATE TABLE _t_new LIKE t",
+            "ALTER TABLE _t_new DROP PRIMARY KEY",
+            "rows",
+            "RENAME TABLE t TO _t_old, _t_new TO t",
+        ],
+    ],
+)
+def test_a_copy_that_replaces_its_table_has_the_key_of_the_server(statements: list[str]) -> None:
+    rig = rig_of("b")
+    for statement in statements:
+        if statement == "rows":
+            rig.fill("_t_new")
+        else:
+            rig.run(statement)
+    assert rig.tables.by_name["d", "t"].record.shown_ts == AHEAD
+    rows(rig)
+    assert is_held(rig.run("ALTER TABLE t ADD PRIMARY KEY (b)"))
