@@ -833,3 +833,25 @@ def test_a_foreign_key_whose_changes_are_logged_holds_nothing(logs_cascades: boo
     rig = Rig("t", "u", logs_cascades=logs_cascades)
     changes = rig.run("ALTER TABLE t ADD FOREIGN KEY (b) REFERENCES u (id) ON DELETE CASCADE")
     assert [change.kind for change in changes] == [HOLD] * (not logs_cascades)
+
+
+def test_a_table_without_rows_is_held_for_what_its_log_will_have() -> None:
+    rig = Rig("t")
+    rig.run("CREATE TABLE v (id INT PRIMARY KEY)")
+    [change] = rig.run("ALTER TABLE v ADD SYSTEM VERSIONING")
+    assert change.kind is HOLD
+
+
+def test_a_copy_is_doubted_for_a_statement_that_cannot_be_read() -> None:
+    """The server shows that a column is another one, and not what became of its values."""
+    rig = Rig("t")
+    other = table("_t_new")
+    changed = replace(other, columns=(*other.columns[:2], replace(other.columns[2], type_id=int(FieldType.LONG))))
+    rig.run("CREATE TABLE _t_new LIKE t")
+    rig.fill("_t_new")
+    rig.there["d", "_t_new"] = changed
+    rig.run("ALTER TABLE _t_new FROBNICATE")
+    rig.there["d", "t"] = replace(changed, name="t")
+    changes = rig.run("RENAME TABLE t TO _t_old, _t_new TO t")
+    assert [change.kind for change in changes] == [HOLD]
+    assert "cannot be read" in changes[0].reason
