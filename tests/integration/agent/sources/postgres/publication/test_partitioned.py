@@ -348,6 +348,21 @@ async def test_partitions_that_lose_rows_before_the_catalog_is_read_with_them_ho
     drop_slots(rig)
 
 
+async def test_a_partition_that_was_emptied_before_its_table_had_rows_holds_nothing(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    rig = make(postgres, tmp_path, ["r", "a"], "FOR ALL TABLES WITH (publish_via_partition_root = true)")
+    async with rig.running():
+        for statement in (*_NEW[:3], "TRUNCATE n0"):
+            rig.execute(statement)
+        await rig.wait_resolved()
+        await rig.wait_resolved()
+        rig.execute(_NEW[3])
+        await rig.wait_resolved()
+    assert [kind for _, kind in named(rig)] == [SchemaChangeKind.CREATE]
+    drop_slots(rig)
+
+
 async def test_a_new_partitioned_table_that_was_emptied_as_a_whole_is_not_held(
     postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
@@ -365,6 +380,7 @@ async def test_a_new_partitioned_table_that_was_emptied_as_a_whole_is_not_held(
 _X = "CREATE TABLE x (id int NOT NULL, v text)"
 _ATTACH = "ALTER TABLE r2 ATTACH PARTITION x FOR VALUES FROM (30) TO (40)"
 _ROW = "INSERT INTO r VALUES (31, 'x')"
+_ALTERED = "ALTER TABLE x ADD w int; ALTER TABLE x DROP w; ALTER TABLE x ALTER v SET DEFAULT 'v'"
 #: statements, and whether x had rows when it was attached
 _ATTACHED = {
     "then filled": ((_X, _ATTACH, "INSERT INTO r VALUES (31, 'x'), (32, 'y')"), False),
@@ -372,6 +388,10 @@ _ATTACHED = {
     "and filled, then written": ((_X, f"BEGIN; {_ATTACH}; {_ROW}; COMMIT", "INSERT INTO r VALUES (32, 'x')"), False),
     "created and filled": ((f"BEGIN; {_X}; {_ATTACH}; {_ROW}; COMMIT",), False),
     "filled by its transaction": ((_X, f"BEGIN; INSERT INTO x VALUES (32, 'x'); {_ATTACH}; {_ROW}; COMMIT"), True),
+    "filled by its transaction, behind other commands": (
+        (_X, f"BEGIN; {_ALTERED}; INSERT INTO x VALUES (32, 'x'); {_ATTACH}; {_ROW}; COMMIT"),
+        True,
+    ),
     "filled by its transaction, in a savepoint": (
         (_X, f"BEGIN; INSERT INTO x VALUES (32, 'x'); SAVEPOINT s; {_ATTACH}; RELEASE s; {_ROW}; COMMIT"),
         True,

@@ -83,6 +83,36 @@ async def test_a_table_that_its_publication_loses_is_held_from_the_last_proof_on
 
 
 @pytest.mark.parametrize(
+    "loss",
+    [
+        ("ALTER PUBLICATION mine DROP TABLES IN SCHEMA s", "INSERT INTO s.b VALUES (2)",
+         "ALTER PUBLICATION mine ADD TABLES IN SCHEMA s"),
+        ("ALTER TABLE s.b SET SCHEMA public", "INSERT INTO b VALUES (2)", "ALTER TABLE b SET SCHEMA s"),
+    ],
+    ids=["schema", "table"],
+)  # fmt: skip
+async def test_a_table_of_a_published_schema_is_held_where_that_was_gone_for_a_moment(
+    postgres: EmbeddedPostgres, tmp_path: Path, loss: tuple[str, ...]
+) -> None:
+    tables = "CREATE SCHEMA s; CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE s.b (id int PRIMARY KEY)"
+    rig = make_rig(postgres, tmp_path, tables, ["a", "s.b"], publication="FOR TABLE a, TABLES IN SCHEMA s")
+    rig.settings = SyncSettings(progress_s=0.05)
+    async with rig.running():
+        rig.execute("INSERT INTO s.b VALUES (1)")
+        for number in range(10, 13):  # until nothing in the catalog is new
+            rig.execute(f"INSERT INTO a VALUES ({number})")
+            at = await rig.wait_resolved()
+        rig.execute("; ".join(loss))  # one transaction, so that nobody sees it in between
+        rig.execute("INSERT INTO a VALUES (2)")
+        await rig.wait_resolved()
+    found = [(record.ts, change.table_id) for record in rig.ddl() for change in record.holds]
+    assert {table for _, table in found} == {rig.tables[1].table_id}
+    assert found[0][0] > at.resolved_ts
+    assert [event[0] for event in rig.logged() if event[1] < found[0][0]].count(rig.tables[1].table_id) == 1
+    drop_slots(rig)
+
+
+@pytest.mark.parametrize(
     ("loss", "is_running"),
     [
         (loss, is_running)
