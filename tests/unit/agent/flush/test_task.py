@@ -134,6 +134,9 @@ def test_a_flush_says_how_far_it_came(sink: Sink) -> None:
         def map(self, function: Any, groups: Sequence[Any], **_: object) -> list[Any]:
             return [function(group) for group in groups]
 
+        def cores(self) -> int:
+            return 2
+
     position = SpanPosition(TableSpan(1), TABLE, Ts(2), Ts(2))
     limits = FlushLimits(LogHead(resolved_ts=Ts(40)), Barrier(Ts(1 << 62)))
     context = job.FlushContext(FEED, cast("Any", sink), cast("Any", Log()), cast("Any", Here()))

@@ -46,7 +46,7 @@ from reactor.records.changefeed import (
 )
 from reactor.records.held import HeldTable
 from reactor.records.log_head import Era, LogHead
-from reactor.records.partitioning import RepartitionUnderWay, TablePartitioning
+from reactor.records.partitioning import LeftTable, RepartitionUnderWay, TablePartitioning
 from reactor.records.sink_settings import TableLayout
 from reactor.records.sync_point import SyncPoint
 from reactor.records.task_position import TaskPosition
@@ -70,6 +70,7 @@ EXAMPLES: tuple[Record, ...] = (
     LogHead(epoch=3, last_seq=9, complete_seq=9, eras=(Era(epoch=1, first_seq=1), Era(epoch=3, first_seq=5))),
     DdlRecord(ts=Ts(9), changes=(TableChange(kind=SchemaChangeKind.ALTER, table_id=7, table=TABLE),)),
     SyncPoint(ts=Ts(8), time=1.0, versions={"public.t": "3"}),
+    LeftTable(table_id=7, schema_name="public", name="t", location="public/t-64", ts=Ts(9), time=1.5, message="held"),
     TablePartitioning(table_id=7, under_way=RepartitionUnderWay(spans=4, ts=Ts(9))),
     HeldTable(table_id=7, error=ERROR),
     Attempt(tables=(7, 8), is_trial=True),
