@@ -228,12 +228,11 @@ class Monkey(Story):
             if held.table in copied or cures[held.table] >= _CURES_MAX:
                 continue
             cures[held.table] += 1
-            now = held.renamed_to or held.table
             try:
                 if held.origin == "pause" and held.table not in skipped:
-                    self._ask(lambda client: client.resume_table(feed, now))  # noqa: B023
+                    self._ask(lambda client: client.resume_table(feed, held.table))  # noqa: B023
                 else:
-                    self._ask(lambda client: client.resync_table(feed, now))  # noqa: B023
+                    self._ask(lambda client: client.resync_table(feed, held.table))  # noqa: B023
                     skipped.discard(held.table)
             except WeirError as refused:
                 self._say(f"{feed}: {held.table} ({held.code}) is not cured: {refused}")
