@@ -4,7 +4,7 @@ A plan counts chunks by number; only the source knows the rows of a number (``Ch
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from agent.errors import StatementRefusedError
@@ -43,6 +43,15 @@ class DumpOrder:
     def rows_at_once(self) -> int:
         """The rows of a chunk: fewer than ``chunk_rows`` where reading is limited."""
         return self.pace.chunk_rows(self.chunk_rows) if self.pace else self.chunk_rows
+
+    def with_keys(self, keys: Mapping[int, tuple[str, ...]]) -> "DumpOrder":
+        """Return the order with the keys, by table, that tables have where they are read: a key may have changed since
+        the table was found."""
+        return replace(self, tables=tuple(_with_key(table, keys.get(table.table_id)) for table in self.tables))
+
+
+def _with_key(table: TableRecord, key: tuple[str, ...] | None) -> TableRecord:
+    return table if key is None or key == table.key else table.with_(key=key)
 
 
 class Chunks(Protocol):

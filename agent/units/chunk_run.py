@@ -30,6 +30,7 @@ from agent.ports.snapshot import (
     DoneChunks,
     DumpOrder,
     DumpSession,
+    Plan,
     Staged,
     TablePlan,
     is_of_table,
@@ -42,6 +43,10 @@ from reactor.failpoints import Point
 
 _ATTEMPTS_MAX: Final = 3
 _RECORD_PERIOD_S: Final = 1.0
+NO_KEY: Final = (
+    "it has lost its primary key since the changefeed found it, so its rows cannot be upserted; add one, then copy it: "
+    "weir table resync"
+)
 #: small tables in one job, which takes a second with so many
 _TOGETHER_MAX: Final = 64
 
@@ -94,6 +99,7 @@ class ChunkRun:
         :raises WeirError: a chunk failed for good, or the session is lost.
         """
         self._refused = dict.fromkeys(self._attempts.refused, ENDED_CAPTURES)
+        self._refused |= dict.fromkeys(_without_their_key(self._order, self._session.plan), NO_KEY)
         self._refused |= {chunk.table_id: chunk.refused for chunk in done.values() if chunk.refused}
         suspects = self._attempts.suspects
         waiting = deque(
@@ -260,6 +266,14 @@ class ChunkRun:
             self._manifest.write_done(self._order.epoch, self._records, self._unrecorded)
             self._records += 1
             self._unrecorded, self._recorded_at = [], now
+
+
+def _without_their_key(order: DumpOrder, plan: Plan) -> set[int]:
+    """Return the tables that had a key when they were found, and have none where they are read."""
+    if not order.sink_mode.is_keyed:
+        return set()
+    had_one = {record.table_id for record in order.tables if record.key}
+    return {table.record.table_id for table in plan.tables if not table.record.key} & had_one
 
 
 def _is_loss(error: BaseException) -> TypeGuard[WeirError]:

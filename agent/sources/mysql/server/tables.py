@@ -4,7 +4,7 @@ Views, sequences and temporary tables are left out. The key is the one that the 
 table maps declare: the primary key, else the first unique key over NOT NULL columns.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,6 +66,15 @@ def find_tables(connection: Connection, wanted: TableFilter) -> list[FoundTable]
     keys, indexes = _key_columns(connection, schemas), _indexes(connection, schemas)
     collations = read_collations(connection)
     return [_found(row, keys, indexes, collations) for row in matching]
+
+
+def find_keys(connection: Connection, tables: Collection[tuple[str, str]]) -> dict[int, tuple[str, ...]]:
+    """Return the keys of tables (schema, name) by their ids; empty for a table without one."""
+    if not tables:
+        return {}
+    schemas = ", ".join(literal(name) for name in sorted({schema_name for schema_name, _ in tables}))
+    keys, indexes = _key_columns(connection, schemas), _indexes(connection, schemas)
+    return {table_id(*table): _key(keys.get(table, set()), indexes.get(table, [])) for table in tables}
 
 
 def has_primary(connection: Connection, schema_name: str, name: str) -> bool:

@@ -28,7 +28,7 @@ A dump that is interrupted continues at the place of a new view, L2, if the serv
 
 import queue
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -64,6 +64,7 @@ from agent.sources.mysql.server.cascades import unlogged_cascades
 from agent.sources.mysql.server.catalog import read_schemas
 from agent.sources.mysql.server.connection import Connection, connect
 from agent.sources.mysql.server.identity import read_identity
+from agent.sources.mysql.server.tables import find_keys
 from agent.sources.mysql.server.uri import Target, parse_uri
 from agent.sources.mysql.snapshot import rows as snapshot
 from agent.sources.mysql.snapshot.chunks import Chunk, ChunkPlan
@@ -127,16 +128,19 @@ class MysqlDumper:
         with ExitStack() as stack:
             guard = stack.enter_context(consistency.open_reader(self._target))
             consistency.hold_definitions(guard, names)
+            # now that they are held: before, they could be altered
+            schemas = read_schemas(guard, names, zero_dates=self._zero_dates)
+            order = order.with_keys(find_keys(guard, _keyed_otherwise(records, schemas)))
             has_full_images = _row_image(guard) == _FULL
             is_exact = any(
-                needs_exact_rows(record, order.sink_mode, has_full_images=has_full_images) for record in records
+                needs_exact_rows(record, order.sink_mode, has_full_images=has_full_images)
+                for record in _unfinished(order, known, done)
             )
             prepared = names_before(guard) if known is None and order.log is None else frozenset()
             place, readers = self._view(stack, order, names, is_exact=is_exact)
             planner = Planner(
                 order,
-                # now that they are held: before, they could be altered
-                read_schemas(guard, names, zero_dates=self._zero_dates),
+                schemas,
                 self._position(guard, order, known, place, prepared),
                 known,
                 done,
@@ -204,6 +208,13 @@ class MysqlDumper:
 def _unfinished(order: DumpOrder, known: Plan | None, done: DoneChunks) -> list[TableRecord]:
     finished = {table.record.table_id for table in known.tables if is_complete(table, done)} if known else set()
     return [record for record in order.tables if record.table_id not in finished]
+
+
+def _keyed_otherwise(records: Sequence[TableRecord], schemas: Mapping[int, TableSchema]) -> list[Table]:
+    """Return the tables whose key has changed since they were found."""
+    return [
+        (record.schema_name, record.name) for record in records if set(record.key) != set(schemas[record.table_id].key)
+    ]
 
 
 def _row_image(connection: Connection) -> str:

@@ -1,6 +1,6 @@
 """Keys of tables: the columns that updates and deletes carry, and by which rows are upserted."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -43,9 +43,17 @@ def read_keys(connection: Connection, table_ids: Sequence[str]) -> dict[int, lis
 def key_of(connection: Connection, table_id: int) -> tuple[str, ...]:
     """Return the key columns that updates and deletes of a table carry; empty if there are none to upsert by, or the
     table is gone."""
-    rows = connection.query(f"SELECT relreplident FROM pg_catalog.pg_class WHERE oid = {int(table_id)}")
-    keys = read_keys(connection, [str(int(table_id))]).get(table_id, [])
-    return key_columns(str(rows[0][0]), keys) if rows else ()
+    return keys_of(connection, [table_id]).get(table_id, ())
+
+
+def keys_of(connection: Connection, table_ids: Iterable[int]) -> dict[int, tuple[str, ...]]:
+    """Return the same of several tables, by id, without those that are gone."""
+    ids = [str(int(table)) for table in table_ids]
+    rows = connection.query(
+        f"SELECT oid::int8, relreplident FROM pg_catalog.pg_class WHERE oid IN ({', '.join(ids) or '0'})"
+    )
+    keys = read_keys(connection, ids)
+    return {int(table or 0): key_columns(str(identity), keys.get(int(table or 0), [])) for table, identity in rows}
 
 
 def key_columns(identity: str, keys: Sequence[Key]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan, is_comp
 from agent.rows.schema import TableSchema
 from agent.sources.postgres.server.catalog import ALL_COLUMNS, all_leaves_sql, leaves_sql, read_schemas, rows_of_all
 from agent.sources.postgres.server.connection import Connection
+from agent.sources.postgres.server.keys import keys_of
 from agent.sources.postgres.server.terms import AllTerms
 from agent.sources.postgres.snapshot.chunks import ChunkPlan, PlanKind, plan_chunks
 from reactor.ids import Ts
@@ -53,8 +54,9 @@ class _Planner:
         unfinished = [record.table_id for record in self.order.tables if not self._is_finished(record.table_id)]
         schemas = read_schemas(self.connection, unfinished, self.terms)
         _lock(self.connection, list(schemas.values()))
-        records = {record.table_id: record for record in self.order.tables if record.table_id in schemas}
-        continued = {table for table in records if self._can_continue(schemas[table])}
+        found = self.order.with_keys(keys_of(self.connection, schemas)).tables
+        records = {record.table_id: record for record in found if record.table_id in schemas}
+        continued = {table for table, record in records.items() if self._can_continue(record, schemas[table])}
         fresh = {table: record for table, record in records.items() if table not in continued}
         chunks = plan_chunks(
             self.connection,
@@ -77,10 +79,10 @@ class _Planner:
     def _continued(self, table: TablePlan) -> TablePlan:
         return replace(table, record=table.record.with_(consistent_ts=self.start_ts))
 
-    def _can_continue(self, schema: TableSchema) -> bool:
+    def _can_continue(self, record: TableRecord, schema: TableSchema) -> bool:
         """Return whether finished chunks of an older snapshot can be combined with chunks of this one."""
         table = self.known.get(schema.table_id)
-        if table is None:
+        if table is None or table.record.key != record.key:
             return False
         is_started = any((table.record.table_id, number) in self.done for number in range(table.chunks.count))
         is_by_key = isinstance(table.chunks, ChunkPlan) and table.chunks.kind is PlanKind.KEYS

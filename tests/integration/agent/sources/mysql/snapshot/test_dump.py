@@ -29,6 +29,7 @@ from agent.sources.mysql.server.connection import connect
 from agent.sources.mysql.server.uri import parse_uri
 from agent.sources.mysql.snapshot.dump import MysqlDumper
 from agent.sources.mysql.snapshot.rows import MysqlSnapshot
+from agent.units.chunk_run import NO_KEY
 from agent.units.dump import DumpUnit
 from agent.units.manifest import Manifest, read_manifest
 from capture.embedded import EmbeddedMariaDB
@@ -211,6 +212,22 @@ def test_rows_of_many_moments_and_the_log_from_the_first_on_are_the_source(sourc
         mended = source.replayed(rows, record.name, key, behind=record.start_ts, until=record.consistent_ts)
         assert mended == source.rows(record.name, key)
     assert source.staged(manifest, "empty", ["id"]) == {}
+
+
+def test_a_key_that_changed_since_the_table_was_found_is_the_one_of_the_dump(
+    source: Source, manifest: Manifest
+) -> None:
+    tables = [source.record("keyed", "id"), source.record("pair", "a", "b"), source.record("empty", "id")]
+    source.run(
+        "ALTER TABLE keyed ADD code int NOT NULL UNIQUE AUTO_INCREMENT, DROP PRIMARY KEY, ADD PRIMARY KEY (code)",
+        "UPDATE keyed SET id = id DIV 2",
+        "ALTER TABLE pair DROP PRIMARY KEY",
+        "ALTER TABLE `empty` DROP PRIMARY KEY, ADD COLUMN other int NOT NULL UNIQUE",
+    )
+    keyed, pair, empty = source.unit(manifest, *tables).run_blocking().tables
+    assert (keyed.key, pair.key, empty.key) == (("code",), (), ("other",))
+    assert manifest.read_refused() == {pair.table_id: NO_KEY}
+    assert source.staged(manifest, "keyed", ["code"]) == source.rows("keyed", ["code"])
 
 
 @pytest.mark.parametrize("why", ["changelog", "no key", "images"])
