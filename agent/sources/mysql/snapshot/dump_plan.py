@@ -53,6 +53,7 @@ class Planner:
             start_ts=Ts(self.at.ts - 1),
             consistent_ts=Ts(0) if self.is_exact else self._placeholder_ts,
             rows_estimated=chunks.rows,
+            collation=schema.collation or record.collation,
         )
         return TablePlan(fresh, schema, chunks, generation=self.order.epoch)
 

@@ -49,6 +49,8 @@ Rows = dict[tuple[Any, ...], dict[str, Any]]
 Hook = Callable[[str], None]
 
 _END = Ts(2**63 - 1)
+#: the number of latin1_swedish_ci
+_LATIN1 = 8
 
 
 class HookedStage(ParquetStage):
@@ -214,7 +216,7 @@ def test_rows_of_many_moments_and_the_log_from_the_first_on_are_the_source(sourc
     assert source.staged(manifest, "empty", ["id"]) == {}
 
 
-def test_a_key_that_changed_since_the_table_was_found_is_the_one_of_the_dump(
+def test_a_key_and_a_character_set_that_changed_since_the_table_was_found_are_those_of_the_dump(
     source: Source, manifest: Manifest
 ) -> None:
     tables = [source.record("keyed", "id"), source.record("pair", "a", "b"), source.record("empty", "id")]
@@ -222,9 +224,10 @@ def test_a_key_that_changed_since_the_table_was_found_is_the_one_of_the_dump(
         "ALTER TABLE keyed ADD code int NOT NULL UNIQUE AUTO_INCREMENT, DROP PRIMARY KEY, ADD PRIMARY KEY (code)",
         "UPDATE keyed SET id = id DIV 2",
         "ALTER TABLE pair DROP PRIMARY KEY",
-        "ALTER TABLE `empty` DROP PRIMARY KEY, ADD COLUMN other int NOT NULL UNIQUE",
+        "ALTER TABLE `empty` DROP PRIMARY KEY, ADD COLUMN other int NOT NULL UNIQUE, CHARACTER SET latin1",
     )
     keyed, pair, empty = source.unit(manifest, *tables).run_blocking().tables
+    assert (keyed.collation == empty.collation, empty.collation) == (False, _LATIN1)
     assert (keyed.key, pair.key, empty.key) == (("code",), (), ("other",))
     assert manifest.read_refused() == {pair.table_id: NO_KEY}
     assert source.staged(manifest, "keyed", ["code"]) == source.rows("keyed", ["code"])
