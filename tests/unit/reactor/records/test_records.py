@@ -238,6 +238,6 @@ def test_every_stored_record_has_an_example() -> None:
         for kind in vars(module).values()
     ]
     kinds = {kind for kind in found if isinstance(kind, type) and issubclass(kind, Record)}
-    inner = {Record, UserConfig, Era, RepartitionUnderWay, LeftTable, TableChange, TableRecord, RunningError, SealedUri}
+    inner = {Record, UserConfig, Era, RepartitionUnderWay, TableChange, TableRecord, RunningError, SealedUri}
     configs = {ChangefeedConfig, FilterConfig, EventFilter, ColumnSelector, TableLayout}
     assert kinds - inner - configs == {type(record) for record in EXAMPLES}
