@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
+import anyio
 import psutil
 import psycopg
 
@@ -27,6 +28,7 @@ from capture.embedded import EmbeddedEtcd, EmbeddedPostgres, children, places
 from capture.embedded.postgres import tool
 from reactor.errors import WeirError
 from reactor.records.changefeed import ChangefeedConfig, FeedState, SinkMode, Unit
+from reactor.store.etcd import connect
 from reactor.views import ChangefeedView
 from tests.acceptance.network import Host, Network
 from tests.acceptance.sql_store import SqlStore
@@ -308,6 +310,19 @@ class Bed:
 
     def captures(self) -> list[CaptureView]:
         return self.ask(lambda client: client.captures())
+
+    def stored(self, key: str) -> bytes | None:
+        """What etcd has under the key."""
+
+        async def read() -> bytes | None:
+            client = await connect([self.etcd.url])
+            try:
+                item = await client.get(key)
+                return item.value if item else None
+            finally:
+                await client.close()
+
+        return anyio.run(read)
 
     def query(self, feed: str) -> ChangefeedView:
         return self.ask(lambda client: client.query(feed))

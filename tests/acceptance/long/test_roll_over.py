@@ -12,14 +12,12 @@ import tarfile
 from io import BytesIO
 from pathlib import Path
 
-import anyio
 import pytest
 
 from reactor.keys import FormatKey
 from reactor.records import formats
 from reactor.records.changefeed import SinkMode
 from reactor.records.formats import ClusterFormat
-from reactor.store.etcd import connect
 from tests.acceptance.bed import Bed, Process
 from tests.acceptance.checks import (
     CATCH_UP_TIMEOUT_S,
@@ -79,17 +77,6 @@ class TwoVersions(Bed):
         self.wait_for(
             f"{process.name} is a member again", lambda: len(self.captures()) == members, timeout_s=_JOIN_TIMEOUT_S
         )
-
-    def stored(self, key: str) -> bytes | None:
-        async def read() -> bytes | None:
-            client = await connect([self.etcd.url])
-            try:
-                item = await client.get(key)
-                return item.value if item else None
-            finally:
-                await client.close()
-
-        return anyio.run(read)
 
     def format(self) -> int:
         stored = self.stored(str(FormatKey("default")))
