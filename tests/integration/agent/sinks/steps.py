@@ -20,7 +20,9 @@ from agent.sinks.iceberg.table.io import LakeFileIO
 
 #: imports once, and forks
 _CONTEXT = get_context("forkserver")
-_CONTEXT.set_forkserver_preload([__name__, "tests.contracts.sink_bed"])
+_CONTEXT.set_forkserver_preload(
+    [__name__, "tests.contracts.sink_bed", "agent.sinks.iceberg.sink", "tests.integration.agent.sinks.iceberg.lake"]
+)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 

@@ -127,9 +127,10 @@ def _expected(outcome: Outcome | None) -> Outcome:
     return outcome
 
 
-@pytest.mark.sample(0.1)
+# Kills at each step of a split take a minute and more; daily the contract tests split, and the sample has other acts.
+@pytest.mark.sample(0.21)
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("name", _ACTS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.matrix] * (name == "split")) for name in _ACTS])
 @pytest.mark.parametrize("kind", _SINKS)
 def test_what_a_killed_writer_began_is_done_again(kind: str, name: str, tmp_path: Path) -> None:
     act = _ACTS[name]
