@@ -6,8 +6,6 @@ are cached in memory. On an object store only the key columns of a large file ar
 """
 
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ import pyarrow.parquet as pq
 
 from agent.kernels.key_hash import comparable
 from agent.rows.fold import key_codes
+from agent.sinks.common.keys.kept import KeptByBytes
 from agent.sinks.common.keys.key_bounds import KeyBounds
 from agent.sinks.common.keys.key_index import IndexedFile, IndexSearch
 from agent.sinks.delta.table import files as delta_files
@@ -65,7 +64,7 @@ class KeySearch:
             )
             places, which = self._indexes.run(indexed)
             return Found(places, self._wanted.take(pa.array(which)), file.rows)
-        stored = _key_columns.get(self._place, file, self._wanted.schema)
+        stored = _key_columns(self._place, file, self._wanted.schema)
         places = places_of(stored, self._wanted)
         return Found(places, stored.take(pa.array(places)), stored.num_rows)
 
@@ -129,30 +128,12 @@ def _identity(place: TablePlace, file: LiveFile, schema: pa.Schema) -> str:
     return f"{name}:{found.st_ino}:{found.st_mtime_ns}:{found.st_size}"
 
 
-class _KeyColumns:
-    """Key columns by file, least recently used ones evicted."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._columns: OrderedDict[object, pa.Table] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, place: TablePlace, file: LiveFile, schema: pa.Schema) -> pa.Table:
-        name = (_identity(place, file, schema), schema)
-        with self._lock:
-            columns = self._columns.get(name)
-            if columns is not None:
-                self._columns.move_to_end(name)
-                return columns
-        columns = pa.concat_tables([schema.empty_table(), *read_keys(place, file, schema)]).combine_chunks()
-        with self._lock:
-            if name not in self._columns:  # another thread may have read it meanwhile
-                self._columns[name] = columns
-                self._bytes += columns.nbytes
-            while self._bytes > _KEYS_BYTES_MAX:
-                _, oldest = self._columns.popitem(last=False)
-                self._bytes -= oldest.nbytes
-        return columns
+#: key columns by file
+_kept: Final = KeptByBytes[pa.Table](_KEYS_BYTES_MAX)
 
 
-_key_columns = _KeyColumns()
+def _key_columns(place: TablePlace, file: LiveFile, schema: pa.Schema) -> pa.Table:
+    def read() -> pa.Table:
+        return pa.concat_tables([schema.empty_table(), *read_keys(place, file, schema)]).combine_chunks()
+
+    return _kept.get((_identity(place, file, schema), schema), read)

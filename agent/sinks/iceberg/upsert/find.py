@@ -100,7 +100,7 @@ class KeySearch:
     def _in_kept(self, file: DataFile) -> Found:
         path, columns = str(file.file_path), [(field.field_id, str(field.field_type)) for field in self._schema.fields]
         name = (path, file.file_size_in_bytes, *columns)
-        found = kept.keys(name, lambda: FileKeys.of(self._read(path), iceberg_schema.arrow_schema(self._schema)))
+        found = kept.get(name, lambda: FileKeys.of(self._read(path), iceberg_schema.arrow_schema(self._schema)))
         places, at = found.alike(self._unique)
         if not len(places):
             return Found(path, places, at)

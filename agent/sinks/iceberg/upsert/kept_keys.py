@@ -4,10 +4,8 @@ A data file never changes. Each flush searches the small files of the flushes be
 all else that a flush of few keys does to it.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any, Final, Self
 
 import numpy as np
@@ -15,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from agent.kernels.key_hash import key_hash
+from agent.sinks.common.keys.kept import KeptByBytes
 from agent.sinks.iceberg.table.positions import Positions
 
 Hashes = npt.NDArray[np.uint64]
@@ -67,33 +66,8 @@ class FileKeys:
         return rows, at[rows]
 
 
-class KeptKeys:
-    """Keys by file, least recently used ones evicted."""
-
-    def __init__(self) -> None:
-        self._by_file: OrderedDict[Hashable, FileKeys] = OrderedDict()
-        self._bytes = 0
-        self._lock = Lock()
-
-    def keys(self, file: Hashable, read: Callable[[], FileKeys]) -> FileKeys:
-        """``file``: names a file and the columns that are its keys."""
-        with self._lock:
-            known = self._by_file.get(file)
-            if known is not None:
-                self._by_file.move_to_end(file)
-                return known
-        known = read()
-        with self._lock:
-            if file not in self._by_file:  # another thread may have read it meanwhile
-                self._by_file[file] = known
-                self._bytes += known.nbytes
-            while self._bytes > _BYTES_MAX:
-                _, oldest = self._by_file.popitem(last=False)
-                self._bytes -= oldest.nbytes
-        return known
-
-
-kept: Final = KeptKeys()
+#: keys by the name of a file and of the columns that are its keys
+kept: Final = KeptByBytes[FileKeys](_BYTES_MAX)
 
 
 def is_kept(rows: int, file_bytes: int) -> bool:

@@ -119,7 +119,7 @@ class Rig:
 def other_process() -> None:
     """What a flush knows in memory is forgotten; what this machine keeps in files is not."""
     delta_log._known.clear()
-    find._key_columns._columns.clear()
+    find._kept._values.clear()
 
 
 @pytest.mark.parametrize("options", ["", "?deletion_vectors=true"])

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.kernels.key_hash import key_hash
+from agent.sinks.common.keys.kept import KeptByBytes
 from agent.sinks.iceberg.upsert import kept_keys
-from agent.sinks.iceberg.upsert.kept_keys import FileKeys, KeptKeys
+from agent.sinks.iceberg.upsert.kept_keys import FileKeys
 
 _SCHEMA = pa.schema([("a", pa.int64()), ("b", pa.string())])
 _ROWS = st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["", "x", None])), max_size=30)
@@ -37,14 +38,14 @@ def test_every_row_of_a_hash_is_found(
     assert keys.rows.equals(_table(rows))
 
 
-def test_those_used_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, read = KeptKeys(), list[str]()
+def test_those_used_last_are_kept() -> None:
+    read = list[str]()
 
     def of(name: str) -> FileKeys:
         read.append(name)
         return FileKeys.of([_table([(1, "x")])], _SCHEMA)
 
-    monkeypatch.setattr(kept_keys, "_BYTES_MAX", 2 * of("size").nbytes)
+    kept = KeptByBytes[FileKeys](2 * of("size").nbytes)
     for name in ("a", "b", "a", "c", "a", "b"):
-        kept.keys(name, lambda name=name: of(name))  # type: ignore[misc]
+        kept.get(name, lambda name=name: of(name))  # type: ignore[misc]
     assert read == ["size", "a", "b", "c", "b"]
