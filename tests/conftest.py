@@ -126,8 +126,8 @@ def _is_of_the_other_flavour(item: pytest.Item) -> bool:
 
 
 def _import_share(config: pytest.Config) -> None:
-    """Import the modules of tests of which this process is the first to rewrite assertions, in a fresh clone: half of
-    the time of collecting tests, which each process would need for all of them. The others are then in the cache."""
+    """Import this process's share of the test modules, so that a fresh clone's assertions are rewritten once: that is
+    half of the time of collecting tests, and each process would need it for all. The cache then has the others."""
     if not (worker := getattr(config, "workerinput", {})):
         return
     roots = [Path(argument.partition("::")[0]).resolve() for argument in config.args]

@@ -130,7 +130,7 @@ def rules_for(config: FilterConfig, schema_name: str, table: str) -> TableRules:
 def selected_otherwise(
     before: FilterConfig, after: FilterConfig, tables: Iterable[tuple[str, str]]
 ) -> list[tuple[str, str]]:
-    """Return the tables, by schema and name, of which rows or columns pass by one filter that do not by the other."""
+    """Return the tables, by schema and name, whose rows or columns the two filters select differently."""
     if not after.selects_otherwise(before):
         return []
     matchers: dict[tuple[str, ...], TableFilter] = {}

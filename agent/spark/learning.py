@@ -26,7 +26,7 @@ _PAUSE_S: Final = 5.0
 _pipe: tuple[int, int] | None = None
 _daemon = 0
 _is_learning = False
-#: modules that this process need not tell: the daemon has them, or was told
+#: modules that are not reported again: the daemon has imported them, or has received their names
 _told: set[str] = set()
 
 

@@ -255,7 +255,8 @@ class ChunkRun:
         return staged
 
     def _is_left_out(self, attempt: _Attempt) -> bool:
-        """A table of which another chunk was refused, or that the sink cannot have, which it says when it is opened."""
+        """Return whether another chunk of the table was refused, or the sink cannot have the table; it says so when it
+        is opened."""
         return attempt.table_id in self._refused or attempt.table_id in self._unfit
 
     def _record(self, *, is_last: bool) -> None:

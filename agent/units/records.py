@@ -53,7 +53,7 @@ class UnitRecords:
         """Store ``record``; idempotent.
 
         While a source is synced, the owner manages its tables and changes them with the schema: they stay as stored. So
-        do the fields in ``OWNED``, of which ``renew`` also writes ``lost_ts``.
+        do the fields in ``OWNED``; only ``renew`` also writes one of them, ``lost_ts``.
 
         :raises UnitFencedError: a worker with a newer order has written since, or the changefeed is gone.
         :raises HoldTooEarlyError: it is too large as long as older captures run.

@@ -102,7 +102,7 @@ def test_a_pipeline_copies_the_changes(bed: Bed, tmp_path: Path) -> None:
     assert found == source_rows(bed, "SELECT id, balance FROM account ORDER BY id")
 
 
-# A run needs a connector with MERGE, of which there is none for this Spark; a dry run resolves keys, order and columns.
+# A run needs a connector with MERGE, and this Spark has none. A dry run resolves keys, order and columns.
 def test_auto_cdc_takes_the_columns_of_a_change(bed: Bed, tmp_path: Path) -> None:
     ended = pipeline(bed, tmp_path, "dry-run", HISTORY)
     assert ended.returncode == 0, ended.stdout[-3000:]

@@ -21,7 +21,7 @@ class Server:
     accepted as missing. ``collations``: of all databases; ``collation_of``: of one that the log does not define, 0 if
     unknown. ``reaches``: whether a change of tables of these names may change others too. ``computed``: the
     expressions of a table's generated columns. ``explicit_timestamps``: ``explicit_defaults_for_timestamp`` of sessions
-    of which the log does not say it; None if MariaDB logs it as an option. ``place``: the end of the log.
+    where the log does not record it; None if MariaDB logs it as an option. ``place``: the end of the log.
     ``has_primary``: whether a table has a primary key now."""
 
     wants: Callable[[str, str], bool]

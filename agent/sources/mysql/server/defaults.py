@@ -11,7 +11,7 @@ _SCOPE: Final = (
 
 
 def explicit_timestamps(connection: Connection) -> bool | None:
-    """Return ``explicit_defaults_for_timestamp`` of sessions of which the log does not say it; None if MariaDB logs it.
+    """Return ``explicit_defaults_for_timestamp`` of sessions where the log does not record it; None if MariaDB logs it.
 
     MySQL 8 logs it with statements that it matters to, MySQL 5.7 never. MariaDB logs it since each session has one
     (MDEV-29225); before, the server had one for all.
