@@ -149,16 +149,15 @@ class Owner:
         effects: list[Effect] = []
         context = self._context(state)
         self._agenda.begin(self.changefeeds.keys(), (context.alive, context.format))
-        for id in sorted(self.changefeeds):
-            feed = state.changefeeds[id]
-            if id in touched:
-                self._agenda.note(id)
-                effects.append(WakeAt(now))
-            elif id in messages or self._agenda.is_due(feed, now):
-                decided = self._tick_changefeed(feed, messages.get(id, []), context, now)
-                self._agenda.done(feed, decided, now)
-                effects += self._ownership.fenced(feed, state, decided)
-        return [*effects, *self._agenda.wakes()]
+        for id in touched & self.changefeeds.keys():
+            self._agenda.note(id)
+            effects.append(WakeAt(now))
+        others = [state.changefeeds[id] for id in sorted(self.changefeeds.keys() - touched)]
+        for feed in self._agenda.due(others, now, with_messages=messages):
+            decided = self._tick_changefeed(feed, messages.get(feed.id, []), context, now)
+            self._agenda.done(feed, decided, now)
+            effects += self._ownership.fenced(feed, state, decided)
+        return [*effects, *self._agenda.wakes(now)]
 
     def _context(self, state: ClusterState) -> TickContext:
         alive = tuple(sorted(cluster_format.knowing(state)))

@@ -8,6 +8,7 @@ changefeeds are evened out.
 import json
 import statistics
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,13 +91,14 @@ async def _measure(
 async def _observed(watcher: Watcher, directory: Path) -> dict[str, object]:
     """All is quiet, but for sources' logs that advance."""
     processes = [psutil.Process(info.pid) for info in watcher.captures.values()]
-    writes, cpu, began = watcher.writes, _cpu_s(processes), anyio.current_time()
+    writes, cpu, began, began_time = watcher.writes, _cpu_s(processes), anyio.current_time(), time.time()
     await anyio.sleep(_OBSERVED_S)
     took_s = anyio.current_time() - began
-    ticks = _ticks(directory)
+    ticks = _ticks(directory, began_time)
     return {
         "writes_per_s": round((watcher.writes - writes) / took_s, 1),
         "cpu_of_all_percent": round(100 * (_cpu_s(processes) - cpu) / took_s, 1),
+        "tick_start_max_ms": round(1e3 * max(_ticks(directory, 0.0)), 2),
         "tick_p50_ms": round(1e3 * statistics.median(ticks), 2),
         "tick_p99_ms": round(1e3 * statistics.quantiles(ticks, n=100)[98], 2),
     }
@@ -131,8 +133,9 @@ async def _evened_out(watcher: Watcher, changefeeds: int, captures: int) -> dict
     }
 
 
-def _ticks(directory: Path) -> list[float]:
-    return [seconds for file in directory.glob("capture-*/ticks") for seconds in json.loads(file.read_text())]
+def _ticks(directory: Path, since: float) -> list[float]:
+    ticks = [tick for file in directory.glob("capture-*/ticks") for tick in json.loads(file.read_text())]
+    return [seconds for began, seconds in ticks if began >= since]
 
 
 def _loads(watcher: Watcher, captures: int) -> list[int]:

@@ -5,7 +5,8 @@ once and writes nothing; the source's log advances with the clock, its positions
 two cores can simulate as many tables as a cluster has.
 
 ``--format``: the newest cluster format that it knows. ``--log-moves``: interval in seconds at which the sources' logs
-advance. The file ``ticks`` in the data directory has the times of the owners' last ticks, in seconds.
+advance. The file ``ticks`` in the data directory has the owners' last ticks: when each began (``time.time``) and how
+long it took, in seconds.
 """
 
 import argparse
@@ -127,22 +128,22 @@ async def _run(url: str, data_dir: Path) -> None:
         await membership.wait_end()
 
 
-def _timed() -> deque[float]:
+def _timed() -> deque[tuple[float, float]]:
     """Return where the times of owners' ticks will be."""
-    ticks: deque[float] = deque(maxlen=_TICKS_KEPT)
+    ticks: deque[tuple[float, float]] = deque(maxlen=_TICKS_KEPT)
     original = Owner.tick
 
     def tick(self: Owner, *given: Any) -> Any:
-        started = time.perf_counter()
+        began, started = time.time(), time.perf_counter()
         effects = original(self, *given)
-        ticks.append(time.perf_counter() - started)
+        ticks.append((began, time.perf_counter() - started))
         return effects
 
     setattr(Owner, "tick", tick)  # noqa: B010 - of all owners in this process
     return ticks
 
 
-async def _write_ticks(file: Path, ticks: deque[float]) -> None:
+async def _write_ticks(file: Path, ticks: deque[tuple[float, float]]) -> None:
     while True:
         await anyio.sleep(_TICKS_WRITTEN_S)
         new = file.with_suffix(".new")

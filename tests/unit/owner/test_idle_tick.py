@@ -54,12 +54,12 @@ def test_an_idle_changefeed_costs_few_calls() -> None:
 
 
 def test_a_changefeed_without_news_costs_next_to_nothing_in_the_ticks_of_others() -> None:
-    clusters = [_quiet(feeds) for feeds in (2, 12)]
+    clusters = [_quiet(feeds) for feeds in (2, 9)]  # no more than one tick takes
     for cluster in clusters:
         cluster.step(1)
         cluster.advance_log(300, feed=ChangefeedId("feed-0"))
     few, many = map(_calls_of_a_tick, clusters)
-    assert (many - few) / 10 <= _QUIET_CALLS_MAX
+    assert (many - few) / 7 <= _QUIET_CALLS_MAX
 
 
 def test_what_is_remembered_of_a_changefeed_follows_its_keys() -> None:
