@@ -53,6 +53,14 @@ SELECT a.attname, a.attnum::int4, a.atthasmissing, pg_catalog.array_to_string(a.
 """
 
 
+#: an index keeps what its build has counted until the next VACUUM or ANALYZE; -1 is none, and only of version 14 and later
+_BUILT_EMPTY_SQL: Final = (
+    "SELECT a.attname, a.xmin::text FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_index i "
+    "ON i.indrelid = a.attrelid AND a.attnum = ANY (i.indkey::int2[]) AND i.indpred IS NULL "
+    "JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid AND c.relkind = 'i' AND c.reltuples = -1 "
+    "AND c.xmin::text = a.xmin::text JOIN pg_catalog.pg_am m ON m.oid = c.relam AND m.amname = 'btree' "
+    "WHERE a.attrelid = {table} AND NOT a.attisdropped"
+)
 _GONE_SQL: Final = (
     "SELECT attnum::int4, xmin::text FROM pg_catalog.pg_attribute "
     "WHERE attrelid = {table} AND attnum > 0 AND attisdropped"
@@ -79,7 +87,9 @@ class CatalogTable:
 
     ``fills``: column → what rows without a value of it hold, in text. ``guesses``: of columns that perhaps are not NULL
     in them. ``key``: what upserts go by. ``types``: as ``types.resolve_column`` has them. ``unsent``: columns that the
-    publications leave out. ``dropped``: numbers of dropped columns, and who dropped them (32 bits).
+    publications leave out. ``dropped``: numbers of dropped columns, and who dropped them (32 bits). ``built_empty``:
+    columns on which the transaction (32 bits) that made or altered them last has built an index of no row, so that the
+    table had none.
     """
 
     is_there: bool = False
@@ -92,6 +102,7 @@ class CatalogTable:
     types: dict[str, int] = field(default_factory=dict)
     unsent: frozenset[str] = frozenset()
     dropped: tuple[tuple[int, int], ...] = ()
+    built_empty: dict[str, int] = field(default_factory=dict)
 
     @property
     def path(self) -> tuple[str, str]:
@@ -108,6 +119,15 @@ class CatalogTable:
         there = sorted(number for name, number in self.places.items() if name not in self.unsent)
         gone = sorted(number for number, dropped_by in self.dropped if not xids.is_older(dropped_by, since))
         return Numbers(by_name, tuple(there), tuple(gone))
+
+    def empty_at(self, since: int, *, is_first: bool) -> frozenset[str]:
+        """Return the columns of ``built_empty`` that are as old as the transaction ``since`` (32 bits), which declares
+        the table. ``is_first``: no event of that is before its declaration."""
+        return frozenset(
+            name
+            for name, xmin in self.built_empty.items()
+            if xids.is_older(xmin, since) or (is_first and xmin == since)
+        )
 
     def at(self, declared: TableSchema) -> "CatalogTable":
         """Return it with the names of ``declared``, whose columns have their numbers. Of columns that have another type
@@ -126,6 +146,7 @@ class CatalogTable:
             fills={renamed[name]: value for name, value in self.fills.items() if name in renamed},
             guesses={renamed[name]: guess for name, guess in self.guesses.items() if name in renamed} | retyped,
             key=tuple(found[name].name if name in found else name for name in self.key),
+            built_empty={renamed[name]: xmin for name, xmin in self.built_empty.items() if name in renamed},
         )
 
 
@@ -163,6 +184,9 @@ def look_up(connection: Connection, table_id: int, terms: AllTerms = ALL_COLUMNS
             for number, xmin in connection.query(_GONE_SQL.format(table=int(table_id)))
         ),
         types=_types(connection, {str(row[0]): int(row[7] or 0) for row in rows}),
+        built_empty={
+            str(name): int(xmin or 0) for name, xmin in connection.query(_BUILT_EMPTY_SQL.format(table=int(table_id)))
+        },
     )
 
 

@@ -146,9 +146,9 @@ class SchemaTracker:
         ]
         return any(self._look_up(number).path == _path(table) for number in others)
 
-    def note(self, declared: TableSchema, ts: Ts, xid: int) -> TableSchema:
+    def note(self, declared: TableSchema, ts: Ts, xid: int, *, is_first: bool = False) -> TableSchema:
         """Note a known table as the stream declares it in the transaction ``xid`` (32 bits), which ends at ``ts``;
-        return it with resolved types and column numbers."""
+        return it with resolved types and column numbers. ``is_first``: no event of the transaction is before it."""
         table_id = declared.table_id
         known = self.known[table_id]
         if known.schema is None:
@@ -158,7 +158,7 @@ class SchemaTracker:
         elif _is_same(known.schema, declared):
             after = KnownTable(known.record, column_numbers.placed(known.schema, declared, Numbers()))
         else:
-            return self._change(known, known.schema, declared, ts, xid)
+            return self._change(known, known.schema, declared, ts, xid, is_first=is_first)
         self.known[table_id] = after
         assert after.schema is not None
         if (ts, table_id) in self._before and table_id not in self._changes.get(ts, {}):
@@ -187,7 +187,9 @@ class SchemaTracker:
         found = ((ts, tuple(change for change in changes.values() if change is not None)) for ts, changes in taken)
         return tuple(DdlRecord(ts=ts, changes=changes) for ts, changes in found if changes)
 
-    def _change(self, known: KnownTable, schema: TableSchema, declared: TableSchema, ts: Ts, xid: int) -> TableSchema:
+    def _change(
+        self, known: KnownTable, schema: TableSchema, declared: TableSchema, ts: Ts, xid: int, *, is_first: bool
+    ) -> TableSchema:
         found = self._look_up(declared.table_id)
         is_renamed = _path(known.record) != _path(declared)
         if is_renamed and self._has_name(declared):
@@ -198,18 +200,24 @@ class SchemaTracker:
         named = known.record.named(declared.schema_name, declared.name)
         record = named.with_(key=_key(known.record.key, declared, found))
         after = KnownTable(record, after_schema)
+        # behind another change of the transaction there may be rows of it, which had no such column
+        is_alone = (ts, declared.table_id) not in self._before
+        empty_at = found.empty_at(xid, is_first=is_first) if is_alone else frozenset[str]()
         self._before.setdefault((ts, declared.table_id), known)
         self.known[declared.table_id] = after
-        self._settle(after, found, ts)
+        self._settle(after, found, ts, empty_at)
         if is_renamed:
             self._displace(after_schema, ts)
         return after_schema
 
-    def _settle(self, after: KnownTable, found: CatalogTable, ts: Ts) -> None:
-        """Record what the transaction at ``ts`` has changed of the table so far. An error in it holds the table."""
+    def _settle(
+        self, after: KnownTable, found: CatalogTable, ts: Ts, empty_at: frozenset[str] = frozenset()
+    ) -> None:
+        """Record what the transaction at ``ts`` has changed of the table so far. An error in it holds the table.
+        ``empty_at``: if one of these columns is new, the table had no row when it was added."""
         table_id = after.record.table_id
         try:
-            change = self._compared(after, found, ts)
+            change = self._compared(after, found, ts, empty_at)
         except Exception as error:
             if not is_of_table(error):
                 raise
@@ -218,7 +226,9 @@ class SchemaTracker:
             _log.error("a change of a table cannot be interpreted, and it is held", reason=change.reason, trace=trace)
         self._changes.setdefault(ts, {})[table_id] = change
 
-    def _compared(self, after: KnownTable, found: CatalogTable, ts: Ts) -> TableChange | None:
+    def _compared(
+        self, after: KnownTable, found: CatalogTable, ts: Ts, empty_at: frozenset[str]
+    ) -> TableChange | None:
         """Return the change. Rows that its transaction wrote before it added a column to a new table are filled as
         those of an old one."""
         table_id = after.record.table_id
@@ -229,21 +239,19 @@ class SchemaTracker:
             change: TableChange | None = schema_diff.created(after).with_(fills=dict(columns.fills))
         else:
             change = schema_diff.compare(before, after, columns)
-        guesses = {name: guess for name, guess in found.guesses.items() if name in columns.added}
+        was_empty = not empty_at.isdisjoint(columns.added)
+        guesses = {name: guess for name, guess in found.guesses.items() if name in columns.added and not was_empty}
         if change is not None and guesses:
             fills, unknown = self._verified(table_id, guesses)
             change = change.with_(fills={**change.fills, **fills})
             # rows that are gone by now are not gone yet at the sink, where later events name them by these values
             known = change.fills.keys()
-            unknown += [name for name in sorted(guesses) if name not in known and _tells_rows_apart(after.record, name)]
+            keys = {*after.record.key, *found.key}  # that of today may have named them already
+            unknown += [name for name in sorted(guesses) if name not in known and (name in keys or not after.record.key)]
             change = _hold((before or after).record, _computed(after.record, unknown[0])) if unknown else change
         if self._lacks_columns(after.schema):
             change = _hold((before or after).record, _columnless(after.record))
         return change
-
-
-def _tells_rows_apart(record: TableRecord, column: str) -> bool:
-    return column in record.key or not record.key
 
 
 def _path(table: TableRecord | TableSchema) -> tuple[str, str]:

@@ -387,6 +387,49 @@ async def test_a_new_key_that_was_computed_holds_the_table_also_where_no_older_r
     assert "new column new" in found[0].reason
 
 
+_EMPTY = {
+    "never had a row": ["{add}"],
+    "emptied by DELETE": ["INSERT INTO a VALUES (1)", "DELETE FROM a", "{add}"],
+    "emptied by TRUNCATE": ["INSERT INTO a VALUES (1)", "TRUNCATE a", "{add}"],
+    "emptied by its own transaction": ["INSERT INTO a VALUES (1)", "DELETE FROM a; {add}"],
+    "and rows of the same transaction": ["{add}; INSERT INTO a VALUES (1)"],
+    "and another column": ["ALTER TABLE a ADD n bigserial", "{add}", "ALTER TABLE a ADD m int"],
+}
+_NOT_EMPTY = {
+    "emptied by DELETE behind it": ["INSERT INTO a VALUES (1)", "{add}", "DELETE FROM a"],
+    "emptied by a transaction with other rows": ["INSERT INTO a VALUES (1)", "DELETE FROM a; {add}; INSERT INTO a VALUES (3)"],
+    "vacuumed": ["INSERT INTO a VALUES (1)", "{add}", "DELETE FROM a", "VACUUM a"],
+    "emptied before the key is made again": [
+        "INSERT INTO a VALUES (1)",
+        "{add}",
+        "DELETE FROM a",
+        "ALTER TABLE a DROP CONSTRAINT a_pkey, ADD PRIMARY KEY (new); ALTER TABLE a ALTER new SET STATISTICS 10",
+    ],
+    "an index of no row": [
+        "INSERT INTO a VALUES (1)",
+        "{add}; CREATE INDEX ON a (new) WHERE id = 7",
+        "DELETE FROM a",
+    ],
+}
+
+
+@pytest.mark.parametrize("key", ["bigserial", "uuid DEFAULT gen_random_uuid()"])
+@pytest.mark.parametrize("case", [*_EMPTY, *_NOT_EMPTY])
+async def test_a_new_key_that_was_computed_is_followed_where_the_table_was_empty(
+    rig: SyncRig, case: str, key: str
+) -> None:
+    """There is no row of which it is not known. It was held."""
+    add = f"ALTER TABLE a DROP CONSTRAINT a_pkey, ADD new {key} PRIMARY KEY"
+    statements = [one.format(add=add) for one in (_EMPTY | _NOT_EMPTY)[case]]
+    found = await changes_of(rig, *statements, "INSERT INTO a VALUES (2)")
+    if case in _EMPTY:
+        assert [change.kind for change in found] == [SchemaChangeKind.ALTER]
+        assert found[0].table and found[0].table.key == ("new",)
+    else:
+        assert [change.kind for change in found] == [SchemaChangeKind.HOLD]
+        assert "new column new" in found[0].reason
+
+
 _KNOWN = {
     "a default of a column that may be NULL": "ALTER TABLE a ADD new int DEFAULT 7, ALTER id TYPE bigint",
     "of a domain with constraints": "ALTER TABLE a ADD new positive",
@@ -547,3 +590,17 @@ async def test_a_table_that_gives_its_name_away_keeps_the_default_of_its_new_col
     )
     [change] = [change for change in found if change.table_id == rig.tables[0].table_id]
     assert (change.table and change.table.name, change.added, change.fills) == ("a_old", ("n",), {"n": "7"})
+
+
+async def test_a_computed_column_that_becomes_the_key_later_holds_the_table(rig: SyncRig) -> None:
+    """Its rows were gone when they were asked: their deletion names them by values that the sink does not have."""
+    found = await changes_of(
+        rig,
+        "INSERT INTO a VALUES (1, 'v'), (2, 'w')",
+        "ALTER TABLE a ADD new bigserial",
+        "UPDATE a SET v = 'x' WHERE id = 1",
+        "ALTER TABLE a DROP CONSTRAINT a_pkey, ADD PRIMARY KEY (new)",
+        "DELETE FROM a",
+    )
+    assert found[0].is_hold
+    assert "new column new" in found[0].reason
