@@ -63,8 +63,9 @@ from reactor.store.port import Compare, MetaStore, Target
 
 T = TypeVar("T")
 
-#: spans of one changefeed that query the sink concurrently
-_OPENERS = 8
+#: spans of one changefeed that query the sink concurrently; those of a directory wait for the interpreter's lock only,
+#: and more of them for each other
+_OPENERS, _LOCAL_OPENERS = 8, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,7 @@ class ChangefeedRuntime:
         at_sink = (feed.sink_owner, feed.incarnation, feed.sink_uri)
         self._furthest = FurthestRecords(at_sink, log, capture, retention_s=retention_s)
         # threads of its own: a sink that never answers must not block other changefeeds
-        self._openers = CapacityLimiter(_OPENERS)
+        self._openers = CapacityLimiter(_LOCAL_OPENERS if "+file:" in feed.sink_uri else _OPENERS)
         self._flusher = CapacityLimiter(1)
         self._asking = CapacityLimiter(1)
         self._at_once: int | None = None

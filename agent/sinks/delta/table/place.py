@@ -102,14 +102,18 @@ class TablePlace:
             raise away_error(self)
         with storage_errors(self, "make the directory of"):
             os.makedirs(self.location, exist_ok=True)
-            self._mark()
+            self.mark()
 
-    def _mark(self) -> None:
-        """Write the marker into the sink's directory."""
+    def mark(self) -> None:
+        """Write the marker into the sink's directory.
+
+        :raises SinkError: the storage fails.
+        """
         if self.is_local and self.root and (self.root not in _seen or self.is_away()):
-            with suppress(FileExistsError, PermissionError), open(os.path.join(self.root, MARK), "xb") as file:
-                file.write(_MARK_TEXT)
-            _seen[self.root] = _device(self.root)
+            with storage_errors(self, "mark the directory of"):
+                with suppress(FileExistsError, PermissionError), open(os.path.join(self.root, MARK), "xb") as file:
+                    file.write(_MARK_TEXT)
+                _seen[self.root] = _device(self.root)
 
     def open(self) -> DeltaTable | None:
         """Return the current table; None if there is none.
@@ -123,7 +127,7 @@ class TablePlace:
                 table = DeltaTable(self.location, storage_options=self.options or None)
             except TableNotFoundError:
                 return None
-            self._mark()
+            self.mark()
         return table
 
     def opened(self) -> DeltaTable:
