@@ -210,9 +210,7 @@ class SchemaTracker:
             self._displace(after_schema, ts)
         return after_schema
 
-    def _settle(
-        self, after: KnownTable, found: CatalogTable, ts: Ts, empty_at: frozenset[str] = frozenset()
-    ) -> None:
+    def _settle(self, after: KnownTable, found: CatalogTable, ts: Ts, empty_at: frozenset[str] = frozenset()) -> None:
         """Record what the transaction at ``ts`` has changed of the table so far. An error in it holds the table.
         ``empty_at``: if one of these columns is new, the table had no row when it was added."""
         table_id = after.record.table_id
@@ -226,9 +224,7 @@ class SchemaTracker:
             _log.error("a change of a table cannot be interpreted, and it is held", reason=change.reason, trace=trace)
         self._changes.setdefault(ts, {})[table_id] = change
 
-    def _compared(
-        self, after: KnownTable, found: CatalogTable, ts: Ts, empty_at: frozenset[str]
-    ) -> TableChange | None:
+    def _compared(self, after: KnownTable, found: CatalogTable, ts: Ts, empty_at: frozenset[str]) -> TableChange | None:
         """Return the change. Rows that its transaction wrote before it added a column to a new table are filled as
         those of an old one."""
         table_id = after.record.table_id
@@ -247,7 +243,9 @@ class SchemaTracker:
             # rows that are gone by now are not gone yet at the sink, where later events name them by these values
             known = change.fills.keys()
             keys = {*after.record.key, *found.key}  # that of today may have named them already
-            unknown += [name for name in sorted(guesses) if name not in known and (name in keys or not after.record.key)]
+            unknown += [
+                name for name in sorted(guesses) if name not in known and (name in keys or not after.record.key)
+            ]
             change = _hold((before or after).record, _computed(after.record, unknown[0])) if unknown else change
         if self._lacks_columns(after.schema):
             change = _hold((before or after).record, _columnless(after.record))

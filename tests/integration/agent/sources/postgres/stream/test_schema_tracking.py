@@ -397,7 +397,10 @@ _EMPTY = {
 }
 _NOT_EMPTY = {
     "emptied by DELETE behind it": ["INSERT INTO a VALUES (1)", "{add}", "DELETE FROM a"],
-    "emptied by a transaction with other rows": ["INSERT INTO a VALUES (1)", "DELETE FROM a; {add}; INSERT INTO a VALUES (3)"],
+    "emptied by a transaction with other rows": [
+        "INSERT INTO a VALUES (1)",
+        "DELETE FROM a; {add}; INSERT INTO a VALUES (3)",
+    ],
     "vacuumed": ["INSERT INTO a VALUES (1)", "{add}", "DELETE FROM a", "VACUUM a"],
     "emptied before the key is made again": [
         "INSERT INTO a VALUES (1)",
