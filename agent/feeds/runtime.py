@@ -5,7 +5,7 @@ harmless: the sink's record, the log's epoch and the unit's record fence stale w
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -37,10 +37,12 @@ from agent.ports.executor import Executor
 from agent.ports.sink import FeedContext, Sink
 from agent.ports.snapshot import DumpOrder
 from agent.ports.source import Identity, Position, Scope, Source, StreamOrder
+from agent.rows.schema import TableSchema
 from agent.running_error import running_error
 from agent.sinks import open_sink
 from agent.sources import open_source
 from agent.units import readers, renewal, sync_watch
+from agent.units.beginning import begin
 from agent.units.dump import DumpUnit
 from agent.units.load import LoadUnit, create_empty
 from agent.units.manifest import Manifest
@@ -364,23 +366,24 @@ class ChangefeedRuntime:
 
     async def _begin_without_dump(self, order: StartUnit, source: Source) -> UnitRecord:
         """Mode ``incremental``: tables start empty where the stream starts."""
-        report = await self._query(source.discover)
-        start = await self._query(source.begin, report.tables, self._feed.start_ts)
-        tables = tuple(table.with_(start_ts=start.ts, consistent_ts=start.ts) for table in report.tables)
-        await self._query(self._create_empty, source, tables, order)
+        begun = await self._query(begin, source, partial(source.begin, start_ts=self._feed.start_ts))
+        ts = begun.position.ts
+        tables = tuple(table.with_(start_ts=ts, consistent_ts=ts) for table in begun.tables)
+        await self._query(self._create_empty, begun.schemas, tables, order)
         return UnitRecord(
             unit=Unit.SYNC,
             stage=UnitStage.RUNNING,
             epoch=order.epoch,
             tables=tables,
-            start_ts=start.ts,
-            start_position=start.text,
-            system_id=report.identity.system_id,
-            timeline=report.identity.timeline,
+            start_ts=ts,
+            start_position=begun.position.text,
+            system_id=begun.report.identity.system_id,
+            timeline=begun.report.identity.timeline,
         )
 
-    def _create_empty(self, source: Source, tables: Sequence[TableRecord], order: StartUnit) -> None:
-        schemas = source.read_schemas([table.table_id for table in tables])
+    def _create_empty(
+        self, schemas: Mapping[int, TableSchema], tables: Sequence[TableRecord], order: StartUnit
+    ) -> None:
         self._feed.manifest(order.source).write_begun(order.epoch, schemas.values())
         create_empty(self._sink, [(table, schemas[table.table_id]) for table in tables], self._feed.config.filter)
 

@@ -14,6 +14,7 @@ import structlog
 from agent.log.epochs import newest_epoch
 from agent.log.storage import LogDirectory
 from agent.ports.source import Identity, Position, Source
+from agent.units.beginning import Begun, begin
 from agent.units.manifest import Manifest
 from agent.units.records import UnitRecords
 from reactor import failpoints
@@ -45,15 +46,19 @@ async def take_position(
 
     :raises WeirError: the source has none now, or another worker has taken the unit over.
     """
-    report = await ask(source.discover)
-    tables = tables_now(record.tables, report.tables)
     lost = await lost_position(place.client, place.log, record)
-    start = await ask(source.begin_again, tables, lost, Identity(record.system_id, record.timeline))
+    server = Identity(record.system_id, record.timeline)
+
+    def take(found: Sequence[TableRecord]) -> Position:
+        return source.begin_again(tables_now(record.tables, found), lost, server)
+
+    begun: Begun = await ask(begin, source, take)
     failpoints.reach(Point.POSITION_TAKEN)
-    schemas = await ask(source.read_schemas, [table.table_id for table in tables])
-    await ask(place.manifest.write_begun, record.epoch, list(schemas.values()))
-    server = {"system_id": report.identity.system_id, "timeline": report.identity.timeline}
-    after = begun_again(record.with_(tables=tables, **server), start)
+    start, tables = begun.position, tables_now(record.tables, begun.tables)
+    await ask(place.manifest.write_begun, record.epoch, list(begun.schemas.values()))
+    found = begun.report.identity
+    now = {"system_id": found.system_id, "timeline": found.timeline}
+    after = begun_again(record.with_(tables=tables, **now), start)
     await place.records.renew(after, place.log, start, newest_epoch=await ask(newest_epoch, place.files))
     _log.info("the changefeed has a new position", ts=start.ts, lost_ts=lost.ts, tables=len(tables))
     failpoints.reach(Point.POSITION_RECORDED)

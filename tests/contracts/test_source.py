@@ -2,27 +2,29 @@
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from agent.errors import PositionLostError, SourceAuthError, SourceConfigError, SourceError
+from agent.errors import PositionLostError, SourceAuthError, SourceConfigError, SourceError, SourceUnreachableError
 from agent.ports.plugin import sources
 from agent.ports.snapshot import ChunkToStage, DumpOrder
 from agent.ports.source import SIGNAL_MAX, Identity, Position, Scope, Signal, Source, SourceReport, Stream, StreamOrder
 from agent.rows.arena import Arena, LogChunk
 from agent.rows.changes import DELETE, INSERT, UPDATE
+from agent.rows.schema import TableSchema
 from agent.sinks import open_sink
 from agent.sources import open_source, place_name
 from agent.sources.registry import arrow_schema, decode, read_chunks
+from agent.units.beginning import begin
 from capture.embedded import EmbeddedMariaDB, EmbeddedPostgres
 from reactor.ids import Ts
-from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode
+from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode, TableRecord
 from tests.integration.agent.flush.test_job import Inline
 from tests.patience import HANG_S
 
@@ -108,6 +110,45 @@ def _before(images: Any, rows: int) -> list[Any]:
     return images.to_pylist() if images is not None else [None] * rows
 
 
+class Interrupted:
+    """A source to which a statement comes in front of one of the calls of ``beginning.begin``."""
+
+    def __init__(self, bed: Bed, statement: str, step: int) -> None:
+        self._bed, self._statement, self._step = bed, statement, step
+        self.calls: list[str] = []
+
+    def _reach(self, call: str) -> None:
+        if len(self.calls) == self._step:
+            self._bed.run(self._statement)
+            self.calls.append("statement")
+        self.calls.append(call)
+
+    def discover(self) -> SourceReport:
+        self._reach("tables")
+        return self._bed.source.discover()
+
+    def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:
+        self._reach("schemas")
+        return self._bed.source.read_schemas(table_ids)
+
+    def begin(self, tables: Sequence[TableRecord]) -> Position:
+        self._reach("position")
+        return self._bed.source.begin(tables)
+
+
+#: of PostgreSQL and of MariaDB
+_CHANGES = {
+    "another column": ("ALTER TABLE t ADD c int",) * 2,
+    "another name of a column": ("ALTER TABLE t RENAME COLUMN name TO c",) * 2,
+    "another type": ("ALTER TABLE t ALTER name TYPE text", "ALTER TABLE t MODIFY name text"),
+    "another key": (
+        "ALTER TABLE t DROP CONSTRAINT t_key, ADD PRIMARY KEY (name)",
+        "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (name)",
+    ),
+    "a table that is gone": ("DROP TABLE t",) * 2,
+}
+
+
 class SourceContract:
     """Over ``bed``, which each source makes."""
 
@@ -119,6 +160,34 @@ class SourceContract:
         with pytest.raises(PositionLostError):
             bed.source.check_identity(replace(report.identity, system_id="another"))
         bed.source.check_identity(Identity(""))
+
+    @pytest.mark.parametrize("step", range(5))
+    @pytest.mark.parametrize("change", _CHANGES)
+    def test_a_table_begins_as_it_is_at_the_position_whenever_it_changes(
+        self, bed: Bed, change: str, step: int
+    ) -> None:
+        """It began with the key of before the position, or with the columns of behind it."""
+        is_postgres = isinstance(bed.server, EmbeddedPostgres)
+        if is_postgres:
+            bed.run("ALTER TABLE t RENAME CONSTRAINT t_pkey TO t_key".replace("t_", f"{bed.name}_"))
+        statement = _CHANGES[change][0 if is_postgres else 1].replace("t_key", f"{bed.name}_key")
+        source = Interrupted(bed, statement, step)
+        begun = begin(cast("Source", source), source.begin)
+        report = bed.source.discover()
+        assert begun.tables == report.tables
+        assert begun.schemas == bed.source.read_schemas([table.table_id for table in report.tables])
+        later = source.calls[source.calls.index("statement") :]
+        assert later.index("position") < later.index("tables", later.index("position")) < len(later) - 1
+
+    def test_a_table_that_changes_all_the_time_does_not_begin(self, bed: Bed) -> None:
+        numbers = count()
+
+        def take(tables: Sequence[TableRecord]) -> Position:
+            bed.run(f"ALTER TABLE t ADD c{next(numbers)} int")
+            return bed.source.begin(tables)
+
+        with pytest.raises(SourceUnreachableError, match=bed.name):
+            begin(bed.source, take)
 
     def test_signals_are_rows_in_the_order_of_their_ids(self, bed: Bed) -> None:
         record = bed.report.tables[0]

@@ -53,7 +53,7 @@ SELECT a.attname, a.attnum::int4, a.atthasmissing, pg_catalog.array_to_string(a.
 """
 
 
-#: an index keeps what its build has counted until the next VACUUM or ANALYZE; -1 is none, and only of version 14 and later
+#: an index keeps what its build has counted until the next VACUUM or ANALYZE; from version 14 on, -1 is none
 _BUILT_EMPTY_SQL: Final = (
     "SELECT a.attname, a.xmin::text FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_index i "
     "ON i.indrelid = a.attrelid AND a.attnum = ANY (i.indkey::int2[]) AND i.indpred IS NULL "
