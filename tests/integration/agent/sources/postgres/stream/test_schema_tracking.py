@@ -427,7 +427,8 @@ async def test_a_new_key_that_was_computed_is_followed_where_the_table_was_empty
     found = await changes_of(rig, *statements, "INSERT INTO a VALUES (2)")
     if case in _EMPTY:
         assert [change.kind for change in found] == [SchemaChangeKind.ALTER]
-        assert found[0].table and found[0].table.key == ("new",)
+        assert found[0].table is not None
+        assert found[0].table.key == ("new",)
     else:
         assert [change.kind for change in found] == [SchemaChangeKind.HOLD]
         assert "new column new" in found[0].reason
