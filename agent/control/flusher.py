@@ -45,6 +45,8 @@ _RETRY_MAX_S = 15.0
 _FAILURES_MAX = 5
 #: consecutive failures of whole jobs after which each table gets its own job
 _WHOLE_MAX = 2
+#: a span that joins more than this number of others is flushed a little later: together with those that follow it
+_MANY, _JOINING_S = 100, 0.2
 #: suspects are flushed in at most this many jobs; among more of them, the cause is found in several steps
 _TRIALS_MAX = 32
 #: transient errors of the sink, the log's storage or Spark as a whole: reported at once, and retried
@@ -114,7 +116,9 @@ class Flusher:
         self._report = report
         self._warn = warn
         self._positions: dict[TableSpan, SpanPosition] = {}
-        #: the records that all positions have; None: a new one may have another
+        #: spans that have joined since the last flush
+        self._joined: list[TableSpan] = []
+        #: the records that all other positions have
         self._tables: Mapping[int, TableRecord] | None = None
         self._me: Reference | None = None
         self._context: ActorContext | None = None
@@ -142,12 +146,20 @@ class Flusher:
             self._is_poked = True
             self._me.tell_nowait(Poke())
 
+    def _poke_for_joined(self) -> None:
+        """A flush looks at all spans; of thousands that join one by one, many get it together."""
+        if len(self._positions) <= _MANY:
+            self.poke()
+        elif len(self._joined) == 1 and not self._is_waiting:
+            assert self._context is not None, "it runs"
+            self._context.schedule(_JOINING_S, Poke())
+
     async def handle(self, message: Join | Leave | Poke) -> SpanPosition | None:
         match message:
             case Join(position):
                 self._positions[position.span] = position
-                self._tables = None
-                self.poke()
+                self._joined.append(position.span)
+                self._poke_for_joined()
             case Leave(span):
                 self._forget(span)
                 return self._positions.pop(span, None)
@@ -163,7 +175,8 @@ class Flusher:
         self._take_tables(limits)
         self._report_lost(limits)
         now = anyio.current_time()
-        due = [at for at in self._positions.values() if _is_due(at, limits) and self._retry_at(at) <= now]
+        behind = [at for at in self._positions.values() if at.checkpoint_ts < limits.highest_ts]
+        due = [at for at in behind if _is_due(at, limits) and self._retry_at(at) <= now]
         if self._is_narrowing:
             await self._flush_singly(due, limits)
         else:
@@ -219,11 +232,11 @@ class Flusher:
 
     def _take_tables(self, limits: FlushLimits) -> None:
         """Take over new table records: a schema change may have changed a table's name or key."""
-        if self._tables is limits.tables:
-            return
-        self._tables = limits.tables
-        for span, position in self._positions.items():
-            if (table := limits.table(position.table)) is not position.table:
+        spans = self._joined if self._tables is limits.tables else list(self._positions)
+        self._tables, self._joined = limits.tables, []
+        for span in spans:
+            position = self._positions.get(span)
+            if position is not None and (table := limits.table(position.table)) is not position.table:
                 self._positions[span] = replace(position, table=table)
 
     def _settle(self, spans: tuple[SpanFlushed, ...]) -> None:

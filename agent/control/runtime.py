@@ -66,13 +66,20 @@ class FlushLimits:
     changes: Mapping[int, tuple[Ts, TableChange]] = field(default_factory=dict)
     #: tables that may have ended a capture: written separately from all others
     suspects: frozenset[int] = frozenset()
+    #: no table is written beyond it
+    highest_ts: Ts = field(init=False, compare=False, repr=False)
+    #: limits of single tables
+    _by_table: dict[int, Ts] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        by_table: dict[int, Ts] = {}
+        for table, ts in (*self.barrier.tables, *self.held.items()):
+            by_table[table] = min(ts, by_table.get(table, MAX_TS))
+        object.__setattr__(self, "highest_ts", min(self.head.resolved_ts, self.barrier.global_ts))
+        object.__setattr__(self, "_by_table", by_table)
 
     def target(self, table_id: int) -> Ts:
-        # called for every span of a flush, and most changefeeds have no such table
-        limit = min(self.head.resolved_ts, self.barrier.global_ts)
-        if self.barrier.tables:
-            limit = min(limit, dict(self.barrier.tables).get(table_id, MAX_TS))
-        return min(limit, self.held[table_id]) if table_id in self.held else limit
+        return min(self.highest_ts, self._by_table.get(table_id, MAX_TS))
 
     def change_since(self, table_id: int, ts: Ts) -> tuple[Ts, str]:
         """Return Ts and JSON of the newest change of a table that still exists, if it is after ``ts``; else an empty

@@ -45,10 +45,13 @@ class Sink:
     kills: int | None = None
     kill_with: WeirError = field(default_factory=lambda: JobError("a task has ended the executor"))
     flushes: list[tuple[float, frozenset[int]]] = field(default_factory=list)
+    named: dict[int, set[str]] = field(default_factory=dict)
 
     async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
         tables = frozenset(at.table.table_id for at in positions)
         self.flushes.append((anyio.current_time(), tables))
+        for at in positions:
+            self.named.setdefault(at.table.table_id, set()).add(at.table.name)
         await anyio.sleep(0.1)
         if self.fails is not None:
             raise self.fails
@@ -307,3 +310,28 @@ async def test_a_table_whose_log_is_gone_fails_no_flush_of_others() -> None:
         assert r.failed[3].code == "TableLogLost"
         assert r.failed[3].is_of_table
         assert r.reached == {1: 200, 2: 200}
+
+
+async def test_many_spans_that_join_one_by_one_are_flushed_together() -> None:
+    async with rig(*range(300), sink=Sink()) as r:
+        r.move(100)
+        await anyio.sleep(1.0)
+        before = len(r.sink.flushes)
+        for number in range(300, 400):
+            await r.flusher.tell(Join(SpanPosition(TableSpan(number), table(number), Ts(10), Ts(10))))
+            await anyio.sleep(0.01)
+        await anyio.sleep(1.0)
+        assert len(r.reached) == 400
+        assert set(r.reached.values()) == {100}
+        assert len(r.sink.flushes) - before <= 6
+
+
+async def test_a_span_that_joins_has_the_newest_record_of_its_table() -> None:
+    async with rig(1, sink=Sink()) as r:
+        renamed = table(2).with_(name="renamed")
+        r.limits.now = FlushLimits(LogHead(resolved_ts=Ts(100)), Barrier(MAX_TS), tables={2: renamed})
+        for number in (2, 3):
+            await r.flusher.tell(Join(SpanPosition(TableSpan(number), table(number), Ts(10), Ts(10))))
+            await anyio.sleep(0.2)
+        assert r.sink.named[2] == {"renamed"}
+        assert r.sink.named[3] == {"t3"}
