@@ -402,6 +402,7 @@ _NOT_EMPTY = {
         "DELETE FROM a; {add}; INSERT INTO a VALUES (3)",
     ],
     "vacuumed": ["INSERT INTO a VALUES (1)", "{add}", "DELETE FROM a", "VACUUM a"],
+    "its index is made again": ["INSERT INTO a VALUES (1)", "{add}", "DELETE FROM a", "REINDEX TABLE a"],
     "emptied before the key is made again": [
         "INSERT INTO a VALUES (1)",
         "{add}",
@@ -608,3 +609,20 @@ async def test_a_computed_column_that_becomes_the_key_later_holds_the_table(rig:
     )
     assert found[0].is_hold
     assert "new column new" in found[0].reason
+
+
+async def test_a_partitioned_table_keeps_no_sign_that_it_was_empty(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
+    """Its own index never has an entry."""
+    sql = "CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY LIST (id); CREATE TABLE p1 PARTITION OF p DEFAULT"
+    rig = make_rig(postgres, tmp_path, sql, ["p"])
+    with connect(rig.uri) as connection:
+        rig.first_schemas = read_schemas(connection, [rig.tables[0].table_id])
+    found = await changes_of(
+        rig,
+        "INSERT INTO p VALUES (1, 'v')",
+        "ALTER TABLE p DROP CONSTRAINT p_pkey, ADD new bigserial, ADD PRIMARY KEY (id, new)",
+        "DELETE FROM p",
+    )
+    assert [change.kind for change in found] == [SchemaChangeKind.HOLD]
+    assert "new column new" in found[0].reason
+    drop_slots(rig)

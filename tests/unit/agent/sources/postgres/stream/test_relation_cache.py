@@ -43,7 +43,7 @@ def known(number: int, name: str, *columns: str) -> KnownTable:
 
 
 class Rig:
-    """``names``, ``columns``, ``fills``, ``guesses``, ``key``: what the catalog has by now; ``verified`` and
+    """``names``, ``columns``, ``fills``, ``guesses``, ``key``, ``built_empty``: what the catalog has by now; ``verified`` and
     ``unknown``: what the rows say of the guesses."""
 
     def __init__(
@@ -60,6 +60,7 @@ class Rig:
         self.fills: dict[str, str] = {}
         self.guesses: dict[str, Guess] = {}
         self.key: tuple[str, ...] = ()
+        self.built_empty: dict[str, int] = {}
         self.tracker = SchemaTracker(
             dict(self.begun),
             wants=lambda _, name: not name.startswith("_"),
@@ -82,15 +83,16 @@ class Rig:
             fills={name: value for name, value in self.fills.items() if name in names},
             guesses=self.guesses,
             key=self.key,
+            built_empty=self.built_empty,
             types=dict(zip(names, (_INT, *[_TEXT] * (len(names) - 1)), strict=True)),
         )
 
-    def show(self, schema: TableSchema, ts: int) -> None:
-        """A row of the table comes."""
+    def show(self, schema: TableSchema, ts: int, *, is_first: bool = False) -> None:
+        """A row of the table comes; ``is_first``: of its transaction."""
         if self.tracker.awaits(schema):
             self.tracker.meet(schema, Ts(ts))
         if self.tracker.is_wanted(schema.table_id):
-            self.tracker.note(schema, Ts(ts), _XID)
+            self.tracker.note(schema, Ts(ts), _XID, is_first=is_first)
 
     def taken(self, ts: int) -> list[TableChange]:
         found = self.tracker.take(Ts(ts))
@@ -447,3 +449,38 @@ def test_whatever_tables_exchange_no_two_have_one_name(
     if not ahead:
         last = dict(shown[-1])
         assert {number: name for number, name in found.items() if number in last} == last
+
+
+@pytest.mark.parametrize(
+    ("built_empty", "is_first", "is_followed"),
+    [
+        ({"new": _XID - 1}, False, True),
+        ({"new": _XID}, True, True),
+        ({"new": _XID}, False, False),
+        ({"new": _XID + 1}, True, False),
+        ({"id": _XID - 1}, True, False),
+        ({}, True, False),
+    ],
+)
+def test_a_computed_key_is_followed_if_a_new_column_was_indexed_when_there_was_no_row(
+    built_empty: dict[str, int], is_first: bool, is_followed: bool
+) -> None:
+    """An index of an older column may be from any time, one of a later transaction from behind the rows."""
+    rig = computed_key(built_empty)
+    rig.show(declared(1, "a", "new"), 10, is_first=is_first)
+    assert [change.kind for change in rig.taken(10)] == [ALTER if is_followed else HOLD]
+
+
+def test_rows_of_a_transaction_that_changes_a_table_twice_are_of_before_its_second_change() -> None:
+    rig = computed_key({"new": _XID - 1})
+    rig.show(declared(1, "a", "old"), 10, is_first=True)
+    rig.show(declared(1, "a", "old", "new"), 10)
+    assert [change.kind for change in rig.taken(10)] == [HOLD]
+
+
+def computed_key(built_empty: dict[str, int]) -> Rig:
+    """A table whose new column ``new`` was computed, and is a key by now."""
+    rig = Rig(known(1, "a"))
+    rig.columns[1], rig.key, rig.built_empty = ("new", "old"), ("new",), built_empty
+    rig.guesses = {"new": Guess(2, None, is_required=True)}
+    return rig
