@@ -43,7 +43,7 @@ def known(number: int, name: str, *columns: str) -> KnownTable:
 
 
 class Rig:
-    """``names``, ``columns``, ``fills``, ``guesses``, ``key``, ``built_empty``: what the catalog has by now; ``verified`` and
+    """``names``, ``columns``, ``fills``, ``guesses``, ``key``, ``built_empty``: what the catalog has; ``verified`` and
     ``unknown``: what the rows say of the guesses."""
 
     def __init__(
