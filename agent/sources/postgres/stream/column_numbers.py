@@ -109,3 +109,21 @@ def matched(known: TableSchema, declared: TableSchema, fills: Mapping[str, str])
         elif before != column.name:
             renames[column.name] = before
     return Columns(renames, tuple(added), {name: fills[name] for name in added if name in fills})
+
+
+def unseen_again(known: TableSchema, declared: TableSchema) -> str:
+    """Return the first column of ``declared`` that may have been dropped and added again before rows that the stream
+    declared as ``known``; empty if there is none.
+
+    Last columns that are added again in their order look the same. So rows may have been declared by either version,
+    unless a column with another name was added before.
+    """
+    places = {column.place for column in known.columns}
+    added = sorted((column for column in declared.columns if column.place not in places), key=lambda one: one.place)
+    kept = {column.place for column in declared.columns}
+    for count in range(1, 1 + min(len(added), len(known.columns))):
+        last = known.columns[-count:]
+        looks = [(one.name, one.type_id, one.modifier) for one in last]
+        if looks == [(one.name, one.type_id, one.modifier) for one in added[:count]]:
+            return added[0].name if kept.isdisjoint(one.place for one in last) and all(places) else ""
+    return ""

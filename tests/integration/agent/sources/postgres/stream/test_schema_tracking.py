@@ -626,3 +626,36 @@ async def test_a_partitioned_table_keeps_no_sign_that_it_was_empty(postgres: Emb
     assert [change.kind for change in found] == [SchemaChangeKind.HOLD]
     assert "new column new" in found[0].reason
     drop_slots(rig)
+
+
+_UNSEEN = {
+    "and another change is quiet": ["ALTER TABLE a DROP v, ADD v text"],
+    "and another change has rows": ["ALTER TABLE a ADD z int", "INSERT INTO a VALUES (3)"],
+    "and a column before it": ["ALTER TABLE a DROP v", "INSERT INTO a VALUES (3)"],
+    "and a key": [
+        "ALTER TABLE a DROP CONSTRAINT a_pkey, ADD PRIMARY KEY (big)",
+        "INSERT INTO a (id, big) VALUES (3, '')",
+    ],
+}
+
+
+@pytest.mark.parametrize("case", _UNSEEN)
+async def test_rows_of_a_column_that_was_added_again_unseen_are_not_lost_by_a_later_change(
+    rig: SyncRig, case: str
+) -> None:
+    """The stream declares the same columns. The next change took them for new ones, and what they had got for lost."""
+    again = ["INSERT INTO a VALUES (1, 'v', 'w')", "ALTER TABLE a DROP big, ADD big text", "UPDATE a SET big = 'x'"]
+    for statement in [*again, *_UNSEEN[case]]:
+        rig.execute(statement)
+    async with rig.running():
+        await rig.wait_resolved()
+        await rig.wait_resolved()  # where a quiet change is
+    found = [change for record in rig.ddl() for change in record.changes]
+    assert found[0].is_hold
+    assert "column big was dropped and added again" in found[0].reason
+
+
+@pytest.mark.parametrize("again", ["DROP v, ADD v text, ADD z int", "DROP big, DROP v, ADD z int, ADD v text"])
+async def test_a_column_that_was_added_again_where_the_stream_shows_it_is_followed(rig: SyncRig, again: str) -> None:
+    found = await changes_of(rig, "INSERT INTO a VALUES (1, 'v', 'w')", f"ALTER TABLE a {again}", "UPDATE a SET z = 1")
+    assert [(change.kind, set(change.added)) for change in found] == [(SchemaChangeKind.ALTER, {"v", "z"})]
