@@ -13,6 +13,7 @@ from capture.api import port as views
 from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError
 from capture.member.ownership import gathering
 from capture.member.ownership.gathering import RemoteOwners
+from capture.member.schedules import signals
 from capture.member.services import CaptureState, PresentMembership
 from capture.security.key_mark import read_mark
 from capture.security.secrets import mask
@@ -71,6 +72,7 @@ class ChangefeedCreation(ABC):
         same_key = await self.use_cluster_key()
         # epochs of one that was removed under the same name are all smaller: each of them took a revision
         info = self._info(changefeed, spec).with_(epoch=await self._check_absent(membership, info_key, changefeed))
+        noted = await self._note_signals(membership, info)
         status = ChangefeedStatus(checkpoint_ts=info.start_ts)
         status_key = str(keys.StatusKey(membership.state.cluster, membership.state.namespace, changefeed))
         with anyio.CancelScope(shield=True):  # the outcome of storing has to be known
@@ -80,7 +82,7 @@ class ChangefeedCreation(ABC):
                     Compare(status_key, Target.CREATE_REVISION, 0),
                     same_key,
                 ],
-                [Put(info_key, info.encode()), Put(status_key, status.encode())],
+                [Put(info_key, info.encode()), Put(status_key, status.encode()), *noted],
             )
         if not stored.succeeded:
             if await self.use_cluster_key() != same_key:
@@ -107,6 +109,17 @@ class ChangefeedCreation(ABC):
             formats.refuse_early(name.replace("_", "-"), needed, membership.state.format)
         notices = await self._capture.data_plane.check(spec)
         return views.CheckView(id=changefeed, source=mask(spec.source_uri), sink=mask(spec.sink_uri), notices=notices)
+
+    async def _note_signals(self, membership: PresentMembership, info: ChangefeedInfo) -> list[Put]:
+        """Rows of the signal table that are there now ask for nothing; all that follow do.
+
+        :raises WeirError: the table cannot be read, or has too many rows.
+        """
+        if not info.config.signal_table:
+            return []
+        ids = signals.ids_of(await self._capture.data_plane.signals(info, signals.ROWS_MAX + 1))
+        key = keys.SignalsKey(membership.state.cluster, membership.state.namespace, info.id)
+        return [Put(str(key), signals.handled_signals(info, ids).encode())]
 
     async def _withdraw(self, changefeed: ChangefeedId) -> None:
         """Remove a changefeed that was stored for a caller that has disconnected since."""

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from reactor.ids import Ts
-from reactor.records.base import Count, Record, StoredTs, TableId
+from reactor.records.base import Count, Record, StoredTs, TableId, later
 
 
 class LastDiff(Record):
@@ -77,7 +77,9 @@ class DiffProgress(Record):
 
 
 class HandledSignals(Record):
-    """Rows of the signal table that have been handled. Written by the capture that was owner. ``ids``: of the rows that
-    were there when it last looked, as texts."""
+    """Rows of the signal table that have been handled. Written by whoever creates the changefeed, then by the capture
+    that was owner. ``ids``: of the rows that were there when it last looked, as texts. ``table``: ``schema.table``;
+    empty in records of earlier versions."""
 
     ids: tuple[str, ...] = ()
+    table: str = later("")

@@ -2,7 +2,8 @@
 
 For those who may write at the source, and cannot reach Weir. Each row of the changefeed's ``signal_table`` is handled
 once, in the order of the ids: by its ``kind`` (``resync``, ``pause`` or ``resume``) for the table that its ``data``
-names, as ``schema.table`` or as JSON. Rows that were there when the table was first looked at ask for nothing.
+names, as ``schema.table`` or as JSON. Rows that were there when the changefeed was created ask for nothing, nor those
+of another table that an update names, up to the first look at it.
 """
 
 from collections.abc import Sequence
@@ -91,8 +92,8 @@ class SignalTables:
         self._troubles: dict[ChangefeedId, str] = {}
         #: whose tables are looked at; a source that does not answer delays no other one's signals
         self._looking: set[ChangefeedId] = set()
-        #: ids that were handled here: the stored ones may not be seen yet
-        self._known: dict[ChangefeedId, set[str]] = {}
+        #: by changefeed, its table and the ids that were handled here: the stored ones may not be seen yet
+        self._known: dict[ChangefeedId, tuple[str, set[str]]] = {}
 
     async def run(self) -> None:
         async with anyio.create_task_group() as looks:
@@ -125,14 +126,14 @@ class SignalTables:
         rows: Sequence[Signal],
         handled: HandledSignals | None,
     ) -> None:
-        if len(rows) > ROWS_MAX:
-            raise WeirError(f"signal-table has more than {ROWS_MAX} rows; delete those of the past")
-        if any(len(row.id) > ID_MAX for row in rows):
-            raise WeirError(f"signal-table has an id of more than {ID_MAX} characters; delete its row")
+        there, table = ids_of(rows), info.config.signal_table
         self._troubles.pop(info.id, None)
-        there = {row.id for row in rows}
-        known = there if handled is None else there & {*handled.ids, *self._known.get(info.id, ())}
-        self._known[info.id], stored = known, None if handled is None else {*handled.ids}
+        # a record without a table is of an earlier version
+        stored = handled if handled is not None and handled.table in ("", table) else None
+        here, seen = self._known.get(info.id, ("", set[str]()))
+        is_first = stored is None and here != table
+        known = there if is_first else there & {*(stored.ids if stored else ()), *(seen if here == table else ())}
+        self._known[info.id] = (table, known)
         for row in rows:
             if row.id in known:
                 continue
@@ -141,9 +142,8 @@ class SignalTables:
             except (NotOwnerError, OwnerNotFoundError, StoreError):
                 return  # the next owner does it
             known.add(row.id)
-            await self._store(membership, info, known)
-            stored = {*known}
-        if known != stored:
+            stored = await self._store(membership, info, known)
+        if stored is None or stored.table != table or known != {*stored.ids}:
             await self._store(membership, info, known)
 
     async def _handle(self, info: ChangefeedInfo, row: Signal) -> None:
@@ -188,21 +188,37 @@ class SignalTables:
             _log.warning("signals are not read", changefeed=info.id, error=trouble)
         self._troubles[info.id] = trouble
 
-    async def _store(self, membership: PresentMembership, info: ChangefeedInfo, known: set[str]) -> None:
+    async def _store(self, membership: PresentMembership, info: ChangefeedInfo, known: set[str]) -> HandledSignals:
         """Unless the changefeed is gone: a record must not outlive it."""
+        record = handled_signals(info, known)
         state = membership.state
         stored = state.raw.get(str(keys.InfoKey(state.cluster, info.namespace, info.id)))
         if stored is None:
-            return
+            return record
         is_there = Compare(stored.key, Target.CREATE_REVISION, stored.create_revision)
-        put = Put(
-            str(keys.SignalsKey(state.cluster, info.namespace, info.id)),
-            HandledSignals(ids=tuple(sorted(known))).encode(),
-        )
+        put = Put(str(keys.SignalsKey(state.cluster, info.namespace, info.id)), record.encode())
         try:
             await membership.client.txn([is_there], [put])
         except StoreError as error:
             _log.warning("it is not stored that signals are handled", changefeed=info.id, error=str(error))
+        return record
+
+
+def ids_of(rows: Sequence[Signal]) -> set[str]:
+    """Return the ids of a signal table's rows.
+
+    :raises WeirError: they are too many, or too long, to be stored.
+    """
+    if len(rows) > ROWS_MAX:
+        raise WeirError(f"signal-table has more than {ROWS_MAX} rows; delete those of the past")
+    if any(len(row.id) > ID_MAX for row in rows):
+        raise WeirError(f"signal-table has an id of more than {ID_MAX} characters; delete its row")
+    return {row.id for row in rows}
+
+
+def handled_signals(info: ChangefeedInfo, ids: set[str]) -> HandledSignals:
+    """Return the record that these rows of the changefeed's signal table are handled."""
+    return HandledSignals(ids=tuple(sorted(ids)), table=info.config.signal_table)
 
 
 def _is_asked(feed: ChangefeedState, info: ChangefeedInfo) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
+from agent.ports.source import Signal
 from capture.api import port as views
 from capture.api.port import ChangefeedSpec
 from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError
@@ -13,12 +14,16 @@ from capture.member.access import OwnToken
 from capture.member.cluster_service import ClusterService
 from capture.member.comparisons import diff as comparison
 from capture.member.ownership.gathering import HttpOwners
+from capture.member.schedules.signals import ID_MAX, ROWS_MAX
 from capture.security.key_file import new_key
 from capture.security.secrets import Keeper
 from owner import jobs
 from reactor import keys
+from reactor.errors import WeirError
 from reactor.ids import ChangefeedId
-from reactor.records.changefeed import ChangefeedInfo, FeedState, SealedUri
+from reactor.records.changefeed import ChangefeedConfig, ChangefeedInfo, FeedState, SealedUri
+from reactor.records.formats import Feature
+from reactor.records.schedules import HandledSignals
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Delete, Put
@@ -80,6 +85,41 @@ async def test_a_changefeed_whose_creator_has_left_is_removed() -> None:
         tasks.cancel_scope.cancel()
         owner.sees.set()
     assert owner.removed == ["feed1"]
+
+
+@pytest.mark.parametrize("there", [[], ["7"], ["7"] * (ROWS_MAX + 1), ["7" * (ID_MAX + 1)]])
+async def test_signals_of_before_a_changefeed_are_noted_with_it(there: list[str]) -> None:
+    """So each row that is inserted behind the answer asks for something."""
+
+    async def check(_: object) -> tuple[str, ...]:
+        return ()
+
+    async def signals(_: object, limit: int) -> list[Signal]:
+        return [Signal(id, "resync", "public.t") for id in there][:limit]
+
+    owner = ASlowOwner()
+    owner.sees.set()
+    client, state = MemoryClient(MemoryEtcd()), ClusterState("c")
+    state.format = Feature.SIGNALS
+    membership: Any = SimpleNamespace(client=client, state=state, candidacy=owner, copies={})
+    data_plane = SimpleNamespace(check=check, signals=signals, keeper=Keeper(new_key()))
+    capture: Any = SimpleNamespace(membership=membership, data_plane=data_plane)
+    service = ClusterService(capture, HttpOwners(OwnToken(), ""))
+    spec = ChangefeedSpec(
+        changefeed_id="feed1",
+        source_uri="postgresql://u@h/d",
+        sink_uri="delta+file:///x",
+        config=ChangefeedConfig(signal_table="public.weir_signal"),
+    )
+    if len(there) > ROWS_MAX or len("".join(there)) > ID_MAX:
+        with pytest.raises(WeirError, match="signal-table has"):
+            await service.create(spec)
+        assert await client.get(_INFO) is None
+        return
+    await service.create(spec)
+    stored = await client.get(str(keys.SignalsKey("c", "default", ChangefeedId("feed1"))))
+    assert stored is not None
+    assert HandledSignals.decode(stored.value, key="") == HandledSignals(ids=tuple(there), table="public.weir_signal")
 
 
 async def test_the_result_of_a_comparison_that_was_asked_for_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:

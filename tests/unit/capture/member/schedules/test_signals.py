@@ -12,9 +12,9 @@ from agent.ports.source import Signal
 from capture.api import port as views
 from capture.api.access import Caller
 from capture.errors import JobRefusedError
-from capture.member.schedules.signals import ID_MAX, LOOK_S, ROWS_MAX, SignalTables
+from capture.member.schedules.signals import ID_MAX, LOOK_S, ROWS_MAX, SignalTables, handled_signals
 from reactor import keys
-from reactor.errors import NotOwnerError, WeirError
+from reactor.errors import NotOwnerError, StoreError, WeirError
 from reactor.ids import ChangefeedId
 from reactor.records.changefeed import (
     ChangefeedConfig,
@@ -35,6 +35,7 @@ pytestmark = pytest.mark.looptime
 FEED = ChangefeedId("feed")
 URI = SealedUri(masked="x", sealed="x")
 RESYNC = Signal("1", "resync", "public.t")
+TABLE = "public.weir_signal"
 
 
 class Bed:
@@ -119,6 +120,10 @@ class Bed:
         return self
 
 
+async def _unavailable(*_: object) -> None:
+    raise StoreError("no answer")
+
+
 def _unit(unit: Unit) -> bytes:
     return UnitRecord(unit=unit, stage=UnitStage.RUNNING).encode()
 
@@ -141,7 +146,9 @@ async def test_each_row_is_handled_once_and_written_down() -> None:
     assert await bed.run() == expected, "another capture has become owner"
     bed.rows = [Signal("6", "pause", "public.t")]
     await bed.run()
-    assert bed.state.changefeeds[FEED].signals == HandledSignals(ids=("6",)), "those that are gone are forgotten"
+    assert bed.state.changefeeds[FEED].signals == HandledSignals(ids=("6",), table=TABLE), (
+        "those that are gone are forgotten"
+    )
 
 
 async def test_rows_of_before_ask_for_nothing() -> None:
@@ -149,6 +156,42 @@ async def test_rows_of_before_ask_for_nothing() -> None:
     assert await bed.run() == []
     bed.rows.append(Signal("0", "pause", "public.t"))
     assert await bed.run() == [("pause", FEED, "public.t")], "ids that come late are seen"
+
+
+async def test_all_rows_that_follow_the_creation_are_handled() -> None:
+    bed = Bed(RESYNC, Signal("2", "pause", "public.t"))
+    created = handled_signals(bed.info, {"1"})
+    bed.put(keys.SignalsKey("c", "default", FEED), created.encode())
+    assert await bed.run() == [("pause", FEED, "public.t")]
+
+
+@pytest.mark.parametrize("is_same_process", [True, False])
+async def test_rows_of_another_table_ask_for_nothing_before_it_is_looked_at(is_same_process: bool) -> None:
+    bed = await Bed(RESYNC).begun()
+    assert len(await bed.run()) == 1
+    changed = bed.info.with_(config=bed.info.config.with_(signal_table="public.other"))
+    bed.put(keys.InfoKey("c", "default", FEED), changed.encode())
+    if not is_same_process:
+        bed.start()
+    bed.rows = [Signal("7", "pause", "public.t"), Signal("8", "pause", "public.t")]
+    assert len(await bed.run()) == 1
+    bed.rows.append(RESYNC)
+    assert len(await bed.run()) == 2, "an id of the other table is another row"
+
+
+async def test_the_record_of_an_earlier_version_counts() -> None:
+    bed = Bed(RESYNC, Signal("2", "pause", "public.t"))
+    bed.put(keys.SignalsKey("c", "default", FEED), b'{"ids": ["1", "2"]}')
+    assert await bed.run() == []
+    assert bed.state.changefeeds[FEED].signals == HandledSignals(ids=("1", "2"), table=TABLE)
+
+
+async def test_nothing_is_forgotten_that_could_not_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    bed = Bed()
+    monkeypatch.setattr(bed.client, "txn", _unavailable)
+    await bed.run(1)
+    bed.rows = [RESYNC]
+    assert len(await bed.run(3)) == 1
 
 
 async def test_what_is_asked_for_during_the_snapshot_is_done_behind_it() -> None:
