@@ -375,3 +375,20 @@ def test_a_small_flush_is_quick(tmp_path: Path, spark_executor: SparkExecutor) -
     assert len(rig.rows()) == 1600
     assert min(seconds) < patient(1.0)
     assert pa.table(DeltaTable(rig.lake / "public" / "t").scan(predicate="id = 7")).num_rows == 8
+
+
+def test_rows_that_came_and_went_before_a_key_changed_stay_gone(tmp_path: Path) -> None:
+    """A flush that leaves nothing is not recorded, and the next one read it again: it was deleted by another key."""
+    rig = Rig(tmp_path, SinkMode.UPSERT, Inline())
+    rig.append(120, inserted(110, 1, "a", "x"), deleted(115, 1, None, None))
+    rig.flush()
+    assert rig.position.committed_ts == 100
+    record, schema = RECORD.with_(key=("name",)), TABLE.to_json()
+    change = TableChange(
+        kind=SchemaChangeKind.ALTER, table_id=TABLE.table_id, table=record, before=schema, after=schema
+    )
+    rig.append(140, inserted(130, 2, "b", None))
+    limits = replace(rig.limits(), changes={TABLE.table_id: (Ts(125), change)})
+    [span] = flush(rig.context, [replace(rig.position, table=record)], limits).spans
+    assert span.error is None
+    assert rig.rows() == [(2, "b", None)]
