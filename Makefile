@@ -4,7 +4,7 @@
 MAKEFLAGS += --no-print-directory
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help quickstart notebooks test cover check kernels readers bench simulate soak fuzz matrix java mariadb mysql azurite spark iproute clean
+.PHONY: help quickstart notebooks test cover check kernels readers bench simulate soak monkey fuzz matrix java mariadb mysql azurite spark iproute clean
 
 # Where this is set, every process compiles Weir's modules again, and every process of pytest rewrites all tests again:
 # two thirds of the time in which it collects them.
@@ -68,6 +68,9 @@ simulate: $(INSTALLED) ## whole clusters from seeds: SEEDS=1000, one with its st
 
 soak: java mariadb $(if $(findstring mysql,$(ARGS)),mysql) ## random schema changes, rows and kills on three servers: MINUTES=15 for each of three seeds, or SEED=7
 	@$(PYTHON) -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seeds $(SEED)) $(ARGS)
+
+monkey: java mariadb ## an operator's random commands, with schema changes, rows and kills: MINUTES=5 SEED=7
+	@$(PYTHON) -m tests.soak.monkey --seconds $$((60 * $(MINUTES))) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # Promised times are checked here, which more processes would take from each other.
 matrix: WORKERS = $(if $(ARGS),0,2)

@@ -5,6 +5,7 @@ head (``agent.units.records``); until that is stored, whoever comes next makes a
 it began at, which is below the new position, so it is copied again (``owner.feed.renewal``).
 """
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from reactor.ids import Ts
 from reactor.keys import LogKey
 from reactor.records.changefeed import TableRecord, UnitRecord
 from reactor.records.log_head import LogHead
+from reactor.records.partitioning import LEFT_MAX, LeftTable
 from reactor.store.port import MetaStore
 
 _log = structlog.get_logger()
@@ -55,10 +57,11 @@ async def take_position(
     begun: Begun = await ask(begin, source, take)
     failpoints.reach(Point.POSITION_TAKEN)
     start, tables = begun.position, tables_now(record.tables, begun.tables)
+    left = left_behind(record.tables, tables, lost.ts, time=time.time())
     await ask(place.manifest.write_begun, record.epoch, list(begun.schemas.values()))
     found = begun.report.identity
     now = {"system_id": found.system_id, "timeline": found.timeline}
-    after = begun_again(record.with_(tables=tables, **now), start)
+    after = begun_again(record.with_(tables=tables, left=(*record.left, *left)[-LEFT_MAX:], **now), start)
     await place.records.renew(after, place.log, start, newest_epoch=await ask(newest_epoch, place.files))
     _log.info("the changefeed has a new position", ts=start.ts, lost_ts=lost.ts, tables=len(tables))
     failpoints.reach(Point.POSITION_RECORDED)
@@ -72,7 +75,7 @@ def begun_again(record: UnitRecord, start: Position) -> UnitRecord:
 
 def tables_now(known: Sequence[TableRecord], found: Sequence[TableRecord]) -> tuple[TableRecord, ...]:
     """The tables as the source has them now. One that is known by its name lies where it lay; what is gone from the
-    source, or has another name there, is left as it is at the sink."""
+    source, or has another name there, is left at the sink (``left_behind``)."""
     before = {table.table_id: table for table in known}
     gone = before.keys() - {table.table_id for table in found}
     for table in (before[id] for id in sorted(gone)):
@@ -87,6 +90,24 @@ def _continued(known: TableRecord | None, found: TableRecord) -> TableRecord:
     if (known.schema_name, known.name) == (found.schema_name, found.name):
         found = found.with_(location=known.location)
     return found.keeping(known)
+
+
+def left_behind(
+    known: Sequence[TableRecord], tables: Sequence[TableRecord], ts: Ts, *, time: float
+) -> tuple[LeftTable, ...]:
+    """Tables of the sink that none of ``tables`` continues. They are marked there, so that a copy of a table that took
+    such a name can take their place.
+
+    ``ts``: where the log ends; ``time``: Unix seconds.
+    """
+    continued = {(table.table_id, table.path) for table in tables}
+    return tuple(
+        LeftTable(
+            table_id=one.table_id, schema_name=one.schema_name, name=one.name, location=one.location, ts=ts, time=time
+        )
+        for one in known
+        if (one.table_id, one.path) not in continued
+    )
 
 
 async def lost_position(client: MetaStore, log: LogKey, record: UnitRecord) -> Position:

@@ -1,4 +1,4 @@
-"""Departures: tables that left by a changed filter are marked at the sink as no longer replicated.
+"""Departures: tables that left, by a changed filter or in a lost range, are marked at the sink as not replicated.
 
     the filter leaves it out ──(one transaction)──► left ──the sink has the mark──► marked
                                                      │                                │
@@ -9,7 +9,7 @@ that of an earlier departure. It is marked all the same: what lies there may be 
 """
 
 from collections.abc import Collection, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from owner.progress.units import SOURCE
 from owner.questions import MarkLeft
@@ -23,8 +23,6 @@ from reactor.records.partitioning import LeftTable
 if TYPE_CHECKING:
     from owner.progress.facts import Facts
 
-#: the newest that are remembered; earlier ones keep their mark at the sink
-LEFT_MAX: Final = 500
 _AT_ONCE = 8
 _RETRY_S, _RETRY_MAX_S = 5.0, 300.0
 

@@ -7,12 +7,12 @@ from owner.errors import JobRefusedError
 from owner.jobs import Update
 from owner.progress.units import SOURCE
 from owner.tables import resync
-from owner.tables.departures import LEFT_MAX, left_with
+from owner.tables.departures import left_with
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log
 from reactor.errors import ConflictError
 from reactor.records.changefeed import CopyLimit, DdlRecord, SchemaChangeKind, TableRecord, UnitRecord
-from reactor.records.partitioning import LeftTable
+from reactor.records.partitioning import LEFT_MAX, LeftTable
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts

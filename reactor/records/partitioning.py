@@ -1,6 +1,8 @@
 """Partitionings: the records of how many spans a table has in the sink, and of a repartition in progress; and of
 tables that have left their changefeed, and are still in the sink."""
 
+from typing import Final
+
 from reactor.ids import Ts
 from reactor.records import locations
 from reactor.records.base import Count, Record, SpanCount, StoredTs, TableId, later
@@ -28,10 +30,15 @@ class TablePartitioning(Record):
     under_way: RepartitionUnderWay | None = None
 
 
+#: the newest that are remembered; earlier ones keep their mark at the sink
+LEFT_MAX: Final = 500
+
+
 class LeftTable(Record):
-    """A table that left a changefeed by a changed filter, and is in the sink as it was. ``location``: as in
-    ``TableRecord``. ``ts``: nothing above it was ever written. ``time``: Unix seconds. ``marked``: the sink's table
-    says that it is no longer replicated; ``message``: why it cannot."""
+    """A table that left a changefeed, by a changed filter or in a lost range of the log, and is in the sink as it was.
+
+    ``location``: as in ``TableRecord``. ``ts``: nothing above it was ever written. ``time``: Unix seconds. ``marked``:
+    the sink's table says that it is no longer replicated; ``message``: why it cannot."""
 
     table_id: TableId
     schema_name: str

@@ -82,10 +82,15 @@ def test_what_the_page_says_is_what_happens(
     """A slot that is dropped, twice: at the command line, and in Python while the load goes on."""
     bed.execute("INSERT INTO audit (account, delta) SELECT i, 0 FROM generate_series(1, 100) AS i")
     bed.execute("CREATE TABLE leaves (id int PRIMARY KEY); INSERT INTO leaves VALUES (1)")
+    for name in ("again", "one", "two"):
+        bed.execute(f"CREATE TABLE {name} (id int PRIMARY KEY); INSERT INTO {name} VALUES (1)")
     bed.create_feed(SHOP)
     monkeypatch.setenv("WEIR_TOKEN", bed.token_of(bed.processes[0]))
     drop_slot(bed, SHOP)
     bed.execute("DROP TABLE leaves; CREATE TABLE comes (id int PRIMARY KEY); INSERT INTO comes VALUES (1), (2)")
+    bed.execute("DROP TABLE again; CREATE TABLE again (id int PRIMARY KEY, v text); INSERT INTO again VALUES (2, 'x')")
+    bed.execute("ALTER TABLE one RENAME TO former; ALTER TABLE two RENAME TO one; ALTER TABLE former RENAME TO two")
+    bed.execute("INSERT INTO one VALUES (2); DELETE FROM two")
     bed.execute("ALTER TABLE item ADD more text DEFAULT 'x'; INSERT INTO item VALUES (1, 1), (2, 2)")
     bed.execute("DELETE FROM account WHERE id = 7; UPDATE account SET balance = 1 WHERE id < 10")
     fails(bed, SHOP, "PositionLost")
@@ -96,6 +101,8 @@ def test_what_the_page_says_is_what_happens(
     assert codes == [0, 0, 0], capsys.readouterr().out
     assert DeltaTable(bed.lake(SHOP) / "public" / "leaves").count() == 1
     assert DeltaTable(bed.lake(SHOP) / "public" / "comes").count() == 2
+    counts = {name: DeltaTable(bed.lake(SHOP) / "public" / name).count() for name in ("again", "one", "two")}
+    assert counts == {"again": 1, "one": 2, "two": 0}
     drop_slot(bed, SHOP)
     [script] = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     with bed.load(), reader(bed.lake(SHOP) / "public" / "audit"):

@@ -5,7 +5,7 @@ import pytest
 from agent.errors import HoldTooEarlyError, LogFencedError, UnitFencedError
 from agent.ports.source import Position
 from agent.units.records import UnitRecords
-from agent.units.renewal import begun_again, tables_now
+from agent.units.renewal import begun_again, left_behind, tables_now
 from reactor.division.packing import MAGIC
 from reactor.ids import MAX_TS, ChangefeedId, Ts
 from reactor.keys import DdlKey, FormatKey, InfoKey, LogKey, UnitKey
@@ -141,3 +141,11 @@ def test_tables_lie_where_they_lay_unless_they_have_another_name() -> None:
         ("n/w", "s/n!2Fw", 8),
         ("c", "s/c", 0),
     ]
+    left = left_behind(known, tables, Ts(50), time=9.0)
+    assert [(one.table_id, one.name, one.ts, one.time) for one in left] == [(2, "old", 50, 9.0), (3, "gone", 50, 9.0)]
+
+
+def test_tables_that_swapped_their_names_both_leave_the_place_where_they_lay() -> None:
+    known = [TableRecord.new(1, "s", "a", start_ts=Ts(7)), TableRecord.new(2, "s", "b", start_ts=Ts(7))]
+    tables = tables_now(known, [TableRecord.new(1, "s", "b"), TableRecord.new(2, "s", "a")])
+    assert [one.name for one in left_behind(known, tables, Ts(50), time=9.0)] == ["a", "b"]

@@ -1,11 +1,10 @@
 """Departures under the real owner: the sink marks tables that have left, whoever is owner, until they join again."""
 
 from owner.jobs import Update
-from owner.tables.departures import LEFT_MAX
 from reactor import keys
 from reactor.questions import Answered
 from reactor.records.changefeed import ChangefeedConfig, FilterConfig, RunningError, UnitRecord
-from reactor.records.partitioning import LeftTable
+from reactor.records.partitioning import LEFT_MAX, LeftTable
 from tests.unit.owner.feed.test_amendment import moving
 from tests.unit.owner.owner_build import FEED, B
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
