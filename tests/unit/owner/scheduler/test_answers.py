@@ -40,7 +40,8 @@ class _Pair:
 
     def __init__(self, agent: Agent, revision: int) -> None:
         self.agent = agent
-        self.coordinator = Coordinator(Identity(A, FEED, "0.1.0", revision, 1), SchedulerSettings())
+        settings = SchedulerSettings(add_table_batch_size=MANY)
+        self.coordinator = Coordinator(Identity(A, FEED, "0.1.0", revision, 1), settings)
         self.now = 0.0
         self.carried: list[Message] = []
         self._answers: list[Message] = []
