@@ -3,7 +3,6 @@
 A changefeed may have twenty thousand tables, and each view takes time: requests name a table or a page where they can.
 """
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from heapq import nsmallest
 
@@ -59,9 +58,8 @@ def left_tables(facts: Facts) -> tuple[LeftView, ...]:
 
 def span_counts(run: Run | None) -> dict[str, int]:
     """Return how many table spans each capture replicates."""
-    sets = run.coordinator.sets.values() if run else ()
-    counts = Counter(replication.primary for replication in sets)
-    return {capture: counts[capture] for capture in sorted(filter(None, counts))}
+    counts = run.coordinator.span_index.writer_counts() if run else {}
+    return {capture: count for capture, count in sorted(counts.items()) if count}
 
 
 def tables_of(

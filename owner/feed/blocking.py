@@ -1,13 +1,13 @@
 """Blocking cause: names the first thing that prevents a running changefeed's progress, and why."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
 from owner.feed.run import Run
 from owner.feed.workers import Stage
 from owner.progress.barrier import Limits
 from owner.progress.facts import Facts
 from owner.progress.units import SOURCE
-from owner.scheduler.replication import ReplicationSet, SetState
+from owner.scheduler.replication import SetState
 from reactor.ids import CaptureId
 from reactor.records.changefeed import Unit
 from reactor.records.held import HeldTable, HoldStage
@@ -66,9 +66,9 @@ def _blocking_flow(run: Run, facts: Facts, limits: Limits, now: float) -> str:
         return "sync: the change log has not begun"
     if repartitioned := run.repartitions.waiting(facts.partitionings):
         return repartitioned
-    sets = [known for known in run.coordinator.sets.values() if known.span.table_id not in facts.held]
-    without_writer = [replication for replication in sets if replication.primary is None]
-    if without_writer or (not sets and facts.flowing):
+    without_writer = [span for span in run.coordinator.span_index.without_writer() if span.table_id not in facts.held]
+    is_known = any(span.table_id not in facts.held for span in run.coordinator.sets)
+    if without_writer or (not is_known and facts.flowing):
         return f"{len(without_writer) or 'all'} table spans have no writer yet"
     if status.checkpoint_ts >= limits.lowest_ts:
         return _with_trouble(limits.reason, run, facts)
@@ -76,7 +76,7 @@ def _blocking_flow(run: Run, facts: Facts, limits: Limits, now: float) -> str:
         why = f" ({facts.info.warning.message})" if facts.info.warning else ""
         return f"sync: nothing heard from the source for {run.head_stall.still_s(now):.0f} s{why}"
     if status.checkpoint_ts < head.resolved_ts and run.checkpoint_stall.still_s(now) > STILL_S:
-        return _slowest(sets, run, facts, now)
+        return _slowest(run, facts, now)
     return _held(facts)
 
 
@@ -109,7 +109,8 @@ def _with_trouble(reason: str, run: Run, facts: Facts) -> str:
     return f"{reason}: {trouble[0]}" if trouble else reason
 
 
-def _slowest(sets: Iterable[ReplicationSet], run: Run, facts: Facts, now: float) -> str:
+def _slowest(run: Run, facts: Facts, now: float) -> str:
+    sets = [known for known in run.coordinator.sets.values() if known.span.table_id not in facts.held]
     slowest = min(sets, key=lambda known: (known.checkpoint.checkpoint_ts, known.span))
     doing = "" if slowest.state is SetState.REPLICATING else f", which is in {slowest.state}"
     still_s = run.checkpoint_stall.still_s(now)

@@ -8,6 +8,7 @@ tables have changed.
 Orders are made by the sets (``owner.scheduler.replication``), plans by the policies.
 """
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, MutableMapping
 
 from owner.scheduler.lowest import LowestPosition
@@ -70,6 +71,18 @@ class SpanIndex:
         """Return the spans that ``capture`` writes, sorted."""
         sets = self.sets
         return sorted(span for span in self.held_by(capture) if sets[span].primary == capture)
+
+    def writer_counts(self) -> Counter[CaptureId]:
+        """Return how many spans each capture writes, or wrote last; a settled span is on its writer alone."""
+        counts = Counter({capture: len(spans) for capture, spans in self._held.items()})
+        for span in self._unsettled:
+            known = self.sets[span]
+            counts.subtract(capture for capture in known.captures if capture != known.primary)
+        return counts
+
+    def without_writer(self) -> list[TableSpan]:
+        """Return the known spans that no capture writes."""
+        return [span for span in self._unsettled if self.sets[span].primary is None]
 
     def take_moved(self) -> list[TableSpan]:
         """Return the spans whose state may have changed since the last call."""
@@ -176,6 +189,10 @@ class SpanIndex:
         assert {id: spans.keys() for id, spans in self._held.items() if spans} == held, "who has what is wrong"
         unsettled = {span for span, known in sets.items() if known.state is not SetState.REPLICATING}
         assert self._unsettled.keys() == unsettled, "what is under way is wrong"
+        writers = Counter(known.primary for known in sets.values() if known.primary is not None)
+        assert +self.writer_counts() == writers, "how many spans each capture writes is wrong"
+        idle = [span for span, known in sets.items() if known.primary is None]
+        assert sorted(self.without_writer()) == sorted(idle), "which spans have no writer is wrong"
         missing = {span for span in wanted if span not in sets or not sets[span].captures}
         assert self._missing.keys() == missing, "what nobody has is wrong"
         assert self._surplus.keys() == sets.keys() - wanted, "what should not be there is wrong"
