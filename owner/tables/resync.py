@@ -29,7 +29,7 @@ from owner.scheduler.spans import even_spans
 from owner.tables.schema_changes import without
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log
-from reactor.errors import ConflictError
+from reactor.errors import ConflictError, Scope
 from reactor.ids import TableSpan
 from reactor.questions import UNDER_WAY, Answered, Ask, Question
 from reactor.records.changefeed import FeedState, RunningError, TableRecord, UnitRecord
@@ -45,6 +45,8 @@ _RETRY_S, _RETRY_MAX_S = 5.0, 300.0
 _ASK_AGAIN_S = 30.0
 #: codes of a sink that is ahead of the copy, and of a copy that can no longer be read
 _USELESS = frozenset({"CopyBehind", "CopyLost"})
+#: code of a copy that is of another table, which has the name now
+NAME_TAKEN = "NameTaken"
 
 Sets = Mapping[TableSpan, ReplicationSet]
 
@@ -169,6 +171,8 @@ class Resyncs:
             return self._begin_again(facts, resync, "the change log does not reach back to the copy")
         if head.resolved_ts < table.start_ts or _is_going(facts, resync.table_id):
             return []
+        if (other := _other_name(facts, table)) is not None:
+            return self._refuse_name(facts, resync, other, now)
         partitioning = facts.partitionings.get(resync.table_id)
         spans = even_spans(resync.table_id, partitioning.spans if partitioning else 1)
         cut = partitioning.number if partitioning else 0
@@ -226,6 +230,19 @@ class Resyncs:
         after = resync.with_(error=error.with_(time=wall), tries=resync.tries + 1, retry_at=wall + wait_s)
         fields = (*_fields(facts, resync), ("code", error.code), ("error", error.message))
         return [self._replace(facts, resync, after), Log("warning", "a resync is tried again", fields)]
+
+    def _refuse_name(self, facts: "Facts", resync: TableResync, other: str, now: float) -> list[Effect]:
+        """Copies are read by name: this one is of another table, which has taken the name."""
+        text = (
+            f"{resync.name} has the name {other} at its source by a change that waits, and another table was copied: "
+            "give it its name again, or `weir table remove` and `weir table add`"
+        )
+        wall = now + self._wall_offset_s
+        wait_s = min(_RETRY_S * 2 ** min(resync.tries, 10), _RETRY_MAX_S)
+        error = RunningError(
+            code=NAME_TAKEN, message=text, time=wall, retryable=False, table_id=resync.table_id, scope=Scope.TABLE
+        )
+        return self._enter(facts, resync, _again(resync).with_(error=error, retry_at=wall + wait_s), text)
 
     def _begin_again(self, facts: "Facts", resync: TableResync, why: str) -> list[Effect]:
         return self._enter(facts, resync, _again(resync), why)
@@ -337,6 +354,18 @@ def _is_going(facts: "Facts", table_id: int) -> bool:
     pending = (record for record in facts.ddl.values() if table_id in record.pending_ids)
     changes = (change for record in pending for change in record.changes)
     return any(change.table_id == table_id and change.table is None for change in changes)
+
+
+def _other_name(facts: "Facts", copied: TableRecord) -> str | None:
+    """Return the table's name at the copy's position, by changes that the sink lacks, if it is not the copy's.
+    What waits from before a lost position says nothing of the names after it."""
+    name = copied.schema_name, copied.name
+    for ts, record in sorted(facts.ddl.items()):
+        if ts <= copied.start_ts and copied.table_id in record.pending_ids and copied.table_id not in facts.lost:
+            for change in record.changes:
+                if change.table_id == copied.table_id and change.table is not None:
+                    name = change.table.schema_name, change.table.name
+    return None if name == (copied.schema_name, copied.name) else ".".join(name)
 
 
 def _with_table(unit: UnitRecord | None, table: TableRecord) -> UnitRecord:

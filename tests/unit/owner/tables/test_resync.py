@@ -287,6 +287,27 @@ def test_schema_changes_that_the_copy_has_are_done_and_later_ones_follow() -> No
     assert ddl[550].pending_ids == {1}
 
 
+@pytest.mark.parametrize(("back", "is_refused"), [(False, True), (True, False)])
+def test_a_copy_of_another_table_that_took_the_name_is_not_put_in_place(back: bool, is_refused: bool) -> None:
+    """The table was held, and renamed since; copies are read by name."""
+    cluster = running("a")
+    asked(cluster)
+    at_stage(cluster, ResyncStage.COPYING)
+    cluster.change_schema(record(300, alter(T1).with_(table=T1.named("public", "other"))))
+    if back:
+        cluster.change_schema(record(400, alter(T1)))
+    copied(cluster, 500)
+    cluster.advance_log(700)
+    cluster.step(6)
+    assert any(isinstance(question, PlaceTable) for question in cluster.copies) is not is_refused
+    found = resync(cluster)
+    assert found is not None
+    assert (found.error.code if found.error else "") == ("NameTaken" if is_refused else "")
+    if found.error is not None:
+        assert "has the name public.other at its source" in found.error.message
+        assert not found.error.retryable
+
+
 def test_a_table_that_is_dropped_meanwhile_is_not_copied_any_more() -> None:
     cluster = running("a")
     asked(cluster)
