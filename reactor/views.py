@@ -217,6 +217,20 @@ class MaintainedView(View):
     expired: int
 
 
+class TableFilesView(View):
+    """The data files of a table that readers see now. ``rows``: those that the files contain, of which
+    ``deleted_rows`` are deleted (None: not known). ``compacted_time``: when files were last joined or rewritten, Unix
+    seconds; 0: never, or not known."""
+
+    changefeed_id: str
+    table: str
+    files: int
+    bytes: int
+    rows: int
+    deleted_rows: int | None
+    compacted_time: float
+
+
 class OwnerMoveView(View):
     """``capture``: the one that is to own the changefeed."""
 

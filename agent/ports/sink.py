@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from agent.ports.capabilities import Capabilities
 from agent.ports.checksums import KeyRange
+from agent.ports.table_files import TableFiles
 from agent.rows.batches import SegmentRef
 from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
@@ -380,5 +381,12 @@ class Maintains(Protocol):
 
         :raises agent.errors.SinkConflictError: other writers rewrote the same files.
         :raises agent.errors.SinkError: the sink cannot be read or written.
+        """
+        ...
+
+    def files(self, table: TableRecord) -> TableFiles:
+        """Return the table's data files, as its metadata has them: no data is read.
+
+        :raises agent.errors.SinkError: the table does not exist or cannot be read.
         """
         ...

@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from prometheus_client import Counter, Histogram
+    from prometheus_client import Counter, Gauge, Histogram
 
 _SECONDS: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
@@ -19,26 +19,29 @@ class _Metrics(NamedTuple):
     times: "Histogram"
     lost: "Counter"
     files: "Counter"
+    done: "Gauge"
 
 
 @cache
 def _metrics() -> _Metrics:
-    from prometheus_client import Counter, Histogram
+    from prometheus_client import Counter, Gauge, Histogram
 
     text = "rounds that lost against another commit, or met an error"
     return _Metrics(
         Histogram("weir_maintenance_seconds", "time of one round of maintenance", ["format"], buckets=_SECONDS),
         Counter("weir_maintenance_gave_way", text, ["format"]),
         Counter("weir_maintenance_files", "files by what maintenance did with them", ["format", "what"]),
+        Gauge("weir_maintenance_done_time_seconds", "when a round last ended well, Unix seconds", ["format"]),
     )
 
 
 @contextmanager
 def round_of(format: str) -> Iterator[None]:
-    """Time one round."""
+    """Time one round, and note when it ended without an error."""
     started = time.perf_counter()
     try:
         yield
+        _metrics().done.labels(format).set_to_current_time()
     finally:
         _metrics().times.labels(format).observe(time.perf_counter() - started)
 

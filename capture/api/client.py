@@ -20,7 +20,7 @@ from capture.api.subscriptions import AdvanceAsked, LogAsked, LogPart, OpenedSub
 from capture.errors import ConfigError, ServerUnreachableError, StillRunningError
 from reactor.errors import WeirError
 from reactor.records.sync_point import SyncPoint
-from reactor.views import ChangefeedView, MaintainedView, OwnerMoveView, SubscriptionView, TableView
+from reactor.views import ChangefeedView, MaintainedView, OwnerMoveView, SubscriptionView, TableFilesView, TableView
 
 V = TypeVar("V", bound=BaseModel)
 _CONNECT_TIMEOUT_S = 5.0
@@ -152,6 +152,9 @@ class Client:
         """Takes as long as rewriting the table's small files takes."""
         path, body = _path(changefeed_id, "maintain_table"), {"table": table}
         return self._one(MaintainedView, path, method="POST", body=body, unlimited=True)
+
+    def table_files(self, changefeed_id: str, table: str) -> TableFilesView:
+        return self._one(TableFilesView, _path(changefeed_id, f"table_files?{urlencode({'table': table})}"))
 
     def add_table(self, changefeed_id: str, table: str) -> views.UpdateView:
         """Takes as long as the source takes to show its tables."""

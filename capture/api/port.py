@@ -16,7 +16,7 @@ from capture.api.requests.base import CONVERTED, Asked, Condition, Name, Positio
 from reactor.records.base import RowsPerSecond
 from reactor.records.changefeed import ChangefeedConfig, Mode, SinkMode
 from reactor.records.sync_point import SyncPoint
-from reactor.views import ChangefeedView, MaintainedView, OwnerMoveView, TableView, View
+from reactor.views import ChangefeedView, MaintainedView, OwnerMoveView, TableFilesView, TableView, View
 from reactor.views import CutView as CutView
 from reactor.views import DrainView as DrainView
 from reactor.views import MoveView as MoveView
@@ -354,6 +354,10 @@ class Cluster(Protocol):
         ...
 
     async def maintain_table(self, changefeed_id: str, table: str) -> MaintainedView: ...
+
+    async def table_files(self, changefeed_id: str, table: str) -> TableFilesView:
+        """Look at the table's data files in the sink."""
+        ...
 
     async def add_table(self, changefeed_id: str, table: str) -> UpdateView:
         """Change the filter so that it takes a table of the source in, which is copied with the rows that it has."""

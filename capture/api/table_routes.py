@@ -11,7 +11,7 @@ from capture.api.departure import unless_left
 from capture.api.requests.base import Asked, PositionTs, TableName
 from reactor.ids import MAX_TS
 from reactor.records.base import RowsPerSecond
-from reactor.views import MaintainedView, TableView
+from reactor.views import MaintainedView, TableFilesView, TableView
 
 PAGE_MAX: Final = 10_000
 
@@ -74,6 +74,10 @@ def table_routes(cluster: views.Cluster, prefix: str) -> APIRouter:
     @router.post("/{changefeed_id}/maintain_table")
     async def maintain_table(request: Request, changefeed_id: str, body: TableBody) -> MaintainedView:
         return await unless_left(request, partial(cluster.maintain_table, changefeed_id, body.table))
+
+    @router.get("/{changefeed_id}/table_files")
+    async def table_files(changefeed_id: str, asked: Annotated[TableBody, Query()]) -> TableFilesView:
+        return await cluster.table_files(changefeed_id, asked.table)
 
     @router.post("/{changefeed_id}/add_table", status_code=202)
     async def add_table(changefeed_id: str, body: TableBody) -> views.UpdateView:

@@ -125,6 +125,26 @@ def maintain(changefeed_id: Id, table: Table, server: Server = DEFAULT_SERVER, j
         )
 
 
+@table_app.command("files")
+def files(changefeed_id: Id, table: Table, server: Server = DEFAULT_SERVER, json: Json = False) -> None:
+    """Show a table's data files at the sink: their number and bytes, the share of deleted rows, the last compaction."""
+    with client_of(server) as client:
+        found = client.table_files(changefeed_id, table)
+    if json:
+        return console.print_json(found)
+    share = found.deleted_rows / found.rows if found.deleted_rows and found.rows else 0.0
+    deleted = "not known" if found.deleted_rows is None else f"{found.deleted_rows:,} ({share:.1%})"
+    row = (
+        table,
+        f"{found.files:,}",
+        f"{found.bytes:,}",
+        f"{found.rows:,}",
+        deleted,
+        console.when(found.compacted_time),
+    )
+    return console.print_table(("table", "data files", "bytes", "rows", "deleted", "last compaction"), [row])
+
+
 @table_app.command("pause")
 def pause(changefeed_id: Id, table: Table, server: Server = DEFAULT_SERVER, json: Json = False) -> None:
     """Hold a table until it is resumed, while all others flow; the log is kept for it as long as for any held table."""

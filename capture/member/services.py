@@ -25,6 +25,7 @@ from agent.log.storage import LogDirectory
 from agent.ports.executor import Executor
 from agent.ports.sink import Maintained, Maintains
 from agent.ports.source import Position, Signal
+from agent.ports.table_files import TableFiles
 from agent.rows.batches import SegmentRef
 from agent.rows.schema import TableSchema
 from agent.spark.executor import SparkExecutor
@@ -129,6 +130,13 @@ class DataPlane(Protocol):
         """See ``agent.ports.sink.Maintains``.
 
         :raises WeirError: the sink cannot be reached, or has no maintenance.
+        """
+        ...
+
+    async def table_files(self, info: ChangefeedInfo, table: TableRecord) -> TableFiles:
+        """See ``agent.ports.sink.Maintains``.
+
+        :raises WeirError: the sink cannot be reached, or has no data files.
         """
         ...
 
@@ -291,6 +299,12 @@ class LocalDataPlane:
         if not isinstance(sink, Maintains):
             raise JobRefusedError(f"the sink of changefeed {info.id} needs no maintenance, and has none")
         return await self._ask(partial(sink.maintain, table))
+
+    async def table_files(self, info: ChangefeedInfo, table: TableRecord) -> TableFiles:
+        sink = self.feed(info).open_sink()
+        if not isinstance(sink, Maintains):
+            raise JobRefusedError(f"the sink of changefeed {info.id} has no data files of tables")
+        return await self._ask(partial(sink.files, table))
 
     async def discover(self, info: ChangefeedInfo) -> tuple[TableRecord, ...]:
         return await self._ask(lambda: self.feed(info).open_source().discover().tables)

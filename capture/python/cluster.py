@@ -83,6 +83,7 @@ class Changefeed:
     close_subscription = _awaited(LocalChangefeed.close_subscription)
     sync_points = _awaited(LocalChangefeed.sync_points)
     move = _awaited(LocalChangefeed.move)
+    move_owner = _awaited(LocalChangefeed.move_owner)
     split = _awaited(LocalChangefeed.split)
     join = _awaited(LocalChangefeed.join)
     rebalance = _awaited(LocalChangefeed.rebalance)
@@ -93,6 +94,8 @@ class Changefeed:
     pause_table = _awaited(LocalChangefeed.pause_table)
     resume_table = _awaited(LocalChangefeed.resume_table)
     skip_table = _awaited(LocalChangefeed.skip_table)
+    maintain_table = _awaited(LocalChangefeed.maintain_table)
+    table_files = _awaited(LocalChangefeed.table_files)
     diff = _awaited(LocalChangefeed.diff)
     repair = _awaited(LocalChangefeed.repair)
 

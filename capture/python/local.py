@@ -22,7 +22,7 @@ from capture.python.table import Table
 from capture.python.waiting import Goal
 from reactor.records.changefeed import FeedState, Mode, SinkMode
 from reactor.records.sync_point import SyncPoint
-from reactor.views import ChangefeedView, MaintainedView, OwnerMoveView, SubscriptionView, TableView
+from reactor.views import ChangefeedView, MaintainedView, OwnerMoveView, SubscriptionView, TableFilesView, TableView
 
 _DRAIN_POLL_S = 0.5
 T = TypeVar("T")
@@ -184,6 +184,11 @@ class LocalChangefeed:
     def maintain_table(self, table: str) -> MaintainedView:
         """Join small files of a table (schema.name) at the sink, and remove what nobody reads any more, at once."""
         return self._call(lambda client: client.maintain_table(self.id, table))
+
+    def table_files(self, table: str) -> TableFilesView:
+        """Return how many data files, bytes and rows a table (schema.name) has at the sink, how many of the rows are
+        deleted, and when its files were last joined."""
+        return self._call(lambda client: client.table_files(self.id, table))
 
     def add_table(self, table: str) -> views.UpdateView:
         """Take a table (schema.name) of the source in, with the rows that it has, while all others flow."""

@@ -1,5 +1,6 @@
 """The sink contract, over every sink: what is written again, by others, stale or after a crash is there once."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from random import Random
@@ -24,6 +25,7 @@ from agent.ports.sink import (
     SpanRepartition,
     Splits,
 )
+from agent.ports.table_files import TableFiles
 from agent.rows.changes import BEFORE_KEY
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.schema_changes.apply import Terms, apply
@@ -161,6 +163,34 @@ def test_maintenance_changes_no_rows_and_no_record(loaded: Bed) -> None:
     if loaded.mode is SinkMode.UPSERT:
         loaded.assert_holds((10, "u", "z"), *((10 + turn, "n", "z") for turn in range(1, 4)))
     loaded.assert_at(105)
+
+
+def test_the_files_of_a_table_and_its_last_compaction_are_visible(loaded: Bed) -> None:
+    needs(loaded.can.maintains, "maintenance")
+    began = time.time()
+
+    def seen() -> TableFiles:
+        sink = loaded.open()
+        assert isinstance(sink, Maintains)
+        return sink.files(TABLE)
+
+    assert seen().compacted_time == 0.0
+    for turn in range(4):
+        some = [insert(10 + turn, "n", "z", ts=101 + turn), update(1, f"t{turn}", "x", ts=101 + turn)]
+        loaded.flush(100 + turn, 101 + turn, some)
+    before = seen()
+    assert before.deleted_rows is not None
+    count = before.rows - before.deleted_rows
+    if loaded.mode is SinkMode.UPSERT:  # of the others a reader sees not all, or others
+        assert count == len(_sorted(loaded))
+    done = loaded.open().maintain(TABLE)  # type: ignore[attr-defined]
+    assert (done.files_before, done.bytes_before) == (before.files, before.bytes)
+    after = seen()
+    assert (after.files, after.bytes) == (done.files, done.bytes)
+    assert (after.rows, after.deleted_rows) == (count, 0)
+    assert (began - 1 < after.compacted_time <= time.time()) == (done.joined > 0)
+    loaded.flush(104, 105, [delete(1, None, None, ts=105)])
+    assert seen().compacted_time == after.compacted_time, "a flush compacts nothing"
 
 
 def _sorted(bed: Bed) -> list[str]:

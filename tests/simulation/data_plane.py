@@ -15,6 +15,7 @@ from agent.feeds.read_back import HeldLog
 from agent.health.health import Health
 from agent.ports.sink import Maintained, SpanRepartition
 from agent.ports.source import Signal
+from agent.ports.table_files import TableFiles
 from agent.rows.batches import SegmentRef
 from agent.rows.schema import TableSchema
 from capture.api.port import WHOLE, ChangefeedSpec, DiffAsked, RepairAsked, TableDiff, TableRepair
@@ -109,6 +110,10 @@ class SimulatedDataPlane:
     async def maintain(self, info: ChangefeedInfo, table: TableRecord) -> Maintained:
         """Find nothing to do."""
         return Maintained()
+
+    async def table_files(self, info: ChangefeedInfo, table: TableRecord) -> TableFiles:
+        """Find none: rows are in memory."""
+        return TableFiles()
 
     async def discover(self, info: ChangefeedInfo) -> tuple[TableRecord, ...]:
         """Find nothing: the simulation's filters do not change."""

@@ -32,7 +32,7 @@ from agent.sinks.iceberg.table.io import LakeFileIO
 from agent.sinks.iceberg.table.lake import TablePlace
 from agent.sinks.iceberg.table.layout import Layout
 from agent.sinks.iceberg.table.schema import FORMS
-from agent.sinks.iceberg.table.state import OWNER, STATE, State, TableOwner
+from agent.sinks.iceberg.table.state import COMPACTED, OWNER, STATE, State, TableOwner
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import TableRecord
 
@@ -84,7 +84,7 @@ def check_layout(owner: TableOwner, wanted: Wanted, arrow: pa.Schema, *, table: 
     """
     columns = iceberg_schema.stored_schema(arrow, is_changelog=owner.is_changelog, marks=owner.marks)
     Layout.made(wanted, iceberg_schema.new_schema(columns), table=table)
-    if own := sorted({*_PROPERTIES, _VERSION, OWNER, STATE} & {*wanted.properties}):
+    if own := sorted({*_PROPERTIES, _VERSION, OWNER, STATE, COMPACTED} & {*wanted.properties}):
         raise TableHeldError(f"the layout of {table} sets {own[0]}, which Weir itself sets; leave it out")
 
 

@@ -30,6 +30,7 @@ from agent.ports.sink import (
     TableCopy,
     Visible,
 )
+from agent.ports.table_files import TableFiles
 from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import SchemaChange
@@ -129,6 +130,9 @@ class IcebergSink:
 
     def maintain(self, table: TableRecord) -> Maintained:
         return upkeep.maintain(self.place(table), retention_s=self._retention_s)
+
+    def files(self, table: TableRecord) -> TableFiles:
+        return upkeep.files(self.place(table))
 
     def mark_left(self, table: TableRecord, ts: Ts, *, time: float) -> None:
         leaving.mark_left(self.place(table), self._owner, table.table_id, ts, time)

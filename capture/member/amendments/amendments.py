@@ -17,12 +17,12 @@ from capture.member.copies import CopyPlace, CopyProgress, with_copies
 from capture.member.preflight import refuse_resync
 from owner import jobs
 from reactor.ids import ChangefeedId, Ts
-from reactor.records.changefeed import ChangefeedConfig, ChangefeedInfo, UnitRecord
+from reactor.records.changefeed import ChangefeedConfig, ChangefeedInfo, TableRecord, UnitRecord
 from reactor.records.held import HeldTable, HoldOrigin
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
 from reactor.store.port import Compare
-from reactor.views import ChangefeedView, HeldView, MaintainedView, TableView
+from reactor.views import ChangefeedView, HeldView, MaintainedView, TableFilesView, TableView
 
 if TYPE_CHECKING:
     from capture.member.services import DataPlane
@@ -166,12 +166,22 @@ class Amendments(ABC):
 
     async def maintain_table(self, changefeed_id: str, table: str) -> MaintainedView:
         """:raises JobRefusedError: it is not replicated, or its sink has no maintenance."""
+        record = await self._at_sink(changefeed_id, table)
+        done = await self.data_plane.maintain(self.info_of(changefeed_id), record)
+        return MaintainedView(changefeed_id=changefeed_id, table=table, **asdict(done))
+
+    async def table_files(self, changefeed_id: str, table: str) -> TableFilesView:
+        """:raises JobRefusedError: it is not replicated, or its sink has no data files."""
+        record = await self._at_sink(changefeed_id, table)
+        found = await self.data_plane.table_files(self.info_of(changefeed_id), record)
+        return TableFilesView(changefeed_id=changefeed_id, table=table, **asdict(found))
+
+    async def _at_sink(self, changefeed_id: str, table: str) -> TableRecord:
         table_id, unit = await self.table_id(changefeed_id, table), self.unit_of(changefeed_id)
         record = next((known for known in unit.tables if known.table_id == table_id), None) if unit else None
         if record is None:
             raise JobRefusedError(f"{table} is not at the sink yet; `weir tables -c {changefeed_id}` shows it")
-        done = await self.data_plane.maintain(self.info_of(changefeed_id), record)
-        return MaintainedView(changefeed_id=changefeed_id, table=table, **asdict(done))
+        return record
 
     async def add_table(self, changefeed_id: str, table: str) -> views.UpdateView:
         """:raises JobRefusedError: it is replicated, or there is no such table."""

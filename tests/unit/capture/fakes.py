@@ -6,6 +6,7 @@ from dataclasses import asdict
 import anyio
 
 from agent.ports.sink import Maintained
+from agent.ports.table_files import TableFiles
 from capture.api import port as views
 from capture.api.access import AuditView, Caller, TokenAsked, TokenView
 from capture.config import ServerSettings
@@ -22,7 +23,7 @@ from reactor.errors import NotOwnerError, OwnerNotFoundError
 from reactor.records.access import Role
 from reactor.records.changefeed import FeedState
 from reactor.records.sync_point import SyncPoint
-from reactor.views import ChangefeedView, MaintainedView, OwnerMoveView, TableView
+from reactor.views import ChangefeedView, MaintainedView, OwnerMoveView, TableFilesView, TableView
 
 
 class MemoryCluster:
@@ -194,6 +195,11 @@ class MemoryCluster:
         self.steps.append(f"maintain {table}")
         done = Maintained(files_before=9, files=1, bytes_before=90, bytes=80, joined=9, removed=3, expired=2)
         return MaintainedView(changefeed_id=changefeed_id, table=table, **asdict(done))
+
+    async def table_files(self, changefeed_id: str, table: str) -> TableFilesView:
+        await self.query(changefeed_id)
+        found = TableFiles(files=3, bytes=4096, rows=200, deleted_rows=25, compacted_time=1.8e9)
+        return TableFilesView(changefeed_id=changefeed_id, table=table, **asdict(found))
 
     async def add_table(self, changefeed_id: str, table: str) -> views.UpdateView:
         return await self._move(changefeed_id, f"add {table}")

@@ -23,7 +23,10 @@ from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.files import DataFile
 from agent.sinks.delta.table.log import LiveFile, TableLog
-from agent.sinks.delta.table.place import TablePlace
+from agent.sinks.delta.table.place import OWNER, TablePlace
+
+#: the record of the newest compaction's time, Unix milliseconds: it stays when the commit is removed from the log
+COMPACTED = f"{OWNER}/compacted"
 
 
 def compact(place: TablePlace, plan: Plan) -> int | None:
@@ -83,4 +86,4 @@ def _commit(log: TableLog, place: TablePlace, group: Sequence[LiveFile], file: D
         assert file is not None, "only rows that are left can go"
         stats = json.loads(file.stats) | {"tightBounds": False}
         added[0]["add"] |= {"stats": json.dumps(stats), "deletionVector": deletion_vectors.encode(gone)}
-    log.commit("OPTIMIZE", [*(item.remove(is_change=False) for item in live), *added])
+    log.commit("OPTIMIZE", [*(item.remove(is_change=False) for item in live), *added], {COMPACTED: delta_log.now_ms()})

@@ -22,9 +22,11 @@ from deltalake.exceptions import DeltaError
 
 from agent.errors import SinkConflictError, SinkError
 from agent.ports.sink import Maintained
+from agent.ports.table_files import TableFiles
 from agent.sinks import care
 from agent.sinks.common.compaction import Plan
 from agent.sinks.delta.table import disk, history
+from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.errors import storage_error, storage_errors
 from agent.sinks.delta.table.place import TablePlace
@@ -187,6 +189,32 @@ def _sizes(place: TablePlace) -> list[int]:
     with storage_errors(place, "read the log of"):
         found = pa.table(place.opened().get_add_actions(flatten=True))
     return [int(size) for size in found.column("size_bytes").to_pylist()]
+
+
+def files(place: TablePlace) -> TableFiles:
+    """Return the table's data files, from its log.
+
+    :raises SinkError: the log cannot be read, or has commits of others that hold the table.
+    """
+    with storage_errors(place, "read the log of"), delta_log.borrowed(place) as log:
+        if log is not None:
+            live = list(log.files.values())
+            return TableFiles(
+                files=len(live),
+                bytes=sum(file.size for file in live),
+                rows=sum(file.rows for file in live),
+                deleted_rows=sum(file.deleted_rows for file in live),
+                compacted_time=(log.transaction_version(delta_compact.COMPACTED) or 0) / 1000,
+            )
+        opened = place.opened()
+        found = pa.table(opened.get_add_actions(flatten=True))
+    return TableFiles(
+        files=found.num_rows,
+        bytes=sum(found.column("size_bytes").to_pylist()),
+        rows=sum(rows or 0 for rows in found.column("num_records").to_pylist()),
+        deleted_rows=None,
+        compacted_time=(opened.transaction_version(delta_compact.COMPACTED) or 0) / 1000,
+    )
 
 
 def remove_replaced_files(place: TablePlace) -> list[str]:

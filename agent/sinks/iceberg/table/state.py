@@ -30,6 +30,8 @@ from reactor.records.changefeed import SinkMode
 
 OWNER: Final = "weir.owner"
 STATE: Final = "weir.state"
+#: when files were last rewritten, Unix milliseconds: a property stays when the snapshot expires
+COMPACTED: Final = "weir.compacted"
 SUMMARY_OWNER: Final = "weir.changefeed"
 SUMMARY_RECORDS: Final = "weir.records"
 

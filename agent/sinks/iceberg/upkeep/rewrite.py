@@ -5,6 +5,7 @@ none. Rows that a flush deletes while a file is rewritten are deleted in the new
 another writer has rewritten one of the files, the rewrite loses.
 """
 
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,7 +23,7 @@ from agent.sinks.iceberg.table.lake import TablePlace
 from agent.sinks.iceberg.table.layout import Layout
 from agent.sinks.iceberg.table.manifests import Home, LiveFile
 from agent.sinks.iceberg.table.positions import NONE, Positions
-from agent.sinks.iceberg.table.state import State, check_history
+from agent.sinks.iceberg.table.state import COMPACTED, State, check_history
 
 #: of a file that is sorted, which is in memory as a whole
 _SORTED_BYTES: Final = 32 << 20
@@ -51,6 +52,12 @@ def rewrite(place: TablePlace, plan: Plan) -> int:
         _replace(place, table, [by_path[item.path] for item in group], gone)
         joined += len(group)
     return joined
+
+
+def compacted_ms(table: Table) -> int:
+    """Return when files of the table were last rewritten, Unix milliseconds; 0: never, or it does not say."""
+    found = table.properties.get(COMPACTED, "")
+    return int(found) if found.isdecimal() else 0
 
 
 def merge_deletes(place: TablePlace) -> None:
@@ -102,7 +109,8 @@ def _replace(place: TablePlace, table: Table, group: Sequence[LiveFile], gone: d
             deletes, old = compact.next_vectors(newest, live, now | new, changed=new, gone=paths, homes=homes)
         else:
             deletes, old = compact.written_deletes(newest, homes, new), frozenset()
-        step = Step(State.of(newest), made, deletes, removed | old, before=live, is_same=True)
+        noted = {COMPACTED: str(int(time.time() * 1000))}
+        step = Step(State.of(newest), made, deletes, removed | old, properties=noted, before=live, is_same=True)
         try:
             commit.commit(newest, step)
         except BaseException:

@@ -13,9 +13,10 @@ import structlog
 
 from agent.errors import SinkError
 from agent.ports.sink import Maintained
+from agent.ports.table_files import TableFiles
 from agent.sinks import care
 from agent.sinks.common.compaction import Plan
-from agent.sinks.iceberg.table import manifests
+from agent.sinks.iceberg.table import manifests, positions
 from agent.sinks.iceberg.table.lake import TablePlace
 from agent.sinks.iceberg.upkeep import expiry, orphans, rewrite
 
@@ -102,6 +103,24 @@ def maintain(place: TablePlace, *, retention_s: int) -> Maintained:
         joined=joined,
         removed=removed,
         expired=expired,
+    )
+
+
+def files(place: TablePlace) -> TableFiles:
+    """Return the table's data files, from its manifests.
+
+    :raises SinkError: the catalog or the storage fails.
+    """
+    table = place.opened()
+    live = manifests.live(table)
+    here = {item.path for item in live.data}
+    gone = positions.deleted(table, live.deletes)
+    return TableFiles(
+        files=len(live.data),
+        bytes=sum(item.file.file_size_in_bytes for item in live.data),
+        rows=sum(item.file.record_count for item in live.data),
+        deleted_rows=sum(len(places) for path, places in gone.items() if path in here),
+        compacted_time=rewrite.compacted_ms(table) / 1000,
     )
 
 

@@ -77,6 +77,7 @@ async def test_a_capture_that_is_not_the_owner_asks_the_owner() -> None:
         assert (await ask(lambda client: client.add_table("shop", "public.t"))).changefeed.id == "shop"
         assert (await ask(lambda client: client.remove_table("shop", "public.t"))).changefeed.id == "shop"
         assert (await ask(lambda client: client.maintain_table("shop", "public.t"))).joined == 9
+        assert (await ask(lambda client: client.table_files("shop", "public.t"))).rows == 200
         assert owner.steps[3:] == ["add public.t", "remove public.t", "maintain public.t"]
         with pytest.raises(ChangefeedExistsError):
             await ask(lambda client: client.create(spec))

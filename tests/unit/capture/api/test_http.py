@@ -159,6 +159,7 @@ def test_operators_commands_go_through_the_client() -> None:
         assert client.add_table("feed", "public.t").changefeed.id == "feed"
         assert client.remove_table("feed", "public.t").changefeed.id == "feed"
         assert client.maintain_table("feed", "public.t").files == 1
+        assert client.table_files("feed", "public.t").deleted_rows == 25
         assert cluster.steps[3:] == ["add public.t", "remove public.t", "maintain public.t"]
         client.rebalance("feed")
         assert client.drain("capture-1").remaining == 2

@@ -256,6 +256,8 @@ def test_a_table_is_paused_resumed_and_skips_what_was_confirmed(
     assert capsys.readouterr().out == "public.t is paused at 7; `weir table resume` continues it\n"
     assert main(["table", "resume", *of_table]) == 0
     assert "public.t continues from 7" in capsys.readouterr().out
+    assert main(["table", "files", *of_table]) == 0
+    assert "25 (12.5%)" in capsys.readouterr().out
     assert main(["table", "add", *of_table]) == 0
     assert "public.t joins, and is copied" in capsys.readouterr().out
     assert main(["table", "add", *of_table, "--wait"]) == 0

@@ -20,6 +20,8 @@ from capture.errors import (
     SyncPointNotFoundError,
     TableNotFoundError,
 )
+from capture.python.cluster import Changefeed
+from capture.python.local import LocalChangefeed
 from capture.python.moment import Moment
 from capture.python.table import Table
 from reactor.records.changefeed import FeedState, Mode, Unit
@@ -27,6 +29,13 @@ from reactor.records.sync_point import SyncPoint
 from reactor.views import ChangefeedView, TableView
 from tests.unit.capture.api.test_forwarding import SINK, SOURCE, served
 from tests.unit.capture.fakes import MemoryCluster
+
+
+def test_the_interface_for_a_loop_has_every_method_of_the_other() -> None:
+    def methods(of: type) -> set[str]:
+        return {name for name in dir(of) if not name.startswith("_")}
+
+    assert methods(LocalChangefeed) - methods(Changefeed) == {"subscription"}, "`changes` of the other begins it"
 
 
 async def test_a_cluster_that_is_connected_to() -> None:
