@@ -42,8 +42,8 @@ def placed(known: TableSchema | None, declared: TableSchema, catalog: Numbers) -
     today = [catalog.by_name.get(column.name, 0) for column in columns]
     numbers = _by_name(known, declared, today, catalog.gone)
     if not _is_in_order(numbers):
-        inferred = first if is_known else _completed(known, today)
-        numbers = inferred if _is_in_order(inferred) else numbers
+        others = (first,) if is_known else (_lowered(known, declared, numbers, catalog.gone), _completed(known, today))
+        numbers = next(filter(_is_in_order, others), numbers)
     return _numbered(declared, numbers)
 
 
@@ -75,6 +75,19 @@ def _by_name(known: TableSchema, declared: TableSchema, today: Sequence[int], go
             number = _by_place(known, declared, at) or 1 + max([last, *found])
         found.append(number)
     return found
+
+
+def _lowered(known: TableSchema, declared: TableSchema, numbers: Sequence[int], gone: Sequence[int]) -> list[int]:
+    """Replace numbers that are higher than that of a later column: those are of columns that have the name today, and
+    did not exist yet. The column is the known one of its name, or one that has been dropped since."""
+    before = {column.name: column.place for column in known.columns}
+    found: list[int] = []
+    limit = max(numbers, default=0) + 1
+    for column, number in zip(reversed(declared.columns), reversed(numbers), strict=True):
+        choices = (number, before.get(column.name, 0), *sorted(gone, reverse=True))
+        limit = next((choice for choice in choices if 0 < choice < limit), 0)
+        found.append(limit)
+    return found[::-1]
 
 
 def _completed(known: TableSchema, today: Sequence[int]) -> list[int]:

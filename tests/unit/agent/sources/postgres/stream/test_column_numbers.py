@@ -105,3 +105,11 @@ def test_numbers_are_right_however_late_the_catalog_is_read(
     found = placed(known, declared, catalog)
     if known is None or not catalog.gone:
         assert [column.place for column in found.columns] == [column.place for column in truth.columns]
+
+
+def test_a_column_that_was_added_again_behind_a_new_one_is_still_the_old_one_before_that() -> None:
+    """Its number of today is higher than that of the column that the stream declares behind it."""
+    today = Numbers({"id": 1, "a": 2, "c": 5, "b": 6}, (1, 2, 5, 6), gone=(4,))
+    found = placed(KNOWN, names("id", "a", "b", "c"), today)
+    assert [column.place for column in found.columns] == [1, 2, 4, 5]
+    assert matched(found, placed(found, names("id", "a", "c", "b"), today), {}).added == ("b",)
