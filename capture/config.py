@@ -94,7 +94,14 @@ def _spark_master(value: str) -> str:
     return value
 
 
+def _path(value: Any) -> Any:
+    if value == "":
+        raise ValueError("is empty; give a path, or leave it out")
+    return value
+
+
 Address = Annotated[str, AfterValidator(_host_and_port)]
+Place = Annotated[Path, BeforeValidator(_path)]
 #: NoDecode: in a variable it is ``a,b``, not JSON
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)]
 
@@ -114,9 +121,9 @@ class ServerSettings(BaseSettings):
     etcd_user: str = ""
     #: may be a reference: env:NAME or file:/path
     etcd_password: str = Field(default="", repr=False)
-    etcd_ca_file: Path | None = None
-    etcd_cert_file: Path | None = None
-    etcd_key_file: Path | None = None
+    etcd_ca_file: Place | None = None
+    etcd_cert_file: Place | None = None
+    etcd_key_file: Place | None = None
     cluster_id: Annotated[str, AfterValidator(_cluster_id)] = "default"
     #: the HTTP API; ``advertise_addr``: the address for others, if it differs
     addr: Address = DEFAULT_ADDRESS
@@ -125,9 +132,9 @@ class ServerSettings(BaseSettings):
     peer_addr: Annotated[str, AfterValidator(_optional_address)] = ""
     advertise_peer_addr: Annotated[str, AfterValidator(_optional_address)] = ""
     #: this node's certificate and the authority of the cluster's nodes (``weir certs``), for peers and for the API
-    tls_ca_file: Path | None = None
-    tls_cert_file: Path | None = None
-    tls_key_file: Path | None = None
+    tls_ca_file: Place | None = None
+    tls_cert_file: Place | None = None
+    tls_key_file: Place | None = None
     #: names by which the API may be addressed, besides addresses, this machine's name and those in ``addr``
     api_hosts: Names = ()
     #: what changefeeds may name (``capture.security.reach``); none: any host, any sink, and secrets created for them
@@ -139,7 +146,7 @@ class ServerSettings(BaseSettings):
     #: require: captures prove that they hold the cluster's key; accept: captures of v0.1.0 may connect without, during
     #: a cluster's upgrade
     peer_auth: Literal["require", "accept"] = "require"
-    data_dir: Path = Path("weir-data")
+    data_dir: Place = Path("weir-data")
     #: octal permissions that files and directories of this capture do not get, including log and lake
     umask: Annotated[str, Field(pattern=r"^0?0[0-7]{2}$")] = "077"
     #: location of segments; empty: below data_dir. Every capture of a cluster needs the same storage
@@ -155,11 +162,11 @@ class ServerSettings(BaseSettings):
     #: set
     spark_captures: Annotated[int, Field(ge=1, le=1000)] = 2
     #: opens what is sealed in etcd; empty: one of its own below data_dir
-    secret_key_file: Path | None = None
+    secret_key_file: Place | None = None
     #: a capture that is silent for this long has left the cluster
     session_ttl_seconds: Annotated[int, Field(ge=5, le=600)] = 10
     log_level: str = "info"
-    log_file: Path | None = None
+    log_file: Place | None = None
 
     @field_validator("*")
     @classmethod

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TypeVar
 
+from capture.address import DEFAULT_ADDRESS
 from capture.api.client import Client, RemoteError
 from capture.api.credentials import unprotected
 from capture.errors import (
     CaptureNotFoundError,
     ChangefeedExistsError,
     ChangefeedNotFoundError,
+    ConfigError,
     JobRefusedError,
     PositionGoneError,
     StillRunningError,
@@ -42,9 +44,14 @@ def may_pass(error: WeirError) -> bool:
 
 class Connection:
     """``server``: the URLs of one or more captures, separated by commas. A request goes to the capture that answered
-    last, then to the others. The other arguments are those of ``Client``. Threads may share a connection."""
+    last, then to the others. The other arguments are those of ``Client``. Threads may share a connection.
+
+    :raises ConfigError: ``server`` is no text.
+    """
 
     def __init__(self, server: str, *, token: str | None = None, ca_file: str = "", node: str = "") -> None:
+        if not isinstance(server, str):
+            raise ConfigError(f"the server is {type(server).__name__}; give its URL, such as http://{DEFAULT_ADDRESS}")
         self.server = server
         self._servers = tuple(url for part in server.split(",") if (url := part.strip())) or (server,)
         self._token = token

@@ -157,14 +157,22 @@ def server(
     advertise_peer_addr: Annotated[
         str | None, typer.Option(help="host:port that others use instead of --peer-addr.")
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Where this capture keeps its own files.")] = None,
+    data_dir: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Where this capture keeps its own files.")
+    ] = None,
     log_storage: Annotated[str | None, typer.Option(help="URI of the change log, the same for all captures.")] = None,
     spark_master: Annotated[str | None, typer.Option(help="local[*], spark://…, yarn, k8s://…, sc://…")] = None,
     cluster_id: Annotated[str | None, typer.Option(help="Captures with the same id and store are one cluster.")] = None,
-    secret_key_file: Annotated[Path | None, typer.Option(help="Key for secrets in etcd, the same for all.")] = None,
-    tls_ca_file: Annotated[Path | None, typer.Option(help="The cluster's certificate authority, in PEM.")] = None,
-    tls_cert_file: Annotated[Path | None, typer.Option(help="This node's certificate; see `weir certs`.")] = None,
-    tls_key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    secret_key_file: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Key for secrets in etcd, the same for all.")
+    ] = None,
+    tls_ca_file: Annotated[
+        str | None, typer.Option(metavar="PATH", help="The cluster's certificate authority, in PEM.")
+    ] = None,
+    tls_cert_file: Annotated[
+        str | None, typer.Option(metavar="PATH", help="This node's certificate; see `weir certs`.")
+    ] = None,
+    tls_key_file: Annotated[str | None, typer.Option(metavar="PATH", help="Its key.")] = None,
     insecure: Annotated[
         bool | None, typer.Option("--insecure", help="Listen for other machines without TLS.", show_default=False)
     ] = None,
@@ -173,7 +181,9 @@ def server(
         typer.Option("--insecure-spark", help="Use a remote Spark cluster without encryption.", show_default=False),
     ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
-    log_file: Annotated[Path | None, typer.Option(help="Write the log to this file instead of stderr.")] = None,
+    log_file: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Write the log to this file instead of stderr.")
+    ] = None,
 ) -> int:
     """Run one capture until SIGTERM or Ctrl-C."""
     from agent.spark import memory

@@ -26,7 +26,7 @@ From = Annotated[str, typer.Argument(metavar="FROM", help=_STORE)]
 To = Annotated[str, typer.Argument(metavar="TO", help=_STORE)]
 ClusterId = Annotated[str, typer.Option(help="The cluster's id.")]
 Config = Annotated[Path | None, typer.Option(help="A server's settings: user, password and TLS files of etcd.")]
-DataDir = Annotated[Path | None, typer.Option(help="Data directory of `embedded` and `sqlite`.")]
+DataDir = Annotated[str | None, typer.Option(metavar="PATH", help="Data directory of `embedded` and `sqlite`.")]
 
 
 @store_app.command("export")
@@ -141,7 +141,7 @@ def _run(work: Any) -> Any:
 
 @asynccontextmanager
 async def _place(
-    store: str, cluster: str, config: Path | None, data_dir: Path | None, *, must_exist: bool = False
+    store: str, cluster: str, config: Path | None, data_dir: str | None, *, must_exist: bool = False
 ) -> "AsyncIterator[Place]":
     """Connect; what WEIR_* variables and ``config`` say of a store does not count, what they say of its user does."""
     from capture.config import load_server_settings

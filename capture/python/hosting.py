@@ -32,7 +32,8 @@ def prepared(directory: Path | str, settings: dict[str, object]) -> ServerSettin
 
     :raises ConfigError: a setting is unknown or wrong.
     """
-    loaded = load_server_settings(**{"data_dir": Path(directory).absolute(), "addr": "127.0.0.1:0"} | settings)
+    data_dir = Path(directory).absolute() if directory != "" else directory  # which the settings refuse
+    loaded = load_server_settings(**{"data_dir": data_dir, "addr": "127.0.0.1:0"} | settings)
     if not structlog.is_configured():
         make_directory(loaded.data_dir)
         logs.configure(loaded.log_level, file=loaded.log_file or loaded.data_dir / _LOG, libraries=False)

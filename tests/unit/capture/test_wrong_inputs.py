@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from capture.api.inputs import spec_of
 from capture.cli.main import main
 from capture.config import load_changefeed_config, load_server_settings
 from capture.python.entry import connect
+from capture.python.hosting import prepared
 from capture.security.own_token import TOKEN_FILE, own_token
 from capture.security.secrets import Keeper, mask, resolve
 from capture.terminal import console
@@ -127,6 +129,7 @@ SERVERS = [
         "session-ttl-seconds = 601",
         "umask = '888'",
     ),
+    *("data-dir = ''", "log-file = ''", "secret-key-file = ''", "tls-ca-file = ''", "etcd-key-file = ''"),
     *("session-ttl-seconds = 'x'", "session-ttl-seconds = -1", "data-dir = 1", "log-storage = 1", "spark = 'x'"),
     *("spark = ['x']", "spark-master = 1", "secret-key-file = 1", "log-level = 1", "log-file = []", "umask = 77"),
     *('data-dir = "a\\u0000b"', 'secret-key-file = "a\\u0000"', 'addr = "h\\n:80"', 'addr = "\\u001b[31m:80"'),
@@ -444,6 +447,35 @@ def test_command_lines(
     assert captured.err.count("\n") == 1
     is_one_line(captured.err.strip())
     assert list(tmp_path.iterdir()) == [], "nothing is begun"
+
+
+PATHS = ("data-dir", "log-file", "secret-key-file", "tls-ca-file", "tls-cert-file", "tls-key-file")
+
+
+@pytest.mark.parametrize("option", PATHS)
+def test_an_empty_path_is_refused(
+    option: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was the directory in which the command ran: a capture put its store, keys and log there."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["server", f"--{option}", ""]) == 1
+    error = capsys.readouterr().err
+    assert error == f"error: '{option}' in --{option}: is empty; give a path, or leave it out\n"
+    assert list(tmp_path.iterdir()) == [], "nothing is begun"
+
+
+def test_an_empty_directory_of_the_embedded_interface_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(WeirError, match="--data-dir: is empty"):
+        prepared("", {})
+
+
+@pytest.mark.parametrize("server", [None, 8300, Path("weir-data"), ["http://127.0.0.1:1"]])
+def test_a_server_that_is_no_text_is_refused(server: Any) -> None:
+    with pytest.raises(WeirError, match=r"^the server is .*; give its URL, such as http://"):
+        connect(server)
 
 
 @pytest.mark.parametrize("name", ["WEIR_LOG_LEVEL", "WEIR_ETCDS", "WEIR_X", "WEIR_", "WEIR_DATA-DIR", "WEIR_SECRET"])
