@@ -26,7 +26,7 @@ _READS: tuple[tuple[re.Pattern[str], Role], ...] = (
     (re.compile(r"/api/v2/changefeeds/[^/]+/diff"), Role.OPERATOR),
     (re.compile(r"/api/v2/(tokens|audit)(/.*)?"), Role.ADMIN),
     (re.compile(r"/api/v2/(status|captures|owned)|/metrics"), Role.VIEWER),
-    (re.compile(r"/api/v2/changefeeds(/[^/]+(/tables|/sync_points|/subscriptions)?)?"), Role.VIEWER),
+    (re.compile(r"/api/v2/changefeeds(/[^/]+(/tables|/table_files|/sync_points|/subscriptions)?)?"), Role.VIEWER),
 )
 #: what readers ask all the time; that a subscription was opened is recorded
 _ROUTINE = re.compile(r"/api/v2/changefeeds/[^/]+/subscriptions/[^/]+/(read|advance)")

@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +16,8 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from agent.sinks.iceberg.table.io import LakeFileIO
+from tests.integration.agent.forks import PROCESSES
 
-#: imports once, and forks
-_CONTEXT = get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    [__name__, "tests.contracts.sink_bed", "agent.sinks.iceberg.sink", "tests.integration.agent.sinks.iceberg.lake"]
-)
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
@@ -78,8 +73,8 @@ def run(act: Callable[[], object], directory: Path, fatal: int | None = None) ->
 
     :raises AssertionError: it ended otherwise.
     """
-    receiver, sender = _CONTEXT.Pipe(duplex=False)
-    process = _CONTEXT.Process(target=_run, args=(act, directory, fatal, sender))
+    receiver, sender = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=_run, args=(act, directory, fatal, sender))
     process.start()
     sender.close()
     try:

@@ -1,6 +1,5 @@
 """The dump unit on a real PostgreSQL: what it stages and what the slot streams are the source, whatever interrupts."""
 
-import multiprocessing
 import os
 import pickle
 import threading
@@ -38,6 +37,7 @@ from reactor.errors import WeirError
 from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode, TableRecord
 from tests import pgoutput
+from tests.integration.agent.forks import PROCESSES
 from tests.patience import HANG_S
 from tests.shared_postgres import give_back
 
@@ -547,8 +547,6 @@ def test_a_table_that_ends_the_process_which_copies_it_is_left_out_behind_the_se
 ) -> None:
     tables = [source.record("keyed", ["id"]), source.record("pair", ["a", "b"]), source.record("loose", [])]
     codes = []
-    processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload([__name__])  # imports take longer than the dumps
     for epoch in range(1, 4):
         order = DumpOrder(
             tables=tuple(tables),
@@ -557,7 +555,7 @@ def test_a_table_that_ends_the_process_which_copies_it_is_left_out_behind_the_se
             epoch=epoch,
             parallel=3,
         )
-        process = processes.Process(
+        process = PROCESSES.Process(
             target=_dump_in_process,
             args=(source.postgres.uri(source.name), f"slot_{source.name}", order, manifest.uri),
         )

@@ -100,6 +100,7 @@ def test_each_route_has_a_role_and_what_nobody_thought_of_needs_the_most() -> No
         "GET /api/v2/changefeeds",
         "GET /api/v2/changefeeds/feed",
         "GET /api/v2/changefeeds/feed/tables",
+        "GET /api/v2/changefeeds/feed/table_files",
         "GET /api/v2/changefeeds/feed/sync_points",
         "GET /metrics",
     }
