@@ -54,7 +54,7 @@ def show_sources(*, json: bool) -> None:
     if json:
         return console.print_json(views)
     rows = [(view.schemes, _options(view, ""), view.problem or view.summary) for view in views]
-    console.print_table(("scheme", "settings below \\[source]", "what it is"), rows)
+    console.print_table(("scheme", "settings below [source]", "what it is"), rows)
     return None
 
 

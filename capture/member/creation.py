@@ -16,7 +16,7 @@ from capture.member.ownership.gathering import RemoteOwners
 from capture.member.schedules import signals
 from capture.member.services import CaptureState, PresentMembership
 from capture.security.key_mark import read_mark
-from capture.security.secrets import mask
+from capture.security.secrets import mask_uri
 from capture.version import installed_version
 from reactor import keys
 from reactor.errors import NotOwnerError, OwnerNotFoundError, WeirError
@@ -108,7 +108,9 @@ class ChangefeedCreation(ABC):
         for name, needed in formats.needed_by(spec.config).items():
             formats.refuse_early(name.replace("_", "-"), needed, membership.state.format)
         notices = await self._capture.data_plane.check(spec)
-        return views.CheckView(id=changefeed, source=mask(spec.source_uri), sink=mask(spec.sink_uri), notices=notices)
+        return views.CheckView(
+            id=changefeed, source=mask_uri(spec.source_uri), sink=mask_uri(spec.sink_uri), notices=notices
+        )
 
     async def _note_signals(self, membership: PresentMembership, info: ChangefeedInfo) -> list[Put]:
         """Rows of the signal table that are there now ask for nothing; all that follow do.

@@ -20,15 +20,42 @@ from capture.security.reach import LookUp, look_up_freely
 from reactor.records.changefeed import SealedUri
 
 MASK = "***"
+#: names of parameters whose values are secret, or may hold a secret
 _SECRET_PARAMETER = re.compile(
-    r"pass(word|wd)?$|secret|token|credential|(access|private|account|api|sasl)[-_.]?key", re.I
+    r"pass(word|wd|phrase)?$|pwd$|secret|token|credential|bearer|auth|signature|key|connection[-_.]?string"
+    r"|(^|[-_.])(sas|sig)($|[-_.])|^headers?[-_.]",
+    re.I,
 )
 # for text that contains URIs: the password of the user part, up to the last @ of the word, since @, /, ? and # in it
 # may be unescaped; then secret parameters. Placeholders in error texts are kept
 _USERINFO = re.compile(r"((?<![\w+.-])[\w+.-]+://(?!user:password@)[^/?#:]*):.*@", re.DOTALL)
 _WORD = re.compile(r"\S+")
-_PARAMETER = re.compile(r"([?&]([\w.-]+)=)([^&\s#'\"]+)")
+# a quote ends a value only where the text that quotes it continues
+_PARAMETER = re.compile(r"([?&]([\w.%-]+)=)((?:[^&\s#'\"]|['\"](?=[^\s,;.)\]}]))+)")
 _REFERENCE = re.compile(r"^(env|file):(.+)$")
+
+
+def mask_uri(uri: str) -> str:
+    """Return a URI for display: without its password, and without parameters whose values may be secret.
+
+    Unlike a text that contains URIs it is known where this one ends: blanks and quotes are parts of it.
+    """
+    scheme, mark, rest = uri.partition("://")
+    userinfo, at, place = rest.rpartition("@")
+    user, colon, _ = userinfo.partition(":")
+    if mark and at and colon and not {"/", "?", "#"} & set(user):
+        uri = f"{scheme}://{user}:{MASK}@{place}"
+    base, question, query = uri.partition("?")
+    return base + question + "&".join(map(_shown_parameter, query.split("&")))
+
+
+def _shown_parameter(parameter: str) -> str:
+    name, equals, value = parameter.partition("=")
+    plain = unquote(value)
+    if _REFERENCE.fullmatch(plain):
+        return parameter
+    is_secret = _SECRET_PARAMETER.search(unquote(name)) or mask(plain) != plain
+    return f"{name}{equals}{MASK}" if equals and value and is_secret else parameter
 
 
 def mask(text: str) -> str:
@@ -46,7 +73,7 @@ def _masked_word(match: re.Match[str]) -> str:
 
 
 def _masked_parameter(match: re.Match[str]) -> str:
-    is_secret = _SECRET_PARAMETER.search(match[2]) and not _REFERENCE.match(unquote(match[3]))
+    is_secret = _SECRET_PARAMETER.search(unquote(match[2])) and not _REFERENCE.match(unquote(match[3]))
     return f"{match[1]}{MASK}" if is_secret else match[0]
 
 
@@ -149,7 +176,7 @@ class Keeper:
 
     def seal(self, uri: str) -> SealedUri:
         sealed = Fernet(self._keys[self._sealing]).encrypt(uri.encode())
-        return SealedUri(masked=mask(uri), sealed=sealed.decode())
+        return SealedUri(masked=mask_uri(uri), sealed=sealed.decode())
 
     def open(self, sealed: SealedUri) -> str:
         """Return the URI as it was given; references are not resolved.

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Column, Table
+from rich.text import Text
 
 from capture.security.secrets import mask
 from reactor.errors import WeirError
@@ -58,7 +59,9 @@ def print_json_list(fields: Mapping[str, object], name: str, items: Iterable[obj
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, title: str = "") -> None:
     # long values are folded, not cut off, so that names and positions can be copied
     table = Table(
-        *(Column(name, overflow="fold") for name in columns), title=printable(title) or None, title_justify="left"
+        *(Column(_plain_text(name), overflow="fold") for name in columns),
+        title=_plain_text(title, style="table.title") if title else None,
+        title_justify="left",
     )
     for row in rows:
         table.add_row(*(_cell(value) for value in row))
@@ -117,8 +120,8 @@ def is_debugging() -> bool:
 @contextmanager
 def waiting(text: str) -> Iterator[Callable[[str], None]]:
     """Show a spinner on stderr if that is a terminal. Yields a function that changes its text."""
-    with Console(stderr=True).status(text) as status:
-        yield status.update
+    with Console(stderr=True).status(_plain_text(text)) as status:
+        yield lambda news: status.update(_plain_text(news))
 
 
 def when(seconds: float) -> str:
@@ -142,13 +145,18 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _cell(value: object) -> str:
-    from rich.markup import escape
+def _plain_text(text: str, *, style: str = "") -> Text:
+    """Names and errors that have brackets are not markup."""
+    return Text(printable(text), style=style)
 
+
+def _cell(value: object) -> Text:
+    return Text("\n").join(map(_cell, value)) if isinstance(value, tuple | list) else _plain_text(_shown(value))
+
+
+def _shown(value: object) -> str:
     if isinstance(value, BaseModel):
-        return escape(printable(", ".join(f"{name}={item}" for name, item in value if item not in (None, ""))))
-    if isinstance(value, tuple | list):
-        return "\n".join(_cell(item) for item in value)
+        return ", ".join(f"{name}={item}" for name, item in value if item not in (None, ""))
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.3f}" if isinstance(value, float) else escape(printable(str(value))) if value is not None else ""
+    return f"{value:.3f}" if isinstance(value, float) else str(value) if value is not None else ""

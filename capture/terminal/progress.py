@@ -18,9 +18,9 @@ class Reporter:
         self._console = Console(stderr=True)
         self._live = sys.stderr.isatty()
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             TimeElapsedColumn(),
         )
         self._progress = Progress(*columns, console=self._console, disable=not self._live)

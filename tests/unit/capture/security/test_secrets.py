@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from hypothesis import example, given
@@ -13,7 +13,7 @@ from agent.sources.mysql.server import uri as mysql
 from agent.sources.postgres.server import uri as postgres
 from capture.errors import ConfigError
 from capture.security.key_file import new_key
-from capture.security.secrets import Keeper, mask, resolve
+from capture.security.secrets import Keeper, mask, mask_uri, resolve
 
 #: what cures say to write
 PLACEHOLDER = "postgresql://user:password@host/db"
@@ -40,6 +40,10 @@ PLACEHOLDER = "postgresql://user:password@host/db"
             "malformed; write postgresql://user:password@host:port/db",
         ),
         ("kafka://h:9092/topic?protocol=avro", "kafka://h:9092/topic?protocol=avro"),
+        ("s3://b/p?secret_access_key=a'b\"c: no", "s3://b/p?secret_access_key=*** no"),
+        ("'s3://b/p?token=a', 's3://b/p?token=b'.", "'s3://b/p?token=***', 's3://b/p?token=***'."),
+        ("s3://b/p?t%6fken=a", "s3://b/p?t%6fken=***"),
+        ("az://b/p?sas_key=a", "az://b/p?sas_key=***"),
     ],
 )
 def test_passwords_are_masked(text: str, masked: str) -> None:
@@ -50,6 +54,55 @@ def test_passwords_are_masked(text: str, masked: str) -> None:
 @given(st.text(alphabet="abcXYZ019!$&'()*+,;=:@%~._-/?#[]{}\"", min_size=1))
 def test_no_part_of_a_password_is_left(password: str) -> None:
     assert mask(f"postgresql://user:{password}@host/db") in ("postgresql://user:***@host/db", PLACEHOLDER)
+
+
+@given(st.text(min_size=1), st.sampled_from(["{}?password=x&user=u", "{}", "{}?sslmode=require"]))
+@example("a secret77", "{}")
+@example("user:password@secret77", "{}")
+def test_no_part_of_a_password_is_left_in_a_uri(password: str, end: str) -> None:
+    """Where a URI is alone, nothing in it ends it. Blanks and quotes ended the password."""
+    shown = mask_uri(f"postgresql://user:{password}@host/{end.format('db')}")
+    assert shown == f"postgresql://user:***@host/{end.format('db')}".replace("password=x", "password=***")
+    assert mask_uri(shown) == shown
+
+
+@pytest.mark.parametrize("scheme", ["delta+az://c/x", "postgresql://u@h/d", "iceberg+rest://h"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("password", "pass%77ord", "PASSWD", "passphrase", "pwd", "sas_key", "azure_storage_sas_key", "sas_token"),
+        *(
+            "sas",
+            "sig",
+            "aws_secret_access_key",
+            "aws_sse_customer_key_base64",
+            "adls.connection-string",
+            "account_key",
+        ),
+        *("header.Authorization", "header.x", "bearer", "credential", "token", "s3.session-token", "client_secret"),
+        *("google_service_account_key", "oauth-auth", "x-signature"),
+    ],
+)
+@given(st.text(alphabet=st.characters(exclude_characters="&", exclude_categories=["Cs"]), min_size=1))
+@example("a'secret77")
+@example('{"private_key":"secret77"}')
+def test_no_part_of_a_secret_parameter_is_left(scheme: str, name: str, value: str) -> None:
+    shown = mask_uri(f"{scheme}?{name}={value}&sslmode=require")
+    assert shown in (f"{scheme}?{name}=***&sslmode=require", f"{scheme}?{name}={value}&sslmode=require")
+    assert shown.endswith(f"{name}=***&sslmode=require") or re.fullmatch("(env|file):.+", unquote(value), re.DOTALL)
+
+
+def test_a_parameter_that_is_a_uri_hides_its_password() -> None:
+    for value in ("http://u:secret77@p/", "http%3A%2F%2Fu%3Asecret77%40p%2F", "az://x%3Fsas_token=secret77"):
+        assert "secret77" not in mask_uri(f"delta+s3://b/x?proxy_url={value}")
+    assert mask_uri("delta+s3://b/x?AWS_ENDPOINT_URL=http://h:1&AWS_REGION=eu").endswith(
+        "?AWS_ENDPOINT_URL=http://h:1&AWS_REGION=eu"
+    )
+
+
+def test_what_is_stored_for_display_has_no_secret() -> None:
+    sealed = Keeper(new_key()).seal("postgresql://u:a secret77@h/d?application_name='x'&password=a'secret77")
+    assert sealed.masked == "postgresql://u:***@h/d?application_name='x'&password=***"
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql", "mariadb"])
