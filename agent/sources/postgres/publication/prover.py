@@ -26,7 +26,7 @@ from agent.sources.postgres.publication.partitions import Partitions
 from agent.sources.postgres.publication.proof import FIRST_MAX, Proof
 from agent.sources.postgres.publication.published import Catalog, Relation, one_moment
 from agent.sources.postgres.publication.quiet_changes import QuietChanges
-from agent.sources.postgres.publication.readded import readded
+from agent.sources.postgres.publication.readded import ReaddedColumns
 from agent.sources.postgres.publication.rewrites import Rewrites
 from agent.sources.postgres.publication.sightings import Sightings
 from agent.sources.postgres.publication.silent import SilentTables
@@ -102,8 +102,7 @@ class Prover:
         self._unsettled: set[int] = set()
         #: as the stream has them
         self._schemas = dict(schemas or {})
-        #: tables with a column that the stream may take for an old one, and where the log ended when that was seen
-        self._readded: dict[int, Ts] = {}
+        self._readded = ReaddedColumns(sightings)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -124,9 +123,8 @@ class Prover:
         if not cut.is_complete or cut.resolved_ts <= self._at:
             return replace(cut, attachment=self._text)
         connection = self._session()
-        is_quiet = not (
-            self._must_read or self._joining.is_due() or cut.ddl or self._unsettled or self._gone or self._readded
-        )
+        is_quiet = not (self._must_read or self._joining.is_due() or cut.ddl or self._unsettled or self._gone)
+        is_quiet = is_quiet and not self._readded.is_due(cut.resolved_ts)
         is_quiet = is_quiet and not self._sightings.has_partitions(cut.resolved_ts)
         is_quiet = is_quiet and not self._sightings.has_passed_over(cut.resolved_ts)
         is_quiet = is_quiet and not self._unnamed_roots.is_due(cut.resolved_ts)
@@ -201,7 +199,7 @@ class Prover:
             self._judge_roots(partitions, found)
             self._schemas |= schemas_after(cut.ddl)
             self._judge_rewrites(rewrites, found, declared)
-            self._judge_readded(now, found, cut)
+            self._judge_readded(connection, now, found, upto)
             passed_over = asked.younger(before.passed_over | self._sightings.take_passed_over(upto))
             self._judge_gone(now, found, absorbed, upto)
             first = schemas_after(cut.ddl, SchemaChangeKind.CREATE)
@@ -256,22 +254,17 @@ class Prover:
             if table not in found.held and (trouble := rewrites.trouble(table, declared.get(table))):
                 self._hold_old(found, table, trouble)
 
-    def _judge_readded(self, now: Catalog, found: Findings, cut: LogChunk) -> None:
+    def _judge_readded(self, connection: Connection, now: Catalog, found: Findings, upto: Ts) -> None:
         """A column that was dropped and added again is another one; the stream has said so by now, or never will."""
-        seen: dict[int, Ts] = {}
-        for table, record in found.old.items():
-            if table in found.held or table not in self._schemas or table not in now.tables:
-                continue
-            if column := readded(self._schemas[table], now.tables[table]):
-                seen[table] = self._readded.get(table, now.end_ts)
-                if seen[table] <= cut.resolved_ts:
-                    reason = (
-                        f"table {record.schema_name}.{record.name}: column {column} was dropped and added again, and "
-                        f"what its rows hold in it is in no stream; {losses.CURE}"
-                    )
-                    found.hold(record, Ts(self._at + 1), reason)
-                    del seen[table]
-        self._readded = seen
+        flowing = found.old.keys() & self._schemas.keys() & now.tables.keys() - found.held
+        schemas = {table: self._schemas[table] for table in flowing}
+        for table, column in list(self._readded.find(connection, now, schemas, upto)):
+            self._hold_old(
+                found,
+                table,
+                f"may have a new column in place of another: column {column} was dropped and added again, and what "
+                "its rows hold in it is in no stream",
+            )
 
     def _was_unlogged(self, asked: Newcomers, relation: Relation) -> bool:
         first_writer = self._sightings.first_writer(relation.table_id)

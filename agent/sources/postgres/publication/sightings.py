@@ -10,6 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
+from agent.rows.schema import TableSchema
 from reactor.ids import Ts
 
 #: the log is sent at once, unless the stream has to wait for memory
@@ -28,6 +29,17 @@ class PartitionSighting:
     follows_truncate: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """The transaction ``xid``, 32 bits of it, which ends at ``ts``, has rows of a replicated table, whose columns are
+    those of ``schema``. ``is_again``: the stream has declared the table before, since it was opened."""
+
+    ts: Ts
+    xid: int
+    schema: TableSchema
+    is_again: bool
+
+
 #: a declared table's columns: name, type and modifier
 Shape = frozenset[tuple[str, int, int]]
 
@@ -41,6 +53,9 @@ class Sightings:
         self._partitions: dict[tuple[Ts, int, int], PartitionSighting] = {}
         #: every declaration of a partition that may be needed yet: where, of which, by whom, and with which columns
         self._declared: list[tuple[Ts, int, int, Shape]] = []
+        #: declarations of replicated tables, and the tables that have ever had one
+        self._tables: list[Declaration] = []
+        self._ever_tables: set[int] = set()
         #: partitions that the stream has declared since it was opened
         self._ever: set[int] = set()
         #: tables that no rule wanted under the names that they had, and where the stream named them first
@@ -69,6 +84,22 @@ class Sightings:
                 root, leaf, xid, follows_truncate=ts in self._truncations.get(root, {})
             )
             self._partitions[ts, root, leaf] = replace(found, times=found.times + 1)
+
+    def note_declared(self, schema: TableSchema, ts: Ts, xid: int) -> None:
+        """The transaction has rows of a replicated table behind this."""
+        with self._moved:
+            self._tables.append(Declaration(ts, xid, schema, schema.table_id in self._ever_tables))
+            self._ever_tables.add(schema.table_id)
+
+    def declared_tables(self, upto: Ts) -> set[int]:
+        """Return the replicated tables that were declared at ``upto`` or before, and not forgotten."""
+        with self._moved:
+            return {one.schema.table_id for one in self._tables if one.ts <= upto}
+
+    def declarations_of(self, table_ids: Collection[int], *, upto: Ts) -> list[Declaration]:
+        """Return these tables' declarations at ``upto`` or before, as far as they are not forgotten."""
+        with self._moved:
+            return [one for one in self._tables if one.ts <= upto and one.schema.table_id in table_ids]
 
     def note_new(self, table_id: int, ts: Ts, xid: int) -> None:
         """The transaction has the first row of a new table that the stream has."""
@@ -149,6 +180,7 @@ class Sightings:
         """Drop what is at ``upto`` or before, which is no longer needed."""
         with self._moved:
             self._declared = [one for one in self._declared if one[0] > upto]
+            self._tables = [one for one in self._tables if one.ts > upto]
             self._new = {table_id: seen for table_id, seen in self._new.items() if seen[0] > upto}
             for table_id, found in list(self._truncations.items()):
                 self._truncations[table_id] = {ts: xid for ts, xid in found.items() if ts > upto}

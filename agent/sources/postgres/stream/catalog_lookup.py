@@ -118,7 +118,8 @@ class CatalogTable:
         }
         there = sorted(number for name, number in self.places.items() if name not in self.unsent)
         gone = sorted(number for number, dropped_by in self.dropped if not xids.is_older(dropped_by, since))
-        return Numbers(by_name, tuple(there), tuple(gone))
+        gone_since = [number for number, dropped_by in self.dropped if xids.is_older(since, dropped_by)]
+        return Numbers(by_name, tuple(there), tuple(gone), tuple(sorted(gone_since)))
 
     def empty_at(self, since: int, *, is_first: bool) -> frozenset[str]:
         """Return the columns of ``built_empty`` that are as old as the transaction ``since`` (32 bits), which declares

@@ -9,8 +9,11 @@ table that is known, names have priority: a column that keeps its name keeps its
 newer column has the name, or that names were swapped. If the catalog no longer has the column (it was renamed again, or
 dropped), its position decides. A column that may have been dropped since is preferred to a newer one of the name.
 
+So is a known one, of a later transaction, at the place of one whose name is gone: that was renamed, and a newer one
+has got its new name since.
+
 One case remains: a column that is dropped and added again, with the same definition when its next row comes, is taken
-for the old one.
+for the old one. See ``publication.readded``.
 """
 
 import itertools
@@ -24,11 +27,13 @@ from agent.sources.common.schema_diff import Columns
 @dataclass(frozen=True, slots=True)
 class Numbers:
     """A table's columns in the catalog. ``by_name``: the numbers of its columns. ``there``: of those that are sent, in
-    order. ``gone``: of columns that may have been dropped since the table was declared."""
+    order. ``gone``: of columns that may have been dropped since the table was declared. ``gone_since``: of those that a
+    later transaction than the declaring one has dropped."""
 
     by_name: Mapping[str, int] = field(default_factory=dict)
     there: tuple[int, ...] = ()
     gone: tuple[int, ...] = ()
+    gone_since: tuple[int, ...] = ()
 
 
 def placed(known: TableSchema | None, declared: TableSchema, catalog: Numbers) -> TableSchema:
@@ -40,7 +45,7 @@ def placed(known: TableSchema | None, declared: TableSchema, catalog: Numbers) -
         return _numbered(declared, first)
     known = known or declared
     today = [catalog.by_name.get(column.name, 0) for column in columns]
-    numbers = _by_name(known, declared, today, catalog.gone)
+    numbers = _by_name(known, declared, today, catalog)
     if not _is_in_order(numbers):
         others = (first,) if is_known else (_lowered(known, declared, numbers, catalog.gone), _completed(known, today))
         numbers = next(filter(_is_in_order, others), numbers)
@@ -62,15 +67,16 @@ def _keeps(known: TableSchema, declared: TableSchema, catalog: Numbers, numbers:
     )
 
 
-def _by_name(known: TableSchema, declared: TableSchema, today: Sequence[int], gone: Sequence[int]) -> list[int]:
+def _by_name(known: TableSchema, declared: TableSchema, today: Sequence[int], catalog: Numbers) -> list[int]:
     numbers = {column.name: column.place for column in known.columns}
     last = max(numbers.values(), default=0)
     found: list[int] = []
     for at, column in enumerate(declared.columns):
         number = today[at] if today[at] > last else numbers.get(column.name, today[at])
         if number > last:
-            before = max([last, *found])
-            number = min((other for other in gone if before < other < number), default=number)
+            before, place = max([last, *found]), _by_place(known, declared, at)
+            number = min((other for other in catalog.gone if before < other < number), default=number)
+            number = place if place in catalog.gone_since and place > max(found, default=0) else number
         if not number:
             number = _by_place(known, declared, at) or 1 + max([last, *found])
         found.append(number)
@@ -122,21 +128,3 @@ def matched(known: TableSchema, declared: TableSchema, fills: Mapping[str, str])
         elif before != column.name:
             renames[column.name] = before
     return Columns(renames, tuple(added), {name: fills[name] for name in added if name in fills})
-
-
-def unseen_again(known: TableSchema, declared: TableSchema) -> str:
-    """Return the first column of ``declared`` that may have been dropped and added again before rows that the stream
-    declared as ``known``; empty if there is none.
-
-    Last columns that are added again in their order look the same. So rows may have been declared by either version,
-    unless a column with another name was added before.
-    """
-    places = {column.place for column in known.columns}
-    added = sorted((column for column in declared.columns if column.place not in places), key=lambda one: one.place)
-    kept = {column.place for column in declared.columns}
-    for count in range(1, 1 + min(len(added), len(known.columns))):
-        last = known.columns[-count:]
-        looks = [(one.name, one.type_id, one.modifier) for one in last]
-        if looks == [(one.name, one.type_id, one.modifier) for one in added[:count]]:
-            return added[0].name if kept.isdisjoint(one.place for one in last) and all(places) else ""
-    return ""

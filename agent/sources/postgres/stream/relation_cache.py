@@ -247,8 +247,6 @@ class SchemaTracker:
                 name for name in sorted(guesses) if name not in known and (name in keys or not after.record.key)
             ]
             change = _hold((before or after).record, _computed(after.record, unknown[0])) if unknown else change
-        if before is not None and (again := column_numbers.unseen_again(_schema(before), after.schema)):
-            change = _hold(before.record, _readded(after.record, again))
         if self._lacks_columns(after.schema):
             change = _hold((before or after).record, _columnless(after.record))
         return change
@@ -278,13 +276,6 @@ def _uninterpreted(record: TableRecord, error: Exception) -> str:
     return (
         f"what has changed of table {record.schema_name}.{record.name} cannot be interpreted ({cause_of(error)}); "
         f"{RESYNC}, or leave it out by a filter rule"
-    )
-
-
-def _readded(record: TableRecord, column: str) -> str:
-    return (
-        f"table {record.schema_name}.{record.name}: column {column} was dropped and added again, and what its rows "
-        f"hold in it is in no stream; {RESYNC}, or leave it out by a filter rule"
     )
 
 

@@ -254,6 +254,7 @@ class ReplicationStream:
             schema = self._resolve(schema)
             if tracker is not None and is_news:
                 schema = tracker.note(schema, ts, int(state[split.XID]), is_first=state[split.SEQ] == 0)
+                self._sightings.note_declared(schema, ts, int(state[split.XID]))
                 self._quiet.note_declared(schema.table_id, int(state[split.XID]))
         elif is_news:
             self._sightings.note_passed_over(schema.table_id, ts)

@@ -1,127 +1,24 @@
 """Random statements on a real server, read by the stream as they come and much later: the sink's table equals the
 source's in the end, or the table is held."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
 
-import pyarrow as pa
 import pytest
 
-from agent.control.runtime import FlushLimits, SpanPosition
 from agent.errors import TableHeldError
-from agent.flush.job import FlushContext, flush
-from agent.log.reader import LogReader
-from agent.ports.sink import FeedContext, ReadsBack
-from agent.rows.schema import TableSchema
-from agent.rows.survivors import Survivors
-from agent.schema_changes.apply import Terms, apply
-from agent.sinks import open_sink
-from agent.sources.postgres.decode.types import arrow_schema
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import Connection, connect
-from agent.sources.postgres.snapshot import survivors
-from agent.sources.postgres.snapshot.rows import read_table
-from agent.units.load import create_empty
 from capture.embedded import EmbeddedPostgres
 from reactor.errors import WeirError
-from reactor.ids import TableSpan, Ts
-from reactor.messages import Barrier
-from reactor.records.changefeed import ChangefeedConfig, SinkMode, TableChange
-from tests.integration.agent.flush.test_job import Inline
 from tests.integration.agent.sources.postgres.random_statements import SETUP, Statements
-from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
+from tests.integration.agent.sources.postgres.sink_copy import SinkCopy
+from tests.integration.agent.sources.postgres.sync_rig import drop_slots, make_rig
 
 pytestmark = [pytest.mark.matrix, pytest.mark.timeout(120)]
 
-_MODE = SinkMode.UPSERT
 _SEEDS = 60
-
-
-class _Copy:
-    """The sink's table, made from what the stream has read."""
-
-    def __init__(self, rig: SyncRig, lake: Path) -> None:
-        uri = f"delta+file://{lake}"
-        sink = open_sink(uri, changefeed="feed", mode=_MODE)
-        assert isinstance(sink, ReadsBack)
-        self._sink = sink
-        self._rig, self._start_ts, self._head = rig, rig.start.ts, rig.head()
-        self._changes: dict[int, tuple[Ts, TableChange]] = {}
-        self.record = rig.tables[0].with_(start_ts=self._start_ts, consistent_ts=self._start_ts)
-        create_empty(self._sink, [(self.record, rig.first_schemas[self.record.table_id])])
-        self._context = FlushContext(
-            FeedContext("feed", uri, _MODE), sink=self._sink, reader=LogReader(rig.directory), executor=Inline()
-        )
-        self._at = SpanPosition(TableSpan(self.record.table_id), self.record, self._start_ts, self._start_ts)
-
-    def bring_up(self) -> None:
-        """Apply everything that has been read.
-
-        :raises TableHeldError: the table is held, by the stream or by what its schema change needs.
-        """
-        for found in sorted(self._rig.ddl(), key=lambda record: record.ts):
-            for change in (one for one in found.changes if one.table_id == self.record.table_id):
-                self._flush(Ts(found.ts - 1))
-                if change.is_hold:
-                    raise TableHeldError(change.reason)
-                apply(self._sink, found.with_(changes=(change,)), Terms(ChangefeedConfig(), _MODE, self._survivors))
-                assert change.table is not None
-                self.record = change.table.with_(start_ts=self._start_ts, consistent_ts=self._start_ts)
-                self._changes[self.record.table_id] = found.ts, change
-                committed_ts = self._sink.committed_ts(self.record, self._at.span)
-                assert committed_ts is not None
-                self._at = SpanPosition(self._at.span, self.record, committed_ts, self._at.checkpoint_ts)
-        self._flush(self._head.resolved_ts)
-
-    def differences(self) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-        """Return the rows that only the source has, and those that only the sink has."""
-        with connect(self._rig.uri) as connection:
-            schema = read_schemas(connection, [self.record.table_id])[self.record.table_id]
-        columns = sorted(column.name for column in schema.columns)
-        there = Counter(
-            row
-            for batch in read_table(self._rig.uri, schema, None)
-            for row in _rows(self._sink.as_stored(batch), columns)
-        )
-        here = Counter(
-            row
-            for batch in self._sink.read_rows(self.record, schema, arrow_schema(schema))
-            for row in _rows(pa.Table.from_batches([batch]), columns)
-        )
-        return sorted((there - here).elements()), sorted((here - there).elements())
-
-    def _flush(self, to_ts: Ts) -> None:
-        limits = FlushLimits(
-            self._head, Barrier(to_ts), tables={self.record.table_id: self.record}, changes=self._changes
-        )
-        is_behind = True
-        while is_behind:
-            flushed = flush(self._context, [self._at], limits)
-            for span in flushed.spans:
-                assert span.error is None, span.error
-                self._at = span.position
-            is_behind = flushed.is_behind
-
-    def _survivors(
-        self, before: TableSchema, after: TableSchema, origins: Mapping[str, str], key: Sequence[str]
-    ) -> Survivors | None:
-        return survivors.read(self._rig.uri, before, after, origins, key, "true")
-
-
-def _rows(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield rows as texts; times as numbers, since Python has none before the year 1."""
-    texts = []
-    for name in columns:
-        column = pa.concat_arrays(table.column(name).chunks) if table.num_rows else pa.array([])
-        if pa.types.is_date32(column.type):
-            column = column.view(pa.int32())
-        elif pa.types.is_temporal(column.type):
-            column = column.view(pa.int64())
-        texts.append([repr(value) for value in column.to_pylist()])
-    yield from zip(*texts, strict=True)
 
 
 def _execute(connection: Connection, statements: Statements, random: Random) -> list[str]:
@@ -169,7 +66,7 @@ async def test_the_table_equals_its_source_or_is_held(postgres: EmbeddedPostgres
                 await rig.wait_resolved()
                 await rig.wait_resolved()  # what changed without a later row is found behind the first one
             done.append("-- the stream reads up to here")
-        copied = _Copy(rig, tmp_path / "lake")
+        copied = SinkCopy(rig, tmp_path / "lake")
         with suppress(TableHeldError):
             copied.bring_up()
             assert copied.differences() == ([], []), "\n".join(done)

@@ -113,3 +113,11 @@ def test_a_column_that_was_added_again_behind_a_new_one_is_still_the_old_one_bef
     found = placed(KNOWN, names("id", "a", "b", "c"), today)
     assert [column.place for column in found.columns] == [1, 2, 4, 5]
     assert matched(found, placed(found, names("id", "a", "c", "b"), today), {}).added == ("b",)
+
+
+def test_a_column_that_a_later_transaction_dropped_was_renamed_before_that() -> None:
+    """A newer column has got its new name since."""
+    today = Numbers({"id": 1, "a": 2, "c": 5}, (1, 2, 5), gone=(4,), gone_since=(4,))
+    assert [column.place for column in placed(KNOWN, names("id", "a", "c"), today).columns] == [1, 2, 4]
+    same_transaction = Numbers({"id": 1, "a": 2, "c": 5}, (1, 2, 5), gone=(4,))
+    assert [column.place for column in placed(KNOWN, names("id", "a", "c"), same_transaction).columns] == [1, 2, 5]
