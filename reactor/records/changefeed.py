@@ -335,8 +335,8 @@ class TableChange(Record):
     ``table``: the table afterwards, None if it is dropped. ``before`` and ``after``: JSON of
     ``agent.rows.schema.TableSchema``, empty if there is none. ``renames``: new name → old name of columns; ``added``:
     new columns, even if there was another one of that name. ``fills``: their values in existing rows (as text of the
-    source); other new columns are NULL there. ``reason``: one line of a ``HOLD``, cause and cure; such a change has the
-    table as it was, and no ``before`` and ``after``. ``context``: in the dialect's terms, how values were converted.
+    source); other new columns are NULL there. ``reason``: one line of a ``HOLD``, cause and cure; it has the table as
+    it was, under its new name, without ``before`` and ``after``. ``context``: how values were converted.
     """
 
     kind: SchemaChangeKind

@@ -70,6 +70,8 @@ class TableEditor:
         self._converts = False
         self._fills: dict[str, str] = {}
         self._required: set[str] = set()
+        #: columns of the primary key that the statement makes: they are NOT NULL, whatever their definition
+        self._of_primary: set[str] = set()
         self.unknown_fills: tuple[str, ...] = ()
         #: new columns that get the statement's time if they are the table's first ``timestamp``
         self._bare_timestamps: dict[str, Definition] = {}
@@ -129,6 +131,8 @@ class TableEditor:
     def alter(self, parts: Sequence[Part]) -> bool:
         """Apply the parts; return whether all are understood. As on the server, columns are first dropped and renamed,
         then placed one after another."""
+        keys = [part for part in parts if isinstance(part, AddKey) and part.is_primary]
+        self._of_primary = {name.lower() for key in keys for name in key.columns}
         steps = [*((step, part) for step in (self._set, self._leave, self._come) for part in parts)]
         done = [_is_done(step, part) for step, part in steps]
         self._fill_first_timestamp()
@@ -224,8 +228,9 @@ class TableEditor:
         if part.if_absent and _index(definition.name, self._taken) is not None:
             return True
         self._taken.append(definition.name)
-        column, node = self._column(definition), definition.node()
-        self._fill(node, column)
+        column = self._column(definition)
+        is_required = definition.is_required or definition.name.lower() in self._of_primary
+        self._fill(replace(definition, is_required=is_required).node(), column)
         if definition.is_bare_timestamp and self._around.session.explicit_timestamps is False:
             self._bare_timestamps[column.name] = definition
         return self._place(_Item(column), definition.place)

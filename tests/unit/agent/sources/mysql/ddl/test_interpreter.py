@@ -802,6 +802,27 @@ def test_a_held_table_stays_held_under_a_name_of_no_interest() -> None:
     assert rig.tables.by_name["e", "t"].is_held
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_statement_that_holds_and_renames_a_table_leaves_its_name_to_others(restarts: bool) -> None:
+    rig = Rig("t")
+    [hold] = rig.run("ALTER TABLE t ADD z INT AS (b + 1) STORED, RENAME TO u")
+    assert (hold.kind, hold.table and hold.table.name) == (HOLD, "u")
+    if restarts:
+        rig.restart()
+    [create] = rig.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    assert (create.kind, create.table and create.table.name) == (CREATE, "t")
+    assert create.table_id != hold.table_id
+
+
+@pytest.mark.parametrize("key", ["ADD PRIMARY KEY (id, z)", "ADD CONSTRAINT PRIMARY KEY (Z, id)"])
+@pytest.mark.parametrize(("definition", "fill"), [("int", "0"), ("int DEFAULT 7", "7"), ("varchar(9)", "")])
+def test_a_new_column_of_the_primary_key_has_no_nulls(key: str, definition: str, fill: str) -> None:
+    for parts in (f"ADD z {definition}, {key}", f"{key}, ADD z {definition}"):
+        rig = Rig("t")
+        [change] = rig.run(f"ALTER TABLE t DROP PRIMARY KEY, {parts}")
+        assert (change.added, change.fills) == (("z",), {"z": fill})
+
+
 def test_a_copy_takes_the_place_of_a_table_that_an_earlier_statement_put_away() -> None:
     rig = Rig("t")
     rig.run("RENAME TABLE t TO _t_old")
