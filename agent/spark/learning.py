@@ -57,7 +57,7 @@ def tell() -> None:
 
 
 def _learn() -> None:
-    """Import what workers have told. One module that does not import fails again in the task that needs it."""
+    """Import what workers have reported. One module that does not import fails again in the task that needs it."""
     global _is_learning
     if _is_learning or os.getpid() != _daemon:  # interrupted by the signal, or a worker that forks
         return

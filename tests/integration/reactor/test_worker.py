@@ -50,7 +50,7 @@ async def client_of(url: str) -> AsyncIterator[MetaStore]:
 
 @asynccontextmanager
 async def worker_of(client: MetaStore, cluster: str, reactor: Reactor) -> AsyncIterator[ReactorWorker]:
-    async with open_session(client) as session:
+    async with open_session(client, ttl_s=60) as session:  # not what is tested, and the loop may be busy for long
         yield ReactorWorker(
             client, reactor, state=ClusterState(cluster), session=session, perform=lambda _effect: None, interval_s=0
         )
