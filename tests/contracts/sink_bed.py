@@ -39,6 +39,7 @@ class Implementation:
 _DIVIDED = TableLayout(
     matcher=("*.*",), partition_by=("bucket(3, id)", "truncate(1, name)"), sort_by=("name desc", "id")
 )
+_BY_NAME = TableLayout(matcher=("*.*",), partition_by=("name",))
 IMPLEMENTATIONS = {
     "delta-upsert": Implementation("delta+file://{}/lake"),
     "delta-vectors": Implementation("delta+file://{}/lake?deletion_vectors=true"),
@@ -54,6 +55,12 @@ IMPLEMENTATIONS = {
     "iceberg-changelog-partitioned": Implementation(
         "iceberg+file://{}/lake", SinkMode.CHANGELOG, layouts=(TableLayout(matcher=("*.*",), partition_by=("id",)),)
     ),
+    "delta-partitioned": Implementation("delta+file://{}/lake?soft_delete=true", layouts=(_BY_NAME,)),
+    "delta-vectors-partitioned": Implementation("delta+file://{}/lake?deletion_vectors=true", layouts=(_BY_NAME,)),
+    "delta-changelog-partitioned": Implementation(
+        "delta+file://{}/lake", SinkMode.CHANGELOG, layouts=(TableLayout(matcher=("*.*",), partition_by=("id",)),)
+    ),
+    "delta-history-partitioned": Implementation("delta+file://{}/lake", SinkMode.HISTORY, layouts=(_BY_NAME,)),
     "blackhole": Implementation("blackhole://"),
     "none": Implementation("none://"),
     "sqlite": Implementation("sqlite+file://{}/shop.db"),
@@ -74,6 +81,11 @@ ON_STORES = {
     "delta-vectors-s3": Implementation(_VECTORS, store="s3"),
     "delta-changelog-s3": Implementation("delta+{}/lake", SinkMode.CHANGELOG, store="s3"),
     "delta-history-s3": Implementation("delta+{}/lake", SinkMode.HISTORY, store="s3"),
+    "delta-partitioned-s3": Implementation("delta+{}/lake", store="s3", layouts=(_BY_NAME,)),
+    "delta-vectors-partitioned-s3": Implementation(_VECTORS, store="s3", layouts=(_BY_NAME,)),
+    "delta-changelog-partitioned-s3": Implementation(
+        "delta+{}/lake", SinkMode.CHANGELOG, store="s3", layouts=(_BY_NAME,)
+    ),
     "delta-marks-s3": Implementation("delta+{}/lake?soft_delete=true&synced_at=true", store="s3"),
     "iceberg-upsert-s3": Implementation(_LAKE, store="s3"),
     "iceberg-changelog-s3": Implementation(_LAKE, SinkMode.CHANGELOG, store="s3"),
@@ -113,9 +125,12 @@ class Bed:
 
     def load(self, *rows: tuple[Any, ...]) -> None:
         """The table holds ``rows`` at 100."""
-        batch = changes([insert(*row) for row in rows]).after
+        self.load_as(ARROW, *rows)
+
+    def load_as(self, arrow: pa.Schema, *rows: tuple[Any, ...]) -> None:
+        batch = changes([insert(*row) for row in rows], arrow=arrow).after
         staged = self.open().writer().stage(TABLE, "1-0", iter([batch]), Ts(100)) if rows else []
-        self.open().load(TABLE, table_schema(), ARROW, staged)
+        self.open().load(TABLE, table_schema(arrow), arrow, staged)
 
     def copied(self, ts: int, *rows: tuple[Any, ...], arrow: pa.Schema = ARROW) -> TableCopy:
         """The table as it is at the source at ``ts``, staged."""

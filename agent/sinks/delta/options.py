@@ -90,5 +90,6 @@ CAPABILITIES = Capabilities(
     reads_back=True,
     replaces=True,
     maintains=True,
+    lays_out=True,
     loads_at_once=8,
 )

@@ -9,7 +9,6 @@ commit. An upserted table gets the rows by a MERGE. A changelog keeps its rows: 
 the Ts and numbers above all those of a transaction, so that folding the changelog gives the repaired rows.
 """
 
-from collections.abc import Sequence
 from uuid import uuid4
 
 from deltalake import DeltaTable
@@ -66,9 +65,11 @@ def _refuse_past(table: DeltaTable, changefeed: str, order: RowRepair) -> None:
 def _append(table: DeltaTable, place: TablePlace, order: RowRepair) -> None:
     span = TableSpan(order.table.table_id)
     rows = changelog.changelog_rows(order.changes, span, key=order.table.key, forms=FORMS)
-    name = f"changes-{order.ts:x}-repair-{uuid4().hex[:8]}.parquet"
-    file = delta_files.write_file(place, name, [rows], rows.schema)
-    files: Sequence[delta_files.DataFile] = [] if file is None else [file]
+
+    def name() -> str:
+        return f"changes-{order.ts:x}-repair-{uuid4().hex[:8]}.parquet"
+
+    files = list(delta_files.write_files(place, name, [rows], partitions=delta_table.partitions(table)))
     commit.commit_to(table, files, delta_table.commit_properties(table, {}))
 
 

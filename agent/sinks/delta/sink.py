@@ -41,7 +41,7 @@ from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import SchemaChange
 from agent.rows.unify import after_truncate
-from agent.sinks.common import changelog
+from agent.sinks.common import changelog, layouts
 from agent.sinks.common.commits import Work, commit_results, table_by_table
 from agent.sinks.common.flush_rows import RowCounts, refuse_unless_inserts
 from agent.sinks.common.forms import missing_fields
@@ -52,7 +52,7 @@ from agent.sinks.delta.alter.alter import Alterer
 from agent.sinks.delta.alter.replacement import Replacement
 from agent.sinks.delta.options import CAPABILITIES, DeltaOptions
 from agent.sinks.delta.table import commit as delta_commit
-from agent.sinks.delta.table import disk, history
+from agent.sinks.delta.table import disk, history, partitions
 from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
@@ -60,6 +60,7 @@ from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.errors import away_error, storage_error
 from agent.sinks.delta.table.files import TRUNCATION, DataFile
 from agent.sinks.delta.table.lake import Lake
+from agent.sinks.delta.table.log import TableLog
 from agent.sinks.delta.table.place import TableOwner, TablePlace
 from agent.sinks.delta.upkeep import upkeep
 from agent.sinks.delta.upsert import history as versions
@@ -83,6 +84,7 @@ class DeltaSink:
         self._options = options.storage
         self._lake = Lake(uri.location, uri.is_local, options.storage)
         self._owner = TableOwner(scope.changefeed, scope.mode, options.marks.of_mode(scope.mode))
+        self._layouts = scope.layouts
         if scope.mode is SinkMode.HISTORY:
             options.refuse_history()
             self._takes_vectors = True
@@ -102,6 +104,20 @@ class DeltaSink:
         :raises TableNameError: it has no recorded location, and its name is not possible as a directory.
         """
         return self._lake.place(table)
+
+    def _partitions(self, table: TableRecord, columns: pa.Schema) -> tuple[str, ...]:
+        """Return the columns that divide a new table with these columns.
+
+        :raises TableHeldError: it cannot have the layout that is wanted.
+        """
+        wanted = layouts.wanted(self._layouts, table.schema_name, table.name)
+        return partitions.wanted_columns(wanted, columns, table=f"{table.schema_name}.{table.name}")
+
+    def check_layout(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema) -> None:
+        self._partitions(table, self._columns(arrow))
+
+    def _columns(self, arrow: pa.Schema) -> pa.Schema:
+        return delta_schema.delta_schema(arrow, is_changelog=self._is_changelog, marks=self._owner.marks)
 
     def check(self, tables: Sequence[TableRecord]) -> None:
         self._lake.check()
@@ -155,20 +171,24 @@ class DeltaSink:
 
     def stage(self, table: TableRecord, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
         """File names contain chunk and Ts, so the same chunk of another snapshot is another file. On an object store no
-        name is ever reused, since machines cache files (``agent.host_cache``)."""
+        name is ever reused, since machines cache files (``agent.host_cache``); nor are those of a table that is
+        divided, whose files of a chunk may come in another order."""
         place = self.place(table)
-        again = "" if place.is_local else f"-{uuid4().hex[:8]}"
-        name = f"{_STAGED}{ts:x}-{re.sub('[^A-Za-z0-9_-]', '_', chunk_id)}{again}.parquet"
+        label = f"{_STAGED}{ts:x}-{re.sub('[^A-Za-z0-9_-]', '_', chunk_id)}"
         tables = (self._staged_rows(batch, ts) for batch in batches)
         first = next(tables, None)
         if first is None:
             return []
         delta_schema.refuse_alike(first.schema.names, table=f"{table.schema_name}.{table.name}")
+        divided_by = self._partitions(table, first.schema)
+        is_named_once = place.is_local and not divided_by
+
+        def name() -> str:
+            return f"{label}.parquet" if is_named_once else f"{label}-{uuid4().hex[:8]}.parquet"
+
         place.make()
-        file = delta_files.write_file(place, name, chain([first], tables), first.schema)
-        if file is None:
-            return []
-        return [StagedFile(f"{place}/{name}", file.rows, file.bytes, file.to_json())]
+        files = delta_files.write_files(place, name, chain([first], tables), partitions=divided_by)
+        return [StagedFile(f"{place}/{file.path}", file.rows, file.bytes, file.to_json()) for file in files]
 
     def _staged_rows(self, batch: pa.RecordBatch, ts: Ts) -> pa.Table:
         return (
@@ -181,26 +201,33 @@ class DeltaSink:
         place, span = self.place(table), TableSpan(table.table_id)
         if self._is_loaded(place, table, span):
             return
-        columns, staged = self._staged(place, schema, arrow, files)
+        columns, staged, divided_by = self._staged(place, table, schema, arrow, files)
         place.make()
         changefeed = self._owner.changefeed
         names = (delta_table.record_id(changefeed, span), dropping.placed_record_id(changefeed))
-        self._create(place, columns, staged, delta_table.first_properties(dict.fromkeys(names, int(table.start_ts))))
+        record = delta_table.first_properties(dict.fromkeys(names, int(table.start_ts)))
+        self._create(place, columns, staged, divided_by, record)
         self._is_loaded(place, table, span)
 
     def _staged(
-        self, place: TablePlace, schema: TableSchema, arrow: pa.Schema, files: Sequence[StagedFile]
-    ) -> tuple[pa.Schema, list[DataFile]]:
-        """Return the columns of a table that takes staged files over, and the files."""
+        self,
+        place: TablePlace,
+        table: TableRecord,
+        schema: TableSchema,
+        arrow: pa.Schema,
+        files: Sequence[StagedFile],
+    ) -> tuple[pa.Schema, list[DataFile], tuple[str, ...]]:
+        """Return the columns of a table that takes staged files over, the files, and the columns that divide it."""
         delta_schema.refuse_alike(arrow.names, table=schema.qualified_name)
         staged = [DataFile.from_json(file.stats) for file in files]
-        columns = delta_schema.delta_schema(arrow, is_changelog=self._is_changelog, marks=self._owner.marks)
+        columns = self._columns(arrow)
         for text in dict.fromkeys(file.schema for file in staged):
             found = delta_table.to_arrow(Schema.from_json(text))
             missing = missing_fields(columns, found, table=schema.qualified_name)
             columns = pa.schema([*columns, *missing])
         _refuse_lost(place, staged)
-        return columns, staged
+        divided_by = self._partitions(table, columns)
+        return columns, delta_files.divided_again(place, staged, divided_by), divided_by
 
     def replace(self, copy: TableCopy) -> None:
         place = self.place(copy.table)
@@ -210,11 +237,11 @@ class DeltaSink:
         there = set(place.file_names())
         if any(file.path.rsplit("/", 1)[-1] not in there for file in copy.files):
             raise CopyLostError(f"rows that were staged in {place} were removed; they are copied again")
-        columns, staged = self._staged(place, copy.schema, copy.arrow, copy.files)
-        order = Replacement(self._owner, copy, columns, staged)
+        columns, staged, divided_by = self._staged(place, copy.table, copy.schema, copy.arrow, copy.files)
+        order = Replacement(self._owner, copy, columns, staged, divided_by)
         if table is None:
             place.make()
-            self._create(place, columns, staged, delta_table.first_properties(order.records()))
+            self._create(place, columns, staged, divided_by, delta_table.first_properties(order.records()))
         replacement.replace(place, order)
 
     def _is_loaded(self, place: TablePlace, table: TableRecord, span: TableSpan) -> bool:
@@ -237,7 +264,12 @@ class DeltaSink:
         return True
 
     def _create(
-        self, place: TablePlace, columns: pa.Schema, files: Sequence[DataFile], record: CommitProperties
+        self,
+        place: TablePlace,
+        columns: pa.Schema,
+        files: Sequence[DataFile],
+        divided_by: Sequence[str],
+        record: CommitProperties,
     ) -> None:
         try:
             create_table_with_add_actions(
@@ -245,6 +277,7 @@ class DeltaSink:
                 Schema.from_arrow(columns),
                 [file.add_action() for file in files],
                 mode="error",
+                partition_by=list(divided_by),
                 description=self._owner.description(),
                 configuration=upkeep.table_properties(
                     self._retention_s, takes_vectors=self._takes_vectors and not self._is_changelog
@@ -271,7 +304,7 @@ class DeltaSink:
         row_repair.repair(self.place(order.table), self._owner, order)
 
     def alter(self, changes: Sequence[SchemaChange]) -> None:
-        Alterer(self._lake, self._owner, self.load).alter(changes)
+        Alterer(self._lake, self._owner, self.load, self._partitions).alter(changes)
 
     def read_rows(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema) -> Iterator[pa.RecordBatch]:
         return self.read_range(table, schema, arrow, ALL_KEYS)
@@ -295,12 +328,16 @@ class DeltaSink:
         if task.table.key and not self._is_changelog:
             return merge.write(place, task, changes, marks=self._owner.marks)
         with delta_log.borrowed(place) as log:
-            if delta_table.is_written(log or place.opened(), task):
+            opened = log or place.opened()
+            if delta_table.is_written(opened, task):
                 return task.result(committed=True)
-        return self._write_files(place, task, changes)
+            divided_by = opened.partitions if isinstance(opened, TableLog) else delta_table.partitions(opened)
+        return self._write_files(place, task, changes, divided_by)
 
-    def _write_files(self, place: TablePlace, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
-        """Write this task's rows as files for ``commit``, one per schema of the changes."""
+    def _write_files(
+        self, place: TablePlace, task: FlushTask, changes: Iterable[Changes], divided_by: Sequence[str]
+    ) -> FlushResult:
+        """Write this task's rows as files for ``commit``, one per schema of the changes and partition."""
         counts = RowCounts()
         parts, files = counts.counted(changes), []
         if not self._is_changelog:
@@ -312,12 +349,7 @@ class DeltaSink:
             parts = iter(rest)
         for _, group in groupby(parts, lambda part: part.after.schema):
             tables: Iterator[pa.Table] = (self._rows(part, task) for part in group)
-            first = next(tables)
-            schema, tables = first.schema, chain([first], tables)
-            del first
-            name = f"changes-{task.from_ts:x}-{task.to_ts:x}-{task.part}-{uuid4().hex[:8]}.parquet"
-            file = delta_files.write_file(place, name, tables, schema)
-            files += [] if file is None else [file]
+            files += delta_files.write_files(place, partial(_changes_name, task), tables, partitions=divided_by)
         return task.result(
             rows=counts.rows,
             bytes=sum(file.bytes for file in files),
@@ -339,6 +371,10 @@ class DeltaSink:
             return settled
 
         return table_by_table(tasks, results, settle)
+
+
+def _changes_name(task: FlushTask) -> str:
+    return f"changes-{task.from_ts:x}-{task.to_ts:x}-{task.part}-{uuid4().hex[:8]}.parquet"
 
 
 def _refuse_lost(place: TablePlace, files: Sequence[DataFile]) -> None:

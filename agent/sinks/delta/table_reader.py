@@ -18,7 +18,8 @@ from agent.sinks.delta.options import DeltaOptions
 from agent.sinks.delta.table import history, place
 from agent.sinks.delta.table.errors import storage_errors
 from agent.sinks.delta.table.files import read_file
-from agent.sinks.delta.table.place import TableOwner, TablePlace, arrow_schema, plain_schema
+from agent.sinks.delta.table.partitions import Partition, value_text
+from agent.sinks.delta.table.place import TableOwner, TablePlace, arrow_schema, partitions, plain_schema
 from reactor.ids import TableSpan, Ts
 
 
@@ -75,10 +76,12 @@ class DeltaTableReader:
         with storage_errors(self._place, f"read version {version} of"):
             vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
             kept = dict(zip(map(_name, vectors.column(0).to_pylist()), vectors.column(1), strict=True))
+            values = _partitions(table)
             for path in files:
                 mask = kept.get(_name(path))
                 gone = None if mask is None else np.flatnonzero(~np.asarray(mask.values, dtype=np.bool_))
-                yield from map(source_rows, read_file(self._place, path, schema, without=gone))
+                rows = read_file(self._place, path, schema, without=gone, partition=values.get(_name(path)))
+                yield from map(source_rows, rows)
 
     def history(self, limit: int) -> list[dict[str, Any]]:
         table = self._place.opened()
@@ -94,6 +97,16 @@ class DeltaTableReader:
         with storage_errors(self._place, f"read version {version} of"):
             table.load_as_version(version)
         return table
+
+
+def _partitions(table: DeltaTable) -> dict[str, Partition]:
+    """Return the values of the files' partitions by their names; none if the table divides no rows."""
+    if not (names := partitions(table)):
+        return {}
+    found = pa.table(table.get_add_actions(flatten=True))
+    columns = [[value_text(value) for value in found.column(f"partition.{name}").to_pylist()] for name in names]
+    paths = map(_name, found.column("path").to_pylist())
+    return {path: dict(zip(names, values, strict=True)) for path, *values in zip(paths, *columns, strict=True)}
 
 
 def _name(path: str) -> str:

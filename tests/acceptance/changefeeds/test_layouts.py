@@ -3,12 +3,15 @@
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 from pyiceberg.table import Table
 
 from agent.sinks import open_table
 from agent.sinks.iceberg.table.lake import Lake
 from agent.sinks.uri import parse_sink_uri
+from capture.api.client import RemoteError
 from capture.api.port import ChangefeedUpdate
 from reactor.records.changefeed import ChangefeedConfig, SinkMode
 from reactor.records.sink_settings import TableLayout
@@ -62,6 +65,43 @@ def test_tables_lie_as_the_configuration_says(bed: Bed) -> None:
     _check(bed, "bucket[4]")
     bed.execute("UPDATE account SET balance = -1 WHERE id % 5 = 0")
     _check(bed, "bucket[4]")
+
+
+def test_delta_tables_are_divided_by_columns(bed: Bed) -> None:
+    sink = f"delta+file://{bed.lake('divided')}"
+    with pytest.raises(RemoteError, match=r"has truncate\(10, balance\), and Delta divides by columns alone"):
+        bed.create_feed("divided", sink_uri=sink, config=_divided("truncate(10, balance)"))
+    bed.execute("TRUNCATE account CASCADE")
+    bed.execute("INSERT INTO account SELECT n, n % 3, NULL FROM generate_series(1, 50) n")
+    bed.create_feed("divided", sink_uri=sink, config=_divided("balance"))
+
+    def check(*partitions: str) -> None:
+        ts = bed.last_ts()
+        bed.wait_for("the sink has it", lambda: bed.covers("divided", ts))
+        table = DeltaTable(f"{bed.lake('divided')}/public/account")
+        assert table.metadata().partition_columns == [*partitions]
+        found = pa.table(pa.RecordBatchReader.from_stream(table.scan(columns=["id", "balance"])).read_all())
+        rows = sorted(zip(*found.to_pydict().values(), strict=True))
+        assert rows == source_rows(bed, "SELECT id, balance FROM account ORDER BY id")
+
+    check("balance")
+    bed.execute("UPDATE account SET balance = balance + 1 WHERE id % 4 = 0")
+    bed.execute("ALTER TABLE account RENAME COLUMN note TO notes")
+    bed.execute("DELETE FROM account WHERE id <= 5")
+    check("balance")
+    bed.ask(lambda client: client.pause("divided"))
+    bed.ask(lambda client: client.update("divided", ChangefeedUpdate(config=_divided("notes"))))
+    bed.ask(lambda client: client.resume("divided"))
+    bed.ask(lambda client: client.resync_table("divided", "public.account"))
+    bed.wait_for("the table is copied", lambda: not bed.query("divided").resyncs)
+    bed.execute("UPDATE account SET notes = 'x' WHERE id % 5 = 0")
+    check("notes")
+    assert all(table.equal for table in bed.ask(lambda client: client.diff("divided"), timeout_s=60.0))
+    bed.execute("ALTER TABLE account RENAME COLUMN notes TO note")
+
+
+def _divided(column: str) -> ChangefeedConfig:
+    return ChangefeedConfig(layout=(TableLayout(matcher=("public.account",), partition_by=(column,)),))
 
 
 @pytest.mark.parametrize("scheme", ["iceberg", "delta"])

@@ -17,15 +17,18 @@ from agent.sinks.delta.table.place import TableOwner, TablePlace
 from reactor.records.changefeed import SchemaChangeKind, SinkMode, TableRecord
 
 Load = Callable[[TableRecord, TableSchema, pa.Schema, Sequence[StagedFile]], None]
+#: the columns that divide a new table with these columns
+Partitions = Callable[[TableRecord, pa.Schema], Sequence[str]]
 
 
 class Alterer:
     """For tables of one ``owner``. ``load``: that of ``Sink``."""
 
-    def __init__(self, lake: Lake, owner: TableOwner, load: Load) -> None:
+    def __init__(self, lake: Lake, owner: TableOwner, load: Load, partitions: Partitions) -> None:
         self._lake = lake
         self._owner = owner
         self._load = load
+        self._partitions = partitions
         self._writer = steps.Writer(owner.changefeed, owner.mode is SinkMode.CHANGELOG, owner.marks)
 
     def alter(self, changes: Sequence[SchemaChange]) -> None:
@@ -106,7 +109,8 @@ class Alterer:
         if table is not None:
             self._owner.refuse_foreign(table, place)
         if table is not None and dropping.gone_ts(table) is not None:
-            steps.take_over(place, self._writer, change, self._owner.description())
+            partitions = self._partitions(change.after, steps.stored_columns(change, self._writer))
+            steps.take_over(place, self._writer, change, self._owner.description(), partitions)
         elif table is None or not steps.is_applied(table, self._writer, change.after.table_id, change.ts):
             self._load(change.after, change.schema, change.arrow, [])
 

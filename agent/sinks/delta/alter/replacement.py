@@ -13,7 +13,7 @@ history is written again with its earlier versions, where the copy's differences
 a column has another type, it begins again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Final
@@ -21,7 +21,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable
 
 from agent.errors import CopyBehindError, SinkFencedError, TableForeignError, TableHeldError
 from agent.ports.sink import TableCopy
@@ -47,12 +47,13 @@ _FILE_BYTES: Final = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """``columns``: of the Delta table; ``files``: the copy's."""
+    """``columns``: of the Delta table; ``files``: the copy's, divided by ``partitions``."""
 
     owner: TableOwner
     copy: TableCopy
     columns: pa.Schema
     files: Sequence[DataFile]
+    partitions: Sequence[str]
 
     @property
     def ts(self) -> int:
@@ -128,47 +129,50 @@ def _replace(table: DeltaTable, place: TablePlace, order: Replacement) -> None:
         table.alter.set_table_description(dropping.taken_over(table, order.owner), commit_properties=properties)
         table.update_incremental()
     if order.is_changelog:
-        marker = write_marker(place, order)
-        files = [marker, *order.files]
-        if not _has_other_types(table, order):
+        files = [write_marker(place, order), *order.files]
+        if not _has_other_types(table, order) and delta_table.partitions(table) == tuple(order.partitions):
             commit.add_columns(table, files, name=order.name)
             commit.commit_to(table, files, delta_table.commit_properties(table, records))
             return
+        if not _has_other_types(table, order):
+            columns = pa.schema([*columns, *missing_fields(columns, _stored(table), table=order.name)])
+            files = [*_written(place, order, "changes", _scanned(table, columns)), *files]
     elif order.owner.mode is SinkMode.HISTORY and order.copy.table.key and not _has_other_types(table, order):
-        columns = pa.schema([*order.columns, *missing_fields(order.columns, _stored(table), table=order.name)])
+        columns = pa.schema([*columns, *missing_fields(columns, _stored(table), table=order.name)])
         files = list(_versions(table, place, order, columns))
     else:
         files = [*order.files, *_vanished(table, place, order)]
-    table.create_write_transaction(
-        [file.add_action() for file in files if file.rows],
-        "overwrite",
-        Schema.from_arrow(columns),
-        commit_properties=delta_table.commit_properties(table, records),
-    )
+    commit.overwrite(place, table, columns, files, order.partitions, records)
 
 
 def _stored(table: DeltaTable) -> pa.Schema:
     return delta_table.plain_schema(table.schema())
 
 
+def _scanned(table: DeltaTable, columns: pa.Schema) -> Iterator[pa.Table]:
+    for batch in pa.RecordBatchReader.from_stream(table.scan(columns=_stored(table).names)):
+        yield _shaped(pa.Table.from_batches([batch]), columns)
+
+
+def _written(place: TablePlace, order: Replacement, label: str, rows: Iterable[pa.Table]) -> Iterator[DataFile]:
+    names = (f"{label}-{order.ts:x}-copy-{uuid4().hex[:8]}.parquet" for _ in repeat(None))
+    return delta_files.write_files(place, names.__next__, rows, bytes_max=_FILE_BYTES, partitions=order.partitions)
+
+
 def _versions(table: DeltaTable, place: TablePlace, order: Replacement, columns: pa.Schema) -> Iterator[DataFile]:
     """Write the history again, with an end for what the copy lacks, and a begin for what only it has."""
-    kept, ts = _stored(table), order.ts
-
-    def scanned() -> Iterator[pa.Table]:
-        for batch in pa.RecordBatchReader.from_stream(table.scan(columns=kept.names)):
-            yield _shaped(pa.Table.from_batches([batch]), columns)
+    ts = order.ts
 
     def stored() -> Iterator[tuple[None, pa.Table]]:
-        for rows in scanned():
+        for rows in _scanned(table, columns):
             yield None, history.current(rows)
 
     def copied() -> Iterator[pa.Table]:
         for file in order.files:
-            yield from delta_files.read_file(place, file.path, columns)
+            yield from delta_files.read_file(place, file.path, columns, partition=file.partition)
 
     def compared() -> Iterator[pa.Table | Ended[None] | Kept]:
-        count = sum(file.rows for file in order.files) + sum(len(rows) for rows in scanned())
+        count = sum(file.rows for file in order.files) + sum(len(rows) for rows in _scanned(table, columns))
         return differences(stored, copied, order.copy.arrow.names, rows=count)
 
     def current() -> Iterator[pa.Table]:
@@ -179,7 +183,7 @@ def _versions(table: DeltaTable, place: TablePlace, order: Replacement, columns:
                 yield found.rows
 
     def ended() -> Iterator[pa.Table]:
-        for rows in scanned():
+        for rows in _scanned(table, columns):
             yield rows.filter(pc.invert(history.is_current(rows)))
         for found in compared():
             if isinstance(found, Ended):
@@ -187,8 +191,7 @@ def _versions(table: DeltaTable, place: TablePlace, order: Replacement, columns:
                 yield history.ended(rows, Moments.same(ts, 0.0, rows.num_rows))
 
     for some in (current(), ended()):
-        names = (f"rows-{ts:x}-copy-{uuid4().hex[:8]}.parquet" for _ in repeat(None))
-        yield from delta_files.write_files(place, names.__next__, some, bytes_max=_FILE_BYTES)
+        yield from _written(place, order, "rows", some)
 
 
 def _shaped(rows: pa.Table, columns: pa.Schema) -> pa.Table:
@@ -214,12 +217,11 @@ def _vanished(table: DeltaTable, place: TablePlace, order: Replacement) -> Itera
     def copied(names: Sequence[str]) -> Iterator[pa.Table]:
         keys = pa.schema([order.columns.field(name) for name in names])
         for file in order.files:
-            yield from delta_files.read_file(place, file.path, keys)
+            yield from delta_files.read_file(place, file.path, keys, partition=file.partition)
 
     count = sum(file.rows for file in order.files)
     found = vanished(stored, copied, order.columns, marks, key=key, copied_rows=count)
-    names = (f"vanished-{order.ts:x}-{uuid4().hex[:8]}.parquet" for _ in repeat(None))
-    yield from delta_files.write_files(place, names.__next__, found, bytes_max=_FILE_BYTES)
+    yield from _written(place, order, "rest", found)
 
 
 def _has_other_types(table: DeltaTable, order: Replacement) -> bool:
@@ -233,10 +235,7 @@ def _has_other_types(table: DeltaTable, order: Replacement) -> bool:
 
 def write_marker(place: TablePlace, order: Replacement) -> DataFile:
     """Write the ``truncate`` that precedes a copy, as a file."""
-    row = truncate_row(order.columns, order.copy.table.start_ts)
-    name = f"changes-{order.ts:x}-copy-{uuid4().hex[:8]}.parquet"
-    file = delta_files.write_file(place, name, [row], row.schema)
-    assert file is not None, "one row is a file"
+    [file] = _written(place, order, "changes", [truncate_row(order.columns, order.copy.table.start_ts)])
     return file
 
 

@@ -9,7 +9,8 @@ from deltalake import DeltaTable
 
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.common import conversion
-from agent.sinks.delta.table import files
+from agent.sinks.delta.table import files, partitions
+from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.files import DataFile
 from agent.sinks.delta.table.place import TablePlace
@@ -31,10 +32,19 @@ def _has_type(stored: pa.Schema, name: str, arrow: pa.DataType) -> bool:
     return bool(delta_schema.plain_type(stored.field(name).type) == delta_schema.plain_type(arrow))
 
 
-def rewritten(place: TablePlace, rows: Iterable[pa.Table], change: SchemaChange) -> Iterator[DataFile]:
+def divided_by(table: DeltaTable, moves: Sequence[ColumnMove]) -> tuple[str, ...]:
+    """Return the columns that divide the table afterwards: those that did. One that is gone, or has a type by which
+    Delta does not divide, is left out."""
+    fit = {move.origin: move.name for move in moves if partitions.is_fit(delta_schema.plain_type(move.type))}
+    return tuple(fit[name] for name in delta_table.partitions(table) if name in fit)
+
+
+def rewritten(
+    place: TablePlace, rows: Iterable[pa.Table], change: SchemaChange, divided_by: Sequence[str]
+) -> Iterator[DataFile]:
     """Yield the table's rows under its new schema, in files of a moderate size."""
     names = (f"schema-{int(change.ts):x}-{number}-{uuid4().hex[:8]}.parquet" for number in count())
-    return files.write_files(place, names.__next__, rows, bytes_max=_FILE_BYTES)
+    return files.write_files(place, names.__next__, rows, bytes_max=_FILE_BYTES, partitions=divided_by)
 
 
 def converted_rows(table: DeltaTable, moves: Sequence[ColumnMove], change: SchemaChange) -> Iterator[pa.Table]:

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures
 from deltalake.schema import Field
-from deltalake.transaction import AddAction, RemoveAction
 
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.common import conversion
@@ -99,10 +98,13 @@ def drop(place: TablePlace, writer: Writer, change: SchemaChange) -> None:
     commit.with_retries(place, attempt)
 
 
-def take_over(place: TablePlace, writer: Writer, change: SchemaChange, description: str) -> None:
-    """Start an empty table at the location of one that was dropped, or has left."""
+def take_over(
+    place: TablePlace, writer: Writer, change: SchemaChange, description: str, partitions: Sequence[str]
+) -> None:
+    """Start an empty table at the location of one that was dropped, or has left. ``partitions``: the columns that
+    divide it."""
     assert change.after is not None
-    record, columns = change.after, _stored_columns(change, writer)
+    record, columns = change.after, stored_columns(change, writer)
 
     def attempt(table: DeltaTable) -> None:
         gone_ts = dropping.gone_ts(table)
@@ -117,12 +119,7 @@ def take_over(place: TablePlace, writer: Writer, change: SchemaChange, descripti
             dropping.placed_record_id(writer.changefeed): int(change.ts),
         }
         allow(table, columns.types)
-        table.create_write_transaction(
-            [],
-            "overwrite",
-            Schema.from_arrow(columns),
-            commit_properties=delta_table.commit_properties(table, positions),
-        )
+        commit.overwrite(place, table, columns, [], partitions, positions)
         table.update_incremental()
         table.alter.set_table_description(description, commit_properties=delta_table.commit_properties(table, {}))
 
@@ -165,11 +162,11 @@ def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaC
         _add(table, [move for move in moves if move.origin is None], record)
         return
     converted = rewrite.converted_rows(table, moves, change)
-    files = rewrite.rewritten(place, _noted(comparison, converted), change)
-    actions: list[AddAction | RemoveAction] = [file.add_action() for file in files]
+    partitions = rewrite.divided_by(table, moves)
+    files = list(rewrite.rewritten(place, _noted(comparison, converted), change, partitions))
     _judge(comparison, change)
-    columns = conversion.columns_of(moves)
-    table.create_write_transaction(actions, "overwrite", Schema.from_arrow(columns), commit_properties=record)
+    records = {record_id(writer, change.after.table_id): int(change.ts)}
+    commit.overwrite(place, table, conversion.columns_of(moves), files, partitions, records)
 
 
 def _noted(comparison: Comparison | None, converted: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -204,7 +201,7 @@ def _add(table: DeltaTable, added: Sequence[ColumnMove], record: CommitPropertie
         table.create_write_transaction([], "append", table.schema(), commit_properties=record)
 
 
-def _stored_columns(change: SchemaChange, writer: Writer) -> pa.Schema:
+def stored_columns(change: SchemaChange, writer: Writer) -> pa.Schema:
     assert change.arrow is not None
     return schema.delta_schema(change.arrow, is_changelog=writer.is_changelog, marks=writer.marks)
 

@@ -5,15 +5,16 @@ A commit that conflicts with another is decided again from what the table then r
 writer's, or still to do.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+import pyarrow as pa
 import structlog
 from deltalake import CommitProperties, DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import Field
 
-from agent.errors import SinkConflictError
+from agent.errors import RESYNC, SinkConflictError, TableHeldError
 from agent.ports.sink import FlushTask
 from agent.sinks.common.commits import Stale, Work
 from agent.sinks.common.forms import missing_fields
@@ -102,6 +103,7 @@ def append_to(
     """
     if not all(log.has_columns(file.schema, name=_name(tasks[0])) for file in files):
         raise CommitFailedError("the table has other columns now")
+    _refuse_divided_otherwise(files, log.partitions)
     records = delta_table.new_records(tasks)
     log.commit("MERGE" if removed else "WRITE", [*removed, *(file.add() for file in files if file.rows)], records)
 
@@ -114,12 +116,50 @@ def commit_to(table: DeltaTable, files: Sequence[DataFile], properties: CommitPr
     """Commit on top of ``table``; files before the last truncating one are omitted, like the table's earlier rows."""
     cuts = [at for at, file in enumerate(files) if file.is_truncate]
     visible = files[cuts[-1] :] if cuts else files
+    _refuse_divided_otherwise(visible, delta_table.partitions(table))
     table.create_write_transaction(
         [file.add_action() for file in visible if file.rows],
         "overwrite" if cuts else "append",
         table.schema(),
         commit_properties=properties,
     )
+
+
+def _refuse_divided_otherwise(files: Sequence[DataFile], partitions: Sequence[str]) -> None:
+    """:raises SinkConflictError: a file was written for other partitions than the table has."""
+    if any(file.rows and {*file.partition} != {*partitions} for file in files):
+        raise SinkConflictError("the table was given other partitions while rows were written; they are written again")
+
+
+def overwrite(
+    place: TablePlace,
+    table: DeltaTable,
+    columns: pa.Schema,
+    files: Sequence[DataFile],
+    partitions: Sequence[str],
+    records: Mapping[str, int],
+) -> None:
+    """Commit on top of ``table`` that it has other columns, partitions and rows. delta-rs changes no partitions.
+
+    :raises CommitFailedError: another commit was first.
+    """
+    if tuple(partitions) == delta_table.partitions(table):
+        table.create_write_transaction(
+            [file.add_action() for file in files if file.rows],
+            "overwrite",
+            Schema.from_arrow(columns),
+            commit_properties=delta_table.commit_properties(table, records),
+        )
+        return
+    log = TableLog(place)
+    log.refresh()
+    if not log.is_plain:
+        raise TableHeldError(
+            f"{place} has features of others, with which its partitions cannot change; move it away, and {RESYNC}"
+        )
+    if log.version != table.version():
+        raise CommitFailedError(f"version {table.version() + 1} exists")
+    log.overwrite(columns, partitions, files, records)
 
 
 def add_columns(table: DeltaTable, files: Sequence[DataFile], *, name: str) -> None:

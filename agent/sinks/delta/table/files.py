@@ -6,14 +6,16 @@ complete and on disk; on object stores puts are atomic anyway.
 """
 
 import json
+import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import date, datetime, timedelta
+from functools import partial
 from itertools import chain, groupby
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 import numpy as np
@@ -27,12 +29,16 @@ from agent import host_cache
 from agent.sinks.common import row_groups
 from agent.sinks.common.history.columns import VALID_TO
 from agent.sinks.delta.table import disk
+from agent.sinks.delta.table import partitions as delta_partitions
 from agent.sinks.delta.table.errors import storage_error
+from agent.sinks.delta.table.partitions import Partition
 from agent.sinks.delta.table.place import TablePlace
 
 #: number of columns with statistics, as Delta's default; longer texts than this have none
 _STATS_COLUMNS_MAX = 32
 _STATS_TEXT_MAX = 64
+#: in memory of rows that wait for those of their partitions' files
+_WAITING_BYTES: Final = 128 << 20
 #: with which the names of our data files begin
 PREFIXES = ("changes-", "rows-", "rest-", "compact-", "snapshot-", "schema-")
 
@@ -42,7 +48,7 @@ class DataFile:
     """``path``: relative to the table. ``stats``: Delta's own JSON. ``schema``: Delta's JSON of its columns.
 
     ``is_truncate``: the table's earlier content is removed before this file; such a "file" may have no path and no
-    rows.
+    rows. ``partition``: has the columns by which the table divides rows, none if it does not.
     """
 
     path: str
@@ -51,6 +57,7 @@ class DataFile:
     stats: str
     schema: str
     is_truncate: bool = False
+    partition: Partition = field(default_factory=dict)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -61,20 +68,23 @@ class DataFile:
 
     def add(self, *, is_change: bool = True) -> dict[str, Any]:
         """Return the file as an action of the table's log. ``is_change``: it has rows that the table did not have."""
-        fields: dict[str, Any] = {"path": self.path, "partitionValues": {}, "size": self.bytes}
+        fields: dict[str, Any] = {"path": self.path, "partitionValues": dict(self.partition), "size": self.bytes}
         fields |= {"modificationTime": int(time.time() * 1000), "dataChange": is_change, "stats": self.stats}
         return {"add": fields}
 
     def add_action(self) -> AddAction:
-        return AddAction(self.path, self.bytes, {}, int(time.time() * 1000), True, self.stats)
+        return AddAction(self.path, self.bytes, dict(self.partition), int(time.time() * 1000), True, self.stats)
 
 
 #: precedes a TRUNCATE's new rows
 TRUNCATION = DataFile("", 0, 0, "", "", is_truncate=True)
 
 
-def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema: pa.Schema) -> DataFile | None:
-    """Write one Parquet file; return None (and write no file) if there are no rows.
+def write_file(
+    place: TablePlace, name: str, tables: Iterable[pa.Table], schema: pa.Schema, partition: Partition | None = None
+) -> DataFile | None:
+    """Write one Parquet file, whose rows are all of one ``partition``; return None (and write no file) if there are no
+    rows.
 
     :raises SinkError: the storage fails.
     """
@@ -94,8 +104,8 @@ def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema:
             size = file.tell()
     except OSError as error:
         raise storage_error(place, f"write {name} in", error) from error
-    stats = _stats(metadata[0], schema)
-    return DataFile(name, metadata[0].num_rows, size, json.dumps(stats), Schema.from_arrow(schema).to_json())
+    stats, columns = json.dumps(_stats(metadata[0], schema)), Schema.from_arrow(schema).to_json()
+    return DataFile(name, metadata[0].num_rows, size, stats, columns, partition=partition or {})
 
 
 @contextmanager
@@ -121,10 +131,27 @@ def _writing(file: Any, schema: pa.Schema, repetitive: list[str], metadata: list
 
 
 def write_files(
-    place: TablePlace, name: Callable[[], str], tables: Iterable[pa.Table], *, bytes_max: int
+    place: TablePlace,
+    name: Callable[[], str],
+    tables: Iterable[pa.Table],
+    *,
+    bytes_max: float = math.inf,
+    partitions: Sequence[str] = (),
 ) -> Iterator[DataFile]:
-    """Write as many files as needed, each with one schema and about ``bytes_max`` in memory."""
+    """Write as many files as needed, each with one schema and about ``bytes_max`` in memory. ``partitions``: the
+    columns that divide rows; those that wait for their partitions' files take so much together.
+
+    :raises TableHeldError: a value cannot be that of a partition.
+    :raises SinkError: the storage fails.
+    """
     for schema, group in groupby(tables, key=lambda table: table.schema):
+        if partitions:
+            pieces = (item for table in group for item in delta_partitions.divided(table, partitions))
+            for values, rows in row_groups.gathered(pieces, min(bytes_max, _WAITING_BYTES)):
+                file = write_file(place, name(), rows, schema, dict(zip(partitions, values, strict=True)))
+                if file is not None:
+                    yield file
+            continue
         for first in group:
             some = _up_to(bytes_max, chain([first], group))  # noqa: B031  # what it leaves is the next file's
             file = write_file(place, name(), some, schema)
@@ -132,7 +159,22 @@ def write_files(
                 yield file
 
 
-def _up_to(size: int, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+def divided_again(place: TablePlace, files: Sequence[DataFile], partitions: Sequence[str]) -> list[DataFile]:
+    """Return files with the same rows that are divided by ``partitions``: those that are stay."""
+    found = [file for file in files if {*file.partition} == {*partitions}]
+    for file in files:
+        if file not in found:
+            columns = pa.schema(Schema.from_json(file.schema).to_arrow())
+            rows = read_file(place, file.path, columns, partition=file.partition)
+            found += write_files(place, partial(_again, file.path), rows, partitions=partitions)
+    return found
+
+
+def _again(name: str) -> str:
+    return f"{name.removesuffix('.parquet')}-{uuid4().hex[:8]}.parquet"
+
+
+def _up_to(size: float, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
     for table in tables:
         size -= table.nbytes
         yield table
@@ -141,19 +183,24 @@ def _up_to(size: int, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def read_file(
-    place: TablePlace, path: str, schema: pa.Schema, *, without: npt.NDArray[np.int64] | None = None
+    place: TablePlace,
+    path: str,
+    schema: pa.Schema,
+    *,
+    without: npt.NDArray[np.int64] | None = None,
+    partition: Partition | None = None,
 ) -> Iterator[pa.Table]:
     """Yield the rows of a file, except those at the increasing positions ``without``, with the columns of ``schema``:
-    NULL if the file lacks one. ``path``: as in the table's log."""
+    one that the file lacks is as in ``partition``, or NULL. ``path``: as in the table's log."""
     gone = np.empty(0, np.int64) if without is None else without
     begin = 0
     with pq.ParquetFile(place.path_of(path)) as parquet:
         for batch in parquet.iter_batches(_batch_rows(parquet.metadata), use_threads=False):
             columns = [
-                batch.column(field.name).cast(field.type)
-                if field.name in batch.schema.names
-                else pa.nulls(batch.num_rows, field.type)
-                for field in schema
+                batch.column(item.name).cast(item.type)
+                if item.name in batch.schema.names
+                else delta_partitions.column(partition or {}, item, batch.num_rows)
+                for item in schema
             ]
             end = begin + batch.num_rows
             stays = np.ones(batch.num_rows, np.bool_)

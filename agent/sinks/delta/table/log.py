@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
 import structlog
 from deltalake import Schema
 from deltalake.exceptions import CommitFailedError
@@ -30,7 +31,9 @@ from agent.sinks.common.span_records import RETIRED
 from agent.sinks.delta.table import history
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.commits import Action, commits_of
+from agent.sinks.delta.table.files import DataFile
 from agent.sinks.delta.table.history import Commit
+from agent.sinks.delta.table.partitions import Partition
 from agent.sinks.delta.table.place import SEEN, TablePlace
 from reactor.ids import TableSpan
 
@@ -57,6 +60,11 @@ class LiveFile:
     @property
     def size(self) -> int:
         return int(self.add["size"])
+
+    @property
+    def partition(self) -> Partition:
+        """The values by which the table divides rows."""
+        return self.add.get("partitionValues") or {}
 
     @property
     def vector(self) -> Action | None:
@@ -95,7 +103,7 @@ class LiveFile:
             "dataChange": is_change,
             "extendedFileMetadata": True,
         }
-        fields |= {"partitionValues": {}, "size": self.size}
+        fields |= {"partitionValues": dict(self.partition), "size": self.size}
         return {"remove": fields | ({} if self.vector is None else {"deletionVector": self.vector})}
 
 
@@ -137,8 +145,13 @@ class TableLog:
         protocol, metadata = self._protocol, self._metadata
         features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
         is_known = protocol["minWriterVersion"] in (1, 2, 7) and features <= _FEATURES
-        is_restricted = metadata["configuration"].get("delta.appendOnly") == "true" or metadata["partitionColumns"]
+        is_restricted = metadata["configuration"].get("delta.appendOnly") == "true"
         return is_known and not is_restricted and "delta.invariants" not in metadata["schemaString"]
+
+    @property
+    def partitions(self) -> tuple[str, ...]:
+        """The columns by which the table divides rows."""
+        return tuple(self._metadata["partitionColumns"] or ())
 
     def transaction_version(self, name: str) -> int | None:
         return self._records.get(name)
@@ -211,6 +224,18 @@ class TableLog:
         if is_known:
             self._take(written)
             self.version, self.since = version, []
+
+    def overwrite(
+        self, columns: pa.Schema, partitions: Sequence[str], files: Sequence[DataFile], records: Mapping[str, int]
+    ) -> None:
+        """Append the commit after which the table has other columns, partitions and rows.
+
+        :raises CommitFailedError: another commit was first, or requires that delta-rs handles the table.
+        """
+        schema = Schema.from_arrow(columns).to_json()
+        metadata = self._metadata | {"schemaString": schema, "partitionColumns": list(partitions)}
+        removed = [file.remove() for file in self.files.values()]
+        self.commit("WRITE", [{"metaData": metadata}, *removed, *(file.add() for file in files if file.rows)], records)
 
     def _read_checkpoint(self) -> None:
         """Read the newest checkpoint. One that delta-rs did not write stops reading at a version that is not plain:

@@ -240,6 +240,11 @@ def new_records(tasks: Sequence[FlushTask]) -> dict[str, int]:
     return {record_id(task.feed.changefeed, task.span): int(task.to_ts) for task in tasks}
 
 
+def partitions(table: DeltaTable) -> tuple[str, ...]:
+    """Return the columns by which the table divides rows."""
+    return tuple(table.metadata().partition_columns)
+
+
 def arrow_schema(table: DeltaTable) -> pa.Schema:
     return to_arrow(table.schema())
 

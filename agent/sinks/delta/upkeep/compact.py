@@ -40,9 +40,9 @@ def compact(place: TablePlace, plan: Plan) -> int | None:
             return None
         files = {file.path: file for file in log.files.values() if file.vector is None or _deleted(file) is not None}
         schema = delta_table.plain_schema(log.schema())
-    candidates: dict[bool, list[Candidate]] = {}
+    candidates: dict[object, list[Candidate]] = {}
     for file in files.values():  # of a history, current and ended versions stay apart
-        kind = VALID_TO in schema.names and file.nulls(VALID_TO) == 0
+        kind = (VALID_TO in schema.names and file.nulls(VALID_TO) == 0, *sorted(file.partition.items()))
         candidates.setdefault(kind, []).append(Candidate(file.path, file.size, file.rows, file.deleted_rows))
     joined = 0
     for group in plan.groups_of(candidates.values()):
@@ -64,8 +64,12 @@ def _known(file: LiveFile) -> Positions:
 
 
 def _replace(place: TablePlace, group: Sequence[LiveFile], schema: pa.Schema) -> None:
-    rows = chain.from_iterable(delta_files.read_file(place, item.path, schema, without=_known(item)) for item in group)
-    file = delta_files.write_file(place, f"compact-{uuid4().hex}.parquet", rows, schema)
+    rows = chain.from_iterable(
+        delta_files.read_file(place, item.path, schema, without=_known(item), partition=item.partition)
+        for item in group
+    )
+    name, partition = f"compact-{uuid4().hex}.parquet", group[0].partition
+    file = delta_files.write_file(place, name, rows, schema, partition)
     with delta_log.borrowed(place) as log:
         if log is None:
             raise SinkConflictError(f"{place} was replaced by another table meanwhile")

@@ -13,6 +13,7 @@ import re
 import threading
 import time
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -221,22 +222,26 @@ def remove_replaced_files(place: TablePlace) -> list[str]:
     """Remove files that no version within the table's retention names.
 
     delta-rs lists them, whatever is below the table's directory. Only data files directly in it with names of ours or
-    delta-rs's are removed: no directory, no link, nothing of a table deeper in the tree.
+    delta-rs's are removed, and delta-rs's in the directories that it makes for the values of the table's partitions: no
+    directory, no link, nothing of a table deeper in the tree.
     """
     table = place.opened()
     history.check(place, table)  # a RESTORE may need them
     found = table.vacuum(retention_hours=None, dry_run=True, enforce_retention_duration=False, full=True)
-    removed = [name for name in map(_own_name, found) if name and _remove(place, name)]
+    partitions = delta_table.partitions(table)
+    removed = [name for path in found if (name := _own_name(path, partitions)) and _remove(place, name)]
     if removed:
         _log.info("removed replaced files", table=str(place), files=len(removed))
     care.note("delta", removed=len(removed))
     return removed
 
 
-def _own_name(path: str) -> str:
-    """Return the name of one of the table's own files, otherwise empty; ``path``: as delta-rs returns it."""
-    name = unquote(path)
-    return name if _OWN_NAME.fullmatch(name) else ""
+def _own_name(path: str, partitions: Sequence[str] = ()) -> str:
+    """Return the name of one of the table's own files, otherwise empty; ``path``: as delta-rs returns it, which does
+    not encode the names of directories again."""
+    *above, name = path.split("/")
+    is_home = not above or [unquote(part.partition("=")[0]) for part in above] == [*partitions]
+    return path if is_home and _OWN_NAME.fullmatch(name) else ""
 
 
 def _remove(place: TablePlace, name: str) -> bool:
@@ -245,6 +250,8 @@ def _remove(place: TablePlace, name: str) -> bool:
         return True
     path = os.path.join(place.location, name)
     if not os.path.isfile(path) or os.path.islink(path):
+        return False
+    if os.path.realpath(path) != os.path.join(os.path.realpath(place.location), name):
         return False
     os.unlink(path)
     return True

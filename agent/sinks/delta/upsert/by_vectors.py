@@ -10,7 +10,7 @@ If the columns differ from the table's, the MERGE of ``merge`` is used, which su
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol, Self
@@ -97,9 +97,9 @@ def deleted(file: LiveFile) -> Positions:
 
 def can_apply(log: TableLog, net: NetChanges, task: FlushTask, marks: Marks) -> bool:
     """Return whether the table's columns and files are as we write them, and its files can stay or are cheap to
-    rewrite."""
+    rewrite. In a table with partitions those that are touched are rewritten: a MERGE writes other ones."""
     is_small = sum(file.size for file in log.files.values()) < _SMALL_BYTES
-    if not (log.takes_vectors or is_small or is_new(net, task)) or net.is_truncated:
+    if not (log.takes_vectors or is_small or log.partitions or is_new(net, task)) or net.is_truncated:
         return False
     return fits(log, marks.stored(net, forms=delta_schema.FORMS))
 
@@ -145,14 +145,14 @@ def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges, ma
         touched = (item for item in thinned if item.is_touched)
         replaced = (_replaced(place, item) for item in touched)
         upserts = delta_stored.fill(upserts, net, replaced, task.table)
-    small = [item for item in thinned if item.is_small]
-    merged = small if len(small) > SMALL_MAX else []
+    merged = [item for group in many_small(thinned, lambda file: ()) for item in group]
     if not log.takes_vectors:
         merged = [item for item in thinned if item.is_touched or item in merged]
     schema = delta_table.plain_schema(log.schema())
     new = [upserts.select(schema.names)] if upserts.num_rows else []
     contents = chain(*(rest(place, item, schema) for item in merged), new)
-    changed = Changed([write_rows(place, task, schema, contents)], [item.file.remove() for item in merged])
+    written = write_rows(place, task, schema, contents, log.partitions)
+    changed = Changed([*written], [item.file.remove() for item in merged])
     for item in thinned:
         if item.is_touched and item not in merged:
             changed.leave_rest(log, place, task, item)
@@ -200,7 +200,7 @@ def replace(
         if item.is_touched:
             replacement.take(_replaced(place, item))
             changed.leave_rest(log, place, task, item)
-    changed.files.extend(write_files(place, task, replacement.filled()))
+    changed.files.extend(write_files(place, task, replacement.filled(), log.partitions))
     if not changed.files and not changed.actions:
         return False
     changed.commit(log, task)
@@ -209,9 +209,9 @@ def replace(
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The content of one commit; a file that is None had no rows."""
+    """The content of one commit."""
 
-    files: list[DataFile | None]
+    files: list[DataFile]
     actions: list[Action]
 
     def leave_rest(self, log: TableLog, place: TablePlace, task: FlushTask, item: Thinned) -> None:
@@ -221,12 +221,12 @@ class Changed:
             return
         if item.is_worn or not log.takes_vectors:
             schema = delta_table.plain_schema(log.schema())
-            self.files.append(write_rows(place, task, schema, rest(place, item, schema)))
+            self.files.extend(write_rows(place, task, schema, rest(place, item, schema), log.partitions))
         else:
             self.actions.append(_thinner(item))
 
     def commit(self, log: TableLog, task: FlushTask) -> None:
-        delta_commit.append_to(log, [file for file in self.files if file is not None], [task], self.actions)
+        delta_commit.append_to(log, self.files, [task], self.actions)
 
 
 def changed_keys(task: FlushTask, net: NetChanges, upserts: pa.Table) -> pa.Table:
@@ -240,7 +240,7 @@ def changed_keys(task: FlushTask, net: NetChanges, upserts: pa.Table) -> pa.Tabl
 
 
 def _replaced(place: TablePlace, item: Thinned) -> ReplacedRows:
-    return ReplacedRows(place.path_of(item.file.path), item.taken, item.keys)
+    return ReplacedRows(place.path_of(item.file.path), item.taken, item.keys, item.file.partition)
 
 
 def _thinner(item: Thinned) -> Action:
@@ -250,14 +250,30 @@ def _thinner(item: Thinned) -> Action:
     return {"add": item.file.add | fields | {"modificationTime": delta_log.now_ms(), "dataChange": True}}
 
 
-def write_rows(place: TablePlace, task: FlushTask, schema: pa.Schema, tables: Iterable[pa.Table]) -> DataFile | None:
-    """Write a file of rows at ``task.to_ts``; return None if there are none."""
-    return delta_files.write_file(place, _name(task), tables, schema)
+def many_small(items: Sequence[Thinned], kind: Callable[[LiveFile], Hashable]) -> list[list[Thinned]]:
+    """Return the small files of each partition and ``kind`` that has many of them."""
+    groups: dict[Hashable, list[Thinned]] = {}
+    for item in items:
+        if item.is_small:
+            groups.setdefault((kind(item.file), *sorted(item.file.partition.items())), []).append(item)
+    return [group for group in groups.values() if len(group) > SMALL_MAX]
 
 
-def write_files(place: TablePlace, task: FlushTask, tables: Iterable[pa.Table]) -> Iterator[DataFile]:
+def write_rows(
+    place: TablePlace, task: FlushTask, schema: pa.Schema, tables: Iterable[pa.Table], partitions: Sequence[str]
+) -> list[DataFile]:
+    """Write a file of rows at ``task.to_ts``, or one for each partition; none if there are no rows."""
+    if partitions:
+        return list(delta_files.write_files(place, lambda: _name(task), tables, partitions=partitions))
+    file = delta_files.write_file(place, _name(task), tables, schema)
+    return [] if file is None else [file]
+
+
+def write_files(
+    place: TablePlace, task: FlushTask, tables: Iterable[pa.Table], partitions: Sequence[str]
+) -> Iterator[DataFile]:
     """Write many rows, in several files."""
-    return delta_files.write_files(place, lambda: _name(task), tables, bytes_max=_FILE_BYTES)
+    return delta_files.write_files(place, lambda: _name(task), tables, bytes_max=_FILE_BYTES, partitions=partitions)
 
 
 def _name(task: FlushTask) -> str:
@@ -266,4 +282,4 @@ def _name(task: FlushTask) -> str:
 
 def rest(place: TablePlace, item: Thinned, schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield a file's rows that are not deleted."""
-    return delta_files.read_file(place, item.file.path, schema, without=item.gone)
+    return delta_files.read_file(place, item.file.path, schema, without=item.gone, partition=item.file.partition)

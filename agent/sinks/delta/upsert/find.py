@@ -23,6 +23,7 @@ from agent.sinks.common.keys.kept import KeptByBytes
 from agent.sinks.common.keys.key_bounds import KeyBounds
 from agent.sinks.common.keys.key_index import IndexedFile, IndexSearch
 from agent.sinks.delta.table import files as delta_files
+from agent.sinks.delta.table import partitions as delta_partitions
 from agent.sinks.delta.table.deletion_vectors import Positions
 from agent.sinks.delta.table.log import LiveFile
 from agent.sinks.delta.table.place import TablePlace
@@ -104,8 +105,15 @@ def places_of(stored: pa.Table, wanted: pa.Table) -> Positions:
 def read_keys(place: TablePlace, file: LiveFile, schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield the key columns of a file, from its first row on."""
     with _opened(place, file) as parquet:
-        for batch in parquet.iter_batches(_BATCH_ROWS, columns=schema.names, use_threads=False):
-            yield pa.table([batch.column(item.name).cast(item.type) for item in schema], schema=schema)
+        names = [name for name in schema.names if name in parquet.schema_arrow.names]
+        for batch in parquet.iter_batches(_BATCH_ROWS, columns=names, use_threads=False):
+            columns = [
+                batch.column(item.name).cast(item.type)
+                if item.name in names
+                else delta_partitions.column(file.partition, item, batch.num_rows)
+                for item in schema
+            ]
+            yield pa.table(columns, schema=schema)
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from agent.sinks.delta.table.deletion_vectors import Positions
 from agent.sinks.delta.table.log import LiveFile, TableLog
 from agent.sinks.delta.table.place import TablePlace
 from agent.sinks.delta.upsert import stored as delta_stored
-from agent.sinks.delta.upsert.by_vectors import SMALL_MAX, Changed, Thinned, deleted, fits, is_new, rest, write_rows
+from agent.sinks.delta.upsert.by_vectors import Changed, Thinned, deleted, fits, is_new, many_small, rest, write_rows
 from agent.sinks.delta.upsert.find import KeySearch
 from agent.sinks.delta.upsert.stored import ReplacedRows
 
@@ -109,7 +109,7 @@ class _Work:
     schema: pa.Schema
     columns: pa.Schema
     taken: dict[str, Positions] = field(default_factory=dict)
-    files: list[delta_files.DataFile | None] = field(default_factory=list)
+    files: list[delta_files.DataFile] = field(default_factory=list)
 
     @property
     def _key(self) -> list[str]:
@@ -126,7 +126,7 @@ class _Work:
         if net.deletes.num_rows and not is_new(net, self.task):
             keys = delta_schema.delta_table(net.deletes).select(self._key).combine_chunks()
             for file, places, rows in self._found(keys):
-                replaced.append(ReplacedRows(self.place.path_of(file.path), places, rows.select(self._key)))
+                replaced.append(self._replaced(file, places, rows.select(self._key)))
                 pieces.append(history.ended(rows, found.ends_stored.take(match(keys, rows.select(self._key)))))
         if net.kept and made.num_rows:
             made = delta_stored.fill(made, net, replaced, self.task.table, versions_of=self._key)
@@ -155,15 +155,18 @@ class _Work:
     def _take(self, file: LiveFile, places: Positions) -> None:
         self.taken[file.path] = np.union1d(self.taken.get(file.path, np.empty(0, np.int64)), places)
 
+    def _replaced(self, file: LiveFile, places: Positions, keys: pa.Table) -> ReplacedRows:
+        return ReplacedRows(self.place.path_of(file.path), places, keys, file.partition)
+
     def _rows(self, file: LiveFile, places: Positions) -> pa.Table:
-        found = ReplacedRows(self.place.path_of(file.path), places, pa.table({}))
+        found = self._replaced(file, places, pa.table({}))
         return pa.concat_tables([piece for _, piece in found.values(np.arange(len(places)), self.schema)])
 
     def _cut(self, cut: Moments) -> Iterator[pa.Table]:
         """Yield the current versions of the span that have not ended by themselves, with the end of all."""
         for file in self._current:
             begin = 0
-            for batch in delta_files.read_file(self.place, file.path, self.schema):
+            for batch in delta_files.read_file(self.place, file.path, self.schema, partition=file.partition):
                 places = self._live(file, begin + np.arange(batch.num_rows))
                 rows = batch.take(pa.array(places - begin))
                 begin += batch.num_rows
@@ -186,7 +189,7 @@ class _Work:
         for mask in (now, pc.invert(now)):
             some = rows.filter(mask)
             if some.num_rows:
-                self.files.append(write_rows(self.place, self.task, self.schema, [some]))
+                self.files += write_rows(self.place, self.task, self.schema, [some], self.log.partitions)
 
     def commit(self) -> bool:
         changed = Changed(list(self.files), [])
@@ -194,10 +197,11 @@ class _Work:
             Thinned(file, self.taken.get(file.path, np.empty(0, np.int64)), pa.table({}), file.rows)
             for file in self.log.files.values()
         ]
-        merged = [item for group in _many(items) for item in group]
-        for group in _many(items):
+        groups = many_small(items, is_ended)
+        merged = [item for group in groups for item in group]
+        for group in groups:
             contents = (piece for item in group for piece in rest(self.place, item, self.schema))
-            changed.files.append(write_rows(self.place, self.task, self.schema, contents))
+            changed.files.extend(write_rows(self.place, self.task, self.schema, contents, self.log.partitions))
             changed.actions.extend(item.file.remove() for item in group)
         for item in items:
             if item.is_touched and item not in merged:
@@ -206,12 +210,6 @@ class _Work:
             return False
         changed.commit(self.log, self.task)
         return True
-
-
-def _many(items: Sequence[Thinned]) -> list[list[Thinned]]:
-    """Return the small files of either kind, if there are many."""
-    kinds = [[item for item in items if item.is_small and is_ended(item.file) is ended] for ended in (False, True)]
-    return [kind for kind in kinds if len(kind) > SMALL_MAX]
 
 
 def _shaped(rows: pa.Table, schema: pa.Schema) -> pa.Table:

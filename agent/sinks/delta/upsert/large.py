@@ -77,7 +77,8 @@ def write(
             scratch.lay_down(part)
             del part  # free it before the next ones are read
         scratch.fits &= not (scratch.is_truncated and marks.soft_delete)  # the table's rows are not just removed
-        files = list(by_vectors.write_files(place, task, _folded(log, task, scratch, marks)))
+        partitions = delta_table.partitions(place.opened()) if log is None else log.partitions
+        files = list(by_vectors.write_files(place, task, _folded(log, task, scratch, marks), partitions))
         committed = scratch.fits and _commit(place, log, task, scratch, files)
     if not scratch.fits:
         return list(changes)

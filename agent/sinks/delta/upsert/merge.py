@@ -25,6 +25,7 @@ from agent.sinks.common import left_out
 from agent.sinks.common.row_marks import DELETED, NO_MARKS, Marks, without_deleted
 from agent.sinks.delta.table import commit
 from agent.sinks.delta.table import log as delta_log
+from agent.sinks.delta.table import partitions as delta_partitions
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.place import TablePlace
@@ -79,8 +80,7 @@ def _apply(
     commit.add_fields(table, Schema.from_arrow(upserts.schema), name=name)
     if net.is_truncated or by_vectors.is_new(net, task):
         files = truncate.in_front(table, place, task, source, marks, upserts) if net.is_truncated else []
-        file = by_vectors.write_rows(place, task, upserts.schema, [upserts])
-        files += [] if file is None else [file]
+        files += by_vectors.write_rows(place, task, upserts.schema, [upserts], delta_table.partitions(table))
         commit.commit_to(table, files, delta_table.commit_properties(table, delta_table.new_records([task])))
         return True
     _replace(table, task, net, upserts)
@@ -103,6 +103,7 @@ def _replace(table: DeltaTable, task: FlushTask, net: NetChanges, upserts: pa.Ta
     elif net.needed is not None:
         _refuse_missing(table, net, upserts, task.table)
     source = _merge_source(net, upserts, key)
+    delta_partitions.refuse_unfit(upserts, delta_table.partitions(table))
     column = {name: f"s.c{at}" for at, name in enumerate(upserts.schema.names)}
     values = {
         f"t.{_quoted(name)}": (

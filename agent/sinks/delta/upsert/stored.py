@@ -1,7 +1,7 @@
 """Stored values: read from Delta data files what an update left out (``agent.sinks.common.left_out``)."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -9,22 +9,26 @@ import pyarrow.parquet as pq
 
 from agent.rows.fold import NetChanges
 from agent.sinks.common.left_out import IncompleteRows, match
+from agent.sinks.delta.table import partitions as delta_partitions
 from agent.sinks.delta.table.deletion_vectors import Positions
+from agent.sinks.delta.table.partitions import Partition
 from agent.sinks.delta.table.schema import FORMS
 from reactor.records.changefeed import TableRecord
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplacedRows:
-    """Rows of one data file that go: at which ``places`` (they rise), and with which ``keys``."""
+    """Rows of one data file that go: at which ``places`` (they rise), and with which ``keys``. ``partition``: the
+    file's."""
 
     path: str
     places: Positions
     keys: pa.Table
+    partition: Partition = field(default_factory=dict)
 
     def values(self, at: Positions, columns: pa.Schema) -> Iterator[tuple[Positions, pa.Table]]:
         """``columns`` of the rows numbered ``at`` (they rise), a row group at a time, with the numbers that it has; a
-        column that the file lacks is NULL."""
+        column that the file lacks is as in its partition, or NULL."""
         begin = first = 0
         places = self.places[at]
         with pq.ParquetFile(self.path) as parquet:
@@ -35,15 +39,14 @@ class ReplacedRows:
                 if last > first:
                     rows = parquet.read_row_group(group, columns=names, use_threads=False)
                     # converted first: texts that delta-rs has written are views, which cannot be taken
-                    found = pa.table([_column(rows, item) for item in columns], schema=columns)
+                    found = pa.table([self._column(rows, item) for item in columns], schema=columns)
                     yield at[first:last], found.take(pa.array(places[first:last] - begin))
                 begin, first = end, last
 
-
-def _column(rows: pa.Table, wanted: pa.Field) -> pa.ChunkedArray | pa.Array:
-    if wanted.name not in rows.schema.names:
-        return pa.nulls(rows.num_rows, wanted.type)
-    return rows.column(wanted.name).cast(wanted.type)
+    def _column(self, rows: pa.Table, wanted: pa.Field) -> pa.ChunkedArray | pa.Array:
+        if wanted.name not in rows.schema.names:
+            return delta_partitions.column(self.partition, wanted, rows.num_rows)
+        return rows.column(wanted.name).cast(wanted.type)
 
 
 def fill(

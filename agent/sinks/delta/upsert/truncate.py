@@ -33,10 +33,12 @@ def in_front(
     if task.span.is_whole_table and not marks.soft_delete:
         return [TRUNCATION]
     plain = delta_table.plain_schema(table.schema())
-    name = f"rest-{task.from_ts:x}-{task.to_ts:x}-{uuid4().hex[:8]}.parquet"
     rest = _rest(table, plain, source, task, marks, upserts)
-    file = files.write_file(place, name, rest, plain)
-    return [TRUNCATION] if file is None else [TRUNCATION, file]
+
+    def name() -> str:
+        return f"rest-{task.from_ts:x}-{task.to_ts:x}-{uuid4().hex[:8]}.parquet"
+
+    return [TRUNCATION, *files.write_files(place, name, rest, partitions=delta_table.partitions(table))]
 
 
 def _rest(

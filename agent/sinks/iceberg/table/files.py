@@ -258,22 +258,9 @@ def _divided(
     tables: Iterable[pa.Table], schema: Schema, layout: Layout, file_bytes: float
 ) -> Iterator[tuple[Values, list[pa.Table]]]:
     """Yield the rows of one file after another, in the order of the table, as row groups."""
-    waiting: dict[Values, list[pa.Table]] = {}
-    sizes: dict[Values, int] = {}
-
-    def taken(values: Values) -> tuple[Values, list[pa.Table]]:
-        sizes.pop(values)
-        rows = layout.sorted(pa.concat_tables(waiting.pop(values)), schema)
-        return values, list(row_groups.parts(rows))
-
-    for table in tables:
-        for values, piece in layout.divided(table, schema):
-            waiting.setdefault(values, []).append(piece)
-            sizes[values] = sizes.get(values, 0) + piece.nbytes
-        while sum(sizes.values()) > file_bytes:
-            yield taken(max(sizes, key=lambda values: sizes[values]))
-    for values in list(sizes):
-        yield taken(values)
+    pieces = (item for table in tables for item in layout.divided(table, schema))
+    for values, found in row_groups.gathered(pieces, file_bytes):
+        yield values, list(row_groups.parts(layout.sorted(pa.concat_tables(found), schema)))
 
 
 def write_deletes(io: FileIO, directory: str, label: str, deletes: pa.Table, spec_id: int, values: Values) -> TableFile:

@@ -10,10 +10,8 @@ as Iceberg stores them: dates, times and timestamps as numbers.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import pairwise
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, UNPARTITIONED_PARTITION_SPEC, PartitionField, PartitionSpec
@@ -25,6 +23,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import BinaryType, DecimalType, DoubleType, FloatType, ListType, NestedField
 
 from agent.errors import RESYNC, TableForeignError, TableHeldError
+from agent.sinks.common import row_groups
 from agent.sinks.common.layouts import IDENTITY, PartitionTerm, Wanted
 
 #: types whose values are no partition by themselves
@@ -130,18 +129,8 @@ class Layout:
             yield (), rows
             return
         keys = [_keys(rows, schema, field) for field in self.spec.fields]
-        codes = np.zeros(rows.num_rows, np.int64)
-        for key in keys:
-            found = key.dictionary_encode(null_encoding="encode")
-            numbers = found.indices.to_numpy(zero_copy_only=False)
-            # numbered from the start, so that they never outgrow 64 bits
-            _, codes = np.unique(codes * max(len(found.dictionary), 1) + numbers, return_inverse=True)
-        order = np.argsort(codes, kind="stable")
-        bounds = [0, *(np.flatnonzero(np.diff(codes[order])) + 1).tolist(), rows.num_rows]
-        for begin, end in pairwise(bounds):
-            at = int(order[begin])
-            values = tuple(key[at].as_py() for key in keys)
-            yield values, rows if end - begin == rows.num_rows else rows.take(pa.array(order[begin:end]))
+        for at, piece in row_groups.divided(rows, keys):
+            yield tuple(key[at].as_py() for key in keys), piece
 
     def sorted(self, rows: pa.Table, schema: Schema) -> pa.Table:
         """Return the rows in the table's order."""

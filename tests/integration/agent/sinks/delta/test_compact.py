@@ -115,8 +115,8 @@ def _once_written(monkeypatch: pytest.MonkeyPatch, then: Callable[[], object]) -
     inner = delta_files.write_file
     waiting = [then]
 
-    def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema: pa.Schema) -> Any:
-        file = inner(place, name, tables, schema)
+    def write_file(place: TablePlace, name: str, tables: Iterable[pa.Table], schema: pa.Schema, *rest: Any) -> Any:
+        file = inner(place, name, tables, schema, *rest)
         if name.startswith("compact-") and waiting:
             waiting.pop()()
         return file
