@@ -92,12 +92,14 @@ def _find(feed: Feed, wanted: TableRecord) -> TableRecord:
     """Return the table's current record at the source; problems of other tables do not matter.
 
     :raises SourceConfigError: there is no such table, or it has been renamed.
+    :raises TableIneligibleError: it cannot be replicated as it is.
     """
     quoted = ".".join('"' + part.replace('"', '""') + '"' for part in (wanted.schema_name, wanted.name))
     alone = feed.config.with_(filter=feed.config.filter.with_(rules=(quoted,)))
-    tables = replace(feed, config=alone).open_source().discover().tables
-    for table in tables:
+    report = replace(feed, config=alone).open_source().discover()
+    for table in report.tables:
         if (table.schema_name, table.name) == (wanted.schema_name, wanted.name):
+            report.refuse_unfit([table])
             return table
     name = f"{wanted.schema_name}.{wanted.name}"
     raise SourceConfigError(

@@ -4,7 +4,7 @@ A ``Source`` holds no connection; each call opens what it needs. All calls block
 any failure, and raise ``SourceError``: one line with cause and cure. Values that travel to executors can be pickled.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar, runtime_checkable
@@ -12,6 +12,7 @@ from typing import Final, Protocol, TypeVar, runtime_checkable
 import pyarrow as pa
 from pydantic import BaseModel
 
+from agent.errors import TableIneligibleError
 from agent.ports.checksums import KeyRange, NoChecksums, SourceChecksums
 from agent.ports.executor import Executor
 from agent.ports.snapshot import DoneChunks, DumpOrder, DumpSession, Plan
@@ -20,6 +21,9 @@ from agent.rows.schema import TableSchema
 from agent.rows.survivors import Survivors
 from reactor.ids import Ts
 from reactor.records.changefeed import ChangefeedConfig, DdlRecord, SinkMode, TableRecord
+
+#: unfit tables in one error
+_REASONS_MAX: Final = 5
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -67,10 +71,18 @@ class Signal:
 
 @dataclass(frozen=True, slots=True)
 class SourceReport:
-    """A source that is fit for a changefeed over ``tables``."""
+    """A source that is fit for a changefeed over ``tables``. ``unfit``: those of them that cannot be replicated as they
+    are, by id, each with cause and cure in one line."""
 
     identity: Identity
     tables: tuple[TableRecord, ...]
+    unfit: Mapping[int, str] = field(default_factory=dict)
+
+    def refuse_unfit(self, tables: Iterable[TableRecord]) -> None:
+        """:raises TableIneligibleError: one of ``tables`` cannot be replicated as it is."""
+        reasons = [self.unfit[table.table_id] for table in tables if table.table_id in self.unfit]
+        if reasons:
+            raise TableIneligibleError("; also: ".join(reasons[:_REASONS_MAX]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +280,8 @@ class Source(Protocol):
         ...
 
     def discover(self) -> SourceReport:
-        """Return the same report for an existing changefeed, whose names are already taken."""
+        """Return the same report for an existing changefeed, whose names are already taken. Tables that cannot be
+        replicated as they are do not refuse it for the others: ``SourceReport.unfit`` has them."""
         ...
 
     def check_identity(self, expected: Identity) -> None:

@@ -35,9 +35,11 @@ class Begun:
         return self.report.tables
 
 
-def begin(source: Source, take: Callable[[Sequence[TableRecord]], Position]) -> Begun:
-    """Return the position that ``take`` makes of the source's tables, and these; blocking.
+def begin(source: Source, take: Callable[[Sequence[TableRecord]], Position], *, accepts_unfit: bool = False) -> Begun:
+    """Return the position that ``take`` makes of the source's tables, and these; blocking. ``accepts_unfit``: also with
+    tables that cannot be replicated as they are.
 
+    :raises TableIneligibleError: one cannot, and ``accepts_unfit`` is off.
     :raises SourceUnreachableError: tables change all the time.
     :raises SourceError: the source refuses.
     """
@@ -45,6 +47,8 @@ def begin(source: Source, take: Callable[[Sequence[TableRecord]], Position]) -> 
     for _ in range(_ATTEMPTS_MAX):
         position, refusal = None, None
         try:
+            if not accepts_unfit:
+                before.report.refuse_unfit(before.report.tables)
             position = take(before.report.tables)
         except SourceError as error:  # it may be about a table that is gone
             refusal = error

@@ -8,6 +8,7 @@ it began at, which is below the new position, so it is copied again (``owner.fee
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -54,7 +55,8 @@ async def take_position(
     def take(found: Sequence[TableRecord]) -> Position:
         return source.begin_again(tables_now(record.tables, found), lost, server)
 
-    begun: Begun = await ask(begin, source, take)
+    # one that is unfit is held, as its copy is refused: it keeps no other from the new position
+    begun: Begun = await ask(partial(begin, accepts_unfit=True), source, take)
     failpoints.reach(Point.POSITION_TAKEN)
     start, tables = begun.position, tables_now(record.tables, begun.tables)
     left = left_behind(record.tables, tables, lost.ts, time=time.time())

@@ -34,7 +34,7 @@ from owner.scheduler.spans import shared_spans
 from reactor.errors import NotOwnerError, OwnerNotFoundError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.records.capture import CaptureInfo
-from reactor.records.changefeed import ChangefeedInfo, UnitRecord
+from reactor.records.changefeed import ChangefeedInfo, DdlRecord, UnitRecord
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
 from reactor.records.sync_point import SyncPoint
@@ -266,6 +266,10 @@ class ClusterService(ChangefeedCreation, Amendments):
     def cuts_of(self, changefeed_id: str) -> Mapping[int, TablePartitioning]:
         """Return the partitionings by table id, of tables that are, or will be, more than one span."""
         return self._querier.partitionings(changefeed_id)
+
+    def pending_of(self, changefeed_id: str) -> tuple[DdlRecord, ...]:
+        """Return the schema changes that its sink does not have, in the log's order."""
+        return self._querier.pending(changefeed_id)
 
     def head_of(self, changefeed_id: str) -> LogHead:
         """Return the head of the changefeed's log as this capture knows it; at 0 without a log."""

@@ -7,7 +7,14 @@ from collections.abc import Iterable, Mapping
 
 from capture.errors import ChangefeedNotFoundError
 from reactor.ids import ChangefeedId
-from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, RunningError, UnitRecord
+from reactor.records.changefeed import (
+    ChangefeedInfo,
+    ChangefeedStatus,
+    DdlRecord,
+    FeedState,
+    RunningError,
+    UnitRecord,
+)
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
 from reactor.state import ChangefeedState, ClusterState
@@ -47,6 +54,10 @@ class Querier:
     def partitionings(self, id: str) -> Mapping[int, TablePartitioning]:
         """Return the partitionings by table id, of tables that are, or will be, more than one span."""
         return self.changefeed(id).partitionings
+
+    def pending(self, id: str) -> tuple[DdlRecord, ...]:
+        """Return the schema changes that the sink does not have, in the log's order."""
+        return tuple(record for _, record in sorted(self.changefeed(id).ddl.items()))
 
     def head(self, id: str) -> LogHead:
         """Return the head of the changefeed's log; at 0 without a log."""

@@ -24,7 +24,7 @@ from agent.log.reader import LogReader
 from agent.log.storage import LogDirectory
 from agent.ports.executor import Executor
 from agent.ports.sink import Maintained, Maintains
-from agent.ports.source import Position, Signal
+from agent.ports.source import Position, Signal, SourceReport
 from agent.ports.table_files import TableFiles
 from agent.rows.batches import SegmentRef
 from agent.rows.schema import TableSchema
@@ -140,10 +140,10 @@ class DataPlane(Protocol):
         """
         ...
 
-    async def discover(self, info: ChangefeedInfo) -> tuple[TableRecord, ...]:
-        """Return the tables at the source that its filter wants.
+    async def discover(self, info: ChangefeedInfo) -> SourceReport:
+        """Return the tables at the source that its filter wants, and which of them it cannot replicate as they are.
 
-        :raises WeirError: the source cannot be reached, or cannot replicate one of them.
+        :raises WeirError: the source cannot be reached, or is not fit for a changefeed.
         """
         ...
 
@@ -306,8 +306,8 @@ class LocalDataPlane:
             raise JobRefusedError(f"the sink of changefeed {info.id} has no data files of tables")
         return await self._ask(partial(sink.files, table))
 
-    async def discover(self, info: ChangefeedInfo) -> tuple[TableRecord, ...]:
-        return await self._ask(lambda: self.feed(info).open_source().discover().tables)
+    async def discover(self, info: ChangefeedInfo) -> SourceReport:
+        return await self._ask(lambda: self.feed(info).open_source().discover())
 
     async def publish(self, info: ChangefeedInfo, tables: Sequence[TableRecord]) -> None:
         await self._ask(lambda: self.feed(info).open_source().publish(tables))

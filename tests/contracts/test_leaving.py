@@ -15,6 +15,7 @@ from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.iceberg.sink import IcebergSink
 from agent.sinks.iceberg.table.state import State
 from owner.scheduler.spans import even_spans
+from reactor.errors import Scope, WeirError
 from reactor.ids import Ts
 from reactor.records.changefeed import SchemaChangeKind
 from tests.contracts.sink_bed import IMPLEMENTATIONS, SPAN, TABLE, Bed
@@ -113,6 +114,24 @@ def test_a_table_of_the_name_of_one_that_has_left_begins_empty(loaded: Bed, othe
         sink_of(loaded).mark_left(TABLE, Ts(150), time=SINCE)
     assert mark(loaded) is None
     loaded.assert_holds()
+
+
+def test_a_table_that_was_made_before_that_of_its_name_left_is_held(loaded: Bed) -> None:
+    """It was taken for made, and its rows went to those of the other one."""
+    sink_of(loaded).mark_left(TABLE, Ts(150), time=SINCE)
+    made = TABLE.with_(table_id=17000, start_ts=Ts(140))
+    columns = tuple(ColumnMove(item.name, item.type, None) for item in ARROW)
+    schema = replace(table_schema(), table_id=17000)
+    change = SchemaChange(Ts(140), SchemaChangeKind.CREATE, None, made, columns, schema, ARROW)
+    for _ in range(2):
+        with pytest.raises(WeirError) as refused:
+            sink_of(loaded).alter([change])
+        assert refused.value.scope is Scope.TABLE
+    assert mark(loaded) == (150, WORDS)
+    loaded.assert_holds((1, "a", "x"))
+    copy = loaded.copied(200, (5, "e", "v"))
+    sink_of(loaded).replace(replace(copy, table=made.with_(start_ts=Ts(200)), spans=even_spans(17000, 1)))
+    loaded.assert_holds((5, "e", "v"))
 
 
 def test_a_table_that_is_renamed_to_the_name_of_one_that_has_left_takes_its_place(loaded: Bed) -> None:

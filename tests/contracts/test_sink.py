@@ -556,3 +556,18 @@ def test_a_result_of_another_writer_is_never_committed(loaded: Bed) -> None:
     assert again.error or again.committed or not again.files
     loaded.assert_at(300)
     loaded.assert_holds((1, "z", "z"), (2, "b", "y"))
+
+
+def test_a_column_whose_name_differs_in_case_only_holds_its_table(loaded: Bed) -> None:
+    """Delta and Iceberg take both names for one: whoever had written it would have stopped with an unknown error."""
+    needs(loaded.uri.startswith(("delta", "iceberg")), "a table format")
+    arrow = pa.schema([ARROW.field("id"), ARROW.field("name"), ARROW.field("big").with_name("BIG")])
+    try:
+        done = loaded.flush(100, 200, [insert(2, "b", "y", ts=110)], arrow=arrow)
+        code, text = done.error_code, done.error
+    except TableHeldError as error:
+        code, text = error.code, str(error)
+    assert code == TableHeldError.code
+    assert "columns big and BIG of public.t are one" in text
+    loaded.assert_at(100)
+    loaded.assert_holds((1, "a", "x"))

@@ -11,7 +11,14 @@ from typing import Any, cast
 
 import pytest
 
-from agent.errors import PositionLostError, SourceAuthError, SourceConfigError, SourceError, SourceUnreachableError
+from agent.errors import (
+    PositionLostError,
+    SourceAuthError,
+    SourceConfigError,
+    SourceError,
+    SourceUnreachableError,
+    TableIneligibleError,
+)
 from agent.ports.plugin import sources
 from agent.ports.snapshot import ChunkToStage, DumpOrder
 from agent.ports.source import SIGNAL_MAX, Identity, Position, Scope, Signal, Source, SourceReport, Stream, StreamOrder
@@ -157,6 +164,7 @@ class SourceContract:
         assert [(table.name, table.key) for table in report.tables] == [(bed.name, ("id",))]
         assert bed.source.discover() == report
         bed.source.check_identity(report.identity)
+        report.refuse_unfit(report.tables)
         with pytest.raises(PositionLostError):
             bed.source.check_identity(replace(report.identity, system_id="another"))
         bed.source.check_identity(Identity(""))
@@ -188,6 +196,18 @@ class SourceContract:
 
         with pytest.raises(SourceUnreachableError, match=bed.name):
             begin(bed.source, take)
+
+    def test_a_table_that_cannot_be_replicated_refuses_no_other(self, bed: Bed) -> None:
+        is_postgres = isinstance(bed.server, EmbeddedPostgres)
+        bed.run(f"ALTER TABLE t DROP CONSTRAINT {bed.name}_pkey" if is_postgres else "ALTER TABLE t DROP PRIMARY KEY")
+        for refused in (bed.source.check, lambda: begin(bed.source, bed.source.begin)):
+            with pytest.raises(TableIneligibleError, match=f"{bed.name} has no primary key"):
+                refused()
+        report = bed.source.discover()
+        [table] = report.tables
+        assert list(report.unfit) == [table.table_id]
+        report.refuse_unfit([table.with_(table_id=table.table_id + 1)])
+        assert begin(bed.source, bed.source.begin, accepts_unfit=True).tables == (table,)
 
     def test_signals_are_rows_in_the_order_of_their_ids(self, bed: Bed) -> None:
         record = bed.report.tables[0]

@@ -14,7 +14,7 @@ from agent.feeds.progress import Progress
 from agent.feeds.read_back import HeldLog
 from agent.health.health import Health
 from agent.ports.sink import Maintained, SpanRepartition
-from agent.ports.source import Signal
+from agent.ports.source import Identity, Signal, SourceReport
 from agent.ports.table_files import TableFiles
 from agent.rows.batches import SegmentRef
 from agent.rows.schema import TableSchema
@@ -115,9 +115,9 @@ class SimulatedDataPlane:
         """Find none: rows are in memory."""
         return TableFiles()
 
-    async def discover(self, info: ChangefeedInfo) -> tuple[TableRecord, ...]:
+    async def discover(self, info: ChangefeedInfo) -> SourceReport:
         """Find nothing: the simulation's filters do not change."""
-        return ()
+        return SourceReport(Identity(""), ())
 
     async def publish(self, info: ChangefeedInfo, tables: Sequence[TableRecord]) -> None:
         """Send everything anyhow."""

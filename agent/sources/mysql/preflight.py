@@ -5,7 +5,7 @@ the first unsuitable table; without a connection or a binlog nothing else is che
 ideal are logged.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -35,14 +35,21 @@ _log = structlog.get_logger()
 
 
 def check_source(
-    source: str | Target, rules: Iterable[str], *, force_replicate: bool, sink_mode: SinkMode, accepts_cascades: bool
+    source: str | Target,
+    rules: Iterable[str],
+    *,
+    force_replicate: bool,
+    sink_mode: SinkMode,
+    accepts_cascades: bool,
+    accepts_unfit: bool = False,
 ) -> SourceReport:
     """Run all checks. ``accepts_cascades``: only warn about tables whose foreign keys change rows without logging.
+    ``accepts_unfit``: only report tables that cannot be replicated as they are.
 
     :raises SourceUnreachableError: the server does not respond.
     :raises SourceAuthError: user or password refused, or a privilege missing; the text contains the GRANT.
     :raises SourceConfigError: a server setting is unsuitable, or no table matches the rules.
-    :raises TableIneligibleError: a table cannot be replicated as it is.
+    :raises TableIneligibleError: a table cannot be replicated as it is, and ``accepts_unfit`` is off.
     """
     wanted = TableFilter(rules)
     with connect(source) as connection:
@@ -70,13 +77,15 @@ def check_source(
         with missing:
             if not connection.is_mariadb:
                 grants.check_may_lock(connection, names)
+        unfit: Mapping[int, str] = {}
         with missing:
             has_full_images = settings.get("binlog_row_image", "FULL") == "FULL"
-            for table in tables:
-                _check_table(table, sink_mode, force_replicate=force_replicate, has_full_images=has_full_images)
+            unfit = _unfit(tables, sink_mode, force_replicate=force_replicate, has_full_images=has_full_images)
+            if unfit and not accepts_unfit:
+                raise TableIneligibleError(next(iter(unfit.values())))
         missing.refuse()
         read_schemas(connection, names)
-        return SourceReport(read_identity(connection), tuple(table.record for table in tables))
+        return SourceReport(read_identity(connection), tuple(table.record for table in tables), unfit)
 
 
 class _Missing:
@@ -238,6 +247,18 @@ def check_cascades(connection: Connection, tables: Sequence[tuple[str, str]], *,
         f'out by filter rules {rules}, or set unlogged-cascades = "accept" below [source] if such rows may stay '
         "as they were"
     )
+
+
+def _unfit(
+    tables: Iterable[FoundTable], sink_mode: SinkMode, *, force_replicate: bool, has_full_images: bool
+) -> dict[int, str]:
+    found = {}
+    for table in tables:
+        try:
+            _check_table(table, sink_mode, force_replicate=force_replicate, has_full_images=has_full_images)
+        except TableIneligibleError as error:
+            found[table.record.table_id] = str(error)
+    return found
 
 
 def _check_table(table: FoundTable, sink_mode: SinkMode, *, force_replicate: bool, has_full_images: bool) -> None:

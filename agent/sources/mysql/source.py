@@ -56,9 +56,9 @@ class MysqlSource:
 
     def discover(self) -> SourceReport:
         """Check without refusing cascades: changefeeds of v0.1.0 were created with such tables, and continue."""
-        return self._check(accepts_cascades=True)
+        return self._check(accepts_cascades=True, accepts_unfit=True)
 
-    def _check(self, *, accepts_cascades: bool) -> SourceReport:
+    def _check(self, *, accepts_cascades: bool, accepts_unfit: bool = False) -> SourceReport:
         scope = self._scope
         return check_source(
             self._target,
@@ -66,6 +66,7 @@ class MysqlSource:
             force_replicate=scope.config.force_replicate,
             sink_mode=scope.sink_mode,
             accepts_cascades=accepts_cascades,
+            accepts_unfit=accepts_unfit,
         )
 
     def check_identity(self, expected: Identity) -> None:

@@ -62,9 +62,10 @@ def check_source(
     new_slot: str = "",
     new_publication: str = "",
     publication: str = "",
+    accepts_unfit: bool = False,
 ) -> SourceReport:
     """Run all checks; ``new_slot`` and ``new_publication`` will be created: empty if they exist already.
-    ``publication``: one of the user's.
+    ``publication``: one of the user's. ``accepts_unfit``: only report tables that cannot be replicated as they are.
 
     :raises SourceUnreachableError: there is no answer.
     :raises SourceAuthError: user, password or privilege refused.
@@ -78,12 +79,13 @@ def check_source(
         if new_slot:
             _check_room(connection, new_slot)
         tables = _find_tables(connection, wanted, publication, is_free=force_replicate)
-        if not force_replicate:
-            _check_keys(tables, sink_mode)
-        if sink_mode.is_keyed:
-            _check_columns(tables)
+        unfit: dict[int, str] = {}
+        if not accepts_unfit:
+            _check_tables(tables, sink_mode, force_replicate=force_replicate)
+        else:
+            unfit = _unfit(tables, sink_mode, force_replicate=force_replicate)
         _check_rights(connection, [table.record for table in tables], new_publication)
-        return SourceReport(identity, tuple(table.record for table in tables))
+        return SourceReport(identity, tuple(table.record for table in tables), unfit)
 
 
 def _check_server(connection: Connection) -> None:
@@ -197,6 +199,23 @@ def _table(
         if not theirs.sends_keys:
             return replace(found, identity=theirs.identity, has_primary_key=False, leaf=theirs.record.name)
     return found
+
+
+def _unfit(tables: Sequence[_Table], sink_mode: SinkMode, *, force_replicate: bool) -> dict[int, str]:
+    found = {}
+    for table in tables:
+        try:
+            _check_tables([table], sink_mode, force_replicate=force_replicate)
+        except TableIneligibleError as error:
+            found[table.record.table_id] = str(error)
+    return found
+
+
+def _check_tables(tables: Sequence[_Table], sink_mode: SinkMode, *, force_replicate: bool) -> None:
+    if not force_replicate:
+        _check_keys(tables, sink_mode)
+    if sink_mode.is_keyed:
+        _check_columns(tables)
 
 
 def _check_keys(tables: Sequence[_Table], sink_mode: SinkMode) -> None:

@@ -77,7 +77,7 @@ class PostgresSource:
         return report
 
     def discover(self) -> SourceReport:
-        return self._check()
+        return self._check(accepts_unfit=True)
 
     def check_identity(self, expected: Identity) -> None:
         with connect(self._uri, replication=True) as connection:
@@ -161,7 +161,7 @@ class PostgresSource:
     def drop(self) -> None:
         slots.drop_upstream(self._uri, self._names)
 
-    def _check(self, *, new_slot: str = "", new_publication: str = "") -> SourceReport:
+    def _check(self, *, new_slot: str = "", new_publication: str = "", accepts_unfit: bool = False) -> SourceReport:
         scope = self._scope
         return check_source(
             self._uri,
@@ -171,6 +171,7 @@ class PostgresSource:
             new_slot=new_slot,
             new_publication=new_publication,
             publication="" if self._names.owns_publication else self._names.publication,
+            accepts_unfit=accepts_unfit,
         )
 
 

@@ -19,7 +19,9 @@ from owner import jobs
 from reactor.ids import Ts
 from reactor.records.changefeed import (
     ChangefeedInfo,
+    DdlRecord,
     FeedState,
+    SchemaChangeKind,
     SealedUri,
     TableRecord,
     Unit,
@@ -49,6 +51,8 @@ class OwnerJobs(Protocol):
     def unit_of(self, changefeed_id: str) -> UnitRecord | None: ...
 
     def cuts_of(self, changefeed_id: str) -> Mapping[int, TablePartitioning]: ...
+
+    def pending_of(self, changefeed_id: str) -> tuple[DdlRecord, ...]: ...
 
 
 async def update(
@@ -121,8 +125,8 @@ async def rejoin(
     """
     unit, names = operations.unit_of(info.id), {one.renamed_to or one.table: one.table for one in held}
     rules = TableFilter(info.config.filter.rules)
-    wanted = await data_plane.discover(_only(info, [_whole(name) for name in names]))
-    found = [one for one in wanted if rules.wants(*_name(one))]
+    report = await data_plane.discover(_only(info, [_whole(name) for name in names]))
+    found = [one for one in report.tables if rules.wants(*_name(one))]
     missing = sorted(names.keys() - {".".join(_name(one)) for one in found})
     if unit is None or unit.unit is not Unit.SYNC or missing:
         name = next(iter(missing or names))
@@ -130,6 +134,7 @@ async def rejoin(
             f"there is no table {name} at the source of changefeed {info.id} that could be copied again; if it was "
             f"renamed out of the filter, `weir table add` takes it in, and `weir table remove` leaves {names[name]} out"
         )
+    report.refuse_unfit(found)
     _refuse_keyless(found, info)
     await data_plane.publish(info, found)
     leaving = tuple(one.table_id for one in unit.tables if one.table_id in {one.table_id for one in held})
@@ -199,11 +204,13 @@ async def _moves(
     if unit is None or unit.unit is not Unit.SYNC:
         return None, ()
     rules = TableFilter(asked.config.filter.rules)
-    leaving = tuple(one.table_id for one in unit.tables if not rules.wants(*_name(one)))
-    if len(leaving) == len(unit.tables):
+    tables = _after_pending(unit, operations.pending_of(info.id))
+    leaving = tuple(id for id, one in tables.items() if not rules.wants(*_name(one)))
+    if len(leaving) == len(tables):
         raise JobRefusedError(f"these rules leave changefeed {info.id} none of its tables; let one stay, or remove it")
     after = info.with_(config=asked.config)
-    known, before = {_name(one) for one in unit.tables}, TableFilter(info.config.filter.rules)
+    known = {_name(one) for one in (*unit.tables, *tables.values())}
+    before = TableFilter(info.config.filter.rules)
     if table:
         asked_for = _only(after, [_whole(table), *(_whole(".".join(name)) for name in unit.joining)])
     else:
@@ -212,19 +219,33 @@ async def _moves(
             *map(".".join, unit.joining)
         }
         asked_for = _only(after, [*after.config.filter.rules, *(f"!{_whole(name)}" for name in sorted(held))])
+    report = await data_plane.discover(asked_for)
     found = [
         one
-        for one in await data_plane.discover(asked_for)
+        for one in report.tables
         if rules.wants(*_name(one))
         and _name(one) not in known
         and (_name(one) in unit.joining or ".".join(_name(one)) == table or not before.wants(*_name(one)))
     ]
     if found:
         refuse_resync(info.sink.masked)
+    report.refuse_unfit(found)
     _refuse_keyless(found, after)
     if found and not asked.dry_run:
         await data_plane.publish(after, found)
     return tuple(map(_name, found)), leaving
+
+
+def _after_pending(unit: UnitRecord, pending: Iterable[DdlRecord]) -> dict[int, TableRecord]:
+    """Return the tables by id as the schema changes leave them that the sink does not have yet, which were read under
+    the present filter: with those that they create, under the names that they give. Dropped ones are as they are."""
+    tables = {table.table_id: table for table in unit.tables}
+    for record in pending:
+        for change in record.alterations:
+            is_known = change.table_id in tables or change.kind is SchemaChangeKind.CREATE
+            if change.table is not None and is_known:
+                tables[change.table_id] = change.table
+    return tables
 
 
 def _outdated(

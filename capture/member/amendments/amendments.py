@@ -17,7 +17,7 @@ from capture.member.copies import CopyPlace, CopyProgress, with_copies
 from capture.member.preflight import refuse_resync
 from owner import jobs
 from reactor.ids import ChangefeedId, Ts
-from reactor.records.changefeed import ChangefeedConfig, ChangefeedInfo, TableRecord, UnitRecord
+from reactor.records.changefeed import ChangefeedConfig, ChangefeedInfo, DdlRecord, TableRecord, UnitRecord
 from reactor.records.held import HeldTable, HoldOrigin
 from reactor.records.log_head import LogHead
 from reactor.records.partitioning import TablePartitioning
@@ -47,6 +47,9 @@ class Amendments(ABC):
 
     @abstractmethod
     def cuts_of(self, changefeed_id: str) -> Mapping[int, TablePartitioning]: ...
+
+    @abstractmethod
+    def pending_of(self, changefeed_id: str) -> tuple[DdlRecord, ...]: ...
 
     @abstractmethod
     def head_of(self, changefeed_id: str) -> LogHead: ...

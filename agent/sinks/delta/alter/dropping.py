@@ -12,7 +12,8 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from agent.errors import SinkFencedError
+from agent.errors import RESYNC, SinkFencedError, TableHeldError
+from agent.rows.schema_change import SchemaChange
 from agent.sinks.delta.table import commit
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.place import OWNER, TableOwner, TablePlace
@@ -48,6 +49,16 @@ def refuse_before(table: DeltaTable, ts: Ts, *, name: str) -> None:
     left = _marks(table).get(_LEFT)
     if left is not None and left["ts"] > ts:
         raise SinkFencedError(f"{name} left its changefeed at {left['ts']}, so a copy of it at {ts} is stale")
+
+
+def refuse_made_before(table: DeltaTable, changefeed: str, change: SchemaChange) -> None:
+    """:raises TableHeldError: the table has left later than ``change`` made another one, which never came here."""
+    left = _marks(table).get(_LEFT)
+    is_placed = (table.transaction_version(placed_record_id(changefeed)) or 0) >= change.ts
+    if left is not None and left["ts"] > change.ts and dropped_ts(table) is None and not is_placed:
+        raise TableHeldError(
+            f"table {change.name} was made when another one of its name had not left the changefeed yet; {RESYNC}"
+        )
 
 
 def mark_left(place: TablePlace, owner: TableOwner, table_id: int, ts: Ts, time: float) -> None:

@@ -102,13 +102,18 @@ def take_over(
     place: TablePlace, writer: Writer, change: SchemaChange, description: str, partitions: Sequence[str]
 ) -> None:
     """Start an empty table at the location of one that was dropped, or has left. ``partitions``: the columns that
-    divide it."""
+    divide it.
+
+    :raises TableHeldError: that one has left later than the table was made, and its rows are not this table's.
+    """
     assert change.after is not None
     record, columns = change.after, stored_columns(change, writer)
 
     def attempt(table: DeltaTable) -> None:
         gone_ts = dropping.gone_ts(table)
         if gone_ts is None or gone_ts > change.ts:
+            if gone_ts is not None and not is_applied(table, writer, record.table_id, change.ts):
+                dropping.refuse_made_before(table, writer.changefeed, change)
             return  # already taken over, or by a later one; one statement may drop a table and create it
         whole = TableSpan(record.table_id)
         positions = {

@@ -21,6 +21,7 @@ from agent.sinks.common.forms import missing_fields
 from agent.sinks.delta.table import disk, history
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
+from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.commits import Action
 from agent.sinks.delta.table.errors import is_of_storage, storage_error
 from agent.sinks.delta.table.files import DataFile
@@ -173,11 +174,12 @@ def add_columns(table: DeltaTable, files: Sequence[DataFile], *, name: str) -> N
 
 
 def add_fields(table: DeltaTable, wanted: Schema, *, name: str) -> None:
-    """:raises TableHeldError: a column's type differs from the table's."""
+    """:raises TableHeldError: a column's type differs from the table's, or its name only in case."""
     stored = delta_table.arrow_schema(table)
     arrow = delta_table.to_arrow(wanted)
     missing = {item.name for item in missing_fields(stored, arrow, table=name)}
     fields: list[Field] = [field for field in wanted.fields if field.name in missing]
     if fields:
+        delta_schema.refuse_alike([*stored.names, *(field.name for field in fields)], table=name)
         table.alter.add_columns(fields, commit_properties=delta_table.commit_properties(table, {}))
         table.update_incremental()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import owner.errors
 from agent.errors import PositionLostError, SinkConfigError, TableIneligibleError
 from agent.filter.tables import TableFilter
+from agent.ports.source import Identity, SourceReport
 from capture.api.port import ChangefeedUpdate, FieldChange
 from capture.errors import ConfigError, JobRefusedError, StaleRequestError
 from capture.member.amendments import amendment
@@ -30,9 +31,12 @@ from reactor.records.changefeed import (
     ChangefeedInfo,
     ChangefeedStatus,
     ColumnSelector,
+    DdlRecord,
     FeedState,
     FilterConfig,
+    SchemaChangeKind,
     SinkMode,
+    TableChange,
     TableRecord,
     Unit,
     UnitRecord,
@@ -56,6 +60,10 @@ class PlayedService:
         self.unit = unit
         self.asked: list[jobs.Job] = []
         self.held: tuple[HeldView, ...] = ()
+        self.pending: tuple[DdlRecord, ...] = ()
+
+    def pending_of(self, changefeed_id: str) -> tuple[DdlRecord, ...]:
+        return self.pending
 
     def unit_of(self, changefeed_id: str) -> UnitRecord | None:
         return self.unit
@@ -79,8 +87,8 @@ class PlayedDataPlane:
         self.asked: list[tuple[str | None, str | None]] = []
         self._recorded = recorded
         self.there = (*TABLES, TableRecord(table_id=3, schema_name="aside", name="t3", key=("id",)))
-        #: tables that the source refuses, wherever it is asked about them
-        self.unfit: tuple[tuple[str, str], ...] = ()
+        #: tables that the source cannot replicate as they are
+        self.unfit: tuple[int, ...] = ()
         self.published: list[str] = []
 
     def check_reach(self, *, source: str | None = None, sink: str | None = None) -> None:
@@ -96,13 +104,11 @@ class PlayedDataPlane:
             raise self.refusal
         return tuple(Ts(ts) for ts in self._recorded)
 
-    async def discover(self, info: ChangefeedInfo) -> tuple[TableRecord, ...]:
+    async def discover(self, info: ChangefeedInfo) -> SourceReport:
         await anyio.lowlevel.checkpoint()
         rules = TableFilter(info.config.filter.rules)
-        for name in self.unfit:
-            if rules.wants(*name):
-                raise TableIneligibleError(f"{name} has no key")
-        return tuple(table for table in self.there if rules.wants(table.schema_name, table.name))
+        found = tuple(table for table in self.there if rules.wants(table.schema_name, table.name))
+        return SourceReport(Identity("1"), found, {id: f"{id} is unfit" for id in self.unfit})
 
     async def publish(self, info: ChangefeedInfo, tables: Sequence[TableRecord]) -> None:
         self.published += [table.name for table in tables]
@@ -185,10 +191,16 @@ def rules(*texts: str) -> ChangefeedConfig:
 
 
 async def moved(
-    data_plane: PlayedDataPlane, *texts: str, unit: UnitRecord = SYNC, table: str = "", held: HeldView | None = None
+    data_plane: PlayedDataPlane,
+    *texts: str,
+    unit: UnitRecord = SYNC,
+    table: str = "",
+    held: HeldView | None = None,
+    pending: tuple[DdlRecord, ...] = (),
 ) -> jobs.Update:
     """From a filter of one schema."""
     service = PlayedService(unit)
+    service.pending = pending
     service.held = (held,) if held else ()
     before = feed(data_plane, FeedState.NORMAL).with_(config=rules("public.*"))
     asked = ChangefeedUpdate(config=rules(*texts))
@@ -196,6 +208,10 @@ async def moved(
     (job,) = service.asked
     assert isinstance(job, jobs.Update)
     return job
+
+
+def change(kind: SchemaChangeKind, table: TableRecord, *, ts: int) -> DdlRecord:
+    return DdlRecord(ts=Ts(ts), changes=(TableChange(kind=kind, table_id=table.table_id, table=table),))
 
 
 async def test_another_filter_says_which_tables_join_and_leave() -> None:
@@ -282,7 +298,7 @@ async def test_a_table_without_a_key_joins_where_no_row_is_upserted(sink_mode: S
 async def test_what_holds_one_table_refuses_no_other() -> None:
     data_plane = PlayedDataPlane()
     data_plane.there = (*(table.with_(key=("id",)) for table in data_plane.there), KEYLESS)
-    data_plane.unfit = (("public", "log.s"),)
+    data_plane.unfit = (4,)
     held = HeldView(table="public.t1", table_id=1, stage="held", origin="source")
     assert (await rejoined(data_plane, held)).joining == (("public", "t1"),)
     unit = SYNC.with_(tables=(*TABLES, KEYLESS))
@@ -291,6 +307,33 @@ async def test_what_holds_one_table_refuses_no_other() -> None:
     waiting = unit.with_(joining=(("public", "t2"),))
     named = await moved(data_plane, "public.*", "aside.t3", unit=waiting, table="aside.t3")
     assert named.joining == (("aside", "t3"),)
+
+
+async def test_a_table_that_has_lost_its_key_unnoticed_refuses_no_other() -> None:
+    """The stream of PostgreSQL declares it with the table's next row."""
+    data_plane = PlayedDataPlane()
+    data_plane.unfit = (1,)
+    assert (await moved(data_plane, "*.*")).joining == (("aside", "t3"),)
+    data_plane.unfit = (3,)
+    with pytest.raises(TableIneligibleError, match="3 is unfit"):
+        await moved(data_plane, "*.*")
+
+
+async def test_tables_leave_by_the_names_that_waiting_schema_changes_give_them() -> None:
+    t1, _ = TABLES
+    others = {id: TableRecord(table_id=id, schema_name="public", name=name) for id, name in ((5, "t5"), (6, "t6"))}
+    pending = (
+        change(SchemaChangeKind.CREATE, others[5], ts=10),
+        change(SchemaChangeKind.CREATE, others[6], ts=20),
+        change(SchemaChangeKind.RENAME, t1.named("public", "t7"), ts=30),
+        change(SchemaChangeKind.ALTER, TableRecord(table_id=8, schema_name="public", name="gone"), ts=40),
+    )
+    job = await moved(PlayedDataPlane(), "public.*", "!public.t5", pending=pending)
+    assert job.leaving == (5,), "the sink would have made it"
+    job = await moved(PlayedDataPlane(), "public.*", "!public.t7", pending=pending)
+    assert job.leaving == (1,)
+    job = await moved(PlayedDataPlane(), "public.*", "!public.t1", pending=pending)
+    assert job.leaving == (), "it has another name soon"
 
 
 async def test_a_table_that_the_stream_cannot_follow_again_is_refused() -> None:
@@ -354,6 +397,9 @@ class Operations(Amendments):
 
     def cuts_of(self, changefeed_id: str) -> Mapping[int, TablePartitioning]:
         return {}
+
+    def pending_of(self, changefeed_id: str) -> tuple[DdlRecord, ...]:
+        return ()
 
     def head_of(self, changefeed_id: str) -> LogHead:
         return LogHead()
