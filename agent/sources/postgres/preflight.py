@@ -7,6 +7,8 @@ it: connection, server settings, privilege, room for one more slot, then the tab
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import structlog
+
 from agent.errors import SourceAuthError, SourceConfigError, TableIneligibleError
 from agent.filter.tables import TableFilter
 from agent.ports.source import SourceReport
@@ -15,8 +17,10 @@ from agent.sources.postgres.publication.published import Catalog, one_moment
 from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.keys import Key, key_columns, read_keys
-from agent.sources.postgres.server.sql import identifier, literal, qualified
+from agent.sources.postgres.server.sql import identifier, is_text, literal, qualified
 from reactor.records.changefeed import SinkMode, TableRecord
+
+_log = structlog.get_logger()
 
 _VERSION_MIN = 14
 #: tables that an error names beside the first one
@@ -24,7 +28,10 @@ _NAMED_MAX = 20
 #: ordinary and partitioned tables, and partitions; nothing without WAL
 _TABLES_SQL = """
 SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, greatest(c.reltuples, 0)::int8,
-       EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped)
+       EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped),
+       CASE WHEN pg_catalog.getdatabaseencoding() = 'SQL_ASCII' THEN
+         (SELECT string_agg(attname, ' ') FROM pg_catalog.pg_attribute
+           WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped) END
   FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
    AND n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
@@ -74,6 +81,7 @@ def check_source(
     """
     wanted = TableFilter(rules)
     with connect(source, replication=True) as connection:
+        connection.read_any_names()
         identity = read_identity(connection).identity
         _check_server(connection)
         if new_slot:
@@ -153,7 +161,13 @@ def _find_tables(connection: Connection, wanted: TableFilter, publication: str, 
         catalog = published.read(connection, [publication] if publication else [], rows)
 
     def wants(table: int) -> bool:
-        return table in rows and wanted.wants(str(rows[table][1]), str(rows[table][2]))
+        if table not in rows or not wanted.wants(str(rows[table][1]), str(rows[table][2])):
+            return False
+        names = [name for name in (*rows[table][1:3], rows[table][6]) if name is not None]
+        if not is_text(*names):
+            _log.warning("a table is left out, whose names are not UTF-8; rename them", names=ascii(names))
+            return False
+        return True
 
     if publication:
         _check_publication(connection, catalog, publication, is_free=is_free)
@@ -184,7 +198,7 @@ def _table(
     row: Sequence[str | None], all_keys: Mapping[int, Sequence[Key]], leaves: Sequence[Sequence[str | None]]
 ) -> _Table:
     """``leaves``: of a partitioned table, whose rows say which they are in their partition's way."""
-    table_id, schema, name, identity, rows, has_columns = row
+    table_id, schema, name, identity, rows, has_columns, _ = row
     keys = all_keys.get(int(table_id or 0), [])
     record = TableRecord.new(
         int(table_id or 0),

@@ -20,9 +20,10 @@ from agent.sources.postgres.publication.prover import Prover, Wants
 from agent.sources.postgres.publication.quiet_changes import QuietChanges
 from agent.sources.postgres.publication.sightings import Sightings
 from agent.sources.postgres.publication.slots import Names
-from agent.sources.postgres.server.connection import Connection, connect
+from agent.sources.postgres.server.connection import Connection, connect, connect_to_catalog
 from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.lsn import format_lsn
+from agent.sources.postgres.server.sql import is_text
 from agent.sources.postgres.server.terms import read_terms
 from agent.sources.postgres.stream.catalog_lookup import CatalogTable, Guess, look_up, verified
 from agent.sources.postgres.stream.relation_cache import SchemaTracker
@@ -75,7 +76,7 @@ class PostgresStreams:
 
     def _prover(self, at: Position, sightings: Sightings, quiet: QuietChanges) -> Prover:
         return Prover(
-            partial(connect, self._uri),
+            partial(connect_to_catalog, self._uri),
             slots.all_publications(self._names),
             {table: known.record for table, known in self._known.items()},
             at=at.ts,
@@ -93,7 +94,7 @@ class PostgresStreams:
         is_free = config.force_replicate or not self._scope.sink_mode.is_keyed
         wanted, joining = TableFilter(config.filter.rules), self._joining()
         return Wants(
-            lambda schema, name: (schema, name) not in joining and wanted.wants(schema, name),
+            lambda schema, name: (schema, name) not in joining and is_text(schema, name) and wanted.wants(schema, name),
             lambda table: is_free or bool(table.key),
         )
 
@@ -127,7 +128,7 @@ class PostgresStreams:
         sightings: Sightings,
         quiet: QuietChanges,
     ) -> ReplicationStream:
-        resolver = TypeResolver(partial(connect, self._uri), sorted(self._known), publications)
+        resolver = TypeResolver(partial(connect_to_catalog, self._uri), sorted(self._known), publications)
         binary = not (self._is_text or resolver.needs_text)
         tracker = self._tracker()
         stream = ReplicationStream(

@@ -23,6 +23,7 @@ from pg8000.exceptions import DatabaseError, InterfaceError
 from agent.errors import SourceAuthError, SourceConfigError, SourceError, SourceUnreachableError
 from agent.sources.common.tls import unverified
 from agent.sources.postgres.server.refusals import ErrorFields, parse_error, refusal
+from agent.sources.postgres.server.sql import text_of
 from agent.sources.postgres.server.uri import Target, parse_uri
 
 Row = tuple[str | None, ...]
@@ -60,6 +61,7 @@ class Connection:
         self.target = target
         #: the socket itself (an ``ssl.SSLSocket`` with TLS), for COPY readers
         self.socket: socket.socket = core._usock
+        self._has_any_bytes = core.parameter_statuses.get("server_encoding") == "SQL_ASCII"
         self.server_version = _major_version(core.parameter_statuses.get("server_version", "0"))
 
     def query(self, sql: str, *, timeout_s: float = _QUERY_TIMEOUT_S) -> list[Row]:
@@ -121,6 +123,11 @@ class Connection:
             self.socket.sendall(data)
         except OSError as error:
             raise self._lost(error) from error
+
+    def read_any_names(self) -> None:
+        """Take names that are not UTF-8, which the server refuses to send else. For sessions that read no values."""
+        if self._has_any_bytes:
+            self.query("SET client_encoding = 'SQL_ASCII'")
 
     def abort(self) -> None:
         """Make all calls that wait on this connection fail; may be called from another thread."""
@@ -205,6 +212,17 @@ def connect(source: str | Target, *, replication: bool = False) -> Connection:
         raise
     core._usock.settimeout(_QUERY_TIMEOUT_S)
     return Connection(core, target)
+
+
+def connect_to_catalog(source: str | Target) -> Connection:
+    """Open a session that takes names of any bytes; see ``connect``."""
+    connection = connect(source)
+    try:
+        connection.read_any_names()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def _shake_hands(
@@ -330,7 +348,7 @@ def _parse_row(body: bytes) -> Row:
     for _ in range(count):
         (length,) = struct.unpack_from("!i", body, offset)
         offset += 4
-        values.append(None if length < 0 else body[offset : offset + length].decode())
+        values.append(None if length < 0 else text_of(body[offset : offset + length]))
         offset += max(length, 0)
     return tuple(values)
 

@@ -1,4 +1,20 @@
-"""SQL quoting: quotes names and values in SQL text, since the simple query protocol has no parameters."""
+"""SQL text: quotes names and values, since the simple query protocol has no parameters; reads texts of the server.
+
+A database in ``SQL_ASCII`` may have any bytes in a name. Those that are not UTF-8 are lone surrogates here, which no
+other text has, and which nothing encodes by mistake.
+"""
+
+
+def text_of(raw: bytes) -> str:
+    return raw.decode(errors="surrogateescape")
+
+
+def is_text(*names: str) -> bool:
+    """Return whether the names are text in the server's encoding, UTF-8."""
+    try:
+        return all(name.isascii() or bool(name.encode()) for name in names)
+    except UnicodeEncodeError:
+        return False
 
 
 def identifier(name: str) -> str:

@@ -4,8 +4,10 @@ It keeps the columns, key and name that the table has after the statements that 
 ones make sense; some fail all the same, and are undone.
 """
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Final
 
@@ -80,8 +82,9 @@ class Statements:
         self.table = Table()
         self._random = random
 
-    def copy(self) -> Table:
-        return deepcopy(self.table)
+    def undo(self) -> Callable[[], None]:
+        """Return what brings ``table`` back to what it is now."""
+        return partial(setattr, self, "table", deepcopy(self.table))
 
     def next(self) -> str:
         """Return a statement, or several that belong together."""

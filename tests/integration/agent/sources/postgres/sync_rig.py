@@ -76,6 +76,8 @@ class SyncRig:
     first_schemas: dict[int, TableSchema] = field(default_factory=dict)
     #: which new tables are wanted
     rules: tuple[str, ...] = ("!*.*",)
+    #: of a database that no other test uses
+    encoding: str = ""
     sink_mode: SinkMode = SinkMode.UPSERT
 
     @property
@@ -220,11 +222,15 @@ def make_rig(
     *,
     binary: bool = True,
     publication: str = "",
+    encoding: str = "",
 ) -> SyncRig:
     """``schema_sql`` makes the tables; ``tables`` names those that are replicated. ``publication``: one of the user's,
-    for what and how."""
+    for what and how. ``encoding``: another than UTF-8."""
     name = f"sync{next(_numbers)}_{path.name}".replace("-", "_").lower()[:40]
-    postgres.create_database(name)
+    if encoding:
+        postgres.execute(f"CREATE DATABASE \"{name}\" ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0")
+    else:
+        postgres.create_database(name)
     uri = postgres.uri(name)
     names = names_for("t", name.replace("_", "-"), publication="mine" if publication else "")
     with connect(uri) as connection:
@@ -238,7 +244,7 @@ def make_rig(
         create_slot(connection, f"oracle_{name}")
         start = Position(create_slot(connection, names.slot), proof)
     directory = LogDirectory(str(path / "log"), changefeed="feed", source="postgresql")
-    return SyncRig(postgres, name, uri, names, records, start, directory, binary)
+    return SyncRig(postgres, name, uri, names, records, start, directory, binary, encoding=encoding)
 
 
 def drop_slots(rig: SyncRig) -> None:
@@ -252,7 +258,10 @@ def drop_slots(rig: SyncRig) -> None:
             connection.query(
                 f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{slot}'"
             )
-    give_back(rig.database, rig.name)
+    if rig.encoding:
+        rig.database.execute(f'DROP DATABASE "{rig.name}" WITH (FORCE)')
+    else:
+        give_back(rig.database, rig.name)
 
 
 def _record(connection: Connection, table: str) -> TableRecord:

@@ -328,3 +328,24 @@ def test_a_slot_begins_when_it_is_made_and_nowhere_else(uri: str) -> None:
         source.check_start(now_ts)
     with pytest.raises(SourceConfigError, match=rf"start Ts {now_ts + 10**9} is past the end of .*'s log, which is at"):
         source.check_start(Ts(now_ts + 10**9))
+
+
+_LATIN = r"""
+CREATE TABLE plain (id int PRIMARY KEY);
+DO $do$ BEGIN
+  EXECUTE E'CREATE TABLE "caf\xe9" (id int PRIMARY KEY)';
+  EXECUTE E'CREATE TABLE cafe (id int PRIMARY KEY, "caf\xe9" int)';
+END $do$
+"""
+
+
+def test_tables_whose_names_are_not_utf_8_are_left_out_alone(
+    postgres: EmbeddedPostgres, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A database in SQL_ASCII takes any bytes."""
+    postgres.execute("CREATE DATABASE latin ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
+    uri = postgres.uri("latin")
+    execute(uri, _LATIN)
+    assert keys_of(check(uri)) == {"public.plain": ("id",)}
+    assert capsys.readouterr().out.count("names are not UTF-8; rename them") == 2
+    postgres.execute("DROP DATABASE latin WITH (FORCE)")

@@ -269,3 +269,19 @@ async def test_a_table_that_becomes_a_partition_of_its_successor_holds_it(
     assert old == rig.tables[0].table_id != new, "the old table leaves, its successor is held"
     assert SchemaChangeKind.CREATE not in [change.kind for change in changes]
     drop_slots(rig)
+
+
+async def test_a_new_table_whose_name_is_not_utf_8_is_passed_over_alone(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    """The server refused to send the name, to whatever read the catalog, and so the changefeed ended."""
+    rig = make_rig(postgres, tmp_path, _SCHEMA, ["a"], encoding="SQL_ASCII")
+    rig.rules = ("*.*",)
+    rig.execute(r"""DO $do$ BEGIN EXECUTE E'CREATE TABLE "caf\xe9" (id int PRIMARY KEY)'; END $do$""")
+    rig.execute(r"""DO $do$ BEGIN EXECUTE E'INSERT INTO "caf\xe9" VALUES (1)'; END $do$""")
+    rig.execute("INSERT INTO a VALUES (1)")
+    async with rig.running():
+        await rig.wait_resolved()
+    assert [event[0] for event in rig.logged()] == [rig.tables[0].table_id]
+    assert rig.ddl() == []
+    drop_slots(rig)
