@@ -8,12 +8,13 @@ follow those of the columns.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from enum import Enum
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.errors import RESYNC, DecodeError, UnknownValuesError
+from agent.errors import RESYNC, DecodeError, TableHeldError, UnknownValuesError
 from agent.rows.schema_change import ColumnMove, Mask, SchemaChange, converted
 from agent.sinks.common import row_marks
 from agent.sinks.common.changelog import CHANGE_TYPE, UNCHANGED
@@ -21,15 +22,26 @@ from agent.sinks.common.forms import Forms, plain_type
 from agent.sinks.common.history import columns as history
 
 
-def moves(stored: pa.Schema, change: SchemaChange, *, keeps_dropped: bool, forms: Forms) -> list[ColumnMove]:
+class Copied(Enum):
+    """Place of the columns of a table's newest copy among those that it has."""
+
+    ALONE = "it has no others of the source"
+    BEFORE_OTHERS = "before those that it keeps"
+    BEHIND_OTHERS = "behind those that it keeps, where it lacked them"
+
+
+def moves(
+    stored: pa.Schema, change: SchemaChange, *, keeps_dropped: bool, forms: Forms, copied: Copied | None = None
+) -> list[ColumnMove]:
     """Return the table's stored columns after the change, and the origin of each.
 
     ``keeps_dropped``: a changelog or a history keeps dropped columns, renamed if a new column has taken the name; an
-    upserted table only those that its sink adds.
+    upserted table only those that its sink adds. ``copied``: no change has come to the table since it was copied.
 
     :raises TableHeldError: a column has the name of one that sinks add.
     """
-    wanted = [_stored_move(move, stored, forms) for move in change.columns]
+    columns = change.columns if copied is None else _since_copy(stored, change, forms, copied)
+    wanted = [_stored_move(move, stored, forms) for move in columns]
     if history.IS_CURRENT in stored.names:
         history.refuse_taken([move.name for move in wanted])
     if not keeps_dropped:
@@ -43,6 +55,33 @@ def moves(stored: pa.Schema, change: SchemaChange, *, keeps_dropped: bool, forms
             name = f"{item.name}_before_{int(change.ts):x}" if item.name.lower() in names else item.name
             kept.append(ColumnMove(name, plain_type(item.type), item.name))
     return [*wanted, *kept]
+
+
+def _since_copy(stored: pa.Schema, change: SchemaChange, forms: Forms, copied: Copied) -> Sequence[ColumnMove]:
+    """Return the moves of columns since a copy. A log that has a change of columns only with the next row of the table
+    (PostgreSQL's) may have one that came before the copy, which then has these columns: they are not moved again.
+
+    :raises TableHeldError: it is not known whether the copy has them.
+    """
+    origins = [move.origin for move in change.columns if move.origin is not None]
+    renamed = [move.name for move in change.columns if move.origin not in (None, move.name)]
+    if not renamed:
+        return change.columns
+    found = [name for name in stored.names if name in origins]
+    if copied is Copied.BEHIND_OTHERS:
+        is_before = len(found) == len(origins) and not {*renamed} & {*stored.names}
+    else:
+        left = {*renamed} & {*stored.names} - {*origins} if copied is Copied.BEFORE_OTHERS else ()
+        is_before = found == origins and not left
+    if is_before:
+        return change.columns
+    after = [ColumnMove(move.name, forms.type(move.type), move.name) for move in change.columns]
+    there = [(item.name, plain_type(item.type)) for item in stored][: len(after)]
+    if copied is not Copied.BEHIND_OTHERS and there == [(move.name, plain_type(move.type)) for move in after]:
+        return after
+    raise TableHeldError(
+        f"columns of {change.name} were renamed, and its copy may have been made before or afterwards; {RESYNC}"
+    )
 
 
 def _stored_move(move: ColumnMove, stored: pa.Schema, forms: Forms) -> ColumnMove:

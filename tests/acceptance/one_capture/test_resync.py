@@ -64,6 +64,18 @@ def test_a_table_that_is_gone_and_a_wrong_one_are_right_again_under_load(bed: Be
     bed.wait_for("it is normal", lambda: bed.query(SHOP).state is FeedState.NORMAL, timeout_s=30.0)
 
 
+@pytest.mark.matrix  # the contract of sinks has it for each
+def test_a_column_that_was_renamed_before_the_copy_keeps_its_values(bed: Bed) -> None:
+    """The log has the rename with the next row."""
+    bed.execute("ALTER TABLE account RENAME COLUMN note TO notes")
+    resync(bed, "public.account")
+    bed.execute("UPDATE account SET balance = 77 WHERE id = 5")
+    ts = bed.last_ts()
+    bed.wait_for("all is there", lambda: bed.covers(SHOP, ts))
+    check(bed, "account", "id, balance, notes")
+    bed.execute("ALTER TABLE account RENAME COLUMN notes TO note")
+
+
 def test_diff_sums_both_sides_and_names_the_row_that_differs(bed: Bed) -> None:
     bed.execute("INSERT INTO item SELECT i, i FROM generate_series(1, 500) AS i ON CONFLICT DO NOTHING")
     ts = bed.last_ts()

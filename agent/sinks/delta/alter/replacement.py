@@ -73,7 +73,7 @@ class Replacement:
         writer = steps.Writer(changefeed, self.is_changelog)
         positions = {delta_table.record_id(changefeed, span): self.ts for span in self.copy.spans}
         records = (
-            record_id(changefeed, table_id),
+            steps.copy_record_id(changefeed, table_id),
             steps.record_id(writer, table_id),
             dropping.placed_record_id(changefeed),
         )
@@ -100,7 +100,7 @@ def is_replaced(table: DeltaTable, place: TablePlace, order: Replacement) -> boo
     """
     order.owner.refuse_foreign(table, place)
     changefeed, table_id = order.owner.changefeed, order.copy.table.table_id
-    placed_ts = table.transaction_version(record_id(changefeed, table_id)) or 0
+    placed_ts = table.transaction_version(steps.copy_record_id(changefeed, table_id)) or 0
     if placed_ts > order.ts:
         raise SinkFencedError(f"a copy of {order.name} at {placed_ts} is in its place, so one at {order.ts} is stale")
     if placed_ts == order.ts:
@@ -237,8 +237,3 @@ def write_marker(place: TablePlace, order: Replacement) -> DataFile:
     """Write the ``truncate`` that precedes a copy, as a file."""
     [file] = _written(place, order, "changes", [truncate_row(order.columns, order.copy.table.start_ts)])
     return file
-
-
-def record_id(changefeed: str, table_id: int) -> str:
-    """Return the name of the record of a table's newest copy."""
-    return f"{delta_table.record_prefix(changefeed)}{table_id}/copy"

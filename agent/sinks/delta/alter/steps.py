@@ -27,6 +27,7 @@ from deltalake.schema import Field
 
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.common import conversion
+from agent.sinks.common.conversion import Copied
 from agent.sinks.common.history import columns as history
 from agent.sinks.common.row_marks import NO_MARKS, Marks
 from agent.sinks.common.survivors import Comparison
@@ -154,7 +155,8 @@ def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaC
         return
     schema.refuse_alike([move.name for move in change.columns], table=change.name)
     stored = delta_table.arrow_schema(table)
-    moves = conversion.moves(stored, change, keeps_dropped=writer.keeps_dropped, forms=schema.FORMS)
+    copied = _copied(table, writer, change.after.table_id)
+    moves = conversion.moves(stored, change, keeps_dropped=writer.keeps_dropped, forms=schema.FORMS, copied=copied)
     allow(table, [move.type for move in moves])
     record = _record(table, writer, change.after.table_id, change.ts)
     survivors = change.survivors() if change.survivors else None
@@ -213,6 +215,21 @@ def stored_columns(change: SchemaChange, writer: Writer) -> pa.Schema:
 
 def record_id(writer: Writer, table_id: int) -> str:
     return f"{delta_table.record_prefix(writer.changefeed)}{table_id}/ddl"
+
+
+def copy_record_id(changefeed: str, table_id: int) -> str:
+    """Return the name of the record of a table's newest copy."""
+    return f"{delta_table.record_prefix(changefeed)}{table_id}/copy"
+
+
+def _copied(table: DeltaTable, writer: Writer, table_id: int) -> Copied | None:
+    """Return where the columns of the newest copy are, if no schema change has come to the table since."""
+    copied = table.transaction_version(copy_record_id(writer.changefeed, table_id))
+    if copied is None or table.transaction_version(record_id(writer, table_id)) != copied:
+        return None
+    if writer.is_changelog:
+        return Copied.BEHIND_OTHERS
+    return Copied.BEFORE_OTHERS if writer.keeps_dropped else Copied.ALONE
 
 
 def _move_id(writer: Writer, table_id: int) -> str:

@@ -140,11 +140,17 @@ def overwrite(
     partitions: Sequence[str],
     records: Mapping[str, int],
 ) -> None:
-    """Commit on top of ``table`` that it has other columns, partitions and rows. delta-rs changes no partitions.
+    """Commit on top of ``table`` that it has other columns, partitions and rows. delta-rs changes no partitions, and
+    columns are the same to it in any order.
 
     :raises CommitFailedError: another commit was first.
     """
-    if tuple(partitions) == delta_table.partitions(table):
+    stored, is_like = delta_table.arrow_schema(table).names, tuple(partitions) == delta_table.partitions(table)
+    is_in_order = columns.names == stored or {*columns.names} != {*stored}
+    log = None if is_like and is_in_order else TableLog(place)
+    if log is not None:
+        log.refresh()
+    if log is None or (is_like and not log.is_plain):
         table.create_write_transaction(
             [file.add_action() for file in files if file.rows],
             "overwrite",
@@ -152,8 +158,6 @@ def overwrite(
             commit_properties=delta_table.commit_properties(table, records),
         )
         return
-    log = TableLog(place)
-    log.refresh()
     if not log.is_plain:
         raise TableHeldError(
             f"{place} has features of others, with which its partitions cannot change; move it away, and {RESYNC}"

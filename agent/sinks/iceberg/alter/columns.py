@@ -23,6 +23,7 @@ from pyiceberg.types import NestedField
 
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.common import changelog, conversion
+from agent.sinks.common.conversion import Copied
 from agent.sinks.common.history import columns as history
 from agent.sinks.common.keys.former_keys import FormerKeys
 from agent.sinks.common.survivors import Comparison
@@ -52,7 +53,9 @@ def _alter(table: Table, change: SchemaChange, owner: TableOwner) -> None:
         return
     iceberg_schema.refuse_alike([move.name for move in change.columns], table=change.name)
     stored = iceberg_schema.arrow_schema(table.schema())
-    moves = conversion.moves(stored, change, keeps_dropped=is_changelog or owner.is_history, forms=FORMS)
+    keeps = is_changelog or owner.is_history
+    copied = (Copied.BEHIND_OTHERS if keeps else Copied.ALONE) if state.copy == state.ddl != 0 else None
+    moves = conversion.moves(stored, change, keeps_dropped=keeps, forms=FORMS, copied=copied)
     schema = _moved(table, stored, moves)
     former = FormerKeys.from_text(state.former_keys).after(change).to_text() if is_changelog else ""
     state = replace(state, ddl=int(change.ts), former_keys=former)
