@@ -195,7 +195,7 @@ class Monkey(Story):
                         return
                     self._ask(lambda client: client.resume(feed))
                 if not is_filtered:
-                    self._set_rules(feed)
+                    self._let_all_join(feed)
                     is_filtered = True
                 if time.monotonic() - asked > _ASK_AGAIN_S:
                     asked = time.monotonic()
@@ -210,6 +210,16 @@ class Monkey(Story):
                 self._note_problem(f"{feed} does not settle: {last[:3000]}")
                 return
             time.sleep(0.5)
+
+    def _let_all_join(self, feed: str) -> None:
+        """Tables that have lost their key since they were left out cannot join, and refuse the others that would."""
+        try:
+            self._set_rules(feed)
+        except WeirError as refused:
+            source = next(one for one in self._bed.sources if feed.startswith(one.name))
+            keyless = [f"{source.database}.{table.name}" for table in source.tables() if not table.key]
+            self._say(f"{feed}: without {keyless}: {refused}")
+            self._set_rules(feed, keyless)
 
     def _is_settled(self, feed: str, view: ChangefeedView, cures: Counter[str]) -> bool:
         """What cannot be copied, as without a key, stays held, and is not compared."""
