@@ -140,8 +140,7 @@ def publish(connection: Connection, names: Names, tables: Sequence[TableRecord])
                 "replica identity, was not made with the changefeed; create that again, or alter the table's identity"
             )
         if (table.schema_name, table.name) not in there[publication]:
-            name = qualified(table.schema_name, table.name)
-            connection.query(f"ALTER PUBLICATION {identifier(publication)} ADD TABLE {name}")
+            _change_members(connection, publication, "ADD", [(table.schema_name, table.name)])
 
 
 def publications(connection: Connection, names: Names) -> tuple[str, ...]:
@@ -300,8 +299,9 @@ def _ensure_publication(connection: Connection, name: str, tables: Sequence[Tabl
 
 
 def _change_members(connection: Connection, name: str, change: str, tables: Collection[tuple[str, str]]) -> None:
-    """A statement locks each of its tables until it ends, and the server has room for some thousand locks."""
-    names = [qualified(*table) for table in sorted(tables)]
+    """A statement locks each of its tables until it ends, and the server has room for some thousand locks. A table that
+    inherits from one of them is none of them: without a key, its updates would be refused to applications."""
+    names = [f"ONLY {qualified(*table)}" for table in sorted(tables)]
     for first in range(0, len(names), _PUBLISHED_AT_ONCE):
         some = ", ".join(names[first : first + _PUBLISHED_AT_ONCE])
         connection.query(f"ALTER PUBLICATION {identifier(name)} {change} TABLE {some}")

@@ -187,3 +187,18 @@ def test_a_table_without_identity_joins_where_its_updates_are_not_refused(uri: s
         ours, append = slots.all_publications(names)
         assert published(connection) == {ours: ["a", "whole"], append: ["h", "late"]}
         connection.query("UPDATE late SET i = 2; UPDATE whole SET i = 2")
+
+
+def test_a_table_that_inherits_from_another_is_not_published_with_it(uri: str) -> None:
+    """Without a key, its updates were refused to applications."""
+    with connect(uri) as connection:
+        connection.query("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+        connection.query("CREATE TABLE of_a () INHERITS (a); CREATE TABLE of_b () INHERITS (b)")
+        names = names_for("c", "heirs")
+        slots.ensure_publications(connection, names, [table(connection, "a")])
+        slots.publish(connection, names, [table(connection, "b")])
+        assert published(connection) == {names.publication: ["a", "b"]}
+        connection.query("INSERT INTO of_a VALUES (1); UPDATE a SET id = 2")
+        slots.ensure_publications(connection, names, [table(connection, "a")])
+        assert published(connection) == {names.publication: ["a"]}
+        slots.drop_upstream(uri, names)
