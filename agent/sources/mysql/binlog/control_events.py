@@ -215,7 +215,7 @@ class RareEvents:
 
     def _record_ddl(self, query: Query, *, second: int) -> None:
         session = replace(query.session, second=second)
-        event = DdlEvent(Ts(int(self._state[txn.COMMIT_TS])), query.database, query.statement, session)
+        event = DdlEvent(Ts(int(self._state[txn.COMMIT_TS])), query.database, query.statement, session, query.is_failed)
         if record := self._interpret(event):
             self.ddl.append(record)
         # with column names from elsewhere, the same table map may now mean other columns

@@ -85,8 +85,9 @@ class Interpreter:
             copies=self._copies.by_name,
             collation_of=lambda database: self._collations.get(database) or self._server.collation_of(database),
         ):
-            with self._holding(guard.concerned(edit, self._known), event):
-                self._take(edit, event)
+            if not (event.is_failed and isinstance(edit, Created)):  # MariaDB drops what it does not replace then
+                with self._holding(guard.concerned(edit, self._known), event):
+                    self._take(edit, event)
         for table in self._copies.end_statement():
             self._known.put(table)  # no copy replaced it: it was only renamed
         for name in self._mentioned(event.statement, event.database):

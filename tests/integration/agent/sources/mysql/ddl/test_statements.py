@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 
 from agent.errors import DecodeError, SourceConfigError
@@ -116,6 +117,10 @@ class Followed:
     def run(self, *statements: str) -> list[DdlRecord]:
         begin = where(self._server)
         run(self._server, self._database, *statements)
+        return self.read(begin)
+
+    def read(self, begin: SourcePosition) -> list[DdlRecord]:
+        """Follow what has been logged since ``begin``."""
         found: list[DdlRecord] = []
         options: dict[str, Any] = {
             "interpret": self._interpreter.interpret,
@@ -592,3 +597,17 @@ def test_rows_of_a_time_without_a_unique_key_hold_a_table_that_has_got_one_since
     records = followed.run("ALTER TABLE t DROP INDEX k", *between, f"ALTER TABLE t {later}")
     holds = [change.reason for record in records for change in record.changes if change.is_hold]
     assert ["ahead of the log" in reason for reason in holds] == [True] * len(between)
+
+
+def test_a_replacement_that_fails_has_dropped_its_table(mariadb: EmbeddedMariaDB) -> None:
+    """MariaDB logs the statement that has failed, with an error."""
+    database = "ddl_failed_replacement"
+    mariadb.create_database(database)
+    run(mariadb, database, _TABLE)
+    followed = Followed(mariadb, database)
+    begin = where(mariadb)
+    with pytest.raises(pymysql.Error, match="nope"):
+        run(mariadb, database, "CREATE OR REPLACE TABLE t (id int, PRIMARY KEY (nope))")
+    assert mariadb.execute(f"SHOW TABLES FROM {database}") == []
+    [record] = followed.read(begin)
+    assert [change.kind for change in record.changes] == [SchemaChangeKind.DROP]
