@@ -167,8 +167,8 @@ async def running(settings: ServerSettings, *, new_member: NewMember) -> AsyncIt
             async with anyio.create_task_group() as tasks:
                 with announced(_local(settings, address)):
                     http = _http_server(settings, member, tls)
+                    tasks.start_soon(tls.run)
                     tasks.start_soon(http.serve, [listener])
-                    tasks.start_soon(tls.renew)
                     tasks.start_soon(member.run)
                     await member.ready()
                     _log.info("ready", address=address, cluster_id=settings.cluster_id)
@@ -198,7 +198,8 @@ def _http_server(settings: ServerSettings, member: Member, tls: ApiTls) -> _Http
         proxy_headers=False,
     )
     config.load()
-    config.ssl = tls.context
+    if tls.handshakes is not None:
+        config.http_protocol_class = tls.handshakes.before(LimitedConnection)  # type: ignore[assignment]
     return _HttpServer(config)
 
 

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, TypeGuard
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_TIMEOUT_S = 10.0
-CONNECTIONS_MAX = 256
+#: one with TLS takes 256 KiB
+CONNECTIONS_MAX = 128
 
 
 class LimitedConnection(H11Protocol):

@@ -1,4 +1,4 @@
-"""API over TLS: this node's certificate, reloaded when its files change."""
+"""API over TLS: this node's certificate, reloaded when its files change, and the handshakes."""
 
 import ssl
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import anyio
 import structlog
 
+from capture.api.handshakes import Handshakes
 from capture.config import ServerSettings
 from capture.errors import ConfigError
 from capture.messaging.tls import stamps_of
@@ -16,29 +17,36 @@ _log = structlog.get_logger()
 
 
 class ApiTls:
-    """``context`` is None if the settings name no certificate. One object for all connections: reloading the chain
-    affects future ones."""
+    """``handshakes`` is None if the settings name no certificate. All connections share one context: reloading the
+    chain affects future ones."""
 
     def __init__(self, settings: ServerSettings) -> None:
         """:raises ConfigError: the files cannot be used."""
         self._files: tuple[Path, ...] = tuple(
             file for file in (settings.tls_cert_file, settings.tls_key_file) if settings.has_tls and file is not None
         )
-        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH) if self._files else None
+        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH) if self._files else None
+        self.handshakes = Handshakes(self._context) if self._context else None
         self._stopped = anyio.Event()
         self._seen = stamps_of(self._files)
-        if self.context is not None:
-            self._load(self.context)
+        if self._context is not None:
+            self._load(self._context)
 
-    async def renew(self) -> None:
+    async def run(self) -> None:
         """Run until ``stop``."""
+        if self.handshakes is not None:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self.handshakes.run)
+                tasks.start_soon(self._renew)
+
+    async def _renew(self) -> None:
         problem = ""
-        while self.context is not None and not self._stopped.is_set():
+        while self._context is not None and not self._stopped.is_set():
             seen = stamps_of(self._files)
             try:
                 if seen != self._seen:
                     self._load(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))  # test with another context first
-                    self._load(self.context)
+                    self._load(self._context)
                     self._seen, problem = seen, ""
             except ConfigError as error:
                 if str(error) != problem:
@@ -49,6 +57,8 @@ class ApiTls:
 
     def stop(self) -> None:
         self._stopped.set()
+        if self.handshakes is not None:
+            self.handshakes.stop()
 
     def _load(self, context: ssl.SSLContext) -> None:
         try:
