@@ -107,14 +107,17 @@ class Attacker:
                     shown.kill()
 
     def idle(self) -> str:
+        """Connections that say nothing, each held until the other side closes it: how many were."""
         kept = []
         for place in ("peer", "api"):
             for _ in range(_IDLE // 2):
                 with contextlib.suppress(OSError):
                     kept.append(self._plain(place))
+        closed = 0
         for one in kept:
-            one.close()
-        return f"{len(kept)} made"
+            with one, contextlib.suppress(TimeoutError):
+                closed += _is_closed(one)
+        return f"{closed} of {len(kept)} closed"
 
     def _plain(self, place: str) -> socket.socket:
         host, _, port = self.loot[place].rpartition(":")
@@ -213,6 +216,14 @@ class Site:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def _is_closed(wire: socket.socket) -> bool:
+    """:raises TimeoutError: it stays open."""
+    try:
+        return wire.recv(1) == b""
+    except ConnectionError:
+        return True
 
 
 def _rest(wire: socket.socket) -> str:

@@ -205,6 +205,7 @@ def check_answers(answers: dict[str, str]) -> None:
     assert answers["no_token"] == answers["revoked_token"] == "HTTP/1.1 401 Unauthorized"
     assert answers["rebound_name"].startswith("HTTP/1.1 403")
     assert answers["endless"] == "closed"
+    assert answers["idle"] == "1000 of 1000 closed"
     assert answers["replayed_hello"] in ("closed", "ConnectionResetError", "BrokenPipeError")
     page = answers["page_in_a_browser"]
     assert page == "no browser" or set(page.split(", ")) <= {"blocked", "unreadable", "nothing happened"}, page
