@@ -40,7 +40,7 @@ from agent.sources.mysql.ddl.replicated_tables import TableUnknownError
 from agent.sources.mysql.ddl.statements import StatementKind
 from agent.sources.mysql.decode import wire
 from agent.sources.mysql.decode.table_ids import table_id
-from agent.sources.mysql.position.positions import FIRST_POSITION, BinlogPosition, unpack
+from agent.sources.mysql.position.positions import FIRST_POSITION, BinlogPosition, behind_in_file, unpack
 from agent.sources.mysql.server.refusals import refusal
 from agent.sources.mysql.server.uri import Target
 from reactor.ids import Ts
@@ -187,7 +187,7 @@ class RareEvents:
                 pass
             case StatementKind.TRUNCATE | StatementKind.DDL if not (state[txn.SKIPPING] or state[txn.IS_VOID]):
                 if kind is StatementKind.DDL or not self._record_truncate(statement, query, arena, at):
-                    self._record_ddl(query, second=wire.read_u32(arena.data, at))
+                    self._record_ddl(query, arena, at)
         if state[txn.IN_TXN] == txn.GROUP:
             self.finish()
         return None
@@ -213,9 +213,10 @@ class RareEvents:
         if record := self._hold(names, reason, Ts(int(self._state[txn.COMMIT_TS]))):
             self.ddl.append(record)
 
-    def _record_ddl(self, query: Query, *, second: int) -> None:
-        session = replace(query.session, second=second)
-        event = DdlEvent(Ts(int(self._state[txn.COMMIT_TS])), query.database, query.statement, session, query.is_failed)
+    def _record_ddl(self, query: Query, arena: Arena, at: int) -> None:
+        ts, session = Ts(int(self._state[txn.COMMIT_TS])), replace(query.session, second=wire.read_u32(arena.data, at))
+        end = behind_in_file(ts, wire.read_u32(arena.data, at + wire.POSITION_AT))
+        event = DdlEvent(ts, query.database, query.statement, session, end, query.is_failed)
         if record := self._interpret(event):
             self.ddl.append(record)
         # with column names from elsewhere, the same table map may now mean other columns

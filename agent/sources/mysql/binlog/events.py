@@ -47,7 +47,7 @@ class Query:
     database: str
     statement: str
     session: Session = UNKNOWN
-    #: the server has logged it with an error, for what it did before that
+    #: the server has logged it with an error
     is_failed: bool = False
 
 
@@ -99,7 +99,7 @@ def parse_query(body: bytes, *, is_compressed: bool = False) -> Query:
     :raises DecodeError: the event is malformed.
     """
     try:
-        _, _, name_bytes, error_code, status_bytes = _QUERY.unpack_from(body)
+        _, _, name_bytes, error, status_bytes = _QUERY.unpack_from(body)
         at = _QUERY.size + status_bytes
         statement = body[at + name_bytes + 1 :]
         if is_compressed:
@@ -112,7 +112,7 @@ def parse_query(body: bytes, *, is_compressed: bool = False) -> Query:
                 has_quoted_names=session.has_quoted_names,
                 has_plain_backslashes=session.has_plain_backslashes,
             )
-        return Query(body[at : at + name_bytes].decode(), text, session, error_code != 0)
+        return Query(body[at : at + name_bytes].decode(), text, session, error != 0)
     except (struct.error, zlib.error, LookupError, ValueError) as error:
         raise DecodeError(f"a statement in the binlog cannot be read ({error}); report this") from None
 

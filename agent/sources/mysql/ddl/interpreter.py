@@ -7,8 +7,7 @@ cannot be parsed, the server's definition is read; if it does not show what beca
 - A new table that the filter selects starts empty. A replicated table continues under any new name. A table that gets a
   selected name by a rename has rows that are not in the log: it is copied, unless it is configured to be ignored.
 - Changes of rows that are not logged (partitions, tablespaces, unknown values of a new column) hold the table.
-- Ids are permanent: a table keeps its id under every name, and a new table with an old name gets another id while the
-  old one is in use.
+- Ids are permanent: a table keeps its id under every name; a new table gets another id while its name's is in use.
 """
 
 from collections.abc import Iterable
@@ -85,9 +84,8 @@ class Interpreter:
             copies=self._copies.by_name,
             collation_of=lambda database: self._collations.get(database) or self._server.collation_of(database),
         ):
-            if not (event.is_failed and isinstance(edit, Created)):  # MariaDB drops what it does not replace then
-                with self._holding(guard.concerned(edit, self._known), event):
-                    self._take(edit, event)
+            with self._holding(guard.concerned(edit, self._known), event):
+                self._take(edit, event)
         for table in self._copies.end_statement():
             self._known.put(table)  # no copy replaced it: it was only renamed
         for name in self._mentioned(event.statement, event.database):
@@ -163,6 +161,8 @@ class Interpreter:
 
     def _create(self, edit: Created, event: DdlEvent) -> None:
         name = edit.table
+        if edit.replaces and event.is_failed:  # it has dropped the old table by then
+            return
         self._known.note_made(name)
         if name in self._known.by_name:
             if not self._copies.take_left(name):
@@ -177,6 +177,7 @@ class Interpreter:
         if edit.reason and not self._is_harmless(edit.reason):
             self._begin_held(name, edit.reason, event, schema)
             return
+        place = None if schema else self._server.place()
         stated, schema = schema, shown.exact(self._server, name, schema)
         if schema is None:
             _log.warning("a new table is gone again and is left out", table=".".join(name))
@@ -185,14 +186,10 @@ class Interpreter:
             stated = schema = shown.keyless(schema)
         like = self._known.by_name.get(edit.like) if edit.like else None
         record = shown.created(self._server, self._new_record(name, schema, event.ts), stated, like)
-        if not self._server.takes(record):
-            self._changes.begin(KnownTable(record, None, f"{'.'.join(name)}: {reasons.KEYLESS}"))
-        else:
-            self._begin_empty(record, schema)
+        self._admit(record, schema, place if place and place > event.end else None)  # it may show later statements
 
     def _begin_held(self, name: Name, reason: str, event: DdlEvent, schema: TableSchema | None = None) -> None:
-        record = self._new_record(name, schema, event.ts)
-        self._changes.begin(KnownTable(record, None, reasons.line(name, reason)))
+        self._changes.begin(KnownTable(self._new_record(name, schema, event.ts), None, reasons.line(name, reason)))
 
     def _take_keyed(self, name: Name, event: DdlEvent) -> None:
         """Copy a table that was held without a key, if the statement has given it one."""
@@ -260,12 +257,17 @@ class Interpreter:
         table, place, schema = ".".join(name), self._server.place(), self._server.look(name)
         if schema is None:
             _log.warning("a table that was renamed is gone again and is left out", table=table)
-            return
-        record = self._new_record(name, schema, event.ts)
-        if self._server.ignores_rename(name, event.statement):
+        elif self._server.ignores_rename(name, event.statement):
             _log.warning("a table that was renamed is left out", table=table)
-        elif not self._server.takes(record):
-            self._changes.begin(KnownTable(record, None, f"{table}: {reasons.KEYLESS}"))
+        else:
+            self._admit(self._new_record(name, schema, event.ts), schema, place)
+
+    def _admit(self, record: TableRecord, schema: TableSchema, place: Ts | None) -> None:
+        """Add a table, which is empty if ``place`` is None; else see ``_copy``."""
+        if not self._server.takes(record):
+            self._changes.begin(KnownTable(record, None, f"{record.schema_name}.{record.name}: {reasons.KEYLESS}"))
+        elif place is None:
+            self._begin_empty(record, schema)
         else:
             self._copy(record, schema, place)
 
@@ -329,8 +331,7 @@ class Interpreter:
     def _doubts_key(self, name: Name, ts: Ts) -> bool:
         """Hold a table whose rows may have come under a key that a statement makes only now; return whether it is."""
         table = self._known.by_name.get(name)
-        is_early = table is not None and self._known.is_keyed_early(table, ts)
-        if is_early:
+        if is_early := table is not None and self._known.is_keyed_early(table, ts):
             self._hold(name, reasons.KEYED_EARLY)
         return is_early
 

@@ -39,6 +39,11 @@ def unpack(ts: Ts) -> tuple[int, int, int]:
     return file >> _FILE_BITS, file & ((1 << _FILE_BITS) - 1), ts & ((1 << _POSITION_BITS) - 1)
 
 
+def behind_in_file(ts: Ts, end: int) -> Ts:
+    """Return the Ts of the place ``end`` in the file of ``ts``; ``ts`` if that is not behind it (it has 32 bits)."""
+    return max(ts, Ts((ts >> _POSITION_BITS << _POSITION_BITS) + end))
+
+
 @dataclass(frozen=True, slots=True)
 class BinlogPosition:
     """A place in one server's binlog."""

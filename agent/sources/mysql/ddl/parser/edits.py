@@ -21,7 +21,7 @@ FILLED: Final = "it was created with rows by a statement, which holds no rows; s
 class Created:
     """``like``: the table whose definition is copied. ``schema``: the statement's definition, None if it has none.
     ``reason``: why the table cannot be followed, empty if it can. ``is_keyless``: the statement makes
-    no key."""
+    no key. ``replaces``: it drops the table of that name first."""
 
     table: Name
     like: Name | None = None
@@ -29,6 +29,7 @@ class Created:
     if_absent: bool = False
     reason: str = ""
     is_keyless: bool = False
+    replaces: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,11 +226,11 @@ def _create(read: _Statement) -> Iterator[Edit]:
         yield Dropped(table)
     creation = take_creation(cursor, read.database, read.session)
     if creation.like is not None:
-        yield Created(table, read.fold(creation.like), if_absent=if_absent)
+        yield Created(table, read.fold(creation.like), if_absent=if_absent, replaces=replaces)
     else:
         editor = TableEditor(TableSchema(0, *table, ()), read.around(table, None))
         schema = _define(creation, editor)
-        yield Created(table, None, schema, if_absent, _reason(creation, editor), creation.is_keyless)
+        yield Created(table, None, schema, if_absent, _reason(creation, editor), creation.is_keyless, replaces)
 
 
 def _reason(creation: Creation, editor: TableEditor) -> str:

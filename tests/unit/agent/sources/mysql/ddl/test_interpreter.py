@@ -88,9 +88,10 @@ class Rig:
         self._begun = list(self.tables.by_name.values())
         self._records: list[DdlRecord] = []
 
-    def record(self, statement: str) -> DdlRecord | None:
+    def record(self, statement: str, *, is_failed: bool = False) -> DdlRecord | None:
         self._ts += 10
-        record = self._interpreter.interpret(DdlEvent(Ts(self._ts), "d", statement))
+        event = DdlEvent(Ts(self._ts), "d", statement, end=Ts(self._ts + 9), is_failed=is_failed)
+        record = self._interpreter.interpret(event)
         self._records += [record] if record else []
         return record
 
@@ -812,6 +813,26 @@ def test_a_statement_that_holds_and_renames_a_table_leaves_its_name_to_others(re
     [create] = rig.run("CREATE TABLE t (id INT PRIMARY KEY)")
     assert (create.kind, create.table and create.table.name) == (CREATE, "t")
     assert create.table_id != hold.table_id
+
+
+def test_a_replacement_that_failed_leaves_no_table() -> None:
+    rig = Rig("t")
+    record = rig.record("CREATE OR REPLACE TABLE t (id INT PRIMARY KEY, a ENUM('x') DEFAULT 7)", is_failed=True)
+    assert record is not None
+    [drop] = record.changes
+    assert (drop.kind, rig.names()) == (DROP, [])
+    [create] = rig.run("CREATE TABLE t (id INT PRIMARY KEY)")
+    assert (create.kind, create.table and create.table.key) == (CREATE, ("id",))
+
+
+@pytest.mark.parametrize(("place", "is_copied"), [(119, False), (500, True)])
+def test_a_new_table_whose_definition_may_be_of_later_statements_is_copied(place: int, is_copied: bool) -> None:
+    rig = Rig("t", place=lambda: Ts(place))
+    rig.there["d", "n"] = table("n")
+    [create] = rig.run("CREATE TABLE n LIKE e.unknown")
+    assert (create.kind, create.table and create.table.to_copy) == (CREATE, is_copied)
+    changes = rig.run("ALTER TABLE n RENAME COLUMN a TO z, RENAME COLUMN b TO a")
+    assert bool(changes) is not is_copied
 
 
 @pytest.mark.parametrize("key", ["ADD PRIMARY KEY (id, z)", "ADD CONSTRAINT PRIMARY KEY (Z, id)"])

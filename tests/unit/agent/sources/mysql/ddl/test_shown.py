@@ -115,12 +115,13 @@ def test_a_table_like_one_whose_key_is_doubted() -> None:
     assert is_held(rig.run("ALTER TABLE v ADD PRIMARY KEY (b)"))
 
 
-def test_a_table_like_one_that_is_not_replicated_has_the_key_of_the_server() -> None:
+def test_a_table_like_one_that_is_not_replicated_has_the_key_of_the_server_and_is_copied() -> None:
     rig = rig_of("id")
     rig.there["d", "v"] = keyed("v", "b")
-    rig.run("CREATE TABLE v LIKE e.w")
-    rows(rig, "v")
-    assert is_held(rig.run("ALTER TABLE v ADD PRIMARY KEY (b)"))
+    [created] = rig.run("CREATE TABLE v LIKE e.w")
+    assert created.table is not None
+    assert (created.table.to_copy, created.table.key) == (True, ("b",))
+    assert rig.run("ALTER TABLE v ADD PRIMARY KEY (b)") == ()
 
 
 _V = "CREATE TABLE v (id int, a varchar(20), b bigint unsigned)"

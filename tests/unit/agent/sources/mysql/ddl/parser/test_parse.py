@@ -242,7 +242,7 @@ def test_types(definition: str, arrow: str) -> None:
         ("DROP /* x */ TABLES t WAIT 5 CASCADE", [Dropped(T)]),
         ("CREATE TABLE u (LIKE t)", [Created(("d", "u"), T)]),
         ("CREATE TABLE IF NOT EXISTS u FANCY", [Created(("d", "u"), if_absent=True)]),
-        ("CREATE OR REPLACE TABLE t FANCY", [Dropped(T), Created(T)]),
+        ("CREATE OR REPLACE TABLE t FANCY", [Dropped(T), Created(T, replaces=True)]),
         ("DROP DATABASE d /* bye */", [DatabaseDropped("d")]),
         ("CREATE TABLE u LIKE t", [Created(("d", "u"), T)]),
         ("DROP DATABASE IF EXISTS `d`", [DatabaseDropped("d")]),
