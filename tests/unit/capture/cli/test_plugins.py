@@ -36,7 +36,7 @@ def test_sinks_with_their_guarantees_and_options(capsys: pytest.CaptureFixture[s
     assert found["blackhole"]["guarantee"] == "none"
     delta = found["delta+file"]
     assert (delta["package"], delta["guarantee"], delta["problem"]) == ("weir-cdc", "exactly once", "")
-    assert delta["can"] == ["schema changes", "split tables", "diff", "table resync", "table maintain"]
+    assert delta["can"] == ["schema changes", "split tables", "diff", "table resync", "table maintain", "layouts"]
     assert {option["name"]: option["default"] for option in delta["options"]} == {
         "retention_seconds": "600",
         "deletion_vectors": "",
