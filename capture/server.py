@@ -96,6 +96,10 @@ class _HttpServer(uvicorn.Server):
         """Leave signals to us."""
         yield
 
+    def protocol(self) -> LimitedConnection:
+        """Return the protocol of one connection that is accepted elsewhere."""
+        return LimitedConnection(config=self.config, server_state=self.server_state, app_state={})
+
 
 async def serve(settings: ServerSettings, new_member: NewMember) -> int:
     """Run until a signal arrives; return the exit code.
@@ -166,9 +170,11 @@ async def running(settings: ServerSettings, *, new_member: NewMember) -> AsyncIt
             member.own_token.load(settings.data_dir)
             async with anyio.create_task_group() as tasks:
                 with announced(_local(settings, address)):
-                    http = _http_server(settings, member, tls)
-                    tasks.start_soon(tls.run)
-                    tasks.start_soon(http.serve, [listener])
+                    http = _http_server(settings, member)
+                    tasks.start_soon(http.serve, [] if tls.handshakes else [listener])
+                    if tls.handshakes:
+                        tasks.start_soon(tls.handshakes.run, listener, http.protocol)
+                    tasks.start_soon(tls.renew)
                     tasks.start_soon(member.run)
                     await member.ready()
                     _log.info("ready", address=address, cluster_id=settings.cluster_id)
@@ -178,7 +184,7 @@ async def running(settings: ServerSettings, *, new_member: NewMember) -> AsyncIt
                     tls.stop()
 
 
-def _http_server(settings: ServerSettings, member: Member, tls: ApiTls) -> _HttpServer:
+def _http_server(settings: ServerSettings, member: Member) -> _HttpServer:
     app = create_app(
         member.cluster,
         member.access,
@@ -198,8 +204,6 @@ def _http_server(settings: ServerSettings, member: Member, tls: ApiTls) -> _Http
         proxy_headers=False,
     )
     config.load()
-    if tls.handshakes is not None:
-        config.http_protocol_class = tls.handshakes.before(LimitedConnection)  # type: ignore[assignment]
     return _HttpServer(config)
 
 

@@ -32,14 +32,8 @@ class ApiTls:
         if self._context is not None:
             self._load(self._context)
 
-    async def run(self) -> None:
+    async def renew(self) -> None:
         """Run until ``stop``."""
-        if self.handshakes is not None:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self.handshakes.run)
-                tasks.start_soon(self._renew)
-
-    async def _renew(self) -> None:
         problem = ""
         while self._context is not None and not self._stopped.is_set():
             seen = stamps_of(self._files)

@@ -1,8 +1,10 @@
 """Connections to the TLS port of a real server that have no TLS yet."""
 
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 
 import anyio
@@ -16,6 +18,20 @@ from tests.unit.capture.api.test_connections import answer, served, wire
 from tests.unit.capture.fakes import MemoryMember
 
 _HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def on_both_loops(story: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run a test on asyncio's loop and on uvloop, which captures run on."""
+
+    def test(*, is_uvloop: bool, **named: object) -> None:
+        anyio.run(partial(story, **named), backend_options={"use_uvloop": is_uvloop})
+
+    named = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in signature(story).parameters.values()]
+    own = Parameter("is_uvloop", Parameter.KEYWORD_ONLY, annotation=bool)
+    test.__signature__ = Signature([*named, own])  # type: ignore[attr-defined]
+    test.__name__ = story.__name__
+    marked: Callable[..., None] = pytest.mark.parametrize("is_uvloop", [False, True], ids=["asyncio", "uvloop"])(test)
+    return marked
 
 
 @pytest.fixture
@@ -43,6 +59,7 @@ async def is_served(member: MemoryMember, certificates: dict[str, Path]) -> bool
     return await anyio.to_thread.run_sync(ask)
 
 
+@on_both_loops
 async def test_those_that_send_nothing_cost_nobody_a_place(
     tmp_path: Path, certificates: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +75,7 @@ async def test_those_that_send_nothing_cost_nobody_a_place(
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01", _HEALTH])
+@on_both_loops
 async def test_one_that_never_has_it_is_closed(
     tmp_path: Path, certificates: dict[str, Path], monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
@@ -67,6 +85,7 @@ async def test_one_that_never_has_it_is_closed(
             assert b"HTTP" not in await anyio.to_thread.run_sync(answer, wire(member, sent))
 
 
+@on_both_loops
 async def test_a_request_that_comes_with_the_handshake_is_answered(
     tmp_path: Path, certificates: dict[str, Path]
 ) -> None:
@@ -82,6 +101,7 @@ async def test_a_request_that_comes_with_the_handshake_is_answered(
             assert b"HTTP/1.1 200" in await anyio.to_thread.run_sync(ask, member)
 
 
+@on_both_loops
 async def test_a_server_that_stops_waits_for_none(tmp_path: Path, certificates: dict[str, Path]) -> None:
     with anyio.fail_after(handshakes.HANDSHAKE_TIMEOUT_S - 2):
         async with served(tmp_path / "data", **certificates) as member:
