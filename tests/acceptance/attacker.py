@@ -220,10 +220,10 @@ class Site:
 
 def _is_closed(wire: socket.socket) -> bool:
     """:raises TimeoutError: it stays open."""
-    try:
-        return wire.recv(1) == b""
-    except ConnectionError:
-        return True
+    with contextlib.suppress(ConnectionError):
+        while wire.recv(65_536):  # TLS may say why it is closed
+            pass
+    return True
 
 
 def _rest(wire: socket.socket) -> str:
