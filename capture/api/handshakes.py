@@ -11,12 +11,15 @@ from collections.abc import Callable
 from typing import Final
 
 import anyio
+import structlog
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 #: connections without TLS; of more, the oldest are closed
 HANDSHAKES_MAX: Final = 32
 #: how long no connection is accepted after the process has run out of descriptors
 _PAUSE_S: Final = 1.0
+
+_log = structlog.get_logger()
 
 
 class Handshakes:
@@ -40,7 +43,10 @@ class Handshakes:
                 while True:
                     try:
                         wire, _ = await loop.sock_accept(listener)
-                    except OSError:
+                    except ConnectionAbortedError:
+                        continue  # it has gone before it was accepted
+                    except OSError as error:
+                        _log.warning("the API accepts no connection for a moment", cause=str(error))
                         await anyio.sleep(_PAUSE_S)
                     else:
                         tasks.start_soon(self._shake, wire, make)

@@ -1,5 +1,7 @@
 """Connections to the TLS port of a real server that have no TLS yet."""
 
+import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -108,3 +110,21 @@ async def test_a_server_that_stops_waits_for_none(tmp_path: Path, certificates: 
             idle = wire(member)
             assert await is_served(member, certificates)
         assert await anyio.to_thread.run_sync(answer, idle) == b""
+
+
+async def test_one_that_has_gone_before_it_was_accepted_delays_no_other(
+    tmp_path: Path, certificates: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    accept, gone = loop.sock_accept, [ConnectionAbortedError()] * 3
+
+    async def accept_late(listener: socket.socket) -> tuple[socket.socket, object]:
+        if gone:
+            raise gone.pop()
+        return await accept(listener)
+
+    monkeypatch.setattr(loop, "sock_accept", accept_late)
+    monkeypatch.setattr(handshakes, "_PAUSE_S", 600.0)
+    async with served_with_tls(tmp_path, certificates):
+        pass
+    assert not gone
