@@ -1,7 +1,8 @@
 """Changes written down as rows, for tests of what comes after decoding."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -76,3 +77,19 @@ def _batch(images: Sequence[tuple[Any, ...] | None], arrow: pa.Schema) -> pa.Rec
 
     columns = [pa.array([value(image, at) for image in images], item.type) for at, item in enumerate(arrow)]
     return pa.RecordBatch.from_arrays(columns, schema=arrow)
+
+
+def random_turn(
+    chance: Random, rows: dict[int, tuple[Any, ...]], turn: int, row: Callable[[Random, int], tuple[Any, ...]]
+) -> list[Change]:
+    """Change ``rows``, by key, and return the changes of one turn, which lie in ``turn * 10 + (100, 110]``: six rows
+    get other values, one of the first hundred is gone, and one is new. ``row`` makes the values of a key, with it."""
+    ts, some = turn * 10 + 100, []
+    for key in chance.sample(sorted(rows), 6):
+        rows[key] = row(chance, key)
+        some.append(update(*rows[key], ts=ts + 1))
+    gone = chance.choice([key for key in rows if key < 100])
+    some.append(delete(gone, *[None] * (len(rows.pop(gone)) - 1), ts=ts + 2))
+    rows[100 + turn] = row(chance, 100 + turn)
+    some.append(insert(*rows[100 + turn], ts=ts + 3))
+    return some

@@ -26,7 +26,15 @@ from reactor.records.changefeed import SchemaChangeKind, SinkMode
 from reactor.records.sink_settings import TableLayout
 from tests.contracts.sink_bed import SPAN, TABLE, Bed
 from tests.integration.agent.sinks.delta.readers import READERS
-from tests.unit.agent.changes_build import UNCHANGED, Change, changes, delete, insert, table_schema, truncate, update
+from tests.unit.agent.changes_build import (
+    UNCHANGED,
+    changes,
+    insert,
+    random_turn,
+    table_schema,
+    truncate,
+    update,
+)
 
 _ARROW = pa.schema(
     [
@@ -121,15 +129,7 @@ def test_rows_move_between_partitions(
     _load(bed, rows)
     assert _every_file_is_of_one_partition(bed) == [column]
     for turn in range(14):
-        some: list[Change] = []
-        for key in chance.sample(sorted(rows), 6):
-            rows[key] = _row(chance, key)
-            some.append(update(*rows[key], ts=turn * 10 + 101))
-        gone = chance.choice([key for key in rows if key < 100])
-        del rows[gone]
-        some.append(delete(gone, *[None] * 7, ts=turn * 10 + 102))
-        rows[100 + turn] = _row(chance, 100 + turn)
-        some.append(insert(*rows[100 + turn], ts=turn * 10 + 103))
+        some = random_turn(chance, rows, turn, _row)
         assert bed.flush(turn * 10 + 100, turn * 10 + 110, some, arrow=_ARROW).error == ""
         if turn == 7:
             upkeep.write_checkpoint(TablePlace(_location(bed)))

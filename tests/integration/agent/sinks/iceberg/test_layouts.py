@@ -24,7 +24,7 @@ from reactor.records.sink_settings import TableLayout
 from tests.contracts.sink_bed import TABLE, Bed
 from tests.integration.agent.sinks.iceberg.lake import table_of
 from tests.integration.agent.sinks.iceberg.test_readers import agree
-from tests.unit.agent.changes_build import Change, delete, insert, table_schema, truncate, update
+from tests.unit.agent.changes_build import delete, insert, random_turn, table_schema, truncate, update
 
 _ARROW = pa.schema(
     [
@@ -115,15 +115,7 @@ def test_rows_move_between_partitions(name: str, tmp_path: Path) -> None:
     _load(bed, rows)
     _every_file_is_of_one_partition(bed)
     for turn in range(14):  # past the merging of deletes in one partition
-        some: list[Change] = []
-        for key in chance.sample(sorted(rows), 6):
-            rows[key] = _row(chance, key)
-            some.append(update(*rows[key], ts=turn * 10 + 101))
-        gone = chance.choice([key for key in rows if key < 100])
-        del rows[gone]
-        some.append(delete(gone, *[None] * 5, ts=turn * 10 + 102))
-        rows[100 + turn] = _row(chance, 100 + turn)
-        some.append(insert(*rows[100 + turn], ts=turn * 10 + 103))
+        some = random_turn(chance, rows, turn, _row)
         assert bed.flush(turn * 10 + 100, turn * 10 + 110, some, arrow=_ARROW).error == ""
     agree(bed, list(rows.values()))
     _every_file_is_of_one_partition(bed)

@@ -4,14 +4,12 @@ The log lies in a directory, its head in the in-memory etcd. The copy is brought
 flushes up to each schema change, applies that, and continues.
 """
 
-from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
-import pyarrow as pa
 
 from agent.control.runtime import FlushLimits, SpanPosition
 from agent.flush.job import FlushContext, flush
@@ -43,6 +41,7 @@ from reactor.records.changefeed import ChangefeedConfig, DdlRecord, FilterConfig
 from reactor.records.log_head import LogHead
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from tests.integration.agent.flush.test_job import Inline
+from tests.integration.agent.sources.compared import Row, differences
 from tests.integration.agent.sources.mysql.binlog_rig import where
 from tests.newest import newest_etcd
 from tests.patience import patient
@@ -136,7 +135,7 @@ class Copy:
             self._change(found)
         self._flush(self._head.resolved_ts)
 
-    def differences(self) -> dict[tuple[str, str], tuple[list[tuple[str, ...]], list[tuple[str, ...]]]]:
+    def differences(self) -> dict[tuple[str, str], tuple[list[Row], list[Row]]]:
         """Return, by table, the rows that only the source has, and those that only the sink has."""
         wrong = {}
         with connect(parse_uri(self._rig.server.uri())) as connection:
@@ -145,18 +144,10 @@ class Copy:
                 [schema] = read_schemas(connection, [name]).values()
                 columns = [column.name for column in schema.columns]
                 sql = f"SELECT {select_list(schema.columns)} FROM {qualified(*name)}"
-                there = Counter(
-                    row
-                    for batch in read_rows(connection, schema, sql)
-                    for row in _rows(self._sink.as_stored(batch), columns)
-                )
-                here = Counter(
-                    row
-                    for batch in self._sink.read_rows(table, schema, arrow_schema(schema))
-                    for row in _rows(pa.Table.from_batches([batch]), columns)
-                )
-                if there != here:
-                    wrong[name] = sorted((there - here).elements()), sorted((here - there).elements())
+                there = map(self._sink.as_stored, read_rows(connection, schema, sql))
+                here = self._sink.read_rows(table, schema, arrow_schema(schema))
+                if any(found := differences(there, here, columns)):
+                    wrong[name] = found
         return wrong
 
     def _begin(self, table: TableRecord, ts: Ts) -> SpanPosition:
@@ -226,16 +217,3 @@ class Copy:
                 else:
                     self._at[id] = span.position
             is_behind = flushed.is_behind
-
-
-def _rows(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield rows as texts; times as numbers, since Python has none before the year 1."""
-    texts: list[Iterable[str]] = []
-    for name in columns:
-        column = pa.concat_arrays(table.column(name).chunks) if table.num_rows else pa.array([])
-        if pa.types.is_date32(column.type):
-            column = column.view(pa.int32())
-        elif pa.types.is_temporal(column.type):
-            column = column.view(pa.int64())
-        texts.append([repr(value) for value in column.to_pylist()])
-    yield from zip(*texts, strict=True)

@@ -1,10 +1,7 @@
 """Copy: a sink's table, made from what the stream of a rig has read, and compared with the source's."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import pyarrow as pa
 
 from agent.control.runtime import FlushLimits, SpanPosition
 from agent.errors import TableHeldError
@@ -25,6 +22,7 @@ from reactor.ids import TableSpan, Ts
 from reactor.messages import Barrier
 from reactor.records.changefeed import ChangefeedConfig, SinkMode, TableChange
 from tests.integration.agent.flush.test_job import Inline
+from tests.integration.agent.sources.compared import Row, differences
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig
 
 _MODE = SinkMode.UPSERT
@@ -66,22 +64,13 @@ class SinkCopy:
                 self._at = SpanPosition(self._at.span, self.record, committed_ts, self._at.checkpoint_ts)
         self._flush(self._head.resolved_ts)
 
-    def differences(self) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    def differences(self) -> tuple[list[Row], list[Row]]:
         """Return the rows that only the source has, and those that only the sink has."""
         with connect(self._rig.uri) as connection:
             schema = read_schemas(connection, [self.record.table_id])[self.record.table_id]
         columns = sorted(column.name for column in schema.columns)
-        there = Counter(
-            row
-            for batch in read_table(self._rig.uri, schema, None)
-            for row in _rows(self._sink.as_stored(batch), columns)
-        )
-        here = Counter(
-            row
-            for batch in self._sink.read_rows(self.record, schema, arrow_schema(schema))
-            for row in _rows(pa.Table.from_batches([batch]), columns)
-        )
-        return sorted((there - here).elements()), sorted((here - there).elements())
+        there = map(self._sink.as_stored, read_table(self._rig.uri, schema, None))
+        return differences(there, self._sink.read_rows(self.record, schema, arrow_schema(schema)), columns)
 
     def _flush(self, to_ts: Ts) -> None:
         limits = FlushLimits(
@@ -99,16 +88,3 @@ class SinkCopy:
         self, before: TableSchema, after: TableSchema, origins: Mapping[str, str], key: Sequence[str]
     ) -> Survivors | None:
         return survivors.read(self._rig.uri, before, after, origins, key, "true")
-
-
-def _rows(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield rows as texts; times as numbers, since Python has none before the year 1."""
-    texts = []
-    for name in columns:
-        column = pa.concat_arrays(table.column(name).chunks) if table.num_rows else pa.array([])
-        if pa.types.is_date32(column.type):
-            column = column.view(pa.int32())
-        elif pa.types.is_temporal(column.type):
-            column = column.view(pa.int64())
-        texts.append([repr(value) for value in column.to_pylist()])
-    yield from zip(*texts, strict=True)
