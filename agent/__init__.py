@@ -4,5 +4,5 @@
       └──────────dump unit (Spark)──staged Parquet──load unit───────────────►┘
 
 ``agent.control.agent``, ``gate`` and ``table_span`` decide without I/O; the other modules perform it. Owner and agent
-meet only in ``reactor.messages`` and ``reactor.records.changefeed``.
+meet only in ``reactor.messages`` and ``reactor.records``.
 """

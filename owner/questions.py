@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Protocol
 
 from reactor.ids import TableSpan, Ts
 from reactor.questions import Answered, Question
-from reactor.records.changefeed import DdlRecord, TableRecord
+from reactor.records.tables.schema_change import DdlRecord
+from reactor.records.tables.table import TableRecord
 
 
 class Asks(Protocol):

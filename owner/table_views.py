@@ -13,9 +13,9 @@ from owner.progress.facts import Facts
 from owner.scheduler.replication import ReplicationSet
 from owner.scheduler.spans import even_spans
 from owner.tables.departures import away_of
-from reactor.records.changefeed import TableRecord
-from reactor.records.held import HeldTable, HoldStage
-from reactor.records.resync import TableResync
+from reactor.records.tables.held import HeldTable, HoldStage
+from reactor.records.tables.resync import TableResync
+from reactor.records.tables.table import TableRecord
 from reactor.views import HeldView, LeftView, ResyncView, SpanView, TableView
 
 #: the state of spans that the sink does not have yet

@@ -24,15 +24,16 @@ from reactor.records.access import TokenRecord
 from reactor.records.attempts import Attempt, StreamAttempt, Suspects
 from reactor.records.base import Record
 from reactor.records.capture import Assignment, CaptureInfo, OwnerState
-from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, DdlRecord, UnitRecord
+from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, UnitRecord
 from reactor.records.formats import ClusterFormat, Feature
-from reactor.records.held import HeldTable
 from reactor.records.log_head import LogHead
-from reactor.records.partitioning import TablePartitioning
-from reactor.records.resync import TableResync
 from reactor.records.schedules import DiffProgress, HandledSignals, LastDiff
 from reactor.records.subscription import Subscription
 from reactor.records.sync_point import SyncPoint
+from reactor.records.tables.held import HeldTable
+from reactor.records.tables.partitioning import TablePartitioning
+from reactor.records.tables.resync import TableResync
+from reactor.records.tables.schema_change import DdlRecord
 from reactor.records.task_position import TaskPosition
 from reactor.records.upstream import UpstreamInfo
 from reactor.records.waiting import WaitingCapture

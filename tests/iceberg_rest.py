@@ -21,7 +21,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import TableRequirement, TableUpdate
 
-from agent.sinks.iceberg.table import metadata_files
+from agent.sinks.iceberg.table.metadata import files as metadata_files
 
 _UPDATES = TypeAdapter(tuple[TableUpdate, ...])
 _REQUIREMENTS = TypeAdapter(tuple[TableRequirement, ...])

@@ -37,7 +37,8 @@ from agent.errors import (
 from agent.running_error import running_error
 from reactor.errors import Scope, WeirError
 from reactor.ids import TableSpan
-from reactor.records.changefeed import RunningError, TableRecord
+from reactor.records.changefeed import RunningError
+from reactor.records.tables.table import TableRecord
 
 _RETRY_S = 1.0
 _RETRY_MAX_S = 15.0

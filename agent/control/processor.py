@@ -28,9 +28,11 @@ from reactor.effects import Log, Send
 from reactor.errors import CrashedTooOftenError, WeirError
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Message, SpanCheckpoint
-from reactor.records.changefeed import RunningError, TableChange, TableRecord
-from reactor.records.held import tried_after_end
+from reactor.records.changefeed import RunningError
 from reactor.records.log_head import LogHead
+from reactor.records.tables.held import tried_after_end
+from reactor.records.tables.schema_change import TableChange
+from reactor.records.tables.table import TableRecord
 from reactor.state import ChangefeedState
 
 _MAILBOX_SIZE = 16_384

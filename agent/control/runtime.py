@@ -12,8 +12,10 @@ from typing import Protocol
 from agent.control.effects import StartUnit
 from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records.changefeed import DdlRecord, RunningError, SchemaChangeKind, TableChange, TableRecord
+from reactor.records.changefeed import RunningError
 from reactor.records.log_head import LogHead
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 
 
 @dataclass(frozen=True, slots=True)

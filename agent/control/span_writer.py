@@ -23,7 +23,8 @@ from reactor.errors import Scope, WeirError
 from reactor.failpoints import Point
 from reactor.ids import TableSpan
 from reactor.messages import SpanCheckpoint
-from reactor.records.changefeed import RunningError, TableRecord
+from reactor.records.changefeed import RunningError
+from reactor.records.tables.table import TableRecord
 
 Emit = Callable[[effects.SpanEvent], None]
 Warn = Callable[[RunningError], None]

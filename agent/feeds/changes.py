@@ -16,7 +16,8 @@ from agent.sinks.common.changelog import CHANGELOG_FIELDS, changelog_rows, chang
 from agent.sinks.common.forms import Forms, plain_type
 from agent.sources.registry import arrow_schema
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import FilterConfig, SinkMode, TableRecord
+from reactor.records.changefeed import FilterConfig, SinkMode
+from reactor.records.tables.table import TableRecord
 
 
 @dataclass(frozen=True, slots=True)

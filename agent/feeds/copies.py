@@ -24,7 +24,7 @@ from agent.units.manifest import Manifest, read_manifest
 from reactor import failpoints
 from reactor.failpoints import Point
 from reactor.ids import TableSpan
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 #: chunks read concurrently: the same executors also flush other tables
 _PARALLEL = 2

@@ -34,8 +34,9 @@ from agent.rows.fold import key_codes
 from agent.rows.row_forms import RowForm
 from agent.rows.schema import TableSchema
 from agent.sources.registry import arrow_schema
-from reactor.records.changefeed import NO_FILTER, FilterConfig, TableRecord
+from reactor.records.changefeed import NO_FILTER, FilterConfig
 from reactor.records.schedules import ComparedTable
+from reactor.records.tables.table import TableRecord
 
 #: reads one side from the beginning
 Rows = Callable[[], Iterable[pa.RecordBatch]]

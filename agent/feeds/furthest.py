@@ -23,7 +23,8 @@ from agent.control.runtime import SpanPosition
 from agent.errors import LogError, TableForeignError
 from agent.log.storage import LogDirectory
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import ChangefeedInfo, FeedState, TableRecord
+from reactor.records.changefeed import ChangefeedInfo, FeedState
+from reactor.records.tables.table import TableRecord
 from reactor.store.port import MetaStore
 
 #: identifies one changefeed's tables at one sink

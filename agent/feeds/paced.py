@@ -15,7 +15,7 @@ from agent.ports.source import ComparisonSnapshot, ReadsSome, SumsRanges
 from agent.rows.row_forms import RowForm
 from agent.rows.schema import TableSchema
 from reactor.ids import Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from typing import Final
 
 from agent.feeds.range_diff import Ranges, choose
 from reactor.ids import Ts
-from reactor.records.changefeed import TableRecord
 from reactor.records.schedules import ComparedTable
+from reactor.records.tables.table import TableRecord
 
 #: rows that are summed in one go: the sink is read once for them
 ROWS_AT_ONCE: Final = 16_000_000

@@ -26,7 +26,7 @@ from agent.ports.sink import ReadsRanges, Sink
 from agent.rows.row_forms import RowForm
 from agent.rows.row_hashes import row_hashes
 from agent.rows.schema import TableSchema
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 _RANGE_ROWS: Final = 100_000
 _RANGES_MAX: Final = 1_024

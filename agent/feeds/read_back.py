@@ -23,7 +23,8 @@ from agent.rows.schema import TableSchema
 from agent.rows.spans import keep_span
 from agent.sources.registry import arrow_schema
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import FilterConfig, SinkMode, TableRecord
+from reactor.records.changefeed import FilterConfig, SinkMode
+from reactor.records.tables.table import TableRecord
 
 _log = structlog.get_logger()
 

@@ -25,7 +25,8 @@ from agent.rows.changes import BEFORE_FULL, BEFORE_NONE, DELETE, INSERT, UPDATE,
 from agent.rows.fold import key_codes
 from agent.rows.schema import TableSchema
 from reactor.ids import TableSpan
-from reactor.records.changefeed import FilterConfig, TableRecord
+from reactor.records.changefeed import FilterConfig
+from reactor.records.tables.table import TableRecord
 
 #: rows of differing keys, of both sides, that are in memory at a time
 _ROWS_MAX = 200_000

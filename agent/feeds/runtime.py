@@ -53,14 +53,8 @@ from agent.units.sync import SyncUnit
 from reactor import keys
 from reactor.errors import StoreError, WeirError
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, TableSpan, Ts
-from reactor.records.changefeed import (
-    ChangefeedConfig,
-    SinkMode,
-    TableRecord,
-    Unit,
-    UnitRecord,
-    UnitStage,
-)
+from reactor.records.changefeed import ChangefeedConfig, SinkMode, Unit, UnitRecord, UnitStage
+from reactor.records.tables.table import TableRecord
 from reactor.store.port import Compare, MetaStore, Target
 
 T = TypeVar("T")

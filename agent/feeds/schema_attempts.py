@@ -16,7 +16,7 @@ from reactor.errors import StoreError
 from reactor.ids import ChangefeedId
 from reactor.keys import SchemaAttemptKey
 from reactor.records.attempts import Attempt
-from reactor.records.held import tried_after_end
+from reactor.records.tables.held import tried_after_end
 from reactor.state import ClusterState
 from reactor.store.port import Compare, Delete, MetaStore, Put
 

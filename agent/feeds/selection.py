@@ -23,7 +23,8 @@ from agent.ports.source import ComparisonSnapshot, ReadsSome
 from agent.rows.fold import key_codes
 from agent.rows.schema import TableSchema
 from agent.sources.registry import arrow_schema
-from reactor.records.changefeed import FilterConfig, TableRecord
+from reactor.records.changefeed import FilterConfig
+from reactor.records.tables.table import TableRecord
 
 
 class TooManyRowsError(Exception):

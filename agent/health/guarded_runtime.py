@@ -10,7 +10,7 @@ from agent.health.health import Health
 from agent.own_faults import own_fault
 from reactor.errors import Scope, WeirError
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 
 class GuardedRuntime:

@@ -22,9 +22,9 @@ from agent.rows.batches import SegmentRef
 from reactor.errors import StoreError
 from reactor.ids import CaptureId, Ts
 from reactor.keys import DdlKey, LogKey, ddl_prefix
-from reactor.records.changefeed import DdlRecord, TableChange
 from reactor.records.formats import Feature
 from reactor.records.log_head import Era, LogHead
+from reactor.records.tables.schema_change import DdlRecord, TableChange
 from reactor.store.port import Compare, MetaStore, Put, Target
 
 #: schema changes per transaction with the head, and their bytes; etcd allows 128 operations and 1.5 MiB by default

@@ -15,8 +15,9 @@ from agent.rows.schema import TableSchema
 from agent.rows.schema_change import SchemaChange
 from reactor.errors import Scope
 from reactor.ids import MAX_TS, TableSpan, Ts
-from reactor.records.changefeed import NO_FILTER, FilterConfig, SinkMode, TableRecord
+from reactor.records.changefeed import NO_FILTER, FilterConfig, SinkMode
 from reactor.records.sink_settings import TableLayout
+from reactor.records.tables.table import TableRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ from agent.rows.schema import TableSchema
 from agent.task_errors import carried
 from reactor.errors import Scope, WeirError
 from reactor.ids import Ts
-from reactor.records.changefeed import NO_FILTER, FilterConfig, SinkMode, TableRecord
+from reactor.records.changefeed import NO_FILTER, FilterConfig, SinkMode
+from reactor.records.tables.table import TableRecord
 
 T = TypeVar("T")
 

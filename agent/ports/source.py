@@ -20,7 +20,9 @@ from agent.rows.arena import Arena, LogChunk
 from agent.rows.schema import TableSchema
 from agent.rows.survivors import Survivors
 from reactor.ids import Ts
-from reactor.records.changefeed import ChangefeedConfig, DdlRecord, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, SinkMode
+from reactor.records.tables.schema_change import DdlRecord
+from reactor.records.tables.table import TableRecord
 
 #: unfit tables in one error
 _REASONS_MAX: Final = 5

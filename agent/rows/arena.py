@@ -21,7 +21,7 @@ from agent.kernels.row_cells import OFFSET, ROW_CELLS
 from agent.rows.batches import TableBatch
 from agent.rows.schema import LOG_BATCH, TableSchema
 from reactor.ids import Ts
-from reactor.records.changefeed import DdlRecord
+from reactor.records.tables.schema_change import DdlRecord
 
 #: capacity: one row line per so many bytes; a busy stream of tiny rows makes smaller chunks
 _BYTES_PER_ROW = 64

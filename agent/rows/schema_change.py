@@ -1,7 +1,8 @@
 """Schema changes: what becomes of a sink's table, and the tables as the log describes them at one position.
 
-A source detects that a table has changed and writes a ``reactor.records.changefeed.TableChange`` with schemas in its
-own types. ``SchemaChange`` is the same change for a sink: Arrow columns, each with the origin of its values.
+A source detects that a table has changed and writes a ``reactor.records.tables.schema_change.TableChange`` with
+schemas in its own types. ``SchemaChange`` is the same change for a sink: Arrow columns, each with the origin of its
+values.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,7 +15,8 @@ import pyarrow as pa
 from agent.rows.schema import TableSchema
 from agent.rows.survivors import AskSurvivors
 from reactor.ids import Ts
-from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 
 Mask = npt.NDArray[np.bool_]
 #: converts values of the old column to values of the new one; raises ``DecodeError`` if a value's conversion is not

@@ -16,7 +16,9 @@ from agent.rows.schema import Column, TableSchema
 from agent.rows.schema_change import ColumnMove, Exact, Refused, SchemaChange
 from agent.rows.survivors import AskSurvivors, Survivors
 from agent.sources.registry import arrow_schema, conversions, dialect, fill_value
-from reactor.records.changefeed import ChangefeedConfig, DdlRecord, SchemaChangeKind, SinkMode, TableChange, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, SinkMode
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 
 #: kinds of changes, named as in event filters
 _EVENTS = {

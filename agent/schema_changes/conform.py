@@ -1,8 +1,8 @@
 """Conforming: converts rows of a table's old schema to its new one, for a transaction that has both.
 
-A transaction that changes a table may have written rows before, under the old schema. They are flushed after the change
-(``reactor.records.changefeed.DdlRecord``), into the changed table, so their columns follow the change: names, types,
-and for a new column the value that the source gave to existing rows.
+A transaction that changes a table may have written rows before, under the old schema. They are flushed after the
+change (``reactor.records.tables.schema_change.DdlRecord``), into the changed table, so their columns follow the change:
+names, types, and for a new column the value that the source gave to existing rows.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from agent.rows.changes import BEFORE_FULL, DELETE, TRUNCATE, Changes
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import Exact, Mask, Refused, WrittenConversion, converted
 from agent.sources.registry import arrow_schema, conversions, fill_value
-from reactor.records.changefeed import SchemaChangeKind, TableChange
+from reactor.records.tables.schema_change import SchemaChangeKind, TableChange
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,8 @@ from agent.rows.changes import Changes
 from agent.rows.fold import NetChanges, net_changes
 from agent.rows.schema import TableSchema
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.table import TableRecord
 
 CAPABILITIES: Final = Capabilities(
     guarantee=Guarantee.EXACTLY_ONCE, modes=frozenset({SinkMode.UPSERT}), reads_back=True

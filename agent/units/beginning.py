@@ -15,7 +15,7 @@ import structlog
 from agent.errors import SourceConfigError, SourceError, SourceUnreachableError
 from agent.ports.source import Position, Source, SourceReport
 from agent.rows.schema import TableSchema
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 _ATTEMPTS_MAX: Final = 5
 

@@ -17,7 +17,7 @@ from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, is_complete
 from agent.ports.source import Dumper, Position
 from agent.units.chunk_run import ChunkRun
 from agent.units.manifest import Manifest
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 
 @dataclass(frozen=True, slots=True)

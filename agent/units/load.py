@@ -21,7 +21,8 @@ from agent.sources.registry import arrow_schema
 from agent.units.manifest import read_manifest
 from reactor import failpoints
 from reactor.failpoints import Point
-from reactor.records.changefeed import NO_FILTER, FilterConfig, TableRecord
+from reactor.records.changefeed import NO_FILTER, FilterConfig
+from reactor.records.tables.table import TableRecord
 
 _log = structlog.get_logger()
 

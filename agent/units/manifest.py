@@ -24,7 +24,7 @@ from agent.ports.snapshot import DoneChunk, DoneChunks, Plan, TablePlan
 from agent.rows.schema import TableSchema
 from agent.sources.registry import read_chunks
 from reactor.ids import Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 # ten digits, and more once etcd's revision exceeds 100,000 (see ``owner.feed.workers.first_epoch``)
 _PLAN: Final = re.compile(r"^plan-(\d{10,})\.json$")

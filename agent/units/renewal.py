@@ -23,9 +23,10 @@ from reactor import failpoints
 from reactor.failpoints import Point
 from reactor.ids import Ts
 from reactor.keys import LogKey
-from reactor.records.changefeed import TableRecord, UnitRecord
+from reactor.records.changefeed import UnitRecord
 from reactor.records.log_head import LogHead
-from reactor.records.partitioning import LEFT_MAX, LeftTable
+from reactor.records.tables.partitioning import LEFT_MAX, LeftTable
+from reactor.records.tables.table import TableRecord
 from reactor.store.port import MetaStore
 
 _log = structlog.get_logger()

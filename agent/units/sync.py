@@ -38,8 +38,8 @@ from agent.units.stream_reader import StreamReader
 from reactor import failpoints
 from reactor.errors import WeirError
 from reactor.failpoints import Point
-from reactor.records.changefeed import DdlRecord
 from reactor.records.log_head import LogHead
+from reactor.records.tables.schema_change import DdlRecord
 
 #: errors of the source as a whole that an administrator cures there (a changed password, a locked role): retried until
 #: the source can be read again, and reading continues exactly at the log's position

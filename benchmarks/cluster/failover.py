@@ -22,16 +22,8 @@ from reactor import keys
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.membership.progress import CaptureProgress
 from reactor.records.capture import Assignment, CaptureInfo
-from reactor.records.changefeed import (
-    ChangefeedInfo,
-    ChangefeedStatus,
-    Mode,
-    SealedUri,
-    TableRecord,
-    Unit,
-    UnitRecord,
-    UnitStage,
-)
+from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, Mode, SealedUri, Unit, UnitRecord, UnitStage
+from reactor.records.tables.table import TableRecord
 from reactor.settings import ReactorSettings
 from reactor.store.port import MetaStore, WatchBatch
 

@@ -24,7 +24,7 @@ from reactor.patches import Patch, PatchGroup
 from reactor.state import ClusterState
 from reactor.store.etcd import connect
 from reactor.store.port import MetaStore
-from reactor.worker import ReactorWorker
+from reactor.worker.loop import ReactorWorker
 
 CLUSTER = "benchmark"
 _TELLERS, _ACCOUNTS = 10, 10

@@ -38,8 +38,9 @@ from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import AddSpan, Message, SpanCheckpoint, SpanState, SpanStatus
 from reactor.records.base import Record
 from reactor.records.capture import CaptureInfo
-from reactor.records.changefeed import ChangefeedInfo, SealedUri, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import ChangefeedInfo, SealedUri, Unit, UnitRecord, UnitStage
 from reactor.records.log_head import LogHead
+from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
 from reactor.store.port import Event
 

@@ -29,7 +29,8 @@ from agent.sinks import open_sink
 from agent.sinks.delta.upkeep import upkeep as delta_upkeep
 from agent.sinks.iceberg.upkeep import upkeep as iceberg_upkeep
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.table import TableRecord
 
 COMMITS: Final = 3_000
 ROWS: Final = 1_000_000

@@ -29,7 +29,8 @@ from agent.rows.changes import UPDATE, Changes
 from agent.rows.schema import Column, TableSchema
 from agent.sinks import open_sink
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.table import TableRecord
 
 SIZES: Final = (1_000_000, 20_000_000)
 KEYS: Final = (100, 10_000, 1_000_000)

@@ -23,7 +23,8 @@ from agent.spark.executor import SparkExecutor
 from benchmarks.rows.catchup_mysql import INSERT, ROWS_PER_COMMIT, TABLE
 from benchmarks.support.servers import MariaServer, PostgresServer, Server
 from reactor.ids import Ts
-from reactor.records.changefeed import ChangefeedConfig, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, SinkMode
+from reactor.records.tables.table import TableRecord
 
 ROWS = 10_000_000
 _ACCOUNTS = "CREATE TABLE accounts (aid int PRIMARY KEY, bid int, abalance int, filler char(84))"

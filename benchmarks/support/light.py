@@ -37,7 +37,8 @@ from owner.owner import Owner
 from reactor import keys, loop
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.records import formats
-from reactor.records.changefeed import ChangefeedInfo, TableRecord
+from reactor.records.changefeed import ChangefeedInfo
+from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
 from reactor.store.port import Compare, MetaStore, Target
 

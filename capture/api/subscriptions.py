@@ -12,7 +12,8 @@ from pydantic import Field
 
 from capture.api.requests.base import CONVERTED, Asked, Name, PositionTs, TableName
 from reactor.records.base import COUNT_MAX
-from reactor.records.changefeed import FilterConfig, TableRecord
+from reactor.records.changefeed import FilterConfig
+from reactor.records.tables.table import TableRecord
 from reactor.views import SubscriptionView, View
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"

@@ -34,10 +34,11 @@ from owner.scheduler.spans import shared_spans
 from reactor.errors import NotOwnerError, OwnerNotFoundError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.records.capture import CaptureInfo
-from reactor.records.changefeed import ChangefeedInfo, DdlRecord, UnitRecord
+from reactor.records.changefeed import ChangefeedInfo, UnitRecord
 from reactor.records.log_head import LogHead
-from reactor.records.partitioning import TablePartitioning
 from reactor.records.sync_point import SyncPoint
+from reactor.records.tables.partitioning import TablePartitioning
+from reactor.records.tables.schema_change import DdlRecord
 from reactor.state import ClusterState
 from reactor.views import ChangefeedView, OwnerMoveView
 

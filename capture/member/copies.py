@@ -16,8 +16,8 @@ from capture.errors import GoneError
 from owner.questions import CopyTable, TableCopied
 from reactor.errors import WeirError
 from reactor.ids import ChangefeedId
-from reactor.records.changefeed import TableRecord
-from reactor.records.resync import ResyncStage
+from reactor.records.tables.resync import ResyncStage
+from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
 from reactor.views import ChangefeedView, ResyncView, TableView
 

@@ -9,7 +9,8 @@ from agent.control.runtime import Flushed, FlushLimits, Progress, SpanPosition
 from agent.errors import OwnFaultError
 from reactor.errors import WeirError
 from reactor.ids import ChangefeedId, TableSpan, Ts
-from reactor.records.changefeed import RunningError, TableRecord
+from reactor.records.changefeed import RunningError
+from reactor.records.tables.table import TableRecord
 
 #: how long a capture that cannot work for a changefeed waits before it checks again
 _RETRY_S, _RETRY_MAX_S = 30.0, 480.0

@@ -39,8 +39,9 @@ from reactor import failpoints, keys
 from reactor.failpoints import Point
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, Ts
 from reactor.questions import A, Ask, Question
-from reactor.records import held, resync, subscription
+from reactor.records import subscription
 from reactor.records.changefeed import ChangefeedInfo
+from reactor.records.tables import held, resync
 from reactor.state import ClusterState
 from reactor.store.port import Compare, MetaStore, Target
 

@@ -45,7 +45,7 @@ from reactor.records.capture import CaptureInfo
 from reactor.settings import ReactorSettings
 from reactor.state import ClusterState
 from reactor.store.port import Compare, MetaStore, Target
-from reactor.worker import ReactorWorker
+from reactor.worker.loop import ReactorWorker
 
 _UNREGISTER_TIMEOUT_S = 5.0
 _DRAIN_TIMEOUT_S = 30.0

@@ -26,15 +26,9 @@ from capture.security.reach import LookUp
 from capture.security.secrets import resolve
 from owner.scheduler.spans import even_spans
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import (
-    ChangefeedConfig,
-    FilterConfig,
-    Mode,
-    SinkMode,
-    TableRecord,
-    UnitRecord,
-)
-from reactor.records.partitioning import TablePartitioning
+from reactor.records.changefeed import ChangefeedConfig, FilterConfig, Mode, SinkMode, UnitRecord
+from reactor.records.tables.partitioning import TablePartitioning
+from reactor.records.tables.table import TableRecord
 
 #: of tables that will be held
 _NAMED = 10

@@ -7,16 +7,10 @@ from collections.abc import Iterable, Mapping
 
 from capture.errors import ChangefeedNotFoundError
 from reactor.ids import ChangefeedId
-from reactor.records.changefeed import (
-    ChangefeedInfo,
-    ChangefeedStatus,
-    DdlRecord,
-    FeedState,
-    RunningError,
-    UnitRecord,
-)
+from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, RunningError, UnitRecord
 from reactor.records.log_head import LogHead
-from reactor.records.partitioning import TablePartitioning
+from reactor.records.tables.partitioning import TablePartitioning
+from reactor.records.tables.schema_change import DdlRecord
 from reactor.state import ChangefeedState, ClusterState
 
 

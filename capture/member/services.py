@@ -46,9 +46,10 @@ from capture.security.secrets import Keeper, resolve
 from capture.store import claim_log_storage
 from reactor.ids import CaptureId, Ts
 from reactor.messages import Liveness
-from reactor.records.changefeed import ChangefeedInfo, TableRecord, UnitRecord
+from reactor.records.changefeed import ChangefeedInfo, UnitRecord
 from reactor.records.log_head import LogHead
-from reactor.records.partitioning import TablePartitioning
+from reactor.records.tables.partitioning import TablePartitioning
+from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
 from reactor.store.port import MetaStore
 

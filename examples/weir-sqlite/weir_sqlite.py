@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from agent.errors import SinkPassingError
 from agent.ports.plugin import SinkPlugin
 from agent.sinks.database import CAPABILITIES, DatabaseSink
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 _LOCK_S = 30.0
 

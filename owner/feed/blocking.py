@@ -10,7 +10,7 @@ from owner.progress.units import SOURCE
 from owner.scheduler.replication import SetState
 from reactor.ids import CaptureId
 from reactor.records.changefeed import Unit
-from reactor.records.held import HeldTable, HoldStage
+from reactor.records.tables.held import HeldTable, HoldStage
 
 #: nothing is reported as blocked before it has made no progress for this long
 STILL_S = 5.0

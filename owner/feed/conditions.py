@@ -17,7 +17,7 @@ from owner.progress.barrier import Limits
 from owner.progress.facts import Facts
 from owner.progress.units import SOURCE
 from reactor.records.changefeed import RunningError
-from reactor.records.held import HeldTable
+from reactor.records.tables.held import HeldTable
 
 #: shorter trouble is not reported
 _TROUBLE_S = 5.0

@@ -20,9 +20,10 @@ from owner.progress.units import SEQUENCES, SOURCE
 from reactor import keys, patches
 from reactor.errors import ConflictError, Scope
 from reactor.ids import MAX_TS, Ts
-from reactor.records.changefeed import CopyLimit, FeedState, RunningError, TableRecord, Unit, UnitRecord
-from reactor.records.held import HeldTable, HoldOrigin, HoldStage
-from reactor.records.resync import TableResync
+from reactor.records.changefeed import CopyLimit, FeedState, RunningError, Unit, UnitRecord
+from reactor.records.tables.held import HeldTable, HoldOrigin, HoldStage
+from reactor.records.tables.resync import TableResync
+from reactor.records.tables.table import TableRecord
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts

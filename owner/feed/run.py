@@ -24,7 +24,8 @@ from owner.tables.schema_changes import SchemaChanges
 from reactor.effects import Effect, Send
 from reactor.ids import CaptureId, Ts
 from reactor.messages import Message
-from reactor.records.changefeed import RunningError, TableRecord
+from reactor.records.changefeed import RunningError
+from reactor.records.tables.table import TableRecord
 
 _NONE: frozenset[int] = frozenset()
 

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from reactor.ids import MAX_TS, Ts
 from reactor.messages import Barrier
-from reactor.records.changefeed import DdlRecord
+from reactor.records.tables.schema_change import DdlRecord
 
 TABLE_BARRIERS_MAX = 256
 

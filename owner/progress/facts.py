@@ -8,21 +8,14 @@ from owner.progress.units import SOURCE, current_unit, tables_of
 from owner.scheduler.heartbeat_budget import HeartbeatBudget
 from reactor.ids import MAX_TS, CaptureId, Ts
 from reactor.records.attempts import Attempt, Suspects
-from reactor.records.changefeed import (
-    ChangefeedInfo,
-    ChangefeedStatus,
-    DdlRecord,
-    Mode,
-    RunningError,
-    TableRecord,
-    Unit,
-    UnitRecord,
-)
-from reactor.records.held import HeldTable, HoldStage, tried_after_end
+from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, Mode, RunningError, Unit, UnitRecord
 from reactor.records.log_head import LogHead
-from reactor.records.partitioning import TablePartitioning
-from reactor.records.resync import TableResync
 from reactor.records.sync_point import SyncPoint
+from reactor.records.tables.held import HeldTable, HoldStage, tried_after_end
+from reactor.records.tables.partitioning import TablePartitioning
+from reactor.records.tables.resync import TableResync
+from reactor.records.tables.schema_change import DdlRecord
+from reactor.records.tables.table import TableRecord
 from reactor.state import ChangefeedState
 
 

@@ -4,7 +4,8 @@
 owner needs to remember nothing.
 """
 
-from reactor.records.changefeed import Mode, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import Mode, Unit, UnitRecord, UnitStage
+from reactor.records.tables.table import TableRecord
 
 SEQUENCES: dict[Mode, tuple[Unit, ...]] = {
     Mode.ALL: (Unit.DUMP, Unit.LOAD, Unit.SYNC),

@@ -17,8 +17,9 @@ from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log
 from reactor.errors import ConflictError
 from reactor.questions import Answered, Ask
-from reactor.records.changefeed import TableRecord, UnitRecord
-from reactor.records.partitioning import LeftTable
+from reactor.records.changefeed import UnitRecord
+from reactor.records.tables.partitioning import LeftTable
+from reactor.records.tables.table import TableRecord
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts

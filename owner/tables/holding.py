@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from owner.errors import JobRefusedError
 from reactor.errors import ConflictError, Scope
 from reactor.ids import Ts
-from reactor.records.changefeed import FeedState, RunningError, TableRecord, UnitRecord
-from reactor.records.held import HeldTable, HoldOrigin, HoldStage
+from reactor.records.changefeed import FeedState, RunningError, UnitRecord
+from reactor.records.tables.held import HeldTable, HoldOrigin, HoldStage
+from reactor.records.tables.table import TableRecord
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts

@@ -11,8 +11,10 @@ from owner.tables.departures import left_with
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log
 from reactor.errors import ConflictError
-from reactor.records.changefeed import CopyLimit, DdlRecord, SchemaChangeKind, TableRecord, UnitRecord
-from reactor.records.partitioning import LEFT_MAX, LeftTable
+from reactor.records.changefeed import CopyLimit, UnitRecord
+from reactor.records.tables.partitioning import LEFT_MAX, LeftTable
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind
+from reactor.records.tables.table import TableRecord
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from reactor.ids import Ts
 from reactor.records.changefeed import RunningError
-from reactor.records.held import HoldOrigin
+from reactor.records.tables.held import HoldOrigin
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,10 @@ from reactor.effects import Commit, Effect, Log, WakeAt
 from reactor.errors import Scope
 from reactor.ids import TableSpan, Ts
 from reactor.questions import UNDER_WAY, Answered, Ask
-from reactor.records.changefeed import FeedState, RunningError, TableRecord
-from reactor.records.held import HoldOrigin
-from reactor.records.partitioning import RepartitionUnderWay, TablePartitioning
+from reactor.records.changefeed import FeedState, RunningError
+from reactor.records.tables.held import HoldOrigin
+from reactor.records.tables.partitioning import RepartitionUnderWay, TablePartitioning
+from reactor.records.tables.table import TableRecord
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts

@@ -32,9 +32,10 @@ from reactor.effects import Commit, Effect, Log
 from reactor.errors import ConflictError, Scope
 from reactor.ids import TableSpan
 from reactor.questions import UNDER_WAY, Answered, Ask, Question
-from reactor.records.changefeed import FeedState, RunningError, TableRecord, UnitRecord
-from reactor.records.held import HoldOrigin, HoldStage
-from reactor.records.resync import ResyncStage, TableResync
+from reactor.records.changefeed import FeedState, RunningError, UnitRecord
+from reactor.records.tables.held import HoldOrigin, HoldStage
+from reactor.records.tables.resync import ResyncStage, TableResync
+from reactor.records.tables.table import TableRecord
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts

@@ -35,9 +35,10 @@ from reactor.effects import Commit, Effect, Log
 from reactor.errors import Scope
 from reactor.ids import Ts
 from reactor.questions import UNDER_WAY, Answered, Ask
-from reactor.records.changefeed import DdlRecord, RunningError, SchemaChangeKind, TableChange, UnitRecord
-from reactor.records.held import HeldTable, HoldOrigin, HoldStage
-from reactor.records.resync import needed_ts
+from reactor.records.changefeed import RunningError, UnitRecord
+from reactor.records.tables.held import HeldTable, HoldOrigin, HoldStage
+from reactor.records.tables.resync import needed_ts
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts

@@ -7,8 +7,9 @@ a location of its own, and stays there while it keeps the name.
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from reactor.records import locations
-from reactor.records.changefeed import DdlRecord, TableChange, TableRecord
+from reactor.records.tables import locations
+from reactor.records.tables.schema_change import DdlRecord, TableChange
+from reactor.records.tables.table import TableRecord
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts

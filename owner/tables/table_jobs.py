@@ -10,8 +10,8 @@ from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log, WakeAt
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import UnitRecord
-from reactor.records.held import HeldTable
-from reactor.records.partitioning import TablePartitioning
+from reactor.records.tables.held import HeldTable
+from reactor.records.tables.partitioning import TablePartitioning
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts

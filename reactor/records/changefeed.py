@@ -1,16 +1,15 @@
-"""Changefeed records: changefeeds, their units, tables and schema changes; ``reactor.records.base`` has their base."""
+"""Changefeed records: changefeeds, their configuration, their status and their units."""
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from reactor.errors import Scope
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, Ts
-from reactor.records import locations, source_settings
+from reactor.records import source_settings
 from reactor.records.base import (
     COUNT_MAX,
-    CommitTs,
     Count,
     Estimate,
     Record,
@@ -22,10 +21,11 @@ from reactor.records.base import (
     UserConfig,
     later,
 )
-from reactor.records.partitioning import LeftTable
 from reactor.records.sink_settings import SinkMode as SinkMode
 from reactor.records.sink_settings import TableLayout
 from reactor.records.source_settings import STORED_FLAT, Setting
+from reactor.records.tables.partitioning import LeftTable
+from reactor.records.tables.table import TableRecord
 
 
 class FeedState(StrEnum):
@@ -212,64 +212,6 @@ class ChangefeedStatus(Record):
     generation: Count = later(0, format=12)
 
 
-#: shared by the records of which there are a hundred thousand; nothing is ever put into it
-_NOT_KEPT: set[str] = set()
-
-
-class TableRecord(Record):
-    """One replicated table as the dump (or the stream) found it."""
-
-    table_id: TableId
-    schema_name: str
-    name: str
-    #: columns of the key, in order; empty = append only
-    key: tuple[str, ...] = ()
-    #: every change at or below it is in the loaded snapshot
-    start_ts: StoredTs = Ts(0)
-    #: a resumed dump reads later chunks later: the first flush must reach at least here (see agent.units.dump)
-    consistent_ts: StoredTs = Ts(0)
-    rows_estimated: Estimate = 0
-    #: MySQL: number of the collation that texts in columns to come have unless they say another; 0: not known
-    collation: Count = later(0)
-    #: where it lies, below the directory of a sink; empty: under its names as they are
-    location: str = later("", pattern=locations.PATTERN)
-    #: it came with rows that are not in the log, and is to be copied before it is written
-    to_copy: bool = later(False, format=4)
-    #: rows changed at or below it are left out, as an operator wished
-    skipped_ts: StoredTs = later(Ts(0), format=5)
-    #: MySQL: where the server showed its key (with ``to_copy``: its columns), which no statement says; 0: one does
-    shown_ts: StoredTs = later(Ts(0))
-
-    @classmethod
-    def new(cls, table_id: int, schema_name: str, name: str, **fields: Any) -> Self:
-        """Return the record of a table that no sink has yet."""
-        location = _location(schema_name, name)
-        return cls(table_id=table_id, schema_name=schema_name, name=name, location=location, **fields)
-
-    def named(self, schema_name: str, name: str) -> Self:
-        """Return the table under another name, which means another location; an unchanged name keeps its location."""
-        if (schema_name, name) == (self.schema_name, self.name):
-            return self
-        return self.with_(schema_name=schema_name, name=name, location=_location(schema_name, name))
-
-    @property
-    def path(self) -> str:
-        """The location below the directory of a sink; not always a valid path, if no location is recorded."""
-        return self.location or f"{self.schema_name}/{self.name}"
-
-    def model_post_init(self, _context: object) -> None:
-        """Keep neither which fields were given, nor an empty container for unknown ones: records are very many."""
-        object.__setattr__(self, "__pydantic_fields_set__", _NOT_KEPT)
-        if not self.__pydantic_extra__:
-            object.__setattr__(self, "__pydantic_extra__", None)
-
-
-def _location(schema_name: str, name: str) -> str:
-    """Return the location to record: empty if it equals the names."""
-    location = locations.location_of(schema_name, name)
-    return "" if location == f"{schema_name}/{name}" else location
-
-
 #: schema and name of a table, and the rows per second that its next copy reads at most
 CopyLimit = tuple[str, str, RowsPerSecond]
 
@@ -316,85 +258,3 @@ class UnitRecord(Record):
     def needs_position(self) -> bool:
         """Whether its position is lost, and it has no other one."""
         return self.lost_ts == MAX_TS
-
-
-class SchemaChangeKind(StrEnum):
-    """The kind of a schema change of one table. ``ALTER``: columns or key; also together with a new name. ``HOLD``:
-    from here on the source cannot follow the table exactly; nothing of it is written, nor asked of the sink."""
-
-    CREATE = "create"
-    ALTER = "alter"
-    RENAME = "rename"
-    DROP = "drop"
-    HOLD = "hold"
-
-
-class TableChange(Record):
-    """The effect of one schema change on one table.
-
-    ``table``: the table afterwards, None if it is dropped. ``before`` and ``after``: JSON of
-    ``agent.rows.schema.TableSchema``, empty if there is none. ``renames``: new name → old name of columns; ``added``:
-    new columns, even if there was another one of that name. ``fills``: their values in existing rows (as text of the
-    source); other new columns are NULL there. ``reason``: one line of a ``HOLD``, cause and cure; it has the table as
-    it was, under its new name, without ``before`` and ``after``. ``context``: how values were converted.
-    """
-
-    kind: SchemaChangeKind
-    table_id: TableId
-    table: TableRecord | None = None
-    before: str = ""
-    after: str = ""
-    renames: dict[str, str] = Field(default_factory=dict)
-    added: tuple[str, ...] = ()
-    fills: dict[str, str] = Field(default_factory=dict)
-    reason: str = later("")
-    context: dict[str, str] = later({})
-
-    @property
-    def is_hold(self) -> bool:
-        return self.kind is SchemaChangeKind.HOLD
-
-
-class DdlRecord(Record):
-    """A schema change found in the log: the head is at ``ts`` or behind it exactly if this record exists.
-
-    ``ts`` is the commit of the change. Everything below ``ts`` is written under the old schema, and must be in the sink
-    before the sink is changed; the rest, and all of its own transaction, under the new one. It has all changes of that.
-    """
-
-    ELEMENTS = "changes"
-    ts: CommitTs
-    changes: tuple[TableChange, ...] = ()
-    statement: str = ""
-    #: the sink has it, and the tables' records say so
-    done: bool = False
-    #: when it is done: tables of it that were held then; for them it is not
-    left: tuple[TableId, ...] = later(())
-    #: tables of it whose spans were all at ``barrier_ts`` when the sink was asked to move them
-    begun: tuple[TableId, ...] = later(())
-    #: schema and name of tables that were to join, and are gone from the source; until the owner has taken note
-    never_joined: tuple[tuple[str, str], ...] = later((), format=5)
-
-    @property
-    def table_ids(self) -> frozenset[int]:
-        return frozenset(change.table_id for change in self.changes)
-
-    @property
-    def pending_ids(self) -> frozenset[int]:
-        """The tables for which it is pending: they may not be written past it."""
-        return frozenset(self.left) if self.done else self.table_ids
-
-    @property
-    def holds(self) -> tuple[TableChange, ...]:
-        """The tables that the source cannot follow from here on."""
-        return tuple(change for change in self.changes if change.is_hold)
-
-    @property
-    def alterations(self) -> tuple[TableChange, ...]:
-        """The changes to request from the sink."""
-        return tuple(change for change in self.changes if not change.is_hold)
-
-    @property
-    def barrier_ts(self) -> Ts:
-        """How far its tables' spans may be written before it is done, which is where all of them must be for it."""
-        return Ts(self.ts - 1)

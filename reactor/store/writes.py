@@ -16,9 +16,10 @@ from reactor.division import divided as division
 from reactor.division.divided import Divided, divided
 from reactor.division.packing import packed, unpacked
 from reactor.errors import InvalidKeyError
-from reactor.records.changefeed import DdlRecord, UnitRecord
+from reactor.records.changefeed import UnitRecord
 from reactor.records.formats import Feature
 from reactor.records.schedules import DiffProgress
+from reactor.records.tables.schema_change import DdlRecord
 from reactor.store.port import Event, Put
 
 #: what is stored there grows with the number of tables

@@ -37,7 +37,7 @@ from reactor.messages import (
 )
 from reactor.records.capture import OwnerState
 from reactor.records.changefeed import FeedState, Mode, RunningError, Unit, UnitRecord, UnitStage
-from reactor.records.held import HeldTable, HoldStage
+from reactor.records.tables.held import HeldTable, HoldStage
 from reactor.transitions import History
 from tests.unit.owner.owner_build import FEED, info
 

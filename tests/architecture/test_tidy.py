@@ -59,7 +59,7 @@ PURE = (
     "reactor/records/changefeed.py",
     "reactor/state.py",
     "reactor/txn.py",
-    "reactor/watch.py",
+    "reactor/worker/watch.py",
 )
 
 

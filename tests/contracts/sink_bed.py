@@ -13,8 +13,9 @@ from agent.ports.sink import FeedContext, FlushResult, FlushTask, ReadsBack, Sin
 from agent.rows.spans import keep_span
 from agent.sinks import capabilities_of, open_sink
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
 from reactor.records.sink_settings import TableLayout
+from reactor.records.tables.table import TableRecord
 from tests.unit.agent.changes_build import ARROW, Change, changes, insert, table_schema
 
 SPAN = TableSpan(16384)

@@ -17,7 +17,7 @@ from agent.sinks.iceberg.table.state import State
 from owner.scheduler.spans import even_spans
 from reactor.errors import Scope, WeirError
 from reactor.ids import Ts
-from reactor.records.changefeed import SchemaChangeKind
+from reactor.records.tables.schema_change import SchemaChangeKind
 from tests.contracts.sink_bed import IMPLEMENTATIONS, SPAN, TABLE, Bed
 from tests.unit.agent.changes_build import ARROW, Change, delete, insert, table_schema
 

@@ -32,7 +32,9 @@ from agent.schema_changes.apply import Terms, apply
 from owner.scheduler.spans import even_spans
 from reactor.failpoints import Point
 from reactor.ids import Ts
-from reactor.records.changefeed import ChangefeedConfig, DdlRecord, SchemaChangeKind, SinkMode, TableChange, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, SinkMode
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 from tests.contracts.sink_bed import SPAN, TABLE, Bed, needs
 from tests.unit.agent.changes_build import ARROW, UNCHANGED, changes, delete, insert, table_schema, truncate, update
 

@@ -31,7 +31,8 @@ from agent.sources.registry import arrow_schema, decode, read_chunks
 from agent.units.beginning import begin
 from capture.embedded import EmbeddedMariaDB, EmbeddedPostgres
 from reactor.ids import Ts
-from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode
+from reactor.records.tables.table import TableRecord
 from tests.integration.agent.flush.test_job import Inline
 from tests.patience import HANG_S
 

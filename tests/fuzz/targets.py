@@ -31,7 +31,7 @@ from capture.messaging import codec, frames
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import Barrier, Header, Heartbeat, Message, RemoveSpan
-from reactor.records.changefeed import DdlRecord
+from reactor.records.tables.schema_change import DdlRecord
 from tests import binlog_files
 from tests.binlog import Binlog, Line
 from tests.unit.agent import log_build

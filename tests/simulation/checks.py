@@ -29,11 +29,11 @@ from reactor.ids import KEY_SPACE, MAX_TS, ChangefeedId, TableSpan, Ts
 from reactor.membership.progress import CaptureProgress
 from reactor.records.capture import Assignment, OwnerState
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, FeedState, UnitRecord
-from reactor.records.held import HeldTable, needed_ts
 from reactor.records.log_head import LogHead
-from reactor.records.resync import TableResync
-from reactor.records.resync import needed_ts as copied_ts
 from reactor.records.sync_point import SyncPoint
+from reactor.records.tables.held import HeldTable, needed_ts
+from reactor.records.tables.resync import TableResync
+from reactor.records.tables.resync import needed_ts as copied_ts
 from reactor.state import ClusterState
 from reactor.store.port import Compare, Event
 from tests.simulation.crashes import INJECTED, InjectedCrash

@@ -38,11 +38,13 @@ from owner.questions import (
 from reactor import keys
 from reactor.ids import MAX_TS, CaptureId, TableSpan, Ts
 from reactor.questions import A, Ask
-from reactor.records.changefeed import ChangefeedInfo, SchemaChangeKind, SealedUri, TableRecord, UnitRecord
-from reactor.records.held import needed_ts
+from reactor.records.changefeed import ChangefeedInfo, SealedUri, UnitRecord
 from reactor.records.log_head import LogHead
-from reactor.records.partitioning import TablePartitioning
-from reactor.records.resync import needed_ts as copied_ts
+from reactor.records.tables.held import needed_ts
+from reactor.records.tables.partitioning import TablePartitioning
+from reactor.records.tables.resync import needed_ts as copied_ts
+from reactor.records.tables.schema_change import SchemaChangeKind
+from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
 from reactor.store.port import Compare, MetaStore, Target
 from tests.simulation.outside import Outside

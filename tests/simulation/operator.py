@@ -18,7 +18,7 @@ from owner import jobs
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.records.changefeed import ChangefeedConfig, FeedState, Mode
-from reactor.records.held import HoldStage
+from reactor.records.tables.held import HoldStage
 from tests.simulation.outside import Sink, Upstream
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from agent.ports.log_storage import Entry
 from agent.ports.sink import SpanRepartition
 from agent.rows.batches import SegmentRef
 from reactor.ids import MAX_TS, TableSpan, Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 _START_TS = 1000
 _NOWHERE = Ts(0)

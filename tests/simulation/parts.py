@@ -28,17 +28,9 @@ from agent.units.records import UnitRecords
 from reactor import keys
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, TableSpan, Ts
-from reactor.records.changefeed import (
-    ChangefeedInfo,
-    DdlRecord,
-    SchemaChangeKind,
-    SinkMode,
-    TableChange,
-    TableRecord,
-    Unit,
-    UnitRecord,
-    UnitStage,
-)
+from reactor.records.changefeed import ChangefeedInfo, SinkMode, Unit, UnitRecord, UnitStage
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 from reactor.store.port import Compare, MetaStore
 from tests.simulation.outside import RowEvent, Segment, Sink, Storage, StorageReader, Upstream
 

@@ -42,15 +42,16 @@ from reactor.division.divided import Limits
 from reactor.ids import MAX_TS, CaptureId, TableSpan, Ts
 from reactor.membership.session import Session
 from reactor.messages import SpanState
-from reactor.pending import Pending
 from reactor.questions import Answered
-from reactor.records.changefeed import DdlRecord, TableRecord
-from reactor.records.held import HeldTable, HoldStage, needed_ts
 from reactor.records.log_head import Era, LogHead
-from reactor.records.partitioning import TablePartitioning
-from reactor.records.resync import ResyncStage, TableResync
-from reactor.watch import WatchCursor
-from reactor.worker import ReactorWorker
+from reactor.records.tables.held import HeldTable, HoldStage, needed_ts
+from reactor.records.tables.partitioning import TablePartitioning
+from reactor.records.tables.resync import ResyncStage, TableResync
+from reactor.records.tables.schema_change import DdlRecord
+from reactor.records.tables.table import TableRecord
+from reactor.worker.loop import ReactorWorker
+from reactor.worker.pending import Pending
+from reactor.worker.watch import WatchCursor
 from tests.simulation import crashes, data_plane, faults, operator, planted_owners, run
 from tests.simulation.checks import Feed
 from tests.simulation.operator import Operator

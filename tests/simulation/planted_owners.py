@@ -17,7 +17,7 @@ from reactor.records.changefeed import ChangefeedStatus
 from reactor.state import ChangefeedState, ClusterState
 from reactor.store.port import Compare, Target, TxnResult
 from reactor.txn import Plan
-from reactor.worker import ReactorWorker
+from reactor.worker.loop import ReactorWorker
 from tests.simulation import crashes, etcd, run
 from tests.simulation.fences import DEPOSED
 

@@ -20,7 +20,7 @@ from reactor.ids import ChangefeedId
 from reactor.records import formats
 from reactor.records.changefeed import FeedState
 from reactor.records.formats import Feature
-from reactor.records.held import CAPTURE_ENDED
+from reactor.records.tables.held import CAPTURE_ENDED
 from tests.simulation.faults import Faults
 from tests.simulation.loop import SimulationLoop, StandstillError
 from tests.simulation.node import Node

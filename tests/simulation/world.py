@@ -20,7 +20,7 @@ from agent.control.processors import Processors
 from owner.controller.controller import Controller
 from owner.owner import Owner
 from reactor.errors import WeirError
-from reactor.worker import ReactorWorker
+from reactor.worker.loop import ReactorWorker
 from tests.simulation.backend import known_loop, ordered_cancellation
 from tests.simulation.checks import Checks
 from tests.simulation.crashes import Crashes

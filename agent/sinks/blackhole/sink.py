@@ -16,7 +16,7 @@ from agent.rows.schema import TableSchema
 from agent.rows.schema_change import SchemaChange
 from agent.sinks.blackhole.plugin import CAPABILITIES
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 
 class BlackholeSink:

@@ -12,7 +12,7 @@ from agent.ports.sink import FlushResult, FlushTask
 from agent.sinks.common.side_by_side import side_by_side
 from reactor.errors import Scope, WeirError
 from reactor.ids import TableSpan
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 Work = tuple[FlushTask, FlushResult]
 

@@ -20,7 +20,7 @@ from agent.rows.fold import NetChanges, key_codes
 from agent.rows.unify import Mask
 from agent.sinks.common.forms import Forms
 from agent.sinks.common.row_marks import DELETED
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 Indexes = npt.NDArray[np.int64]
 

@@ -5,7 +5,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Final, TypeVar
 
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 #: concurrent calls
 _AT_A_TIME: Final = 4

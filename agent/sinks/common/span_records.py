@@ -5,7 +5,7 @@ from typing import Final
 from agent.errors import RESYNC, SinkFencedError, TableForeignError
 from agent.ports.sink import FlushTask
 from reactor.ids import MAX_TS, TableSpan, Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 #: the record of a span that its table no longer has: no writer ever reaches this Ts
 RETIRED: Final = MAX_TS

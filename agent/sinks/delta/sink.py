@@ -66,7 +66,8 @@ from agent.sinks.delta.upkeep import upkeep
 from agent.sinks.delta.upsert import history as versions
 from agent.sinks.delta.upsert import merge
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.table import TableRecord
 
 _STAGED = "snapshot-"
 

@@ -15,12 +15,13 @@ from agent.rows.unify import after_truncate
 from agent.sinks.common import changelog
 from agent.sinks.common.commits import Stale, Work
 from agent.sinks.common.flush_rows import RowCounts, refuse_unless_inserts
-from agent.sinks.iceberg.table import commit, compact, files, fit, manifests
+from agent.sinks.iceberg.table import commit, compact, files, fit
 from agent.sinks.iceberg.table import schema as iceberg_schema
+from agent.sinks.iceberg.table.catalogs.lake import TablePlace
 from agent.sinks.iceberg.table.commit import Step
 from agent.sinks.iceberg.table.files import TRUNCATION, TableFile
-from agent.sinks.iceberg.table.lake import TablePlace
 from agent.sinks.iceberg.table.layout import Layout
+from agent.sinks.iceberg.table.metadata import manifests
 from agent.sinks.iceberg.table.schema import FORMS
 from agent.sinks.iceberg.table.state import State, TableOwner
 

@@ -25,16 +25,16 @@ from agent.sinks.common.layouts import PartitionTerm, Wanted
 from agent.sinks.common.span_records import RETIRED
 from agent.sinks.iceberg.table import commit, compact, files, fit
 from agent.sinks.iceberg.table import schema as iceberg_schema
+from agent.sinks.iceberg.table.catalogs.lake import TablePlace
 from agent.sinks.iceberg.table.commit import Step
 from agent.sinks.iceberg.table.errors import storage_errors
 from agent.sinks.iceberg.table.files import TableFile
 from agent.sinks.iceberg.table.io import LakeFileIO
-from agent.sinks.iceberg.table.lake import TablePlace
 from agent.sinks.iceberg.table.layout import Layout
 from agent.sinks.iceberg.table.schema import FORMS
 from agent.sinks.iceberg.table.state import COMPACTED, OWNER, STATE, State, TableOwner
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 _STAGED: Final = "snapshot"
 _VERSION: Final = "format-version"

@@ -31,9 +31,9 @@ PLUGIN = SinkPlugin(
     open_table=_open_table,
     learned=(
         "agent.sinks.iceberg.sink",
-        "agent.sinks.iceberg.table.sql_catalog",
+        "agent.sinks.iceberg.table.catalogs.sql",
         "pyiceberg.catalog.rest",
-        "agent.sinks.iceberg.table.glue_catalog",
+        "agent.sinks.iceberg.table.catalogs.glue",
     ),
     capabilities=CAPABILITIES,
     options=IcebergOptions,

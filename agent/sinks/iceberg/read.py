@@ -17,10 +17,12 @@ from agent.ports.checksums import ALL_KEYS, KeyRange
 from agent.rows.schema import TableSchema
 from agent.sinks.common import changelog, folded, row_marks
 from agent.sinks.common.keys.former_keys import FormerKeys
-from agent.sinks.iceberg.table import manifests, positions, rows
+from agent.sinks.iceberg.table import rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
-from agent.sinks.iceberg.table.lake import TablePlace
-from agent.sinks.iceberg.table.positions import NONE
+from agent.sinks.iceberg.table.catalogs.lake import TablePlace
+from agent.sinks.iceberg.table.deletes import positions
+from agent.sinks.iceberg.table.deletes.positions import NONE
+from agent.sinks.iceberg.table.metadata import manifests
 from agent.sinks.iceberg.table.schema import FORMS
 from agent.sinks.iceberg.table.state import State, TableOwner
 

@@ -20,7 +20,7 @@ from agent.sinks.common.span_records import refuse_retired
 from agent.sinks.iceberg.append import append_files
 from agent.sinks.iceberg.table import commit, compact, files
 from agent.sinks.iceberg.table import schema as iceberg_schema
-from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.catalogs.lake import TablePlace
 from agent.sinks.iceberg.table.layout import Layout
 from agent.sinks.iceberg.table.schema import FORMS
 from agent.sinks.iceberg.table.state import State, TableOwner

@@ -42,14 +42,14 @@ from agent.sinks.iceberg import append, load, read, row_repair
 from agent.sinks.iceberg.alter import leaving, repartition, replacement
 from agent.sinks.iceberg.alter.alter import Alterer
 from agent.sinks.iceberg.options import CAPABILITIES, IcebergOptions
+from agent.sinks.iceberg.table.catalogs.lake import Lake, TablePlace
 from agent.sinks.iceberg.table.files import TableFile
-from agent.sinks.iceberg.table.lake import Lake, TablePlace
 from agent.sinks.iceberg.table.schema import FORMS
 from agent.sinks.iceberg.table.state import State, TableOwner, check_history
 from agent.sinks.iceberg.upkeep import upkeep
 from agent.sinks.iceberg.upsert import merge
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 
 class IcebergSink:

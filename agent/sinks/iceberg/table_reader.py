@@ -17,10 +17,12 @@ from agent.ports.table_reader import TableState
 from agent.sinks.common.parts import parted
 from agent.sinks.common.row_marks import source_names, source_rows
 from agent.sinks.common.span_records import RETIRED
-from agent.sinks.iceberg.table import manifests, positions, rows
+from agent.sinks.iceberg.table import rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
-from agent.sinks.iceberg.table.lake import Lake
-from agent.sinks.iceberg.table.positions import NONE
+from agent.sinks.iceberg.table.catalogs.lake import Lake
+from agent.sinks.iceberg.table.deletes import positions
+from agent.sinks.iceberg.table.deletes.positions import NONE
+from agent.sinks.iceberg.table.metadata import manifests
 from agent.sinks.iceberg.table.state import SUMMARY_RECORDS, State, TableOwner, check_history
 from reactor.ids import TableSpan, Ts
 

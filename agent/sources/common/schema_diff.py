@@ -12,7 +12,8 @@ import pyarrow as pa
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.registry import arrow_schema, conversions
-from reactor.records.changefeed import SchemaChangeKind, TableChange, TableRecord
+from reactor.records.tables.schema_change import SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 
 
 @dataclass(frozen=True, slots=True)

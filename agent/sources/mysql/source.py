@@ -24,7 +24,7 @@ from agent.sources.mysql.snapshot.rows import MysqlSnapshot
 from agent.sources.mysql.starts import check_unchanged, start_position
 from agent.sources.mysql.streams import MysqlStreams
 from reactor.ids import Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 
 class MysqlSource:

@@ -39,7 +39,8 @@ from agent.sources.mysql.server.tables import has_primary
 from agent.sources.mysql.server.uri import Target
 from agent.sources.mysql.settings import MysqlSettings
 from reactor.ids import Ts
-from reactor.records.changefeed import DdlRecord, TableRecord
+from reactor.records.tables.schema_change import DdlRecord
+from reactor.records.tables.table import TableRecord
 
 #: named as in event filters
 _RENAME: Final = ("rename table",)

@@ -18,7 +18,8 @@ from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.keys import Key, key_columns, read_keys
 from agent.sources.postgres.server.sql import identifier, is_text, literal, qualified
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.table import TableRecord
 
 _log = structlog.get_logger()
 

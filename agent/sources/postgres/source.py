@@ -32,7 +32,8 @@ from agent.sources.postgres.snapshot.export import ExportedSnapshot, create_slot
 from agent.sources.postgres.snapshot.rows import read_table, session
 from agent.sources.postgres.streams import PostgresStreams
 from reactor.ids import Ts
-from reactor.records.changefeed import FilterConfig, TableRecord
+from reactor.records.changefeed import FilterConfig
+from reactor.records.tables.table import TableRecord
 
 
 class PostgresSource:

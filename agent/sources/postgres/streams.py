@@ -30,7 +30,7 @@ from agent.sources.postgres.stream.relation_cache import SchemaTracker
 from agent.sources.postgres.stream.resolver import TextFormNeeded, TypeResolver
 from agent.sources.postgres.stream.stream import ReplicationStream
 from reactor.ids import Ts
-from reactor.records.changefeed import DdlRecord
+from reactor.records.tables.schema_change import DdlRecord
 
 _log = structlog.get_logger()
 

@@ -17,17 +17,10 @@ from capture.errors import JobRefusedError, StaleRequestError
 from capture.member.preflight import check_sink_terms, refuse_resync
 from owner import jobs
 from reactor.ids import Ts
-from reactor.records.changefeed import (
-    ChangefeedInfo,
-    DdlRecord,
-    FeedState,
-    SchemaChangeKind,
-    SealedUri,
-    TableRecord,
-    Unit,
-    UnitRecord,
-)
-from reactor.records.partitioning import TablePartitioning
+from reactor.records.changefeed import ChangefeedInfo, FeedState, SealedUri, Unit, UnitRecord
+from reactor.records.tables.partitioning import TablePartitioning
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind
+from reactor.records.tables.table import TableRecord
 from reactor.views import ChangefeedView, HeldView
 
 if TYPE_CHECKING:

@@ -17,10 +17,12 @@ from capture.member.copies import CopyPlace, CopyProgress, with_copies
 from capture.member.preflight import refuse_resync
 from owner import jobs
 from reactor.ids import ChangefeedId, Ts
-from reactor.records.changefeed import ChangefeedConfig, ChangefeedInfo, DdlRecord, TableRecord, UnitRecord
-from reactor.records.held import HeldTable, HoldOrigin
+from reactor.records.changefeed import ChangefeedConfig, ChangefeedInfo, UnitRecord
 from reactor.records.log_head import LogHead
-from reactor.records.partitioning import TablePartitioning
+from reactor.records.tables.held import HeldTable, HoldOrigin
+from reactor.records.tables.partitioning import TablePartitioning
+from reactor.records.tables.schema_change import DdlRecord
+from reactor.records.tables.table import TableRecord
 from reactor.store.port import Compare
 from reactor.views import ChangefeedView, HeldView, MaintainedView, TableFilesView, TableView
 

@@ -18,9 +18,9 @@ from owner.progress.units import SOURCE
 from owner.scheduler.spans import even_spans
 from reactor.ids import Ts
 from reactor.records.changefeed import ChangefeedInfo, SinkMode, UnitRecord
-from reactor.records.held import HeldTable
 from reactor.records.log_head import LogHead
-from reactor.records.partitioning import TablePartitioning
+from reactor.records.tables.held import HeldTable
+from reactor.records.tables.partitioning import TablePartitioning
 
 if TYPE_CHECKING:
     from capture.member.services import DataPlane

@@ -13,7 +13,7 @@ from capture.member.amendments.amendment import STANDING, OwnerJobs
 from owner import jobs
 from reactor.ids import Ts
 from reactor.records.changefeed import ChangefeedInfo, UnitRecord
-from reactor.records.partitioning import TablePartitioning
+from reactor.records.tables.partitioning import TablePartitioning
 
 if TYPE_CHECKING:
     from capture.member.services import DataPlane

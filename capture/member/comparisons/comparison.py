@@ -20,8 +20,8 @@ from agent.ports.source import ComparisonSnapshot
 from capture.api import port as views
 from owner.scheduler.spans import even_spans
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import TableRecord
-from reactor.records.partitioning import TablePartitioning
+from reactor.records.tables.partitioning import TablePartitioning
+from reactor.records.tables.table import TableRecord
 
 _log = structlog.get_logger()
 

@@ -33,10 +33,11 @@ from capture.member.comparisons.comparison import Comparison
 from owner import jobs
 from owner.progress.units import tables_of
 from reactor.ids import ChangefeedId, Ts
-from reactor.records.changefeed import ChangefeedInfo, TableRecord, UnitRecord
+from reactor.records.changefeed import ChangefeedInfo, UnitRecord
 from reactor.records.log_head import LogHead
-from reactor.records.partitioning import TablePartitioning
 from reactor.records.schedules import ComparedTable, DiffProgress
+from reactor.records.tables.partitioning import TablePartitioning
+from reactor.records.tables.table import TableRecord
 from reactor.views import ChangefeedView
 
 if TYPE_CHECKING:

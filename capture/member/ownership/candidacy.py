@@ -19,9 +19,9 @@ from reactor.errors import NotOwnerError
 from reactor.membership.election import Elector
 from reactor.messages import Message
 from reactor.restarts import RestartPolicy
-from reactor.worker import ReactorWorker
+from reactor.worker.loop import ReactorWorker
 
-#: in addition to the worker's inbox (``reactor.worker.INBOX_SIZE``)
+#: in addition to the worker's inbox (``reactor.worker.loop.INBOX_SIZE``)
 _MAILBOX_SIZE = 1024
 
 

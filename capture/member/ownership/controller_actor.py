@@ -24,7 +24,7 @@ from reactor.membership.election import Elector
 from reactor.messages import Message
 from reactor.questions import Answered
 from reactor.state import ClusterState
-from reactor.worker import ReactorWorker
+from reactor.worker.loop import ReactorWorker
 
 #: at most one candidacy per second
 _CAMPAIGN_INTERVAL_S = 1.0

@@ -23,7 +23,7 @@ from reactor.ids import ChangefeedId
 from reactor.messages import Message
 from reactor.restarts import RestartPolicy
 from reactor.state import ClusterState
-from reactor.worker import ReactorWorker
+from reactor.worker.loop import ReactorWorker
 
 _MAILBOX_SIZE = 1024
 

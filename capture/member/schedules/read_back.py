@@ -24,8 +24,9 @@ from capture.member.ownership import router
 from capture.member.services import CaptureState
 from reactor.errors import NotOwnerError, OwnerNotFoundError, WeirError
 from reactor.ids import ChangefeedId, Ts
-from reactor.records.changefeed import ChangefeedInfo, FeedState, Mode, TableRecord, Unit
-from reactor.records.held import LEFT_OUT_VALUE, UNKNOWN_VALUES, HeldTable, HoldOrigin, HoldStage
+from reactor.records.changefeed import ChangefeedInfo, FeedState, Mode, Unit
+from reactor.records.tables.held import LEFT_OUT_VALUE, UNKNOWN_VALUES, HeldTable, HoldOrigin, HoldStage
+from reactor.records.tables.table import TableRecord
 from reactor.state import ChangefeedState
 
 _LOOK_S = 1.0

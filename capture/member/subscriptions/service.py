@@ -39,10 +39,11 @@ from reactor import keys
 from reactor.errors import NotOwnerError, OwnerNotFoundError
 from reactor.ids import MAX_TS, Ts
 from reactor.records import formats
-from reactor.records.changefeed import ChangefeedInfo, TableRecord, UnitRecord
+from reactor.records.changefeed import ChangefeedInfo, UnitRecord
 from reactor.records.formats import Feature
 from reactor.records.log_head import LogHead
 from reactor.records.subscription import Subscription
+from reactor.records.tables.table import TableRecord
 from reactor.state import ChangefeedState
 from reactor.store.port import Compare, Delete, Put, Target
 from reactor.views import SubscriptionView

@@ -28,9 +28,10 @@ from reactor import keys, patches
 from reactor.effects import Effect, Log
 from reactor.errors import Scope
 from reactor.ids import ChangefeedId, Ts
-from reactor.records.changefeed import ChangefeedStatus, RunningError, TableRecord
-from reactor.records.held import CAPTURE_ENDED, HeldTable, HoldOrigin, HoldStage
-from reactor.records.resync import ResyncStage, TableResync
+from reactor.records.changefeed import ChangefeedStatus, RunningError
+from reactor.records.tables.held import CAPTURE_ENDED, HeldTable, HoldOrigin, HoldStage
+from reactor.records.tables.resync import ResyncStage, TableResync
+from reactor.records.tables.table import TableRecord
 from reactor.transitions import History
 
 if TYPE_CHECKING:

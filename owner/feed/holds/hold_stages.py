@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from reactor.records.held import HeldTable, HoldStage
+from reactor.records.tables.held import HeldTable, HoldStage
 from reactor.transitions import History
 
 #: the stage of a table that is not held

@@ -26,7 +26,7 @@ from reactor.messages import Message
 from reactor.records.attempts import Attempt, Suspects
 from reactor.records.changefeed import RunningError
 from reactor.records.formats import Feature
-from reactor.records.held import CAPTURE_ENDED
+from reactor.records.tables.held import CAPTURE_ENDED
 
 
 @dataclass(slots=True)

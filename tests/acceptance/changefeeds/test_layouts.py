@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from pyiceberg.table import Table
 
 from agent.sinks import open_table
-from agent.sinks.iceberg.table.lake import Lake
+from agent.sinks.iceberg.table.catalogs.lake import Lake
 from agent.sinks.uri import parse_sink_uri
 from capture.api.client import RemoteError
 from capture.api.port import ChangefeedUpdate

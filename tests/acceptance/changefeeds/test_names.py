@@ -8,7 +8,8 @@ import pytest
 
 from agent.sources.mysql.server import sql as mysql
 from agent.sources.postgres.server import sql as postgres
-from reactor.records.changefeed import FeedState, SinkMode, TableRecord
+from reactor.records.changefeed import FeedState, SinkMode
+from reactor.records.tables.table import TableRecord
 from tests.acceptance.changefeeds.test_no_tables import EmptyBed, EmptyMariaBed
 from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT, follows
 

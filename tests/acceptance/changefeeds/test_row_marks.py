@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from agent.sinks.iceberg.table.lake import Lake
+from agent.sinks.iceberg.table.catalogs.lake import Lake
 from agent.sinks.uri import parse_sink_uri
 from tests.acceptance.bed import Bed
 from tests.acceptance.checks import source_rows

@@ -18,7 +18,7 @@ import pytest
 from reactor.ids import ChangefeedId
 from reactor.records.attempts import Attempt, StreamAttempt
 from reactor.records.changefeed import FeedState, SinkMode
-from reactor.records.held import CAPTURE_ENDED
+from reactor.records.tables.held import CAPTURE_ENDED
 from tests.acceptance.bed import Bed, Process
 from tests.acceptance.checks import CHANGELOG, UPSERT, check_upsert
 

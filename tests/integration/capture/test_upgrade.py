@@ -26,10 +26,11 @@ from reactor import keys
 from reactor.ids import ChangefeedId, TableSpan
 from reactor.messages import Barrier
 from reactor.records import base as record
-from reactor.records import capture, held, log_head, partitioning, sync_point, task_position, upstream
+from reactor.records import capture, log_head, sync_point, task_position, upstream
 from reactor.records import changefeed as records
 from reactor.records.base import Record
 from reactor.records.changefeed import SinkMode, UnitRecord
+from reactor.records.tables import held, partitioning
 from reactor.state import ChangefeedState, ClusterState
 from reactor.store.port import KeyValue, Snapshot
 from tests.integration.agent.flush.test_job import Inline

@@ -20,13 +20,14 @@ from reactor.ids import ChangefeedId
 from reactor.membership.election import Elector
 from reactor.membership.session import open_session
 from reactor.patches import Patch, PatchGroup, group, patch_record, put_record
-from reactor.protocol import Reactor
-from reactor.records.changefeed import TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import Unit, UnitRecord, UnitStage
 from reactor.records.formats import ClusterFormat, Feature
+from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
 from reactor.store.etcd import connect
 from reactor.store.port import MetaStore
-from reactor.worker import ReactorWorker
+from reactor.worker.loop import ReactorWorker
+from reactor.worker.protocol import Reactor
 from tests.patience import HANG_S
 
 #: that etcd loses revisions in all of them is one chance in a million

@@ -36,8 +36,10 @@ from reactor.messages import Message, SpanCheckpoint, SpanState
 from reactor.questions import Answered, Ask
 from reactor.records.base import COUNT_MAX, Record
 from reactor.records.capture import CaptureInfo
-from reactor.records.changefeed import ChangefeedInfo, DdlRecord, RunningError, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import ChangefeedInfo, RunningError, Unit, UnitRecord, UnitStage
 from reactor.records.log_head import LogHead
+from reactor.records.tables.schema_change import DdlRecord
+from reactor.records.tables.table import TableRecord
 from reactor.records.task_position import TaskPosition
 from reactor.state import ChangefeedState, ClusterState
 from reactor.store.port import Event

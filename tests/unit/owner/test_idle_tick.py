@@ -5,7 +5,7 @@ from types import FrameType
 
 from reactor import keys
 from reactor.ids import ChangefeedId
-from reactor.records.partitioning import TablePartitioning
+from reactor.records.tables.partitioning import TablePartitioning
 from tests.unit.owner.owner_build import A, B, C, info
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, SmallCluster
 

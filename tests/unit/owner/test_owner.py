@@ -8,8 +8,9 @@ from owner.settings import BackoffSettings, OwnerSettings
 from reactor import keys
 from reactor.effects import Log
 from reactor.ids import ChangefeedId, TableSpan, Ts
-from reactor.records.changefeed import DdlRecord, FeedState, Mode, Unit, UnitStage
+from reactor.records.changefeed import FeedState, Mode, Unit, UnitStage
 from reactor.records.formats import NEWEST
+from reactor.records.tables.schema_change import DdlRecord
 from reactor.records.task_position import TaskPosition
 from reactor.views import ChangefeedView
 from tests.unit.owner.owner_build import FEED, S1, S2, A, B, C, error, info

@@ -9,8 +9,9 @@ from reactor.effects import Commit
 from reactor.errors import ConflictError
 from reactor.ids import ChangefeedId
 from reactor.patches import patch_record
-from reactor.records.changefeed import TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import Unit, UnitRecord, UnitStage
 from reactor.records.formats import ClusterFormat, Feature
+from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryEtcd
 from reactor.store.port import Put

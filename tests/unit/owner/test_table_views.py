@@ -7,7 +7,7 @@ import pytest
 
 from owner import jobs
 from reactor.ids import CaptureId, Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 from reactor.views import ChangefeedView, TableView
 from tests.unit.owner.owner_build import FEED
 from tests.unit.owner.small_cluster import SmallCluster

@@ -11,19 +11,19 @@ from reactor.records.capture import CaptureInfo
 from reactor.records.changefeed import (
     ChangefeedInfo,
     ChangefeedStatus,
-    DdlRecord,
     RunningError,
     SealedUri,
     Unit,
     UnitRecord,
     UnitStage,
 )
-from reactor.records.held import HeldTable, HoldOrigin
 from reactor.records.log_head import LogHead
-from reactor.records.partitioning import RepartitionUnderWay, TablePartitioning
 from reactor.records.schedules import LastDiff
 from reactor.records.subscription import Subscription, needed_ts
 from reactor.records.sync_point import SyncPoint
+from reactor.records.tables.held import HeldTable, HoldOrigin
+from reactor.records.tables.partitioning import RepartitionUnderWay, TablePartitioning
+from reactor.records.tables.schema_change import DdlRecord
 from reactor.records.task_position import TaskPosition
 from reactor.records.upstream import UpstreamInfo
 from reactor.state import ClusterState, Owner

@@ -14,7 +14,9 @@ from agent.rows.schema_change import SchemaChange
 from agent.sinks.delta.alter import dropping, moving, steps
 from agent.sinks.delta.table.lake import Lake
 from agent.sinks.delta.table.place import TableOwner, TablePlace
-from reactor.records.changefeed import SchemaChangeKind, SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.schema_change import SchemaChangeKind
+from reactor.records.tables.table import TableRecord
 
 Load = Callable[[TableRecord, TableSchema, pa.Schema, Sequence[StagedFile]], None]
 #: the columns that divide a new table with these columns

@@ -15,7 +15,7 @@ from agent.sinks.delta.table import commit
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.place import TablePlace
 from reactor.ids import Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 
 def repartition(place: TablePlace, changefeed: str, table: TableRecord, order: SpanRepartition) -> Ts:

@@ -16,7 +16,7 @@ from agent.sinks.common.directory import refuse_unwritable
 from agent.sinks.delta.table import names
 from agent.sinks.delta.table.errors import storage_errors
 from agent.sinks.delta.table.place import TablePlace
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Table names: checks which names are possible as directories of the sink, and names temporary directories.
 
-A table is stored at its recorded location (``reactor.records.locations``). A table without one is stored at
+A table is stored at its recorded location (``reactor.records.tables.locations``). A table without one is stored at
 ``{schema}/{table}`` with unencoded names: names that need no encoding, and those of versions before v0.2.0. Such a name
 has to be a single path component that means the same to the file system, to delta-rs (which interprets some characters
 as in URLs) and to us.
@@ -10,7 +10,7 @@ import re
 from hashlib import blake2b
 
 from reactor.ids import Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 #: prefix of temporary directories of renamed tables
 ASIDE = ".weir-"

@@ -44,7 +44,7 @@ from agent.sinks.delta.table.place import TablePlace
 from agent.sinks.delta.upsert import by_vectors, truncate
 from agent.sinks.delta.upsert.stored import ReplacedRows
 from reactor.ids import TableSpan
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 #: up to this size changes are folded at once: decoded, with the overhead of folding
 _WHOLE_BYTES = 64 << 20

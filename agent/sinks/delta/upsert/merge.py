@@ -30,7 +30,7 @@ from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.place import TablePlace
 from agent.sinks.delta.upsert import by_vectors, large, truncate
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 _GONE = "gone"
 

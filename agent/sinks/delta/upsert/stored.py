@@ -13,7 +13,7 @@ from agent.sinks.delta.table import partitions as delta_partitions
 from agent.sinks.delta.table.deletion_vectors import Positions
 from agent.sinks.delta.table.partitions import Partition
 from agent.sinks.delta.table.schema import FORMS
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 
 @dataclass(frozen=True, slots=True, eq=False)

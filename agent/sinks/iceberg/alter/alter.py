@@ -18,11 +18,12 @@ from agent.sinks.common.span_records import RETIRED
 from agent.sinks.iceberg import load
 from agent.sinks.iceberg.alter import columns
 from agent.sinks.iceberg.table import commit
+from agent.sinks.iceberg.table.catalogs.lake import Lake, TablePlace
 from agent.sinks.iceberg.table.commit import Step
-from agent.sinks.iceberg.table.lake import Lake, TablePlace
 from agent.sinks.iceberg.table.state import State, TableOwner
 from reactor.ids import Ts
-from reactor.records.changefeed import SchemaChangeKind, TableRecord
+from reactor.records.tables.schema_change import SchemaChangeKind
+from reactor.records.tables.table import TableRecord
 
 
 class Alterer:

@@ -27,14 +27,16 @@ from agent.sinks.common.conversion import Copied
 from agent.sinks.common.history import columns as history
 from agent.sinks.common.keys.former_keys import FormerKeys
 from agent.sinks.common.survivors import Comparison
-from agent.sinks.iceberg.table import commit, compact, files, manifests, positions, rows
+from agent.sinks.iceberg.table import commit, compact, files, rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
+from agent.sinks.iceberg.table.catalogs.lake import TablePlace
 from agent.sinks.iceberg.table.commit import Step
+from agent.sinks.iceberg.table.deletes import positions
+from agent.sinks.iceberg.table.deletes.positions import NONE
 from agent.sinks.iceberg.table.files import TableFile
-from agent.sinks.iceberg.table.lake import TablePlace
 from agent.sinks.iceberg.table.layout import Layout
-from agent.sinks.iceberg.table.manifests import Live, LiveFile
-from agent.sinks.iceberg.table.positions import NONE
+from agent.sinks.iceberg.table.metadata import manifests
+from agent.sinks.iceberg.table.metadata.manifests import Live, LiveFile
 from agent.sinks.iceberg.table.schema import FORMS, Ids
 from agent.sinks.iceberg.table.state import State, TableOwner
 

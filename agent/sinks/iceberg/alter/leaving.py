@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 from pyiceberg.table import Table
 
 from agent.sinks.iceberg.table import commit
+from agent.sinks.iceberg.table.catalogs.lake import TablePlace
 from agent.sinks.iceberg.table.commit import Step
-from agent.sinks.iceberg.table.lake import TablePlace
 from agent.sinks.iceberg.table.state import State, TableOwner
 from reactor.ids import Ts
 

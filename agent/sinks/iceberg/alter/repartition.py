@@ -13,11 +13,11 @@ from agent.errors import RESYNC, SinkFencedError, TableHeldError
 from agent.ports.sink import SpanRepartition
 from agent.sinks.common.span_records import RETIRED
 from agent.sinks.iceberg.table import commit
+from agent.sinks.iceberg.table.catalogs.lake import TablePlace
 from agent.sinks.iceberg.table.commit import Step
-from agent.sinks.iceberg.table.lake import TablePlace
 from agent.sinks.iceberg.table.state import State
 from reactor.ids import Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 
 def repartition(place: TablePlace, table: TableRecord, order: SpanRepartition) -> Ts:

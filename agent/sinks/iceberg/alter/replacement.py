@@ -32,14 +32,16 @@ from agent.sinks.common.layouts import Wanted
 from agent.sinks.common.span_records import RETIRED
 from agent.sinks.common.vanished import vanished
 from agent.sinks.iceberg import load
-from agent.sinks.iceberg.table import commit, compact, files, fit, manifests, positions, rows
+from agent.sinks.iceberg.table import commit, compact, files, fit, rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
+from agent.sinks.iceberg.table.catalogs.lake import TablePlace
 from agent.sinks.iceberg.table.commit import Step
+from agent.sinks.iceberg.table.deletes import positions
+from agent.sinks.iceberg.table.deletes.positions import NONE, Positions
 from agent.sinks.iceberg.table.files import TableFile
-from agent.sinks.iceberg.table.lake import TablePlace
 from agent.sinks.iceberg.table.layout import Layout
-from agent.sinks.iceberg.table.manifests import Live
-from agent.sinks.iceberg.table.positions import NONE, Positions
+from agent.sinks.iceberg.table.metadata import manifests
+from agent.sinks.iceberg.table.metadata.manifests import Live
 from agent.sinks.iceberg.table.state import State, TableOwner
 from agent.sinks.iceberg.upsert.merge import current_versions
 

@@ -39,13 +39,14 @@ from pyiceberg.table.update import (
 
 from agent.errors import SinkConflictError
 from agent.sinks.iceberg.table import io as files_io
-from agent.sinks.iceberg.table import manifests, row_ids, specs, state
+from agent.sinks.iceberg.table import row_ids, specs, state
 from agent.sinks.iceberg.table import schema as iceberg_schema
+from agent.sinks.iceberg.table.catalogs.lake import TablePlace
 from agent.sinks.iceberg.table.errors import storage_errors
 from agent.sinks.iceberg.table.files import TableFile
-from agent.sinks.iceberg.table.lake import TablePlace
 from agent.sinks.iceberg.table.layout import Layout
-from agent.sinks.iceberg.table.manifests import FileKey, Live
+from agent.sinks.iceberg.table.metadata import manifests
+from agent.sinks.iceberg.table.metadata.manifests import FileKey, Live
 from agent.sinks.iceberg.table.row_ids import RowIds
 from agent.sinks.iceberg.table.specs import Specs
 from agent.sinks.iceberg.table.state import State, TableOwner

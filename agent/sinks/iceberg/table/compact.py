@@ -18,12 +18,14 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from agent.sinks.common import row_groups
-from agent.sinks.iceberg.table import files, manifests, positions, row_ids, rows, vectors
+from agent.sinks.iceberg.table import files, row_ids, rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
+from agent.sinks.iceberg.table.deletes import positions, vectors
+from agent.sinks.iceberg.table.deletes.positions import NONE, Positions
 from agent.sinks.iceberg.table.files import TableFile
 from agent.sinks.iceberg.table.layout import PLAIN, Layout
-from agent.sinks.iceberg.table.manifests import FileKey, Home, Live, LiveFile
-from agent.sinks.iceberg.table.positions import NONE, Positions
+from agent.sinks.iceberg.table.metadata import manifests
+from agent.sinks.iceberg.table.metadata.manifests import FileKey, Home, Live, LiveFile
 from agent.sinks.iceberg.table.row_ids import LINEAGE
 
 #: bytes of a small file, and how many are joined

@@ -16,9 +16,9 @@ from pyiceberg.types import ListType, NestedField
 from agent.sinks.common.forms import missing_fields, plain_type
 from agent.sinks.iceberg.table import compact, files, rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
+from agent.sinks.iceberg.table.deletes.positions import NONE
 from agent.sinks.iceberg.table.files import TableFile
 from agent.sinks.iceberg.table.layout import Layout
-from agent.sinks.iceberg.table.positions import NONE
 from agent.sinks.iceberg.table.schema import Ids
 
 

@@ -32,8 +32,8 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField
 
 from agent.sinks.common.bitmaps.roaring import Positions
-from agent.sinks.iceberg.table import avro
 from agent.sinks.iceberg.table.files import VECTORS_VERSION, Vector
+from agent.sinks.iceberg.table.metadata import avro
 
 #: columns that a file has if its rows come from other files
 LINEAGE: Final = (

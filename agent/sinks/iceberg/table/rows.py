@@ -16,8 +16,8 @@ from pyiceberg.schema import Schema
 
 from agent.errors import TableHeldError
 from agent.sinks.iceberg.table import schema as iceberg_schema
+from agent.sinks.iceberg.table.deletes.positions import Positions
 from agent.sinks.iceberg.table.errors import storage_errors
-from agent.sinks.iceberg.table.positions import Positions
 
 _ID: Final = b"PARQUET:field_id"
 _BATCH_ROWS: Final = 131_072

@@ -19,9 +19,9 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate
 
-from agent.sinks.iceberg.table import manifests
+from agent.sinks.iceberg.table.catalogs.lake import TablePlace
 from agent.sinks.iceberg.table.errors import storage_errors
-from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.metadata import manifests
 
 #: so many snapshots go at a time
 _BATCH: Final = 20

@@ -13,10 +13,10 @@ from urllib.parse import unquote, urlsplit
 from pyarrow import fs
 from pyiceberg.table import Table
 
-from agent.sinks.iceberg.table import manifests
+from agent.sinks.iceberg.table.catalogs.lake import TablePlace
 from agent.sinks.iceberg.table.errors import storage_errors
 from agent.sinks.iceberg.table.io import LakeFileIO
-from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.metadata import manifests
 
 _DAY_S: Final = 86_400
 #: files of ours and of every other writer of Iceberg

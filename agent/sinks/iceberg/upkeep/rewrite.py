@@ -16,13 +16,15 @@ from pyiceberg.table import Table
 
 from agent.errors import SinkConflictError
 from agent.sinks.common.compaction import Candidate, Plan, moved
-from agent.sinks.iceberg.table import commit, compact, manifests, positions
+from agent.sinks.iceberg.table import commit, compact
+from agent.sinks.iceberg.table.catalogs.lake import TablePlace
 from agent.sinks.iceberg.table.commit import Step
+from agent.sinks.iceberg.table.deletes import positions
+from agent.sinks.iceberg.table.deletes.positions import NONE, Positions
 from agent.sinks.iceberg.table.files import TableFile
-from agent.sinks.iceberg.table.lake import TablePlace
 from agent.sinks.iceberg.table.layout import Layout
-from agent.sinks.iceberg.table.manifests import Home, LiveFile
-from agent.sinks.iceberg.table.positions import NONE, Positions
+from agent.sinks.iceberg.table.metadata import manifests
+from agent.sinks.iceberg.table.metadata.manifests import Home, LiveFile
 from agent.sinks.iceberg.table.state import COMPACTED, State, check_history
 
 #: of a file that is sorted, which is in memory as a whole

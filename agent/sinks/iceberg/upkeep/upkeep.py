@@ -16,8 +16,9 @@ from agent.ports.sink import Maintained
 from agent.ports.table_files import TableFiles
 from agent.sinks import care
 from agent.sinks.common.compaction import Plan
-from agent.sinks.iceberg.table import manifests, positions
-from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.catalogs.lake import TablePlace
+from agent.sinks.iceberg.table.deletes import positions
+from agent.sinks.iceberg.table.metadata import manifests
 from agent.sinks.iceberg.upkeep import expiry, orphans, rewrite
 
 #: on disk; readers find some hundred megabytes best, and a rewrite of fewer takes less

@@ -21,10 +21,11 @@ from pyiceberg.types import PrimitiveType
 from agent.sinks.common.keys.key_bounds import KeyBounds
 from agent.sinks.common.keys.key_index import IndexedFile, IndexSearch
 from agent.sinks.common.left_out import equal, match
-from agent.sinks.iceberg.table import positions, rows
+from agent.sinks.iceberg.table import rows
 from agent.sinks.iceberg.table import schema as iceberg_schema
-from agent.sinks.iceberg.table.manifests import LiveFile
-from agent.sinks.iceberg.table.positions import Positions
+from agent.sinks.iceberg.table.deletes import positions
+from agent.sinks.iceberg.table.deletes.positions import Positions
+from agent.sinks.iceberg.table.metadata.manifests import LiveFile
 from agent.sinks.iceberg.upsert.kept_keys import FileKeys, hashes_of, is_kept, kept
 
 

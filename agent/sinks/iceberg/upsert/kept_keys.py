@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from agent.kernels.key_hash import key_hash
 from agent.sinks.common.keys.kept import KeptByBytes
-from agent.sinks.iceberg.table.positions import Positions
+from agent.sinks.iceberg.table.deletes.positions import Positions
 
 Hashes = npt.NDArray[np.uint64]
 #: rows and bytes of a file whose keys are kept

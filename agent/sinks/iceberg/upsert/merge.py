@@ -30,14 +30,16 @@ from agent.sinks.common.forms import missing_fields
 from agent.sinks.common.history import columns as history
 from agent.sinks.common.left_out import IncompleteRows, Indexes
 from agent.sinks.common.row_marks import DELETED, NO_MARKS, Marks
-from agent.sinks.iceberg.table import commit, compact, files, manifests, positions, rows
+from agent.sinks.iceberg.table import commit, compact, files, rows
 from agent.sinks.iceberg.table import io as files_io
 from agent.sinks.iceberg.table import schema as iceberg_schema
+from agent.sinks.iceberg.table.catalogs.lake import TablePlace
 from agent.sinks.iceberg.table.commit import Step
-from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.deletes import positions
+from agent.sinks.iceberg.table.deletes.positions import NONE, Positions
 from agent.sinks.iceberg.table.layout import Layout
-from agent.sinks.iceberg.table.manifests import Live, LiveFile
-from agent.sinks.iceberg.table.positions import NONE, Positions
+from agent.sinks.iceberg.table.metadata import manifests
+from agent.sinks.iceberg.table.metadata.manifests import Live, LiveFile
 from agent.sinks.iceberg.table.schema import FORMS
 from agent.sinks.iceberg.table.state import State
 from agent.sinks.iceberg.upsert.find import Found, KeySearch

@@ -44,7 +44,7 @@ from agent.sources.mysql.position.positions import FIRST_POSITION, BinlogPositio
 from agent.sources.mysql.server.refusals import refusal
 from agent.sources.mysql.server.uri import Target
 from reactor.ids import Ts
-from reactor.records.changefeed import DdlRecord
+from reactor.records.tables.schema_change import DdlRecord
 
 _ERROR, _END = 256 + 0xFF, 256 + 0xFE
 #: events with parts of statements, which are handled or refused as a whole

@@ -32,7 +32,7 @@ from agent.sources.mysql.ddl.event import DdlEvent
 from agent.sources.mysql.position.positions import BinlogPosition, SourcePosition
 from agent.sources.mysql.server.connection import Connection
 from reactor.ids import Ts
-from reactor.records.changefeed import DdlRecord
+from reactor.records.tables.schema_change import DdlRecord
 
 _BLOCK_BYTES = 1 << 20
 #: after a read of at least this size, more is expected: do not sleep

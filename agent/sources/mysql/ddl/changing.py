@@ -13,7 +13,7 @@ from agent.sources.mysql.ddl import reasons, shadows
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
 from agent.sources.mysql.ddl.shadows import NOTHING
 from agent.sources.mysql.retyping.terms import RetypeTerms
-from reactor.records.changefeed import SchemaChangeKind, TableChange
+from reactor.records.tables.schema_change import SchemaChangeKind, TableChange
 
 _log = structlog.get_logger()
 

@@ -9,7 +9,7 @@ from agent.sources.mysql.ddl.parser.edits import Effort
 from agent.sources.mysql.retyping.terms import STRICT, RetypeTerms
 from agent.sources.mysql.values.session import SYSTEM, Session
 from reactor.ids import Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,8 @@ from agent.sources.mysql.ddl.replicated_tables import KnownTables, moved
 from agent.sources.mysql.dialect import DIALECT
 from agent.sources.mysql.retyping.terms import RetypeTerms
 from reactor.ids import Ts
-from reactor.records.changefeed import DdlRecord, TableRecord
+from reactor.records.tables.schema_change import DdlRecord
+from reactor.records.tables.table import TableRecord
 
 _log = structlog.get_logger()
 
@@ -315,9 +316,7 @@ class Interpreter:
                 self._copies.doubt(edit.table, doubt)
             return
         table = self._known.by_name[edit.table]
-        if table.is_held:
-            return
-        if edit.touches_key and self._doubts_key(edit.table, event.ts):
+        if table.is_held or (edit.touches_key and self._doubts_key(edit.table, event.ts)):
             return
         schema = shown.exact(self._server, edit.table, edit.schema, asks_key=edit.asks_key)
         assert schema is not None, "the statement has a schema"

@@ -9,7 +9,7 @@ from agent.sources.mysql.ddl.parser.cursor import Name
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
 from agent.sources.mysql.decode.table_ids import table_id
 from reactor.ids import Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 
 @dataclass(slots=True)

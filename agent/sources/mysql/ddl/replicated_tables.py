@@ -21,7 +21,7 @@ from agent.sources.mysql.decode.table_map import TableMap, parse_table_map
 from agent.sources.mysql.decode.table_name import parse_table_name
 from agent.sources.mysql.decode.types import arrow_schema
 from reactor.ids import MAX_TS, Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 #: MariaDB's hidden columns for unique keys that are too long for an index
 _HIDDEN: Final = "DB_ROW_HASH_"

@@ -15,7 +15,7 @@ from agent.sources.mysql.ddl.parser.cursor import Name
 from agent.sources.mysql.ddl.parser.edits import Altered, Edit, Rebuilt, Rekeyed, Unparsed
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
 from reactor.ids import Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 
 def exact(server: Server, name: Name, stated: TableSchema | None, *, asks_key: bool = False) -> TableSchema | None:

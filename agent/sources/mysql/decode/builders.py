@@ -14,7 +14,7 @@ import pyarrow as pa
 from agent.kernels.columns import NOT_OF_ITS_TYPE, TOO_MUCH, BadValueError, allocate
 from agent.kernels.fixed import GOOD, Kernel, fill_validity
 from agent.kernels.jit import Bytes, Ints
-from agent.sources.mysql.decode import kernels_bytes
+from agent.sources.mysql.decode.kernels import bytes as kernels_bytes
 
 _OFFSET_MAX: Final = 2**31 - 1
 

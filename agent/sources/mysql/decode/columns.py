@@ -14,8 +14,10 @@ import pyarrow as pa
 from agent.kernels.columns import BadValueError
 from agent.kernels.fixed import Kernel
 from agent.rows.schema import Column, ZeroDates
-from agent.sources.mysql.decode import charsets, conversions, decimals, kernels_numbers, kernels_time, types
+from agent.sources.mysql.decode import charsets, conversions, decimals, types
 from agent.sources.mysql.decode.builders import Bits, Builder, Converted, Fixed, KeyDates, Text, Values
+from agent.sources.mysql.decode.kernels import numbers as kernels_numbers
+from agent.sources.mysql.decode.kernels import time as kernels_time
 from agent.sources.mysql.decode.types import FieldType, Kind
 
 #: size of the SRID before the well-known binary form

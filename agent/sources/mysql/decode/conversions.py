@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.kernels.columns import BadValueError, allocate, check_utf8, is_ascii
-from agent.sources.mysql.decode import charsets, decimals, kernels_bytes
+from agent.sources.mysql.decode import charsets, decimals
 from agent.sources.mysql.decode.decimals import Groups
 from agent.sources.mysql.decode.inflating import inflate
 from agent.sources.mysql.decode.json import binary, kernels
+from agent.sources.mysql.decode.kernels import bytes as kernels_bytes
 
 _OFFSET_MAX = 2**31 - 1
 _NO_CHARACTER = "a text of the key with a code that its character set has no character for; repair it at the source"

@@ -14,7 +14,7 @@ from numba import types
 from agent.kernels.decimal128 import WORDS, is_below_power, multiply_add, store
 from agent.kernels.fixed import GOOD
 from agent.kernels.jit import DATA, OFFSETS, OUT, POSITIONS, READ_OFFSETS, Ints, kernel
-from agent.sources.mysql.decode.kernels_numbers import read_big_endian
+from agent.sources.mysql.decode.kernels.numbers import read_big_endian
 from agent.sources.mysql.decode.types import DIGIT_BYTES
 
 _GROUP_DIGITS = 9

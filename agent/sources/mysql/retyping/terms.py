@@ -1,7 +1,7 @@
 """Retyping terms: the server, SQL mode, time zone and NOT NULL columns of a statement that changed column types.
 
-They are stored in the record of the change (``reactor.records.changefeed.TableChange.context``); records of older
-versions have none.
+They are stored in the record of the change (``reactor.records.tables.schema_change.TableChange.context``); records of
+older versions have none.
 """
 
 from collections.abc import Mapping

@@ -13,7 +13,7 @@ from agent.sources.mysql.decode.table_ids import check_distinct, table_id
 from agent.sources.mysql.server.catalog import SYSTEM_SCHEMAS, read_collations
 from agent.sources.mysql.server.connection import Connection
 from agent.sources.mysql.server.sql import literal
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 _TABLES_SQL: Final = """
 SELECT t.table_schema, t.table_name, t.table_type, t.engine, coalesce(t.table_rows, 0), coalesce(e.transactions, 'NO'),

@@ -70,7 +70,8 @@ from agent.sources.mysql.snapshot import rows as snapshot
 from agent.sources.mysql.snapshot.chunks import Chunk, ChunkPlan
 from agent.sources.mysql.snapshot.dump_plan import Planner, needs_exact_rows
 from reactor.ids import Ts
-from reactor.records.changefeed import FilterConfig, TableRecord
+from reactor.records.changefeed import FilterConfig
+from reactor.records.tables.table import TableRecord
 
 _FULL: Final = "FULL"
 

@@ -12,7 +12,8 @@ from agent.sources.mysql.position.positions import SourcePosition
 from agent.sources.mysql.snapshot.chunk_plan import Queries, plan_chunks
 from agent.sources.mysql.snapshot.chunks import ChunkPlan, PlanKind
 from reactor.ids import Ts
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.table import TableRecord
 
 
 def needs_exact_rows(record: TableRecord, sink_mode: SinkMode, *, has_full_images: bool) -> bool:

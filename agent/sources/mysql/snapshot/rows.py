@@ -27,7 +27,7 @@ from agent.sources.mysql.snapshot.checksums import checksums
 from agent.sources.mysql.snapshot.chunks import WHOLE_TABLE, Chunk
 from agent.sources.mysql.snapshot.rows_text import read_rows, select_list
 from reactor.ids import Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 _WORDS: Final = SqlWords(identifier, literal, same="<=>", matches="RLIKE")
 _CONSTANTS: Final = ConstantWords(identifier, literal, binary=lambda value: f"X'{value.hex()}'", zone="")

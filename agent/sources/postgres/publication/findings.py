@@ -10,7 +10,8 @@ from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common import schema_diff
 from reactor.ids import Ts
-from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 
 
 class Findings:

@@ -11,7 +11,7 @@ from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.published import Catalog
 from agent.sources.postgres.publication.sightings import PartitionSighting
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 #: the cure of a table that has lost changes
 CURE = f"{RESYNC}, or leave it out by a filter rule"

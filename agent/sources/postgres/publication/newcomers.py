@@ -17,7 +17,7 @@ from agent.sources.postgres.publication.published import Catalog, Relation
 from agent.sources.postgres.server.connection import Connection, Row
 from agent.sources.postgres.server.keys import key_of
 from agent.sources.postgres.server.sql import identifier, qualified
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 _LOCK_MS: Final = 2_000
 #: asked each time, of a fact that may be missing

@@ -37,7 +37,8 @@ from agent.sources.postgres.server.keys import key_of
 from agent.sources.postgres.server.lsn import format_lsn
 from agent.sources.postgres.server.terms import read_terms
 from reactor.ids import Ts
-from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableRecord
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind
+from reactor.records.tables.table import TableRecord
 
 
 def first_proof(connection: Connection, publications: Sequence[str], table_ids: Sequence[int]) -> str:

@@ -26,7 +26,7 @@ from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.terms import read_terms
 from reactor.ids import Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 #: between two readings of definitions that do not count yet
 _AGAIN_S: Final = 5.0

@@ -16,7 +16,7 @@ from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.published import Catalog, Relation
 from agent.sources.postgres.server.connection import Connection
 from reactor.ids import Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 #: tables that can be published, without those that pg_repack makes for its work; whether it is an ordinary one, which
 #: is no partition

@@ -28,7 +28,7 @@ from agent.sources.postgres.server.lsn import format_lsn, parse_lsn
 from agent.sources.postgres.server.sql import identifier, literal, qualified
 from agent.sources.postgres.server.terms import GENERATED_VERSION
 from reactor.ids import Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 _NAME_LENGTH_MAX = 63
 #: reserved also for a changefeed that has none yet, so that checks before its creation hold

@@ -14,7 +14,8 @@ from agent.filter.events import rules_for
 from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.sql import literal
-from reactor.records.changefeed import FilterConfig, TableRecord
+from reactor.records.changefeed import FilterConfig
+from reactor.records.tables.table import TableRecord
 
 #: schemas, row filters and column lists in publications
 TERMS_VERSION: Final = 15

@@ -55,7 +55,8 @@ from agent.sources.postgres.snapshot import rows as snapshot
 from agent.sources.postgres.snapshot.chunks import Chunk, ChunkPlan
 from agent.sources.postgres.snapshot.dump_plan import plan_tables
 from agent.sources.postgres.snapshot.export import ExportedSnapshot, create_slot, drop_slot, slot_position
-from reactor.records.changefeed import FilterConfig, TableRecord
+from reactor.records.changefeed import FilterConfig
+from reactor.records.tables.table import TableRecord
 
 #: how long a statement that changes a table keeps a chunk waiting, before the run ends for it
 _YIELD_MS = 3_000

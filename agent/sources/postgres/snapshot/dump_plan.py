@@ -15,7 +15,8 @@ from agent.sources.postgres.server.keys import keys_of
 from agent.sources.postgres.server.terms import AllTerms
 from agent.sources.postgres.snapshot.chunks import ChunkPlan, PlanKind, plan_chunks
 from reactor.ids import Ts
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.table import TableRecord
 
 
 def plan_tables(

@@ -23,7 +23,8 @@ from agent.sources.postgres.stream import column_numbers
 from agent.sources.postgres.stream.catalog_lookup import CatalogTable, Guess
 from agent.sources.postgres.stream.column_numbers import Numbers
 from reactor.ids import Ts
-from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 
 _log = structlog.get_logger()
 

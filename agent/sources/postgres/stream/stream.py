@@ -35,7 +35,7 @@ from agent.sources.postgres.stream import events, split
 from agent.sources.postgres.stream.events import Declarations
 from agent.sources.postgres.stream.relation_cache import SchemaTracker
 from reactor.ids import Ts
-from reactor.records.changefeed import DdlRecord
+from reactor.records.tables.schema_change import DdlRecord
 
 T = TypeVar("T")
 

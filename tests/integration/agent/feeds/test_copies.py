@@ -23,7 +23,8 @@ from agent.units.dump import DumpProgress
 from capture.embedded import EmbeddedMariaDB, EmbeddedPostgres
 from reactor.errors import WeirError
 from reactor.ids import ChangefeedId, TableSpan, Ts
-from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode
+from reactor.records.tables.table import TableRecord
 from tests.integration.agent.units.test_dump import InlineExecutor
 
 ROWS = 90

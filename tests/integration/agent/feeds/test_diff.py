@@ -31,7 +31,8 @@ from agent.sources.postgres.server.connection import connect
 from agent.sources.postgres.snapshot.rows import read_table
 from capture.embedded import EmbeddedPostgres
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import ChangefeedConfig, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, SinkMode
+from reactor.records.tables.table import TableRecord
 from tests.unit.agent.changes_build import (
     ARROW,
     UNCHANGED,

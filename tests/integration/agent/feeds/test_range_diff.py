@@ -30,8 +30,9 @@ from agent.sources import open_source
 from agent.sources.registry import arrow_schema
 from capture.embedded import EmbeddedMariaDB, EmbeddedPostgres
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import NO_FILTER, ChangefeedConfig, EventFilter, FilterConfig, SinkMode, TableRecord
+from reactor.records.changefeed import NO_FILTER, ChangefeedConfig, EventFilter, FilterConfig, SinkMode
 from reactor.records.schedules import ComparedTable, DiffProgress
+from reactor.records.tables.table import TableRecord
 from tests.shared_postgres import give_back
 
 POSTGRES = {

@@ -30,16 +30,10 @@ from agent.spark.executor import SparkExecutor
 from reactor.errors import Scope, WeirError
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records.changefeed import (
-    ColumnSelector,
-    EventFilter,
-    FilterConfig,
-    SchemaChangeKind,
-    SinkMode,
-    TableChange,
-    TableRecord,
-)
+from reactor.records.changefeed import ColumnSelector, EventFilter, FilterConfig, SinkMode
 from reactor.records.log_head import Era, LogHead
+from reactor.records.tables.schema_change import SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 from tests.integration.agent.flush.pgoutput_build import (
     INT8,
     TABLE,

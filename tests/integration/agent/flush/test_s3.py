@@ -32,8 +32,9 @@ from benchmarks.support.store_proxy import StoreProxy
 from capture.embedded import EmbeddedS3
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
 from reactor.records.log_head import Era, LogHead
+from reactor.records.tables.table import TableRecord
 from tests.integration.agent.flush.pgoutput_build import TABLE, Event, deleted, inserted, updated
 from tests.integration.agent.flush.test_job import Inline
 

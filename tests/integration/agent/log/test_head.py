@@ -14,16 +14,10 @@ from agent.rows.batches import SegmentRef
 from agent.units.records import UnitRecords
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import FormatKey, LogKey, UnitKey
-from reactor.records.changefeed import (
-    DdlRecord,
-    SchemaChangeKind,
-    TableChange,
-    TableRecord,
-    Unit,
-    UnitRecord,
-    UnitStage,
-)
+from reactor.records.changefeed import Unit, UnitRecord, UnitStage
 from reactor.records.formats import NEWEST, ClusterFormat
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 from reactor.store import etcd
 from reactor.store.port import MetaStore
 from tests.unit.agent.log.test_head import held_at

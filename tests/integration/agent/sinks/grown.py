@@ -9,7 +9,8 @@ import pyarrow as pa
 from agent.ports.sink import Alters, Maintains
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from reactor.ids import Ts
-from reactor.records.changefeed import SchemaChangeKind, SinkMode
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.schema_change import SchemaChangeKind
 from tests.contracts.sink_bed import TABLE, Bed
 from tests.unit.agent.changes_build import ARROW, Change, delete, insert, table_schema, update
 

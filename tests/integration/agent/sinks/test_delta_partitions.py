@@ -22,8 +22,9 @@ from agent.sinks.delta.table.place import TablePlace
 from agent.sinks.delta.upkeep import upkeep
 from agent.sinks.delta.upsert import by_vectors
 from reactor.ids import Ts
-from reactor.records.changefeed import SchemaChangeKind, SinkMode
+from reactor.records.changefeed import SinkMode
 from reactor.records.sink_settings import TableLayout
+from reactor.records.tables.schema_change import SchemaChangeKind
 from tests.contracts.sink_bed import SPAN, TABLE, Bed
 from tests.integration.agent.sinks.delta.readers import READERS
 from tests.unit.agent.changes_build import (

@@ -16,7 +16,8 @@ from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks import open_sink, open_table
 from owner.scheduler.spans import even_spans
 from reactor.ids import Ts
-from reactor.records.changefeed import SchemaChangeKind, SinkMode
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.schema_change import SchemaChangeKind
 from tests.contracts.sink_bed import SPAN, TABLE, Bed
 from tests.integration.agent.sinks.delta.readers import READERS
 from tests.integration.agent.sinks.iceberg.lake import table_of

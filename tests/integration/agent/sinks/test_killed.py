@@ -13,12 +13,12 @@ from deltalake import DeltaTable, QueryBuilder
 
 from agent.ports.sink import Alters, Maintains, Replaces, SpanRepartition, Splits
 from agent.rows.schema_change import ColumnMove, SchemaChange
-from agent.sinks.iceberg.table.lake import Lake
+from agent.sinks.iceberg.table.catalogs.lake import Lake
 from agent.sinks.iceberg.upkeep import expiry
 from agent.sinks.uri import parse_sink_uri
 from owner.scheduler.spans import even_spans
 from reactor.ids import Ts
-from reactor.records.changefeed import SchemaChangeKind
+from reactor.records.tables.schema_change import SchemaChangeKind
 from tests.contracts.sink_bed import COMBINATIONS, IMPLEMENTATIONS, SPAN, TABLE, Bed
 from tests.integration.agent.sinks.iceberg.lake import table_of
 from tests.integration.agent.sinks.steps import Outcome, run

@@ -15,11 +15,12 @@ from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks import open_sink, open_table
 from agent.sinks.common.folds import parts as fold
 from agent.sinks.delta.upsert import by_vectors, large
-from agent.sinks.iceberg.table.lake import Lake
+from agent.sinks.iceberg.table.catalogs.lake import Lake
 from agent.sinks.uri import parse_sink_uri
 from owner.scheduler.spans import even_spans
 from reactor.ids import Ts
-from reactor.records.changefeed import SchemaChangeKind, SinkMode
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.schema_change import SchemaChangeKind
 from tests.contracts.sink_bed import SPAN, TABLE, Bed
 from tests.unit.agent.changes_build import UNCHANGED, delete, insert, table_schema, truncate, update
 

@@ -17,7 +17,7 @@ from agent.spark.executor import SparkExecutor
 from agent.spark.java import find_java
 from agent.task_errors import carried
 from reactor.errors import Scope
-from reactor.records.held import WORKER_LOST
+from reactor.records.tables.held import WORKER_LOST
 from tests.patience import HANG_S, patient
 
 pytestmark = pytest.mark.spark

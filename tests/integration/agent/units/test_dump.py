@@ -35,7 +35,8 @@ from agent.units.manifest import Manifest, read_manifest
 from capture.embedded import EmbeddedPostgres
 from reactor.errors import WeirError
 from reactor.ids import Ts
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.table import TableRecord
 from tests import pgoutput
 from tests.integration.agent.forks import PROCESSES
 from tests.patience import HANG_S

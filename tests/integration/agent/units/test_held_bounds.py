@@ -9,7 +9,7 @@ import pytest
 from agent.settings import SyncSettings
 from capture.embedded import EmbeddedPostgres
 from reactor import keys
-from reactor.records.held import HoldStage
+from reactor.records.tables.held import HoldStage
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
 from tests.unit.owner.feed.holds.test_held import broken, held, stage, until
 from tests.unit.owner.owner_build import FEED

@@ -19,7 +19,8 @@ from agent.sources.postgres.snapshot.chunks import ChunkPlan, PlanKind
 from agent.units.load import LoadUnit, create_empty
 from agent.units.manifest import Manifest
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.table import TableRecord
 from tests.integration.agent.flush.pgoutput_build import TABLE
 from tests.patience import HANG_S
 from tests.unit.agent.changes_build import ARROW, changes, insert

@@ -35,18 +35,10 @@ from reactor import keys
 from reactor.errors import WeirError
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.questions import Ask
-from reactor.records.changefeed import (
-    ChangefeedConfig,
-    ChangefeedInfo,
-    Mode,
-    SinkMode,
-    TableRecord,
-    Unit,
-    UnitRecord,
-    UnitStage,
-)
-from reactor.records.partitioning import TablePartitioning
+from reactor.records.changefeed import ChangefeedConfig, ChangefeedInfo, Mode, SinkMode, Unit, UnitRecord, UnitStage
 from reactor.records.sink_settings import TableLayout
+from reactor.records.tables.partitioning import TablePartitioning
+from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from tests.integration.agent.flush.pgoutput_build import TABLE

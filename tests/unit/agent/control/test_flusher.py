@@ -26,8 +26,9 @@ from capture.actors.actor import ActorRef
 from reactor.errors import Scope, WeirError
 from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records.changefeed import RunningError, TableRecord
+from reactor.records.changefeed import RunningError
 from reactor.records.log_head import LogHead
+from reactor.records.tables.table import TableRecord
 
 pytestmark = pytest.mark.looptime
 

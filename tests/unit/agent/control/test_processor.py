@@ -36,17 +36,10 @@ from reactor.messages import (
     StopWorker,
     WorkerStage,
 )
-from reactor.records.changefeed import (
-    DdlRecord,
-    RunningError,
-    SchemaChangeKind,
-    TableChange,
-    TableRecord,
-    Unit,
-    UnitRecord,
-    UnitStage,
-)
+from reactor.records.changefeed import RunningError, Unit, UnitRecord, UnitStage
 from reactor.records.log_head import LogHead
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
 
 pytestmark = pytest.mark.looptime

@@ -3,8 +3,9 @@
 from agent.control.runtime import FlushLimits, changed_tables, held_tables
 from reactor.ids import Ts
 from reactor.messages import Barrier
-from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
 from reactor.records.log_head import LogHead
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 
 
 def record(ts: int, *tables: int, done: bool = False, after: str = "{}") -> DdlRecord:

@@ -17,7 +17,8 @@ from benchmarks.support.actor_system import ActorSystem
 from capture.actors.actor import ActorRef
 from reactor.ids import TableSpan, Ts
 from reactor.messages import SpanCheckpoint
-from reactor.records.changefeed import RunningError, TableRecord
+from reactor.records.changefeed import RunningError
+from reactor.records.tables.table import TableRecord
 from tests.unit.agent.control.test_processor import MemoryParts
 
 pytestmark = pytest.mark.looptime

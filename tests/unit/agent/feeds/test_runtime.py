@@ -13,7 +13,8 @@ from agent.ports.executor import Executor
 from agent.ports.sink import Sink
 from agent.sinks.blackhole.sink import BlackholeSink
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
-from reactor.records.changefeed import ChangefeedConfig, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, SinkMode
+from reactor.records.tables.table import TableRecord
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from tests.patience import HANG_S
 

@@ -15,8 +15,10 @@ from agent.ports.sink import FeedContext, FlushTask, Sink
 from agent.rows.batches import SegmentRef
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records.changefeed import SchemaChangeKind, SinkMode, TableChange, TableRecord
+from reactor.records.changefeed import SinkMode
 from reactor.records.log_head import LogHead
+from reactor.records.tables.schema_change import SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 
 UPSERT = FeedContext("feed", "delta+file:///lake", SinkMode.UPSERT)
 CHANGELOG = replace(UPSERT, sink_mode=SinkMode.CHANGELOG)

@@ -18,8 +18,9 @@ from agent.rows.schema import LOG_BATCH, Column, TableSchema
 from reactor.errors import Scope
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
 from reactor.records.log_head import LogHead
+from reactor.records.tables.table import TableRecord
 
 SCHEMA = TableSchema(1, "d", "t", (Column("id", 3, 0, "int", is_key=True),), dialect="mysql")
 TABLE = TableRecord(table_id=1, schema_name="d", name="t", key=("id",))

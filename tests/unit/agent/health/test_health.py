@@ -17,7 +17,7 @@ from agent.health.health import Health
 from agent.health.probe import SelfTest
 from reactor.errors import WeirError
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 TABLE = TableRecord(table_id=1, schema_name="public", name="t")
 

@@ -16,9 +16,10 @@ from agent.rows.batches import SegmentRef
 from reactor.errors import StoreUnreachableError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import FormatKey, InfoKey, LogKey, ddl_prefix
-from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
 from reactor.records.formats import NEWEST, ClusterFormat, Feature
 from reactor.records.log_head import Era, LogHead
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Delete, Put, Target
 from tests.unit.agent.log_build import name

@@ -5,8 +5,8 @@ import pytest
 from agent.errors import HoldTooEarlyError, LogFencedError
 from reactor.ids import Ts
 from reactor.keys import FormatKey
-from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange
 from reactor.records.formats import ClusterFormat
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
 from reactor.store.memory import MemoryEtcd
 from reactor.store.port import Put
 from tests.unit.agent.log.test_head import Outage, stored, writer, written

@@ -13,16 +13,9 @@ from agent.schema_changes.apply import Terms
 from agent.sources.common import schema_diff
 from agent.sources.common.schema_diff import Columns
 from reactor.ids import Ts
-from reactor.records.changefeed import (
-    ChangefeedConfig,
-    DdlRecord,
-    EventFilter,
-    FilterConfig,
-    SchemaChangeKind,
-    SinkMode,
-    TableChange,
-    TableRecord,
-)
+from reactor.records.changefeed import ChangefeedConfig, EventFilter, FilterConfig, SinkMode
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 from tests.unit.agent.sources.mysql.ddl.parser.test_parse import table
 
 BEFORE = table()

@@ -9,7 +9,7 @@ from agent.rows.changes import BEFORE_FULL, INSERT, UPDATE, Changes
 from agent.rows.schema import Column, TableSchema
 from agent.schema_changes.conform import conform
 from agent.sources.postgres.decode.types import arrow_schema
-from reactor.records.changefeed import TableChange
+from reactor.records.tables.schema_change import TableChange
 
 INT4, INT8, TEXT = 23, 20, 25
 

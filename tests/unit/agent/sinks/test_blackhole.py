@@ -9,8 +9,9 @@ from agent.sinks import open_sink
 from capture.api.inputs import spec_of
 from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records.changefeed import Mode, SinkMode, TableRecord
+from reactor.records.changefeed import Mode, SinkMode
 from reactor.records.log_head import LogHead
+from reactor.records.tables.table import TableRecord
 from tests.unit.agent.changes_build import ARROW, changes, insert, table_schema, update
 
 RECORD = TableRecord(table_id=16384, schema_name="public", name="t", key=("id",), start_ts=Ts(100))

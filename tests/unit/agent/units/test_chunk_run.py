@@ -20,7 +20,8 @@ from agent.units.dump_attempts import LOST_WORKERS
 from agent.units.manifest import Manifest
 from reactor.errors import Scope
 from reactor.ids import Ts
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.table import TableRecord
 
 #: a thread may begin a little after its chunk was paid for
 _LATE = 0.8

@@ -21,7 +21,8 @@ from agent.units.chunk_run import ChunkRun
 from agent.units.manifest import Manifest
 from reactor.errors import WeirError
 from reactor.ids import Ts
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.table import TableRecord
 from tests.unit.agent.units.test_chunk_run import Chunks, NoSink
 
 CAUGHT = (DecodeError, JobError, StatementRefusedError, TableLockedError)

@@ -11,7 +11,7 @@ from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.snapshot.chunks import ChunkPlan, PlanKind
 from agent.units.manifest import Manifest, read_manifest
 from reactor.ids import Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 _SCHEMA = TableSchema(7, "s", 't"x', (Column("id", 23, -1, "integer", True),))
 

@@ -9,9 +9,11 @@ from agent.units.renewal import begun_again, left_behind, tables_now
 from reactor.division.packing import MAGIC
 from reactor.ids import MAX_TS, ChangefeedId, Ts
 from reactor.keys import DdlKey, FormatKey, InfoKey, LogKey, UnitKey
-from reactor.records.changefeed import DdlRecord, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import Unit, UnitRecord, UnitStage
 from reactor.records.formats import ClusterFormat, Feature
 from reactor.records.log_head import LogHead
+from reactor.records.tables.schema_change import DdlRecord
+from reactor.records.tables.table import TableRecord
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Delete, Put, Target
 

@@ -15,8 +15,9 @@ from capture.member.copies import Copies, with_progress
 from owner.questions import CopyTable
 from reactor import keys
 from reactor.ids import ChangefeedId, Ts
-from reactor.records.changefeed import FeedState, TableRecord
-from reactor.records.resync import ResyncStage, TableResync
+from reactor.records.changefeed import FeedState
+from reactor.records.tables.resync import ResyncStage, TableResync
+from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
 from reactor.views import ChangefeedView, ResyncView
 

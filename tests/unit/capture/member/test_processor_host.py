@@ -26,7 +26,8 @@ from reactor import keys
 from reactor.errors import Scope
 from reactor.ids import CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.messages import AddSpan, Header, Heartbeat, HeartbeatResponse, Liveness, Message, SpanCheckpoint
-from reactor.records.changefeed import ChangefeedInfo, RunningError, SealedUri, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import ChangefeedInfo, RunningError, SealedUri, Unit, UnitRecord, UnitStage
+from reactor.records.tables.table import TableRecord
 from reactor.restarts import RestartPolicy
 from reactor.state import ChangefeedState, ClusterState
 

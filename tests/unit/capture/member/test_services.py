@@ -17,7 +17,9 @@ from owner.questions import ApplySchema, ReadPositions, ReleaseSource, Repartiti
 from reactor import keys
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.questions import A, Answered, Ask, Question
-from reactor.records.changefeed import ChangefeedInfo, DdlRecord, RunningError, TableRecord
+from reactor.records.changefeed import ChangefeedInfo, RunningError
+from reactor.records.tables.schema_change import DdlRecord
+from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Put

@@ -23,7 +23,8 @@ from capture.python.snapshot_start import Pinned, SnapshotPart
 from capture.python.spark_options import Options
 from capture.python.spark_source import SparkSource, _Part, _StreamReader
 from reactor.ids import Ts
-from reactor.records.changefeed import FilterConfig, TableRecord
+from reactor.records.changefeed import FilterConfig
+from reactor.records.tables.table import TableRecord
 
 SCHEMA = StructType([StructField("id", IntegerType())])
 GIVEN = {"server": "http://h:1", "changefeed": "shop"}

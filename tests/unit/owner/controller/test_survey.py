@@ -7,9 +7,10 @@ from reactor import keys
 from reactor.effects import Log
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.records.capture import Assignment, CaptureInfo, OwnerState
-from reactor.records.changefeed import ChangefeedInfo, SealedUri, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import ChangefeedInfo, SealedUri, Unit, UnitRecord, UnitStage
 from reactor.records.formats import NEWEST, ClusterFormat, Feature
 from reactor.records.log_head import LogHead
+from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
 
 PLACE = ("c", "default", ChangefeedId("one"))

@@ -18,21 +18,19 @@ from reactor.records.changefeed import (
     ChangefeedInfo,
     ChangefeedStatus,
     ColumnSelector,
-    DdlRecord,
     EventFilter,
     FeedState,
     FilterConfig,
     Mode,
     RunningError,
-    SchemaChangeKind,
     SealedUri,
-    TableChange,
     Unit,
     UnitRecord,
     UnitStage,
 )
 from reactor.records.log_head import LogHead
-from reactor.records.partitioning import TablePartitioning
+from reactor.records.tables.partitioning import TablePartitioning
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
 from tests.unit.owner.owner_build import FEED, A, B, error, info
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster, released
 from tests.unit.owner.tables.test_schema_changes import NEW, alter, create, record

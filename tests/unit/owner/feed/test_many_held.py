@@ -16,18 +16,12 @@ from reactor.effects import Commit
 from reactor.errors import Scope
 from reactor.ids import Ts
 from reactor.patches import group
-from reactor.records.changefeed import (
-    ChangefeedStatus,
-    DdlRecord,
-    FeedState,
-    RunningError,
-    SchemaChangeKind,
-    TableChange,
-    TableRecord,
-)
-from reactor.records.held import HeldTable, HoldOrigin, HoldStage
+from reactor.records.changefeed import ChangefeedStatus, FeedState, RunningError
 from reactor.records.log_head import LogHead
-from reactor.records.resync import ResyncStage, TableResync
+from reactor.records.tables.held import HeldTable, HoldOrigin, HoldStage
+from reactor.records.tables.resync import ResyncStage, TableResync
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 from reactor.txn import OPERATIONS_MAX
 from tests.unit.owner.owner_build import FEED, A
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, SmallCluster

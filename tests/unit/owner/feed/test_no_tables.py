@@ -7,8 +7,9 @@ import pytest
 from owner.jobs import Pause, Resume
 from reactor import keys
 from reactor.ids import Ts
-from reactor.records.changefeed import FeedState, RunningError, TableRecord
-from reactor.records.partitioning import TablePartitioning
+from reactor.records.changefeed import FeedState, RunningError
+from reactor.records.tables.partitioning import TablePartitioning
+from reactor.records.tables.table import TableRecord
 from tests.unit.owner.owner_build import FEED, A, B
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
 from tests.unit.owner.tables.test_schema_changes import applied, create, drop, names, record

@@ -10,8 +10,8 @@ from reactor.ids import MAX_TS, TableSpan, Ts
 from reactor.questions import Answered
 from reactor.records.changefeed import FeedState, Mode, RunningError, UnitRecord
 from reactor.records.formats import NEWEST, Feature
-from reactor.records.held import HoldStage
-from reactor.records.resync import ResyncStage
+from reactor.records.tables.held import HoldStage
+from reactor.records.tables.resync import ResyncStage
 from tests.unit.owner.owner_build import FEED, S1, S2, A, info
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster, released
 from tests.unit.owner.tables.test_schema_changes import NEW, alter, applied, create, record

@@ -9,7 +9,7 @@ from reactor.errors import Scope
 from reactor.ids import CaptureId
 from reactor.records.changefeed import FeedState, RunningError
 from reactor.records.formats import NEWEST
-from reactor.records.held import WORKER_LOST, HoldStage, tried_after_end
+from reactor.records.tables.held import WORKER_LOST, HoldStage, tried_after_end
 from reactor.records.task_position import TaskPosition
 from tests.unit.owner.feed.holds.test_held import held
 from tests.unit.owner.feed.holds.test_suspects import suspects

@@ -10,7 +10,8 @@ from owner.settings import WorkerSettings
 from reactor.errors import InvalidTransitionError, Scope
 from reactor.ids import CaptureId, Ts
 from reactor.messages import StartWorker, StopWorker, WorkerStage, WorkerStatus
-from reactor.records.changefeed import Mode, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import Mode, Unit, UnitRecord, UnitStage
+from reactor.records.tables.table import TableRecord
 from tests.unit.owner.owner_build import A, B, C, error
 
 MAIN = "main"

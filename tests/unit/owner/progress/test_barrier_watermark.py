@@ -9,8 +9,9 @@ from owner.progress.barrier import TABLE_BARRIERS_MAX, Hold
 from owner.progress.watermark import SpanPosition
 from reactor.ids import KEY_SPACE, MAX_TS, TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records.changefeed import ChangefeedStatus, DdlRecord, FeedState, SchemaChangeKind, TableChange
+from reactor.records.changefeed import ChangefeedStatus, FeedState
 from reactor.records.log_head import LogHead
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
 from tests.unit.owner.owner_build import error, info
 
 FREE = barrier.limits(None, None, [])

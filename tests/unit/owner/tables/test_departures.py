@@ -4,7 +4,7 @@ from owner.jobs import Update
 from reactor import keys
 from reactor.questions import Answered
 from reactor.records.changefeed import ChangefeedConfig, FilterConfig, RunningError, UnitRecord
-from reactor.records.partitioning import LEFT_MAX, LeftTable
+from reactor.records.tables.partitioning import LEFT_MAX, LeftTable
 from tests.unit.owner.feed.test_amendment import moving
 from tests.unit.owner.owner_build import FEED, B
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster

@@ -6,10 +6,11 @@ from owner import jobs
 from owner.tables.schema_changes import NOT_FOLLOWED
 from reactor import keys
 from reactor.ids import Ts
-from reactor.records.changefeed import FeedState, TableRecord
+from reactor.records.changefeed import FeedState
 from reactor.records.formats import Feature
-from reactor.records.held import HoldOrigin, HoldStage
 from reactor.records.log_head import LogHead
+from reactor.records.tables.held import HoldOrigin, HoldStage
+from reactor.records.tables.table import TableRecord
 from tests.unit.owner.feed.holds.test_held import broken, failure, held, hold, stage, until
 from tests.unit.owner.owner_build import FEED, S1
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, SmallCluster

@@ -20,7 +20,7 @@ from reactor import keys
 from reactor.ids import TableSpan, Ts
 from reactor.questions import Answered
 from reactor.records.changefeed import ChangefeedConfig, FeedState, RunningError
-from reactor.records.partitioning import TablePartitioning
+from reactor.records.tables.partitioning import TablePartitioning
 from tests.unit.owner.owner_build import FEED, S1, S2, A, B, C
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster, failure, released
 from tests.unit.owner.test_owner import running

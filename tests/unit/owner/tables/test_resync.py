@@ -11,10 +11,10 @@ from reactor import keys
 from reactor.ids import TableSpan, Ts
 from reactor.questions import UNDER_WAY, Answered
 from reactor.records.changefeed import ChangefeedConfig, ColumnSelector, CopyLimit, FilterConfig, RunningError
-from reactor.records.held import HeldTable, HoldOrigin, HoldStage
 from reactor.records.log_head import LogHead
-from reactor.records.partitioning import TablePartitioning
-from reactor.records.resync import ResyncStage, TableResync, needed_ts
+from reactor.records.tables.held import HeldTable, HoldOrigin, HoldStage
+from reactor.records.tables.partitioning import TablePartitioning
+from reactor.records.tables.resync import ResyncStage, TableResync, needed_ts
 from tests.unit.owner.feed.holds.test_held import broken, held, stage, until
 from tests.unit.owner.feed.test_amendment import moving
 from tests.unit.owner.owner_build import FEED, S1, B

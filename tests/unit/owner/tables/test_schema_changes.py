@@ -13,19 +13,10 @@ from owner.tables.sink_names import independent
 from reactor import keys
 from reactor.ids import Ts
 from reactor.questions import Answered
-from reactor.records.changefeed import (
-    ChangefeedStatus,
-    DdlRecord,
-    FeedState,
-    RunningError,
-    SchemaChangeKind,
-    TableChange,
-    TableRecord,
-    Unit,
-    UnitRecord,
-    UnitStage,
-)
-from reactor.records.partitioning import TablePartitioning
+from reactor.records.changefeed import ChangefeedStatus, FeedState, RunningError, Unit, UnitRecord, UnitStage
+from reactor.records.tables.partitioning import TablePartitioning
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 from tests.unit.owner.owner_build import FEED, S1, S2, A, B, info
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
 from tests.unit.owner.test_owner import running

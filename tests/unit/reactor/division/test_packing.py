@@ -11,7 +11,8 @@ from reactor.division.packing import MAGIC, PACKED_FROM, packed, unpacked
 from reactor.errors import InvalidRecordError, TxnTooLargeError
 from reactor.ids import ChangefeedId, Ts
 from reactor.patches import group, patch_record
-from reactor.records.changefeed import TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import Unit, UnitRecord, UnitStage
+from reactor.records.tables.table import TableRecord
 from reactor.store.port import KeyValue
 from reactor.txn import Plan, Seen, plan
 

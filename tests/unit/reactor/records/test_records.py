@@ -13,17 +13,7 @@ from reactor.errors import InvalidKeyError, InvalidRecordError
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import parse
 from reactor.patches import patch_record
-from reactor.records import (
-    attempts,
-    capture,
-    changefeed,
-    held,
-    log_head,
-    partitioning,
-    sync_point,
-    task_position,
-    upstream,
-)
+from reactor.records import attempts, capture, changefeed, log_head, sync_point, task_position, upstream
 from reactor.records.attempts import Attempt, StreamAttempt, Suspects
 from reactor.records.base import Record, UserConfig
 from reactor.records.capture import Assignment, CaptureInfo, OwnerState
@@ -32,23 +22,22 @@ from reactor.records.changefeed import (
     ChangefeedInfo,
     ChangefeedStatus,
     ColumnSelector,
-    DdlRecord,
     EventFilter,
     FilterConfig,
     RunningError,
-    SchemaChangeKind,
     SealedUri,
-    TableChange,
-    TableRecord,
     Unit,
     UnitRecord,
     UnitStage,
 )
-from reactor.records.held import HeldTable
 from reactor.records.log_head import Era, LogHead
-from reactor.records.partitioning import LeftTable, RepartitionUnderWay, TablePartitioning
 from reactor.records.sink_settings import TableLayout
 from reactor.records.sync_point import SyncPoint
+from reactor.records.tables import held, partitioning, schema_change, table
+from reactor.records.tables.held import HeldTable
+from reactor.records.tables.partitioning import LeftTable, RepartitionUnderWay, TablePartitioning
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 from reactor.records.task_position import TaskPosition
 from reactor.records.upstream import UpstreamInfo
 
@@ -234,7 +223,19 @@ def test_every_field_is_written_and_read(record: Record) -> None:
 def test_every_stored_record_has_an_example() -> None:
     found = [
         kind
-        for module in (attempts, capture, partitioning, held, log_head, changefeed, sync_point, task_position, upstream)
+        for module in (
+            attempts,
+            capture,
+            partitioning,
+            held,
+            log_head,
+            changefeed,
+            schema_change,
+            table,
+            sync_point,
+            task_position,
+            upstream,
+        )
         for kind in vars(module).values()
     ]
     kinds = {kind for kind in found if isinstance(kind, type) and issubclass(kind, Record)}

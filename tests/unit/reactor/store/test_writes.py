@@ -13,16 +13,10 @@ from reactor.division.divided import Divided, after, divided, is_pointer, joined
 from reactor.division.packing import packed
 from reactor.errors import InvalidRecordError
 from reactor.ids import ChangefeedId, Ts
-from reactor.records.changefeed import (
-    DdlRecord,
-    SchemaChangeKind,
-    TableChange,
-    TableRecord,
-    Unit,
-    UnitRecord,
-    UnitStage,
-)
+from reactor.records.changefeed import Unit, UnitRecord, UnitStage
 from reactor.records.formats import ClusterFormat, Feature
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Event, Put, Target

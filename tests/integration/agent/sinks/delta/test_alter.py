@@ -14,7 +14,9 @@ from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.delta.sink import DeltaSink
 from agent.sinks.delta.table.names import ASIDE
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import SchemaChangeKind, SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.schema_change import SchemaChangeKind
+from reactor.records.tables.table import TableRecord
 from tests.integration.agent.sinks.delta.test_sink import KEYED, SPAN, loaded, task
 from tests.unit.agent.changes_build import ARROW, changes, delete, insert, table_schema
 

@@ -13,7 +13,7 @@ from agent.rows.schema import Column, TableSchema
 from agent.sinks.delta.upsert import by_vectors
 from agent.sources.postgres.decode import types
 from reactor.ids import Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 from tests.integration.agent.sinks.delta.test_sink import flush, sink_at, task
 
 _TABLE = TableRecord(table_id=16384, schema_name="public", name="t", key=("k", "id"), start_ts=Ts(100))

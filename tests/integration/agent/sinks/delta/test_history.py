@@ -22,7 +22,8 @@ from agent.sinks.delta.upkeep import upkeep
 from owner.scheduler.spans import even_spans
 from reactor.errors import Scope
 from reactor.ids import Ts
-from reactor.records.changefeed import SchemaChangeKind, SinkMode
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.schema_change import SchemaChangeKind
 from tests.integration.agent.sinks.delta.test_sink import KEYED, SPAN, flush, loaded, rows, sink_at, task
 from tests.integration.agent.sinks.delta.test_vectors import rows as stored
 from tests.unit.agent.changes_build import ARROW, changes, insert, table_schema, update

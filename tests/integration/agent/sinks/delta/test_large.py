@@ -24,7 +24,8 @@ from agent.sinks.delta.upsert import large as delta_large
 from agent.sinks.delta.upsert import stored as delta_stored
 from owner.scheduler.spans import even_spans
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.table import TableRecord
 from tests.integration.agent.sinks.delta.test_sink import KEYED, SPAN, flush, loaded, rows, task
 from tests.integration.agent.sinks.delta.test_vectors import rows as stored
 from tests.unit.agent.changes_build import (

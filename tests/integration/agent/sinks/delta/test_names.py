@@ -22,7 +22,8 @@ from agent.sinks.delta.upkeep.upkeep import remove_replaced_files
 from agent.units.load import create_empty
 from reactor.errors import Scope
 from reactor.ids import TableSpan
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.table import TableRecord
 from tests.integration.agent.sinks.delta.test_alter import altered, moves
 from tests.integration.agent.sinks.delta.test_sink import KEYED, SPAN, flush, loaded, sink_at, task
 from tests.unit.agent.changes_build import ARROW, changes, insert, table_schema, update

@@ -33,7 +33,8 @@ from agent.sinks.delta.upkeep import upkeep
 from agent.sinks.delta.upkeep.upkeep import compact_small_files, remove_replaced_files
 from agent.sinks.delta.upsert import by_vectors
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.table import TableRecord
 from tests.unit.agent.changes_build import (
     ARROW,
     UNCHANGED,

@@ -19,7 +19,8 @@ from agent.sinks import open_sink
 from agent.sinks.delta.sink import DeltaSink
 from owner.scheduler.spans import even_spans
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.table import TableRecord
 from tests.unit.agent.changes_build import ARROW, Change, changes, delete, insert, table_schema, truncate, update
 
 TABLE = TableRecord(table_id=16384, schema_name="public", name="t", key=("id",), start_ts=Ts(100))

@@ -18,7 +18,8 @@ from agent.sinks import open_sink
 from agent.sinks.delta.sink import DeltaSink
 from agent.sinks.delta.upkeep import upkeep
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.table import TableRecord
 from tests.conftest import RunStore
 from tests.gcs_gateway import GcsGateway
 from tests.integration.agent.sinks.delta.test_alter import OTHER, ROWS, altered, created, dropped, moves

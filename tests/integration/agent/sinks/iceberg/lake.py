@@ -8,9 +8,9 @@ from typing import Any
 
 from pyiceberg.table import Table
 
-from agent.sinks.iceberg.table.lake import Lake, TablePlace
+from agent.sinks.iceberg.table.catalogs.lake import Lake, TablePlace
 from agent.sinks.uri import parse_sink_uri
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 from tests.contracts.sink_bed import Bed
 
 

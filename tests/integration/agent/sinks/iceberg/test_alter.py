@@ -10,9 +10,11 @@ import pytest
 from agent.errors import TableHeldError
 from agent.ports.sink import Alters, Repairs, RowRepair
 from agent.rows.schema_change import ColumnMove, SchemaChange
-from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.catalogs.lake import TablePlace
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import SchemaChangeKind, SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.schema_change import SchemaChangeKind
+from reactor.records.tables.table import TableRecord
 from tests.contracts.sink_bed import SPAN, TABLE, Bed
 from tests.integration.agent.sinks.iceberg.lake import table_of
 from tests.unit.agent.changes_build import ARROW, changes, delete, insert, table_schema, update

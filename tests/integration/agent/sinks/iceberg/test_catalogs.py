@@ -165,7 +165,7 @@ def test_a_directory_that_is_not_mounted_is_no_lost_table(tmp_path: Path) -> Non
 
 
 def test_without_boto3_glue_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.sinks.iceberg.table.lake.find_spec", lambda _: None)
+    monkeypatch.setattr("agent.sinks.iceberg.table.catalogs.lake.find_spec", lambda _: None)
     with pytest.raises(SinkUriError, match=r"needs boto3, which is not installed: pip install 'weir-cdc\[glue\]'"):
         open_sink("iceberg+glue://eu-central-1?warehouse=s3://b", changefeed="feed", mode=SinkMode.UPSERT)
 
@@ -179,13 +179,13 @@ def test_without_boto3_glue_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     ],
 )
 def test_what_glue_cannot_take_is_refused(uri: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.sinks.iceberg.table.lake.find_spec", lambda _: object())
+    monkeypatch.setattr("agent.sinks.iceberg.table.catalogs.lake.find_spec", lambda _: object())
     with pytest.raises(SinkUriError, match=says):
         open_sink(uri, changefeed="feed", mode=SinkMode.UPSERT)
 
 
 def test_a_name_that_glue_would_change_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.sinks.iceberg.table.lake.find_spec", lambda _: object())
+    monkeypatch.setattr("agent.sinks.iceberg.table.catalogs.lake.find_spec", lambda _: object())
     sink = open_sink("iceberg+glue://eu-central-1?warehouse=s3://b", changefeed="feed", mode=SinkMode.UPSERT)
     named = TABLE.with_(table_id=7, name="Orders", location="")
     assert list(sink.unfit([TABLE, named])) == [7]

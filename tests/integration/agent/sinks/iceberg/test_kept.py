@@ -14,8 +14,12 @@ from pyiceberg.serializers import FromInputFile
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import SetPropertiesUpdate
 
-from agent.sinks.iceberg.table import manifests, metadata_files, positions, rows, sql_catalog
-from agent.sinks.iceberg.table.manifests import Live, LiveFile
+from agent.sinks.iceberg.table import rows
+from agent.sinks.iceberg.table.catalogs import sql as sql_catalog
+from agent.sinks.iceberg.table.deletes import positions
+from agent.sinks.iceberg.table.metadata import files as metadata_files
+from agent.sinks.iceberg.table.metadata import manifests
+from agent.sinks.iceberg.table.metadata.manifests import Live, LiveFile
 from agent.sinks.iceberg.upsert import kept_keys
 from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode

@@ -15,12 +15,14 @@ from pyiceberg.types import IcebergType
 from agent.errors import SinkError, TableHeldError
 from agent.ports.sink import Alters, LaysOut, Maintains, Replaces
 from agent.rows.schema_change import ColumnMove, SchemaChange
-from agent.sinks.iceberg.table import compact, manifests
+from agent.sinks.iceberg.table import compact
 from agent.sinks.iceberg.table import schema as iceberg_schema
 from agent.sinks.iceberg.table.layout import Layout
+from agent.sinks.iceberg.table.metadata import manifests
 from reactor.ids import Ts
-from reactor.records.changefeed import SchemaChangeKind, SinkMode
+from reactor.records.changefeed import SinkMode
 from reactor.records.sink_settings import TableLayout
+from reactor.records.tables.schema_change import SchemaChangeKind
 from tests.contracts.sink_bed import TABLE, Bed
 from tests.integration.agent.sinks.iceberg.lake import table_of
 from tests.integration.agent.sinks.iceberg.test_readers import agree

@@ -15,8 +15,8 @@ from pyiceberg.types import StringType
 from agent.errors import SinkError, TableForeignError
 from agent.sinks.common.compaction import Plan
 from agent.sinks.iceberg.table import commit, compact
+from agent.sinks.iceberg.table.catalogs.lake import Lake
 from agent.sinks.iceberg.table.commit import Step
-from agent.sinks.iceberg.table.lake import Lake
 from agent.sinks.iceberg.table.state import STATE, State
 from agent.sinks.iceberg.upkeep import expiry, rewrite, upkeep
 from agent.sinks.uri import parse_sink_uri

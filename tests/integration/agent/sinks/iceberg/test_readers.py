@@ -14,7 +14,8 @@ from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks import open_table
 from agent.sinks.iceberg.table.schema import FORMS
 from reactor.ids import Ts
-from reactor.records.changefeed import SchemaChangeKind, SinkMode
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.schema_change import SchemaChangeKind
 from tests.contracts.sink_bed import SPAN, TABLE, Bed
 from tests.integration.agent.sinks.iceberg.lake import table_of
 from tests.integration.agent.sinks.iceberg.readers import COMPARED, duckdb_rows

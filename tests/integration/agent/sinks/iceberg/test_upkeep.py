@@ -13,7 +13,7 @@ from agent.errors import SinkConflictError
 from agent.ports.sink import Maintains
 from agent.sinks.common.compaction import Plan
 from agent.sinks.iceberg.table import compact
-from agent.sinks.iceberg.table.lake import TablePlace
+from agent.sinks.iceberg.table.catalogs.lake import TablePlace
 from agent.sinks.iceberg.upkeep import orphans, rewrite, upkeep
 from reactor.records.changefeed import SinkMode
 from tests.contracts.sink_bed import TABLE, Bed

@@ -16,9 +16,11 @@ from agent.errors import SinkUriError
 from agent.ports.sink import Maintains, Replaces
 from agent.sinks import open_sink
 from agent.sinks.common.compaction import Plan
-from agent.sinks.iceberg.table import manifests, positions, row_ids, rows, vectors
+from agent.sinks.iceberg.table import row_ids, rows
+from agent.sinks.iceberg.table.deletes import positions, vectors
 from agent.sinks.iceberg.table.files import Vector
-from agent.sinks.iceberg.table.manifests import Live
+from agent.sinks.iceberg.table.metadata import manifests
+from agent.sinks.iceberg.table.metadata.manifests import Live
 from agent.sinks.iceberg.upkeep import expiry, rewrite
 from reactor.records.changefeed import SinkMode
 from tests.contracts.sink_bed import TABLE, Bed

@@ -14,7 +14,7 @@ from agent.sources.mysql.position.resume import current_position
 from agent.sources.mysql.server.connection import connect
 from capture.embedded import EmbeddedMariaDB
 from capture.embedded.mariadb import USER
-from reactor.records.changefeed import DdlRecord
+from reactor.records.tables.schema_change import DdlRecord
 from tests.mysql_server import is_mariadb
 from tests.patience import HANG_S
 

@@ -37,8 +37,10 @@ from reactor.errors import WeirError
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, TableSpan, Ts
 from reactor.keys import LogKey, ddl_prefix
 from reactor.messages import Barrier
-from reactor.records.changefeed import ChangefeedConfig, DdlRecord, FilterConfig, SinkMode, TableChange, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode
 from reactor.records.log_head import LogHead
+from reactor.records.tables.schema_change import DdlRecord, TableChange
+from reactor.records.tables.table import TableRecord
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from tests.integration.agent.flush.test_job import Inline
 from tests.integration.agent.sources.compared import Row, differences

@@ -13,7 +13,8 @@ from agent.sources.mysql.decode.decode import decode
 from agent.sources.mysql.plugin import BINLOG
 from agent.sources.mysql.position.positions import SourcePosition
 from capture.inspection.contents import inspect_events
-from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode
+from reactor.records.tables.table import TableRecord
 from tests.integration.agent.sources.mysql.binlog_rig import read_until, run, where
 from tests.mysql_package import OLDER, why_not
 from tests.mysql_server import EmbeddedMysql, of_version

@@ -20,7 +20,8 @@ from agent.sources.postgres.snapshot.rows import read_table
 from agent.units.load import create_empty
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Barrier
-from reactor.records.changefeed import ChangefeedConfig, SinkMode, TableChange
+from reactor.records.changefeed import ChangefeedConfig, SinkMode
+from reactor.records.tables.schema_change import TableChange
 from tests.integration.agent.flush.test_job import Inline
 from tests.integration.agent.sources.compared import Row, differences
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig

@@ -38,8 +38,10 @@ from capture.embedded import EmbeddedPostgres
 from reactor.errors import WeirError
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, Ts
 from reactor.keys import LogKey, ddl_prefix
-from reactor.records.changefeed import ChangefeedConfig, DdlRecord, FilterConfig, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode
 from reactor.records.log_head import LogHead
+from reactor.records.tables.schema_change import DdlRecord
+from reactor.records.tables.table import TableRecord
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from tests.newest import newest_etcd
 from tests.patience import patient

@@ -16,7 +16,7 @@ from reactor.membership.session import open_session
 from reactor.patches import Patch, PatchGroup
 from reactor.state import ClusterState
 from reactor.store.etcd import connect
-from reactor.worker import ReactorWorker
+from reactor.worker.loop import ReactorWorker
 from tests.patience import HANG_S
 
 KEY = f"{keys.cluster_prefix('c')}test/n"

@@ -10,7 +10,8 @@ from agent.ports.sink import FeedContext, FlushResult, FlushTask
 from agent.sinks.common.commits import Stale, Work, commit_results, table_by_table
 from reactor.errors import Scope
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.table import TableRecord
 
 FEED = FeedContext("feed", "", SinkMode.CHANGELOG)
 

@@ -17,7 +17,8 @@ from agent.sinks.common.folded import current_rows
 from agent.sinks.common.keys.former_keys import FormerKeys
 from agent.sinks.delta.table.schema import FORMS
 from reactor.ids import TableSpan, Ts
-from reactor.records.changefeed import SchemaChangeKind, TableRecord
+from reactor.records.tables.schema_change import SchemaChangeKind
+from reactor.records.tables.table import TableRecord
 from tests.unit.agent.changes_build import ARROW, Change, changes, delete, insert, table_schema, truncate, update
 
 Row = tuple[int, str, str]

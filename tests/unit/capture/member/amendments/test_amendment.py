@@ -31,19 +31,17 @@ from reactor.records.changefeed import (
     ChangefeedInfo,
     ChangefeedStatus,
     ColumnSelector,
-    DdlRecord,
     FeedState,
     FilterConfig,
-    SchemaChangeKind,
     SinkMode,
-    TableChange,
-    TableRecord,
     Unit,
     UnitRecord,
     UnitStage,
 )
 from reactor.records.log_head import LogHead
-from reactor.records.partitioning import TablePartitioning
+from reactor.records.tables.partitioning import TablePartitioning
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 from reactor.store.port import Compare, Target
 from reactor.views import ChangefeedView, HeldView, TableView
 

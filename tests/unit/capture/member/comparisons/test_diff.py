@@ -18,10 +18,11 @@ from capture.member.services import DataPlane
 from owner import jobs
 from reactor.errors import WeirError
 from reactor.ids import ChangefeedId, Ts
-from reactor.records.changefeed import ChangefeedInfo, FeedState, SealedUri, TableRecord, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import ChangefeedInfo, FeedState, SealedUri, Unit, UnitRecord, UnitStage
 from reactor.records.log_head import LogHead
-from reactor.records.partitioning import TablePartitioning
 from reactor.records.schedules import DiffProgress
+from reactor.records.tables.partitioning import TablePartitioning
+from reactor.records.tables.table import TableRecord
 from reactor.views import ChangefeedView, HeldView, SpanView, TableView
 
 pytestmark = pytest.mark.looptime

@@ -23,7 +23,7 @@ from reactor.records.capture import CaptureInfo
 from reactor.settings import ReactorSettings
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Target
-from reactor.worker import ReactorWorker
+from reactor.worker.loop import ReactorWorker
 
 pytestmark = pytest.mark.looptime
 
@@ -261,7 +261,7 @@ async def test_an_owner_that_nobody_lets_tick_takes_no_more_than_it_has_room_for
     async with member(MemoryEtcd(), "a") as (candidacy, _):
         await until_owner(candidacy)
         await anyio.sleep(1)
-        monkeypatch.setattr("reactor.worker.INBOX_SIZE", 3)
+        monkeypatch.setattr("reactor.worker.loop.INBOX_SIZE", 3)
         original = ReactorWorker._step
 
         async def never(_worker: ReactorWorker) -> bool:

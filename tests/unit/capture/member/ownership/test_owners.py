@@ -36,7 +36,7 @@ from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Delete, KeyValue, Put, Target
 from reactor.txn import Seen, plan
-from reactor.worker import ReactorWorker
+from reactor.worker.loop import ReactorWorker
 from tests.unit.capture.member.ownership.test_candidacy import NoPeers
 
 pytestmark = pytest.mark.looptime

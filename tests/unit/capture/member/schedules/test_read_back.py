@@ -17,22 +17,20 @@ from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import (
     ChangefeedConfig,
     ChangefeedInfo,
-    DdlRecord,
     EventFilter,
     FeedState,
     FilterConfig,
     Mode,
     RunningError,
-    SchemaChangeKind,
     SealedUri,
-    TableChange,
-    TableRecord,
     Unit,
     UnitRecord,
     UnitStage,
 )
-from reactor.records.held import HeldTable, HoldOrigin, HoldStage
-from reactor.records.resync import TableResync
+from reactor.records.tables.held import HeldTable, HoldOrigin, HoldStage
+from reactor.records.tables.resync import TableResync
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
 
 pytestmark = pytest.mark.looptime

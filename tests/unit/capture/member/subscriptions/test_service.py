@@ -20,19 +20,11 @@ from capture.member.subscriptions.service import SubscriptionService
 from reactor import keys
 from reactor.errors import FormatError, NotOwnerError
 from reactor.ids import ChangefeedId, Ts
-from reactor.records.changefeed import (
-    ChangefeedInfo,
-    DdlRecord,
-    SchemaChangeKind,
-    SealedUri,
-    TableChange,
-    TableRecord,
-    Unit,
-    UnitRecord,
-    UnitStage,
-)
+from reactor.records.changefeed import ChangefeedInfo, SealedUri, Unit, UnitRecord, UnitStage
 from reactor.records.log_head import LogHead
 from reactor.records.subscription import Subscription
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Delete, Put

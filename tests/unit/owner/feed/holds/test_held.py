@@ -11,9 +11,11 @@ from reactor import keys
 from reactor.errors import Scope
 from reactor.ids import Ts
 from reactor.questions import Answered
-from reactor.records.changefeed import DdlRecord, FeedState, RunningError, SchemaChangeKind, TableChange, TableRecord
-from reactor.records.held import HeldTable, HoldOrigin, HoldStage
+from reactor.records.changefeed import FeedState, RunningError
 from reactor.records.log_head import LogHead
+from reactor.records.tables.held import HeldTable, HoldOrigin, HoldStage
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 from tests.unit.owner.owner_build import FEED, S1, S2, A, B, info
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster, released
 from tests.unit.owner.tables.test_schema_changes import NEW, alter, applied, asked, create, drop, record

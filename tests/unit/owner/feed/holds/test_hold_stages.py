@@ -7,7 +7,7 @@ import pytest
 from owner.feed.holds.hold_stages import TRANSITIONS, Trigger, note_step
 from reactor.errors import InvalidTransitionError
 from reactor.ids import Ts
-from reactor.records.held import HeldTable, HoldStage
+from reactor.records.tables.held import HeldTable, HoldStage
 from reactor.transitions import History
 from tests.unit.owner.owner_build import error
 

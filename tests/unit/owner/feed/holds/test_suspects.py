@@ -5,7 +5,7 @@ from reactor import keys
 from reactor.ids import CaptureId, Ts
 from reactor.records.attempts import Attempt, Suspects
 from reactor.records.changefeed import FeedState
-from reactor.records.held import CAPTURE_ENDED, HoldStage
+from reactor.records.tables.held import CAPTURE_ENDED, HoldStage
 from tests.unit.owner.feed.holds.test_held import T1, T2, held, until
 from tests.unit.owner.owner_build import FEED, S1, S2, A
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, SmallCluster

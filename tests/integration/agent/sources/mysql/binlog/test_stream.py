@@ -27,7 +27,8 @@ from agent.sources.mysql.position.resume import current_position, position_at, r
 from agent.sources.mysql.server.connection import connect
 from capture.embedded import EmbeddedMariaDB
 from reactor.ids import Ts
-from reactor.records.changefeed import ChangefeedConfig, DdlRecord, FilterConfig, SinkMode
+from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode
+from reactor.records.tables.schema_change import DdlRecord
 from tests.integration.agent.sources.mysql.binlog_rig import describe, follow, lines, read_until, run, streaming, where
 from tests.mysql_server import is_mariadb
 

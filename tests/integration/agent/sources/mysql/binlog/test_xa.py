@@ -42,8 +42,9 @@ from agent.units.sync import SyncUnit
 from capture.embedded import EmbeddedMariaDB
 from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.keys import LogKey
-from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode
 from reactor.records.log_head import LogHead
+from reactor.records.tables.table import TableRecord
 from reactor.store.memory import MemoryClient
 from tests.integration.agent.sources.mysql.binlog_rig import follow, read_until, run, streaming, where
 from tests.mysql_server import is_mariadb

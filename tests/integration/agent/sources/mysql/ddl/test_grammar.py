@@ -14,7 +14,7 @@ from agent.sources.mysql.retyping.numbers import printed_places
 from agent.sources.mysql.server.catalog import read_schemas
 from agent.sources.mysql.server.connection import Connection, connect
 from capture.embedded import EmbeddedMariaDB
-from reactor.records.changefeed import DdlRecord
+from reactor.records.tables.schema_change import DdlRecord
 from tests.integration.agent.sources.mysql.binlog_rig import read_until, run, streaming, where
 from tests.integration.agent.sources.mysql.ddl.grammar import Grammar
 from tests.integration.agent.sources.mysql.ddl.test_statements import Followed

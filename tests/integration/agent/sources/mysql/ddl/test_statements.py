@@ -30,14 +30,9 @@ from agent.sources.mysql.server.uri import parse_uri
 from agent.sources.mysql.streams import MysqlStream, MysqlStreams
 from agent.sources.mysql.values.fills import fill_value
 from capture.embedded import EmbeddedMariaDB
-from reactor.records.changefeed import (
-    ChangefeedConfig,
-    DdlRecord,
-    FilterConfig,
-    SchemaChangeKind,
-    SinkMode,
-    TableRecord,
-)
+from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind
+from reactor.records.tables.table import TableRecord
 from tests.integration.agent.sources.mysql.binlog_rig import ARENA_BYTES, lines, read_until, run, streaming, where
 from tests.mysql_server import is_mariadb
 

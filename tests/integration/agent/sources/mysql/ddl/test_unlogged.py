@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from capture.embedded import EmbeddedMariaDB
-from reactor.records.changefeed import DdlRecord, SchemaChangeKind
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind
 from tests.integration.agent.sources.mysql.binlog_rig import run
 from tests.integration.agent.sources.mysql.ddl.test_statements import Followed
 

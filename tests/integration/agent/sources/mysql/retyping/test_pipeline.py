@@ -19,7 +19,8 @@ from agent.sources.mysql.retyping.retyping import conversion
 from agent.sources.mysql.retyping.terms import RetypeTerms
 from capture.embedded import EmbeddedMariaDB
 from reactor.ids import Ts
-from reactor.records.changefeed import ChangefeedConfig, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, SinkMode
+from reactor.records.tables.table import TableRecord
 from tests.integration.agent.sinks.delta.test_sink import sink_at
 from tests.integration.agent.sources.mysql.binlog_rig import run
 from tests.integration.agent.sources.mysql.ddl.test_statements import Followed, schema_of

@@ -35,7 +35,8 @@ from agent.units.manifest import Manifest, read_manifest
 from capture.embedded import EmbeddedMariaDB
 from reactor.errors import WeirError
 from reactor.ids import Ts
-from reactor.records.changefeed import SinkMode, TableRecord
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.table import TableRecord
 from tests.integration.agent.sources.mysql.row_events import new_binlog, table_events
 from tests.integration.agent.units.test_dump import InlineExecutor, ParquetStage
 from tests.mysql_server import is_mariadb

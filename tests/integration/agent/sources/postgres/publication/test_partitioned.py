@@ -10,7 +10,7 @@ from agent.settings import SyncSettings
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import Connection, connect
 from capture.embedded import EmbeddedPostgres
-from reactor.records.changefeed import SchemaChangeKind, TableChange
+from reactor.records.tables.schema_change import SchemaChangeKind, TableChange
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig, wait_until
 
 _SCHEMA = """

@@ -11,7 +11,8 @@ from agent.settings import SyncSettings
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import connect
 from capture.embedded import EmbeddedPostgres
-from reactor.records.changefeed import SchemaChangeKind, SinkMode, TableChange
+from reactor.records.changefeed import SinkMode
+from reactor.records.tables.schema_change import SchemaChangeKind, TableChange
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
 
 _SCHEMA = """

@@ -11,7 +11,7 @@ from agent.sources.postgres.publication import slots
 from agent.sources.postgres.publication.slots import Names, names_for
 from agent.sources.postgres.server.connection import Connection, connect
 from capture.embedded import EmbeddedPostgres
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 from tests.patience import patient
 from tests.shared_postgres import give_back
 

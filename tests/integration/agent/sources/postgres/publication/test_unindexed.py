@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from capture.embedded import EmbeddedPostgres
-from reactor.records.changefeed import SchemaChangeKind
+from reactor.records.tables.schema_change import SchemaChangeKind
 from tests.integration.agent.sources.postgres.publication.test_partitioned import named
 from tests.integration.agent.sources.postgres.sync_rig import drop_slots, make_rig
 

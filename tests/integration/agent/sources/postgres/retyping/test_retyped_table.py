@@ -24,7 +24,9 @@ from agent.sources.postgres.snapshot.rows import read_table
 from agent.sources.registry import arrow_schema
 from capture.embedded import EmbeddedPostgres
 from reactor.ids import Ts
-from reactor.records.changefeed import ChangefeedConfig, DdlRecord, SinkMode, TableRecord
+from reactor.records.changefeed import ChangefeedConfig, SinkMode
+from reactor.records.tables.schema_change import DdlRecord
+from reactor.records.tables.table import TableRecord
 from tests import pgoutput
 from tests.integration.agent.sinks.delta.test_sink import sink_at
 

@@ -6,7 +6,7 @@ import pytest
 
 from agent.sources.postgres.server.connection import connect
 from capture.embedded import EmbeddedPostgres
-from reactor.records.changefeed import SchemaChangeKind
+from reactor.records.tables.schema_change import SchemaChangeKind
 from tests.integration.agent.sources.postgres.sync_rig import drop_slots, make_rig
 
 _SCHEMA = "CREATE TABLE a (id int PRIMARY KEY, v text);"

@@ -16,7 +16,7 @@ from agent.sources.postgres.server.connection import connect
 from agent.sources.postgres.stream import catalog_lookup
 from agent.sources.postgres.stream.catalog_lookup import look_up
 from capture.embedded import EmbeddedPostgres
-from reactor.records.changefeed import SchemaChangeKind, TableChange
+from reactor.records.tables.schema_change import SchemaChangeKind, TableChange
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
 
 _SCHEMA = """

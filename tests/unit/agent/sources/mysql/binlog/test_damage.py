@@ -32,7 +32,7 @@ from agent.sources.mysql.inspect.file import MAGIC, open_binlog
 from agent.sources.mysql.inspect.report import read_events
 from agent.sources.mysql.position.positions import BinlogPosition, first_epoch
 from reactor.errors import WeirError
-from reactor.records.changefeed import DdlRecord
+from reactor.records.tables.schema_change import DdlRecord
 from tests import binlog_files
 from tests.binlog import Binlog, Line
 from tests.binlog_files import number, rows, table_map

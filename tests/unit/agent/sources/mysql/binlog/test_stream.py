@@ -38,7 +38,7 @@ from agent.sources.mysql.decode.table_name import parse_table_name
 from agent.sources.mysql.dialect import DIALECT
 from agent.sources.mysql.position.positions import BinlogPosition, first_epoch, pack
 from reactor.ids import Ts
-from reactor.records.changefeed import DdlRecord
+from reactor.records.tables.schema_change import DdlRecord
 from tests.binlog import CLOCK, SOURCE, Binlog, Line, query, rows, table_map
 
 FILE = "binlog.000001"

@@ -19,7 +19,8 @@ from agent.sources.mysql.decode.charsets import charset_of
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.decode.types import FieldType
 from reactor.ids import Ts
-from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 from tests.unit.agent.sources.mysql.ddl.parser.test_parse import names, table
 
 ALTER, CREATE, DROP, HOLD, RENAME = (

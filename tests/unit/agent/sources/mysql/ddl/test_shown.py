@@ -9,7 +9,7 @@ import pytest
 from agent.rows.schema import TableSchema
 from agent.sources.mysql.ddl.replicated_tables import TableUnknownError
 from reactor.ids import Ts
-from reactor.records.changefeed import SchemaChangeKind, TableChange
+from reactor.records.tables.schema_change import SchemaChangeKind, TableChange
 from tests.unit.agent.sources.mysql.ddl.parser.test_parse import names, table
 from tests.unit.agent.sources.mysql.ddl.test_interpreter import Rig, minimal_map
 

@@ -11,7 +11,7 @@ from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.published import Catalog, Relation
 from agent.sources.postgres.publication.quiet_changes import QuietChanges
 from reactor.ids import Ts
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 _ID, _NEW = Column("id", 23, -1, "int4", True, place=1), Column("n", 23, -1, "int4", False, place=2)
 _KNOWN = TableSchema(7, "public", "t", (_ID,), "d")

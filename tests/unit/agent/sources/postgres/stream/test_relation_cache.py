@@ -16,7 +16,8 @@ from agent.sources.common import schema_diff
 from agent.sources.postgres.stream.catalog_lookup import CatalogTable, Guess
 from agent.sources.postgres.stream.relation_cache import SchemaTracker
 from reactor.ids import Ts
-from reactor.records.changefeed import DdlRecord, SchemaChangeKind, TableChange, TableRecord
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
+from reactor.records.tables.table import TableRecord
 
 ALTER, CREATE, DROP, HOLD, RENAME = (
     SchemaChangeKind.ALTER,

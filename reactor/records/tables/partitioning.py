@@ -4,8 +4,8 @@ tables that have left their changefeed, and are still in the sink."""
 from typing import Final
 
 from reactor.ids import Ts
-from reactor.records import locations
 from reactor.records.base import Count, Record, SpanCount, StoredTs, TableId, later
+from reactor.records.tables import locations
 
 
 class RepartitionUnderWay(Record):

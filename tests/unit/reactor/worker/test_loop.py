@@ -24,7 +24,7 @@ from reactor.patches import Patch, PatchGroup
 from reactor.state import ClusterState
 from reactor.store.memory import Fault, MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Put, Target
-from reactor.worker import ReactorWorker
+from reactor.worker.loop import ReactorWorker
 
 pytestmark = pytest.mark.looptime
 

@@ -38,7 +38,7 @@ from agent.sinks.common.directory import refuse_unwritable
 from agent.sinks.iceberg.options import IcebergOptions
 from agent.sinks.iceberg.table.errors import option_errors, storage_errors
 from agent.sinks.iceberg.table.io import LakeFileIO, OwnFileIO, names_code
-from reactor.records.changefeed import TableRecord
+from reactor.records.tables.table import TableRecord
 
 _DATABASE: Final = "catalog.db"
 _PART_BYTES_MAX: Final = 255
@@ -113,10 +113,10 @@ class Lake:
         if self.storage == "rest":
             return _rest_catalog(self.name, properties)
         if self.storage == "glue":
-            from agent.sinks.iceberg.table.glue_catalog import LakeGlueCatalog
+            from agent.sinks.iceberg.table.catalogs.glue import LakeGlueCatalog
 
             return LakeGlueCatalog(self.name, **properties)
-        from agent.sinks.iceberg.table.sql_catalog import KeepingSqlCatalog
+        from agent.sinks.iceberg.table.catalogs.sql import KeepingSqlCatalog
 
         return KeepingSqlCatalog(self.name, **properties)
 

@@ -16,10 +16,10 @@ from pyiceberg.table.puffin import PuffinFile
 from pyroaring import BitMap
 
 from agent.errors import TableHeldError
-from agent.sinks.iceberg.table import vectors
+from agent.sinks.iceberg.table.deletes import vectors
+from agent.sinks.iceberg.table.deletes.positions import Positions
 from agent.sinks.iceberg.table.files import Vector
 from agent.sinks.iceberg.table.io import LakeFileIO
-from agent.sinks.iceberg.table.positions import Positions
 
 _MANY = np.arange(200_000, dtype=np.int64)
 #: with containers of both kinds, at their limit, and in more than one of them

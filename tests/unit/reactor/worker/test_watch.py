@@ -1,7 +1,7 @@
 """The cursor: revisions only grow, and our own commit is waited for."""
 
 from reactor.store.port import Event, WatchBatch
-from reactor.watch import WatchCursor
+from reactor.worker.watch import WatchCursor
 
 
 def batch(*revisions: int) -> WatchBatch:

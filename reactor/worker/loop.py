@@ -5,13 +5,13 @@
       │        own last commit is known)       fresh values)                                  │
       └───────────────────────────────────────────────────────────────────────────────────────┘
 
-``reactor.pace`` decides when to tick. A tick sees the state complete up to our own last commit, and there is no tick
-while patches of the previous one are pending.
+``reactor.worker.pace`` decides when to tick. A tick sees the state complete up to our own last commit, and there is no
+tick while patches of the previous one are pending.
 
 Order of effects. Patches are committed right after their tick. ``Send`` and ``Log`` are performed at once, whether or
 not the patches commit: messages carry epochs, are fenced by their receivers, and are repeated by later ticks.
-``Answer`` and ``Resign`` are performed only after every patch group of their tick has committed (``reactor.pending``),
-in the tick's order.
+``Answer`` and ``Resign`` are performed only after every patch group of their tick has committed
+(``reactor.worker.pending``), in the tick's order.
 
 The worker ends with ``SessionDoneError`` when the session does, with ``NotOwnerError`` when the owner's key is deleted,
 with any other failure, or normally when the reactor is finished. ``fences`` are compares added to every transaction
@@ -40,13 +40,13 @@ from reactor.errors import (
 from reactor.failpoints import Point
 from reactor.membership.progress import holds_progress
 from reactor.membership.session import Session
-from reactor.pace import Pace
-from reactor.pending import Pending
-from reactor.protocol import Reactor
 from reactor.state import ClusterState
 from reactor.store.port import Compare, MetaStore, Target, TxnResult, WatchBatch
 from reactor.txn import Plan, Seen, Txn
-from reactor.watch import WatchCursor
+from reactor.worker.pace import Pace
+from reactor.worker.pending import Pending
+from reactor.worker.protocol import Reactor
+from reactor.worker.watch import WatchCursor
 
 _BURST = 2
 #: delay after a refused or unanswered transaction, unless the watch delivers something before

@@ -5,7 +5,8 @@ from enum import StrEnum
 
 from reactor.ids import MAX_TS, Ts
 from reactor.records.base import Count, Estimate, Record, RowsPerSecond, StoredTs, TableId, later
-from reactor.records.changefeed import RunningError, TableRecord
+from reactor.records.changefeed import RunningError
+from reactor.records.tables.table import TableRecord
 
 
 class ResyncStage(StrEnum):

@@ -13,7 +13,7 @@ from numba import types
 from agent.kernels.civil import date_exists, days_from_civil
 from agent.kernels.fixed import GOOD, NULL, calendar_loop
 from agent.kernels.jit import DATA, OFFSETS, OUT, PAIR, POSITIONS, inlined, kernel
-from agent.sources.mysql.decode.kernels_numbers import read_big_endian
+from agent.sources.mysql.decode.kernels.numbers import read_big_endian
 from agent.sources.mysql.decode.wire import read_u24, read_u32, read_u64
 
 #: kinds for ``decode_packed``

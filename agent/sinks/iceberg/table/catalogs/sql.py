@@ -33,8 +33,8 @@ from pyiceberg.typedef import Identifier
 from pyiceberg.utils.properties import property_as_int
 from sqlalchemy import bindparam, event, select, update
 
-from agent.sinks.iceberg.table import metadata_files
 from agent.sinks.iceberg.table.io import LakeFileIO, OwnFileIO
+from agent.sinks.iceberg.table.metadata import files as metadata_files
 
 #: snapshots that are kept, over all tables: each takes some kilobytes
 _SNAPSHOTS_MAX: Final = 10_000

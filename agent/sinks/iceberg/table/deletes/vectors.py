@@ -23,7 +23,7 @@ from agent.sinks.common.bitmaps.roaring import Positions
 from agent.sinks.iceberg.table import io as files_io
 from agent.sinks.iceberg.table.errors import storage_errors
 from agent.sinks.iceberg.table.files import TableFile, Vector
-from agent.sinks.iceberg.table.manifests import Home
+from agent.sinks.iceberg.table.metadata.manifests import Home
 
 _PUFFIN: Final = b"PFA1"
 _KIND: Final = "deletion-vector-v1"

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from agent.sinks.iceberg.table import positions
-from agent.sinks.iceberg.table.positions import Positions
+from agent.sinks.iceberg.table.deletes import positions
+from agent.sinks.iceberg.table.deletes.positions import Positions
 
 
 def _some(random: np.random.Generator, count: int) -> Positions:

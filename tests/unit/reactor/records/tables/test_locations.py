@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from reactor.errors import InvalidRecordError
-from reactor.records.changefeed import TableRecord
-from reactor.records.locations import PATTERN, decoded, encoded, location_of
+from reactor.records.tables.locations import PATTERN, decoded, encoded, location_of
+from reactor.records.tables.table import TableRecord
 
 HARD = [
     "",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from reactor.pace import Pace
+from reactor.worker.pace import Pace
 
 
 def pace(*, interval_s: float = 0.05) -> Pace:

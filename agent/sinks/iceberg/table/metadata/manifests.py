@@ -30,10 +30,11 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import TableVersion
 
 from agent.errors import TableForeignError
-from agent.sinks.iceberg.table import avro, row_ids
+from agent.sinks.iceberg.table import row_ids
 from agent.sinks.iceberg.table.errors import storage_errors
 from agent.sinks.iceberg.table.files import VECTORS_VERSION, Vector
 from agent.sinks.iceberg.table.layout import Values
+from agent.sinks.iceberg.table.metadata import avro
 from agent.sinks.iceberg.table.row_ids import RowIds
 from agent.sinks.iceberg.table.specs import Specs
 

@@ -11,8 +11,8 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Identifier
 
 from agent.errors import TableHeldError
-from agent.sinks.iceberg.table import metadata_files
 from agent.sinks.iceberg.table.io import OwnFileIO
+from agent.sinks.iceberg.table.metadata import files as metadata_files
 
 
 class LakeGlueCatalog(OwnFileIO, GlueCatalog):

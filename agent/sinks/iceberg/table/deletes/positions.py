@@ -17,10 +17,10 @@ from pyiceberg.manifest import FileFormat
 from pyiceberg.table import Table
 
 from agent.errors import RESYNC, TableForeignError
-from agent.sinks.iceberg.table import vectors
+from agent.sinks.iceberg.table.deletes import vectors
 from agent.sinks.iceberg.table.errors import storage_errors
 from agent.sinks.iceberg.table.files import DELETES, TableFile, Vector
-from agent.sinks.iceberg.table.manifests import FileKey, Live, LiveFile
+from agent.sinks.iceberg.table.metadata.manifests import FileKey, Live, LiveFile
 
 Positions = npt.NDArray[np.int64]
 ByPath = tuple[tuple[str, Positions], ...]

@@ -1,0 +1,1 @@
+"""Catalogs of Iceberg tables: opened from a sink's URI."""

@@ -1,0 +1,1 @@
+"""Deleted rows of Iceberg tables: position deletes and deletion vectors."""

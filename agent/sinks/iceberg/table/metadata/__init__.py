@@ -1,0 +1,1 @@
+"""Metadata of Iceberg tables: metadata files, manifests and their lists."""

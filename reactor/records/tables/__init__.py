@@ -1,0 +1,1 @@
+"""Table records: what is stored of single tables: their places, spans, holds and copies."""
