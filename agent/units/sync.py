@@ -229,19 +229,22 @@ class SyncUnit:
         written, cut = await self._prepare(cut, pool, opened)
         known = {record.ts for record in self._ddl} if cut.ddl else ()
         ddl = [record for record in cut.ddl if record.ts not in known]
-        if cut.attachment != self._attachment.text:
-            self._attachment = await anyio.to_thread.run_sync(self._attach, cut.attachment)
+        attachment = self._attachment
+        if cut.is_complete and cut.attachment != attachment.text:
+            attachment = await anyio.to_thread.run_sync(self._attach, cut.attachment)
         if written is None:
             await self._writer.advance(
                 cut.resolved_ts,
                 resolved_time=cut.resolved_time,
                 position=cut.position,
-                attachment=self._attachment.name,
+                attachment=attachment.name,
                 ddl=ddl,
             )
         else:
             failpoints.reach(Point.SYNC_WRITTEN)
-            await self._append_segment(cut, written, ddl)
+            await self._append_segment(cut, written, attachment, ddl)
+        if self._writer.head.attachment == attachment.name:  # else its file may be removed
+            self._attachment = attachment
         for record in ddl:
             self._ddl.append(record)
             _log.info("the schema has changed", ts=record.ts, changes=[change.kind.value for change in record.changes])
@@ -270,13 +273,15 @@ class SyncUnit:
         await anyio.lowlevel.checkpoint_if_cancelled()  # while the events were written: then nothing is proved
         return written, proven[0]
 
-    async def _append_segment(self, cut: LogChunk, written: SegmentRef, ddl: list[DdlRecord]) -> None:
+    async def _append_segment(
+        self, cut: LogChunk, written: SegmentRef, attachment: Attachment, ddl: list[DdlRecord]
+    ) -> None:
         await self._writer.append(
             written,
             is_complete=cut.is_complete,
             resolved_time=cut.resolved_time,
             position=cut.position,
-            attachment=self._attachment.name,
+            attachment=attachment.name,
             ddl=ddl,
         )
         self._segments += 1

@@ -80,7 +80,7 @@ class MysqlStreams:
         resumption = resume(connection, position)
         self._rolled_back.forget(at.ts)
         server = self._server(connection, resumption.position.epoch.number)
-        interpreter = Interpreter(known, server)
+        interpreter = Interpreter(known, server, at.attachment)
         stream = BinlogStream(
             connection,
             arena,
@@ -89,6 +89,7 @@ class MysqlStreams:
             describe=known.describe,
             known=known.schema_of,
             interpret=interpreter.interpret,
+            memory=interpreter.memory,
             hold=interpreter.hold,
             written=interpreter.written,
             folds_names=server.folds_names,

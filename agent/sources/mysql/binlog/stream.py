@@ -58,6 +58,10 @@ def _nothing_is_written(statement: str, database: str) -> Sequence[tuple[str, st
     return ()
 
 
+def _nothing_is_known(at: Ts) -> str:
+    return ""
+
+
 def _nothing_is_prepared(name: str, at: BinlogPosition | None, before: BinlogPosition) -> Reader:
     raise AssertionError("it would be read over another connection")
 
@@ -67,7 +71,8 @@ class BinlogStream:
 
     ``is_wanted`` returns, by schema and name, whether a table is replicated; ``describe`` makes a schema of a table
     map's body (and may raise, to end this run); ``known`` returns the schema of a table that the binlog has not
-    declared yet; ``interpret`` returns the effect of a DDL statement on replicated tables, None if there is none.
+    declared yet; ``interpret`` returns the effect of a DDL statement on replicated tables, None if there is none;
+    ``memory`` returns what the next run has to know of such statements if it begins at a Ts.
     ``hold`` and ``written``: see ``control_events``. ``rolled_back`` is passed from one run to the next. ``reread``
     reads transactions that were prepared earlier: see ``control_events``. ``folds_names``: the server has table names
     in lower case.
@@ -83,6 +88,7 @@ class BinlogStream:
         describe: Callable[[bytes], TableSchema],
         known: Callable[[str, str], TableSchema | None] = _nobody_knows,
         interpret: Callable[[DdlEvent], DdlRecord | None] = _nothing_changes,
+        memory: Callable[[Ts], str] = _nothing_is_known,
         hold: Hold = _nobody_is_held,
         written: Written = _nothing_is_written,
         rolled_back: RolledBack | None = None,
@@ -92,6 +98,7 @@ class BinlogStream:
     ) -> None:
         self._connection = connection
         self._socket = connection.socket
+        self._memory = memory
         self._arena = arena
         self._begun = position
         self._state: Ints = txn.new_state(resolved=position.resolved)
@@ -206,8 +213,8 @@ class BinlogStream:
     def progress(self) -> LogChunk:
         """Return a chunk without events that reports progress; only if no finished transaction is in the arena."""
         assert self.complete_rows == 0, "events must be cut before their position is passed on"
-        ts, position = self.resolved_ts, self.position().to_json()
-        return LogChunk(None, 0, [], ts, ts, ts, self._resolved_time, is_complete=True, position=position)
+        ts, position, memory = self.resolved_ts, self.position().to_json(), self._memory(self.resolved_ts)
+        return LogChunk(None, 0, [], ts, ts, ts, self._resolved_time, True, position, memory)
 
     def report(self, durable: Ts, *, ask_reply: bool) -> None:
         """Do nothing: the server keeps its binlog by its own settings."""
@@ -238,6 +245,7 @@ class BinlogStream:
             resolved_time=self._resolved_time,
             is_complete=is_complete,
             position=self.position().to_json(),
+            attachment=self._memory(self.resolved_ts),
             ddl=ddl,
         )
 

@@ -9,9 +9,10 @@ from agent.errors import is_of_table
 from agent.rows.schema_change import KnownTable
 from agent.sources.common import schema_diff
 from agent.sources.common.schema_diff import Columns
-from agent.sources.mysql.ddl import reasons, shadows
+from agent.sources.mysql.ddl import reasons
+from agent.sources.mysql.ddl.copies import shadows
+from agent.sources.mysql.ddl.copies.shadows import NOTHING
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
-from agent.sources.mysql.ddl.shadows import NOTHING
 from agent.sources.mysql.retyping.terms import RetypeTerms
 from reactor.records.tables.schema_change import SchemaChangeKind, TableChange
 

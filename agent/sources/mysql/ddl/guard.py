@@ -10,7 +10,7 @@ import structlog
 from agent.errors import is_of_table
 from agent.sources.mysql.ddl import reasons
 from agent.sources.mysql.ddl.changing import ChangingTables
-from agent.sources.mysql.ddl.copies import Copies
+from agent.sources.mysql.ddl.copies.copies import Copies
 from agent.sources.mysql.ddl.event import DdlEvent
 from agent.sources.mysql.ddl.parser.cursor import Name
 from agent.sources.mysql.ddl.parser.edits import DatabaseDefined, DatabaseDropped, Edit, Renamed

@@ -6,9 +6,9 @@ from typing import Final
 from agent.errors import RESYNC, cause_of
 from agent.rows.schema import TableSchema
 from agent.sources.common.schema_diff import Columns
+from agent.sources.mysql.ddl.copies.shadows import Shadow
 from agent.sources.mysql.ddl.event import DdlEvent
 from agent.sources.mysql.ddl.parser.cursor import Name
-from agent.sources.mysql.ddl.shadows import Shadow
 
 #: remedy for a held table
 CURE: Final = f"{RESYNC}, or leave it out by a filter rule"
@@ -28,6 +28,14 @@ KEYED_EARLY: Final = (
 TAKEN: Final = (
     "{} was renamed to {}, which another table has: one of them is not what it seems (MariaDB logs RENAME TABLE of a "
     "temporary table alike; a change with sql_log_bin = 0 is in no log)"
+)
+CREATED: Final = (
+    "a table of its name was created, though no statement in the log has dropped or renamed it (a change with "
+    "sql_log_bin = 0 is in no log)"
+)
+LATER: Final = (
+    "its copy took its place, whose columns are in no statement that was read, and those that the server has may be of "
+    "later statements"
 )
 
 

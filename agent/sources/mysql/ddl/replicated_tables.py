@@ -8,7 +8,7 @@ What the log says of a table must agree with what its statements have made of it
 (``sql_log_bin = 0``), or was of a temporary table, and what became of older rows is unknown.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -57,8 +57,29 @@ class KnownTables:
         self._made: set[tuple[str, str]] = set()
         #: ids of tables that may have had rows since the server showed their key; another stream may have read them
         self._had_rows = {table.record.table_id for table in self._tables.values() if table.record.shown_ts}
+        #: tables that this stream has had rows of
+        self._declared: set[int] = set()
         #: ids of tables whose definition here may be that of a later place
         self._early = {table.record.table_id for table in self._tables.values() if _latest(table.record) > begin}
+
+    def remember(self, *, empty: Collection[int], unread: Collection[int], filled: Collection[tuple[str, str]]) -> None:
+        """Take over what an earlier stream has learnt: see ``Memory``."""
+        self._empty |= {*empty}
+        self._had_rows -= {*unread}
+        self._unreplicated |= {*filled}
+
+    def empty(self) -> frozenset[int]:
+        """Return the ids of tables that have no rows."""
+        return frozenset(self._empty & {table.record.table_id for table in self._tables.values()})
+
+    def unread(self) -> frozenset[int]:
+        """Return the ids of tables that have had no rows since the server showed their key."""
+        shown = (table.record for table in self._tables.values() if table.record.shown_ts)
+        return frozenset(record.table_id for record in shown if record.table_id not in self._had_rows)
+
+    def is_met(self, name: tuple[str, str]) -> bool:
+        """Return whether this stream has had a statement or rows of the table."""
+        return name in self._made or self._tables[name].record.table_id in self._declared
 
     def with_id(self, table_id: int) -> KnownTable | None:
         return next((table for table in self._tables.values() if table.record.table_id == table_id), None)
@@ -177,6 +198,7 @@ class KnownTables:
         declared = parse_table_map(body, is_mariadb=self._is_mariadb)
         table = self._tables[declared.schema.schema_name, declared.schema.name]
         self._empty.discard(table.record.table_id)
+        self._declared.add(table.record.table_id)
         if table.record.shown_ts:
             self._had_rows.add(table.record.table_id)
         schema = _completed(declared, table.schema)

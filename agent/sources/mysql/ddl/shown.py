@@ -10,6 +10,7 @@ from dataclasses import replace
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.mysql.ddl.environment import Server
+from agent.sources.mysql.ddl.event import DdlEvent
 from agent.sources.mysql.ddl.likeness import is_like
 from agent.sources.mysql.ddl.parser.cursor import Name
 from agent.sources.mysql.ddl.parser.edits import Altered, Edit, Rebuilt, Rekeyed, Unparsed
@@ -26,6 +27,12 @@ def exact(server: Server, name: Name, stated: TableSchema | None, *, asks_key: b
     if found is None or not is_like(found, stated, asks_key=asks_key):
         return stated
     return replace(found, collation=stated.collation or found.collation)
+
+
+def is_later(server: Server, found: TableSchema, before: TableSchema, event: DdlEvent) -> bool:
+    """Return whether the server's definition has other columns than the table before, and may be of a later statement
+    than ``event``."""
+    return not is_like(found, before, asks_key=True) and server.place() > event.end
 
 
 def is_key_shown(server: Server, edit: Altered, schema: TableSchema) -> bool | None:

@@ -8,7 +8,7 @@ import pytest
 
 from agent.errors import DecodeError, SourceUnreachableError
 from agent.sources.common import schema_diff
-from agent.sources.mysql.ddl import interpreter, replicated_tables, shown, written
+from agent.sources.mysql.ddl import interpreter, renames, replicated_tables, shown, written
 from agent.sources.mysql.ddl.parser import parse, sql_text
 from agent.sources.mysql.ddl.replicated_tables import TableUnknownError
 from agent.sources.mysql.decode.table_ids import table_id
@@ -36,7 +36,7 @@ PLACES = {
     "parse": (parse, "_edits"),
     "take": (interpreter.Interpreter, "_take"),
     "exact": (shown, "exact"),
-    "move": (interpreter, "moved"),
+    "move": (renames, "moved"),
     "recomputed": (interpreter, "recomputed"),
     "compare": (schema_diff, "compare"),
     "conversions": (schema_diff, "conversions"),
@@ -90,7 +90,7 @@ def test_an_exchange_of_names_in_which_one_step_fails_leaves_no_table_under_a_wr
         return replicated_tables.moved(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(interpreter, "moved", failing)
+        patch.setattr(renames, "moved", failing)
         changes = rig.run("RENAME TABLE t TO swap_, u TO t, w TO u, swap_ TO w")
     assert HOLD in [change.kind for change in changes]
     for tables in (rig.tables, rig.again()):

@@ -118,13 +118,16 @@ class Rig:
         tables = known_tables(begun, schemas, ddl, at=Ts(self._ts)).values()
         return KnownTables(tables, zero_dates=ZeroDates.NULL, is_mariadb=True, begin=Ts(self._ts))
 
+    def memory(self, at: int | None = None) -> str:
+        return self._interpreter.memory(Ts(self._ts if at is None else at))
+
     def restart(self) -> None:
         """Another stream goes on."""
-        self.restart_with(self.again())
+        self.restart_with(self.again(), self.memory())
 
-    def restart_with(self, tables: KnownTables) -> None:
+    def restart_with(self, tables: KnownTables, memory: str = "") -> None:
         self.tables = tables
-        self._interpreter = Interpreter(self.tables, self._server)
+        self._interpreter = Interpreter(self.tables, self._server, memory)
 
     def skip_to(self, ts: Ts) -> None:
         """Statements to come are behind this place."""
@@ -898,3 +901,16 @@ def test_a_copy_is_doubted_for_a_statement_that_cannot_be_read() -> None:
     changes = rig.run("RENAME TABLE t TO _t_old, _t_new TO t")
     assert [change.kind for change in changes] == [HOLD]
     assert "cannot be read" in changes[0].reason
+
+
+@pytest.mark.parametrize(("words", "kinds"), [("", [HOLD]), ("IF NOT EXISTS ", [])])
+def test_a_table_is_held_if_another_of_its_name_is_created(words: str, kinds: list[SchemaChangeKind]) -> None:
+    rig = Rig("t", "u")
+    rig.tables.describe(minimal_map("t"))
+    changes = rig.run(f"CREATE TABLE {words}t (id INT PRIMARY KEY)")
+    assert [change.kind for change in changes] == kinds
+
+
+def test_a_table_that_was_found_before_the_log_has_its_creation_is_that_one() -> None:
+    """The changefeed began at a place from before."""
+    assert not Rig("t").run("CREATE TABLE t (id INT PRIMARY KEY)")

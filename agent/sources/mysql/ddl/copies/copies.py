@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common.schema_diff import Columns
-from agent.sources.mysql.ddl import shadows
+from agent.sources.mysql.ddl.copies import shadows
+from agent.sources.mysql.ddl.copies.shadows import NOTHING, Shadow
 from agent.sources.mysql.ddl.parser.cursor import Name
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
-from agent.sources.mysql.ddl.shadows import NOTHING, Shadow
 from agent.sources.mysql.decode.table_ids import table_id
 
 

@@ -1,0 +1,1 @@
+"""Copies by online schema change tools: the tables that they make to replace others."""

@@ -1,0 +1,81 @@
+"""Renames: what becomes of replicated tables, and of copies that take their places, when tables get other names."""
+
+from agent.rows.schema_change import KnownTable
+from agent.sources.mysql.ddl import reasons, shown
+from agent.sources.mysql.ddl.copies import shadows
+from agent.sources.mysql.ddl.copies.copies import Copies, by_name
+from agent.sources.mysql.ddl.effects import Effects
+from agent.sources.mysql.ddl.event import DdlEvent
+from agent.sources.mysql.ddl.parser.cursor import Name
+from agent.sources.mysql.ddl.replicated_tables import moved
+from agent.sources.mysql.retyping.terms import RetypeTerms
+
+
+class Renames:
+    """A replicated table continues under any new name. A table that gets a selected name has rows that are not in the
+    log: it is copied, unless it is configured to be ignored."""
+
+    def __init__(self, effects: Effects, copies: Copies) -> None:
+        self._effects = effects
+        self._known = effects.known
+        self._server = effects.server
+        self._copies = copies
+
+    def rename(self, old: Name, new: Name, event: DdlEvent) -> None:
+        self._known.note_made(new)
+        table = self._known.by_name.get(old)
+        if table is not None and not self._copies.take_left(old):
+            self._move(table, old, new)
+            return
+        base = self._copies.place_for(old, new)
+        if base is not None:
+            self._replace(old, new, base, event)
+        elif self._copies.comes_back(old, new):
+            return
+        elif not self._copies.rename(old, new):
+            self._effects.forget(new)  # it was dropped earlier
+            if self._server.wants(*new) and not self._copies.bases_there(new):
+                self._effects.meet(new, event)
+
+    def _move(self, table: KnownTable, old: Name, new: Name) -> None:
+        """Rename a replicated table."""
+        self._effects.changes.touch(table)
+        is_unreplicated = table.is_held and table.schema is None
+        if is_unreplicated and not self._server.wants(*new):
+            self._effects.forget(old)
+            return
+        if new in self._known.by_name and not self._copies.take_left(new):
+            for name in (old, new):
+                self._effects.hold(name, reasons.TAKEN.format(".".join(old), ".".join(new)))
+            return
+        self._known.drop(*old)
+        if old in shadows.bases_of(new):
+            self._copies.vacate(old, moved(table, new))
+        else:
+            self._effects.forget(new)
+            self._known.put(moved(table, new))
+
+    def _replace(self, copy: Name, name: Name, base: KnownTable, event: DdlEvent) -> None:
+        """Replace a table by its copy: a single alteration of the table."""
+        effects = self._effects
+        effects.changes.touch(base)
+        self._known.drop(base.record.schema_name, base.record.name)
+        table = moved(base, name)
+        shadow = self._copies.take(copy)
+        schema = shown.exact(self._server, name, shadow.schema if shadow else None)
+        if schema is None or table.schema is None or table.is_held:
+            self._known.put(table)
+            return
+        if shadow is not None and not self._known.had_rows(copy):
+            effects.begin_empty(effects.new_record(name, schema, event.ts), schema)
+            return
+        columns = shadow.columns if shadow else by_name(table.schema, schema)
+        unknown_fills = shadow.unknown_fills if shadow else columns.added
+        is_shown = True if shadow is None or {*shadow.schema.key} != {*schema.key} else None
+        doubt = reasons.of_copy(schema, shadow, unknown_fills, table.schema)
+        if shadow is None and shown.is_later(self._server, schema, table.schema, event):
+            doubt = doubt or reasons.LATER
+        terms = RetypeTerms(self._server.is_mariadb, copies=True)
+        effects.put(table, schema, shadows.limited(columns, schema), terms, is_shown=is_shown)
+        if doubt:
+            effects.hold(name, doubt)
