@@ -1,15 +1,23 @@
 """The sync unit: what ends it while it writes."""
 
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import anyio
 from anyio import to_thread
 
+from agent.log import attachments
+from agent.log.head import LogWriter, MetaHeadStore
+from agent.log.storage import LogDirectory
 from agent.ports.source import Position
+from agent.rows.arena import LogChunk
 from agent.units.sync import SyncUnit
-from reactor.ids import Ts
+from reactor.ids import CaptureId, ChangefeedId, Ts
+from reactor.keys import LogKey
+from reactor.store.memory import MemoryClient
+from tests.newest import newest_etcd
 from tests.patience import HANG_S
 
 
@@ -52,3 +60,21 @@ async def test_a_unit_that_is_stopped_while_it_writes_does_not_crash() -> None:
     finally:
         proved.set()
     assert ended == ["stopped"]
+
+
+async def test_an_attachment_that_the_head_does_not_name_is_written_again_when_it_does(tmp_path: Path) -> None:
+    """Retention removes what no head names: a chunk that does not move the head names nothing."""
+    key, nothing = LogKey("c", "default", ChangefeedId("feed"), "mysql"), cast("Any", None)
+    writer = LogWriter(MetaHeadStore(MemoryClient(newest_etcd()), key), capture=CaptureId("a"))
+    directory = LogDirectory(str(tmp_path), changefeed="feed", source="mysql")
+    unit = SyncUnit(nothing, Position(Ts(1)), writer=writer, directory=directory, needs=nothing)
+    proved = threading.Event()
+    proved.set()
+    await writer.take_over(Ts(1))
+    for ts, attachment in [(10, "one"), (10, "two"), (20, "two")]:
+        cut = LogChunk(None, 0, [], Ts(ts), Ts(ts), Ts(ts), 0.0, is_complete=True, attachment=attachment)
+        await unit._append(cut, nothing, cast("Any", Opened(proved)))
+        for entry in directory.entries():
+            if entry.name != writer.head.attachment:
+                directory.remove([entry.name])
+    assert attachments.read(directory, writer.head.attachment).text == "two"

@@ -1,5 +1,5 @@
-"""Random statements on a real server, read by the stream as they come and much later: the sink's tables equal the
-source's in the end, or are held."""
+"""Random statements on a real server, read as they come and much later, by one stream or several: the sink's tables
+equal the source's in the end, or are held."""
 
 import contextlib
 from pathlib import Path
@@ -11,7 +11,7 @@ import pytest
 
 from capture.embedded import EmbeddedMariaDB
 from tests.integration.agent.sources.mysql.binlog_rig import run
-from tests.integration.agent.sources.mysql.log_rig import Copy, make_rig
+from tests.integration.agent.sources.mysql.log_rig import Copy, LogRig, make_rig
 from tests.integration.agent.sources.mysql.random_statements import Statements, read_tables
 from tests.mysql_server import is_mariadb
 
@@ -19,15 +19,20 @@ pytestmark = [pytest.mark.matrix, pytest.mark.timeout(120)]
 
 _FIRST = "CREATE TABLE t (id int PRIMARY KEY, v varchar(20), n int)"
 _SEEDS = 40
+_READ = "-- the stream reads up to here, and ends"
 
 
-def _execute(cursor: Any, statements: Statements) -> list[str]:
-    """Execute statements that belong together; return those that have not failed."""
+async def _execute(cursor: Any, statements: Statements, random: Random, rig: LogRig, pauses: float) -> list[str]:
+    """Execute statements that belong together; return those that have not failed. ``pauses``: how often the stream ends
+    between two of them, to be continued by another one."""
     done = []
     for statement in statements.next():
         with contextlib.suppress(pymysql.Error):
             cursor.execute(statement)
             done.append(statement)
+        if random.random() < pauses:
+            await rig.read()
+            done.append(_READ)
     # online copies are not replicated, and no other statement may meet one
     statements.tables = {name: table for name, table in read_tables(cursor).items() if not name.startswith("_")}
     return done
@@ -39,7 +44,7 @@ async def test_the_tables_equal_their_source_or_are_held(server: EmbeddedMariaDB
     database = f"random_{seed}"
     server.create_database(database)
     levels = ("FULL", "FULL", "MINIMAL", "NO_LOG") if is_mariadb(server) else ("FULL", "FULL", "MINIMAL")
-    level = random.choice(levels)
+    level, pauses = random.choice(levels), random.choice((0.0, 0.0, 0.1, 0.3))
     statements = Statements(random, is_mariadb=is_mariadb(server))
     run(server, database, f"SET GLOBAL binlog_row_metadata = {level}", _FIRST)
     rules = random.choice(([f"{database}.*"], [f"{database}.{name}" for name in "tuw"]))
@@ -51,9 +56,9 @@ async def test_the_tables_equal_their_source_or_are_held(server: EmbeddedMariaDB
             statements.tables = read_tables(cursor)
             for _ in range(random.choice((1, 1, 2, 3))):
                 for _ in range(random.randint(4, 16)):
-                    done += _execute(cursor, statements)
+                    done += await _execute(cursor, statements, random, rig, pauses)
                 await rig.read()
-                done.append("-- the stream reads up to here")
+                done.append(_READ)
     finally:
         run(server, database, "SET GLOBAL binlog_row_metadata = FULL")
     copy = Copy(rig, tmp_path / "lake")
