@@ -37,7 +37,8 @@ class LogHead(Record):
     removed_ts: StoredTs = Ts(0)
     #: what else the source needs to resume at ``resolved_ts`` (MySQL: GTIDs); opaque to others
     position: str = ""
-    #: the file beside the segments with the rest of it (the catalog's proof, or what the stream remembers); empty if there is none
+    #: the file beside the segments with the rest of it (PostgreSQL: the catalog's proof; MySQL: what the stream
+    #: remembers); empty if there is none
     attachment: str = later("")
     #: names of the latest segments, if listing the storage costs a request
     recent: tuple[str, ...] = later(())
