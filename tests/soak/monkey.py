@@ -97,7 +97,7 @@ class Monkey(Story):
             case "remove":
                 self._ask(lambda client: client.remove_table(view.id, name))
             case "resync":
-                limit = rng.choice([None, None, 50, 1_000])
+                limit = rng.choice([None, None, 100, 1_000])
                 self._ask(lambda client: client.resync_table(view.id, name, rows_per_second=limit))
             case "cancel":
                 name = rng.choice([one.table for one in view.resyncs] or names)

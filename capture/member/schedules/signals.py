@@ -22,6 +22,7 @@ from reactor import keys
 from reactor.errors import NotOwnerError, OwnerNotFoundError, StoreError, WeirError
 from reactor.ids import ChangefeedId
 from reactor.records.access import Role
+from reactor.records.base import RowsPerSecond
 from reactor.records.changefeed import ChangefeedInfo, FeedState, Unit
 from reactor.records.schedules import HandledSignals
 from reactor.state import ChangefeedState
@@ -35,6 +36,10 @@ _RUNNING = (FeedState.NORMAL, FeedState.WARNING)
 ID_MAX: Final = 64
 #: of the audit trail, as HTTP would answer
 _DONE, _REFUSED = 200, 409
+
+_UNREADABLE: Final = (
+    "a signal is ignored: its data has to be schema.table, or JSON with table, where and rows_per_second (from 100 on)"
+)
 
 _log = structlog.get_logger()
 
@@ -72,7 +77,7 @@ class SignalData(BaseModel):
 
     table: str = Field(pattern=r"^[^.]+\..+$", max_length=512)
     where: str = Field("", max_length=SIGNAL_MAX)
-    rows_per_second: int | None = Field(None, ge=1, le=1_000_000_000)
+    rows_per_second: RowsPerSecond | None = None
 
     @classmethod
     def read(cls, text: str) -> "SignalData":
@@ -151,7 +156,7 @@ class SignalTables:
         try:
             data = SignalData.read(row.data)
         except ValidationError:
-            _log.warning("a signal is ignored: its data is no schema.table, nor JSON with table, where", **fields)
+            _log.warning(_UNREADABLE, **fields)
             return
         kind = row.kind.strip().lower()
         caller = Caller(f"signal {row.id} in {info.config.signal_table}", Role.OPERATOR, "signal")
