@@ -167,6 +167,35 @@ def test_a_copy_of_another_table_takes_the_place_of_one_that_has_left(loaded: Be
     loaded.assert_holds((5, "e", "v"))
 
 
+@pytest.mark.parametrize("kind", ["delta-upsert", "delta-changelog", "delta-history"])
+@pytest.mark.parametrize("is_dropped", [False, True], ids=["left", "dropped"])
+def test_a_copy_of_another_table_is_put_in_place_by_whoever_comes_after_a_crash(
+    kind: str, is_dropped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Delta table's mark and its rows are two commits: between them it was nobody's, and the copy was refused."""
+    bed = Bed.of(IMPLEMENTATIONS[kind], tmp_path)
+    bed.load((1, "a", "x"))
+    if is_dropped:
+        gone = SchemaChange(Ts(150), SchemaChangeKind.DROP, TABLE, None, (), None, None)
+        sink_of(bed).alter([gone])
+    else:
+        sink_of(bed).mark_left(TABLE, Ts(150), time=SINCE)
+    copy = bed.copied(200, (5, "e", "v"))
+    other = replace(copy, table=copy.table.with_(table_id=17000), spans=even_spans(17000, 1))
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTable, "create_write_transaction", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sink_of(bed).replace(other)
+    sink_of(bed).replace(other)
+    bed.assert_at(200, *other.spans)
+    assert mark(bed) is None
+    bed.assert_holds((5, "e", "v"))
+
+
+def killed(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_a_table_that_was_split_comes_again_as_one_and_is_split_again(loaded: Bed) -> None:
     """Nobody who still writes its spans of before is taken for a writer of the new ones."""
     order = SpanRepartition((SPAN,), even_spans(16384, 2), Ts(100), 1)
