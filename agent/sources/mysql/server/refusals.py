@@ -21,6 +21,8 @@ from agent.errors import (
 from agent.sources.mysql.server.uri import Target
 
 BINLOG_FAILED: Final = 1236
+#: MariaDB ends a dump for another one with its server id by a number of its own
+_SAME_ID: Final = 4052
 #: the server or the connection fails, or memory, disk or time is short at the moment: retried
 _PASSING = frozenset(
     {1020, 1021, 1037, 1038, 1040, 1041, 1053, 1077, 1135, 1152, 1158, 1159, 1160, 1161, 1203, 1206, 1213, 1317}
@@ -67,7 +69,7 @@ def refusal(code: int, message: str, target: Target) -> SourceError:
             )
         case 1373 | 1789:
             return SnapshotLostByGCError(f"{target} has purged what comes next ({message}); {NEW_POSITION}")
-        case _ if code == BINLOG_FAILED:
+        case _ if code in (BINLOG_FAILED, _SAME_ID):
             return binlog_refusal(message, target)
         case _ if code in _PRIVILEGE:
             return SourceAuthError(f"user {target.user} lacks a privilege on {target} ({message}); have it granted")
