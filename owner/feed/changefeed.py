@@ -283,9 +283,9 @@ class Changefeed:
         effects += [*run.resync(facts, now), *run.departures.tick(facts, now)]
         status, after = self._judge(run, facts, limits, conditions, now)
         self.latest = status
-        changed, effected = len(verdict.changes), len(verdict.effects)
+        changed = len(verdict.changes)
         self.held.catch_up(facts, status, run, verdict, now)
-        clearing, effects = (*clearing, *verdict.changes[changed:]), [*effects, *verdict.effects[effected:]]
+        clearing = (*clearing, *verdict.changes[changed:])
         due_at = self._status_due_at(feed.status, status, context.format)
         if clearing or now >= due_at or (after is not feed.info and after != feed.info):
             self._status_at, due_at = now, float("inf")

@@ -198,7 +198,7 @@ class Resyncs:
         self, facts: "Facts", resync: TableResync, answer: Answered[Any] | None, now: float
     ) -> list[Effect]:
         held = facts.held.get(resync.table_id)
-        if held is not None and held.stage is HoldStage.TRIED:
+        if answer is None and held is not None and held.stage is HoldStage.TRIED:
             return []
         if answer is not None and answer.error is None:
             self._asked.pop(resync.table_id, None)

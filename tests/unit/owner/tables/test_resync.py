@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from owner.jobs import Repartition, Resume, ResyncTable, Update
+from owner.jobs import PauseTable, Repartition, Resume, ResumeTable, ResyncTable, Update
 from owner.questions import CopyTable, DropCopy, PlaceTable, TableCopied
 from reactor import keys
 from reactor.ids import TableSpan, Ts
@@ -102,6 +102,26 @@ def test_a_table_is_copied_alone_and_continues_from_its_copy(is_healthy: bool) -
     assert S1 in cluster.writers()
     table = cluster.state.changefeeds[FEED].units["main"].tables[0]
     assert (table.start_ts, table.consistent_ts) == (600, 605)
+
+
+@pytest.mark.parametrize("error", ["", "StoreUnreachable"])
+def test_an_answer_that_comes_while_the_table_is_tried_again_is_heard(error: str) -> None:
+    """It was ignored, and the sink was never asked again: no other copy of the table could be asked for."""
+    cluster = running("a")
+    asked(cluster)
+    placed(cluster, 600)
+    until(cluster, HoldStage.TRIED)
+    cluster.ask(PauseTable("p", FEED, 1))
+    assert isinstance(last(cluster, DropCopy), DropCopy)
+    cluster.ask(ResumeTable("again", FEED, 1))
+    until(cluster, HoldStage.TRIED)
+    failed(cluster, DropCopy, error) if error else done(cluster, DropCopy)
+    cluster.copies.clear()
+    until(cluster, None)
+    if error:
+        cluster.step(after_s=10.0)
+        done(cluster, DropCopy)
+    at_stage(cluster, None)
 
 
 def test_a_table_that_is_tried_after_its_copy_begins_at_the_copys_position() -> None:

@@ -99,6 +99,7 @@ def test_it_is_tried_again_later_and_later_and_flows_when_it_has_caught_up() -> 
     cluster.step(4)
     assert cluster.checkpoint_ts() == 1100
     assert (cluster.info().state, cluster.info().warning) == (FeedState.NORMAL, None)
+    assert [log.event for log in cluster.logs].count("a held table flows again") == 1
 
 
 def test_the_spans_of_a_table_that_is_tried_start_where_it_was() -> None:
