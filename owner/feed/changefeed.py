@@ -166,7 +166,8 @@ class Changefeed:
         """:raises JobRefusedError: a span is past ``ts``, or the changefeed is not running."""
         info = amendment.existing(feed)
         if self.run is None or not is_running(info.state):
-            raise JobRefusedError(f"changefeed {self.id} is {info.state}: nothing to hold; resume it first")
+            why = "it begins just now; ask again" if is_running(info.state) else "nothing to hold; resume it first"
+            raise JobRefusedError(f"changefeed {self.id} is {info.state}: {why}")
         facts = Facts.of(feed, info)
         known = [*self.run.positions(), *self.run.repartitions.standing(facts.partitionings)]
         furthest = max([facts.status.checkpoint_ts, *(position.checkpoint_ts for position in known)])

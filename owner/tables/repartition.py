@@ -302,7 +302,7 @@ def asked(facts: "Facts", table_id: int, spans: int) -> tuple[TablePartitioning 
     table = _find(facts.tables or (), table_id)
     if table is None:
         why = f"has no table {table_id}" if facts.tables else "is not replicating yet, its tables are being copied"
-        raise JobRefusedError(f"{feed} {why}; see tables")
+        raise JobRefusedError(f"{feed} {why}; see `weir tables -c {facts.info.id}`")
     name = f"{table.schema_name}.{table.name}"
     if not table.key:
         raise JobRefusedError(
