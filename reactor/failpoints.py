@@ -56,6 +56,9 @@ class Point(StrEnum):
     #: the owner's capture is about to change the sink's tables; they are changed, but not yet the tables' records
     SCHEMA_BEFORE_SINK = "schema-before-sink"
     SCHEMA_AFTER_SINK = "schema-after-sink"
+    #: a table has left its changefeed; before and after the sink says so
+    MARK_BEFORE_SINK = "mark-before-sink"
+    MARK_AFTER_SINK = "mark-after-sink"
     #: a table's rows are staged again and recorded, but the owner has not been informed; before and after the sink
     #: replaces the table
     COPY_STAGED = "copy-staged"

@@ -254,9 +254,11 @@ def _repartition(feed: Feed, question: RepartitionTable) -> Ts:
 
 
 def _mark_left(feed: Feed, question: MarkLeft) -> None:
+    failpoints.reach(Point.MARK_BEFORE_SINK)
     sink = feed.open_sink()
     if isinstance(sink, MarksLeft):
         sink.mark_left(question.table, question.ts, time=question.time)
+    failpoints.reach(Point.MARK_AFTER_SINK)
 
 
 def _apply(feed: Feed, question: ApplySchema) -> None:

@@ -85,8 +85,8 @@ class Changefeed:
             return []
         if info.state is FeedState.REMOVED:
             self._release()
-            effects = self.removal.tick(feed, self.site.cluster, self.site.namespace, now)
-            return [*effects, WakeAt(self.clean_up.next_at())]
+            done = self.removal.tick(feed, self.site.cluster, self.site.namespace, now)
+            return [*done, WakeAt(self.clean_up.next_at())]
         return self._tick(feed, info, messages, context, now)
 
     def fail(self, error: Exception, now: float) -> None:
@@ -219,7 +219,6 @@ class Changefeed:
         clearing = (
             *taken.patches,
             *(self.tables.put_partitioning(before, wish) for before, wish in joins),
-            *verdict.changes,
         )
         warnings, self._warnings = [*taken.warnings, *self._warnings], []
         limits = self.limits(facts, now)
@@ -228,7 +227,7 @@ class Changefeed:
         clearing = (*clearing, *renewals)
         after = self.machine.tick(info, errors, warnings, now, conditions=conditions)
         if after.epoch != info.epoch or not is_running(after.state):
-            return [*verdict.effects, *self._tick_standing(feed, after, now, clearing)]
+            return [*verdict.effects, *self._tick_standing(feed, after, now, (*clearing, *verdict.changes))]
         facts = facts if after is info else replace(facts, info=after)
         effects = self._tick_running(feed, facts, limits, messages, context, now, clearing, verdict, conditions)
         return [*verdict.effects, *effects]
@@ -284,9 +283,8 @@ class Changefeed:
         effects += [*run.resync(facts, now), *run.departures.tick(facts, now)]
         status, after = self._judge(run, facts, limits, conditions, now)
         self.latest = status
-        changed = len(verdict.changes)
         self.held.catch_up(facts, status, run, verdict, now)
-        clearing = (*clearing, *verdict.changes[changed:])
+        clearing = (*clearing, *verdict.changes)
         due_at = self._status_due_at(feed.status, status, context.format)
         if clearing or now >= due_at or (after is not feed.info and after != feed.info):
             self._status_at, due_at = now, float("inf")

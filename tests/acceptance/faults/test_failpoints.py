@@ -147,6 +147,27 @@ def test_the_owner_falls_while_a_table_is_copied_again(ground: Ground, point: Po
     ground.bed.wait_for("the table flows", flows, timeout_s=CATCH_UP_TIMEOUT_S)
 
 
+@pytest.mark.parametrize("action", [KILL, STOP])
+@pytest.mark.parametrize("point", [Point.MARK_BEFORE_SINK, Point.MARK_AFTER_SINK])
+def test_the_owner_falls_while_a_table_leaves(ground: Ground, point: Point, action: Action) -> None:
+    """And the table joins again: its mark is gone, whoever wakes up late."""
+    bed = ground.bed
+    ground.strike((point, action), cause=lambda: bed.ask(lambda client: client.remove_table(UPSERT, "public.item")))
+
+    def is_marked() -> bool:
+        return [(one.table, one.marked) for one in bed.query(UPSERT).left] == [("public.item", True)]
+
+    bed.wait_for("the table is marked", is_marked, timeout_s=CATCH_UP_TIMEOUT_S)
+    bed.ask(lambda client: client.add_table(UPSERT, "public.item"))
+
+    def is_back() -> bool:
+        view = bed.query(UPSERT)
+        return not (view.left or view.joining or view.resyncs or view.held or view.lost_tables)
+
+    bed.wait_for("the table flows again", is_back, timeout_s=CATCH_UP_TIMEOUT_S)
+    assert "public.item" in {table.table for table in bed.ask(lambda client: client.tables(UPSERT))}
+
+
 @pytest.mark.parametrize("blow", [(Point.POSITION_TAKEN, KILL), (Point.POSITION_RECORDED, STOP)])
 def test_a_capture_falls_while_a_changefeed_takes_a_new_position(ground: Ground, blow: Blow) -> None:
     bed, name = ground.bed, f"lost-{blow[1]}"
