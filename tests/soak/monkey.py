@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from capture.api.client import Client
+from capture.api.client import Client, RemoteError
 from capture.api.port import ChangefeedUpdate, RepairAsked
 from reactor.errors import WeirError
 from reactor.records.changefeed import ChangefeedConfig, FeedState, FilterConfig
@@ -31,6 +31,8 @@ _PAUSE_S = (0.1, 2.0)
 _ANSWER_S = 60.0
 _LONG_ANSWER_S = 240.0
 _SETTLE_S = 240.0
+#: HTTP status from which on another capture may have an answer
+_UNAVAILABLE = 500
 #: what an operator asks again while it settles
 _ASK_AGAIN_S = 10.0
 #: how often a held table is copied again before its reason counts
@@ -57,12 +59,19 @@ class Monkey(Story):
             operator.start()
         while time.monotonic() < until:
             self._over.wait(min(rng.uniform(5.0, 20.0), max(0.0, until - time.monotonic())))
-            if time.monotonic() < until:
+            if self._are_all_there():
                 rng.choice([self._kill, self._kill, self._kill, self._freeze, self._restart_source])(rng)
                 self.outcome.kills += 1
         for operator in operators:
             operator.join()
         self._bed.mend()
+
+    def _are_all_there(self) -> bool:
+        """Return whether who fell before is back: commands to nobody try nothing."""
+        try:
+            return len(self._bed.captures()) == _CAPTURES
+        except WeirError:
+            return False
 
     def _operate(self, rng: random.Random, until: float) -> None:
         feeds = list(self._feeds)
@@ -72,6 +81,10 @@ class Monkey(Story):
             try:
                 view = self._bed.query(feed)
                 tables = self._bed.ask(lambda client: client.tables(feed), timeout_s=_ANSWER_S)  # noqa: B023
+            except (WeirError, StopIteration):
+                self._over.wait(_PAUSE_S[0])
+                continue  # nobody answers
+            try:
                 done = _COMMANDS[command][0](self, rng, view, tables)
             except (WeirError, StopIteration) as refused:
                 done = f"refused: {str(refused)[:160]}"
@@ -81,7 +94,20 @@ class Monkey(Story):
             self._over.wait(rng.uniform(*_PAUSE_S))
 
     def _ask(self, question: Callable[[Client], object], timeout_s: float = _ANSWER_S) -> None:
-        self._bed.ask(question, timeout_s=timeout_s)
+        """Ask one capture after the other, until one does it or refuses it."""
+        refusals: list[RemoteError] = []
+
+        def ask(client: Client) -> None:
+            try:
+                question(client)
+            except RemoteError as error:
+                if error.status >= _UNAVAILABLE:
+                    raise
+                refusals.append(error)
+
+        self._bed.ask(ask, timeout_s=timeout_s)
+        if refusals:
+            raise refusals[0]
 
     def table_step(self, rng: random.Random, view: ChangefeedView, tables: Sequence[TableView], what: str) -> str:
         """Ask one thing of one table."""
