@@ -31,7 +31,12 @@ from tests.binlog import TARGET
         (1205, "Lock wait timeout exceeded", TableLockedError, "retried automatically"),
         (1021, "Disk full", SourceUnreachableError, "tried again"),
         (3024, "Query execution was interrupted", SourceUnreachableError, "tried again"),
-        (4052, "A slave with the same server_uuid/server_id is already connected", SlotInUseError, "a new one is taken"),
+        (
+            4052,
+            "A slave with the same server_uuid/server_id is already connected",
+            SlotInUseError,
+            "a new one is taken",
+        ),
         (1064, "You have an\n error", StatementRefusedError, "answered 1064: You have an error"),
     ],
 )
