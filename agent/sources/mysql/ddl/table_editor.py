@@ -23,6 +23,7 @@ from agent.sources.mysql.ddl.parser.alterations import (
     DropKey,
     Part,
     RenameColumn,
+    SetDefault,
     Unread,
 )
 from agent.sources.mysql.ddl.parser.column_types import DefinitionContext, column_of
@@ -72,6 +73,8 @@ class TableEditor:
         self._required: set[str] = set()
         #: columns of the primary key that the statement makes: they are NOT NULL, whatever their definition
         self._of_primary: set[str] = set()
+        #: what the statement's ALTER COLUMN say; they are of new columns too
+        self._defaults: dict[str, exp.Expr | None] = {}
         self.unknown_fills: tuple[str, ...] = ()
         #: new columns that get the statement's time if they are the table's first ``timestamp``
         self._bare_timestamps: dict[str, Definition] = {}
@@ -133,6 +136,7 @@ class TableEditor:
         then placed one after another."""
         keys = [part for part in parts if isinstance(part, AddKey) and part.is_primary]
         self._of_primary = {name.lower() for key in keys for name in key.columns}
+        self._defaults = {part.name.lower(): part.default for part in parts if isinstance(part, SetDefault)}
         steps = [*((step, part) for step in (self._set, self._leave, self._come) for part in parts)]
         done = [_is_done(step, part) for step, part in steps]
         self._fill_first_timestamp()
@@ -225,6 +229,8 @@ class TableEditor:
 
     def _add(self, part: AddColumn) -> bool:
         definition = part.definition
+        default = self._defaults.get(definition.name.lower(), definition.default)
+        definition = replace(definition, default=default)
         if part.if_absent and _index(definition.name, self._taken) is not None:
             return True
         self._taken.append(definition.name)

@@ -14,11 +14,12 @@ from agent.sources.mysql.ddl.parser.alterations import (
     RenameKey,
     RenameTo,
     RowsMoved,
+    SetDefault,
     Unread,
     Versioning,
 )
 from agent.sources.mysql.ddl.parser.cursor import Cursor, UnreadableError
-from agent.sources.mysql.ddl.parser.definitions import is_column, take_definition
+from agent.sources.mysql.ddl.parser.definitions import is_column, take_default, take_definition
 from agent.sources.mysql.ddl.parser.indexes import column_parts, take_index
 from agent.sources.mysql.ddl.parser.table_options import take_options
 from agent.sources.mysql.ddl.parser.tokens import spelt
@@ -79,7 +80,7 @@ def _take_part(cursor: Cursor, database: str, session: Session) -> Sequence[Part
             return [_convert(cursor, database)]
         case "ALTER":
             cursor.next()
-            return _alter(cursor)
+            return _alter(cursor, session)
         case "EXCHANGE" | "TRUNCATE" | "DISCARD" | "IMPORT":
             return [_moved(cursor, database)]
     return take_options(cursor)
@@ -182,25 +183,30 @@ def _convert(cursor: Cursor, database: str) -> Part:
     return Convert("" if charset.upper() == "DEFAULT" else charset)
 
 
-def _alter(cursor: Cursor) -> Sequence[Part]:
+def _alter(cursor: Cursor, session: Session) -> Sequence[Part]:
     if cursor.take_one("INDEX", "KEY", "CHECK", "CONSTRAINT"):
         return []
     cursor.take("COLUMN")
     cursor.take("IF", "EXISTS")
-    cursor.name()
-    if not cursor.take_one("SET", "DROP"):
+    name = cursor.name()
+    if cursor.take("SET", "DEFAULT"):
+        return [SetDefault(name, take_default(cursor, session))]
+    if cursor.take("DROP", "DEFAULT"):
+        return [SetDefault(name, None)]
+    if not cursor.take_one("SET"):
         raise UnreadableError("what of the column is altered?")
     return []
 
 
 def _moved(cursor: Cursor, database: str) -> RowsMoved:
     verb = cursor.next().word
+    comes = verb == "IMPORT"
     if cursor.take("TABLESPACE"):
-        return RowsMoved(f"its tablespace was {'discarded' if verb == 'DISCARD' else 'imported'}")
+        return RowsMoved(f"its tablespace was {'imported' if comes else 'discarded'}", comes=comes)
     cursor.expect("PARTITION")
     if verb != "EXCHANGE":
         done = {"TRUNCATE": "emptied", "DISCARD": "discarded", "IMPORT": "imported"}[verb]
-        return RowsMoved(f"a partition was {done}")
+        return RowsMoved(f"a partition was {done}", comes=comes)
     cursor.name()
     cursor.expect("WITH", "TABLE")
     return RowsMoved("a partition was exchanged for a table", cursor.table(database))

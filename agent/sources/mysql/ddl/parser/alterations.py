@@ -6,6 +6,8 @@ A part that is not understood becomes ``Unread``, which has no effect on the oth
 from dataclasses import dataclass
 from typing import Final
 
+from sqlglot import exp
+
 from agent.sources.mysql.ddl.parser.cursor import Name
 from agent.sources.mysql.ddl.parser.definitions import Definition
 
@@ -25,6 +27,14 @@ class ChangeColumn:
     old: str
     definition: Definition
     if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SetDefault:
+    """MariaDB applies it to a column that the same statement adds. ``default``: None if there is none any more."""
+
+    name: str
+    default: exp.Expr | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +92,13 @@ class RenameTo:
 @dataclass(frozen=True, slots=True)
 class RowsMoved:
     """Rows of the table come or go without events. ``other``: the table that they move to or from; ``makes``: it is
-    new; ``ends``: it is dropped."""
+    new; ``ends``: it is dropped. ``comes``: an empty table may have rows afterwards."""
 
     reason: str
     other: Name | None = None
     makes: bool = False
     ends: bool = False
+    comes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +127,7 @@ Part = (
     | Convert
     | RenameTo
     | RowsMoved
+    | SetDefault
     | Cascade
     | Versioning
     | Unread

@@ -121,7 +121,7 @@ def _take_attribute(cursor: Cursor, found: Definition, session: Session) -> None
         case "VISIBLE" | "INVISIBLE" | "VIRTUAL" | "ENFORCED" | "SIGNED":
             pass
         case "DEFAULT":
-            found.default = _default(cursor, session)
+            found.default = take_default(cursor, session)
         case "SERIAL":
             cursor.expect("DEFAULT", "VALUE")
             found.is_required = found.is_numbered = found.is_unique = True
@@ -235,7 +235,8 @@ def _takes_action(cursor: Cursor) -> bool:
     return word == "CASCADE"
 
 
-def _default(cursor: Cursor, session: Session) -> exp.Expr:
+def take_default(cursor: Cursor, session: Session) -> exp.Expr:
+    """Parse the value after DEFAULT."""
     tokens = _default_tokens(cursor)
     if session.pipes_texts and (texts := _piped(tokens)):
         return exp.Concat(expressions=texts)

@@ -240,6 +240,8 @@ def _reason(creation: Creation, editor: TableEditor) -> str:
         return FILLED
     if creation.is_versioned:
         return VERSIONED
+    if engines := [part.reason for part in creation.options if isinstance(part, RowsMoved) and part.comes]:
+        return engines[-1]
     return CASCADES if creation.cascades else ""
 
 
@@ -334,8 +336,8 @@ def _consequences(read: _Statement, table: Name, parts: Sequence[Part]) -> Itera
     """Yield effects that no later event shows."""
     for part in parts:
         match part:
-            case RowsMoved(reason, other, makes, ends):
-                yield Unfollowed(table, reason, needs_rows=other is None)
+            case RowsMoved(reason, other, makes, ends, comes):
+                yield Unfollowed(table, reason, needs_rows=other is None and not comes)
                 if other is not None and ends:
                     yield Dropped(read.fold(other))
                 elif other is not None and makes:

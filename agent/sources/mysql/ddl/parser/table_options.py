@@ -7,7 +7,8 @@ from agent.sources.mysql.ddl.parser.alterations import Convert, Part, RowsMoved,
 from agent.sources.mysql.ddl.parser.cursor import Cursor, UnreadableError
 
 #: storage engines that store no rows, or other ones
-_ROWLESS: Final = frozenset({"BLACKHOLE", "MERGE", "MRG_MYISAM", "FEDERATED", "FEDERATEDX", "CONNECT", "SPIDER"})
+_EMPTY: Final = "BLACKHOLE"
+_ROWLESS: Final = frozenset({_EMPTY, "MERGE", "MRG_MYISAM", "FEDERATED", "FEDERATEDX", "CONNECT", "SPIDER"})
 #: options with a value that do not affect rows
 _OPTIONS: Final = frozenset(
     {"AUTO_INCREMENT", "AVG_ROW_LENGTH", "CHECKSUM", "COMMENT", "COMPRESSION", "CONNECTION", "DELAY_KEY_WRITE"}
@@ -54,8 +55,8 @@ def _option(cursor: Cursor) -> Sequence[Part]:
     if word in ("ENGINE", "TYPE"):
         cursor.symbol("=")
         engine = cursor.next().value
-        is_rowless = engine.upper() in _ROWLESS
-        return [RowsMoved(f"it went to the engine {engine}, which has other rows or none")] if is_rowless else []
+        reason = f"its engine is {engine}, which has other rows than its log, or none"
+        return [RowsMoved(reason, comes=engine.upper() != _EMPTY)] if engine.upper() in _ROWLESS else []
     if (word in ("DATA", "INDEX") and cursor.take("DIRECTORY")) or word in _OPTIONS:
         _value(cursor)
         return []

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import anyio
 
@@ -19,7 +20,7 @@ from agent.log.retention import Needs
 from agent.log.storage import LogDirectory
 from agent.ports.sink import FeedContext, ReadsBack
 from agent.ports.source import Identity, Position, Scope, StreamOrder
-from agent.rows.schema import TableSchema
+from agent.rows.schema import TableSchema, ZeroDates
 from agent.schema_changes.apply import Terms, apply
 from agent.settings import SyncSettings
 from agent.sinks import open_sink
@@ -28,6 +29,7 @@ from agent.sources.mysql.server.catalog import read_schemas
 from agent.sources.mysql.server.connection import connect
 from agent.sources.mysql.server.sql import qualified
 from agent.sources.mysql.server.uri import parse_uri
+from agent.sources.mysql.settings import MysqlSettings
 from agent.sources.mysql.snapshot.rows_text import read_rows, select_list
 from agent.sources.mysql.source import MysqlSource
 from agent.units.load import create_empty
@@ -63,6 +65,10 @@ class LogRig:
     start: Position
     directory: LogDirectory
     etcd: MemoryEtcd = field(default_factory=newest_etcd)
+
+    @property
+    def zero_dates(self) -> ZeroDates:
+        return ZeroDates(self.scope.settings(MysqlSettings).zero_dates)
 
     def ddl(self) -> list[DdlRecord]:
         """Return what the log has found to have changed, in its order."""
@@ -100,9 +106,12 @@ class LogRig:
             group.cancel_scope.cancel()
 
 
-def make_rig(server: EmbeddedMariaDB, path: Path, rules: Sequence[str], mode: SinkMode = SinkMode.UPSERT) -> LogRig:
-    """A changefeed that begins now."""
-    scope = Scope("c", "feed", mode, ChangefeedConfig(filter=FilterConfig(rules=tuple(rules))))
+def make_rig(
+    server: EmbeddedMariaDB, path: Path, rules: Sequence[str], mode: SinkMode = SinkMode.UPSERT, **settings: Any
+) -> LogRig:
+    """A changefeed that begins now. ``settings``: of its source."""
+    config = ChangefeedConfig(filter=FilterConfig(rules=tuple(rules)), source=settings)
+    scope = Scope("c", "feed", mode, config)
     source = MysqlSource(server.uri(), scope)
     tables = source.check().tables
     start = source.begin(tables)
@@ -115,7 +124,8 @@ def make_rig(server: EmbeddedMariaDB, path: Path, rules: Sequence[str], mode: Si
 class Copy:
     """The sink's tables. ``held``: table id → its name at the source, and why."""
 
-    def __init__(self, rig: LogRig, lake: Path, mode: SinkMode = SinkMode.UPSERT) -> None:
+    def __init__(self, rig: LogRig, lake: Path) -> None:
+        mode = rig.scope.sink_mode
         uri = f"delta+file://{lake}"
         sink = open_sink(uri, changefeed="feed", mode=mode)
         assert isinstance(sink, ReadsBack)
@@ -139,11 +149,11 @@ class Copy:
 
     def differences(self) -> dict[tuple[str, str], tuple[list[Row], list[Row]]]:
         """Return, by table, the rows that only the source has, and those that only the sink has."""
-        wrong = {}
+        wrong, zero_dates = {}, self._rig.zero_dates
         with connect(parse_uri(self._rig.server.uri())) as connection:
             for table in self.tables.values():
                 name = table.schema_name, table.name
-                [schema] = read_schemas(connection, [name]).values()
+                [schema] = read_schemas(connection, [name], zero_dates=zero_dates).values()
                 columns = [column.name for column in schema.columns]
                 sql = f"SELECT {select_list(schema.columns)} FROM {qualified(*name)}"
                 there = map(self._sink.as_stored, read_rows(connection, schema, sql))
@@ -162,7 +172,8 @@ class Copy:
                 self._hold_by(change)
             elif change.table_id in self.held:
                 self._rename_held(change)
-        changes = tuple(one for one in found.alterations if one.table_id not in are_held | set(self.held))
+        are_held |= set(self.held)
+        changes = tuple(one for one in found.alterations if one.table is None or one.table_id not in are_held)
         try:
             apply(self._sink, found.with_(changes=changes), Terms(self._rig.scope.config, self._mode))
         except WeirError as error:
@@ -187,7 +198,8 @@ class Copy:
     def _applied(self, ts: Ts, change: TableChange) -> None:
         id = change.table_id
         if change.table is None:
-            del self.tables[id], self._at[id]
+            self.tables.pop(id, None)
+            self._at.pop(id, None)
             return
         if change.table.to_copy:
             self._hold(id, (change.table.schema_name, change.table.name), "is to be copied")

@@ -23,12 +23,12 @@ _VALUES: Final = {
     "double": ("1.5e10", "0.1"),
     "bit(9)": ("b'101'", "b'100000001'"),
     "year": ("2020", "1970"),
-    "date": ("'2020-01-01'", "'1000-12-31'"),
+    "date": ("'2020-01-01'", "'1000-12-31'", "'0000-00-00'", "'2020-00-10'"),
     "time": ("'10:00'", "'-838:59:59'"),
     "time(3)": ("'10:00:00.125'",),
-    "datetime": ("'2020-01-01 10:00:00'",),
+    "datetime": ("'2020-01-01 10:00:00'", "'0000-00-00 00:00:00'"),
     "datetime(3)": ("'2020-01-01 10:00:00.125'",),
-    "timestamp NULL": ("'2020-01-01 10:00:00'",),
+    "timestamp NULL": ("'2020-01-01 10:00:00'", "'0000-00-00 00:00:00'"),
     "timestamp(2) NULL": ("'2020-06-01 10:00:00.25'",),
     "varchar(20)": ("'x'", "'ab '", "'é'", "repeat('y', 20)"),
     "varchar(300)": ("'x'", "repeat('z', 290)"),
@@ -122,7 +122,7 @@ class Statements:
             return self._transaction(table)
         if roll < 0.88:
             return [self._set_statement(self._alter(table))]
-        return self._whole(table)
+        return [self._set_statement(statement) for statement in self._whole(table)]
 
     # Rows
 
@@ -204,8 +204,10 @@ class Statements:
         random = self._random
         free = [column for column in left if column not in table.key]
         kinds = ("add", "add", "add", "drop", "modify", "modify", "change", "rename", "swap", "default", "key", "index")
-        more = ("computed", "number", "charset", "again", "order", "index", "unique key", "several", "like another")
-        match random.choice((*kinds, *more, "rest")):
+        more = ("charset", "again", "order", "index", "unique key", "several", "rest")
+        # most of these hold the table
+        unknown = ("computed", "number", "like another")
+        match random.choice(unknown if random.random() < 0.04 else (*kinds, *more)):
             case "add":
                 return f"ADD {self._new(left)} {self._definition(is_new=True)}{self._place(left)}"
             case "drop" if len(free) > 1:
@@ -282,7 +284,7 @@ class Statements:
         random, type = self._random, self._random.choice(list(self._values))
         value = random.choice(self._values[type])
         ends = ["", "", " NOT NULL", f" DEFAULT {value}", f" NOT NULL DEFAULT {value}"]
-        if random.random() < 0.1:
+        if random.random() < 0.03:
             ends = [f" DEFAULT {random.choice(_COMPUTED)}"]
         if is_new and random.random() < 0.1:
             ends = [" INVISIBLE"]
@@ -305,7 +307,8 @@ class Statements:
         return f"{prefix}{self._made}"
 
     def _set_statement(self, statement: str) -> str:
-        if self._is_mariadb and self._random.random() < 0.1:
+        is_change = statement.startswith(("ALTER", "CREATE", "DROP", "RENAME", "TRUNCATE"))
+        if self._is_mariadb and is_change and self._random.random() < 0.1:
             return f"SET STATEMENT max_statement_time = 60 FOR {statement}"
         return statement
 
@@ -338,6 +341,7 @@ class Statements:
         other = random.choice(sorted(self.tables))
         absent = [one for one in _NAMES if one not in self.tables]
         kinds = ["truncate", "online", "online", "replace", "drop", "drop and create", "rename", "swap", "temporary"]
+        kinds += ["trigger", "reference"]
         kinds += ["rewrite", "parts", "parts", "empty", "select", "database", "index", "move", "again", "names", "xa"]
         match random.choice(kinds):
             case "truncate":
@@ -391,6 +395,15 @@ class Statements:
                 two = ["XA PREPARE 'x'", random.choice(("XA COMMIT 'x'", "XA ROLLBACK 'x'"))]
                 end = random.choice((two, ["XA COMMIT 'x' ONE PHASE"]))
                 return ["XA START 'x'", self._row(name), self._row(name), "XA END 'x'", *end]
+            case "trigger":
+                event = random.choice(("AFTER INSERT", "AFTER DELETE", "BEFORE UPDATE"))
+                return [f"CREATE TRIGGER {self._name('r')} {event} ON {name} FOR EACH ROW {self._row(other)}"]
+            case "reference":
+                column, action = random.choice(list(table.columns)), random.choice(("", " ON DELETE CASCADE"))
+                foreign = (
+                    f"FOREIGN KEY ({column}) REFERENCES {other} ({random.choice(list(self.tables[other].columns))})"
+                )
+                return [f"ALTER TABLE {name} ADD {foreign}{action}", self._row(other)]
             case "database":
                 return [f"ALTER DATABASE CHARACTER SET {random.choice(('latin1', 'utf8mb4', 'ucs2'))}"]
         return ["DO 1"]

@@ -10,6 +10,7 @@ import pymysql
 import pytest
 
 from capture.embedded import EmbeddedMariaDB
+from reactor.records.changefeed import SinkMode
 from tests.integration.agent.sources.mysql.binlog_rig import run
 from tests.integration.agent.sources.mysql.log_rig import Copy, LogRig, make_rig
 from tests.integration.agent.sources.mysql.random_statements import Statements, read_tables
@@ -48,9 +49,11 @@ async def test_the_tables_equal_their_source_or_are_held(server: EmbeddedMariaDB
     statements = Statements(random, is_mariadb=is_mariadb(server))
     run(server, database, f"SET GLOBAL binlog_row_metadata = {level}", _FIRST)
     rules = random.choice(([f"{database}.*"], [f"{database}.{name}" for name in "tuw"]))
-    done = [f"-- {level}, {rules}"]
+    mode = random.choice((SinkMode.UPSERT, SinkMode.UPSERT, SinkMode.CHANGELOG))
+    zero_dates = random.choice(("null", "null", "strict", "string"))
+    done = [f"-- {level}, {rules}, {mode}, {zero_dates}"]
     try:
-        rig = make_rig(server, tmp_path, rules)
+        rig = make_rig(server, tmp_path, rules, mode, zero_dates=zero_dates)
         with contextlib.closing(server.connect(database)) as session, session.cursor() as cursor:
             cursor.execute("SET time_zone = '+02:00'")
             statements.tables = read_tables(cursor)

@@ -194,6 +194,34 @@ def test_character_sets_are_what_the_server_has(server: EmbeddedMariaDB, databas
     assert found == there
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        "ADD n int, ALTER n SET DEFAULT 5",
+        "ADD n int DEFAULT 7, ALTER COLUMN n DROP DEFAULT",
+        "ADD n int NOT NULL DEFAULT 7, ALTER n DROP DEFAULT",
+        "ALTER n SET DEFAULT 'q', ADD n varchar(9) DEFAULT 'x'",
+        "DROP a, ADD a varchar(20), ALTER a SET DEFAULT 5",
+        "RENAME COLUMN a TO n, ADD a varchar(20), ALTER a SET DEFAULT 5",
+        "CHANGE a n int, ADD a varchar(20), ALTER a SET DEFAULT 5",
+    ],
+)
+def test_a_default_that_the_same_statement_sets_is_in_older_rows(
+    server: EmbeddedMariaDB, database: str, parts: str
+) -> None:
+    run(server, database, "INSERT INTO t (id) VALUES (1)")
+    followed = Followed(server, database)
+    if not is_mariadb(server):  # it knows only columns that were there
+        with pytest.raises(pymysql.err.OperationalError, match="Unknown column"):
+            followed.run(f"ALTER TABLE t {parts}")
+        return
+    [record] = followed.run(f"ALTER TABLE t {parts}")
+    [change] = record.changes
+    [added] = change.added
+    [[value]] = server.execute(f"SELECT {added} FROM {database}.t")
+    assert change.fills.get(added) == (None if value is None else str(value))
+
+
 def test_texts_that_are_too_long_for_their_type(server: EmbeddedMariaDB, database: str) -> None:
     """A server that is not strict takes the next larger one."""
     followed = Followed(server, database)

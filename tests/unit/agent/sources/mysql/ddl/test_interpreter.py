@@ -615,7 +615,7 @@ def test_what_the_server_shows_may_leave_values_open() -> None:
         ("ALTER TABLE t IMPORT TABLESPACE", "imported"),
         ("ALTER TABLE t DISCARD PARTITION p TABLESPACE", "discarded"),
         ("ALTER TABLE t ADD SYSTEM VERSIONING", "SYSTEM VERSIONING"),
-        ("ALTER TABLE t ENGINE=BLACKHOLE", "the engine BLACKHOLE"),
+        ("ALTER TABLE t ENGINE=BLACKHOLE", "its engine is BLACKHOLE"),
         ("ALTER IGNORE TABLE t ADD UNIQUE (a)", "ALTER IGNORE"),
         ("ALTER TABLE t ADD UNIQUE u (a) USING HASH", "hidden column"),
         ("ALTER TABLE t MODIFY a TEXT, ADD UNIQUE u (b, A)", "hidden column"),
@@ -914,3 +914,27 @@ def test_a_table_is_held_if_another_of_its_name_is_created(words: str, kinds: li
 def test_a_table_that_was_found_before_the_log_has_its_creation_is_that_one() -> None:
     """The changefeed began at a place from before."""
     assert not Rig("t").run("CREATE TABLE t (id INT PRIMARY KEY)")
+
+
+@pytest.mark.parametrize(
+    ("parts", "kinds"),
+    [
+        ("DISCARD TABLESPACE", []),
+        ("IMPORT TABLESPACE", [HOLD]),
+        ("IMPORT PARTITION p TABLESPACE", [HOLD]),
+        ("ENGINE = FEDERATED", [HOLD]),
+        ("DROP PARTITION p", []),
+    ],
+)
+def test_a_table_without_rows_is_held_if_rows_come_to_it_without_events(
+    parts: str, kinds: list[SchemaChangeKind]
+) -> None:
+    """A table is created and discarded, its file is put there, and imported."""
+    changes = Rig("t").run("CREATE TABLE v (id INT PRIMARY KEY)", f"ALTER TABLE v {parts}")
+    assert [change.kind for change in changes] == kinds
+
+
+@pytest.mark.parametrize(("engine", "kind"), [("FEDERATED CONNECTION = 'x'", HOLD), ("BLACKHOLE", CREATE)])
+def test_a_new_table_whose_engine_has_rows_from_elsewhere_is_held(engine: str, kind: SchemaChangeKind) -> None:
+    [change] = Rig("t").run(f"CREATE TABLE v (id INT PRIMARY KEY) ENGINE = {engine}")
+    assert change.kind is kind
