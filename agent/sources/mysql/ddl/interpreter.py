@@ -235,8 +235,7 @@ class Interpreter:
         table = self._known.by_name[edit.table]
         if table.is_held or (edit.touches_key and self._doubts_key(edit.table, event.ts)):
             return
-        schema = shown.exact(self._server, edit.table, edit.schema, asks_key=edit.asks_key)
-        assert schema is not None, "the statement has a schema"
+        schema = shown.altered(self._server, edit)
         is_shown = shown.is_key_shown(self._server, edit, schema)
         self._effects.put(table, schema, columns, replace(terms, numbered=edit.numbered), is_shown=is_shown)
         if self._known.is_empty(table.record.table_id):

@@ -29,6 +29,20 @@ def exact(server: Server, name: Name, stated: TableSchema | None, *, asks_key: b
     return replace(found, collation=stated.collation or found.collation)
 
 
+def altered(server: Server, edit: Altered) -> TableSchema:
+    """Return the definition after an edit. The key that the server shows is taken, if the statement does not determine
+    one, also where the columns are those of later statements: if it is a unique key that this one makes."""
+    schema = exact(server, edit.table, edit.schema, asks_key=edit.asks_key)
+    assert schema is not None, "the statement has a schema"
+    if schema.key or not edit.asks_key or not edit.uniques:
+        return schema
+    found = server.look(edit.table)
+    key = frozenset(name.lower() for name in found.key) if found else frozenset()
+    if not key or key not in edit.uniques:
+        return schema
+    return replace(schema, columns=tuple(replace(one, is_key=one.name.lower() in key) for one in schema.columns))
+
+
 def is_later(server: Server, found: TableSchema, before: TableSchema, event: DdlEvent) -> bool:
     """Return whether the server's definition has other columns than the table before, and may be of a later statement
     than ``event``."""

@@ -84,6 +84,8 @@ class TableEditor:
         self.asks_key = False
         #: it may change which key the server uses
         self.touches_key = False
+        #: columns, in lower case, of the unique keys that it makes
+        self.uniques: tuple[frozenset[str], ...] = ()
         #: columns with members that have other bytes in the character set of a CONVERT, by their names before it
         self._broken: set[str] = set()
         #: it gets a unique key with a hidden column
@@ -197,6 +199,7 @@ class TableEditor:
         self.touches_key = True
         if isinstance(part, AddKey) and not part.is_primary:
             self.has_hash = self.has_hash or self._is_hashed(part)
+            self.uniques = (*self.uniques, frozenset(name.lower() for name in part.columns))
         if isinstance(part, AddKey) and part.is_primary and part.if_absent and self.schema.key:
             self.asks_key = True  # it may be the primary one
         elif isinstance(part, AddKey) and part.is_primary:

@@ -62,9 +62,10 @@ EFFORT: Final = Effort()
 class Altered:
     """``schema``: the result, under its old name. ``renames``: new column → old; ``unknown_fills``: new columns whose
     values in existing rows are unknown. ``asks_key``: only the server knows the resulting key; ``makes_key``: the
-    statement makes the primary key; ``touches_key``: it may change which key the server uses. ``required``: columns
-    that are declared NOT NULL. ``recomputed``: columns that get an expression, so the server recomputes them.
-    ``numbered``: those that get AUTO_INCREMENT. ``effort``: what the statement asks of the server."""
+    statement makes the primary key; ``touches_key``: it may change which key the server uses; ``uniques``: columns, in
+    lower case, of the unique keys that it makes. ``required``: columns that are declared NOT NULL. ``recomputed``:
+    columns that get an expression, so the server recomputes them. ``numbered``: those that get AUTO_INCREMENT.
+    ``effort``: what the statement asks of the server."""
 
     table: Name
     schema: TableSchema
@@ -75,6 +76,7 @@ class Altered:
     asks_key: bool = False
     makes_key: bool = False
     touches_key: bool = False
+    uniques: tuple[frozenset[str], ...] = ()
     required: frozenset[str] = frozenset()
     recomputed: tuple[str, ...] = ()
     numbered: frozenset[str] = frozenset()

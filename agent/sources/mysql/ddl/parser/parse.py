@@ -362,6 +362,7 @@ def _of_editor(table: Name, editor: TableEditor, effort: Effort) -> Altered:
         asks_key=editor.asks_key,
         makes_key=editor.makes_key,
         touches_key=editor.touches_key,
+        uniques=editor.uniques,
         required=columns.required,
         recomputed=editor.recomputed,
         numbered=editor.numbered,

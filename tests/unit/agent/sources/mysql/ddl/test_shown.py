@@ -195,3 +195,18 @@ def test_a_copy_that_replaces_its_table_has_the_key_of_the_server(statements: li
     assert rig.tables.by_name["d", "t"].record.shown_ts == AHEAD
     rows(rig)
     assert is_held(rig.run("ALTER TABLE t ADD PRIMARY KEY (b)"))
+
+
+@pytest.mark.parametrize("is_swapped", [False, True])
+def test_a_unique_key_that_the_statement_makes_is_taken_though_the_server_is_ahead(is_swapped: bool) -> None:
+    """If later statements exchange the names of two columns, its key is another column here."""
+    rig, shown = rig_of("b"), keyed("t", "a" if is_swapped else "b")
+    id, a, b = shown.columns
+    columns = (id, b, a) if is_swapped else (id, a, b, replace(id, name="c", is_key=False))
+    rig.there["d", "t"] = replace(shown, columns=columns)
+    [change] = rig.run("ALTER TABLE t DROP PRIMARY KEY, ADD UNIQUE (B), MODIFY b bigint unsigned NOT NULL")
+    assert change.table is not None
+    assert (change.table.key, change.table.shown_ts) == (() if is_swapped else ("b",), AHEAD)
+    rows(rig)
+    if not is_swapped:
+        assert is_held(rig.run("ALTER TABLE t DROP INDEX b, ADD UNIQUE (b)"))
