@@ -16,6 +16,7 @@ from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import SinkMode
 from reactor.records.sink_settings import TableLayout
 from reactor.records.tables.table import TableRecord
+from tests.contracts.change_feed import assert_plays_back
 from tests.unit.agent.changes_build import ARROW, Change, changes, insert, table_schema
 
 SPAN = TableSpan(16384)
@@ -62,6 +63,12 @@ IMPLEMENTATIONS = {
         "delta+file://{}/lake", SinkMode.CHANGELOG, layouts=(TableLayout(matcher=("*.*",), partition_by=("id",)),)
     ),
     "delta-history-partitioned": Implementation("delta+file://{}/lake", SinkMode.HISTORY, layouts=(_BY_NAME,)),
+    "delta-feed": Implementation("delta+file://{}/lake?change_data_feed=true"),
+    "delta-vectors-feed": Implementation("delta+file://{}/lake?change_data_feed=true&deletion_vectors=true"),
+    "delta-feed-marks": Implementation("delta+file://{}/lake?change_data_feed=true&soft_delete=true&synced_at=true"),
+    "delta-vectors-feed-partitioned": Implementation(
+        "delta+file://{}/lake?change_data_feed=true&deletion_vectors=true", layouts=(_BY_NAME,)
+    ),
     "blackhole": Implementation("blackhole://"),
     "none": Implementation("none://"),
     "sqlite": Implementation("sqlite+file://{}/shop.db"),
@@ -171,6 +178,8 @@ class Bed:
             found = sink.read_rows(table, table_schema(arrow, name=table.name), arrow)
             held = [tuple(row.values()) for batch in found for row in sink.as_stored(batch).to_pylist()]
             assert sorted(held, key=repr) == sorted(rows, key=repr)
+            if "change_data_feed=true" in self.uri and self.uri.startswith("delta+file"):
+                assert_plays_back(f"{self.uri.partition('?')[0].removeprefix('delta+file://')}/{table.path}", table.key)
 
 
 def needs(can: object, what: str) -> None:

@@ -5,18 +5,14 @@ time, so a large table is read several times, once for each part of the digests.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.kernels.key_digest import Digests, key_digests, new_secret
-from agent.rows.unify import Mask
+from agent.kernels.key_digest import key_digests, new_secret
+from agent.sinks.common.row_digests import KEYS_MAX, Part, contains
 from agent.sinks.common.row_marks import Marks, is_live
-
-#: keys of the copy in memory at a time, at 16 bytes
-KEYS_MAX: Final = 16 << 20
 
 
 def vanished(
@@ -57,30 +53,6 @@ def _marked(rows: pa.Table, marks: Marks) -> Iterator[pa.Table]:
     live = is_live(rows)
     yield rows.filter(pc.invert(live))
     yield marks.deleted(rows.filter(live))
-
-
-class Part:
-    """One of several equal parts of the digests."""
-
-    def __init__(self, number: int, of: int) -> None:
-        self._low = np.uint64(number * (1 << 64) // of)
-        self._high = np.uint64((number + 1) * (1 << 64) // of - 1)
-
-    def mask(self, digests: Digests) -> Mask:
-        first = digests[:, 0]
-        return (first >= self._low) & (first <= self._high)
-
-    def of(self, digests: Digests) -> Digests:
-        return digests[self.mask(digests)]
-
-
-def contains(keys: Digests, wanted: Digests) -> Mask:
-    """``keys`` are sorted by their first halves; that two of them share one is as unlikely as that two keys are one."""
-    if not len(keys):
-        return np.zeros(len(wanted), np.bool_)
-    at = np.minimum(np.searchsorted(keys[:, 0], wanted[:, 0]), len(keys) - 1)
-    found: Mask = (keys[at] == wanted).all(axis=1)
-    return found
 
 
 def _shaped(rows: pa.Table, columns: pa.Schema, key: Sequence[str]) -> pa.Table | None:

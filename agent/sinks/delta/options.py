@@ -12,6 +12,8 @@ from reactor.records.changefeed import SinkMode
 
 #: ten years
 _RETENTION_MAX_S: Final = 315_360_000
+#: of tables with a Change Data Feed
+_FEED_RETENTION_S: Final = 86_400
 _NOT_GIVEN: Final[Any] = ""
 
 
@@ -19,7 +21,10 @@ class DeltaOptions(BaseModel, extra="allow"):
     """Options not listed here are passed to the object store; a directory accepts none."""
 
     retention_seconds: int = Field(
-        600, ge=0, le=_RETENTION_MAX_S, description="how long replaced files stay for readers"
+        600,
+        ge=0,
+        le=_RETENTION_MAX_S,
+        description="how long replaced files stay for readers, and changes in a Change Data Feed; with one 86400",
     )
     deletion_vectors: Literal["true", "false"] = Field(
         _NOT_GIVEN,
@@ -30,6 +35,9 @@ class DeltaOptions(BaseModel, extra="allow"):
     )
     synced_at: Literal["true", "false"] = Field(
         "false", description="upsert: a column _weir_synced_at, when a row was last written"
+    )
+    change_data_feed: Literal["true", "false"] = Field(
+        "false", description="upsert: new tables have a Change Data Feed, so a flush writes changed rows once more"
     )
     readers: str = Field("", description="who reads the tables: duckdb,trino,…; new tables use what all of them read")
 
@@ -53,6 +61,24 @@ class DeltaOptions(BaseModel, extra="allow"):
         is_readable = bool(names) and not without_vectors(names)
         return self.deletion_vectors == "true" if self.deletion_vectors else is_readable
 
+    @property
+    def retention_s(self) -> int:
+        is_given = "retention_seconds" in self.model_fields_set
+        return self.retention_seconds if is_given or not self.has_feed else _FEED_RETENTION_S
+
+    @property
+    def has_feed(self) -> bool:
+        """Whether new tables have a Change Data Feed."""
+        return self.change_data_feed == "true"
+
+    def refuse_feed(self, mode: SinkMode) -> None:
+        """:raises SinkUriError: tables of this mode cannot have the Change Data Feed that is wanted."""
+        if self.has_feed and mode is not SinkMode.UPSERT:
+            raise SinkUriError(
+                f"option change_data_feed=true is one of upserted tables, and a table of mode {mode} has its changes as "
+                "rows; leave it out, or use sink mode upsert"
+            )
+
     def refuse_history(self) -> None:
         """:raises SinkUriError: history tables, which take deletion vectors, are not readable for all readers."""
         cannot = without_vectors(parse_readers(self.readers, Format.DELTA))
@@ -70,8 +96,17 @@ class DeltaOptions(BaseModel, extra="allow"):
 
     def notices(self, mode: SinkMode) -> tuple[str, ...]:
         """Return what the readers cost, for who creates a changefeed."""
+        if mode is not SinkMode.UPSERT:
+            return ()
+        feed = (
+            "new tables have a Change Data Feed: a flush reads the rows that it replaces and writes all changed ones "
+            f"once more; they can be read for {self.retention_s} s (retention_seconds)",
+        )
+        return (*self._reader_notices(), *(feed if self.has_feed else ()))
+
+    def _reader_notices(self) -> tuple[str, ...]:
         names = parse_readers(self.readers, Format.DELTA)
-        if not names or mode is not SinkMode.UPSERT:
+        if not names:
             return ()
         if self.takes_vectors:
             return (f"{', '.join(names)} read deletion vectors: new tables use them, so a flush costs what changes",)

@@ -70,7 +70,7 @@ def _append(table: DeltaTable, place: TablePlace, order: RowRepair) -> None:
         return f"changes-{order.ts:x}-repair-{uuid4().hex[:8]}.parquet"
 
     files = list(delta_files.write_files(place, name, [rows], partitions=delta_table.partitions(table)))
-    commit.commit_to(table, files, delta_table.commit_properties(table, {}))
+    commit.commit_to(place, table, files, {})
 
 
 def _merge(table: DeltaTable, owner: TableOwner, order: RowRepair) -> None:

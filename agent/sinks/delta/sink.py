@@ -52,7 +52,7 @@ from agent.sinks.delta.alter.alter import Alterer
 from agent.sinks.delta.alter.replacement import Replacement
 from agent.sinks.delta.options import CAPABILITIES, DeltaOptions
 from agent.sinks.delta.table import commit as delta_commit
-from agent.sinks.delta.table import disk, history, partitions
+from agent.sinks.delta.table import change_feed, disk, history, partitions
 from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
@@ -77,7 +77,9 @@ class DeltaSink:
 
     def __init__(self, uri: SinkUri, scope: SinkScope) -> None:
         options = DeltaOptions.model_validate(uri.options)
-        self._retention_s = max(options.retention_seconds, 0)
+        self._retention_s = options.retention_s
+        options.refuse_feed(scope.mode)
+        self._has_feed = options.has_feed
         self._takes_vectors = options.takes_vectors
         if uri.is_local and options.storage:
             known = ", ".join(sorted(DeltaOptions.model_fields))
@@ -115,9 +117,11 @@ class DeltaSink:
         return partitions.wanted_columns(wanted, columns, table=f"{table.schema_name}.{table.name}")
 
     def check_layout(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema) -> None:
-        self._partitions(table, self._columns(arrow))
+        self._partitions(table, self._columns(arrow, table))
 
-    def _columns(self, arrow: pa.Schema) -> pa.Schema:
+    def _columns(self, arrow: pa.Schema, table: TableRecord) -> pa.Schema:
+        if self._has_feed:
+            change_feed.refuse_reserved(arrow.names, table=f"{table.schema_name}.{table.name}")
         return delta_schema.delta_schema(arrow, is_changelog=self._is_changelog, marks=self._owner.marks)
 
     def check(self, tables: Sequence[TableRecord]) -> None:
@@ -221,7 +225,7 @@ class DeltaSink:
         """Return the columns of a table that takes staged files over, the files, and the columns that divide it."""
         delta_schema.refuse_alike(arrow.names, table=schema.qualified_name)
         staged = [DataFile.from_json(file.stats) for file in files]
-        columns = self._columns(arrow)
+        columns = self._columns(arrow, table)
         for text in dict.fromkeys(file.schema for file in staged):
             found = delta_table.to_arrow(Schema.from_json(text))
             missing = missing_fields(columns, found, table=schema.qualified_name)
@@ -281,7 +285,9 @@ class DeltaSink:
                 partition_by=list(divided_by),
                 description=self._owner.description(),
                 configuration=upkeep.table_properties(
-                    self._retention_s, takes_vectors=self._takes_vectors and not self._is_changelog
+                    self._retention_s,
+                    takes_vectors=self._takes_vectors and not self._is_changelog,
+                    has_feed=self._has_feed,
                 ),
                 storage_options=self._options or None,
                 commit_properties=record,

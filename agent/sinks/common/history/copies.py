@@ -11,9 +11,9 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from agent.kernels.key_digest import Digests, key_digests, new_secret
+from agent.kernels.key_digest import Digests, new_secret
 from agent.rows.unify import Mask
-from agent.sinks.common.vanished import KEYS_MAX, Part, contains
+from agent.sinks.common.row_digests import KEYS_MAX, Part, contains, row_digests
 
 T = TypeVar("T")
 
@@ -46,14 +46,14 @@ def differences(
     secret, parts = new_secret(), -(-rows // KEYS_MAX) or 1
     for number in range(parts):
         among = Part(number, parts)
-        ours = _sorted(among, (_digests(piece, columns, secret) for _, piece in stored()))
-        theirs = _sorted(among, (_digests(piece, columns, secret) for piece in copied()))
+        ours = _sorted(among, (row_digests(piece, columns, secret) for _, piece in stored()))
+        theirs = _sorted(among, (row_digests(piece, columns, secret) for piece in copied()))
         for piece in copied():
-            mask = _missing(among, ours, _digests(piece, columns, secret))
+            mask = _missing(among, ours, row_digests(piece, columns, secret))
             if mask.any():
                 yield piece.filter(pa.array(mask))
         for where, piece in stored():
-            digests = _digests(piece, columns, secret)
+            digests = row_digests(piece, columns, secret)
             mask = _missing(among, theirs, digests)
             if mask.any():
                 yield Ended(where, piece, mask)
@@ -69,17 +69,3 @@ def _missing(among: Part, known: Digests, digests: Digests) -> Mask:
     mask = among.mask(digests)
     mask[mask] = ~contains(known, digests[mask])
     return mask
-
-
-def _digests(rows: pa.Table, columns: Sequence[str], secret: bytes) -> Digests:
-    arrays = [_comparable(rows.column(name)) for name in columns]
-    if not arrays:
-        return np.zeros((rows.num_rows, 2), np.uint64)
-    return key_digests(pa.table(arrays, names=list(columns)).combine_chunks(), secret)
-
-
-def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
-    """A list is compared as a text: copies are rare, and so are columns with lists."""
-    if not pa.types.is_list(column.type):
-        return column
-    return pa.array([None if value is None else repr(value) for value in column.to_pylist()], pa.string())

@@ -135,7 +135,7 @@ def _replace(table: DeltaTable, place: TablePlace, order: Replacement) -> None:
         files = [write_marker(place, order), *order.files]
         if not _has_other_types(table, order) and delta_table.partitions(table) == tuple(order.partitions):
             commit.add_columns(table, files, name=order.name)
-            commit.commit_to(table, files, delta_table.commit_properties(table, records))
+            commit.commit_to(place, table, files, records)
             return
         if not _has_other_types(table, order):
             columns = pa.schema([*columns, *missing_fields(columns, _stored(table), table=order.name)])
@@ -145,7 +145,8 @@ def _replace(table: DeltaTable, place: TablePlace, order: Replacement) -> None:
         files = list(_versions(table, place, order, columns))
     else:
         files = [*order.files, *_vanished(table, place, order)]
-    commit.overwrite(place, table, columns, files, order.partitions, records)
+    key = copy.table.key if order.owner.mode is SinkMode.UPSERT else ()
+    commit.overwrite(place, table, columns, files, order.partitions, records, key=key)
 
 
 def _stored(table: DeltaTable) -> pa.Schema:

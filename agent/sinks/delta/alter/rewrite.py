@@ -4,12 +4,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable
 
+from agent.kernels.key_digest import new_secret
 from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.sinks.common import conversion
-from agent.sinks.delta.table import files, partitions
+from agent.sinks.delta.table import change_feed, files, partitions
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.files import DataFile
@@ -49,6 +51,28 @@ def rewritten(
 
 def converted_rows(table: DeltaTable, moves: Sequence[ColumnMove], change: SchemaChange) -> Iterator[pa.Table]:
     """Yield all rows of the table, converted."""
-    columns = conversion.origins_of(pa.schema(table.schema().to_arrow()), moves)
+    columns = conversion.origins_of(delta_table.arrow_schema(table), moves)
     reader = pa.RecordBatchReader.from_stream(table.scan(columns=columns))
     return (conversion.converted_rows(batch, moves, change, forms=delta_schema.FORMS) for batch in reader)
+
+
+def changed_rows(table: DeltaTable, moves: Sequence[ColumnMove], change: SchemaChange) -> Iterator[pa.Table]:
+    """Yield the rows that have other values under a name, as a change feed has them: those that a renamed, dropped or
+    new column is not NULL in. Another type of a column changes no row."""
+    stored, secret = delta_table.arrow_schema(table), new_secret()
+    origins, columns = conversion.origins_of(stored, moves), conversion.columns_of(moves)
+
+    def pairs() -> Iterator[tuple[pa.Table, pa.Table]]:
+        for batch in pa.RecordBatchReader.from_stream(table.scan(columns=stored.names)):
+            after = conversion.converted_rows(batch.select(origins), moves, change, forms=delta_schema.FORMS)
+            before = change_feed.as_they_were(batch, columns)
+            for move in moves:
+                if move.origin == move.name:
+                    at, item = before.schema.get_field_index(move.name), columns.field(move.name)
+                    column = after.column(move.name)
+                    before = before.append_column(item, column) if at < 0 else before.set_column(at, item, column)
+            is_changed = pa.array(~change_feed.is_same(before, after, secret))
+            yield before.filter(is_changed), after.filter(is_changed)
+
+    yield from (change_feed.old_rows(before, np.ones(before.num_rows, np.bool_)) for before, _ in pairs())
+    yield from (change_feed.new_rows(after, np.ones(after.num_rows, np.bool_)) for _, after in pairs())

@@ -20,6 +20,7 @@ The record is an application transaction ``weir/{changefeed}/{table id}/ddl`` wi
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, TableFeatures
@@ -32,7 +33,7 @@ from agent.sinks.common.history import columns as history
 from agent.sinks.common.row_marks import NO_MARKS, Marks
 from agent.sinks.common.survivors import Comparison
 from agent.sinks.delta.alter import dropping, repartition, rewrite
-from agent.sinks.delta.table import commit, schema
+from agent.sinks.delta.table import change_feed, commit, schema
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.place import TablePlace
@@ -155,6 +156,8 @@ def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaC
         return
     schema.refuse_alike([move.name for move in change.columns], table=change.name)
     stored = delta_table.arrow_schema(table)
+    if change_feed.is_on(table.metadata().configuration, stored.names):
+        change_feed.refuse_reserved([move.name for move in change.columns], table=change.name)
     copied = _copied(table, writer, change.after.table_id)
     moves = conversion.moves(stored, change, keeps_dropped=writer.keeps_dropped, forms=schema.FORMS, copied=copied)
     allow(table, [move.type for move in moves])
@@ -173,7 +176,8 @@ def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaC
     files = list(rewrite.rewritten(place, _noted(comparison, converted), change, partitions))
     _judge(comparison, change)
     records = {record_id(writer, change.after.table_id): int(change.ts)}
-    commit.overwrite(place, table, conversion.columns_of(moves), files, partitions, records)
+    columns, changed = conversion.columns_of(moves), partial(rewrite.changed_rows, table, moves, change)
+    commit.overwrite(place, table, columns, files, partitions, records, changed=changed)
 
 
 def _noted(comparison: Comparison | None, converted: Iterator[pa.Table]) -> Iterator[pa.Table]:

@@ -5,12 +5,12 @@ A commit that conflicts with another is decided again from what the table then r
 writer's, or still to do.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
 import structlog
-from deltalake import CommitProperties, DeltaTable, Schema
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import Field
 
@@ -18,7 +18,8 @@ from agent.errors import RESYNC, SinkConflictError, TableHeldError
 from agent.ports.sink import FlushTask
 from agent.sinks.common.commits import Stale, Work
 from agent.sinks.common.forms import missing_fields
-from agent.sinks.delta.table import disk, history
+from agent.sinks.delta.table import change_feed, disk, history
+from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table import schema as delta_schema
@@ -80,7 +81,7 @@ def commit_work(place: TablePlace, work: Sequence[Work], stale: Stale) -> None:
                 append_to(table, files, tasks)
             else:
                 add_columns(table, files, name=_name(tasks[0]))
-                commit_to(table, files, delta_table.commit_properties(table, delta_table.new_records(tasks)))
+                commit_to(place, table, files, delta_table.new_records(tasks))
 
     with delta_log.borrowed(place) as log:
         if log is not None and _is_append(log, work):
@@ -113,16 +114,29 @@ def _name(task: FlushTask) -> str:
     return f"{task.table.schema_name}.{task.table.name}"
 
 
-def commit_to(table: DeltaTable, files: Sequence[DataFile], properties: CommitProperties) -> None:
-    """Commit on top of ``table``; files before the last truncating one are omitted, like the table's earlier rows."""
+def commit_to(
+    place: TablePlace,
+    table: DeltaTable,
+    files: Sequence[DataFile],
+    records: Mapping[str, int],
+    *,
+    key: Sequence[str] = (),
+) -> None:
+    """Commit on top of ``table``; files before the last truncating one are omitted, like the table's earlier rows.
+    ``key``: see ``overwrite``."""
     cuts = [at for at, file in enumerate(files) if file.is_truncate]
     visible = files[cuts[-1] :] if cuts else files
-    _refuse_divided_otherwise(visible, delta_table.partitions(table))
+    partitions = delta_table.partitions(table)
+    _refuse_divided_otherwise(visible, partitions)
+    columns = delta_table.plain_schema(table.schema())
+    if cuts and change_feed.is_on(table.metadata().configuration, columns.names):
+        overwrite(place, table, columns, visible, partitions, records, key=key)
+        return
     table.create_write_transaction(
         [file.add_action() for file in visible if file.rows],
         "overwrite" if cuts else "append",
         table.schema(),
-        commit_properties=properties,
+        commit_properties=delta_table.commit_properties(table, records),
     )
 
 
@@ -139,15 +153,20 @@ def overwrite(
     files: Sequence[DataFile],
     partitions: Sequence[str],
     records: Mapping[str, int],
+    *,
+    key: Sequence[str] = (),
+    changed: Callable[[], Iterable[pa.Table]] | None = None,
 ) -> None:
-    """Commit on top of ``table`` that it has other columns, partitions and rows. delta-rs changes no partitions, and
-    columns are the same to it in any order.
+    """Commit on top of ``table`` that it has other columns, partitions and rows. delta-rs changes no partitions, knows
+    no change feed, and columns are the same to it in any order. ``key``: of rows that a feed compares, if they are not
+    all others; ``changed``: what it has in place of their comparison.
 
     :raises CommitFailedError: another commit was first.
     """
     stored, is_like = delta_table.arrow_schema(table).names, tuple(partitions) == delta_table.partitions(table)
     is_in_order = columns.names == stored or {*columns.names} != {*stored}
-    log = None if is_like and is_in_order else TableLog(place)
+    has_feed = change_feed.is_on(table.metadata().configuration, stored)
+    log = None if is_like and is_in_order and not has_feed else TableLog(place)
     if log is not None:
         log.refresh()
     if log is None or (is_like and not log.is_plain):
@@ -164,7 +183,31 @@ def overwrite(
         )
     if log.version != table.version():
         raise CommitFailedError(f"version {table.version() + 1} exists")
-    log.overwrite(columns, partitions, files, records)
+    feed = None
+    if has_feed:
+        feed = change_feed.write(
+            place, _differences(place, table, columns, files, key) if changed is None else changed(), partitions
+        )
+    log.overwrite(columns, partitions, files, records, feed)
+
+
+def _differences(
+    place: TablePlace, table: DeltaTable, columns: pa.Schema, files: Sequence[DataFile], key: Sequence[str]
+) -> Iterator[pa.Table]:
+    before = delta_table.plain_schema(table.schema())
+
+    def stored() -> Iterator[pa.Table]:
+        for batch in pa.RecordBatchReader.from_stream(table.scan(columns=before.names)):
+            yield change_feed.as_they_were(batch, columns)
+
+    def written() -> Iterator[pa.Table]:
+        for file in files:
+            if file.rows:
+                yield from delta_files.read_file(place, file.path, columns, partition=file.partition)
+
+    every = pa.schema([*columns, *(item for item in before if item.name not in columns.names)])
+    count = table.count() + sum(file.rows for file in files)
+    return change_feed.differences(stored, written, key, every, rows=count)
 
 
 def add_columns(table: DeltaTable, files: Sequence[DataFile], *, name: str) -> None:
@@ -185,5 +228,7 @@ def add_fields(table: DeltaTable, wanted: Schema, *, name: str) -> None:
     fields: list[Field] = [field for field in wanted.fields if field.name in missing]
     if fields:
         delta_schema.refuse_alike([*stored.names, *(field.name for field in fields)], table=name)
+        if change_feed.is_on(table.metadata().configuration, stored.names):
+            change_feed.refuse_reserved(missing, table=name)
         table.alter.add_columns(fields, commit_properties=delta_table.commit_properties(table, {}))
         table.update_incremental()

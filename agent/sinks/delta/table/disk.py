@@ -29,10 +29,11 @@ def sync_commits(place: TablePlace, first: int) -> None:
     log, version = os.path.join(place.location, "_delta_log"), first
     while place.is_local and os.path.exists(path := os.path.join(log, f"{version:020d}.json")):
         with open(path, "rb") as file:
-            added = [action["add"]["path"] for action in map(json.loads, file) if "add" in action]
-        for name in added:
+            named = (action.get("add") or action.get("cdc") for action in map(json.loads, file))
+            added = [place.path_of(fields["path"]) for fields in named if fields]
+        for name in (*added, *sorted({os.path.dirname(name) for name in added})):
             with suppress(FileNotFoundError):  # replaced and removed meanwhile
-                sync(place.path_of(name))
+                sync(name)
         if added:
             sync(place.location)
         sync(path)

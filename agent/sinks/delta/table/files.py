@@ -222,13 +222,18 @@ def _opened(place: TablePlace, name: str) -> Iterator[Any]:
             yield file
         return
     target = os.path.join(place.location, name)
+    above = os.path.dirname(target)
+    if above != place.location and not os.path.isdir(above):
+        with suppress(FileExistsError):
+            os.mkdir(above)
+        disk.sync(place.location)
     scratch = f"{target}.{uuid4().hex[:8]}.tmp"  # after a crash the vacuum removes it
     try:
         with pa.OSFile(scratch, "wb") as file:
             yield file
         disk.sync(scratch)
         os.replace(scratch, target)
-        disk.sync(os.path.dirname(target))
+        disk.sync(above)
     except BaseException:
         if os.path.exists(scratch):
             os.unlink(scratch)

@@ -30,6 +30,7 @@ from agent.sinks.common.forms import missing_fields
 from agent.sinks.common.span_records import RETIRED
 from agent.sinks.delta.table import history
 from agent.sinks.delta.table import place as delta_table
+from agent.sinks.delta.table.change_feed import PROPERTY, is_on
 from agent.sinks.delta.table.commits import Action, commits_of
 from agent.sinks.delta.table.files import DataFile
 from agent.sinks.delta.table.history import Commit
@@ -37,8 +38,11 @@ from agent.sinks.delta.table.partitions import Partition
 from agent.sinks.delta.table.place import SEEN, TablePlace
 from reactor.ids import TableSpan
 
-#: writer features supported here; tables with others are left to delta-rs
-_FEATURES = frozenset({"appendOnly", "deletionVectors", "invariants", "timestampNtz", "variantType"})
+#: writer features supported here; tables with others are left to delta-rs. Those of the second line may be listed, but
+#: not used: a table with a change feed lists them when it gets another feature
+_FEATURES = frozenset({"appendOnly", "changeDataFeed", "deletionVectors", "invariants", "timestampNtz", "variantType"})
+_UNUSED = frozenset({"checkConstraints", "generatedColumns"})
+_WRITER_VERSIONS = (1, 2, 3, 4, 7)
 _VECTORS = "deletionVectors"
 _KNOWN_MAX = 64
 #: maximum age of cached state; a log's old commits are kept for at least a day
@@ -144,9 +148,18 @@ class TableLog:
             return False
         protocol, metadata = self._protocol, self._metadata
         features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
-        is_known = protocol["minWriterVersion"] in (1, 2, 7) and features <= _FEATURES
-        is_restricted = metadata["configuration"].get("delta.appendOnly") == "true"
-        return is_known and not is_restricted and "delta.invariants" not in metadata["schemaString"]
+        is_known = protocol["minWriterVersion"] in _WRITER_VERSIONS and features <= _FEATURES | _UNUSED
+        is_restricted = metadata["configuration"].get("delta.appendOnly") == "true" or any(
+            name.startswith("delta.constraints.") for name in metadata["configuration"]
+        )
+        has_rules = any(rule in metadata["schemaString"] for rule in ("delta.invariants", "delta.generationExpression"))
+        return is_known and not is_restricted and not has_rules
+
+    @property
+    def has_feed(self) -> bool:
+        """Whether a commit that removes rows has to say which rows it changes."""
+        configuration = self._metadata["configuration"]
+        return PROPERTY in configuration and is_on(configuration, delta_table.to_arrow(self.schema()).names)
 
     @property
     def partitions(self) -> tuple[str, ...]:
@@ -226,16 +239,26 @@ class TableLog:
             self.version, self.since = version, []
 
     def overwrite(
-        self, columns: pa.Schema, partitions: Sequence[str], files: Sequence[DataFile], records: Mapping[str, int]
+        self,
+        columns: pa.Schema,
+        partitions: Sequence[str],
+        files: Sequence[DataFile],
+        records: Mapping[str, int],
+        feed: Sequence[Action] | None = None,
     ) -> None:
-        """Append the commit after which the table has other columns, partitions and rows.
+        """Append the commit after which the table has other columns, partitions and rows. ``feed``: the files with the
+        rows that are others to readers of changes; None: the table has no feed.
 
         :raises CommitFailedError: another commit was first, or requires that delta-rs handles the table.
         """
-        schema = Schema.from_arrow(columns).to_json()
-        metadata = self._metadata | {"schemaString": schema, "partitionColumns": list(partitions)}
-        removed = [file.remove() for file in self.files.values()]
-        self.commit("WRITE", [{"metaData": metadata}, *removed, *(file.add() for file in files if file.rows)], records)
+        actions: list[Action] = []
+        if self.partitions != tuple(partitions) or delta_table.plain_schema(self.schema()) != columns:
+            schema = Schema.from_arrow(columns).to_json()
+            actions = [{"metaData": self._metadata | {"schemaString": schema, "partitionColumns": list(partitions)}}]
+        is_change = feed is None or bool(feed)
+        actions += [file.remove(is_change=is_change) for file in self.files.values()]
+        actions += [file.add(is_change=is_change) for file in files if file.rows]
+        self.commit("WRITE", [*actions, *(feed or ())], records)
 
     def _read_checkpoint(self) -> None:
         """Read the newest checkpoint. One that delta-rs did not write stops reading at a version that is not plain:

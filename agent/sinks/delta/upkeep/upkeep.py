@@ -26,7 +26,7 @@ from agent.ports.sink import Maintained
 from agent.ports.table_files import TableFiles
 from agent.sinks import care
 from agent.sinks.common.compaction import Plan
-from agent.sinks.delta.table import disk, history
+from agent.sinks.delta.table import change_feed, disk, history
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.errors import storage_error, storage_errors
@@ -44,7 +44,7 @@ _VACUUM_EVERY_S = 600.0
 _CHECKPOINT_EVERY = 50
 #: names of data files, including those whose writer has died
 _OWN_NAME = re.compile(
-    r"(?:(?:changes|rows|rest|compact|snapshot|schema)-[0-9A-Za-z_-]+\.parquet(?:\.[0-9a-f]{8}\.tmp)?"
+    r"(?:(?:changes|rows|rest|compact|snapshot|schema|cdc)-[0-9A-Za-z_-]+\.parquet(?:\.[0-9a-f]{8}\.tmp)?"
     r"|part-\d+-[0-9a-f-]{36}-c\d+(?:\.\w+)?\.parquet)",
     re.ASCII,
 )
@@ -52,10 +52,11 @@ _OWN_NAME = re.compile(
 _log = structlog.get_logger()
 
 
-def table_properties(retention_s: int, *, takes_vectors: bool = False) -> dict[str, str]:
+def table_properties(retention_s: int, *, takes_vectors: bool = False, has_feed: bool = False) -> dict[str, str]:
     """Return the maintenance properties of a new table, for delta-rs and every other writer."""
     return {
         **({"delta.enableDeletionVectors": "true"} if takes_vectors else {}),
+        **({change_feed.PROPERTY: "true"} if has_feed else {}),
         "delta.checkpointInterval": str(_CHECKPOINT_EVERY),
         "delta.logRetentionDuration": f"interval {max(retention_s, 86_400)} seconds",
         "delta.deletedFileRetentionDuration": f"interval {retention_s} seconds",
@@ -239,7 +240,7 @@ def remove_replaced_files(place: TablePlace) -> list[str]:
 def _own_name(path: str, partitions: Sequence[str] = ()) -> str:
     """Return the name of one of the table's own files, otherwise empty; ``path``: as delta-rs returns it, which does
     not encode the names of directories again."""
-    *above, name = path.split("/")
+    *above, name = path.removeprefix(f"{change_feed.DIRECTORY}/").split("/")
     is_home = not above or [unquote(part.partition("=")[0]) for part in above] == [*partitions]
     return path if is_home and _OWN_NAME.fullmatch(name) else ""
 

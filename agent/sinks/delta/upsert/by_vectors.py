@@ -23,9 +23,11 @@ import pyarrow as pa
 from agent.filter import events
 from agent.ports.sink import FlushTask
 from agent.rows.fold import NetChanges
+from agent.rows.unify import Mask
+from agent.sinks.common import left_out
 from agent.sinks.common.row_marks import Marks
+from agent.sinks.delta.table import change_feed, deletion_vectors
 from agent.sinks.delta.table import commit as delta_commit
-from agent.sinks.delta.table import deletion_vectors
 from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
@@ -97,9 +99,11 @@ def deleted(file: LiveFile) -> Positions:
 
 def can_apply(log: TableLog, net: NetChanges, task: FlushTask, marks: Marks) -> bool:
     """Return whether the table's columns and files are as we write them, and its files can stay or are cheap to
-    rewrite. In a table with partitions those that are touched are rewritten: a MERGE writes other ones."""
+    rewrite. In a table with partitions or a change feed those that are touched are rewritten: a MERGE writes other
+    ones."""
     is_small = sum(file.size for file in log.files.values()) < _SMALL_BYTES
-    if not (log.takes_vectors or is_small or log.partitions or is_new(net, task)) or net.is_truncated:
+    can_write = log.takes_vectors or is_small or log.partitions or log.has_feed or is_new(net, task)
+    if not can_write or net.is_truncated:
         return False
     return fits(log, marks.stored(net, forms=delta_schema.FORMS))
 
@@ -156,8 +160,29 @@ def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges, ma
     for item in thinned:
         if item.is_touched and item not in merged:
             changed.leave_rest(log, place, task, item)
+    if changed.actions and log.has_feed:
+        touched = [item for item in thinned if item.is_touched]
+        rows = _changed_rows(place, touched, upserts.select(schema.names) if new else schema.empty_table(), task)
+        changed.actions.extend(change_feed.write(place, rows, log.partitions))
     changed.commit(log, task)
     return True
+
+
+def _changed_rows(
+    place: TablePlace, touched: Sequence[Thinned], upserts: pa.Table, task: FlushTask
+) -> Iterator[pa.Table]:
+    """Yield the rows that go and come, as a change feed has them."""
+    keys = upserts.select(list(task.table.key))
+    which = [left_out.match(keys, item.keys) for item in touched]
+    for item, at in zip(touched, which, strict=True):
+        yield from _old_rows(place, item, upserts.schema, at >= 0)
+    was_there = np.isin(np.arange(upserts.num_rows), np.concatenate([np.empty(0, np.int64), *which]))
+    yield change_feed.new_rows(upserts, was_there)
+
+
+def _old_rows(place: TablePlace, item: Thinned, schema: pa.Schema, stays: Mask) -> Iterator[pa.Table]:
+    for at, rows in _replaced(place, item).values(np.arange(len(item.taken)), schema):
+        yield change_feed.old_rows(rows, stays[at])
 
 
 class Replacement(Protocol):
@@ -173,6 +198,14 @@ class Replacement(Protocol):
 
     def filled(self) -> Iterator[pa.Table]:
         """Yield, after the last of them, the rows that needed their values."""
+        ...
+
+    def come_again(self, keys: pa.Table) -> Mask:
+        """Return which of these keys of rows that are removed new rows have. For a change feed only."""
+        ...
+
+    def were_there(self, keys: pa.Table) -> Mask:
+        """Return which of these keys of new rows ``come_again`` was asked for."""
         ...
 
 
@@ -191,7 +224,7 @@ def replace(
     """
     if delta_table.is_written(log, task):
         return True
-    changed = Changed(list(files), [])
+    changed, schema = Changed(list(files), []), delta_table.plain_schema(log.schema())
     for file in log.files.values():
         stored = pa.concat_tables([keys.empty_table(), *read_keys(place, file, keys)]).combine_chunks()
         places = replacement.places(stored)
@@ -200,11 +233,26 @@ def replace(
         if item.is_touched:
             replacement.take(_replaced(place, item))
             changed.leave_rest(log, place, task, item)
-    changed.files.extend(write_files(place, task, replacement.filled(), log.partitions))
+            if log.has_feed:
+                rows = _old_rows(place, item, schema, replacement.come_again(item.keys))
+                changed.actions.extend(change_feed.write(place, rows, log.partitions))
+    filled = list(write_files(place, task, replacement.filled(), log.partitions))
+    changed.files.extend(filled)
     if not changed.files and not changed.actions:
         return False
+    if changed.actions and log.has_feed:
+        rows = _new_rows(place, [*files, *filled], schema, keys.names, replacement)
+        changed.actions.extend(change_feed.write(place, rows, log.partitions))
     changed.commit(log, task)
     return True
+
+
+def _new_rows(
+    place: TablePlace, files: Sequence[DataFile], schema: pa.Schema, key: Sequence[str], replacement: Replacement
+) -> Iterator[pa.Table]:
+    for file in files:
+        for rows in delta_files.read_file(place, file.path, schema, partition=file.partition):
+            yield change_feed.new_rows(rows, replacement.were_there(rows.select(key)))
 
 
 @dataclass(frozen=True, slots=True)

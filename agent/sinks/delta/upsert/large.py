@@ -31,7 +31,7 @@ from agent.ports.sink import FlushResult, FlushTask
 from agent.rows.changes import Changes
 from agent.rows.fold import net_changes
 from agent.rows.spans import by_span, incomplete_moves
-from agent.rows.unify import after_truncate
+from agent.rows.unify import Mask, after_truncate
 from agent.sinks.common import left_out
 from agent.sinks.common.left_out import IncompleteRows
 from agent.sinks.common.row_marks import NO_MARKS, Marks
@@ -71,7 +71,7 @@ def write(
         return first
     rows, commit_time = 0, 0.0
     with tempfile.TemporaryDirectory(prefix="weir-large-", dir=_scratch()) as directory:
-        scratch = _Scratch(directory, _parts(task), task.table)
+        scratch = _Scratch(directory, _parts(task), task.table, has_feed=log is not None and log.has_feed)
         for part in _all(first, rest):
             rows, commit_time = rows + len(part), max(commit_time, part.commit_time)
             scratch.lay_down(part)
@@ -140,16 +140,20 @@ class _Scratch:
     """Scratch files by part: the changes; then the keys that the table may hold, and rows that leave values out; then
     the values."""
 
-    def __init__(self, directory: str, spans: Sequence[TableSpan], table: TableRecord) -> None:
+    def __init__(self, directory: str, spans: Sequence[TableSpan], table: TableRecord, *, has_feed: bool) -> None:
         self._directory = directory
         self._spans = spans
         self._starts = np.array([span.start for span in spans], np.uint64)
         self._table = table
         self._key = table.key
+        self._has_feed = has_feed
         #: as the source has it, and as the table has its keys
         self.schema: pa.Schema | None = None
         self.keys: pa.Schema | None = None
         self._left_out: dict[str, pa.Field] = {}
+        #: by part, of its keys in their order: whether new rows have them, and whether the table had them
+        self._comes: dict[int, Mask] = {}
+        self._was_there: dict[int, Mask] = {}
         self.is_truncated = False
         #: whether it need not be merged as a whole
         self.fits = True
@@ -176,14 +180,38 @@ class _Scratch:
                 yield number, rows
             del rows  # free them before the next ones are read
 
-    def keep_keys(self, number: int, keys: pa.Table) -> None:
+    def keep_keys(self, number: int, keys: pa.Table, upserts: int) -> None:
+        """Store the keys of a part, of which the first ``upserts`` are those of new rows."""
         self.keys = keys.schema
-        self._keep("keys", number, keys)
+        order = self._keep("keys", number, keys)
+        if self._has_feed:
+            self._comes[number] = order < upserts
 
     def keep_incomplete(self, number: int, rows: IncompleteRows, stored_keys: pa.Table) -> None:
         self._left_out |= {item.name: item for item in rows.columns}
         order = self._keep("waiting", number, stored_keys)
         self._lay_down("incomplete", number, replace(rows, rows=rows.rows[order]))
+
+    def afresh(self) -> Self:
+        """Return this for another attempt."""
+        self._was_there = {number: np.zeros(len(comes), np.bool_) for number, comes in self._comes.items()}
+        return self
+
+    def come_again(self, keys: pa.Table) -> Mask:
+        found = np.zeros(keys.num_rows, np.bool_)
+        for number, at, some in self._by_part(keys):
+            place = self._match("keys", number, some)
+            found[at] = self._comes[number][place]
+            self._was_there[number][place] = True
+        return found
+
+    def were_there(self, keys: pa.Table) -> Mask:
+        found = np.zeros(keys.num_rows, np.bool_)
+        for number, at, some in self._by_part(keys):
+            place = self._match("keys", number, some)
+            if number in self._was_there:  # otherwise all of the part are new
+                found[at] = self._was_there[number][place]
+        return found
 
     def places(self, stored: pa.Table) -> Positions:
         found = [at[self._match("keys", number, keys) >= 0] for number, at, keys in self._by_part(stored)]
@@ -285,7 +313,7 @@ def _folded(log: TableLog | None, task: FlushTask, scratch: _Scratch, marks: Mar
         has_columns = has_columns and log is not None and by_vectors.fits(log, upserts)
         is_new = scratch.is_truncated or by_vectors.is_new(net, task)
         if not is_new:
-            scratch.keep_keys(number, by_vectors.changed_keys(task, net, upserts))
+            scratch.keep_keys(number, by_vectors.changed_keys(task, net, upserts), upserts.num_rows)
         if scratch.keys is not None and not has_columns:  # an append may bring other columns
             scratch.fits = False
             return
@@ -303,7 +331,7 @@ def _commit(
     keys = scratch.keys
     if log is not None and keys is not None:
         return commit.on_newest(
-            place, log.refreshed, lambda newest: by_vectors.replace(newest, place, task, files, keys, scratch)
+            place, log.refreshed, lambda newest: by_vectors.replace(newest, place, task, files, keys, scratch.afresh())
         )
     if files or scratch.is_truncated:
         commit.with_retries(place, lambda table: _append(table, place, task, scratch, files))
@@ -319,4 +347,4 @@ def _append(
     if scratch.is_truncated:
         assert scratch.schema is not None, "the TRUNCATE was laid down"
         files = [*truncate.in_front(table, place, task, scratch.schema, NO_MARKS, pa.table({})), *files]
-    commit.commit_to(table, files, delta_table.commit_properties(table, delta_table.new_records([task])))
+    commit.commit_to(place, table, files, delta_table.new_records([task]), key=task.table.key)

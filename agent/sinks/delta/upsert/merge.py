@@ -81,7 +81,7 @@ def _apply(
     if net.is_truncated or by_vectors.is_new(net, task):
         files = truncate.in_front(table, place, task, source, marks, upserts) if net.is_truncated else []
         files += by_vectors.write_rows(place, task, upserts.schema, [upserts], delta_table.partitions(table))
-        commit.commit_to(table, files, delta_table.commit_properties(table, delta_table.new_records([task])))
+        commit.commit_to(place, table, files, delta_table.new_records([task]), key=task.table.key)
         return True
     _replace(table, task, net, upserts)
     return delta_table.committed_ts(table, task.feed.changefeed, task.span) == task.to_ts
