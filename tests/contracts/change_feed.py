@@ -1,4 +1,4 @@
-"""A Delta table's change feed, played back: what its readers make of it from its first commit on, version by version."""
+"""A Delta table's change feed, played back: what its readers make of it, version by version."""
 
 from collections import Counter
 from typing import Any

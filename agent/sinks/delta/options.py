@@ -75,8 +75,8 @@ class DeltaOptions(BaseModel, extra="allow"):
         """:raises SinkUriError: tables of this mode cannot have the Change Data Feed that is wanted."""
         if self.has_feed and mode is not SinkMode.UPSERT:
             raise SinkUriError(
-                f"option change_data_feed=true is one of upserted tables, and a table of mode {mode} has its changes as "
-                "rows; leave it out, or use sink mode upsert"
+                f"option change_data_feed=true is one of upserted tables, and a table of mode {mode} has its changes "
+                "as rows; leave it out, or use sink mode upsert"
             )
 
     def refuse_history(self) -> None:

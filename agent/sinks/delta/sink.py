@@ -51,8 +51,8 @@ from agent.sinks.delta.alter import dropping, repartition, replacement
 from agent.sinks.delta.alter.alter import Alterer
 from agent.sinks.delta.alter.replacement import Replacement
 from agent.sinks.delta.options import CAPABILITIES, DeltaOptions
-from agent.sinks.delta.table import commit as delta_commit
 from agent.sinks.delta.table import change_feed, disk, history, partitions
+from agent.sinks.delta.table import commit as delta_commit
 from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table

@@ -74,7 +74,8 @@ def as_they_were(rows: pa.RecordBatch, columns: pa.Schema) -> pa.Table:
 def is_same(before: pa.Table, after: pa.Table, secret: bytes) -> Mask:
     """Compare row by row. A column that one of them lacks is NULL there."""
     columns = pa.unify_schemas([before.schema, after.schema])
-    return (_values(before, columns, secret) == _values(after, columns, secret)).all(axis=1)
+    found: Mask = (_values(before, columns, secret) == _values(after, columns, secret)).all(axis=1)
+    return found
 
 
 def _values(rows: pa.Table, columns: pa.Schema, secret: bytes) -> Digests:

@@ -143,10 +143,10 @@ def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges, ma
     wanted = changed_keys(task, net, upserts)
     search = KeySearch(place, wanted)
     thinned = [Thinned.of(file, search.run(file)) for file in log.files.values()]
-    if not upserts.num_rows and not any(item.is_touched for item in thinned):
+    touched = [item for item in thinned if item.is_touched]
+    if not upserts.num_rows and not touched:
         return False
     if net.kept:
-        touched = (item for item in thinned if item.is_touched)
         replaced = (_replaced(place, item) for item in touched)
         upserts = delta_stored.fill(upserts, net, replaced, task.table)
     merged = [item for group in many_small(thinned, lambda file: ()) for item in group]
@@ -157,11 +157,10 @@ def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges, ma
     contents = chain(*(rest(place, item, schema) for item in merged), new)
     written = write_rows(place, task, schema, contents, log.partitions)
     changed = Changed([*written], [item.file.remove() for item in merged])
-    for item in thinned:
-        if item.is_touched and item not in merged:
+    for item in touched:
+        if item not in merged:
             changed.leave_rest(log, place, task, item)
     if changed.actions and log.has_feed:
-        touched = [item for item in thinned if item.is_touched]
         rows = _changed_rows(place, touched, upserts.select(schema.names) if new else schema.empty_table(), task)
         changed.actions.extend(change_feed.write(place, rows, log.partitions))
     changed.commit(log, task)

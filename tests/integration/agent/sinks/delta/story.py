@@ -59,8 +59,10 @@ _DAY_US = 86_400_000_000
 class Story:
     """One table. ``rows``: what its source holds, by key; ``changelog``: what its changelog says."""
 
-    def __init__(self, directory: Path, mode: SinkMode, *, vectors: bool = False, seed: int = 7) -> None:
-        options = f"?deletion_vectors={str(vectors).lower()}" if mode is SinkMode.UPSERT else ""
+    def __init__(
+        self, directory: Path, mode: SinkMode, *, vectors: bool = False, seed: int = 7, options: str = ""
+    ) -> None:
+        options = f"?deletion_vectors={str(vectors).lower()}{options}" if mode is SinkMode.UPSERT else ""
         sink = open_sink(f"delta+file://{directory}{options}", changefeed="feed", mode=mode)
         assert isinstance(sink, DeltaSink)
         self.sink, self.mode, self.columns = sink, mode, COLUMNS
