@@ -94,6 +94,7 @@ ON_STORES = {
     "delta-changelog-partitioned-s3": Implementation(
         "delta+{}/lake", SinkMode.CHANGELOG, store="s3", layouts=(_BY_NAME,)
     ),
+    "delta-vectors-feed-s3": Implementation(f"{_VECTORS}&change_data_feed=true", store="s3"),
     "delta-marks-s3": Implementation("delta+{}/lake?soft_delete=true&synced_at=true", store="s3"),
     "iceberg-upsert-s3": Implementation(_LAKE, store="s3"),
     "iceberg-changelog-s3": Implementation(_LAKE, SinkMode.CHANGELOG, store="s3"),

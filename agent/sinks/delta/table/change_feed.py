@@ -123,7 +123,7 @@ def differences(
         return
     secret, parts = new_secret(), -(-rows // (KEYS_MAX // 2)) or 1
     for number in range(parts):
-        compared = _Compared(columns, key, Part(number, parts), secret)
+        compared = _Comparison(columns, key, Part(number, parts), secret)
         before, after = _Rows.of(stored(), compared), _Rows.of(written(), compared)
         for tables, others, labelled in ((stored, after, old_rows), (written, before, new_rows)):
             for piece in tables():
@@ -132,8 +132,8 @@ def differences(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Compared:
-    """What of rows is compared: with ``columns``, a part of the digests of their keys."""
+class _Comparison:
+    """Comparison of rows by digests of ``columns``: of those whose keys are in a part of all digests."""
 
     columns: pa.Schema
     key: Sequence[str]
@@ -154,7 +154,7 @@ class _Rows:
     values: Digests
 
     @classmethod
-    def of(cls, tables: Iterable[pa.Table], compared: _Compared) -> Self:
+    def of(cls, tables: Iterable[pa.Table], compared: _Comparison) -> Self:
         keys, values = [np.zeros((0, 2), np.uint64)], [np.zeros((0, 2), np.uint64)]
         for rows in tables:
             found = compared.digests(rows)
@@ -165,7 +165,7 @@ class _Rows:
         order = np.argsort(every[:, 0])
         return cls(every[order], np.concatenate(values)[order])
 
-    def find(self, rows: pa.Table, compared: _Compared) -> tuple[Mask, Mask]:
+    def find(self, rows: pa.Table, compared: _Comparison) -> tuple[Mask, Mask]:
         """Return which of the compared ``rows`` are not here with the same values, and whose keys are here."""
         keys, values = compared.digests(rows)
         is_compared = compared.among.mask(keys)

@@ -31,11 +31,11 @@ def sync_commits(place: TablePlace, first: int) -> None:
         with open(path, "rb") as file:
             named = (action.get("add") or action.get("cdc") for action in map(json.loads, file))
             added = [place.path_of(fields["path"]) for fields in named if fields]
-        for name in (*added, *sorted({os.path.dirname(name) for name in added})):
+        for name in added:
             with suppress(FileNotFoundError):  # replaced and removed meanwhile
                 sync(name)
-        if added:
-            sync(place.location)
+        for name in sorted({place.location, *map(os.path.dirname, added)}, reverse=True) if added else ():
+            sync(name)
         sync(path)
         sync_checkpoint(place, version)
         version += 1
