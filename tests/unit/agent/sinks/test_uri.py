@@ -47,7 +47,10 @@ def test_what_is_shown_has_no_secret() -> None:
         ),
         ("/lake", "is not a URI; write for instance delta"),
         ("delta+file://lake", r"must name an absolute directory: delta\+file:///dir"),
-        ("delta+file:///lake?retention=1", r"unknown option 'retention': delta\+file:// knows deletion_vectors, rea"),
+        (
+            "delta+file:///lake?retention=1",
+            r"unknown option 'retention': delta\+file:// knows change_data_feed, deletion_vectors, rea",
+        ),
         (
             "delta+file:///lake?retention_seconds=soon",
             r"option retention_seconds of delta\+file:// is wrong: input should",

@@ -39,6 +39,7 @@ def test_sinks_with_their_guarantees_and_options(capsys: pytest.CaptureFixture[s
     assert delta["can"] == ["schema changes", "split tables", "diff", "table resync", "table maintain", "layouts"]
     assert {option["name"]: option["default"] for option in delta["options"]} == {
         "retention_seconds": "600",
+        "change_data_feed": "false",
         "deletion_vectors": "",
         "readers": "",
         "soft_delete": "false",
