@@ -63,12 +63,8 @@ IMPLEMENTATIONS = {
         "delta+file://{}/lake", SinkMode.CHANGELOG, layouts=(TableLayout(matcher=("*.*",), partition_by=("id",)),)
     ),
     "delta-history-partitioned": Implementation("delta+file://{}/lake", SinkMode.HISTORY, layouts=(_BY_NAME,)),
-    "delta-feed": Implementation("delta+file://{}/lake?change_data_feed=true"),
     "delta-vectors-feed": Implementation("delta+file://{}/lake?change_data_feed=true&deletion_vectors=true"),
     "delta-feed-marks": Implementation("delta+file://{}/lake?change_data_feed=true&soft_delete=true&synced_at=true"),
-    "delta-vectors-feed-partitioned": Implementation(
-        "delta+file://{}/lake?change_data_feed=true&deletion_vectors=true", layouts=(_BY_NAME,)
-    ),
     "blackhole": Implementation("blackhole://"),
     "none": Implementation("none://"),
     "sqlite": Implementation("sqlite+file://{}/shop.db"),
@@ -76,6 +72,10 @@ IMPLEMENTATIONS = {
 _VECTORS = "delta+{}/lake?deletion_vectors=true"
 #: combinations that are tested in the matrix alone
 COMBINATIONS = {
+    "delta-feed": Implementation("delta+file://{}/lake?change_data_feed=true"),
+    "delta-vectors-feed-partitioned": Implementation(
+        "delta+file://{}/lake?change_data_feed=true&deletion_vectors=true", layouts=(_BY_NAME,)
+    ),
     "iceberg-v3": Implementation("iceberg+file://{}/lake?format_version=3"),
     "iceberg-v3-marks": Implementation("iceberg+file://{}/lake?format_version=3&soft_delete=true&synced_at=true"),
     "iceberg-v3-history": Implementation("iceberg+file://{}/lake?format_version=3", SinkMode.HISTORY),
