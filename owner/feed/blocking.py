@@ -69,7 +69,7 @@ def _blocking_flow(run: Run, facts: Facts, limits: Limits, now: float) -> str:
     without_writer = [span for span in run.coordinator.span_index.without_writer() if span.table_id not in facts.held]
     is_known = any(span.table_id not in facts.held for span in run.coordinator.sets)
     if without_writer or (not is_known and facts.flowing):
-        return f"{len(without_writer) or 'all'} table spans have no writer yet"
+        return f"table spans without a writer yet: {len(without_writer) or 'all'}"
     if status.checkpoint_ts >= limits.lowest_ts:
         return _with_trouble(limits.reason, run, facts)
     if run.head_stall.still_s(now) > STILL_S:
