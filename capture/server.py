@@ -27,7 +27,7 @@ from agent.spark import memory
 from agent.spark.java import find_java
 from capture.address import join_address, split_address
 from capture.api.access import Access
-from capture.api.connections import LimitedConnection
+from capture.api.connections import LimitedConnection, limit_waiting
 from capture.api.http import create_app
 from capture.api.port import Cluster
 from capture.api.subscriptions import Subscriptions
@@ -41,6 +41,8 @@ from reactor import failpoints
 
 _log = structlog.get_logger()
 _BACKLOG = 128
+#: for answers that are under way when the capture has left: not every caller reads them
+_LAST_ANSWERS_S = 5
 #: anyio's own, which the interpreter would wait for
 _WORKER_THREAD = "AnyIO worker thread"
 _THREADS_TIMEOUT_S = 2.0
@@ -202,6 +204,7 @@ def _http_server(settings: ServerSettings, member: Member) -> _HttpServer:
         ws="none",
         server_header=False,
         proxy_headers=False,
+        timeout_graceful_shutdown=_LAST_ANSWERS_S,
     )
     config.load()
     return _HttpServer(config)
@@ -242,6 +245,7 @@ def _listener(address: str) -> Iterator[socket.socket]:
         raise PortInUseError(text) from error
     with listener:
         listener.setblocking(False)
+        limit_waiting(listener)
         yield listener
 
 

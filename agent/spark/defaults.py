@@ -34,8 +34,13 @@ _ALWAYS: Final[Mapping[str, str]] = {
     "spark.ui.retainedStages": "1",
     "spark.ui.retainedTasks": "100",
 }
-#: executors on other machines need a reachable address
-_LOCAL: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+#: executors on other machines need a reachable address. Spark makes the secret by itself: its driver has open ports
+#: without executors too, and would read serialized objects, and send blocks of rows, for every user of the machine
+_LOCAL: Final[Mapping[str, str]] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.authenticate": "true",
+}
 #: Spark's limit for its socket directory, since a socket's path has at most 108 bytes
 _SOCKET_DIR_LENGTH_MAX: Final = 60
 

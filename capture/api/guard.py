@@ -4,20 +4,22 @@
     Origin   none, or this server's own: no page of another site may call
     token    Authorization: Bearer …; which a form or an image of a page cannot send
     role     by ``capture.api.access.needed_role``
+    headers  at most 16 KiB
     path     at most 1,024 characters, all of them printable, without . and ..
-    body     JSON of one meaning (``capture.api.requests.body``), at most 1 MiB, within a deadline
+    body     JSON of one meaning (``capture.api.requests.body``), at most 1 MiB, within a deadline, of a length that is
+             told before: chunks, and two lengths at once, have servers and proxies disagree about where it ends
     trail    every change is recorded before, and its outcome after, also if its path or body is refused
 
 Health and the documentation pages need no token. A rejection names the reason, never the request's content.
 """
 
 import json
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
 
 import anyio
 import structlog
@@ -33,6 +35,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_BYTES_MAX = 1024 * 1024
+_HEADER_BYTES_MAX = 16 * 1024
 _TOO_LARGE = f"a body has at most {BODY_BYTES_MAX} bytes; send less at once"
 _BODY_TIMEOUT_S = 10.0
 #: for the rest of a body that is refused
@@ -45,6 +48,9 @@ _NAMED, _NAMED_MAX = ("table", "ts"), 200
 _PATH_LENGTH_MAX, _PATH_RECORDED_MAX = 1024, 300
 #: another capture's own token, and the origin of the request that it forwards
 FORWARDER, FORWARDED_FOR = b"weir-forwarder", b"weir-forwarded-for"
+
+#: with or without a port
+_HOST = re.compile(r"(\[[^\[\]/@]+\]|[^\[\]/@\\?#:\s]+)(:\d{1,5})?")
 
 #: no page of another site shows an answer in a frame, or loads it as a script or an image
 _OWN_PAGES = (
@@ -137,6 +143,7 @@ class Guard:
 
         :raises _RefusedError: the request is rejected.
         """
+        _check_framing(scope)
         headers = _Headers(scope)
         self._check_host(headers)
         self._check_origin(headers, scope["scheme"])
@@ -260,11 +267,22 @@ class _Headers:
 
 
 def _bare(host: str) -> str:
-    """Remove port and brackets."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
+    """Remove port and brackets; return an empty text if it is more than a host."""
+    found = _HOST.fullmatch(host)
+    return found[1].strip("[]") if found else ""
+
+
+def _check_framing(scope: Scope) -> None:
+    """:raises _RefusedError: the headers are too long, or do not tell where the body ends."""
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    if sum(len(name) + len(value) for name, value in headers) > _HEADER_BYTES_MAX:
+        raise _RefusedError(
+            431, "HeadersTooLarge", f"headers have at most {_HEADER_BYTES_MAX} bytes together; send fewer"
+        )
+    if any(name == b"transfer-encoding" for name, _ in headers):
+        raise _RefusedError(
+            411, "LengthRequired", "a body is sent as a whole; send Content-Length, and no Transfer-Encoding"
+        )
 
 
 async def _body(scope: Scope, receive: Receive) -> bytes:

@@ -3,6 +3,8 @@
 import importlib
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from pyspark import SparkContext
 
 from agent.errors import DecodeError, JavaError, JobError
 from agent.spark.executor import SparkExecutor
@@ -149,6 +152,17 @@ def test_an_empty_job_is_quick(spark_executor: SparkExecutor) -> None:
         return time.monotonic() - start
 
     assert min(seconds() for _ in range(10)) < patient(0.2)
+
+
+def test_the_driver_answers_nobody_else_on_this_machine(spark_executor: SparkExecutor) -> None:
+    """Its ports would read serialized objects of every user, and send blocks of rows."""
+    assert spark_executor.run(double, [1]) == [2]
+    settings = SparkContext._active_spark_context.getConf()
+    request = struct.pack(">bqi", 3, 7, 8) + b"\0\0\0\4test"
+    with socket.create_connection((settings.get("spark.driver.host"), int(settings.get("spark.driver.port")))) as one:
+        one.settimeout(HANG_S)
+        one.sendall(struct.pack(">q", 8 + len(request)) + request)
+        assert b"Expected SaslMessage" in one.recv(4096)
 
 
 def test_missing_java_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

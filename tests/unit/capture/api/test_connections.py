@@ -4,24 +4,44 @@ import contextlib
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 
 import anyio
+import h11
 import httpx
 import psutil
 import pytest
 
 from capture.api.client import Client
-from capture.api.connections import LimitedConnection
+from capture import server
+from capture.api.connections import LimitedConnection, limit_waiting
+from capture.errors import ServerUnreachableError
 from capture.config import load_server_settings
 from capture.security.certificate_files import CertificateFiles
 from capture.server import running
 from tests.patience import HANG_S
 from tests.unit.capture.fakes import MemoryMember
 
+_BUNDLE = b"GET /static-offline-docs/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n"
 _REQUEST = b"GET /api/v2/changefeeds HTTP/1.1\r\nHost: localhost\r\n"
+
+
+def on_both_loops(story: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """Run a test on asyncio's loop and on uvloop, which captures run on."""
+
+    def test(*, is_uvloop: bool, **named: object) -> None:
+        anyio.run(partial(story, **named), backend_options={"use_uvloop": is_uvloop})
+
+    named = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in signature(story).parameters.values()]
+    own = Parameter("is_uvloop", Parameter.KEYWORD_ONLY, annotation=bool)
+    test.__signature__ = Signature([*named, own])  # type: ignore[attr-defined]
+    test.__name__ = story.__name__
+    marked: Callable[..., None] = pytest.mark.parametrize("is_uvloop", [False, True], ids=["asyncio", "uvloop"])(test)
+    return marked
 
 
 @asynccontextmanager
@@ -54,6 +74,13 @@ async def is_served(member: MemoryMember) -> bool:
             return client.list() == []
 
     return await anyio.to_thread.run_sync(ask)
+
+
+async def may_be_served(member: MemoryMember) -> bool:
+    try:
+        return await is_served(member)
+    except ServerUnreachableError:
+        return False
 
 
 @pytest.fixture(autouse=True)
@@ -176,3 +203,87 @@ async def test_answers_close_what_was_refused(tmp_path: Path) -> None:
     async with served(tmp_path) as member, httpx.AsyncClient() as client:
         refused = await client.get(f"http://{member.settings.addr}/api/v2/status", headers={"host": "evil.example"})
         assert (refused.status_code, refused.headers["connection"]) == (403, "close")
+
+
+def stubborn(member: MemoryMember, request: bytes) -> socket.socket:
+    """Return the connection of a caller that reads nothing of its answer."""
+    host, _, port = member.settings.addr.rpartition(":")
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    one.connect((host, int(port)))
+    one.sendall(request)
+    return one
+
+
+def connections_to(port: int) -> int:
+    """Return how many the server, which is this process, has accepted."""
+    found = psutil.Process().net_connections("tcp")
+    return sum(one.laddr.port == port and bool(one.raddr) for one in found)
+
+
+@pytest.mark.parametrize("end", [b"\r\n", b"Connection: close\r\n\r\n"], ids=["kept", "closing"])
+@on_both_loops
+async def test_answers_that_nobody_reads_cost_nobody_a_place(end: bytes, tmp_path: Path) -> None:
+    async with served(tmp_path) as member:
+        with contextlib.ExitStack() as callers:
+            for _ in range(40):
+                callers.enter_context(stubborn(member, _BUNDLE + end))
+            with anyio.fail_after(HANG_S):
+                while not await may_be_served(member):  # while their answers are begun
+                    pass
+
+
+async def test_a_server_ends_though_an_answer_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_LAST_ANSWERS_S", 1)
+    with contextlib.ExitStack() as callers, anyio.fail_after(HANG_S):
+        async with served(tmp_path) as member:
+            port = int(member.settings.addr.rpartition(":")[2])
+            callers.enter_context(stubborn(member, _BUNDLE + b"\r\n"))
+            while not connections_to(port):  # noqa: ASYNC110 - the kernel tells nobody
+                await anyio.sleep(0.05)
+
+
+@on_both_loops
+async def test_an_answer_of_which_nothing_is_read_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "limit_waiting", partial(limit_waiting, timeout_s=0.5))
+    async with served(tmp_path) as member:
+        port = int(member.settings.addr.rpartition(":")[2])
+        with stubborn(member, _BUNDLE + b"\r\n") as one, anyio.fail_after(HANG_S):
+            while not connections_to(port):  # noqa: ASYNC110 - the kernel tells nobody
+                await anyio.sleep(0.05)
+            while connections_to(port):  # noqa: ASYNC110
+                await anyio.sleep(0.05)
+            assert one.fileno() >= 0, "its caller has not closed it"
+
+
+@on_both_loops
+async def test_chunks_are_refused_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = 0
+    receive = h11.Connection.receive_data
+
+    def count(connection: h11.Connection, data: bytes) -> None:
+        nonlocal parsed
+        parsed += len(data) * (connection.our_role is h11.SERVER)
+        receive(connection, data)
+
+    monkeypatch.setattr(h11.Connection, "receive_data", count)
+    async with served(tmp_path) as member:
+        before = parsed
+        for more in (b"", b"Content-Length: 4\r\n"):
+            head = b"POST /api/v2/changefeeds HTTP/1.1\r\nHost: localhost\r\n" + more
+            one = wire(member, head + b"Transfer-Encoding: chunked\r\n\r\n")
+            with contextlib.suppress(OSError):
+                await anyio.to_thread.run_sync(one.sendall, b"1\r\na\r\n" * 100_000)
+            refused = await anyio.to_thread.run_sync(answer, one)
+            assert refused.startswith(b"HTTP/1.1 411"), refused
+        assert parsed - before < 64 * 1024
+        assert await is_served(member)
+
+
+async def test_what_is_no_request_is_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with served(tmp_path) as member:
+        for sent in (b"\0\1\2\r\n\r\n", _REQUEST + b"Connection: upgrade\r\nUpgrade: websocket\r\n\r\n"):
+            assert await anyio.to_thread.run_sync(answer, wire(member, sent))
+    assert not caplog.records

@@ -6,7 +6,6 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from inspect import Parameter, Signature, signature
 from pathlib import Path
 
 import anyio
@@ -16,24 +15,10 @@ from capture.api import handshakes
 from capture.api.client import Client
 from capture.security.certificate_files import CertificateFiles
 from tests.patience import HANG_S
-from tests.unit.capture.api.test_connections import answer, served, wire
+from tests.unit.capture.api.test_connections import answer, on_both_loops, served, wire
 from tests.unit.capture.fakes import MemoryMember
 
 _HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
-
-
-def on_both_loops(story: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run a test on asyncio's loop and on uvloop, which captures run on."""
-
-    def test(*, is_uvloop: bool, **named: object) -> None:
-        anyio.run(partial(story, **named), backend_options={"use_uvloop": is_uvloop})
-
-    named = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in signature(story).parameters.values()]
-    own = Parameter("is_uvloop", Parameter.KEYWORD_ONLY, annotation=bool)
-    test.__signature__ = Signature([*named, own])  # type: ignore[attr-defined]
-    test.__name__ = story.__name__
-    marked: Callable[..., None] = pytest.mark.parametrize("is_uvloop", [False, True], ids=["asyncio", "uvloop"])(test)
-    return marked
 
 
 @pytest.fixture
