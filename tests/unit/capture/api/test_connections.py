@@ -244,9 +244,7 @@ async def test_a_server_ends_though_an_answer_is_not_read(tmp_path: Path, monkey
 
 
 @on_both_loops
-async def test_an_answer_of_which_nothing_is_read_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_answer_of_which_nothing_is_read_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "limit_waiting", partial(limit_waiting, timeout_s=0.5))
     async with served(tmp_path) as member:
         port = int(member.settings.addr.rpartition(":")[2])

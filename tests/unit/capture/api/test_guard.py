@@ -306,7 +306,16 @@ async def test_another_capture_is_believed_where_a_request_came_from() -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example@weir", "weir/evil.example", "weir:8300:1", "weir:999999", "evil.example\\@weir", "weir#x", "[weir", ""],
+    [
+        "evil.example@weir",
+        "weir/evil.example",
+        "weir:8300:1",
+        "weir:999999",
+        "evil.example\\@weir",
+        "weir#x",
+        "[weir",
+        "",
+    ],
 )
 async def test_a_host_is_a_name_or_an_address_and_no_more(host: str) -> None:
     async with asked() as client:
