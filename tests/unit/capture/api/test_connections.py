@@ -16,11 +16,11 @@ import httpx
 import psutil
 import pytest
 
-from capture.api.client import Client
 from capture import server
+from capture.api.client import Client
 from capture.api.connections import LimitedConnection, limit_waiting
-from capture.errors import ServerUnreachableError
 from capture.config import load_server_settings
+from capture.errors import ServerUnreachableError
 from capture.security.certificate_files import CertificateFiles
 from capture.server import running
 from tests.patience import HANG_S
