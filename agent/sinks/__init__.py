@@ -12,7 +12,7 @@ from agent.ports.capabilities import Capabilities
 from agent.ports.plugin import SinkPlugin
 from agent.ports.sink import Sink, SinkScope, SinkUri
 from agent.ports.table_reader import TableReader
-from agent.sinks.uri import MASK, parse_sink_uri
+from agent.sinks.uri import parse_named_uri, parse_sink_uri
 from reactor.records.changefeed import SinkMode
 from reactor.records.sink_settings import TableLayout
 
@@ -29,14 +29,13 @@ def open_sink(uri: str, *, changefeed: str, mode: SinkMode, layouts: tuple[Table
 
 
 def open_table(uri: str, location: str, storage_options: Mapping[str, str] | None = None) -> TableReader:
-    """Return the reader of the table at ``location`` below the sink that ``uri`` names, which may be masked: the values
-    that are hidden there come from ``storage_options``, or from where the storage finds them by itself.
+    """Return the reader of the table at ``location`` below the sink that a server's ``uri`` names: what is hidden
+    there, and what is on this machine, come from ``storage_options``, or from where the storage finds it by itself.
 
     :raises SinkUriError: as for ``open_sink``; or the sink's tables cannot be read.
     """
-    parsed = parse_sink_uri(uri)
-    known = {name: value for name, value in parsed.options.items() if value != MASK}
-    parsed = replace(parsed, options=known | dict(storage_options or {}))
+    parsed = parse_named_uri(uri)
+    parsed = replace(parsed, options=parsed.options | dict(storage_options or {}))
     plugin = _plugin(parsed.scheme)
     _check_options(plugin, parsed)
     if plugin.open_table is None:

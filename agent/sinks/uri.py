@@ -2,16 +2,21 @@
 
 The scheme names the sink (and, after a ``+``, its storage). Options unknown to the sink are passed to the storage;
 their values may be references, ``env:NAME`` or ``file:/path``, which are resolved here and never stored.
+
+A URI that a server names, to a reader on another machine, has no access to that machine (``parse_named_uri``): whoever
+answers as the server could have the reader's variables and files sent to a host of its choice.
 """
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from agent.errors import SinkUriError
 from agent.ports.sink import SinkUri
+from agent.references import is_local, reference_in
 
 #: shown in place of a value that may be a secret
 MASK: Final = "***"
@@ -21,6 +26,21 @@ _PASSWORD = re.compile(r"(://[^/?#:]*:).*@", re.DOTALL)
 
 def parse_sink_uri(text: str) -> SinkUri:
     """:raises SinkUriError: not a URI, or one of its references cannot be resolved."""
+    uri = _parsed(text)
+    return replace(uri, options={name: _resolved(name, value) for name, value in uri.options.items()})
+
+
+def parse_named_uri(text: str) -> SinkUri:
+    """Return a URI that a server names, without what it hides, and without references and files of this machine.
+
+    :raises SinkUriError: not a URI.
+    """
+    uri = _parsed(text)
+    known = {name: value for name, value in uri.options.items() if value != MASK and not is_local(name, value)}
+    return replace(uri, options=known)
+
+
+def _parsed(text: str) -> SinkUri:
     try:
         parts = urlsplit(text)
     except ValueError:
@@ -28,7 +48,7 @@ def parse_sink_uri(text: str) -> SinkUri:
     if not parts.scheme:
         raise SinkUriError(f"sink {masked(text)!r} is not a URI; write for instance delta+file:///lake")
     _, _, storage = parts.scheme.partition("+")
-    options = {name: _resolved(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True)}
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
     if storage not in ("", "file") and not parts.netloc:
         raise SinkUriError(f"sink {masked(text)!r} names no bucket or host; write {parts.scheme}://NAME/…")
     if storage != "file":
@@ -48,14 +68,14 @@ def masked(text: str) -> str:
 
 
 def _resolved(name: str, value: str) -> str:
-    kind, _, where = value.partition(":")
+    kind, where = reference_in(value)
     if kind == "env":
         if where not in os.environ:
             raise SinkUriError(
                 f"sink option {name} refers to the variable {where}, which is not set; set it on every capture"
             )
         return os.environ[where]
-    if kind == "file" and where:
+    if kind == "file":
         try:
             return Path(where).read_text().strip()
         except (OSError, ValueError) as error:

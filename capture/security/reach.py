@@ -22,6 +22,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import structlog
 
+from agent.references import FILE_OPTIONS, reference_in
 from capture.errors import CaptureFaultError, ConfigError
 
 SECRETS = "secrets"
@@ -35,8 +36,6 @@ _PLACES = ("host", "hostaddr", "socket", "unix-socket")
 
 #: options of sinks that name where to connect, besides the URI
 _PLACE_OPTIONS = re.compile(r"endpoint|authority|proxy|connection.?string|(service|account).?host|ur[il]$", re.I)
-#: options of object stores that name a file of this server, whose content goes to the store or to who lets in
-_FILE_OPTIONS = re.compile(r"token_file$|service_account(_path)?$|application_credentials$", re.I)
 #: in a key that a URI has inline: where Google's client connects
 _BASE_URL = re.compile(r'"gcs_base_url"\s*:\s*"([^"]*)"')
 #: storages whose URIs name a container as others name a user
@@ -85,13 +84,13 @@ class Reach:
 
         :raises ConfigError: a reference cannot be resolved here, or is forbidden.
         """
-        kind, name = _reference(value)
+        kind, name = reference_in(value)
         if not kind:
             return value
         if problem := self._forbidden(kind, name):
             raise ConfigError(problem)
         found = _variable(name) if kind == "env" else _content(self._path(name))
-        if _reference(found)[0]:
+        if reference_in(found)[0]:
             raise ConfigError(f"what {kind}:{name} names is a reference again; name the secret itself")
         return found
 
@@ -104,7 +103,7 @@ class Reach:
 
     def _reference_problems(self, parts: SplitResult) -> Iterator[str]:
         for _, value in parse_qsl(parts.query, keep_blank_values=True):
-            kind, name = _reference(value)
+            kind, name = reference_in(value)
             if not kind:
                 continue
             if problem := self._forbidden(kind, name):
@@ -119,7 +118,7 @@ class Reach:
     def _file_problems(self, parts: SplitResult) -> Iterator[str]:
         """A file that a storage option names is read like one that a reference names."""
         for option, value in parse_qsl(parts.query, keep_blank_values=True):
-            if not _FILE_OPTIONS.search(option) or _reference(value)[0]:
+            if not FILE_OPTIONS.search(option) or reference_in(value)[0]:
                 continue
             name = str(Path(value).absolute())
             if problem := self._forbidden("file", name):
@@ -185,19 +184,13 @@ def look_up_freely(value: str) -> str:
 
     :raises ConfigError: a reference cannot be resolved here.
     """
-    kind, name = _reference(value)
+    kind, name = reference_in(value)
     if not kind:
         return value
     return _variable(name) if kind == "env" else _content(Path(name))
 
 
 LookUp = Callable[[str], str]
-
-
-def _reference(value: str) -> tuple[str, str]:
-    """Return the reference's kind and name; empty if the value is none."""
-    kind, colon, name = value.partition(":")
-    return (kind, name) if colon and name and kind in ("env", "file") else ("", "")
 
 
 def _variable(name: str) -> str:

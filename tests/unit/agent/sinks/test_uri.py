@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from agent.errors import SinkUriError
-from agent.sinks import open_sink
-from agent.sinks.uri import masked, parse_sink_uri
+from agent.sinks import open_sink, open_table
+from agent.sinks.uri import masked, parse_named_uri, parse_sink_uri
 from reactor.records.changefeed import SinkMode
 
 
@@ -68,3 +68,19 @@ def test_mistakes_are_one_line(uri: str, message: str) -> None:
     with pytest.raises(SinkUriError, match=message) as caught:
         open_sink(uri, changefeed="feed", mode=SinkMode.UPSERT)
     assert "\n" not in str(caught.value)
+
+
+def test_a_uri_that_a_server_names_reads_nothing_of_this_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PRIVATE", "mine")
+    (tmp_path / "key").write_text("mine")
+    hidden = f"a=env:PRIVATE&b=file:{tmp_path}/key&c=***&aws_web_identity_token_file={tmp_path}/key"
+    also_hidden = f"google_service_account={tmp_path}/key&GOOGLE_APPLICATION_CREDENTIALS={tmp_path}/key"
+    uri = parse_named_uri(f"delta+s3://b/x?{hidden}&{also_hidden}&AWS_REGION=eu-west-1")
+    assert uri.options == {"AWS_REGION": "eu-west-1"}
+
+
+def test_a_table_is_opened_with_nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOBODY", raising=False)
+    assert open_table("delta+file:///lake?retention_seconds=env:NOBODY", "public/item").location == "/lake/public/item"
