@@ -21,7 +21,7 @@ CONNECTIONS_MAX = 128
 #: for a caller that reads nothing of its answer
 READ_TIMEOUT_S = 30.0
 #: how much is parsed before it is known what it is
-_PIECE_BYTES = 8 * 1024
+_PIECE_BYTES = 2 * 1024
 
 #: what uvicorn warns of, any caller can repeat without end
 _quiet = logging.getLogger("weir.http")

@@ -156,7 +156,7 @@ def test_an_empty_job_is_quick(spark_executor: SparkExecutor) -> None:
 
 def test_the_driver_answers_nobody_else_on_this_machine(spark_executor: SparkExecutor) -> None:
     """Its ports would read serialized objects of every user, and send blocks of rows."""
-    assert spark_executor.run(double, [1]) == [2]
+    assert spark_executor.map(double, [1], description="double") == [2]
     settings = SparkContext._active_spark_context.getConf()
     request = struct.pack(">bqi", 3, 7, 8) + b"\0\0\0\4test"
     with socket.create_connection((settings.get("spark.driver.host"), int(settings.get("spark.driver.port")))) as one:
