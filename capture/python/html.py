@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from capture.api.requests.shown import one_line
 from reactor.views import ChangefeedView
 
-__all__ = ["changefeeds", "described", "escape", "rows"]
+__all__ = ["changefeeds", "described", "escape", "one_line", "rows"]
 
 
 def changefeeds(views: Sequence[ChangefeedView]) -> str:

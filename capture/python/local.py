@@ -272,7 +272,7 @@ class LocalChangefeed:
         return live.plot_lag(self.id, self.samples, axes)
 
     def __repr__(self) -> str:
-        return f"<Changefeed {self.id}{html.described(self.view)}>"
+        return html.one_line(f"<Changefeed {self.id}{html.described(self.view)}>")
 
     def _repr_html_(self) -> str:
         return html.changefeeds([self.view]) if self.view else html.escape(repr(self))
@@ -392,7 +392,7 @@ class LocalCluster:
         self.stop()
 
     def __repr__(self) -> str:
-        return f"<Cluster at {self.url}>"
+        return html.one_line(f"<Cluster at {self.url}>")
 
     def _repr_html_(self) -> str:
         return html.escape(repr(self))

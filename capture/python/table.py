@@ -112,7 +112,7 @@ class Table:
         return spark.createDataFrame(self.to_arrow(columns, version=version))
 
     def __repr__(self) -> str:
-        return f"<Table {self.name} of {self.changefeed} at {self.location}>"
+        return html.one_line(f"<Table {self.name} of {self.changefeed} at {self.location}>")
 
     def _repr_html_(self) -> str:
         names = ("table", "changefeed", "location", "version")

@@ -86,3 +86,8 @@ def test_polars_gets_the_rows_or_says_how_to_install_it(table: Table) -> None:
             table.to_polars()
     else:
         assert table.to_polars().to_arrow().to_pylist() == ROWS.to_pylist()
+
+
+def test_a_name_is_shown_without_what_a_terminal_would_interpret(tmp_path: Path) -> None:
+    one = Table("shop", "public.\x1b[2J\nx\u202e", open_table(f"delta+file://{tmp_path}", "public/x"))
+    assert repr(one) == rf"<Table public.\x1b[2J x\u202e of shop at {tmp_path}/public/x>"
