@@ -35,7 +35,7 @@ def open_table(uri: str, location: str, storage_options: Mapping[str, str] | Non
     :raises SinkUriError: as for ``open_sink``; or the sink's tables cannot be read.
     """
     parsed = parse_named_uri(uri)
-    parsed = replace(parsed, options=parsed.options | dict(storage_options or {}))
+    parsed = replace(parsed, options={**parsed.options, **(storage_options or {})})
     plugin = _plugin(parsed.scheme)
     _check_options(plugin, parsed)
     if plugin.open_table is None:

@@ -157,9 +157,10 @@ def test_an_empty_job_is_quick(spark_executor: SparkExecutor) -> None:
 def test_the_driver_answers_nobody_else_on_this_machine(spark_executor: SparkExecutor) -> None:
     """Its ports would read serialized objects of every user, and send blocks of rows."""
     assert spark_executor.map(double, [1], description="double") == [2]
-    settings = SparkContext._active_spark_context.getConf()
+    settings = SparkContext.getOrCreate().getConf()
+    place = settings.get("spark.driver.host"), int(settings.get("spark.driver.port") or 0)
     request = struct.pack(">bqi", 3, 7, 8) + b"\0\0\0\4test"
-    with socket.create_connection((settings.get("spark.driver.host"), int(settings.get("spark.driver.port")))) as one:
+    with socket.create_connection(place) as one:
         one.settimeout(HANG_S)
         one.sendall(struct.pack(">q", 8 + len(request)) + request)
         assert b"Expected SaslMessage" in one.recv(4096)
