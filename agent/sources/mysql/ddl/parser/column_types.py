@@ -190,4 +190,6 @@ def _members(name: str, members: tuple[str, ...], *, is_set: bool, collation: in
 
 
 def _sizes(kind: exp.DataType) -> list[int]:
-    return [int(item.name) for item in kind.expressions if isinstance(item, exp.DataTypeParam) and item.name.isdigit()]
+    """Return the numbers in parentheses; the servers take DECIMAL(19.5) for DECIMAL(19)."""
+    texts = [item.name.partition(".")[0] for item in kind.expressions if isinstance(item, exp.DataTypeParam)]
+    return [int(text) for text in texts if text.isdigit()]

@@ -202,8 +202,10 @@ def _drop(read: _Statement) -> Iterator[Edit]:
         yield from edits
 
 
-def _database(read: _Statement, *, is_new: bool) -> Iterator[Edit]:
+def _database(read: _Statement, *, is_new: bool, replaces: bool = False) -> Iterator[Edit]:
     name, charset = take_database(read.cursor)
+    if replaces:
+        yield DatabaseDropped(read.fold((name, ""))[0])
     if charset is not None or is_new:
         collation = collation_of(charset) if charset else read.session.server
         yield DatabaseDefined(read.fold((name or read.database, ""))[0], collation)
@@ -213,7 +215,7 @@ def _create(read: _Statement) -> Iterator[Edit]:
     cursor = read.cursor
     replaces = cursor.take("OR", "REPLACE")
     if cursor.take_one("DATABASE", "SCHEMA"):
-        yield from _database(read, is_new=True)
+        yield from _database(read, is_new=True, replaces=replaces)
         return
     if cursor.peek().word in ("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR", "INDEX"):
         yield from _create_index(read)

@@ -30,11 +30,11 @@ def take_options(cursor: Cursor) -> list[Part]:
     found: list[Part] = []
     while cursor:
         if not cursor.symbol(","):
-            found += _option(cursor)
+            found += _option(cursor, has_charset=any(isinstance(part, Convert) for part in found))
     return found
 
 
-def _option(cursor: Cursor) -> Sequence[Part]:
+def _option(cursor: Cursor, *, has_charset: bool) -> Sequence[Part]:
     word = cursor.next().word
     if word in _HARMLESS and cursor.peek().word == "PARTITION":
         _skip(cursor)
@@ -51,7 +51,7 @@ def _option(cursor: Cursor) -> Sequence[Part]:
         _skip(cursor)
         return []
     if word == "DEFAULT" or word in ("CHARACTER", "CHARSET", "COLLATE"):
-        return [_default_charset(cursor, word)]
+        return _default_charset(cursor, word, has_charset=has_charset)
     if word in ("ENGINE", "TYPE"):
         cursor.symbol("=")
         engine = cursor.next().value
@@ -75,14 +75,17 @@ def _value(cursor: Cursor) -> None:
     cursor.next()
 
 
-def _default_charset(cursor: Cursor, word: str) -> Convert:
+def _default_charset(cursor: Cursor, word: str, *, has_charset: bool) -> Sequence[Part]:
+    """Parse the default of new texts. ``has_charset``: a character set is stated before; COLLATE DEFAULT keeps it."""
     if word == "DEFAULT":
         word = cursor.next().word
     if word == "CHARACTER":
         cursor.expect("SET")
     cursor.symbol("=")
     charset = cursor.next().value
-    return Convert("" if charset.upper() == "DEFAULT" else charset, is_default=True)
+    if charset.upper() != "DEFAULT":
+        return [Convert(charset, is_default=True)]
+    return [] if word == "COLLATE" and has_charset else [Convert("", is_default=True)]
 
 
 def _skip(cursor: Cursor) -> None:

@@ -660,9 +660,10 @@ def test_a_table_with_rows_that_no_event_tells() -> None:
         assert gone.kind == DROP
 
 
-def test_a_database_goes_with_its_tables() -> None:
+@pytest.mark.parametrize("statement", ["DROP DATABASE d", "CREATE OR REPLACE DATABASE d CHARACTER SET latin1"])
+def test_a_database_goes_with_its_tables(statement: str) -> None:
     rig = Rig("t", "u")
-    changes = rig.run("DROP DATABASE d")
+    changes = rig.run(statement)
     assert [change.kind for change in changes] == [DROP, DROP]
     assert rig.names() == []
 
@@ -750,10 +751,13 @@ def test_new_texts_have_the_character_set_that_the_database_had_then() -> None:
     rig.record("CREATE TABLE v (id int PRIMARY KEY, x text)")
     rig.record("ALTER DATABASE DEFAULT COLLATE = ucs2_bin")
     rig.record("CREATE TABLE w (id int PRIMARY KEY, x text)")
+    rig.record("CREATE TABLE x (id int PRIMARY KEY, x text) CHARACTER SET greek COLLATE DEFAULT")
+    schemas = [rig.tables.by_name["d", name].schema for name in "vwx"]
     rig.record("CREATE OR REPLACE DATABASE d CHARSET cp1251 COMMENT 'x'")
     rig.record("CREATE TABLE u (id int PRIMARY KEY, x text)")
-    schemas = [table.schema for name in "vwu" for table in [rig.tables.by_name["d", name]]]
-    assert [charset_of(schema.columns[1].collation) for schema in schemas if schema] == ["latin1", "ucs2", "cp1251"]
+    schemas.append(rig.tables.by_name["d", "u"].schema)
+    found = [charset_of(schema.columns[1].collation) for schema in schemas if schema]
+    assert found == ["latin1", "ucs2", "greek", "cp1251"]
 
 
 @pytest.mark.parametrize(("signs", "collation", "is_known"), [(0x40, 45, True), (0, 45, False), (0x40, 8, False)])
