@@ -18,6 +18,7 @@ from agent.sources.mysql.server.cascades import unlogged_cascades
 from agent.sources.mysql.server.catalog import read_schemas
 from agent.sources.mysql.server.connection import Connection, connect
 from agent.sources.mysql.server.identity import read_identity
+from agent.sources.mysql.ddl.parser.table_options import FOREIGN_ROWS
 from agent.sources.mysql.server.tables import FoundTable, find_tables
 from agent.sources.mysql.server.uri import Target
 from agent.sources.mysql.snapshot.dump_plan import needs_exact_rows
@@ -270,6 +271,10 @@ def _check_table(table: FoundTable, sink_mode: SinkMode, *, force_replicate: boo
     if table.has_hidden_column:
         raise TableIneligibleError(
             f"table {name} has a unique key USING HASH, which adds a hidden column to the log; drop it, or {leave_out}"
+        )
+    if table.engine.upper() in FOREIGN_ROWS:
+        raise TableIneligibleError(
+            f"table {name} has the engine {table.engine}, which shows rows of other tables; {leave_out}"
         )
     if not record.key and sink_mode.is_keyed and not force_replicate:
         raise TableIneligibleError(

@@ -6,9 +6,10 @@ from typing import Final
 from agent.sources.mysql.ddl.parser.alterations import Convert, Part, RowsMoved, Versioning
 from agent.sources.mysql.ddl.parser.cursor import Cursor, UnreadableError
 
+#: storage engines that show rows of other tables
+FOREIGN_ROWS: Final = frozenset({"MERGE", "MRG_MYISAM", "FEDERATED", "FEDERATEDX", "CONNECT", "SPIDER"})
 #: storage engines that store no rows, or other ones
-_EMPTY: Final = "BLACKHOLE"
-_ROWLESS: Final = frozenset({_EMPTY, "MERGE", "MRG_MYISAM", "FEDERATED", "FEDERATEDX", "CONNECT", "SPIDER"})
+_ROWLESS: Final = FOREIGN_ROWS | {"BLACKHOLE"}
 #: options with a value that do not affect rows
 _OPTIONS: Final = frozenset(
     {"AUTO_INCREMENT", "AVG_ROW_LENGTH", "CHECKSUM", "COMMENT", "COMPRESSION", "CONNECTION", "DELAY_KEY_WRITE"}
@@ -56,7 +57,7 @@ def _option(cursor: Cursor, *, has_charset: bool) -> Sequence[Part]:
         cursor.symbol("=")
         engine = cursor.next().value
         reason = f"its engine is {engine}, which has other rows than its log, or none"
-        return [RowsMoved(reason, comes=engine.upper() != _EMPTY)] if engine.upper() in _ROWLESS else []
+        return [RowsMoved(reason, comes=engine.upper() in FOREIGN_ROWS)] if engine.upper() in _ROWLESS else []
     if (word in ("DATA", "INDEX") and cursor.take("DIRECTORY")) or word in _OPTIONS:
         _value(cursor)
         return []

@@ -650,14 +650,21 @@ def test_a_table_in_the_place_of_one_that_goes() -> None:
     assert not rig.run("CREATE OR REPLACE VIEW t AS SELECT 1", "CREATE OR REPLACE TEMPORARY TABLE t (id INT)")
 
 
-def test_a_table_with_rows_that_no_event_tells() -> None:
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE u AS SELECT * FROM t",
+        "CREATE TABLE u (id INT) IGNORE (SELECT * FROM t)",
+        "CREATE TABLE u (id INT PRIMARY KEY) ENGINE=MERGE UNION=(t)",
+    ],
+)
+def test_a_table_with_rows_that_no_event_tells(statement: str) -> None:
     rig = Rig("t")
     rig.there["d", "u"] = table("u")
-    for statement in ("CREATE TABLE u AS SELECT * FROM t", "CREATE TABLE u (id INT) IGNORE (SELECT * FROM t)"):
-        [held] = rig.run(statement)
-        assert (held.kind, held.table and held.table.name) == (HOLD, "u")
-        [gone] = rig.run("DROP TABLE u")
-        assert gone.kind == DROP
+    [held] = rig.run(statement)
+    assert (held.kind, held.table and held.table.name) == (HOLD, "u")
+    [gone] = rig.run("DROP TABLE u")
+    assert gone.kind == DROP
 
 
 @pytest.mark.parametrize("statement", ["DROP DATABASE d", "CREATE OR REPLACE DATABASE d CHARACTER SET latin1"])
