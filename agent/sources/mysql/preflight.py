@@ -13,12 +13,12 @@ import structlog
 from agent.errors import SourceAuthError, SourceConfigError, SourceError, TableIneligibleError
 from agent.filter.tables import TableFilter
 from agent.ports.source import SourceReport
+from agent.sources.mysql.ddl.parser.table_options import FOREIGN_ROWS
 from agent.sources.mysql.server import grants
 from agent.sources.mysql.server.cascades import unlogged_cascades
 from agent.sources.mysql.server.catalog import read_schemas
 from agent.sources.mysql.server.connection import Connection, connect
 from agent.sources.mysql.server.identity import read_identity
-from agent.sources.mysql.ddl.parser.table_options import FOREIGN_ROWS
 from agent.sources.mysql.server.tables import FoundTable, find_tables
 from agent.sources.mysql.server.uri import Target
 from agent.sources.mysql.snapshot.dump_plan import needs_exact_rows

@@ -44,7 +44,8 @@ def _expression(column: Column) -> str:
     if column.type_id in (FieldType.FLOAT, FieldType.DOUBLE):
         return f"{name} * 1e0"
     if column.type_id == FieldType.YEAR:
-        return f"IF(length({name}) = 2, year(makedate({name}, 1)), {name})"
+        # year() has four digits, and 1900, which no column holds, for 0000
+        return f"IF(length({name}) = 2, year({name}) * (year({name}) <> 1900), {name})"
     return f"{name} + 0" if column.type_id == FieldType.BIT else name
 
 

@@ -145,12 +145,13 @@ def test_years_of_two_digits_are_those_of_the_log(mariadb: EmbeddedMariaDB) -> N
     binlog = new_binlog(mariadb)
     mariadb.create_database("years")
     mariadb.execute("CREATE TABLE years (id int PRIMARY KEY, a year(2), b year NOT NULL)", database="years")
-    rows = "(1, 69, 0), (2, 70, 1901), (3, 0, 2155), (4, NULL, 1999)"
+    rows = "(1, 69, 0), (2, 70, 1901), (3, 0, 2155), (4, NULL, 1999), (5, 1901, 0), (6, 2155, 0), (7, '0000', 0)"
     mariadb.execute(f"INSERT INTO years VALUES {rows}", database="years")
     schema = _schema(mariadb, "years", "years")
     assert _read(mariadb, schema).equals(_logged(mariadb, schema, binlog))
     found = _read(mariadb, schema).to_pydict()
-    assert found == {"id": [1, 2, 3, 4], "a": [2069, 1970, 2000, None], "b": [0, 1901, 2155, 1999]}
+    assert found["a"] == [2069, 1970, 2000, None, 1901, 2155, 0]
+    assert found["b"] == [0, 1901, 2155, 1999, 0, 0, 0]
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
