@@ -7,20 +7,22 @@ were, at any time, the first of those that it has now and of those that have bee
 Which have been dropped since can be misjudged by the numbers of transactions. So where some may have been, and of a
 table that is known, names have priority: a column that keeps its name keeps its number, unless the catalog shows that a
 newer column has the name, or that names were swapped. If the catalog no longer has the column (it was renamed again, or
-dropped), its position decides. A column that may have been dropped since is preferred to a newer one of the name.
+dropped), its position decides. A column that may have been dropped since is preferred to a newer one of the name. So is
+a known one of the name and type, whoever has dropped it: if it is another column all the same, its table is held (see
+below), which it would not be in the opposite case. So is, last, what the numbers of transactions say has been dropped
+since.
 
 So is a known one, of a later transaction, at the place of one whose name is gone: that was renamed, and a newer one
 has got its new name since.
 
-One case remains: a column that is dropped and added again, with the same definition when its next row comes, is taken
-for the old one. See ``publication.readded``.
+A column that is dropped and added again, with the same definition when its next row comes, is taken for the old one. See ``publication.readded``.
 """
 
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent.rows.schema import TableSchema
+from agent.rows.schema import Column, TableSchema
 from agent.sources.common.schema_diff import Columns
 
 
@@ -39,6 +41,8 @@ class Numbers:
 def placed(known: TableSchema | None, declared: TableSchema, catalog: Numbers) -> TableSchema:
     """Return ``declared`` with column numbers. ``known``: the table as it was, if it is known."""
     columns = declared.columns
+    if known is not None and (numbers := _all_there(known, declared, catalog)):
+        return _numbered(declared, numbers)
     first = sorted({*catalog.there, *catalog.gone})[: len(columns)]
     is_known = len(first) == len(columns) and (known is None or not catalog.gone)
     if is_known and (known is None or _keeps(known, declared, catalog, first)):
@@ -49,6 +53,10 @@ def placed(known: TableSchema | None, declared: TableSchema, catalog: Numbers) -
     if not _is_in_order(numbers):
         others = (first,) if is_known else (_lowered(known, declared, numbers, catalog.gone), _completed(known, today))
         numbers = next(filter(_is_in_order, others), numbers)
+    by_age = sorted({*catalog.there, *catalog.gone_since})[: len(columns)]
+    is_dropped = not set(by_age).difference(numbers).isdisjoint(catalog.gone_since)
+    if len(by_age) == len(columns) and (is_dropped or not _is_in_order(numbers)):
+        numbers = by_age
     return _numbered(declared, numbers)
 
 
@@ -57,10 +65,31 @@ def _numbered(declared: TableSchema, numbers: Sequence[int]) -> TableSchema:
     return replace(declared, columns=tuple(columns))
 
 
+def _all_there(known: TableSchema, declared: TableSchema, catalog: Numbers) -> list[int]:
+    """Return the numbers if no known column had been dropped yet, and all columns are known ones, or those of today.
+
+    A known column's name and type at its place say more than the numbers of transactions do.
+    """
+    places = {column.place for column in known.columns}
+    numbers = sorted({*catalog.there, *catalog.gone, *places} - {0})[: len(declared.columns)]
+    before = {_facts(column): column.place for column in known.columns}
+
+    def is_plausible(column: Column, number: int) -> bool:
+        today = catalog.by_name.get(column.name, 0)
+        return number == today or (today not in places and number == before.get(_facts(column)))
+
+    is_whole = len(numbers) == len(declared.columns)
+    return numbers if is_whole and all(map(is_plausible, declared.columns, numbers)) else []
+
+
+def _facts(column: Column) -> tuple[str, int, int]:
+    return column.name, column.type_id, column.modifier
+
+
 def _keeps(known: TableSchema, declared: TableSchema, catalog: Numbers, numbers: Sequence[int]) -> bool:
-    """Return whether columns that have their name and number still, or again, have this number."""
+    """Return whether columns that have their name and number still, or again, have this number; or all are there."""
     before = {column.name: column.place for column in known.columns}
-    return all(
+    return set(catalog.there).issuperset(before.values()) or all(
         number == before[column.name]
         for column, number in zip(declared.columns, numbers, strict=True)
         if before.get(column.name, 0) and before[column.name] == catalog.by_name.get(column.name)

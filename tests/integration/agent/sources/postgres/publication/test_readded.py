@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.matrix, pytest.mark.timeout(120)]
 _AGAIN = "ALTER TABLE a DROP n, ADD n int"
 _OTHER = "ALTER TABLE a DROP n, ADD m int"
 _SWAP = "ALTER TABLE a RENAME v TO between; ALTER TABLE a RENAME n TO v; ALTER TABLE a RENAME between TO n"
-_ROW = "INSERT INTO a VALUES (2, 1, 2)"
+_ROW, _ROWS, _MORE = (f"INSERT INTO a VALUES ({id}, 1, 2)" for id in (2, 3, 4))
 #: by a transaction of another session, which began before the others
 _OLDER = ("2 BEGIN", "2 CREATE TABLE other (id int)")
 
@@ -30,6 +30,10 @@ _OLDER = ("2 BEGIN", "2 CREATE TABLE other (id int)")
         ((_AGAIN, _ROW, "ALTER TABLE a RENAME n TO m"), "n"),
         ((*_OLDER, _AGAIN, f"2 {_ROW}", "2 COMMIT", _SWAP), "n"),
         (("ALTER TABLE a RENAME n TO m", _ROW, "ALTER TABLE a DROP m, ADD m int"), "m"),
+        (("ALTER TABLE a RENAME v TO w", _ROW, _AGAIN), "n"),
+        ((*_OLDER, "ALTER TABLE a RENAME v TO w", _ROW, f"2 {_OTHER}", "2 COMMIT"), "n"),
+        ((*_OLDER, "ALTER TABLE a RENAME v TO w", _ROW, f"2 {_AGAIN}", "2 COMMIT"), "n"),
+        ((f"BEGIN; {_ROW}; ALTER TABLE a RENAME v TO w; {_ROWS}; {_AGAIN}; {_MORE}; COMMIT",), "n"),
         # what an older declaration is of is known
         ((f"BEGIN; {_OTHER}; {_ROW}; COMMIT",), ""),
         ((_OTHER, _ROW, "ALTER TABLE a RENAME m TO k", "INSERT INTO a VALUES (3, 1, 2)"), ""),

@@ -82,14 +82,14 @@ class _Table:
         return table(**{name: number for number, name in sorted(self.columns.items())})
 
 
-_ALTERATIONS = st.lists(st.tuples(st.integers(0, 2), st.sampled_from("abcd"), st.integers(0, 5)), max_size=6)
+_ALTERATION = st.tuples(st.integers(0, 2), st.sampled_from("abcd"), st.integers(0, 5))
 
 
-@given(_ALTERATIONS, _ALTERATIONS, st.booleans())
+@given(st.lists(_ALTERATION, max_size=3), st.lists(_ALTERATION, max_size=2), st.booleans())
 def test_numbers_are_right_however_late_the_catalog_is_read(
     before: list[tuple[int, str, int]], since: list[tuple[int, str, int]], is_known: bool
 ) -> None:
-    """Of a known table as long as nothing was dropped since; else a wrong one is a dropped column's, which shows."""
+    """Or, of a known table, a column shows that has been dropped."""
     altered = _Table()
     known = altered.numbered() if is_known else None
     for alteration in before:
@@ -97,14 +97,12 @@ def test_numbers_are_right_however_late_the_catalog_is_read(
     truth, declared, drops = altered.numbered(), altered.declared(), len(altered.dropped)
     for alteration in since:
         altered.alter(*alteration)
-    catalog = Numbers(
-        {name: number for number, name in altered.columns.items()},
-        tuple(sorted(altered.columns)),
-        tuple(sorted(altered.dropped[drops:])),
-    )
-    found = placed(known, declared, catalog)
-    if known is None or not catalog.gone:
-        assert [column.place for column in found.columns] == [column.place for column in truth.columns]
+    gone = tuple(sorted(altered.dropped[drops:]))
+    by_name = {name: number for number, name in altered.columns.items()}
+    catalog = Numbers(by_name, tuple(sorted(altered.columns)), gone, gone)
+    found = [column.place for column in placed(known, declared, catalog).columns]
+    is_right = found == [column.place for column in truth.columns]
+    assert is_right or (known is not None and not altered.columns.keys() >= set(found))
 
 
 def test_a_column_that_was_added_again_behind_a_new_one_is_still_the_old_one_before_that() -> None:
@@ -121,3 +119,10 @@ def test_a_column_that_a_later_transaction_dropped_was_renamed_before_that() -> 
     assert [column.place for column in placed(KNOWN, names("id", "a", "c"), today).columns] == [1, 2, 4]
     same_transaction = Numbers({"id": 1, "a": 2, "c": 5}, (1, 2, 5), gone=(4,))
     assert [column.place for column in placed(KNOWN, names("id", "a", "c"), same_transaction).columns] == [1, 2, 5]
+
+
+@pytest.mark.parametrize("name", ["b", "d"])
+def test_a_known_column_that_an_older_transaction_has_dropped_may_have_been_there_still(name: str) -> None:
+    """Transactions do not end in the order of their numbers."""
+    today = Numbers({"id": 1, "c": 2, name: 5}, (1, 2, 5))
+    assert [column.place for column in placed(KNOWN, names("id", "c", "b"), today).columns] == [1, 2, 4]
