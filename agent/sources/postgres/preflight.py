@@ -82,7 +82,6 @@ def check_source(
     """
     wanted = TableFilter(rules)
     with connect(source, replication=True) as connection:
-        connection.read_any_names()
         identity = read_identity(connection).identity
         _check_server(connection)
         if new_slot:

@@ -136,7 +136,9 @@ class PostgresSource:
 
     def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:
         with connect(self._uri) as connection:
-            return read_schemas(connection, list(table_ids), read_terms(connection, self._publications))
+            return read_schemas(
+                connection, list(table_ids), read_terms(connection, self._publications, with_rows=False)
+            )
 
     def streams(self, order: StreamOrder) -> PostgresStreams:
         return PostgresStreams(self._uri, self._names, order, self._scope)

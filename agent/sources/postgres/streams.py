@@ -20,7 +20,7 @@ from agent.sources.postgres.publication.prover import Prover, Wants
 from agent.sources.postgres.publication.quiet_changes import QuietChanges
 from agent.sources.postgres.publication.sightings import Sightings
 from agent.sources.postgres.publication.slots import Names
-from agent.sources.postgres.server.connection import Connection, connect, connect_to_catalog
+from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.lsn import format_lsn
 from agent.sources.postgres.server.sql import is_text
@@ -76,7 +76,7 @@ class PostgresStreams:
 
     def _prover(self, at: Position, sightings: Sightings, quiet: QuietChanges) -> Prover:
         return Prover(
-            partial(connect_to_catalog, self._uri),
+            partial(connect, self._uri),
             slots.all_publications(self._names),
             {table: known.record for table, known in self._known.items()},
             at=at.ts,
@@ -128,7 +128,7 @@ class PostgresStreams:
         sightings: Sightings,
         quiet: QuietChanges,
     ) -> ReplicationStream:
-        resolver = TypeResolver(partial(connect_to_catalog, self._uri), sorted(self._known), publications)
+        resolver = TypeResolver(partial(connect, self._uri), sorted(self._known), publications)
         binary = not (self._is_text or resolver.needs_text)
         tracker = self._tracker()
         stream = ReplicationStream(
@@ -158,7 +158,7 @@ class PostgresStreams:
     def _look_up(self, table_id: int) -> CatalogTable:
         """Through a session of its own, as every question: see ``_check_position``."""
         with connect(self._uri) as session:
-            return look_up(session, table_id, read_terms(session, slots.all_publications(self._names)))
+            return look_up(session, table_id, read_terms(session, slots.all_publications(self._names), with_rows=False))
 
     def _verified(self, table_id: int, guesses: Mapping[str, Guess]) -> tuple[dict[str, str], list[str]]:
         with connect(self._uri) as session:

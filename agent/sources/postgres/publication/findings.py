@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common import schema_diff
+from agent.sources.postgres.server.sql import shown
 from reactor.ids import Ts
 from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
 from reactor.records.tables.table import TableRecord
@@ -65,7 +66,7 @@ class Findings:
             del self.created[table_id], self.known[table_id]
         if table_id not in self.known:
             self.newcomers[table_id] = record.schema_name, record.name
-        change = TableChange(kind=SchemaChangeKind.HOLD, table_id=table_id, table=record, reason=reason)
+        change = TableChange(kind=SchemaChangeKind.HOLD, table_id=table_id, table=record, reason=shown(reason))
         self._changes.setdefault(ts, []).append(change)
 
     def name_held(self, table_id: int, schema_name: str, name: str, ts: Ts) -> None:

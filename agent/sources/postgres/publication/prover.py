@@ -35,6 +35,7 @@ from agent.sources.postgres.server.catalog import read_schemas, table_ids_of
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.keys import key_of
 from agent.sources.postgres.server.lsn import format_lsn
+from agent.sources.postgres.server.sql import is_text
 from agent.sources.postgres.server.terms import read_terms
 from reactor.ids import Ts
 from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind
@@ -350,7 +351,7 @@ class Prover:
         there = [number for number in joining.values() if now.ways(number)]
         if not there:
             return
-        schemas = read_schemas(connection, there, read_terms(connection, self._publications))
+        schemas = read_schemas(connection, there, read_terms(connection, self._publications, with_rows=False))
         by_name = {(schema.schema_name, schema.name): schema for schema in schemas.values()}
         reading = Reading(by_name, now.end_ts, now.horizon, now.ahead)
         for (schema_name, name), schema in self._joining.ready(reading, upto).items():
@@ -390,4 +391,6 @@ def _name_held(now: Catalog, found: Findings, upto: Ts) -> None:
     """Give held tables the names that they have at the source. The stream names a table only where it declares it
     again; a partitioned one not even then, if the row's partition is declared already."""
     for table in found.held.intersection(found.known, now.tables):
-        found.name_held(table, now.tables[table].schema_name, now.tables[table].name, upto)
+        schema_name, name = now.tables[table].schema_name, now.tables[table].name
+        if is_text(schema_name, name):
+            found.name_held(table, schema_name, name, upto)

@@ -81,7 +81,11 @@ class QuietChanges:
             for table in tables.keys() & schemas.keys() & now.tables.keys()
             if is_first or table in self._unsettled or _is_altered(before, now, tables[table], schemas[table])
         }
-        found = read_schemas(connection, sorted(suspects), read_terms(connection, publications)) if suspects else {}
+        found = (
+            read_schemas(connection, sorted(suspects), read_terms(connection, publications, with_rows=False))
+            if suspects
+            else {}
+        )
         is_settled = now.horizon >= self._first_ahead
         posted = {
             table: _Posted(schema, now, is_settled)

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from agent.errors import SourceConfigError
 from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.decode import types
-from agent.sources.postgres.server.sql import literal, qualified
+from agent.sources.postgres.server.sql import literal, qualified, shown
 from agent.sources.postgres.server.terms import AllTerms
 
 _COLUMNS_SQL: Final = """
@@ -84,7 +84,7 @@ def table_ids_of(connection: Queries, names: Iterable[tuple[str, str]]) -> dict[
 
 def _column(row: Sequence[Any]) -> Column:
     name, type_id, modifier, type_name, is_key, place, _ = row[4:]
-    return Column(name, int(type_id), int(modifier), type_name, is_key in ("t", True), place=int(place))
+    return Column(name, int(type_id), int(modifier), shown(type_name), is_key in ("t", True), place=int(place))
 
 
 def leaves_sql(table_id: int) -> str:

@@ -23,7 +23,7 @@ from pg8000.exceptions import DatabaseError, InterfaceError
 from agent.errors import SourceAuthError, SourceConfigError, SourceError, SourceUnreachableError
 from agent.sources.common.tls import unverified
 from agent.sources.postgres.server.refusals import ErrorFields, parse_error, refusal
-from agent.sources.postgres.server.sql import text_of
+from agent.sources.postgres.server.sql import bytes_of, text_of
 from agent.sources.postgres.server.uri import Target, parse_uri
 
 Row = tuple[str | None, ...]
@@ -61,7 +61,6 @@ class Connection:
         self.target = target
         #: the socket itself (an ``ssl.SSLSocket`` with TLS), for COPY readers
         self.socket: socket.socket = core._usock
-        self._has_any_bytes = core.parameter_statuses.get("server_encoding") == "SQL_ASCII"
         self.server_version = _major_version(core.parameter_statuses.get("server_version", "0"))
 
     def query(self, sql: str, *, timeout_s: float = _QUERY_TIMEOUT_S) -> list[Row]:
@@ -124,11 +123,6 @@ class Connection:
         except OSError as error:
             raise self._lost(error) from error
 
-    def read_any_names(self) -> None:
-        """Take names that are not UTF-8, which the server refuses to send else. For sessions that read no values."""
-        if self._has_any_bytes:
-            self.query("SET client_encoding = 'SQL_ASCII'")
-
     def abort(self) -> None:
         """Make all calls that wait on this connection fail; may be called from another thread."""
         with contextlib.suppress(OSError):
@@ -152,7 +146,7 @@ class Connection:
         self.close()
 
     def _send(self, sql: str, *, timeout_s: float) -> None:
-        payload = sql.encode() + b"\x00"
+        payload = bytes_of(sql) + b"\x00"
         try:
             self.socket.settimeout(timeout_s)
         except OSError as error:
@@ -211,18 +205,20 @@ def connect(source: str | Target, *, replication: bool = False) -> Connection:
         raw.close()
         raise
     core._usock.settimeout(_QUERY_TIMEOUT_S)
-    return Connection(core, target)
+    connection = Connection(core, target)
+    if core.parameter_statuses.get("server_encoding") == "SQL_ASCII":
+        _take_any_bytes(connection)
+    return connection
 
 
-def connect_to_catalog(source: str | Target) -> Connection:
-    """Open a session that takes names of any bytes; see ``connect``."""
-    connection = connect(source)
+def _take_any_bytes(connection: Connection) -> None:
+    """A database in this encoding may have any bytes, which the server else refuses to send: a stream would end at the
+    first row with one."""
     try:
-        connection.read_any_names()
+        connection.query("SET client_encoding = 'SQL_ASCII'")
     except BaseException:
         connection.close()
         raise
-    return connection
 
 
 def _shake_hands(

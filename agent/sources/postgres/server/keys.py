@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from agent.sources.postgres.server.connection import Connection
+from agent.sources.postgres.server.sql import is_text
 
 #: columns of every index that can be a key, best first: the replica identity, the primary key, then by name
 _KEYS_SQL = """
@@ -32,11 +33,13 @@ class Key:
 
 
 def read_keys(connection: Connection, table_ids: Sequence[str]) -> dict[int, list[Key]]:
+    """Return the tables' keys, without those of columns whose names are not UTF-8."""
     rows = connection.query(_KEYS_SQL.format(ids=", ".join(table_ids) or "0"))
     keys: dict[int, list[Key]] = {}
     for (table, _, is_primary, is_identity), columns in groupby(rows, key=lambda row: row[:4]):
         key = Key(tuple(str(row[4]) for row in columns), is_primary == "t", is_identity == "t")
-        keys.setdefault(int(table or 0), []).append(key)
+        if is_text(*key.columns):
+            keys.setdefault(int(table or 0), []).append(key)
     return keys
 
 

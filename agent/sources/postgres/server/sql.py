@@ -1,12 +1,21 @@
 """SQL text: quotes names and values, since the simple query protocol has no parameters; reads texts of the server.
 
-A database in ``SQL_ASCII`` may have any bytes in a name. Those that are not UTF-8 are lone surrogates here, which no
-other text has, and which nothing encodes by mistake.
+A database in ``SQL_ASCII`` may have any bytes in a name or a value. Those that are not UTF-8 are lone surrogates here,
+which no other text has, and which nothing encodes by mistake.
 """
 
 
 def text_of(raw: bytes) -> str:
     return raw.decode(errors="surrogateescape")
+
+
+def bytes_of(text: str) -> bytes:
+    return text.encode(errors="surrogateescape")
+
+
+def shown(name: str) -> str:
+    """Return the name as text, for people."""
+    return bytes_of(name).decode(errors="backslashreplace")
 
 
 def is_text(*names: str) -> bool:

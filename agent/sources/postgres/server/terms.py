@@ -23,8 +23,10 @@ GENERATED_VERSION: Final = 18
 #: every row
 ALL_ROWS: Final = "true"
 
+#: it locks the table
+_ROWS_SQL: Final = "pg_catalog.pg_get_expr(r.prqual, r.prrelid)"
 _TERMS_SQL: Final = (
-    "SELECT r.prrelid::int8, pg_catalog.pg_get_expr(r.prqual, r.prrelid), CASE WHEN r.prattrs IS NOT NULL THEN "
+    "SELECT r.prrelid::int8, {rows}, CASE WHEN r.prattrs IS NOT NULL THEN "
     "pg_catalog.to_json(ARRAY(SELECT a.attname FROM pg_catalog.pg_attribute a WHERE a.attrelid = r.prrelid "
     "AND a.attnum = ANY (r.prattrs::int2[])))::text END FROM pg_catalog.pg_publication_rel r "
     "JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid JOIN pg_catalog.pg_class c ON c.oid = r.prrelid "
@@ -63,8 +65,9 @@ class AllTerms:
         return dict(self.special).get(table_id, self.default)
 
 
-def read_terms(connection: Connection, publications: Iterable[str]) -> AllTerms:
-    """Return the terms. Publications that do not exist yet will be created by us, and send all they can."""
+def read_terms(connection: Connection, publications: Iterable[str], *, with_rows: bool = True) -> AllTerms:
+    """Return the terms. Publications that do not exist yet will be created by us, and send all they can.
+    ``with_rows``: which rows, too; that waits for those who change the tables."""
     names = ", ".join(literal(name) for name in publications) or "NULL"
     version = connection.server_version
     if version < TERMS_VERSION:
@@ -79,7 +82,9 @@ def read_terms(connection: Connection, publications: Iterable[str]) -> AllTerms:
             int(table or 0),
             PublishedTerms(None if columns is None else frozenset(loads(columns)), rows or ALL_ROWS, sends_stored),
         )
-        for table, rows, columns in connection.query(_TERMS_SQL.format(names=names))
+        for table, rows, columns in connection.query(
+            _TERMS_SQL.format(names=names, rows=_ROWS_SQL if with_rows else "NULL")
+        )
     )
     return AllTerms(PublishedTerms(sends_stored=sends_stored), tuple(special))
 

@@ -42,9 +42,11 @@ _NAME_SQL: Final = (
     "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
     "ON n.oid = c.relnamespace WHERE c.oid = {table}"
 )
+#: ``pg_get_expr`` locks the table that it is given, which it needs only for an expression with columns
 _COLUMNS_SQL: Final = """
 SELECT a.attname, a.attnum::int4, a.atthasmissing, pg_catalog.array_to_string(a.attmissingval, ''),
-       a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid), pg_catalog.format_type(a.atttypid, a.atttypmod),
+       a.attnotnull, CASE WHEN d.adbin::text LIKE '%{{VAR %' THEN 'columns' ELSE pg_catalog.pg_get_expr(d.adbin, 0) END,
+       pg_catalog.format_type(a.atttypid, a.atttypmod),
        a.atttypid::int8, t.typnotnull, pg_catalog.pg_get_expr(t.typdefaultbin, 0), a.attgenerated
   FROM pg_catalog.pg_attribute a
   JOIN pg_catalog.pg_type t ON t.oid = a.atttypid

@@ -15,7 +15,8 @@ since.
 So is a known one, of a later transaction, at the place of one whose name is gone: that was renamed, and a newer one
 has got its new name since.
 
-A column that is dropped and added again, with the same definition when its next row comes, is taken for the old one. See ``publication.readded``.
+A column that is dropped and added again, with the same definition when its next row comes, is taken for the old one.
+See ``publication.readded``.
 """
 
 import itertools

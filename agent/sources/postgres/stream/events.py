@@ -13,6 +13,7 @@ import numpy as np
 from agent.kernels.jit import Ints
 from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.decode.wire import CLOCK_EPOCH
+from agent.sources.postgres.server.sql import text_of
 from agent.sources.postgres.stream.split import ABSENT, UNWANTED, find
 
 _KEY_FLAG = 1
@@ -53,7 +54,7 @@ def parse_truncate(body: bytes) -> tuple[int, ...]:
 
 def _text(body: bytes, at: int) -> tuple[str, int]:
     end = body.index(b"\x00", at)
-    return body[at:end].decode(), end + 1
+    return text_of(body[at:end]), end + 1
 
 
 class Declarations:

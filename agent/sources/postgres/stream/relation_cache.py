@@ -19,6 +19,7 @@ from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common import schema_diff
 from agent.sources.postgres.publication.newcomers import keyless
+from agent.sources.postgres.server.sql import is_text, shown
 from agent.sources.postgres.stream import column_numbers
 from agent.sources.postgres.stream.catalog_lookup import CatalogTable, Guess
 from agent.sources.postgres.stream.column_numbers import Numbers
@@ -83,7 +84,8 @@ class SchemaTracker:
             return
         record = self._new_record(declared, ts)
         reason = _columnless(record) if self._lacks_columns(declared) else keyless(record)
-        if self._takes(record) and not self._lacks_columns(declared):
+        reason = reason if _is_text(declared) else _unnameable(record)
+        if self._takes(record) and not self._lacks_columns(declared) and _is_text(declared):
             self._take_in(record, ts)
         else:
             self._refused.add(table_id)
@@ -152,6 +154,8 @@ class SchemaTracker:
         return it with resolved types and column numbers. ``is_first``: no event of the transaction is before it."""
         table_id = declared.table_id
         known = self.known[table_id]
+        if not _is_text(declared) and (known.schema is None or not _is_same(known.schema, declared)):
+            return self._lose_names(known, declared, ts)
         if known.schema is None:
             declared = replace(declared, schema_name=known.record.schema_name, name=known.record.name)
             numbers = self._look_up(table_id).numbers(declared, xid)
@@ -166,6 +170,13 @@ class SchemaTracker:
             self._first[ts, table_id] = after.schema
             self._settle(after, CatalogTable(), ts)
         return after.schema
+
+    def _lose_names(self, known: KnownTable, declared: TableSchema, ts: Ts) -> TableSchema:
+        """Hold a table that has got a name which is not UTF-8."""
+        self._before.setdefault((ts, declared.table_id), known)
+        self.known[declared.table_id] = KnownTable(known.record, declared)
+        self._changes.setdefault(ts, {})[declared.table_id] = _hold(known.record, _unnameable(known.record))
+        return declared
 
     def note_quiet(self, declared: TableSchema, ts: Ts, xid: int) -> None:
         """Note a table as the catalog had it when the transaction ``xid`` (32 bits) had not begun; it has no row since.
@@ -248,6 +259,8 @@ class SchemaTracker:
                 name for name in sorted(guesses) if name not in known and (name in keys or not after.record.key)
             ]
             change = _hold((before or after).record, _computed(after.record, unknown[0])) if unknown else change
+        if change is not None and not is_text(*change.fills.values()):
+            change = _hold((before or after).record, _unreadable(after.record))
         if self._lacks_columns(after.schema):
             change = _hold((before or after).record, _columnless(after.record))
         return change
@@ -263,13 +276,31 @@ def _schema(table: KnownTable) -> TableSchema:
 
 
 def _hold(record: TableRecord, reason: str) -> TableChange:
-    return TableChange(kind=SchemaChangeKind.HOLD, table_id=record.table_id, table=record, reason=reason)
+    return TableChange(kind=SchemaChangeKind.HOLD, table_id=record.table_id, table=record, reason=shown(reason))
+
+
+def _is_text(declared: TableSchema) -> bool:
+    return is_text(declared.schema_name, declared.name, *(column.name for column in declared.columns))
+
+
+def _unnameable(record: TableRecord) -> str:
+    return (
+        f"table {record.schema_name}.{record.name} has a name that is not UTF-8, its own or a column's; rename that, "
+        f"and {RESYNC}; or leave it out by a filter rule"
+    )
 
 
 def _computed(record: TableRecord, column: str) -> str:
     return (
         f"what rows of table {record.schema_name}.{record.name} hold in its new column {column} is in no stream (it "
         f"was computed when the column was added); {RESYNC}, or leave it out by a filter rule"
+    )
+
+
+def _unreadable(record: TableRecord) -> str:
+    return (
+        f"table {record.schema_name}.{record.name} has a new column whose value in existing rows is not UTF-8; set the "
+        f"database's encoding, and {RESYNC}; or leave it out by a filter rule"
     )
 
 
@@ -297,7 +328,7 @@ def _lacks_key_column(record: TableRecord, known: TableSchema, declared: TableSc
 def _key(before: tuple[str, ...], declared: TableSchema, found: CatalogTable) -> tuple[str, ...]:
     """Return the key that the stream sends; if it sends whole rows, the catalog's, if that is of the same time."""
     key = found.key if declared.replica_identity == "f" else declared.key
-    if not set(key) <= {column.name for column in declared.columns}:
+    if not set(key) <= {column.name for column in declared.columns} or not is_text(*key):
         key = ()
     return before if set(before) == set(key) else key
 

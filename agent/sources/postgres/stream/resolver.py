@@ -12,6 +12,7 @@ from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.decode import types
 from agent.sources.postgres.server import catalog
 from agent.sources.postgres.server.connection import Connection
+from agent.sources.postgres.server.sql import shown
 from agent.sources.postgres.server.terms import read_terms
 
 _NAMES_SQL = "SELECT oid::int8, typname FROM pg_catalog.pg_type"
@@ -44,9 +45,11 @@ class TypeResolver:
         """:raises SourceError: the catalog cannot be read."""
         with self._connect() as connection:
             self._user_types = types.read_user_types(connection.query(types.USER_TYPES_SQL))
-            self._names = {int(oid or 0): str(name) for oid, name in connection.query(_NAMES_SQL)}
+            self._names = {int(oid or 0): shown(str(name)) for oid, name in connection.query(_NAMES_SQL)}
             self._schemas = catalog.read_schemas(
-                connection, _existing(connection, self._table_ids), read_terms(connection, self._publications)
+                connection,
+                _existing(connection, self._table_ids),
+                read_terms(connection, self._publications, with_rows=False),
             )
 
     def resolve(self, declared: TableSchema, *, binary: bool) -> TableSchema:

@@ -659,3 +659,21 @@ async def test_rows_of_a_column_that_was_added_again_unseen_are_not_lost_by_a_la
 async def test_a_column_that_was_added_again_where_the_stream_shows_it_is_followed(rig: SyncRig, again: str) -> None:
     found = await changes_of(rig, "INSERT INTO a VALUES (1, 'v', 'w')", f"ALTER TABLE a {again}", "UPDATE a SET z = 1")
     assert [(change.kind, set(change.added)) for change in found] == [(SchemaChangeKind.ALTER, {"v", "z"})]
+
+
+@pytest.mark.parametrize("publication", ["", "FOR TABLE a WHERE (id > 0), b"])
+async def test_a_table_that_another_session_locks_holds_up_no_other(
+    postgres: EmbeddedPostgres, tmp_path: Path, publication: str
+) -> None:
+    """The server locks a table to show its defaults, and the stream was opened again and again until it was free."""
+    schema = "CREATE TABLE a (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id + 1) STORED); CREATE TABLE b (id int)"
+    rig = make_rig(postgres, tmp_path, schema, ["a", "b"], publication=publication)
+    rig.execute("ALTER TABLE a ADD v text NOT NULL DEFAULT 'x'; INSERT INTO a VALUES (1)")
+    with connect(rig.uri) as connection:
+        connection.query("BEGIN; LOCK TABLE a")
+        rig.execute("INSERT INTO b VALUES (1)")
+        async with rig.running():
+            await rig.wait_resolved(timeout_s=30)
+        connection.query("ROLLBACK")
+    assert {event[0] for event in rig.logged()} == {table.table_id for table in rig.tables}
+    drop_slots(rig)
