@@ -11,8 +11,10 @@ transaction that made the partition, or emptied its root; unless the partition h
 transaction's commands are compared.
 
 ``ALTER COLUMN … TYPE`` of the root rewrites every partition. One that has rows of the rewrite was not emptied behind
-it, and if it was emptied before, and filled, the stream has declared it with the old type in between. One without rows
-had none before if its file had no page then, and the stream has not had a row of it.
+it, and if it was emptied before, and filled, the stream has declared it with the old type in between.
+
+A partition whose file had no page, and of which the stream has had no row, may go, come again without rows, or be
+emptied: there is nothing that the stream could lack.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -50,7 +52,7 @@ class Partitions:
 
     def _trouble(self, root: int, before: Mapping[int, int]) -> str:
         now, tables = self.asked.now.leaves(root), self.asked.now.tables
-        if before.keys() - now.keys():
+        if not all(map(self._had_no_rows, before.keys() - now.keys())):
             return "has lost a partition (detached or dropped): no event of the stream names the rows that went"
         if self._came_again(root, set(before)):
             return "has had a partition detached and attached again: what became of its rows meanwhile is in no stream"
@@ -58,7 +60,8 @@ class Partitions:
         if trouble := self._trouble_of_arrivals(root, new):
             return trouble
         emptied = [tables[leaf] for leaf in new if self._has_new_file(leaf)]
-        emptied += [tables[leaf] for leaf, file in before.items() if now[leaf] != file]
+        emptied += [tables[leaf] for leaf, file in before.items() if now.get(leaf, file) != file]
+        emptied = [relation for relation in emptied if not self._had_no_rows(relation.table_id)]
         retyped = self.retyped(root) if emptied and not new else frozenset()
         if retyped and all(self._is_only_retyped(relation, retyped) for relation in emptied):
             emptied = []
@@ -87,16 +90,24 @@ class Partitions:
 
     def _is_only_retyped(self, relation: Relation, retyped: Shape) -> bool:
         """Return whether the partition has another file because its columns have other types, and for nothing else."""
-        leaf, now = relation.table_id, self.asked.now
-        declared = self.seen.declarations(leaf, upto=now.end_ts) if self.seen else None
-        if declared is None or any(one.leaf == leaf for one in self.asked.before.unseen):
+        now, declared = self.asked.now, self._declarations(relation.table_id)
+        if declared is None or not self.asked.has_rows(relation):
             return False
-        if not self.asked.has_rows(relation):
-            return leaf in self.asked.before.empty and not (self.seen and self.seen.has_declared(leaf))
         writers = self.asked.rewriters(relation)
         return len(writers) == 1 and all(
             retyped <= shape and xids.near(xid, now.ahead) >= max(writers) for xid, shape in declared
         )
+
+    def _had_no_rows(self, leaf: int) -> bool:
+        """Return whether the partition had no row at the last proof, and the stream has had none since."""
+        is_known = leaf in self.asked.before.empty and self._declarations(leaf) is not None
+        return is_known and self.seen is not None and not self.seen.has_declared(leaf)
+
+    def _declarations(self, leaf: int) -> list[tuple[int, Shape]] | None:
+        """Return by whom, and how, the stream has declared the partition; None if that is not known."""
+        if self.seen is None or any(one.leaf == leaf for one in self.asked.before.unseen):
+            return None
+        return self.seen.declarations(leaf, upto=self.asked.now.end_ts)
 
     def _trouble_of(self, sighting: PartitionSighting, before: Mapping[int, int]) -> str:
         """Return the trouble of a partition whose rows are in the stream."""
@@ -132,9 +143,10 @@ class Partitions:
 
     def _came_again(self, root: int, old: set[int]) -> bool:
         now = self.asked.now
-        return any(
-            not self.asked.before.has_seen(f"i{at}", now.xids[f"i{at}"])
+        again = {
+            leaf
             for leaf in old
             for at in now.lineage(leaf)
-            if at != root and at in now.parents
-        )
+            if at != root and at in now.parents and not self.asked.before.has_seen(f"i{at}", now.xids[f"i{at}"])
+        }
+        return any(not self._had_no_rows(leaf) or self.asked.has_rows(now.tables[leaf]) for leaf in again)

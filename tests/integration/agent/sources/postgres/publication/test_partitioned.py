@@ -106,6 +106,45 @@ async def test_by_root_rows_that_come_or_go_with_a_partition_hold_the_root(by_ro
     assert named(by_root) == [("r", SchemaChangeKind.HOLD)]
 
 
+_EMPTY = {
+    "detach": "ALTER TABLE r DETACH PARTITION r0; INSERT INTO r0 VALUES (5, 'x')",
+    "drop": "DROP TABLE r1",
+    "drop with its parent": "DROP TABLE r2",
+    "truncate": "TRUNCATE r20",
+    "detach and attach": "ALTER TABLE r DETACH PARTITION r0; "
+    "ALTER TABLE r ATTACH PARTITION r0 FOR VALUES FROM (0) TO (10)",
+    "all": "DROP TABLE r1; TRUNCATE r0; ALTER TABLE r DETACH PARTITION r2",
+}
+
+
+@pytest.mark.parametrize("change", _EMPTY)
+@pytest.mark.parametrize("later", ["", "INSERT INTO r VALUES (98, 'y')"])
+async def test_by_root_partitions_that_never_had_rows_come_and_go(by_root: SyncRig, change: str, later: str) -> None:
+    by_root.rules = ("public.r", "public.a")
+    async with by_root.running():
+        by_root.execute("INSERT INTO r VALUES (99, 'x'); INSERT INTO a VALUES (1)")
+        await by_root.wait_resolved()
+        by_root.execute(f"{_EMPTY[change]}; {later}")
+        by_root.execute("INSERT INTO a VALUES (2)")
+        await by_root.wait_resolved()
+        await by_root.wait_resolved()
+    assert changes(by_root) == []
+
+
+@pytest.mark.parametrize("loss", ["detach", "drop", "truncate", "detach and attach"])
+async def test_by_root_a_partition_that_was_filled_since_the_last_reading_is_lost_with_its_rows(
+    by_root: SyncRig, loss: str
+) -> None:
+    async with by_root.running():
+        by_root.execute("INSERT INTO a VALUES (1)")
+        await by_root.wait_resolved()
+        by_root.execute("INSERT INTO r VALUES (1, 'a'), (11, 'b'), (21, 'c')")
+        by_root.execute(_LOSSES[loss])
+        by_root.execute("INSERT INTO a VALUES (2)")
+        await by_root.wait_resolved()
+    assert named(by_root) == [("r", SchemaChangeKind.HOLD)]
+
+
 async def test_by_root_what_takes_no_rows_along_holds_nothing(by_root: SyncRig) -> None:
     by_root.rules = ("public.r*", "public.a")
     async with by_root.running():
