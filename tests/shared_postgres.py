@@ -49,6 +49,7 @@ class SharedPostgres(EmbeddedPostgres):
     #: names of empty databases
     free: tuple[str, ...] = ()
     _count = 0
+    _settings = EmbeddedPostgres._settings | {"max_prepared_transactions": "20"}
 
     def create_database(self, name: str) -> None:
         if not self.free:

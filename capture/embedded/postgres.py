@@ -56,6 +56,7 @@ class EmbeddedPostgres(EmbeddedDatabase):
     sockets_prefix = "weir-pg-"
     #: its fast shutdown (SIGTERM would wait for clients), and its immediate one
     stop_signals = (signal.SIGINT, signal.SIGQUIT)
+    _settings = _SETTINGS
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class EmbeddedPostgres(EmbeddedDatabase):
 
     def _launch(self) -> None:
         settings = {
-            **_SETTINGS,
+            **self._settings,
             "wal_level": self._wal_level,
             "port": str(self.port),
             "listen_addresses": self._host,

@@ -13,6 +13,7 @@ from agent.sources.postgres.server.connection import Connection, connect
 from capture.embedded import EmbeddedPostgres
 from reactor.errors import WeirError
 from tests.integration.agent.sources.postgres.random_partitions import PARTITIONED, PartitionStatements
+from tests.integration.agent.sources.postgres.random_sessions import Sessions
 from tests.integration.agent.sources.postgres.random_statements import SETUP, Statements
 from tests.integration.agent.sources.postgres.sink_copy import SinkCopy
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
@@ -21,6 +22,8 @@ pytestmark = [pytest.mark.matrix, pytest.mark.timeout(120)]
 
 _SEEDS = 60
 _PARTITIONED_SEEDS = 20
+_SESSION_SEEDS = 20
+_STEPS = (8, 24)
 _VIA_ROOT = "FOR ALL TABLES WITH (publish_via_partition_root)"
 
 
@@ -67,6 +70,48 @@ async def test_the_partitioned_table_equals_its_source_or_is_held(
     await _compare(rig, tmp_path, random, PartitionStatements(random))
 
 
+@pytest.mark.parametrize("kind", ["plain", "partitioned"])
+@pytest.mark.parametrize("seed", range(_SESSION_SEEDS))
+async def test_the_table_of_several_sessions_equals_its_source_or_is_held(
+    postgres: EmbeddedPostgres, tmp_path: Path, seed: int, kind: str
+) -> None:
+    """The stream reads while transactions are open, too: what they have locked holds up nothing."""
+    random = Random(f"{kind} {seed}")
+    statements = Statements(random) if kind == "plain" else PartitionStatements(random)
+    schema = SETUP if kind == "plain" else PARTITIONED
+    rig = make_rig(postgres, tmp_path, f"{schema}; CREATE TABLE elsewhere (id int)", ["a"])
+    rig.rules = ("*.*",)
+    sessions = Sessions(rig.uri, statements, random, idle="INSERT INTO elsewhere VALUES (1)")
+    try:
+        with connect(rig.uri) as connection:
+            rig.first_schemas = read_schemas(connection, [rig.tables[0].table_id])
+        for _ in range(random.choice((1, 2, 3))):
+            for _ in range(random.randint(*_STEPS)):
+                sessions.step()
+            await _read(rig)
+            sessions.done.append("-- the stream reads up to here")
+        sessions.finish()
+        await _read(rig)
+        _check(rig, tmp_path, sessions.done)
+    finally:
+        sessions.finish()
+        sessions.close()
+        drop_slots(rig)
+
+
+async def _read(rig: SyncRig) -> None:
+    async with rig.running():
+        await rig.wait_resolved()
+        await rig.wait_resolved()  # what changed without a later row is found behind the first one
+
+
+def _check(rig: SyncRig, path: Path, done: list[str]) -> None:
+    copied = SinkCopy(rig, path / "lake")
+    with suppress(TableHeldError, TableIneligibleError):
+        copied.bring_up()
+        assert copied.differences() == ([], []), "\n".join(done)
+
+
 async def _compare(rig: SyncRig, path: Path, random: Random, statements: Statements | PartitionStatements) -> None:
     """Execute statements, which the stream reads as they come or much later, and compare the source with the sink."""
     rig.rules = ("*.*",)
@@ -78,13 +123,8 @@ async def _compare(rig: SyncRig, path: Path, random: Random, statements: Stateme
             with connect(rig.uri) as connection:
                 for _ in range(random.randint(3, 12)):
                     done += _execute(connection, statements, random)
-            async with rig.running():
-                await rig.wait_resolved()
-                await rig.wait_resolved()  # what changed without a later row is found behind the first one
+            await _read(rig)
             done.append("-- the stream reads up to here")
-        copied = SinkCopy(rig, path / "lake")
-        with suppress(TableHeldError, TableIneligibleError):
-            copied.bring_up()
-            assert copied.differences() == ([], []), "\n".join(done)
+        _check(rig, path, done)
     finally:
         drop_slots(rig)
