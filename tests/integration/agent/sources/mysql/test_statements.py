@@ -23,9 +23,11 @@ _SEEDS = 40
 _READ = "-- the stream reads up to here, and ends"
 
 
-async def _execute(cursor: Any, statements: Statements, random: Random, rig: LogRig, pauses: float) -> list[str]:
-    """Execute statements that belong together; return those that have not failed. ``pauses``: how often the stream ends
-    between two of them, to be continued by another one."""
+async def _execute(
+    cursor: Any, looking: Any, statements: Statements, random: Random, rig: LogRig, pauses: float
+) -> list[str]:
+    """Execute statements that belong together; return those that have not failed. ``looking``: of a session that keeps
+    its character set. ``pauses``: how often the stream ends between two of them, to be continued by another one."""
     done = []
     for statement in statements.next():
         with contextlib.suppress(pymysql.Error):
@@ -35,7 +37,7 @@ async def _execute(cursor: Any, statements: Statements, random: Random, rig: Log
             await rig.read()
             done.append(_READ)
     # online copies are not replicated, and no other statement may meet one
-    statements.tables = {name: table for name, table in read_tables(cursor).items() if not name.startswith("_")}
+    statements.tables = {name: table for name, table in read_tables(looking).items() if not name.startswith("_")}
     return done
 
 
@@ -54,12 +56,14 @@ async def test_the_tables_equal_their_source_or_are_held(server: EmbeddedMariaDB
     done = [f"-- {level}, {rules}, {mode}, {zero_dates}"]
     try:
         rig = make_rig(server, tmp_path, rules, mode, zero_dates=zero_dates)
-        with contextlib.closing(server.connect(database)) as session, session.cursor() as cursor:
+        with contextlib.ExitStack() as stack:
+            sessions = [stack.enter_context(contextlib.closing(server.connect(database))) for _ in range(2)]
+            cursor, looking = (stack.enter_context(session.cursor()) for session in sessions)
             cursor.execute("SET time_zone = '+02:00'")
-            statements.tables = read_tables(cursor)
+            statements.tables = read_tables(looking)
             for _ in range(random.choice((1, 1, 2, 3))):
                 for _ in range(random.randint(4, 16)):
-                    done += await _execute(cursor, statements, random, rig, pauses)
+                    done += await _execute(cursor, looking, statements, random, rig, pauses)
                 await rig.read()
                 done.append(_READ)
     finally:
