@@ -54,7 +54,7 @@ class Interpreter:
 
     def __init__(self, known: KnownTables, server: Server, memory: str = "") -> None:
         remembered = Memory.from_text(memory)
-        known.remember(empty=remembered.empty, unread=remembered.unread, filled=remembered.filled)
+        known.remember(remembered)
         self._known = known
         self._server = server
         self._copies = Copies(known, by_name=dict(remembered.copies), left={*remembered.left})
@@ -105,10 +105,10 @@ class Interpreter:
         self._effects.begin_statement()
 
     def _memory(self) -> str:
-        copies, known = self._copies.by_name, self._known
-        filled = frozenset(filter(known.had_rows, copies))
-        left, empty, unread = frozenset(self._copies.left), known.empty(), known.unread()
-        return Memory(copies, filled, left, self._collations, empty, unread).to_text()
+        copies, left = self._copies.by_name, frozenset(self._copies.left)
+        filled = frozenset(filter(self._known.had_rows, copies))
+        memory = replace(self._known.memory(), copies=copies, filled=filled, left=left, collations=self._collations)
+        return memory.to_text()
 
     def _holding(self, names: list[Name], event: DdlEvent) -> AbstractContextManager[None]:
         effects = self._effects

@@ -8,13 +8,14 @@ What the log says of a table must agree with what its statements have made of it
 (``sql_log_bin = 0``), or was of a temporary table, and what became of older rows is unknown.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from agent.errors import DecodeError, is_of_table
 from agent.rows.schema import Column, TableSchema, ZeroDates
 from agent.rows.schema_change import KnownTable
+from agent.sources.mysql.ddl.copies.memory import Memory
 from agent.sources.mysql.decode.charsets import charset_of
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.decode.table_map import TableMap, parse_table_map
@@ -62,20 +63,24 @@ class KnownTables:
         #: ids of tables whose definition here may be that of a later place
         self._early = {table.record.table_id for table in self._tables.values() if _latest(table.record) > begin}
 
-    def remember(self, *, empty: Collection[int], unread: Collection[int], filled: Collection[tuple[str, str]]) -> None:
-        """Take over what an earlier stream has learnt: see ``Memory``."""
-        self._empty |= {*empty}
-        self._had_rows -= {*unread}
-        self._unreplicated |= {*filled}
+    def remember(self, memory: Memory) -> None:
+        """Take over what an earlier stream has learnt."""
+        self._empty |= memory.empty
+        self._had_rows -= memory.unread
+        self._unreplicated |= memory.filled
+        self._gone |= memory.gone
+        self._made |= memory.made
 
-    def empty(self) -> frozenset[int]:
-        """Return the ids of tables that have no rows."""
-        return frozenset(self._empty & {table.record.table_id for table in self._tables.values()})
-
-    def unread(self) -> frozenset[int]:
-        """Return the ids of tables that have had no rows since the server showed their key."""
-        shown = (table.record for table in self._tables.values() if table.record.shown_ts)
-        return frozenset(record.table_id for record in shown if record.table_id not in self._had_rows)
+    def memory(self) -> Memory:
+        """Return what the next stream cannot know by the tables."""
+        ids = {table.record.table_id: name for name, table in self._tables.items()}
+        shown = {table.record.table_id for table in self._tables.values() if table.record.shown_ts}
+        return Memory(
+            empty=frozenset(self._empty & ids.keys()),
+            unread=frozenset(shown - self._had_rows),
+            gone={name: number for name, number in self._gone.items() if number in ids},
+            made=frozenset(name for name in self._made if ids.get(table_id(*name), name) != name),
+        )
 
     def is_met(self, name: tuple[str, str]) -> bool:
         """Return whether this stream has had a statement or rows of the table."""

@@ -19,7 +19,8 @@ from agent.sources.mysql.ddl.parser.cursor import Name
 class Memory:
     """``copies`` and ``left``: see ``Copies``; ``filled``: copies that had rows. ``collations``: of databases, None if
     they are not known. ``empty``: ids of tables without rows; ``unread``: of those that had none since the server
-    showed their key."""
+    showed their key. ``gone``: names that tables have given up, with their ids; ``made``: first names of tables that
+    others have now, which may not be replicated."""
 
     copies: Mapping[Name, Shadow] = field(default_factory=dict)
     filled: frozenset[Name] = frozenset()
@@ -27,12 +28,15 @@ class Memory:
     collations: Mapping[str, int] | None = None
     empty: frozenset[int] = frozenset()
     unread: frozenset[int] = frozenset()
+    gone: Mapping[Name, int] = field(default_factory=dict)
+    made: frozenset[Name] = frozenset()
 
     def to_text(self) -> str:
         fields = {
             "copies": [{"name": name, **_stored(shadow)} for name, shadow in sorted(self.copies.items())],
             "collations": self.collations,
-            **{name: sorted(getattr(self, name)) for name in ("filled", "left", "empty", "unread")},
+            "gone": sorted(self.gone.items()),
+            **{name: sorted(getattr(self, name)) for name in ("filled", "left", "empty", "unread", "made")},
         }
         return json.dumps(fields, separators=(",", ":"), sort_keys=True)
 
@@ -47,6 +51,8 @@ class Memory:
             collations=fields.get("collations"),
             empty=frozenset(fields.get("empty", ())),
             unread=frozenset(fields.get("unread", ())),
+            gone={_name(name): number for name, number in fields.get("gone", ())},
+            made=frozenset(map(_name, fields.get("made", ()))),
         )
 
 

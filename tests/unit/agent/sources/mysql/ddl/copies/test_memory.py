@@ -92,6 +92,16 @@ HISTORIES = {
         "rows of v",
         "ALTER TABLE v ADD n INT AUTO_INCREMENT UNIQUE",
     ],
+    "rows under the first name of another table": [
+        "RENAME TABLE t TO v",
+        "CREATE TABLE _u_new LIKE u",
+        "RENAME TABLE v TO w",
+        "CREATE TABLE _w_new LIKE w",
+        "RENAME TABLE u TO _t_new",
+        "RENAME TABLE _w_new TO u",
+        "rows of u",
+        "DROP TABLE w",
+    ],
     "a database's collation": [
         "ALTER DATABASE d CHARACTER SET latin1",
         "CREATE TABLE v (id INT PRIMARY KEY, x varchar(9))",
@@ -152,12 +162,13 @@ def test_the_database_of_a_new_table_has_the_collation_that_the_log_says_though_
 def test_memories_are_kept_as_they_are() -> None:
     columns = Columns({"c": "a"}, ("n",), {"n": "3"}, frozenset({"id", "n"}))
     shadow = Shadow(replace(table("_t_gho"), collation=9), columns, ("z",), "odd")
+    copy, one = ("d", "_t_gho"), ("d", "t")
     memory = Memory(
-        {("d", "_t_gho"): shadow}, frozenset({("d", "_t_gho")}), frozenset({("d", "t")}), {"d": 8}, frozenset({5}),
-        frozenset({6}),
+        {copy: shadow}, frozenset({copy}), frozenset({one}), {"d": 8}, frozenset({5}), frozenset({6}), {one: 7},
+        frozenset({one}),
     )  # fmt: skip
     again = Memory.from_text(memory.to_text())
     assert again == memory
-    assert again.copies["d", "_t_gho"].schema.collation == 9
+    assert again.copies[copy].schema.collation == 9
     assert Memory.from_text("") == Memory()
     assert Memory.from_text('{"more": 1}') == Memory()
