@@ -103,7 +103,9 @@ class Rig:
         return record.changes if record else ()
 
     def hold(self, name: str, schema: str = "d") -> Sequence[TableChange]:
-        record = self._interpreter.hold([(schema, name)], "rows", Ts(self._ts + 1))
+        self._ts += 1
+        record = self._interpreter.hold([(schema, name)], "rows", Ts(self._ts))
+        self._records += [record] if record else []
         return record.changes if record else ()
 
     def again(self) -> KnownTables:

@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from agent.rows.schema import TableSchema
 from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl.copies.memory import Memory
 from agent.sources.mysql.ddl.copies.shadows import Shadow
+from agent.sources.mysql.ddl.replicated_tables import TableUnknownError
 from agent.sources.mysql.decode.charsets import charset_of
-from reactor.records.tables.schema_change import DdlRecord
 from tests.unit.agent.sources.mysql.ddl.parser.test_parse import table
 from tests.unit.agent.sources.mysql.ddl.test_interpreter import CREATE, DROP, Rig, definitions, minimal_map
 
@@ -109,16 +111,52 @@ HISTORIES = {
 }
 
 
-def played(history: Sequence[str], *, restarts: bool) -> tuple[list[DdlRecord | None], dict[Any, Any]]:
+_NAMES = ("t", "u", "v", "_t_new", "_t_gho", "_t_old", "_u_new")
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[str]:
+    """Statements of a few tables, their copies and remnants; all of them succeed."""
+    there, absent, made = {"t", "u"}, {*_NAMES} - {"t", "u"}, list[str]()
+    for number in range(draw(st.integers(3, 12))):
+        kind = draw(st.sampled_from(("like", "create", "alter", "alter", "drop", "rename", "swap", "rows", "rows")))
+        one = draw(st.sampled_from(sorted(there)))
+        new = draw(st.sampled_from(sorted(absent))) if absent else ""
+        if kind in ("alter", "rows") or not new or len(there) == 1:
+            made.append(f"rows of {one}" if kind == "rows" else f"ALTER TABLE {one} ADD c{number} INT DEFAULT {number}")
+            continue
+        gone = draw(st.sampled_from(sorted(there - {one}))) if kind == "swap" else one
+        made.append(
+            {
+                "like": f"CREATE TABLE {new} LIKE {one}",
+                "create": f"CREATE TABLE {new} (id INT PRIMARY KEY, a varchar(20))",
+                "drop": f"DROP TABLE {one}",
+                "rename": f"RENAME TABLE {one} TO {new}",
+                "swap": f"RENAME TABLE {one} TO {new}, {gone} TO {one}",
+            }[kind]
+        )
+        there |= {new} if kind != "drop" else set()
+        there -= {gone} if kind in ("drop", "rename", "swap") else set()
+        absent = {*_NAMES} - there
+    return made
+
+
+def rows(rig: Rig, name: str) -> Sequence[object]:
+    """What rows of a table are found to be."""
+    try:
+        if rig.tables.is_wanted("d", name):
+            rig.tables.describe(minimal_map(name))
+    except TableUnknownError as error:
+        return [error.reason, *rig.hold(name)]
+    return []
+
+
+def played(history: Sequence[str], *, restarts: bool) -> tuple[list[object], dict[Any, Any]]:
     """What a history records, and the tables that it ends with."""
-    rig, records = Rig("t", "u", collations=lambda: {"d": 45}), []
+    rig, records = Rig("t", "u", collations=lambda: {"d": 45}), list[object]()
     for statement in history:
         if statement.startswith("rows of "):
-            name = statement.removeprefix("rows of ")
-            if ("d", name) in rig.tables.by_name:
-                rig.tables.describe(minimal_map(name))
-            else:
-                rig.fill(name)
+            records += rows(rig, statement.removeprefix("rows of "))
         else:
             records.append(rig.record(statement))
         if restarts:
@@ -131,6 +169,11 @@ def test_streams_that_begin_anywhere_record_what_one_does(name: str) -> None:
     whole = played(HISTORIES[name], restarts=False)
     assert any(whole[0])
     assert played(HISTORIES[name], restarts=True) == whole
+
+
+@given(histories())
+def test_streams_that_begin_anywhere_in_any_history_record_what_one_does(history: list[str]) -> None:
+    assert played(history, restarts=True) == played(history, restarts=False)
 
 
 def test_another_table_of_a_name_begins_empty_beside_a_copy_that_is_left_over() -> None:
