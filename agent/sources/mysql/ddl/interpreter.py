@@ -238,6 +238,9 @@ class Interpreter:
         schema = shown.altered(self._server, edit)
         is_shown = shown.is_key_shown(self._server, edit, schema)
         self._effects.put(table, schema, columns, replace(terms, numbered=edit.numbered), is_shown=is_shown)
+        if shown.is_of_another(self._server, edit, schema):
+            self._effects.hold(edit.table, reasons.KEY_UNKNOWN)
+            return
         if self._known.is_empty(table.record.table_id):
             return
         if reason := reasons.unknown_fills(edit.unknown_fills) if edit.unknown_fills else doubt:

@@ -25,6 +25,10 @@ KEYED_EARLY: Final = (
     "rows came while it had no primary key, or another one, and were taken by the one that it has got since (the "
     "server was ahead of the log)"
 )
+KEY_UNKNOWN: Final = (
+    "a statement may have dropped its key, and the server, which is ahead of the log, now has another primary key under "
+    "its name"
+)
 TAKEN: Final = (
     "{} was renamed to {}, which another table has: one of them is not what it seems (MariaDB logs RENAME TABLE of a "
     "temporary table alike; a change with sql_log_bin = 0 is in no log)"

@@ -43,6 +43,18 @@ def altered(server: Server, edit: Altered) -> TableSchema:
     return replace(schema, columns=tuple(replace(one, is_key=one.name.lower() in key) for one in schema.columns))
 
 
+def is_of_another(server: Server, edit: Altered, schema: TableSchema) -> bool:
+    """Return whether an edit may leave another key, or none, and the server cannot tell: the primary key that it shows
+    under this name is not the key that is known. The name may be another table's by now."""
+    found = server.look(edit.table) if edit.asks_key and not edit.makes_key and schema.key else None
+    if found is None or is_like(found, schema, asks_key=True) or not server.has_primary(edit.table):
+        return False
+    shown, known = (
+        replace(one, columns=tuple(column for column in one.columns if column.is_key)) for one in (found, schema)
+    )
+    return not is_like(shown, known, asks_key=True)
+
+
 def is_later(server: Server, found: TableSchema, before: TableSchema, event: DdlEvent) -> bool:
     """Return whether the server's definition has other columns than the table before, and may be of a later statement
     than ``event``."""

@@ -8,6 +8,7 @@ import pytest
 
 from agent.rows.schema import TableSchema
 from agent.sources.mysql.ddl.replicated_tables import TableUnknownError
+from agent.sources.mysql.decode.types import FieldType
 from reactor.ids import Ts
 from reactor.records.tables.schema_change import SchemaChangeKind, TableChange
 from tests.unit.agent.sources.mysql.ddl.parser.test_parse import names, table
@@ -210,3 +211,17 @@ def test_a_unique_key_that_the_statement_makes_is_taken_though_the_server_is_ahe
     rows(rig)
     if not is_swapped:
         assert is_held(rig.run("ALTER TABLE t DROP INDEX b, ADD UNIQUE (b)"))
+
+
+@pytest.mark.parametrize("has_primary", [False, True])
+@pytest.mark.parametrize("is_another", [False, True])
+def test_a_key_is_unknown_if_its_index_may_be_gone_and_another_table_has_the_name_by_now(
+    has_primary: bool, is_another: bool
+) -> None:
+    """The server answers for the table that has got the name by a later RENAME."""
+    rig = rig_of("id", has_primary=has_primary)
+    id, a, b = keyed("t", "id").columns
+    other = replace(id, type_id=int(FieldType.SHORT)) if is_another else id
+    rig.there["d", "t"] = replace(rig.there["d", "t"], columns=(other, a, b, replace(id, name="c", is_key=False)))
+    changes = rig.run("ALTER TABLE t DROP INDEX id, ADD x int")
+    assert ([change.kind for change in changes] == [HOLD]) == (has_primary and is_another)
