@@ -26,8 +26,8 @@ KEYED_EARLY: Final = (
     "server was ahead of the log)"
 )
 KEY_UNKNOWN: Final = (
-    "a statement may have dropped its key, and the server, which is ahead of the log, now has another primary key under "
-    "its name"
+    "a statement may have dropped its key, and the server, which is ahead of the log, now has another primary key "
+    "under its name"
 )
 TAKEN: Final = (
     "{} was renamed to {}, which another table has: one of them is not what it seems (MariaDB logs RENAME TABLE of a "
