@@ -7,7 +7,7 @@ The server evaluates the condition for its rows, and Weir for the sink's, so the
 collation). That does no harm: a row too many is one that is compared, too.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -61,11 +61,11 @@ def matching_sides(
         (batch.filter(pa.array(_is_wanted(sink, expression, wanted, batch, table.key))) for batch in rows), rows_max
     )
     theirs = [_plain(sink, batch) for batch in kept]
-    others = _only_there(ours, theirs, kept, table.key)
+    others, alone = _only_there(ours, theirs, kept, table.key)
     if others.num_rows:
-        keys = others.cast(pa.schema([arrow.field(name) for name in table.key]))
+        keys = others.cast(pa.schema([_sent(others.schema.field(name), arrow.field(name)) for name in table.key]))
         read = filter_snapshot(filter, schema, snapshot.read_keys(schema, keys))
-        ours += [plain for batch in _collected(read, rows_max) if (plain := _plain(sink, batch)).num_rows]
+        ours += _of_keys((_plain(sink, batch) for batch in _collected(read, rows_max)), alone, table.key)
     return (lambda: ours), (lambda: theirs)
 
 
@@ -98,16 +98,30 @@ def _is_wanted(
 
 def _only_there(
     ours: Sequence[pa.RecordBatch], theirs: Sequence[pa.RecordBatch], kept: Sequence[pa.RecordBatch], key: Sequence[str]
-) -> pa.Table:
-    """Return the keys of ``theirs`` that are not in ``ours``, as they were read: ``kept``."""
+) -> tuple[pa.Table, Hashes]:
+    """Return the keys of ``theirs`` that are not in ``ours``, as they were read (``kept``), and their hashes."""
     if not theirs:
-        return pa.table({})
+        return pa.table({}), np.zeros(0, np.uint64)
     both = pa.Table.from_batches([batch.select(list(key)) for batch in (*ours, *theirs)]).combine_chunks()
     codes = key_codes(both)
     split = sum(batch.num_rows for batch in ours)
     _, first = np.unique(codes[split:], return_index=True)
     alone = np.sort(first[~np.isin(codes[split:][first], codes[:split])])
-    return pa.Table.from_batches([batch.select(list(key)) for batch in kept]).take(pa.array(alone))
+    hashes = np.concatenate([key_hash(batch, key) for batch in theirs])[alone]
+    return pa.Table.from_batches([batch.select(list(key)) for batch in kept]).take(pa.array(alone)), hashes
+
+
+def _sent(stored: pa.Field, wanted: pa.Field) -> pa.Field:
+    """What a sink has as text, as a time of day, is asked for by its text."""
+    return stored if pa.types.is_time(wanted.type) and pa.types.is_string(stored.type) else wanted
+
+
+def _of_keys(batches: Iterable[pa.RecordBatch], wanted: Hashes, key: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows with exactly these keys: a server finds others too, which its collation takes for the same."""
+    for batch in batches:
+        found = batch.filter(pa.array(np.isin(key_hash(batch, key), wanted))) if batch.num_rows else batch
+        if found.num_rows:
+            yield found
 
 
 def _collected(batches: Iterable[pa.RecordBatch], rows_max: int) -> list[pa.RecordBatch]:

@@ -25,6 +25,8 @@ from reactor.errors import WeirError
 _FILE_WIDTH = 200
 #: what a terminal interprets: control characters, ends of lines, and marks that turn the direction of text
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+#: fields that are a Unix time, beside those whose names end so
+_MOMENTS = ("time", "since", "retry_at")
 _FAULT = "it is a fault in Weir: run again with WEIR_DEBUG=1 and report the traceback"
 
 
@@ -78,7 +80,7 @@ def print_fields(view: BaseModel) -> None:
     rows = [(name, value) for name, value in view if value not in (None, "", (), 0.0)]
     table = Table(show_header=False, box=None)
     for name, value in rows:
-        table.add_row(name, _cell(value))
+        table.add_row(name, _cell(value, name))
     Console(soft_wrap=True).print(table)
 
 
@@ -150,13 +152,21 @@ def _plain_text(text: str, *, style: str = "") -> Text:
     return Text(printable(text), style=style)
 
 
-def _cell(value: object) -> Text:
-    return Text("\n").join(map(_cell, value)) if isinstance(value, tuple | list) else _plain_text(_shown(value))
+def _cell(value: object, name: str = "") -> Text:
+    is_list = isinstance(value, tuple | list)
+    return Text("\n").join(map(_cell, value)) if is_list else _plain_text(_shown(value, name))  # type: ignore[call-overload]
 
 
-def _shown(value: object) -> str:
-    if isinstance(value, BaseModel):
-        return ", ".join(f"{name}={item}" for name, item in value if item not in (None, ""))
+def _shown(value: object, name: str = "") -> str:
+    """``name``: of the field whose value it is."""
+    if isinstance(value, BaseModel | Mapping):
+        items = dict(value).items()
+        return ", ".join(f"{key}={_shown(item, str(key))}" for key, item in items if item not in (None, "", ()))
+    if isinstance(value, tuple | list):
+        return ", ".join(map(_shown, value))
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.3f}" if isinstance(value, float) else str(value) if value is not None else ""
+    if isinstance(value, float):
+        is_moment = name in _MOMENTS or name.endswith(("_time", "_since"))
+        return when(value) if is_moment else f"{value:.3f}"
+    return str(value) if value is not None else ""

@@ -170,7 +170,7 @@ class Resyncs:
             return self._begin_again(facts, resync, answer.error.message)
         if head.removed_ts > table.start_ts or stored.start_ts > table.start_ts:
             return self._begin_again(facts, resync, "the change log does not reach back to the copy")
-        if head.resolved_ts < table.start_ts or _is_going(facts, resync.table_id):
+        if head.resolved_ts < table.start_ts or _is_going(facts, resync.table_id) or _is_to_be_marked(facts, table):
             return []
         if (other := _other_name(facts, table)) is not None:
             return self._refuse_name(facts, resync, other, now)
@@ -355,6 +355,13 @@ def _is_going(facts: "Facts", table_id: int) -> bool:
     pending = (record for record in facts.ddl.values() if table_id in record.pending_ids)
     changes = (change for record in pending for change in record.changes)
     return any(change.table_id == table_id and change.table is None for change in changes)
+
+
+def _is_to_be_marked(facts: "Facts", copied: TableRecord) -> bool:
+    """Return whether the sink has yet to mark what lies there as left: it could mark the copy, if no Ts is between."""
+    name = copied.schema_name, copied.name
+    left = facts.record.left if facts.record else ()
+    return any((one.schema_name, one.name) == name and not (one.marked or one.message) for one in left)
 
 
 def _other_name(facts: "Facts", copied: TableRecord) -> str | None:

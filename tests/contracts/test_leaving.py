@@ -87,6 +87,13 @@ def test_a_table_leaves_again_while_nothing_is_committed(loaded: Bed) -> None:
     assert mark(loaded) == (150, WORDS.replace("22:", "23:"))
 
 
+def test_a_mark_of_an_earlier_departure_comes_too_late(loaded: Bed) -> None:
+    """Its capture was suspended, and the table has joined and left again since, without a copy in its place."""
+    sink_of(loaded).mark_left(TABLE, Ts(200), time=SINCE + 3600)
+    sink_of(loaded).mark_left(TABLE, Ts(150), time=SINCE)
+    assert mark(loaded) == (200, WORDS.replace("22:", "23:"))
+
+
 def test_a_copy_of_before_it_left_is_refused(loaded: Bed) -> None:
     """Its capture was suspended while it put the copy in the table's place."""
     late = loaded.copied(140, (2, "b", "y"))

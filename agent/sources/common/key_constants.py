@@ -43,7 +43,7 @@ def key_conditions(keys: pa.Table, words: ConstantWords) -> Iterator[str]:
 def _refuse_unfit(field: pa.Field) -> None:
     kinds = (
         *(pa.types.is_integer, pa.types.is_boolean, pa.types.is_decimal, pa.types.is_date32, pa.types.is_timestamp),
-        *(pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary),
+        *(pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary, pa.types.is_time),
     )
     if not any(is_kind(field.type) for is_kind in kinds):
         raise SourceConfigError(

@@ -70,7 +70,8 @@ def mark_left(place: TablePlace, owner: TableOwner, table_id: int, ts: Ts, time:
     def attempt(table: DeltaTable) -> None:
         owner.refuse_foreign(table, place)
         is_there = delta_table.committed_ts(table, owner.changefeed, TableSpan(table_id)) is not None
-        is_late = (table.transaction_version(placed) or 0) > ts or table.transaction_version(departure) == number
+        last = max(table.transaction_version(placed) or 0, _marks(table).get(_LEFT, said)["ts"])
+        is_late = last > ts or table.transaction_version(departure) == number
         if is_there and not is_late and dropped_ts(table) is None:
             properties = delta_table.commit_properties(table, {departure: number})
             table.alter.set_table_description(_with(table, _LEFT, said), commit_properties=properties)

@@ -20,7 +20,7 @@ def mark_left(place: TablePlace, owner: TableOwner, table_id: int, ts: Ts, time:
         owner.refuse_foreign(table, place)
         state = State.of(table)
         is_done = (state.left, state.left_at) == (ts, said)
-        if state.tells_of(table_id) and not (state.dropped or is_done) and max(state.copy, state.ddl) <= ts:
+        if state.tells_of(table_id) and not (state.dropped or is_done) and max(state.copy, state.ddl, state.left) <= ts:
             commit.commit(table, Step(replace(state, left=int(ts), left_at=said), is_same=True))
 
     if place.open() is not None:

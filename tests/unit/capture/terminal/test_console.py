@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from capture.terminal import console
 from capture.terminal.progress import Reporter
+from reactor.records.schedules import LastDiff
 from reactor.views import HeldView
 
 #: brackets that markup would take for styles, for links, or for a fault in it; and what a terminal interprets
@@ -50,6 +51,18 @@ def test_names_are_shown_as_they_are(name: str) -> None:
         assert escaped in " ".join(text.split()), text
         assert "\x1b" not in text
         assert "\u202e" not in text
+
+
+def test_fields_are_shown_for_people() -> None:
+    """Times as times, and nothing in the spelling of Python."""
+    at, last = 1_700_000_000.25, LastDiff(ts=5, time=1_700_000_000.5, compared=3, differ=1, differing=("a.b", "a.c"))
+    view = HeldView(table="public.t", table_id=1, stage="held", since=at)
+    lines = shown(lambda: console.print_fields(view)).splitlines()
+    assert [line.split(None, 1)[1].strip() for line in lines if " since " in line] == [console.when(at)]
+    text = shown(lambda: console.print_table(("a",), [({"source": 2.7043, "kept": False},), (last,)]))
+    assert "source=2.704, kept=no" in text
+    assert f"time={console.when(last.time)}" in text
+    assert "differing=a.b, a.c" in text
 
 
 @pytest.mark.parametrize("text", ["[/]", "copying [/a/b], [red]", "cannot read [/tmp/x]"])

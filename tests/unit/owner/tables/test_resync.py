@@ -124,6 +124,20 @@ def test_an_answer_that_comes_while_the_table_is_tried_again_is_heard(error: str
     at_stage(cluster, None)
 
 
+def test_a_copy_takes_its_place_behind_the_mark_of_what_has_left() -> None:
+    """On a quiet source both are of one Ts, and the mark would be the copy's."""
+    cluster = running("a")
+    cluster.ask(moving((T1.schema_name, T1.name), leaving=(1,)))
+    cluster.step(2)
+    cluster.change_schema(record(300, create(T1.with_(start_ts=Ts(299), to_copy=True))))
+    copied(cluster, 500)
+    cluster.advance_log(500)
+    cluster.step(8)
+    assert isinstance(cluster.copies[-1], CopyTable)
+    cluster.ask(Answered(FEED, cluster.marks[-1]))
+    assert isinstance(last(cluster, PlaceTable), PlaceTable)
+
+
 def test_a_table_that_is_tried_after_its_copy_begins_at_the_copys_position() -> None:
     cluster = running("a")
     asked(cluster)
