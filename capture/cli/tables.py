@@ -10,11 +10,12 @@ from capture.cli.options import DEFAULT_SERVER, WHERE_HELP, Id, Json, Rate, Serv
 from capture.errors import ConfigError, JobRefusedError
 from capture.terminal import console
 from reactor.ids import MAX_TS
+from reactor.records.changefeed import FeedState
 
 if TYPE_CHECKING:
     from capture.api.client import Client
     from capture.api.port import TableStepView
-    from reactor.views import HeldView, LeftView, ResyncView, TableView
+    from reactor.views import ChangefeedView, HeldView, LeftView, ResyncView, TableView
 
 Table = Annotated[str, typer.Option(help="schema.name")]
 
@@ -191,6 +192,7 @@ def _joins(client: "Client", changefeed_id: str, table: str) -> bool:
     with console.waiting("joining"):
         while (view := client.query(changefeed_id, tables=False)).lost_tables or table in view.joining:
             has_waited = has_waited or table in view.joining
+            _refuse_standing(view)
             Event().wait(_POLL_S)
     is_there = any(held.table == table for held in view.held) or client.table(changefeed_id, table) is not None
     if has_waited and not is_there:
@@ -206,8 +208,18 @@ def _flows(client: "Client", changefeed_id: str, table: str) -> bool:
             found = next((resync for resync in view.resyncs if resync.table == table), None)
             if found is None:
                 return all(held.table != table for held in view.held)
+            _refuse_standing(view)
             show(progress(found))
             Event().wait(_POLL_S)
+
+
+def _refuse_standing(view: "ChangefeedView") -> None:
+    """:raises JobRefusedError: what is waited for does not come while the changefeed stands still."""
+    if view.state in (FeedState.STOPPED, FeedState.FAILED):
+        raise JobRefusedError(
+            f"changefeed {view.id} is {view.state}, and copies tables when it runs again; `weir changefeed query -c "
+            f"{view.id}` shows why, and `weir changefeed resume -c {view.id}` continues it"
+        )
 
 
 def show_tables(tables: "Sequence[TableView]", left: "Sequence[LeftView]") -> None:

@@ -27,6 +27,7 @@ from capture.server import running
 from capture.terminal import console
 from reactor import failpoints
 from reactor.errors import StoreUnreachableError
+from reactor.records.changefeed import FeedState
 from reactor.views import ChangefeedView, HeldView, ResyncView, TableView
 from tests.unit.capture.fakes import MemoryCluster, MemoryMember
 
@@ -188,6 +189,30 @@ def test_a_table_that_is_gone_before_it_joins_is_not_waited_for(
         patched.setattr(MemoryCluster, "resync_table", resynced)
         assert main(["table", "resync", "-c", "feed", "--table", "public.t", "--wait"]) == 1
     assert "public.t is gone from the source of changefeed feed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "waiting", [{"joining": ("public.t",)}, {"resyncs": (ResyncView(table="public.t", table_id=1, stage="asked"),)}]
+)
+@pytest.mark.parametrize("state", [FeedState.STOPPED, FeedState.FAILED])
+def test_a_table_of_a_changefeed_that_stands_still_is_not_waited_for(
+    capsys: pytest.CaptureFixture[str],
+    cluster: MemoryCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    waiting: dict[str, Any],
+    state: FeedState,
+) -> None:
+    """The command waited for ever after the position was lost."""
+    assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
+    feed = cluster.feeds["feed"].model_copy(update={**waiting, "state": state})
+
+    async def query(_: MemoryCluster, id: str, *, tables: bool = True) -> ChangefeedView:
+        return feed
+
+    monkeypatch.setattr(MemoryCluster, "query", query)
+    monkeypatch.setattr(MemoryCluster, "resync_table", resynced)
+    assert main(["table", "resync", "-c", "feed", "--table", "public.t", "--wait"]) == 1
+    assert f"changefeed feed is {state}, and copies tables when it runs again" in capsys.readouterr().err
 
 
 def test_how_far_a_copy_is(capsys: pytest.CaptureFixture[str], cluster: MemoryCluster) -> None:
