@@ -4,7 +4,6 @@ Each converts a finished array of raw values. None of it is on the hot path: a c
 whatever its character set.
 """
 
-import socket
 import zlib
 from collections.abc import Callable
 from functools import lru_cache
@@ -16,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.kernels.columns import BadValueError, allocate, check_utf8, is_ascii
-from agent.sources.mysql.decode import charsets, decimals
+from agent.sources.mysql.decode import addresses, charsets, decimals
 from agent.sources.mysql.decode.decimals import Groups
 from agent.sources.mysql.decode.inflating import inflate
 from agent.sources.mysql.decode.json import binary, kernels
@@ -154,11 +153,11 @@ def uuid_text(values: pa.Array) -> pa.Array:
 
 
 def inet4_text(values: pa.Array) -> pa.Array:
-    return _each(values, lambda value: socket.inet_ntop(socket.AF_INET, value), "an inet4 that is none")
+    return _each(values, addresses.inet4, "an inet4 that is none")
 
 
 def inet6_text(values: pa.Array) -> pa.Array:
-    return _each(values, lambda value: socket.inet_ntop(socket.AF_INET6, value), "an inet6 that is none")
+    return _each(values, addresses.inet6, "an inet6 that is none")
 
 
 def json(values: pa.Array) -> pa.Array:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 from uuid import UUID
 
+from agent.sources.mysql.decode import addresses
 from agent.sources.mysql.decode.types import Kind
 from agent.sources.mysql.retyping.numbers import UnfitError
 
@@ -52,7 +53,7 @@ def of_bytes(kind: Kind) -> Callable[[bytes], str]:
             raise UnfitError(f"bytes that are not the {_SIZES[kind]} of the type")
         if kind is Kind.UUID:
             return str(UUID(bytes=value))
-        return socket.inet_ntop(socket.AF_INET if kind is Kind.INET4 else socket.AF_INET6, value)
+        return addresses.inet4(value) if kind is Kind.INET4 else addresses.inet6(value)
 
     return unpacked
 
@@ -60,7 +61,7 @@ def of_bytes(kind: Kind) -> Callable[[bytes], str]:
 def _inet6(value: str) -> str:
     if _INET6.fullmatch(value):
         try:
-            return socket.inet_ntop(socket.AF_INET6, socket.inet_pton(socket.AF_INET6, value))
+            return addresses.inet6(socket.inet_pton(socket.AF_INET6, value))
         except OSError:
             pass
     raise UnfitError("a text that is not an IPv6 address in its usual spelling")

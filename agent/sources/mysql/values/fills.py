@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from agent.errors import RESYNC, DecodeError
 from agent.rows.schema import Column, TableSchema, ZeroDates
+from agent.sources.mysql.decode import addresses
 from agent.sources.mysql.decode.types import FieldType, arrow_schema
 from agent.sources.mysql.values import moments
 
@@ -113,7 +114,8 @@ def _named(column: Column, text: str) -> str:
     match column.type_name:
         case "uuid":
             return str(UUID(text))
-        case "inet4" | "inet6":
-            family = socket.AF_INET if column.type_name == "inet4" else socket.AF_INET6
-            return socket.inet_ntop(family, socket.inet_pton(family, text))
+        case "inet4":
+            return addresses.inet4(socket.inet_pton(socket.AF_INET, text))
+        case "inet6":
+            return addresses.inet6(socket.inet_pton(socket.AF_INET6, text))
     return text
