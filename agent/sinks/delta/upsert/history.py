@@ -24,7 +24,7 @@ from agent.sinks.common.forms import missing_fields
 from agent.sinks.common.history import columns as history
 from agent.sinks.common.left_out import match
 from agent.sinks.common.row_marks import Marks
-from agent.sinks.delta.table import commit
+from agent.sinks.delta.table import change_feed, commit
 from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
@@ -208,8 +208,19 @@ class _Work:
                 changed.leave_rest(self.log, self.place, self.task, item)
         if not changed.files and not changed.actions:
             return False
+        if changed.actions and self.log.has_feed:
+            changed.actions.extend(change_feed.write(self.place, self._changed_rows(), self.log.partitions))
         changed.commit(self.log, self.task)
         return True
+
+    def _changed_rows(self) -> Iterator[pa.Table]:
+        """Yield versions as a change feed has them, which others have turned on: one that ends is another row then."""
+        for path, places in self.taken.items():
+            rows = self._rows(self.log.files[path], places)
+            yield change_feed.old_rows(rows, np.zeros(rows.num_rows, np.bool_))
+        for file in self.files:
+            for rows in delta_files.read_file(self.place, file.path, self.schema, partition=file.partition):
+                yield change_feed.new_rows(rows, np.zeros(rows.num_rows, np.bool_))
 
 
 def _shaped(rows: pa.Table, schema: pa.Schema) -> pa.Table:

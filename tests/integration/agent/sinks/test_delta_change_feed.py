@@ -248,6 +248,23 @@ def test_a_table_gets_a_feed_by_its_property(tmp_path: Path) -> None:
     bed.assert_holds((1, "b", "x"), *_ROWS[1:])
 
 
+def test_a_history_gets_a_feed_by_its_property(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_vectors, "SMALL_MAX", 2)
+    bed = Bed(f"delta+file://{tmp_path}/lake", SinkMode.HISTORY)
+    bed.load()
+    DeltaTable(_location(bed)).alter.set_table_properties({change_feed.PROPERTY: "true"})
+    for at in range(5):
+        some = [insert(at, "a", "x", ts=105 + at * 10), update(0, f"a{at}", "x", ts=106 + at * 10)]
+        assert bed.flush(100 + at * 10, 110 + at * 10, some).committed
+    found = pa.table(DeltaTable(_location(bed)).load_cdf(starting_version=1).read_all())
+    kinds = Counter(zip(*(found.column(name).to_pylist() for name in ("_commit_version", "_change_type")), strict=True))
+    newest = DeltaTable(_location(bed)).version()
+    assert kinds[newest, "delete"] == 1, "the version that has ended"
+    assert kinds[newest, "insert"] == 3, "it with its end, and two new ones"
+    net = found.num_rows - 2 * sum(count for (_, kind), count in kinds.items() if kind == "delete")
+    assert net == pa.RecordBatchReader.from_stream(DeltaTable(_location(bed)).scan(columns=["id"])).read_all().num_rows
+
+
 @pytest.mark.parametrize("name", ["_change_type", "_COMMIT_version", "_commit_timestamp"])
 def test_names_of_a_feeds_own_columns_hold_the_table(tmp_path: Path, name: str) -> None:
     bed, wide = _bed(tmp_path), pa.schema([*ARROW, (name, pa.string())])

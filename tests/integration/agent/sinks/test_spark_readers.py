@@ -3,16 +3,19 @@ follows changelogs as streams; and tables that it has rewritten flow again."""
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 
 from agent.ports.sink import Maintains
 from agent.sinks import open_table
 from reactor.records.changefeed import SinkMode
 from tests import reader_spark
+from tests.contracts.change_feed import assert_plays_back
 from tests.contracts.sink_bed import COMBINATIONS, IMPLEMENTATIONS, TABLE, Bed
 from tests.integration.agent.sinks.grown import RENAMED, grown
 from tests.reader_spark import Job
@@ -79,6 +82,26 @@ def test_it_follows_a_changelog_as_a_stream(
     name: str, beds: dict[str, Bed], answers: Callable[[Bed, str], list[tuple[Any, ...]]]
 ) -> None:
     assert answers(beds[name], "stream") == _ours(beds[name])
+
+
+@pytest.mark.parametrize("name", [name for name in _KINDS if "feed" in name])
+def test_it_reads_the_changes_of_a_table(name: str, tmp_path: Path) -> None:
+    """From its renamed column on: Spark refuses ranges in which a column is renamed."""
+    bed = Bed.of(_ALL[name], tmp_path)
+    grown(bed)
+    location = f"{tmp_path}/lake/{TABLE.path}"
+    expected = assert_plays_back(location, TABLE.key)
+    schemas = [DeltaTable(location, version=at).schema() for at in range(DeltaTable(location).version() + 1)]
+    renamed = max(at for at in range(1, len(schemas)) if schemas[at - 1] != schemas[at])
+    job = _job(bed, "query", f"SELECT * FROM table_changes_by_path('{location}', {renamed})")
+    assert reader_spark.run([job]) == {}
+    names = ["_commit_version", "_change_type", *schemas[-1].to_arrow().names]
+    found = [(at, kind, tuple(row)) for at, kind, *row in _columns(pq.read_table(job.out), names)]
+    assert sorted(found, key=repr) == [change for change in expected if change[0] >= renamed]
+
+
+def _columns(rows: pa.Table, names: list[str]) -> list[list[Any]]:
+    return [[row[name] for name in names] for row in rows.to_pylist()]
 
 
 #: what others' jobs do with our tables, by format; tables flow again after each
