@@ -91,7 +91,7 @@ def _form(column: Column, *, is_mariadb: bool, zero_dates: ZeroDates) -> tuple[F
     """None: its text is not the same on both sides."""
     name, kind = identifier(column.name), types.kind_of(column)
     if kind in _NUMBERS:
-        return Form.PLAIN, name
+        return Form.PLAIN, f"{name} + 0" if "zerofill" in column.type_name else name
     if kind in (Kind.BOOL, Kind.BITS):
         return Form.PLAIN, f"{name} + 0"
     if kind in CALENDAR:

@@ -2,8 +2,8 @@
 
 The server sends text, which it converts itself: every string is UTF-8 whatever its column's character set. What text
 would blur is asked for in another way (``select_list``): a FLOAT is shown with six digits only, so it is sent as the
-DOUBLE of the same value; bits are sent as a number, MariaDB's years of two digits with four. What no text shows is the
-sign of zero: a FLOAT's -0 becomes 0.
+DOUBLE of the same value; bits are sent as a number, MariaDB's years of two digits with four, long decimals without the
+zeros of ZEROFILL. What no text shows is the sign of zero: a FLOAT's -0 becomes 0.
 """
 
 from collections.abc import Generator, Sequence
@@ -46,6 +46,9 @@ def _expression(column: Column) -> str:
     if column.type_id == FieldType.YEAR:
         # year() has four digits, and 1900, which no column holds, for 0000
         return f"IF(length({name}) = 2, year({name}) * (year({name}) <> 1900), {name})"
+    if column.type_id == FieldType.DECIMAL and types.arrow_type(column) == pa.string():
+        precision, scale = types.decimal_bounds(column.modifier)
+        return f"CAST({name} AS DECIMAL({precision}, {scale}))"  # the log has no zeros of ZEROFILL
     return f"{name} + 0" if column.type_id == FieldType.BIT else name
 
 

@@ -64,6 +64,8 @@ MARIA = {
     "d": ("bit(1)", "seq % 2"),
     "e": ("bit(9)", "seq"),
     "g": ("decimal(12, 3)", "seq / 7.0 - 3"),
+    "h": ("int(11) zerofill", "seq"),
+    "hd": ("decimal(50, 3) zerofill", "seq / 7.0"),
     "i": ("text", "repeat('€ä', seq % 9)"),
     "j": ("varchar(20) CHARACTER SET latin1", "concat('vä', seq)"),
     "k": ("char(12)", "concat('c', seq)"),

@@ -154,6 +154,20 @@ def test_years_of_two_digits_are_those_of_the_log(mariadb: EmbeddedMariaDB) -> N
     assert found["b"] == [0, 1901, 2155, 1999, 0, 0, 0]
 
 
+def test_zeros_of_zerofill_are_not_read(server: EmbeddedMariaDB, database: str, binlog: str) -> None:
+    kinds = ("decimal(65, 30)", "decimal(39)", "decimal(38, 3)", "int(11)", "bigint(20)")
+    columns = ", ".join(f"c{at} {kind} ZEROFILL" for at, kind in enumerate(kinds))
+    values = (0, 17, None, 99999999)
+    with closing(server.connect(database)) as session, session.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE filled (id int PRIMARY KEY, {columns})")
+        for at, value in enumerate(values):
+            cursor.execute("INSERT INTO filled VALUES (%s, %s, %s, %s, %s, %s)", (at, *[value] * len(kinds)))
+    schema = _schema(server, database, "filled")
+    read = _read(server, schema)
+    assert read.equals(_logged(server, schema, binlog))
+    assert read["c0"].to_pylist() == [value if value is None else f"{value}.{'0' * 30}" for value in values]
+
+
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=200))
 def test_floats_keep_every_bit(server: EmbeddedMariaDB, database: str, values: list[float]) -> None:
