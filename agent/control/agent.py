@@ -110,6 +110,10 @@ class Agent:
             span = self.spans.get(progress.span)
             if span is not None and span.advance(progress):
                 self._unreported.add(progress.span)
+        for at in event.together:
+            span = self.spans.get(at)
+            if span is not None and span.advance_to(event.checkpoint, event.checkpoint_time):
+                self._unreported.add(at)
         return []
 
     def tick(self, now: float) -> Effects:

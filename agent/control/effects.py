@@ -15,6 +15,8 @@ from reactor.ids import TableSpan, Ts
 from reactor.messages import SpanCheckpoint
 from reactor.records.changefeed import RunningError, Unit
 
+_NOWHERE = SpanCheckpoint(Ts(0), Ts(0))
+
 
 @dataclass(frozen=True, slots=True)
 class PrepareSpan:
@@ -92,9 +94,14 @@ class SpanProgress:
 
 @dataclass(frozen=True, slots=True)
 class SpansProgress:
-    """The progress of all spans that one flush has moved: one event, since there may be tens of thousands."""
+    """The progress of all spans that one flush has moved: one event, since there may be tens of thousands.
+
+    ``together``: further ones, which are all at ``checkpoint``."""
 
     spans: tuple[SpanProgress, ...]
+    together: tuple[TableSpan, ...] = ()
+    checkpoint: SpanCheckpoint = _NOWHERE
+    checkpoint_time: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ sink are retried without limit, and reported as warnings.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import anyio
@@ -20,7 +20,8 @@ import structlog
 
 from agent.control.actors import ActorContext, Reference
 from agent.control.lost_workers import LOSSES_MAX, LostWorkers, is_loss, is_single
-from agent.control.runtime import FlushLimits, SpanFlushed, SpanPosition, SpanRuntime
+from agent.control.positions import Positions
+from agent.control.runtime import NOBODY, Advanced, FlushLimits, SpanFlushed, SpanPosition, SpanRuntime, Together
 from agent.errors import (
     RESYNC,
     JobError,
@@ -36,7 +37,7 @@ from agent.errors import (
 )
 from agent.running_error import running_error
 from reactor.errors import Scope, WeirError
-from reactor.ids import TableSpan
+from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import RunningError
 from reactor.records.tables.table import TableRecord
 
@@ -98,7 +99,7 @@ class FlusherStatistics:
 
 
 class Flusher:
-    """``advanced`` passes on all spans that a flush has moved; ``report`` notifies a span's writer that it cannot
+    """``advanced`` passes on what a flush has moved; ``report`` notifies a span's writer that it cannot
     continue; ``warn`` reports failures that are retried. ``is_alone``: whether the cluster has no other capture."""
 
     def __init__(
@@ -106,7 +107,7 @@ class Flusher:
         runtime: SpanRuntime,
         limits: Limits,
         *,
-        advanced: Callable[[Sequence[SpanFlushed]], None],
+        advanced: Callable[[Advanced], None],
         report: Callable[[SpanFlushed], None],
         warn: Callable[[RunningError], None],
         is_alone: Callable[[], bool],
@@ -116,7 +117,7 @@ class Flusher:
         self._advanced = advanced
         self._report = report
         self._warn = warn
-        self._positions: dict[TableSpan, SpanPosition] = {}
+        self._positions = Positions()
         #: spans that have joined since the last flush
         self._joined: list[TableSpan] = []
         #: the records that all other positions have
@@ -148,7 +149,7 @@ class Flusher:
             self._me.tell_nowait(Poke())
 
     def _poke_for_joined(self) -> None:
-        """A flush looks at all spans; of thousands that join one by one, many get it together."""
+        """A flush looks at all spans that are apart; of thousands that join one by one, many get it together."""
         if len(self._positions) <= _MANY:
             self.poke()
         elif len(self._joined) == 1 and not self._is_waiting:
@@ -158,12 +159,12 @@ class Flusher:
     async def handle(self, message: Join | Leave | Poke) -> SpanPosition | None:
         match message:
             case Join(position):
-                self._positions[position.span] = position
+                self._positions.put(position)
                 self._joined.append(position.span)
                 self._poke_for_joined()
             case Leave(span):
                 self._forget(span)
-                return self._positions.pop(span, None)
+                return self._positions.pop(span)
             case Poke():
                 self._is_poked = self._is_waiting = False
                 await self._flush()
@@ -174,25 +175,34 @@ class Flusher:
         if limits is None:
             return
         self._take_tables(limits)
+        suspects = self._lost.apart(limits).suspects
+        self._positions.part({*limits.limited, *suspects})
+        if self._is_narrowing:
+            self._positions.part_all()
         self._report_lost(limits)
         now = anyio.current_time()
-        behind = [at for at in self._positions.values() if at.checkpoint_ts < limits.highest_ts]
+        behind = [at for at in self._positions.apart.values() if at.checkpoint_ts < limits.highest_ts]
         due = [at for at in behind if _is_due(at, limits) and self._retry_at(at) <= now]
         if self._is_narrowing:
             await self._flush_singly(due, limits)
         else:
-            for some in _apart(due, self._lost.apart(limits).suspects):
+            others, *trials = _apart(due, suspects)
+            is_behind = self._positions.together.ts < limits.highest_ts
+            together = self._positions.together if is_behind else NOBODY
+            if others or together:
+                await self._flush_these(others, limits, together)
+            for some in trials:
                 await self._flush_these(some, limits)
         self._wake_for_failing(now)
 
-    async def _flush_these(self, due: list[SpanPosition], limits: FlushLimits) -> None:
+    async def _flush_these(self, due: list[SpanPosition], limits: FlushLimits, together: Together = NOBODY) -> None:
         """Flush all of them in one job."""
         started = time.time()
         self._note(running_since=started)
         try:
-            flushed = await self._runtime.flush(due, self._lost.apart(limits))
+            flushed = await self._runtime.flush(due, self._lost.apart(limits), together)
         except WeirError as error:
-            self._on_failure(due, error, limits)
+            self._on_failure([*due, *(self._positions.part_all() if together else ())], error, limits)
             return
         finally:
             self._note(running_since=0.0)
@@ -200,7 +210,7 @@ class Flusher:
         _log.debug("flushed", spans=len(flushed.spans), rows=rows, seconds=round(time.time() - started, 3))
         self._note(flushes=1, rows=rows)
         self._whole_failures = 0
-        self._settle(_of_tables(flushed.spans))
+        self._settle(_of_tables(flushed.spans), limits, None if together is NOBODY else flushed.together_ts)
         if flushed.is_behind:
             self.poke()
 
@@ -219,43 +229,39 @@ class Flusher:
                 failed[table_id] = error
             else:
                 self._healthy.add(table_id)
-                self._settle(flushed.spans)
+                self._settle(flushed.spans, limits)
         for table_id, failure in failed.items():
             if is_loss(failure):
                 self._lost.attribute(failure, table_id, limits.suspects)
             elif self._healthy - {table_id} and failure.code != OwnFaultError.code:
                 failure.of_table(table_id)
             shown = running_error(failure)
-            self._settle(tuple(SpanFlushed(position, error=shown) for position in by_table[table_id]))
+            self._settle(tuple(SpanFlushed(position, error=shown) for position in by_table[table_id]), limits)
         if not failed:
             self._is_narrowing, self._whole_failures = False, 0
             self._healthy.clear()
 
     def _take_tables(self, limits: FlushLimits) -> None:
         """Take over new table records: a schema change may have changed a table's name or key."""
-        spans = self._joined if self._tables is limits.tables else list(self._positions)
+        joined = self._joined if self._tables is limits.tables else None
         self._tables, self._joined = limits.tables, []
-        for span in spans:
-            position = self._positions.get(span)
-            if position is not None and (table := limits.table(position.table)) is not position.table:
-                self._positions[span] = replace(position, table=table)
+        self._positions.renew(joined, limits.table)
 
-    def _settle(self, spans: tuple[SpanFlushed, ...]) -> None:
+    def _settle(self, spans: tuple[SpanFlushed, ...], limits: FlushLimits, together_ts: Ts | None = None) -> None:
         """Take over the new positions; a span with a transient error stays and is retried."""
         is_whole = any(span.error is not None and not is_single(span.error) for span in spans)
         self._failures = self._failures + 1 if is_whole else 0
+        ts = self._positions.together.ts if together_ts is None else together_ts
+        moved = self._positions.move(spans, ts)
         advanced: list[SpanFlushed] = []
         for span in spans:
-            before = self._positions[span.position.span]
-            assert span.position.checkpoint_ts >= before.checkpoint_ts, f"span {before.span} moved back in a flush"
-            self._positions[span.position.span] = span.position
             if span.error is None:
                 self._forget(span.position.span)
                 advanced.append(span)
             elif self._is_final(span.position.span, span.error):
                 self._report(span)
-        if advanced:
-            self._advanced(advanced)
+        if advanced or moved:
+            self._advanced(Advanced(tuple(advanced), moved, ts, limits.time_at(ts)))
         passing = {span.error.code: span.error for span in spans if span.error is not None and _is_passing(span.error)}
         for error in passing.values():
             self._warn(error)
@@ -285,18 +291,20 @@ class Flusher:
         elif isinstance(error, (JobError, SinkTimeoutError)) and len(tables) > 1:
             self._is_narrowing = self._whole_failures >= _WHOLE_MAX
         shown = running_error(error)
-        self._settle(tuple(SpanFlushed(position, error=shown) for position in due))
+        self._settle(tuple(SpanFlushed(position, error=shown) for position in due), limits)
 
     def _report_lost(self, limits: FlushLimits) -> None:
         """Report spans whose part of the log is gone: they would fail every flush that contains them."""
         removed_ts = limits.head.removed_ts
-        for position in [at for at in self._positions.values() if at.checkpoint_ts < removed_ts]:
+        if self._positions.together.ts < removed_ts:
+            self._positions.part_all()
+        for position in [at for at in self._positions.apart.values() if at.checkpoint_ts < removed_ts]:
             table = position.table
             error = TableLogLostError(
                 f"the change log reaches back to {removed_ts}, {table.schema_name}.{table.name} is at "
                 f"{position.checkpoint_ts}: {RESYNC}"
             )
-            del self._positions[position.span]
+            self._positions.pop(position.span)
             self._report(SpanFlushed(position, error=running_error(error.of_table(table.table_id))))
 
     def _retry_at(self, position: SpanPosition) -> float:
@@ -338,16 +346,13 @@ def _is_due(position: SpanPosition, limits: FlushLimits) -> bool:
 
 
 def _apart(due: list[SpanPosition], suspects: frozenset[int]) -> list[list[SpanPosition]]:
-    """Divide the spans into jobs: suspects are separated from the rest, come last, and form a limited number of
-    groups."""
-    tables = sorted({at.table.table_id for at in due} & suspects)
-    if not tables:
-        return [due] if due else []
-    size = -(-len(tables) // _TRIALS_MAX)
-    group = {table: number // size for number, table in enumerate(tables)}
-    groups: dict[int, list[SpanPosition]] = {}
+    """Divide the spans into jobs. The first has all that are not suspects; these form a limited number of groups."""
+    tables = sorted({at.table.table_id for at in due} & suspects) if suspects else []
+    size = max(1, -(-len(tables) // _TRIALS_MAX))
+    group = {table: 1 + number // size for number, table in enumerate(tables)}
+    groups: dict[int, list[SpanPosition]] = {0: []}
     for position in due:
-        groups.setdefault(group.get(position.table.table_id, -1), []).append(position)
+        groups.setdefault(group.get(position.table.table_id, 0), []).append(position)
     return [groups[number] for number in sorted(groups)]
 
 

@@ -8,7 +8,7 @@ The processor only connects them: ``agent.control.agent`` decides, and ``agent.c
 """
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import anyio
@@ -19,7 +19,7 @@ from agent.control.actors import ActorContext, Reference
 from agent.control.agent import Agent
 from agent.control.flusher import Flusher, FlusherStatistics, Leave, Limits
 from agent.control.gate import Owner
-from agent.control.runtime import FlushLimits, SpanFlushed, SpanRuntime, changed_tables, held_tables
+from agent.control.runtime import Advanced, FlushLimits, SpanFlushed, SpanRuntime, changed_tables, held_tables
 from agent.control.span_writer import GiveUp, SpanOrder, SpanWriter, TableChanged
 from agent.control.unit_runner import RunUnit, UnitRunner
 from agent.own_faults import own_fault
@@ -306,9 +306,13 @@ class Processor:
         for prepare in waiting:
             self._emit(effects.SpanStopped(order.span, prepare.checkpoint))
 
-    def _on_advanced(self, flushed: Sequence[SpanFlushed]) -> None:
-        self._agent.rows_flushed += sum(span.rows for span in flushed)
-        self._post(Happened(effects.SpansProgress(tuple(map(_progress, flushed)))))
+    def _on_advanced(self, advanced: Advanced) -> None:
+        self._agent.rows_flushed += sum(span.rows for span in advanced.spans)
+        spans, at = (
+            tuple(map(_progress, advanced.spans)),
+            SpanCheckpoint(advanced.checkpoint_ts, advanced.checkpoint_ts),
+        )
+        self._post(Happened(effects.SpansProgress(spans, advanced.together, at, advanced.commit_time)))
 
     def _on_failed(self, flushed: SpanFlushed) -> None:
         assert flushed.error is not None, "a span that has moved continues"

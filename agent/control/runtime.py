@@ -5,8 +5,8 @@ cancelled at any await, and leave nothing that a later call could not complete (
 not the caller).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from agent.control.effects import StartUnit
@@ -33,21 +33,97 @@ class SpanPosition:
 class SpanFlushed:
     """The outcome of a flush for one span; the position is valid even if there is an ``error``.
 
-    ``commit_time``: commit time at the checkpoint, Unix seconds, 0 if not known.
+    ``commit_time``: commit time at the checkpoint, Unix seconds, 0 if not known. ``is_settled``: there is no event of
+    its table between the sink's record and its checkpoint.
     """
 
     position: SpanPosition
     commit_time: float = 0.0
     rows: int = 0
     error: RunningError | None = None
+    is_settled: bool = False
+
+
+class Together:
+    """Spans that are all at ``ts``, and are settled there (``SpanFlushed.is_settled``)."""
+
+    def __init__(self) -> None:
+        self.ts = Ts(0)
+        self._spans: dict[int, dict[TableSpan, SpanPosition]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[TableSpan]:
+        return (span for spans in self._spans.values() for span in spans)
+
+    def __contains__(self, span: TableSpan) -> bool:
+        return span in self._spans.get(span.table_id, ())
+
+    @property
+    def tables(self) -> Collection[int]:
+        return self._spans.keys()
+
+    def records(self) -> Iterator[tuple[int, TableRecord]]:
+        """Return the record of each table."""
+        return ((id, next(iter(spans.values())).table) for id, spans in self._spans.items())
+
+    def of(self, tables: Iterable[int]) -> list[SpanPosition]:
+        """Return the positions of the spans of these tables."""
+        return [
+            replace(position, checkpoint_ts=self.ts)
+            for table in tables
+            for position in self._spans.get(table, {}).values()
+        ]
+
+    def add(self, position: SpanPosition) -> None:
+        assert position.checkpoint_ts == self.ts, f"span {position.span} is not where the others are"
+        assert position.span not in self, f"span {position.span} joins twice"
+        self._spans.setdefault(position.span.table_id, {})[position.span] = position
+        self._count += 1
+
+    def remove(self, span: TableSpan) -> SpanPosition | None:
+        """Return its position; None if it is not here."""
+        spans = self._spans.get(span.table_id)
+        position = spans.pop(span, None) if spans else None
+        if position is None:
+            return None
+        self._count -= 1
+        if not spans:
+            del self._spans[span.table_id]
+        return replace(position, checkpoint_ts=self.ts)
+
+    def move(self, ts: Ts) -> tuple[TableSpan, ...]:
+        """Move all to ``ts``; return them, or nothing if they are there."""
+        assert not self or ts >= self.ts, f"spans together move back from {self.ts} to {ts}"
+        moved = ts > self.ts
+        self.ts = ts
+        return tuple(self) if moved else ()
+
+
+#: what a flush of single spans is given
+NOBODY = Together()
 
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """The outcome of one flush. ``is_behind``: the log has more for these spans than one flush should take."""
+    """The outcome of one flush. ``is_behind``: the log has more for these spans than one flush should take.
+    ``together_ts``: where the spans together are that ``spans`` does not name; None if the flush took none."""
 
     spans: tuple[SpanFlushed, ...]
     is_behind: bool = False
+    together_ts: Ts | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """What a flush has moved: single spans, and others that are all at ``checkpoint_ts``."""
+
+    spans: tuple[SpanFlushed, ...]
+    together: tuple[TableSpan, ...] = ()
+    checkpoint_ts: Ts = NOBODY.ts
+    commit_time: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +155,15 @@ class FlushLimits:
             by_table[table] = min(ts, by_table.get(table, MAX_TS))
         object.__setattr__(self, "highest_ts", min(self.head.resolved_ts, self.barrier.global_ts))
         object.__setattr__(self, "_by_table", by_table)
+
+    @property
+    def limited(self) -> Collection[int]:
+        """Tables with limits of their own."""
+        return self._by_table.keys()
+
+    def time_at(self, ts: Ts) -> float:
+        """Return the commit time at ``ts``; 0 if it is not known."""
+        return self.head.resolved_time if ts == self.head.resolved_ts else 0.0
 
     def target(self, table_id: int) -> Ts:
         return min(self.highest_ts, self._by_table.get(table_id, MAX_TS))
@@ -147,8 +232,11 @@ class SpanRuntime(Protocol):
         """
         ...
 
-    async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
-        """Move spans towards their targets.
+    async def flush(
+        self, positions: Sequence[SpanPosition], limits: FlushLimits, together: Together = NOBODY
+    ) -> Flushed:
+        """Move spans towards their targets. ``together``: further ones, without limits of their own; it does not
+        change meanwhile.
 
         :raises WeirError: the flush as a whole failed; every span is where it was, or further.
         """

@@ -15,7 +15,7 @@ import anyio
 from anyio import CapacityLimiter, from_thread, to_thread
 
 from agent.control.effects import StartUnit
-from agent.control.runtime import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
+from agent.control.runtime import NOBODY, Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, Together, UnitState
 from agent.deadline import AbandonedError, Deadline, run_with_deadline
 from agent.errors import (
     RESYNC,
@@ -177,14 +177,16 @@ class ChangefeedRuntime:
             self._furthest.check(table, span, recorded, checkpoint_ts)
         return SpanPosition(span, table, recorded, max(recorded, checkpoint_ts))
 
-    async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
+    async def flush(
+        self, positions: Sequence[SpanPosition], limits: FlushLimits, together: Together = NOBODY
+    ) -> Flushed:
         def run(deadline: Deadline) -> Flushed:
-            flushed = job.flush(self._context, positions, limits, deadline=deadline, at_once=self._at_once)
+            flushed = job.flush(self._context, positions, limits, together, deadline=deadline, at_once=self._at_once)
             self._furthest.note(span.position for span in flushed.spans)
             self._furthest.save()
             return flushed
 
-        is_trial = limits.is_trial(at.table.table_id for at in positions)
+        is_trial = not together and limits.is_trial(at.table.table_id for at in positions)
         try:
             async with self._attempts.under_way(is_trial=is_trial):
                 flushed = await self._with_deadline(run, self._flusher)
@@ -198,7 +200,7 @@ class ChangefeedRuntime:
             await self._reread_position(span, limits.table(span.position.table)) if _is_fenced(span) else span
             for span in flushed.spans
         ]
-        return Flushed(tuple(spans), flushed.is_behind)
+        return replace(flushed, spans=tuple(spans))
 
     async def run_unit(self, order: StartUnit, on_progress: Progress) -> None:
         match order.unit:

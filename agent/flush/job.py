@@ -5,12 +5,12 @@ interrupted flush may have advanced the sink's record; whoever opens the span ne
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
 
-from agent.control.runtime import Flushed, FlushLimits, SpanFlushed, SpanPosition
+from agent.control.runtime import NOBODY, Flushed, FlushLimits, SpanFlushed, SpanPosition, Together
 from agent.deadline import Deadline
 from agent.errors import JobError, JobTimeoutError, OwnFaultError, WorkerLostError
 from agent.flush.plan import FlushPlan, Weights, group_tasks, plan_flush
@@ -18,12 +18,12 @@ from agent.flush.task import run_flushes
 from agent.log.reader import LogReader
 from agent.ports.executor import Executor
 from agent.ports.sink import FeedContext, FlushResult, FlushTask, Sink
+from agent.rows.batches import SegmentRef
 from reactor import failpoints
 from reactor.errors import WeirError
 from reactor.failpoints import Point
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import RunningError
-from reactor.records.log_head import LogHead
 
 #: failures of a job that say nothing of its table, though it has only one: the capture's own, or perhaps so
 _NOT_OF_TABLES = frozenset({JobTimeoutError.code, OwnFaultError.code, WorkerLostError.code})
@@ -61,20 +61,43 @@ class QuietSpans:
         committed_ts, searched_ts = self._searched.get(position.span, (Ts(-1), Ts(0)))
         return searched_ts if committed_ts == position.committed_ts else position.committed_ts
 
-    def note(self, plan: FlushPlan) -> None:
-        for position, ts in plan.quiet:
+    def note(self, quiet: Iterable[tuple[SpanPosition, Ts]]) -> None:
+        """Note up to where each has no event behind its record."""
+        for position, ts in quiet:
             self._searched[position.span] = position.committed_ts, ts
+
+    def range(
+        self, positions: Sequence[SpanPosition], together: Together, limits: FlushLimits
+    ) -> tuple[Ts, Ts, Ts] | None:
+        """Return the part of the log that a flush needs (from, to), and behind which Ts it must not lack anything; None
+        if there is nothing to do."""
+        shared = [together.ts] if together else []
+        from_ts = min([*map(self.first_ts, positions), *shared], default=Ts(0))
+        targets = [limits.target(item.table.table_id) for item in positions]
+        to_ts = max([*targets, *([limits.highest_ts] if together else [])], default=Ts(0))
+        known_ts = min([*(item.checkpoint_ts for item in positions), *shared], default=to_ts)
+        return (from_ts, to_ts, known_ts) if to_ts > known_ts else None
+
+    def woken(self, together: Together, segments: Iterable[SegmentRef]) -> list[SpanPosition]:
+        """Return those of the spans together whose tables have events in ``segments``."""
+        if not together:
+            return []
+        tables = {table for item in segments if item.last_ts > together.ts for table in item.tables}
+        found = together.of(tables)
+        self.note((position, together.ts) for position in found)
+        return found
 
 
 def flush(
     context: FlushContext,
     positions: Sequence[SpanPosition],
     limits: FlushLimits,
+    together: Together = NOBODY,
     *,
     deadline: Deadline | None = None,
     at_once: int | None = None,
 ) -> Flushed:
-    """Move ``positions`` towards their targets; blocking.
+    """Move ``positions``, and those ``together``, towards their targets; blocking.
 
     ``deadline``, ``at_once``: see ``agent.ports.executor.Executor``.
 
@@ -82,9 +105,9 @@ def flush(
     :raises JobError: the job failed as a whole.
     """
     if not context.sink.capabilities.takes_changes:
-        return _passed(positions, limits)
+        return Flushed(_passed(positions, limits), together_ts=limits.highest_ts)
     began = time.monotonic()
-    plan = _plan(context, positions, limits)
+    plan = _plan(context, positions, limits, together)
     results: Sequence[FlushResult] = ()
     is_short = False
     at_work = frozenset(task.table.table_id for task in plan.tasks)
@@ -107,7 +130,7 @@ def flush(
         failpoints.reach(Point.FLUSH_AFTER_COMMIT)
         took = {"plan_s": planned - began, "job_s": ran - planned, "commit_s": time.monotonic() - ran}
         _log.debug("flush", tasks=len(tasks), **{name: round(seconds, 3) for name, seconds in took.items()})
-    return Flushed(tuple(_outcomes(plan, results, limits.head)), plan.is_behind or is_short)
+    return Flushed(outcomes(plan, results, limits), plan.is_behind or is_short, limits.highest_ts)
 
 
 def _done(task: FlushTask, result: FlushResult) -> FlushTask:
@@ -131,39 +154,48 @@ def _nothing(number: int) -> int:
     return number
 
 
-def _plan(context: FlushContext, positions: Sequence[SpanPosition], limits: FlushLimits) -> FlushPlan:
-    from_ts = min(map(context.quiet.first_ts, positions), default=Ts(0))
-    to_ts = max((limits.target(item.table.table_id) for item in positions), default=Ts(0))
-    known_ts = min((item.checkpoint_ts for item in positions), default=to_ts)
-    if to_ts <= known_ts:
+def _plan(
+    context: FlushContext, positions: Sequence[SpanPosition], limits: FlushLimits, together: Together = NOBODY
+) -> FlushPlan:
+    wanted = context.quiet.range(positions, together, limits)
+    if wanted is None:
         return FlushPlan((), ())
+    from_ts, to_ts, known_ts = wanted
     segments = context.reader.segments(limits.head, from_ts, to_ts, known_ts=known_ts)
     weights = context.weights
     if weights.is_backlog(sum(item.bytes for item in segments)):
         weights = weights.for_cores(context.executor.cores())
+    positions = [*positions, *context.quiet.woken(together, segments)]
     plan = plan_flush(positions, segments, limits, feed=context.feed, weights=weights)
-    context.quiet.note(plan)
+    context.quiet.note(plan.quiet)
     return plan
 
 
-def _passed(positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
+def _passed(positions: Sequence[SpanPosition], limits: FlushLimits) -> tuple[SpanFlushed, ...]:
     """Move the positions of a sink that takes no changes, without reading the log."""
-    head, moved = limits.head, []
+    moved = []
     for position in positions:
         to_ts = max(limits.target(position.table.table_id), position.checkpoint_ts)
-        commit_time = head.resolved_time if to_ts == head.resolved_ts else 0.0
-        moved.append(SpanFlushed(replace(position, checkpoint_ts=to_ts, committed_ts=to_ts), commit_time))
-    return Flushed(tuple(moved))
+        after = replace(position, checkpoint_ts=to_ts, committed_ts=to_ts)
+        moved.append(SpanFlushed(after, limits.time_at(to_ts), is_settled=True))
+    return tuple(moved)
 
 
-def _outcomes(plan: FlushPlan, results: Sequence[FlushResult], head: LogHead) -> list[SpanFlushed]:
+def outcomes(plan: FlushPlan, results: Sequence[FlushResult], limits: FlushLimits) -> tuple[SpanFlushed, ...]:
+    """Return what a plan and the results of its tasks mean for each of its spans."""
     by_span: dict[TableSpan, list[FlushResult]] = {}
     for result in results:
         by_span.setdefault(result.span, []).append(result)
-    return [_outcome(position, to_ts, by_span.get(position.span, []), head) for position, to_ts in plan.targets]
+    quiet = {position.span for position, _ in plan.quiet}
+    return tuple(
+        _outcome(position, to_ts, by_span.get(position.span, ()), limits, is_quiet=position.span in quiet)
+        for position, to_ts in plan.targets
+    )
 
 
-def _outcome(position: SpanPosition, to_ts: Ts, results: Sequence[FlushResult], head: LogHead) -> SpanFlushed:
+def _outcome(
+    position: SpanPosition, to_ts: Ts, results: Sequence[FlushResult], limits: FlushLimits, *, is_quiet: bool
+) -> SpanFlushed:
     """Combine the results of one span's parts."""
     failed = next((result for result in results if result.error), None)
     if failed is not None:
@@ -180,5 +212,6 @@ def _outcome(position: SpanPosition, to_ts: Ts, results: Sequence[FlushResult], 
     is_recorded = any(result.committed for result in results)
     moved = replace(position, checkpoint_ts=to_ts, committed_ts=to_ts if is_recorded else position.committed_ts)
     newest = max((result.commit_time for result in results), default=0.0)
-    commit_time = head.resolved_time if to_ts == head.resolved_ts else newest
-    return SpanFlushed(moved, commit_time, sum(result.rows for result in results))
+    commit_time = limits.time_at(to_ts) if to_ts == limits.head.resolved_ts else newest
+    is_settled = is_quiet or moved.committed_ts == to_ts
+    return SpanFlushed(moved, commit_time, sum(result.rows for result in results), is_settled=is_settled)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from agent.control.effects import StartUnit
-from agent.control.runtime import Flushed, FlushLimits, Progress, SpanPosition, SpanRuntime
+from agent.control.runtime import NOBODY, Flushed, FlushLimits, Progress, SpanPosition, SpanRuntime, Together
 from agent.errors import JobError
 from agent.health.health import Health
 from agent.own_faults import own_fault
@@ -25,9 +25,11 @@ class GuardedRuntime:
         with self._guarded():
             return await self._runtime.open_span(table, span, checkpoint_ts)
 
-    async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
+    async def flush(
+        self, positions: Sequence[SpanPosition], limits: FlushLimits, together: Together = NOBODY
+    ) -> Flushed:
         with self._guarded():
-            flushed = await self._runtime.flush(positions, limits)
+            flushed = await self._runtime.flush(positions, limits, together)
         if any(span.error is not None and span.error.scope is Scope.CAPTURE for span in flushed.spans):
             self._health.doubt()
         return flushed

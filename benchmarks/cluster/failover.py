@@ -23,9 +23,11 @@ from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.membership.progress import CaptureProgress
 from reactor.records.capture import Assignment, CaptureInfo
 from reactor.records.changefeed import ChangefeedInfo, ChangefeedStatus, Mode, SealedUri, Unit, UnitRecord, UnitStage
+from reactor.records.formats import Feature
 from reactor.records.tables.table import TableRecord
 from reactor.settings import ReactorSettings
-from reactor.store.port import MetaStore, WatchBatch
+from reactor.store import writes
+from reactor.store.port import MetaStore, Put, WatchBatch
 
 NAMESPACE = keys.DEFAULT_NAMESPACE
 _URI = SealedUri(masked="postgresql://h/d", sealed="x")
@@ -185,7 +187,10 @@ async def store_feeds(client: MetaStore, changefeeds: int, tables: int) -> int:
     for number in range(changefeeds):
         feed = ChangefeedId(f"feed-{number:03}")
         info = ChangefeedInfo(id=feed, source=_URI, sink=_URI, mode=Mode.INCREMENTAL, epoch=1)
-        await client.put(str(keys.UnitKey(CLUSTER, NAMESPACE, feed, "main")), unit.encode())
+        key = str(keys.UnitKey(CLUSTER, NAMESPACE, feed, "main"))
+        stored = writes.flat({key: writes.stored_form(key, unit.encode(), Feature.DIVIDED)}, {})
+        for puts in writes.batches([Put(at, value) for at, value in stored.items() if value is not None]):
+            await client.txn([], puts)
         await client.put(str(keys.StatusKey(CLUSTER, NAMESPACE, feed)), ChangefeedStatus(checkpoint_ts=Ts(0)).encode())
         revision = await client.put(str(keys.InfoKey(CLUSTER, NAMESPACE, feed)), info.encode())
     return revision + 1

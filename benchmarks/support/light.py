@@ -1,12 +1,12 @@
 """Light capture: everything but rows, ``python -m benchmarks.support.light STORE_URL DATA_DIR [options]``.
 
-Session, election, owner, processors, messages and etcd are real, in a process of its own. A flush reaches its target at
-once and writes nothing; the source's log advances with the clock, its positions being milliseconds. So a machine with
-two cores can simulate as many tables as a cluster has.
+Session, election, owner, processors, messages, etcd and the plans of flushes are real, in a process of its own. A flush
+writes nothing; the source's log advances with the clock, its positions being milliseconds. So a machine with two cores
+can simulate as many tables as a cluster has.
 
 ``--format``: the newest cluster format that it knows. ``--log-moves``: interval in seconds at which the sources' logs
-advance. The file ``ticks`` in the data directory has the owners' last ticks: when each began (``time.time``) and how
-long it took, in seconds.
+advance. ``--changing``: how many tables of each changefeed have changes whenever its log advances. The file ``ticks``
+in the data directory has the owners' last ticks: when each began (``time.time``) and how long it took, in seconds.
 """
 
 import argparse
@@ -20,9 +20,15 @@ from typing import Any, cast
 import anyio
 
 from agent.control.effects import StartUnit
-from agent.control.runtime import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition
+from agent.control.runtime import NOBODY, Flushed, FlushLimits, Progress, SpanPosition, Together
+from agent.flush import job
 from agent.health.health import Health
 from agent.log.head import LogWriter, MetaHeadStore
+from agent.log.reader import LogReader
+from agent.ports.capabilities import Capabilities, Guarantee
+from agent.ports.executor import Executor
+from agent.ports.sink import FeedContext, FlushResult, FlushTask, Sink
+from agent.rows.batches import SegmentRef
 from agent.units.records import UnitRecords
 from benchmarks.support.metadata import connect
 from capture.config import ServerSettings
@@ -37,13 +43,15 @@ from owner.owner import Owner
 from reactor import keys, loop
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.records import formats
-from reactor.records.changefeed import ChangefeedInfo
+from reactor.records.changefeed import ChangefeedInfo, SinkMode
+from reactor.records.log_head import LogHead
 from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
 from reactor.store.port import Compare, MetaStore, Target
 
 CLUSTER = "light"
 _TICKS_KEPT, _TICKS_WRITTEN_S = 2_000, 1.0
+_SEGMENT_BYTES = 1 << 16
 
 
 def position_now() -> Ts:
@@ -51,22 +59,54 @@ def position_now() -> Ts:
     return Ts(int(time.time() * 1e3))
 
 
+class _Log:
+    """Reads one segment with changes of the first tables."""
+
+    def __init__(self, tables: Sequence[TableRecord]) -> None:
+        self._ids = frozenset(table.table_id for table in tables)
+
+    def segments(self, head: LogHead, from_ts: Ts, to_ts: Ts, *, known_ts: Ts) -> tuple[SegmentRef, ...]:
+        return (SegmentRef("", 1, 1, Ts(from_ts + 1), to_ts, to_ts, _SEGMENT_BYTES, self._ids),) if self._ids else ()
+
+
+class _Sink:
+    """Is sink and executor: a task has written what it should when it is asked."""
+
+    capabilities = Capabilities(guarantee=Guarantee.EXACTLY_ONCE)
+
+    def map(self, function: object, groups: Sequence[Sequence[FlushTask]], **_: object) -> list[list[FlushResult]]:
+        return [[task.result(committed=True, rows=1) for task in group] for group in groups]
+
+    def commit(self, tasks: Sequence[FlushTask], results: Sequence[FlushResult]) -> Sequence[FlushResult]:
+        return results
+
+    def cores(self) -> int:
+        return 2
+
+
 class _Parts:
     log_moves_s = 1.0
+    changing = 0
 
     def __init__(self, info: ChangefeedInfo, capture: CaptureId, client: MetaStore, guard: Compare) -> None:
         self._info = info
         self._capture = capture
         self._client = client
         self._guard = guard
+        self._context: job.FlushContext | None = None
 
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
         return SpanPosition(span, table, checkpoint_ts, checkpoint_ts)
 
-    async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
-        time_s = limits.head.resolved_time
-        moved = [SpanPosition(at.span, at.table, ts, ts) for at in positions if (ts := _target(at, limits))]
-        return Flushed(tuple(SpanFlushed(at, time_s) for at in moved))
+    async def flush(
+        self, positions: Sequence[SpanPosition], limits: FlushLimits, together: Together = NOBODY
+    ) -> Flushed:
+        if self._context is None:
+            feed, sink = FeedContext(self._info.id, "light:", SinkMode.UPSERT), _Sink()
+            tables = sorted(limits.tables.values(), key=lambda table: table.table_id)
+            log = _Log(tables[: _Parts.changing])
+            self._context = job.FlushContext(feed, cast("Sink", sink), cast("LogReader", log), cast("Executor", sink))
+        return job.flush(self._context, positions, limits, together)
 
     async def run_unit(self, order: StartUnit, on_progress: Progress) -> None:
         """Sync: write the record, then the log's head."""
@@ -84,10 +124,6 @@ class _Parts:
 
     async def close(self) -> None:
         """Nothing is held between calls."""
-
-
-def _target(at: SpanPosition, limits: FlushLimits) -> Ts:
-    return max(at.checkpoint_ts, limits.target(at.table.table_id))
 
 
 class _DataPlane:
@@ -158,8 +194,9 @@ def main() -> None:
     parser.add_argument("data_dir", type=Path)
     parser.add_argument("--format", type=int, default=formats.NEWEST)
     parser.add_argument("--log-moves", type=float, default=_Parts.log_moves_s)
+    parser.add_argument("--changing", type=int, default=_Parts.changing)
     given = parser.parse_args()
-    _Parts.log_moves_s = given.log_moves
+    _Parts.log_moves_s, _Parts.changing = given.log_moves, given.changing
     setattr(formats, "NEWEST", given.format)  # noqa: B010 - of this process
     configure("warning", file=given.data_dir / "log")
     collect_seldom()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from agent.control.effects import StartUnit
-from agent.control.runtime import Flushed, FlushLimits, Progress, SpanPosition
+from agent.control.runtime import NOBODY, Flushed, FlushLimits, Progress, SpanPosition, Together
 from agent.errors import OwnFaultError
 from reactor.errors import WeirError
 from reactor.ids import ChangefeedId, TableSpan, Ts
@@ -59,7 +59,9 @@ class FaultyRuntime:
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
         raise self._fault
 
-    async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
+    async def flush(
+        self, positions: Sequence[SpanPosition], limits: FlushLimits, together: Together = NOBODY
+    ) -> Flushed:
         raise self._fault
 
     async def run_unit(self, order: StartUnit, on_progress: Progress) -> None:

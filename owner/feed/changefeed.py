@@ -228,7 +228,7 @@ class Changefeed:
         after = self.machine.tick(info, errors, warnings, now, conditions=conditions)
         if after.epoch != info.epoch or not is_running(after.state):
             return [*verdict.effects, *self._tick_standing(feed, after, now, (*clearing, *verdict.changes))]
-        facts = facts if after is info else replace(facts, info=after)
+        facts = facts if after is info else replace(facts, info=after, known_before=facts.known)
         effects = self._tick_running(feed, facts, limits, messages, context, now, clearing, verdict, conditions)
         return [*verdict.effects, *effects]
 
@@ -337,7 +337,7 @@ class Changefeed:
     def _facts_of(self, feed: ChangefeedState, info: ChangefeedInfo) -> Facts:
         """Return the same facts while nothing of the changefeed has changed in etcd."""
         if self._facts is None or self._facts_change != feed.change or self._facts.info is not info:
-            self._facts, self._facts_change = Facts.of(feed, info), feed.change
+            self._facts, self._facts_change = Facts.of(feed, info, before=self._facts), feed.change
         return self._facts
 
     def _run_of(self, facts: Facts, now: float) -> Run:

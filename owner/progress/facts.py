@@ -30,6 +30,20 @@ class TickContext:
     format: int
 
 
+class KnownTables:
+    """What follows from the tables of a record alone. There may be tens of thousands, and the log's head moves many
+    times while they stay the same."""
+
+    def __init__(self, tables: tuple[TableRecord, ...], lost_ts: Ts) -> None:
+        self.tables = tables
+        self.lost_ts = lost_ts
+        self.ids = frozenset(table.table_id for table in tables)
+        self.by_id: Mapping[int, TableRecord] = {table.table_id: table for table in tables}
+        #: those whose log is lost; those that came with rows that it does not have
+        self.lost = frozenset(table.table_id for table in tables if table.start_ts < lost_ts)
+        self.to_copy = tuple(table for table in tables if table.to_copy)
+
+
 @dataclass(frozen=True)
 class Facts:
     """One changefeed's stored records, as its run needs them; derived values are computed once."""
@@ -53,9 +67,12 @@ class Facts:
     losses: Mapping[CaptureId, RunningError] = field(default_factory=dict)
     #: tables being copied again, by id
     resyncs: Mapping[int, TableResync] = field(default_factory=dict)
+    #: of earlier facts
+    known_before: KnownTables | None = field(default=None, compare=False, repr=False)
 
     @classmethod
-    def of(cls, feed: ChangefeedState, info: ChangefeedInfo) -> "Facts":
+    def of(cls, feed: ChangefeedState, info: ChangefeedInfo, *, before: "Facts | None" = None) -> "Facts":
+        """``before``: earlier facts of the same changefeed."""
         status = feed.status or ChangefeedStatus(checkpoint_ts=info.start_ts)
         points = tuple(feed.sync_points[ts] for ts in sorted(feed.sync_points))
         unit, head = feed.units.get(SOURCE), feed.heads.get(SOURCE)
@@ -63,7 +80,8 @@ class Facts:
         attempts = (feed.attempts, feed.schema_attempts, feed.suspects)
         faults = ((capture, position.fault) for capture, position in feed.positions.items())
         losses = {capture: fault for capture, fault in faults if fault is not None and fault.table_id is not None}
-        return cls(info, status, unit, head, points, *tables, *attempts, losses, feed.resyncs)
+        known = before.known if before else None
+        return cls(info, status, unit, head, points, *tables, *attempts, losses, feed.resyncs, known)
 
     @cached_property
     def unit(self) -> Unit | None:
@@ -76,12 +94,21 @@ class Facts:
         return tables_of(self.info.mode, self.record)
 
     @cached_property
-    def table_ids(self) -> frozenset[int]:
-        return frozenset(table.table_id for table in self.tables or ())
+    def known(self) -> KnownTables:
+        """The tables, indexed; the same object while they stay the same."""
+        tables, lost_ts = self.tables or (), self.record.lost_ts if self.record else Ts(0)
+        before = self.known_before
+        if before is not None and before.tables is tables and before.lost_ts == lost_ts:
+            return before
+        return KnownTables(tables, lost_ts)
 
-    @cached_property
+    @property
+    def table_ids(self) -> frozenset[int]:
+        return self.known.ids
+
+    @property
     def by_id(self) -> Mapping[int, TableRecord]:
-        return {table.table_id: table for table in self.tables or ()}
+        return self.known.by_id
 
     @cached_property
     def flowing(self) -> tuple[TableRecord, ...]:
@@ -94,13 +121,8 @@ class Facts:
         """Tables that must be copied before they are written: the log that they need is lost
         (``owner.feed.renewal``), or does not have the rows that they came with. A table that came after the target is
         never written, so it needs no copy."""
-        lost_ts = self.record.lost_ts if self.record else Ts(0)
         end_ts = MAX_TS if self.info.target_ts is None else self.info.target_ts
-        return frozenset(
-            table.table_id
-            for table in self.tables or ()
-            if table.start_ts < lost_ts or (table.to_copy and table.start_ts <= end_ts)
-        )
+        return self.known.lost.union(table.table_id for table in self.known.to_copy if table.start_ts <= end_ts)
 
     @property
     def needs_position(self) -> bool:

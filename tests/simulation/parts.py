@@ -6,6 +6,7 @@ applied even if the machine that sent it is dead by then.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, TypeVar
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import anyio
 
 from agent.control.effects import StartUnit
-from agent.control.runtime import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
+from agent.control.runtime import NOBODY, Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, Together, UnitState
 from agent.errors import JobError, SinkConfigError, SinkFencedError, SourceUnreachableError
 from agent.feeds.attempts import Attempts
 from agent.flush import job
@@ -23,6 +24,7 @@ from agent.log.head import LogWriter, MetaHeadStore
 from agent.log.segment import SegmentName
 from agent.ports.sink import FeedContext, FlushResult, FlushTask
 from agent.ports.source import Position
+from agent.rows.batches import SegmentRef
 from agent.units import renewal
 from agent.units.records import UnitRecords
 from reactor import keys
@@ -81,12 +83,15 @@ class SimulatedParts:
         recorded = await self._node.in_thread(self._committed_ts(span))
         return SpanPosition(span, table, recorded, max(recorded, checkpoint_ts))
 
-    async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
+    async def flush(
+        self, positions: Sequence[SpanPosition], limits: FlushLimits, together: Together = NOBODY
+    ) -> Flushed:
         self._node.world.checks.look()
-        async with self._attempts.under_way(is_trial=limits.is_trial(at.table.table_id for at in positions)):
-            flushed = await self._node.in_thread(self._flush(positions, limits))
+        is_trial = not together and limits.is_trial(at.table.table_id for at in positions)
+        async with self._attempts.under_way(is_trial=is_trial):
+            flushed = await self._node.in_thread(self._flush(positions, limits, together))
         spans = [await self._reread_position(span) if _is_fenced(span) else span for span in flushed.spans]
-        return Flushed(tuple(spans), flushed.is_behind)
+        return replace(flushed, spans=tuple(spans))
 
     async def run_unit(self, order: StartUnit, on_progress: Progress) -> None:
         match order.unit:
@@ -108,15 +113,15 @@ class SimulatedParts:
             raise SinkConfigError(f"the sink has no record of {span}")
         return recorded
 
-    async def _flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
+    async def _flush(self, positions: Sequence[SpanPosition], limits: FlushLimits, together: Together) -> Flushed:
         await self._take_time()
-        from_ts = min(map(self._quiet.first_ts, positions))
-        to_ts = max(limits.target(position.table.table_id) for position in positions)
-        known_ts = min(position.checkpoint_ts for position in positions)
-        is_due = to_ts > known_ts
-        segments = self._reader.segments(limits.head, from_ts, to_ts, known_ts=known_ts) if is_due else ()
+        segments: Sequence[SegmentRef] = ()
+        if wanted := self._quiet.range(positions, together, limits):
+            from_ts, to_ts, known_ts = wanted
+            segments = self._reader.segments(limits.head, from_ts, to_ts, known_ts=known_ts)
+        positions = [*positions, *self._quiet.woken(together, segments)]
         plan = plan_flush(positions, segments, limits, feed=FeedContext(self._info.id, "", SinkMode.UPSERT))
-        self._quiet.note(plan)
+        self._quiet.note(plan.quiet)
         work = [(task, self._rows(task)) for task in plan.tasks]
         tables = frozenset(task.table.table_id for task in plan.tasks)
         await self._attempts.begin(tables, limits.is_trial(tables))
@@ -124,7 +129,7 @@ class SimulatedParts:
         if any(rows and task.table.table_id in self._sink.poisoned for task, rows in work):
             await self._end_process()
         results = [await self._write(task, rows) for task, rows in work]
-        return Flushed(tuple(job._outcomes(plan, results, limits.head)), plan.is_behind)
+        return Flushed(job.outcomes(plan, results, limits), plan.is_behind, limits.highest_ts)
 
     async def _end_process(self) -> None:
         """End the process, as the kernel does when memory runs out; its supervisor restarts it."""

@@ -111,6 +111,8 @@ class CaptureEnds:
     def _news(self, facts: Facts) -> dict[CaptureId, int]:
         """Return the tables of losses that were not known; a fault is shown until the capture works again."""
         known, self._known = self._known, dict(facts.losses)
+        if not facts.losses:
+            return {}
         news = ((capture, error.table_id) for capture, error in facts.losses.items() if known.get(capture) != error)
         writable = facts.table_ids - facts.parked
         return {capture: table for capture, table in news if table is not None and table in writable}

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from agent.control.flusher import Flusher, Join, Leave, Limits
-from agent.control.runtime import Flushed, FlushLimits, SpanFlushed, SpanPosition
+from agent.control.runtime import NOBODY, Advanced, Flushed, FlushLimits, SpanFlushed, SpanPosition, Together
 from agent.errors import (
     JobError,
     SinkConfigError,
@@ -48,7 +48,9 @@ class Sink:
     flushes: list[tuple[float, frozenset[int]]] = field(default_factory=list)
     named: dict[int, set[str]] = field(default_factory=dict)
 
-    async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
+    async def flush(
+        self, positions: Sequence[SpanPosition], limits: FlushLimits, together: Together = NOBODY
+    ) -> Flushed:
         tables = frozenset(at.table.table_id for at in positions)
         self.flushes.append((anyio.current_time(), tables))
         for at in positions:
@@ -78,9 +80,10 @@ class Rig:
     failed: dict[int, RunningError] = field(default_factory=dict)
     warned: list[RunningError] = field(default_factory=list)
 
-    def on_advanced(self, flushed: Sequence[SpanFlushed]) -> None:
-        assert not any(span.error for span in flushed)
-        self.reached |= {span.position.table.table_id: span.position.checkpoint_ts for span in flushed}
+    def on_advanced(self, advanced: Advanced) -> None:
+        assert not any(span.error for span in advanced.spans)
+        self.reached |= {span.position.table.table_id: span.position.checkpoint_ts for span in advanced.spans}
+        self.reached |= {span.table_id: advanced.checkpoint_ts for span in advanced.together}
 
     def on_report(self, flushed: SpanFlushed) -> None:
         assert flushed.error is not None
@@ -100,7 +103,7 @@ async def rig(*tables: int, sink: Sink, is_alone: bool = False) -> AsyncIterator
     flusher = Flusher(
         sink,  # type: ignore[arg-type]
         limits,
-        advanced=lambda flushed: built[0].on_advanced(flushed),
+        advanced=lambda advanced: built[0].on_advanced(advanced),
         report=lambda flushed: built[0].on_report(flushed),
         warn=lambda error: built[0].warned.append(error),
         is_alone=lambda: is_alone,
@@ -208,9 +211,11 @@ class Losing(Sink):
     def __init__(self, table: int) -> None:
         super().__init__(kills=table)
 
-    async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
+    async def flush(
+        self, positions: Sequence[SpanPosition], limits: FlushLimits, together: Together = NOBODY
+    ) -> Flushed:
         self.kill_with = WorkerLostError("Python worker exited unexpectedly")
-        return await super().flush(positions, limits)
+        return await super().flush(positions, limits, together)
 
 
 async def test_processes_that_are_lost_are_the_captures_fault_first() -> None:

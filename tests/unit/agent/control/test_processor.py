@@ -11,7 +11,7 @@ from agent.control.agent import Agent
 from agent.control.effects import AgentEffect, AgentEvent, SpansProgress, StartUnit
 from agent.control.gate import Gate, Owner
 from agent.control.processor import FromOwner, Input, Moved, Processor
-from agent.control.runtime import Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, UnitState
+from agent.control.runtime import NOBODY, Flushed, FlushLimits, Progress, SpanFlushed, SpanPosition, Together, UnitState
 from agent.control.span_writer import SpanWriter
 from agent.errors import JobTimeoutError, SinkConfigError, SinkConflictError, SinkError, TableForeignError
 from benchmarks.support.actor_system import ActorSystem
@@ -70,7 +70,9 @@ class MemoryParts:
         recorded = self.recorded[span]
         return SpanPosition(span, table, recorded, max(recorded, checkpoint_ts))
 
-    async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
+    async def flush(
+        self, positions: Sequence[SpanPosition], limits: FlushLimits, together: Together = NOBODY
+    ) -> Flushed:
         await anyio.sleep(self.flush_takes_s)
         if self.errors:
             raise self.errors.pop(0)

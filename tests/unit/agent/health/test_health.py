@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from agent.control.effects import StartUnit
-from agent.control.runtime import Flushed, FlushLimits, Progress, SpanPosition, SpanRuntime
+from agent.control.runtime import NOBODY, Flushed, FlushLimits, Progress, SpanPosition, SpanRuntime, Together
 from agent.errors import JobError, LogError, OwnFaultError
 from agent.health.guarded_runtime import GuardedRuntime
 from agent.health.health import Health
@@ -111,7 +111,9 @@ class Failing:
     async def open_span(self, table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
         raise self._error
 
-    async def flush(self, positions: Sequence[SpanPosition], limits: FlushLimits) -> Flushed:
+    async def flush(
+        self, positions: Sequence[SpanPosition], limits: FlushLimits, together: Together = NOBODY
+    ) -> Flushed:
         raise self._error
 
     async def run_unit(self, order: StartUnit, on_progress: Progress) -> None:
