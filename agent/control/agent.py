@@ -58,7 +58,8 @@ class Agent:
         self.is_barrier_known = False
         #: row changes written to the sink so far; counted by the processor
         self.rows_flushed = 0
-        self._unreported: set[TableSpan] = set()
+        #: in the order of their changes
+        self._unreported: dict[TableSpan, None] = {}
         #: spans named in the parts of a heartbeat received so far
         self._asked: set[TableSpan] = set()
         self._worker_reported: WorkerStatus | None = None
@@ -102,18 +103,24 @@ class Agent:
         before = span.status
         step = span.handle_event(event)
         if span.status != before:
-            self._unreported.add(event.span)
+            self._unreported[event.span] = None
         return self._after(span, step)
 
     def _on_progress(self, event: effects.SpansProgress) -> Effects:
         for progress in event.spans:
             span = self.spans.get(progress.span)
             if span is not None and span.advance(progress):
-                self._unreported.add(progress.span)
-        for at in event.together:
-            span = self.spans.get(at)
-            if span is not None and span.advance_to(event.checkpoint, event.checkpoint_time):
-                self._unreported.add(at)
+                self._unreported[progress.span] = None
+        spans, unreported, checkpoint, time = self.spans, self._unreported, event.checkpoint, event.checkpoint_time
+        for at in event.together:  # with no call for each, since they are many
+            span = spans.get(at)
+            if span is None:
+                continue
+            if span.checkpoint.resolved_ts <= checkpoint.checkpoint_ts:
+                span.checkpoint, span.checkpoint_time = checkpoint, time or span.checkpoint_time
+                unreported[at] = None
+            elif span.advance(effects.SpanProgress(at, checkpoint, time)):
+                unreported[at] = None
         return []
 
     def tick(self, now: float) -> Effects:
@@ -139,7 +146,7 @@ class Agent:
             assert span.span == at, f"span {span.span} is known as {at}"
             assert not span.is_gone, f"span {at} is {span.state} but was not removed"
             span.validate()
-        assert self._unreported <= self.spans.keys(), "unreported changes of unknown spans"
+        assert self._unreported.keys() <= self.spans.keys(), "unreported changes of unknown spans"
         for source, slot in self.slots.items():
             assert slot.source == source, f"the unit of {slot.source} is known as {source}'s"
             slot.validate()
@@ -181,17 +188,17 @@ class Agent:
     def _after(self, span: LocalSpan, step: Step) -> Effects:
         result: Effects = list(step.effects)
         if step.reply:
-            self._unreported.discard(span.span)
+            self._unreported.pop(span.span, None)
             result.append(self._send(DispatchResponse(span.status)))
         if span.is_gone:
-            self._unreported.discard(span.span)
+            self._unreported.pop(span.span, None)
             del self.spans[span.span]
         return result
 
     def _respond(self, absent: list[SpanStatus], *, is_full: bool = False) -> list[Send]:
         """Report all spans, or only the changed ones; always all until the owner has shown that it had them once."""
         is_full = is_full or self._epoch_known != self.gate.processor_epoch
-        due = self.spans.keys() if is_full else self._unreported
+        due = self.spans if is_full else self._unreported
         statuses = [self.spans[span].status for span in sorted(due)] + absent
         self._unreported.clear()
         worker = self._worker()

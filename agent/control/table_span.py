@@ -152,16 +152,9 @@ class LocalSpan:
 
     def advance(self, event: effects.SpanProgress) -> bool:
         """Take over the executor's progress; return whether anything has changed."""
-        return self.advance_to(event.checkpoint, event.checkpoint_time)
-
-    def advance_to(self, checkpoint: SpanCheckpoint, time: float) -> bool:
-        """Like ``advance``, for one of many that share what they have reached."""
         before = self.checkpoint, self.checkpoint_time
-        if checkpoint.checkpoint_ts >= self.checkpoint.resolved_ts:
-            self.checkpoint = checkpoint
-        else:
-            self._raise_checkpoint(checkpoint)
-        self.checkpoint_time = time or self.checkpoint_time
+        self._raise_checkpoint(event.checkpoint)
+        self.checkpoint_time = event.checkpoint_time or self.checkpoint_time
         return before != (self.checkpoint, self.checkpoint_time)
 
     def orders_again(self) -> effects.PrepareSpan | effects.RunSpan | effects.StopSpan | None:

@@ -281,3 +281,18 @@ def test_unit_error_is_reported_with_its_text() -> None:
     agent.handle_event(effects.UnitFailed("main", 4, ERROR), 0.0)
     agent.handle_event(effects.UnitProgress("main", 4, 1, 1), 0.0)
     assert _worker(agent) == WorkerStatus("main", Unit.SYNC, 4, WorkerStage.ERROR, error=ERROR)
+
+
+def test_spans_that_move_together_are_reported_where_they_are() -> None:
+    spans = [TableSpan(1), TableSpan(2), TableSpan(3)]
+    agent = new_agent()
+    for span in spans:
+        bring_to(agent, SpanState.REPLICATING, span)
+    agent.handle_event(effects.SpansProgress((), tuple(spans[:2]), checkpoint(50), 7.0), 0.0)
+    [response] = responses(agent.tick(0.0))
+    assert {at.span: (at.checkpoint, at.checkpoint_time) for at in response.statuses} == {
+        span: (checkpoint(50), 7.0) for span in spans[:2]
+    }
+    agent.handle_event(effects.SpansProgress((), (TableSpan(1), TableSpan(9)), checkpoint(40), 6.0), 0.0)
+    assert agent.spans[TableSpan(1)].checkpoint == checkpoint(50), "no span goes back"
+    agent.validate()

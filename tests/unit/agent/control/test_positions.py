@@ -171,7 +171,7 @@ class Rig:
         recorded = self.lake.records[table]
         checkpoint_ts = max(recorded, Ts(self.reached.get(table, 0)))
         at = replace(position(table, recorded), checkpoint_ts=checkpoint_ts)
-        await self.ref.tell(Join(at))  # type: ignore[arg-type]
+        await self.ref.tell(Join(at))
 
     def move(self, ts: int, *, barrier: int = MAX_TS, barriers: Iterable[tuple[int, int]] = ()) -> None:
         of_tables = tuple((table, Ts(at)) for table, at in barriers)
@@ -194,7 +194,7 @@ class Rig:
 
     def _on_report(self, flushed: SpanFlushed) -> None:
         self._left.append(flushed.position.table.table_id)
-        self.ref.tell_nowait(Leave(flushed.position.span))  # type: ignore[arg-type]
+        self.ref.tell_nowait(Leave(flushed.position.span))
 
 
 @pytest.mark.looptime
@@ -233,7 +233,7 @@ async def test_nothing_is_passed_over_whatever_happens(seed: int) -> None:
             await anyio.sleep(random.choice([0.05, 0.5, 3.0]))
             if random.random() < 0.2:
                 table = random.choice(tables)
-                left = await r.ref.ask(Leave(TableSpan(table)), 10.0)  # type: ignore[arg-type]
+                left = await r.ref.ask(Leave(TableSpan(table)), 10.0)
                 if left is not None:
                     assert not lake.missing(table, left.checkpoint_ts)
                     await r.join(table)
