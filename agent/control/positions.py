@@ -15,7 +15,7 @@ from reactor.records.tables.table import TableRecord
 
 
 class Positions:
-    """Every span is either in ``apart`` or in ``together``."""
+    """Positions of all spans: each is either in ``apart`` or in ``together``."""
 
     def __init__(self) -> None:
         self.apart: dict[TableSpan, SpanPosition] = {}

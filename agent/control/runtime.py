@@ -118,7 +118,7 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """What a flush has moved: single spans, and others that are all at ``checkpoint_ts``."""
+    """Progress by one flush: single spans, and others that are all at ``checkpoint_ts``."""
 
     spans: tuple[SpanFlushed, ...]
     together: tuple[TableSpan, ...] = ()

@@ -31,8 +31,8 @@ class TickContext:
 
 
 class KnownTables:
-    """What follows from the tables of a record alone. There may be tens of thousands, and the log's head moves many
-    times while they stay the same."""
+    """Tables of a record, and what follows from them alone. There may be tens of thousands, and the log's head moves
+    many times while they stay the same."""
 
     def __init__(self, tables: tuple[TableRecord, ...], lost_ts: Ts) -> None:
         self.tables = tables
