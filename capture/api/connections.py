@@ -80,6 +80,11 @@ class LimitedConnection(H11Protocol):
         elif self._deadline is None:
             self._arm()
 
+    def send_400_response(self, msg: str) -> None:
+        if self.is_asking:
+            self.cycle.disconnected = True  # its request was good so far; its own answer would follow this one
+        super().send_400_response(msg)
+
     def _arm(self) -> None:
         self._deadline = self.loop.call_later(self.header_timeout_s, self.transport.abort)
 

@@ -257,6 +257,19 @@ async def test_an_answer_of_which_nothing_is_read_is_given_up(tmp_path: Path, mo
 
 
 @on_both_loops
+async def test_a_request_that_turns_out_malformed_is_answered_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = b"POST /api/v2/changefeeds HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with served(tmp_path) as member:
+        for chunk in (b"zz\r\n", b"0x5\r\nabcde\r\n"):
+            refused = await anyio.to_thread.run_sync(answer, wire(member, head + chunk))
+            assert (refused[:12], refused.count(b"HTTP/1.1")) == (b"HTTP/1.1 400", 1)
+        assert await is_served(member)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+@on_both_loops
 async def test_chunks_are_refused_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = 0
     receive = h11.Connection.receive_data
