@@ -216,10 +216,8 @@ def _flows(client: "Client", changefeed_id: str, table: str) -> bool:
 def _refuse_standing(view: "ChangefeedView") -> None:
     """:raises JobRefusedError: what is waited for does not come while the changefeed stands still."""
     if view.state in (FeedState.STOPPED, FeedState.FAILED):
-        raise JobRefusedError(
-            f"changefeed {view.id} is {view.state}, and copies tables when it runs again; `weir changefeed query -c "
-            f"{view.id}` shows why, and `weir changefeed resume -c {view.id}` continues it"
-        )
+        cure = view.error.message if view.error else f"`weir changefeed resume -c {view.id}` continues it"
+        raise JobRefusedError(f"changefeed {view.id} is {view.state}, and copies tables when it runs again: {cure}")
 
 
 def show_tables(tables: "Sequence[TableView]", left: "Sequence[LeftView]") -> None:

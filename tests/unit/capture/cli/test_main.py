@@ -27,7 +27,7 @@ from capture.server import running
 from capture.terminal import console
 from reactor import failpoints
 from reactor.errors import StoreUnreachableError
-from reactor.records.changefeed import FeedState
+from reactor.records.changefeed import FeedState, RunningError
 from reactor.views import ChangefeedView, HeldView, ResyncView, TableView
 from tests.unit.capture.fakes import MemoryCluster, MemoryMember
 
@@ -194,17 +194,26 @@ def test_a_table_that_is_gone_before_it_joins_is_not_waited_for(
 @pytest.mark.parametrize(
     "waiting", [{"joining": ("public.t",)}, {"resyncs": (ResyncView(table="public.t", table_id=1, stage="asked"),)}]
 )
-@pytest.mark.parametrize("state", [FeedState.STOPPED, FeedState.FAILED])
+@pytest.mark.parametrize(
+    ("state", "error", "cure"),
+    [
+        (FeedState.STOPPED, None, "`weir changefeed resume -c feed` continues it"),
+        (FeedState.FAILED, "the slot is gone; `weir changefeed resume --resync` takes a new position", "--resync"),
+    ],
+)
 def test_a_table_of_a_changefeed_that_stands_still_is_not_waited_for(
     capsys: pytest.CaptureFixture[str],
     cluster: MemoryCluster,
     monkeypatch: pytest.MonkeyPatch,
     waiting: dict[str, Any],
     state: FeedState,
+    error: str | None,
+    cure: str,
 ) -> None:
     """The command waited for ever after the position was lost."""
     assert main(["changefeed", "create", "-c", "feed", *URIS]) == 0
-    feed = cluster.feeds["feed"].model_copy(update={**waiting, "state": state})
+    shown = RunningError(time=0.0, code="PositionLost", message=error) if error else None
+    feed = cluster.feeds["feed"].model_copy(update={**waiting, "state": state, "error": shown})
 
     async def query(_: MemoryCluster, id: str, *, tables: bool = True) -> ChangefeedView:
         return feed
@@ -212,7 +221,9 @@ def test_a_table_of_a_changefeed_that_stands_still_is_not_waited_for(
     monkeypatch.setattr(MemoryCluster, "query", query)
     monkeypatch.setattr(MemoryCluster, "resync_table", resynced)
     assert main(["table", "resync", "-c", "feed", "--table", "public.t", "--wait"]) == 1
-    assert f"changefeed feed is {state}, and copies tables when it runs again" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"changefeed feed is {state}, and copies tables when it runs again" in said
+    assert cure in said
 
 
 def test_how_far_a_copy_is(capsys: pytest.CaptureFixture[str], cluster: MemoryCluster) -> None:
