@@ -30,7 +30,7 @@ from reactor.records import capture, log_head, sync_point, task_position, upstre
 from reactor.records import changefeed as records
 from reactor.records.base import Record
 from reactor.records.changefeed import SinkMode, UnitRecord
-from reactor.records.tables import held, partitioning
+from reactor.records.tables import held, partitioning, schema_change, table
 from reactor.state import ChangefeedState, ClusterState
 from reactor.store.port import KeyValue, Snapshot
 from tests.integration.agent.flush.test_job import Inline
@@ -104,7 +104,8 @@ def test_sealed_uris_open_with_the_key_of_before(state: ClusterState) -> None:
 
 
 def today() -> dict[str, type[Record]]:
-    modules = (capture, partitioning, held, log_head, records, sync_point, task_position, upstream)
+    tables = (held, partitioning, schema_change, table)
+    modules = (capture, *tables, log_head, records, sync_point, task_position, upstream)
     found = [kind for module in modules for kind in vars(module).values()]
     base = {record.Record, record.UserConfig}
     return {k.__name__: k for k in found if isinstance(k, type) and issubclass(k, Record) and k not in base}
