@@ -38,6 +38,8 @@ from reactor.records.tables.table import TableRecord
 from tests.contracts.sink_bed import SPAN, TABLE, Bed, needs
 from tests.unit.agent.changes_build import ARROW, UNCHANGED, changes, delete, insert, table_schema, truncate, update
 
+pytestmark = pytest.mark.sample(0.7)  # each case is tried on every implementation
+
 FIRST = [insert(2, "b", "y", ts=110), update(1, "aa", "x", ts=120)]
 AFTER_FIRST = ((1, "aa", "x"), (2, "b", "y"))
 
@@ -283,6 +285,7 @@ def test_a_schema_change(loaded: Bed) -> None:
     loaded.assert_holds((1, "a", 7), (2, "b", None), table=renamed, arrow=wide)
 
 
+@pytest.mark.sample(0.4)
 @pytest.mark.parametrize("seed", range(3))
 def test_renamed_columns_whose_values_updates_left_out(loaded: Bed, seed: int) -> None:
     """Columns swap names, and new ones take the names of dropped ones."""
@@ -472,6 +475,7 @@ def test_a_copy_has_the_columns_of_its_time(loaded: Bed) -> None:
     loaded.assert_holds((1, "a", "x", 5), arrow=wide)
 
 
+@pytest.mark.sample(0.4)
 @pytest.mark.parametrize(
     "names", [("id", "big", "name"), ("id", "title", "big"), ("id", "name", "title"), ("id", "big", "more")], ids=str
 )

@@ -81,7 +81,7 @@ def test_a_seed_goes_the_same_way_in_another_process() -> None:
     assert other.stdout == simulate(11).digest
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize(
     "name",
     [

@@ -31,6 +31,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.matrix
 def test_a_forgotten_capture_ends_with_its_process(tmp_path: Path) -> None:
     assert run(FORGOTTEN, tmp_path) == ["True"]
     wait_until(lambda: processes_below(tmp_path) == [], timeout_s=10)

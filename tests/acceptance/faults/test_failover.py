@@ -11,6 +11,7 @@ pytestmark = pytest.mark.acceptance
 _AFTER_THE_LEASE_S = 5.0
 
 
+@pytest.mark.matrix  # daily below a kill of the owner, in test_faults.py
 @pytest.mark.parametrize(
     # daily on a store of another kind than test_faults, which kills the owner of a cluster on etcd
     "store",

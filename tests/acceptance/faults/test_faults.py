@@ -80,6 +80,7 @@ def test_kill_a_capture_in_mid_flush(bed: Bed) -> None:
     break_under_load(bed, kill_a_span_holder)
 
 
+@pytest.mark.matrix  # daily in simulated clusters, and a process of it in etcd/test_connection.py
 def test_a_capture_that_sleeps_past_its_lease(bed: Bed) -> None:
     sleeper = None
 
@@ -171,6 +172,7 @@ def test_stop_the_owner(bed: Bed) -> None:
         assert len(bed.captures()) == len(bed.processes) - 1
 
 
+@pytest.mark.matrix  # daily it is killed, above, which is harder
 def test_let_the_owner_resign(bed: Bed) -> None:
     before = bed.controller()
     with moving_on(bed):

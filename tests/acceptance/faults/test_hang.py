@@ -58,6 +58,7 @@ def _pipe_for_next_commit(log: Path) -> Path:
             return pipe
 
 
+@pytest.mark.matrix
 def test_a_sink_that_never_answers_delays_no_other(bed: Bed) -> None:
     with bed.load():
         bed.wait_for("both follow", follows(bed))

@@ -100,6 +100,7 @@ def test_a_capture_loses_everything(ground: Ground) -> None:
     ground.cut_off(ground.bed.span_holders(CHANGELOG)[0], ground.net.isolate)
 
 
+@pytest.mark.matrix  # daily in simulated clusters
 def test_a_capture_loses_its_peers(ground: Ground) -> None:
     """Its lease lives on, but nobody can tell it what to do: it gives up what it has by itself."""
     bed = ground.bed

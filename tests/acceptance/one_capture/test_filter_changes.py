@@ -117,6 +117,7 @@ def tables_join_and_leave(bed: Bed, schema: str) -> None:
         move(bed, "add", f"{schema}.nowhere")
 
 
+@pytest.mark.matrix
 def test_postgres(bed: Bed) -> None:
     for table in ("extra", "more"):
         bed.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, v int)")

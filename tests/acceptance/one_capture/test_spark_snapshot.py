@@ -104,6 +104,7 @@ def check_output(bed: Bed, directory: Path) -> None:
     assert all(balance == first[key] + updates[key] for key, balance in last)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("feed", "kills"),
     [

@@ -46,6 +46,7 @@ def test_a_table_is_paused_and_resumed_while_the_others_flow(bed: Bed) -> None:
     assert ids(bed, "item") == [9001]
 
 
+@pytest.mark.matrix
 def test_a_table_skips_what_an_operator_confirms(bed: Bed) -> None:
     bed.ask(partial(Client.pause_table, changefeed_id=SHOP, table="public.item"))
     bed.execute("INSERT INTO item VALUES (9101, 1)")

@@ -9,6 +9,7 @@ from tests.acceptance.bed import SESSION_TTL_S, Bed
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(300)]
 
 
+@pytest.mark.matrix
 def test_incremental_starts_empty_and_follows(bed: Bed) -> None:
     bed.create_feed("incremental", mode=Mode.INCREMENTAL)
     bed.execute("UPDATE account SET balance = 7 WHERE id <= 5")

@@ -86,6 +86,7 @@ def start_ts(bed: Bed) -> int:
     return min(int(row[0]) for row in counted(changelog(bed, "account")))
 
 
+@pytest.mark.matrix
 def test_readers_get_each_change_once_over_a_kill_of_the_owner(bed: Bed) -> None:
     reader = Reader(feed_of(bed))
     begin = start_ts(bed)

@@ -30,7 +30,8 @@ from reactor.records import capture, log_head, sync_point, task_position, upstre
 from reactor.records import changefeed as records
 from reactor.records.base import Record
 from reactor.records.changefeed import SinkMode, UnitRecord
-from reactor.records.tables import held, partitioning, schema_change, table
+from reactor.records.tables import held, partitioning, schema_change
+from reactor.records.tables import table as table_record
 from reactor.state import ChangefeedState, ClusterState
 from reactor.store.port import KeyValue, Snapshot
 from tests.integration.agent.flush.test_job import Inline
@@ -104,7 +105,7 @@ def test_sealed_uris_open_with_the_key_of_before(state: ClusterState) -> None:
 
 
 def today() -> dict[str, type[Record]]:
-    tables = (held, partitioning, schema_change, table)
+    tables = (held, partitioning, schema_change, table_record)
     modules = (capture, *tables, log_head, records, sync_point, task_position, upstream)
     found = [kind for module in modules for kind in vars(module).values()]
     base = {record.Record, record.UserConfig}

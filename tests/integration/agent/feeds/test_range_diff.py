@@ -35,6 +35,8 @@ from reactor.records.schedules import ComparedTable, DiffProgress
 from reactor.records.tables.table import TableRecord
 from tests.shared_postgres import give_back
 
+pytestmark = pytest.mark.sample(0.6)  # cases of two databases each
+
 POSTGRES = {
     "a": ("smallint", "(i % 7)::smallint"),
     "b": ("int", "-i"),

@@ -118,7 +118,7 @@ def _values(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(value.replace(tzinfo=UTC) if getattr(value, "tzinfo", None) else value for value in row.values())
 
 
-@pytest.mark.sample(0.3)
+@pytest.mark.sample(0.15)
 @pytest.mark.parametrize("options", ["", _VECTORS], ids=["rewritten", "vectors"])
 @pytest.mark.parametrize("column", _COLUMNS)
 def test_rows_move_between_partitions(

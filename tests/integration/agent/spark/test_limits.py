@@ -36,6 +36,7 @@ def worker(_: int) -> int:
     return os.getpid()
 
 
+@pytest.mark.matrix
 def test_a_job_that_is_given_up_gives_its_slots_back(executor: SparkExecutor, tmp_path: Path) -> None:
     deadline = Deadline()
     giving_up = threading.Thread(target=lambda: end_when_begun(deadline, tmp_path))

@@ -91,6 +91,7 @@ def executor(cluster: EmbeddedSpark, python: Path, tmp_path_factory: pytest.Temp
     executor.stop()
 
 
+@pytest.mark.matrix
 def test_executors_run_what_is_sent_and_compile_nothing(executor: SparkExecutor, python: Path) -> None:
     for where, user, interpreter, misses, parent in executor.map(look, [0, 1, 2, 3], description="look"):
         assert "weir-packages-" in where

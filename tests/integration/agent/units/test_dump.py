@@ -42,6 +42,8 @@ from tests.integration.agent.forks import PROCESSES
 from tests.patience import HANG_S
 from tests.shared_postgres import give_back
 
+pytestmark = pytest.mark.sample(0.6)  # a snapshot each
+
 T = TypeVar("T")
 U = TypeVar("U")
 Rows = dict[tuple[Any, ...], dict[str, Any]]

@@ -107,6 +107,7 @@ def test_what_was_not_there_moves_no_record(sink: DeltaSink) -> None:
     assert sink.committed_ts(KEYED, SPAN) == 100
 
 
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize(("way", "small_bytes"), [("vectors", 1 << 20), ("small", 1 << 20), ("merged", 0)])
 def test_many_flushes_leave_few_files_and_the_right_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, small_bytes: int

@@ -14,6 +14,8 @@ from capture.embedded import EmbeddedPostgres
 from tests.integration.agent.sources.postgres.sink_copy import SinkCopy
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
 
+pytestmark = pytest.mark.sample(0.5)  # cases of a few causes each, on a real server
+
 _TABLES: Final = "CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY, v text)"
 _NAME: Final = r'"caf\xe9"'
 _UNNAMEABLE: Final = "has a name that is not UTF-8, its own or a column's"

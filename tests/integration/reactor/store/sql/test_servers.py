@@ -97,6 +97,7 @@ def swap(data: Path, other: Path) -> None:
         shutil.chown(each, owner.st_uid, owner.st_gid)
 
 
+@pytest.mark.sample(0.5)
 async def test_a_killed_server_loses_nothing_and_ends_no_session_early(
     server: EmbeddedPostgres | EmbeddedMariaDB,
 ) -> None:

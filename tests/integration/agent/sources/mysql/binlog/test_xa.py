@@ -50,7 +50,7 @@ from tests.integration.agent.sources.mysql.binlog_rig import follow, read_until,
 from tests.mysql_server import is_mariadb
 from tests.newest import newest_etcd
 
-pytestmark = pytest.mark.one_flavour  # make matrix runs the other
+pytestmark = [pytest.mark.one_flavour, pytest.mark.sample(0.5)]  # make matrix runs the others
 
 SMALL = 1 << 17
 #: Ts of the commit and the first column, of each row

@@ -432,7 +432,7 @@ DEFAULTS = [
 ]
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize(("setting", "definition"), DEFAULTS, ids=[definition for _, definition in DEFAULTS])
 def test_what_older_rows_hold_in_a_new_column(
     server: EmbeddedMariaDB, database: str, setting: str, definition: str

@@ -93,7 +93,7 @@ _LOSSES = {
 }
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("loss", _LOSSES)
 async def test_by_root_rows_that_come_or_go_with_a_partition_hold_the_root(by_root: SyncRig, loss: str) -> None:
     """They are in no stream."""
@@ -369,7 +369,7 @@ _EARLY_LOSSES = {
 _SEGMENTS = tuple(f"INSERT INTO a VALUES ({number}, repeat('x', 20000))" for number in range(8))
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("first", [(), _SEGMENTS], ids=["at-once", "after-others"])
 @pytest.mark.parametrize("loss", _EARLY_LOSSES)
 async def test_partitions_that_lose_rows_before_the_catalog_is_read_with_them_hold_the_table(
@@ -439,7 +439,7 @@ _ATTACHED = {
 }
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("case", _ATTACHED)
 async def test_by_root_a_partition_that_is_filled_at_once_holds_nothing(by_root: SyncRig, case: str) -> None:
     """Unless it had rows before."""
@@ -496,7 +496,7 @@ _UNSEEN = {
 }
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("loss", _UNSEEN)
 async def test_by_root_what_comes_and_goes_between_two_readings_holds_the_root(by_root: SyncRig, loss: str) -> None:
     async with by_root.running():
@@ -526,7 +526,7 @@ _WHOLE = {
 }
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("case", _WHOLE)
 async def test_by_root_what_the_stream_has_between_two_readings_holds_nothing(
     postgres: EmbeddedPostgres, tmp_path: Path, case: str
@@ -651,7 +651,7 @@ _RETYPES = {
 }
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("case", _RETYPES)
 async def test_by_root_partitions_rewritten_for_another_type_alone_hold_nothing(by_root: SyncRig, case: str) -> None:
     """r20 and rest have no rows; of r0 and r1 the stream has rows."""
