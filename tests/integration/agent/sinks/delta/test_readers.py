@@ -102,7 +102,13 @@ def _flush(story: Story, times: int) -> None:
 
 
 def _copied(story: Story, name: str, place: Path) -> Chapter:
+    # read before the files are listed, as readers do: a checkpoint may be written meanwhile, which the copy lacks
+    hint = Path(story.location, "_delta_log", "_last_checkpoint")
+    hinted = hint.read_bytes() if hint.exists() else None
     shutil.copytree(story.location, place)
+    (place / "_delta_log" / hint.name).unlink(missing_ok=True)
+    if hinted is not None:
+        (place / "_delta_log" / hint.name).write_bytes(hinted)
     if "begins with a checkpoint" in name:
         log = place / "_delta_log"
         newest = max(path.name.split(".")[0] for path in log.glob("*.checkpoint.parquet"))
