@@ -308,11 +308,9 @@ class Processor:
 
     def _on_advanced(self, advanced: Advanced) -> None:
         self._agent.rows_flushed += sum(span.rows for span in advanced.spans)
-        spans, at = (
-            tuple(map(_progress, advanced.spans)),
-            SpanCheckpoint(advanced.checkpoint_ts, advanced.checkpoint_ts),
-        )
-        self._post(Happened(effects.SpansProgress(spans, advanced.together, at, advanced.commit_time)))
+        spans = tuple(map(_progress, advanced.spans))
+        checkpoint = SpanCheckpoint(advanced.checkpoint_ts, advanced.checkpoint_ts)
+        self._post(Happened(effects.SpansProgress(spans, advanced.together, checkpoint, advanced.commit_time)))
 
     def _on_failed(self, flushed: SpanFlushed) -> None:
         assert flushed.error is not None, "a span that has moved continues"

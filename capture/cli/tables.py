@@ -214,7 +214,7 @@ def _flows(client: "Client", changefeed_id: str, table: str) -> bool:
 
 
 def _refuse_standing(view: "ChangefeedView") -> None:
-    """:raises JobRefusedError: what is waited for does not come while the changefeed stands still."""
+    """:raises JobRefusedError: the changefeed is stopped or has failed, so it copies no table."""
     if view.state in (FeedState.STOPPED, FeedState.FAILED):
         cure = view.error.message if view.error else f"`weir changefeed resume -c {view.id}` continues it"
         raise JobRefusedError(f"changefeed {view.id} is {view.state}, and copies tables when it runs again: {cure}")

@@ -6,7 +6,7 @@ from reactor.ids import Ts
 from reactor.records.base import Count, Estimate, Record, StoredTs, TableId, later
 from reactor.records.tables import locations
 
-#: shared by the records of which there are a hundred thousand; nothing is ever put into it
+#: shared by all table records, since there may be a hundred thousand; always empty
 _NOT_KEPT: set[str] = set()
 
 

@@ -181,7 +181,7 @@ class _Scratch:
             del rows  # free them before the next ones are read
 
     def keep_keys(self, number: int, keys: pa.Table, upserts: int) -> None:
-        """Store the keys of a part, of which the first ``upserts`` are those of new rows."""
+        """Store the keys of a part. The first ``upserts`` keys belong to new rows."""
         self.keys = keys.schema
         order = self._keep("keys", number, keys)
         if self._has_feed:

@@ -13,8 +13,8 @@ transaction's commands are compared.
 ``ALTER COLUMN … TYPE`` of the root rewrites every partition. One that has rows of the rewrite was not emptied behind
 it, and if it was emptied before, and filled, the stream has declared it with the old type in between.
 
-A partition whose file had no page, and of which the stream has had no row, may go, come again without rows, or be
-emptied: there is nothing that the stream could lack.
+A partition is known to be empty if its file had no page at the last reading, and the stream has had no row of it since.
+It may be dropped, detached, attached again without rows, or truncated: the stream lacks nothing.
 """
 
 from collections.abc import Callable, Collection, Mapping
