@@ -12,6 +12,7 @@ from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB, EmbeddedPostgres
 from tests import example_package, iceberg_rest, mysql_package
 from tests.contracts.sink_bed import COMBINATIONS, IMPLEMENTATIONS, ON_STORES, Bed
 from tests.contracts.store_bed import DURABLE, OWN, Store, etcd_connect, memory_connect, sql_connect, sqlite_url
+from tests.integration.agent.conftest import no_checkpoint_by_chance  # noqa: F401
 from tests.mysql_server import EmbeddedMysql
 from tests.object_stores import RunningStore
 

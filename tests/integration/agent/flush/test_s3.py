@@ -126,8 +126,7 @@ def other_process() -> None:
 @pytest.mark.sample(0.5)
 @pytest.mark.parametrize("options", ["", "?deletion_vectors=true"])
 @pytest.mark.parametrize("mode", [SinkMode.UPSERT, SinkMode.CHANGELOG])
-def test_requests_of_a_flush(proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch, mode: SinkMode, options: str) -> None:
-    monkeypatch.setattr(upkeep, "_first_count", lambda place: 0)  # of 50 commits one is followed by a checkpoint
+def test_requests_of_a_flush(proxy: StoreProxy, mode: SinkMode, options: str) -> None:
     rig = Rig(mode, options)
     rig.append(110, inserted(105, 1, "a", "x"), inserted(106, 2, "b", "y"))
     rig.flush()

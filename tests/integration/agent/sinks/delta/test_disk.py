@@ -40,13 +40,6 @@ def test_a_new_table_is_on_disk_with_its_name(tmp_path: Path, synced: list[str])
     assert synced[2:] == [*COMMIT, "t", "public", "lake"]
 
 
-@pytest.fixture
-def without_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After which commit one is due depends on the table's place."""
-    monkeypatch.setattr(upkeep, "_first_count", lambda place: 0)
-
-
-@pytest.mark.usefixtures("without_checkpoints")
 @pytest.mark.parametrize("mode", [SinkMode.UPSERT, SinkMode.CHANGELOG])
 def test_a_commit_of_ours_names_nothing_that_is_not_there(tmp_path: Path, synced: list[str], mode: SinkMode) -> None:
     sink = loaded(tmp_path / "lake", mode, rows=ROWS)
@@ -55,7 +48,6 @@ def test_a_commit_of_ours_names_nothing_that_is_not_there(tmp_path: Path, synced
     assert synced == COMMIT
 
 
-@pytest.mark.usefixtures("without_checkpoints")
 def test_what_delta_rs_commits_is_synced_behind_it(
     tmp_path: Path, synced: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

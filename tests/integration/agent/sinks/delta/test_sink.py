@@ -442,7 +442,6 @@ def test_upkeep_keeps_rows_and_records(tmp_path: Path, monkeypatch: pytest.Monke
 def test_upkeep_waits_for_its_turn_and_never_fails_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = loaded(tmp_path, rows=[(1, "a", "x")])
     place = sink.place(KEYED)
-    monkeypatch.setattr(upkeep, "_first_count", lambda _: 0)  # one table in fifty is due at once
     assert upkeep.begin_if_due(place, retention_s=3600) is None
     monkeypatch.setattr(upkeep, "_COMPACT_EVERY_S", -1.0)
     monkeypatch.setattr(upkeep, "_VACUUM_EVERY_S", -1.0)

@@ -44,6 +44,8 @@ from tests.unit.agent.changes_build import (
 
 ROWS = [(at, "a", "x") for at in range(1_000)]
 
+_FIRST_COUNT = upkeep._first_count  # as it is outside tests
+
 
 @pytest.fixture
 def sink(tmp_path: Path) -> DeltaSink:
@@ -176,8 +178,11 @@ def test_what_updates_left_out_is_looked_up_in_the_stored_row(sink: DeltaSink, m
     assert found[2_500] == ("again", "x", "y")
 
 
-def test_tables_that_are_flushed_together_write_their_checkpoints_at_other_times(tmp_path: Path) -> None:
+def test_tables_that_are_flushed_together_write_their_checkpoints_at_other_times(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Twenty of them in one flush were its longest by far."""
+    monkeypatch.setattr(upkeep, "_first_count", _FIRST_COUNT)
     due = []
     for number in range(4):
         sink = loaded(tmp_path / str(number), rows=ROWS[:1])

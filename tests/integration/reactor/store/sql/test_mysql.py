@@ -1,5 +1,6 @@
 """MySQL store: read-only servers, several hosts, users, names, TLS, refused servers. See also ``test_servers``."""
 
+import asyncio
 import socket
 import ssl
 from collections.abc import Iterator
@@ -175,6 +176,9 @@ async def test_a_galera_cluster_is_refused(tmp_path: Path) -> None:
         "innodb_autoinc_lock_mode": "2",
     }
     with EmbeddedMariaDB(tmp_path / "galera", unsafe_no_fsync=True, settings={**DURABLE, **galera}) as server:
+        async with asyncio.timeout(60):
+            while ["wsrep_ready", "ON"] not in server.execute("SHOW STATUS LIKE 'wsrep_ready'"):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)  # it answers before it is a cluster
         server.create_database("weir")
         with pytest.raises(StoreError, match="is a Galera cluster, where several servers accept writes at once"):
             await sql.connect(server.uri("weir"))
