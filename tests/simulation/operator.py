@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _RETRY_S = 1.0
 _RETENTION_S = 5
+#: share of commands that remove a changefeed and create another of its name
+_REPLACED = 0.08
 #: how often a source loses its log, of all commands
 _LOSSES = 0.03
 #: share of commands that are for the controller
@@ -88,9 +90,9 @@ class Operator:
         chance = self._random.random()
         if self._losses.random() < _LOSSES:
             self._lose_position(self._losses.choice(self._names))
-        if chance < 0.08:
+        if chance < _REPLACED:
             self._world.spawn(self._replace(self._name()))
-        elif chance < 0.16:
+        elif chance < _REPLACED + 0.08:
             self._pause_all()
         elif node := self._answering(self._next):
             self._world.spawn(self._try(node, command))

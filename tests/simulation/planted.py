@@ -210,7 +210,8 @@ def remove_segments_that_are_needed(stack: ExitStack) -> None:
 
 
 def give_a_second_life_the_epochs_of_the_first(stack: ExitStack) -> None:
-    """A changefeed that is created again under its old name begins at epoch 1 again."""
+    """A changefeed that is created again under its old name begins at epoch 1 again; that is frequent here."""
+    _replace(stack, operator, "_REPLACED", 0.5)
     original = ClusterService._check_absent
 
     async def check_absent(self: ClusterService, *args: Any) -> int:
