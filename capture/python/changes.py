@@ -30,10 +30,10 @@ from reactor.ids import Ts
 
 T = TypeVar("T")
 
-_WAIT_S = 5.0
+_WAIT_S = 10.0
 _PART_BYTES = 64 << 20
-#: how often a position is reported at most
-_ADVANCE_S = 1.0
+#: how often a position is reported at most: with changes, and without any, which only lets the log be removed
+_ADVANCE_S, _IDLE_ADVANCE_S = 1.0, 30.0
 #: how long a request is repeated while no capture can answer: the first one of a reader, and later ones, since a
 #: capture may take minutes to start on a busy machine
 _RETRY_S, _OUTAGE_S = 60.0, 900.0
@@ -111,16 +111,20 @@ class Subscription:
     def batches(self, *, follow: bool, end_ts: int | None = None) -> Iterator[pa.Table]:
         """Yield all changes from the position on. What was yielded is reported as read when the next part is asked
         for."""
-        ts = self.ts
+        ts, has_news = self.ts, False
         while not self._over.is_set() and (end_ts is None or ts < end_ts):
-            part = self.part(ts, end_ts, max_bytes=_PART_BYTES, wait=_WAIT_S if follow else 0.0)
+            wait_s = _ADVANCE_S if has_news else _WAIT_S
+            part = self.part(ts, end_ts, max_bytes=_PART_BYTES, wait=wait_s if follow else 0.0)
             if part.segments:
+                has_news = True
                 yield from changes.read(slice_of(part))
             if not follow and end_ts is None and part.to_ts >= part.newest_ts:
                 end_ts = part.to_ts
             ts = part.to_ts
-            if time.monotonic() - self._reported_at > _ADVANCE_S or (end_ts is not None and ts >= end_ts):
+            advance_s = _ADVANCE_S if has_news else _IDLE_ADVANCE_S
+            if time.monotonic() - self._reported_at > advance_s or (end_ts is not None and ts >= end_ts):
                 self.advance(ts)
+                has_news = False
 
     def _call(self, request: Callable[[Client], T]) -> T:
         """Repeat a request while the cluster has nobody who can answer."""

@@ -48,7 +48,6 @@ from reactor.state import ChangefeedState
 from reactor.store.port import Compare, Delete, Put, Target
 from reactor.views import SubscriptionView
 
-_POLL_S = 0.05
 _SEEN_TIMEOUT_S = 10.0
 #: per changefeed
 _COUNT_MAX = 200
@@ -73,6 +72,12 @@ class _Log:
     @property
     def name(self) -> str:
         return _name(self.table)
+
+    def adds_to(self, seen: LogHead | None) -> bool:
+        """Return whether there may be segments that were not read when all up to the end of ``seen`` was."""
+        if seen is None or seen.complete_seq != seen.last_seq:
+            return True
+        return (self.head.last_seq, self.head.eras) != (seen.last_seq, seen.eras)
 
     def check(self, ts: int) -> None:
         """:raises PositionGoneError: changes behind ``ts`` are missing."""
@@ -143,20 +148,23 @@ class SubscriptionService:
         :raises SubscriptionNotFoundError: there is none, or another reader has opened it since.
         :raises PositionGoneError: changes behind ``after_ts`` are missing.
         """
-        deadline, after, seen_ts = anyio.current_time() + asked.wait_seconds, Ts(asked.after_ts), Ts(0)
+        deadline, after = anyio.current_time() + asked.wait_seconds, Ts(asked.after_ts)
         found: Sequence[SegmentRef] = ()
+        seen_ts, seen = after, None
         while True:
             stored = self._opened(changefeed_id, name, asked.session)
-            log = _log_of(self._feed(changefeed_id), stored.table, stored.table_id)
+            feed = self._feed(changefeed_id)
+            log, change = _log_of(feed, stored.table, stored.table_id), feed.change
             log.check(after)
             if log.stopped and after >= log.end_ts:
                 raise PositionGoneError(log.stopped)
             to_ts = max(after, log.end_ts if asked.to_ts is None else min(log.end_ts, Ts(asked.to_ts)))
-            if to_ts > max(after, seen_ts):
-                found, seen_ts = await self._segments(log, after, to_ts), to_ts
+            if to_ts > seen_ts:
+                found = await self._segments(log, after, to_ts) if log.adds_to(seen) else ()
+                seen_ts, seen = to_ts, log.head if to_ts == log.head.resolved_ts else None
             if found or to_ts == asked.to_ts or log.stopped or anyio.current_time() >= deadline:
                 break
-            await anyio.sleep(_POLL_S)
+            await self._wait_change(changefeed_id, change, deadline)
         await self._renew(changefeed_id, stored)
         found, to_ts = _limited(found, after, to_ts, asked.max_bytes)
         return LogPart(
@@ -167,6 +175,16 @@ class SubscriptionService:
             newest_ts=log.end_ts,
             segments=tuple(SegmentView.model_validate(item, from_attributes=True) for item in found),
         )
+
+    async def _wait_change(self, changefeed_id: str, change: int, deadline: float) -> None:
+        """Return when the changefeed is no longer as it was at ``change``, or at ``deadline``.
+
+        :raises OwnerNotFoundError: this capture is no longer a member.
+        """
+        membership = self._membership
+        with anyio.move_on_after(max(0.0, deadline - anyio.current_time())):
+            while self._feed(changefeed_id).change == change:
+                await _next_state(membership)
 
     async def _segments(self, log: _Log, after: Ts, to_ts: Ts) -> Sequence[SegmentRef]:
         """Return the segments with changes of the table in ``(after, to_ts]``."""
@@ -219,8 +237,8 @@ class SubscriptionService:
             raise _taken(record.name)
         with anyio.move_on_after(_SEEN_TIMEOUT_S):
             # the next request is answered from this state
-            while membership.state.revision < done.revision:  # noqa: ASYNC110 - the state has no event
-                await anyio.sleep(_POLL_S)
+            while membership.state.revision < done.revision:
+                await _next_state(membership)
 
     def _stored(self, changefeed_id: str, name: str) -> Subscription | None:
         return self._feed(changefeed_id).subscriptions.get(name)
@@ -243,8 +261,18 @@ class SubscriptionService:
     @property
     def _membership(self) -> PresentMembership:
         if self._capture.membership is None:
-            raise OwnerNotFoundError("this capture has no session with the metadata store; try again in a few seconds")
+            raise _no_session()
         return self._capture.membership
+
+
+async def _next_state(membership: PresentMembership) -> None:
+    """:raises OwnerNotFoundError: the membership has ended."""
+    if not await membership.wait_change():
+        raise _no_session()
+
+
+def _no_session() -> OwnerNotFoundError:
+    return OwnerNotFoundError("this capture has no session with the metadata store; try again in a few seconds")
 
 
 def _log_of(feed: ChangefeedState, name: str, table_id: int | None = None) -> _Log:

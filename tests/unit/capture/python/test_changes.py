@@ -10,10 +10,13 @@ import pyarrow as pa
 import pytest
 
 from capture.api.connection import Connection
+from capture.api.subscriptions import LogAsked, LogPart, OpenedSubscription, SegmentView
 from capture.python.changes import Reading, Subscription
 from capture.python.cluster import Changefeed
 from capture.python.local import LocalChangefeed
 from reactor.errors import OwnerNotFoundError, WeirError
+from reactor.records.changefeed import FilterConfig
+from reactor.records.tables.table import TableRecord
 from tests.patience import HANG_S
 
 ROWS = pa.table({"id": [1]})
@@ -120,3 +123,43 @@ def test_no_request_is_repeated_for_a_reader_that_has_ended(monkeypatch: pytest.
     with pytest.raises(WeirError, match="no owner"):
         Subscription(Connection("http://h:1"), "shop", "public.t", over=over)
     assert asked == [1]
+
+
+def test_a_reader_without_changes_hardly_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has read is reported within a second or two; after that, a report only lets the log be removed."""
+    now, over, story = [0.0], threading.Event(), list[tuple[str, float]]()
+    table = TableRecord(table_id=7, schema_name="public", name="t", key=("id",))
+
+    class Server:
+        """Has a change in its first answer."""
+
+        def open_subscription(self, *_: Any) -> OpenedSubscription:
+            return OpenedSubscription(name="r", table="public.t", ts=1, session="s", columns="[]")
+
+        def read_log(self, changefeed: str, name: str, asked: LogAsked) -> LogPart:
+            is_first = not story
+            story.append(("read", now[0]))
+            now[0] += 0.0 if is_first else asked.wait_seconds
+            over.set() if now[0] > 60 else None
+            segment = SegmentView(path="p", seq=1, epoch=1, first_ts=2, last_ts=2, resolved_ts=2)
+            return LogPart(
+                table=table,
+                filter=FilterConfig(),
+                from_ts=asked.after_ts,
+                to_ts=asked.after_ts + 1,
+                newest_ts=99,
+                segments=(segment,) if is_first else (),
+            )
+
+        def advance(self, *_: Any) -> None:
+            story.append(("report", now[0]))
+
+    monkeypatch.setattr(Connection, "call", lambda _, request: request(Server()))
+    monkeypatch.setattr("capture.python.changes.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("capture.python.changes.changes.read", lambda _: iter([ROWS]))
+    subscription = Subscription(Connection("http://h:1"), "shop", "public.t", name="r", over=over)
+    assert list(subscription.batches(follow=True)) == [ROWS]
+    reports = [at for what, at in story if what == "report"]
+    assert reports[0] <= 2.0
+    assert len(reports) <= 3
+    assert len(story) - len(reports) <= 12

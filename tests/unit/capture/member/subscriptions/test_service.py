@@ -18,7 +18,7 @@ from capture.errors import (
 from capture.member.services import LogRead
 from capture.member.subscriptions.service import SubscriptionService
 from reactor import keys
-from reactor.errors import FormatError, NotOwnerError
+from reactor.errors import FormatError, NotOwnerError, OwnerNotFoundError
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import ChangefeedInfo, SealedUri, Unit, UnitRecord, UnitStage
 from reactor.records.log_head import LogHead
@@ -48,8 +48,9 @@ class Bed:
         self.state.format = 7
         self.candidacy = SimpleNamespace(is_owner=True)
         self.client = SimpleNamespace(get=MemoryClient(self.etcd).get, txn=self.txn)
-        self.has_read = anyio.Event()
+        self.reads, self.has_read = 0, anyio.Event()
         self.segments = SEGMENTS
+        self.is_over, self.waiting, self._changed = False, anyio.Event(), anyio.Event()
         capture: Any = SimpleNamespace(membership=self, data_plane=self)
         self.service = SubscriptionService(capture)
         self.put(keys.InfoKey("c", "default", FEED), ChangefeedInfo(id=FEED, source=URI, sink=URI).encode())
@@ -63,6 +64,16 @@ class Bed:
     def put(self, key: keys.Key, value: bytes) -> None:
         item = self.etcd.txn([], [Put(str(key), value)]).revision
         self.state.update(str(key), value, mod_revision=item, create_revision=self._created(str(key)))
+        self.tick()
+
+    async def wait_change(self) -> bool:
+        self.waiting.set()
+        await self._changed.wait()
+        return not self.is_over
+
+    def tick(self) -> None:
+        self._changed.set()
+        self._changed, self.waiting = anyio.Event(), anyio.Event()
 
     def _created(self, key: str) -> int:
         found = self.etcd.get(key)
@@ -77,9 +88,11 @@ class Bed:
                     self.state.update(key, value, mod_revision=done.revision, create_revision=self._created(key))
                 case Delete(key=key):
                     self.state.update(key, None, mod_revision=done.revision)
+        self.tick()
         return done
 
     async def read_log(self, info: ChangefeedInfo, source: str, read: LogRead) -> tuple[SegmentRef, ...]:
+        self.reads += 1
         self.has_read.set()
         return tuple(item for item in self.segments if item.last_ts > read.from_ts and item.first_ts <= read.to_ts)
 
@@ -174,11 +187,51 @@ async def test_a_reader_waits_for_a_change_of_its_table(bed: Bed) -> None:
         await bed.has_read.wait()
         assert parts == [], "the log has moved on, without a change of the table"
         bed.segments += (SegmentRef("/log/4", 4, 1, Ts(450), Ts(460), Ts(500), 10, frozenset({7})),)
-        bed.put(keys.LogKey("c", "default", FEED, "main"), HEAD.with_(resolved_ts=Ts(500)).encode())
+        head = HEAD.with_(last_seq=4, complete_seq=4, resolved_ts=Ts(500))
+        bed.put(keys.LogKey("c", "default", FEED, "main"), head.encode())
     assert ([item.seq for item in parts[0].segments], parts[0].to_ts) == ([4], 500)
     short = LogAsked(session=opened.session, after_ts=470, wait_seconds=0.05)
     part = await bed.service.read(FEED, "r", short)
     assert (part.segments, part.to_ts) == ((), 500)
+
+
+async def test_a_log_without_new_segments_is_not_looked_at_again(bed: Bed) -> None:
+    """It moves on with every heartbeat of the source, under each waiting reader."""
+    opened, parts = await bed.open(begin=300), list[LogPart]()
+
+    async def read() -> None:
+        asked = LogAsked(session=opened.session, after_ts=300, wait_seconds=20.0)
+        parts.append(await bed.service.read(FEED, "r", asked))
+
+    def move(**changed: Any) -> None:
+        bed.put(keys.LogKey("c", "default", FEED, "main"), HEAD.with_(**changed).encode())
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        for ts in (500, 600):
+            await bed.waiting.wait()
+            move(resolved_ts=Ts(ts))
+        await bed.waiting.wait()
+        assert bed.reads == 1
+        bed.segments += (SegmentRef("/log/4", 4, 1, Ts(650), Ts(660), Ts(700), 10, frozenset({7})),)
+        move(resolved_ts=Ts(600), last_seq=4)  # a transaction that goes on in the next one
+        await bed.waiting.wait()
+        move(resolved_ts=Ts(700), last_seq=4, complete_seq=4)
+    assert ([item.seq for item in parts[0].segments], parts[0].to_ts, bed.reads) == ([4], 700, 2)
+
+
+async def test_a_waiting_reader_ends_with_the_membership(bed: Bed) -> None:
+    opened = await bed.open(begin=300)
+
+    async def end() -> None:
+        await bed.waiting.wait()
+        bed.is_over = True
+        bed.tick()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(end)
+        with pytest.raises(OwnerNotFoundError, match="try again"):
+            await bed.service.read(FEED, "r", LogAsked(session=opened.session, after_ts=400, wait_seconds=20.0))
 
 
 async def test_a_reader_behind_the_log_is_refused(bed: Bed) -> None:
