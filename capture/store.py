@@ -4,6 +4,7 @@ none."""
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import anyio
 from anyio import to_thread
@@ -12,6 +13,7 @@ from agent.errors import LogStorageMismatchError
 from agent.log.storage import claim
 from capture.config import ServerSettings
 from capture.embedded import EmbeddedEtcd
+from capture.security.certificate_files import own_certificate
 from capture.security.reach import look_up_freely
 from capture.security.secrets import mask, resolve
 from reactor import keys
@@ -49,10 +51,13 @@ async def with_etcd(settings: ServerSettings) -> AsyncIterator[ServerSettings]:
     if settings.etcd_urls or settings.sql_store:
         yield settings
         return
-    part = EmbeddedEtcd(settings.data_dir / "etcd")
+    tls = await to_thread.run_sync(own_certificate, settings.data_dir / "etcd" / "tls")
+    part = EmbeddedEtcd(settings.data_dir / "etcd", tls=tls)
     try:
         await to_thread.run_sync(part.start)
-        yield settings.model_copy(update={"etcd": (part.url,)})
+        files = {"etcd_ca_file": tls.ca, "etcd_cert_file": tls.cert, "etcd_key_file": tls.key}
+        paths = {name: Path(str(file)) for name, file in files.items()}
+        yield settings.model_copy(update={"etcd": (part.url,), "etcd_user": "", "etcd_password": "", **paths})
     finally:
         with anyio.CancelScope(shield=True):
             await to_thread.run_sync(part.stop)

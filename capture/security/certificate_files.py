@@ -6,14 +6,19 @@ NODE.key     a node's own
 
 import os
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from capture.errors import ConfigError
 from capture.security import certificates
 from capture.security.certificates import Issued, NodeCertificate
+from reactor.settings import TlsFiles
 
 _CA = "ca"
+_SHARED = "weir"
+#: a capture may run for as long without a restart
+_LEFT_S = 365 * 86_400
 
 
 class CertificateFiles:
@@ -52,6 +57,14 @@ class CertificateFiles:
         self._write(node, made)
         return certificate, certificates.read(made.certificate)
 
+    def make_shared(self) -> None:
+        """Create an authority for one certificate, and forget its key. The certificate comes last: without it all are
+        made again."""
+        authority = certificates.new_authority("of one machine")
+        made = certificates.issue(authority, _SHARED, ["127.0.0.1"], days=certificates.CA_DAYS)
+        self._write(_CA, authority, with_key=False)
+        self._write(_SHARED, made)
+
     def files(self, name: str) -> tuple[Path, Path]:
         return self._directory / f"{name}.pem", self._directory / f"{name}.key"
 
@@ -59,15 +72,36 @@ class CertificateFiles:
         certificate, key = self.files(_CA)
         return Issued(_read(certificate), _read(key))
 
-    def _write(self, name: str, made: Issued) -> None:
+    def _write(self, name: str, made: Issued, *, with_key: bool = True) -> None:
         """Write the key first: a reader between the two writes finds a mismatch, and reads again."""
         certificate, key = self.files(name)
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _replace(key, made.key, mode=0o600)
+            if with_key:
+                _replace(key, made.key, mode=0o600)
             _replace(certificate, made.certificate, mode=0o644)
         except OSError as error:
             raise ConfigError(f"cannot write to {self._directory} ({error.strerror}); choose another --dir") from error
+
+
+def own_certificate(directory: Path) -> TlsFiles:
+    """Return a certificate that a server of this machine and its clients share; make it if there is none, or if it has
+    no year left. Nobody has its authority's key, so it has no other.
+
+    :raises ConfigError: it cannot be read or written.
+    """
+    files = CertificateFiles(directory)
+    authority, (certificate, key) = files.files(_CA)[0], files.files(_SHARED)
+    if not (authority.exists() and key.exists() and _lasts(certificate)):
+        files.make_shared()
+    return TlsFiles(str(authority), str(certificate), str(key))
+
+
+def _lasts(certificate: Path) -> bool:
+    try:
+        return certificates.read(certificate.read_bytes()).ends_at - time.time() > _LEFT_S
+    except (OSError, ConfigError):
+        return False
 
 
 def _read(path: Path) -> bytes:

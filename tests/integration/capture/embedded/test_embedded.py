@@ -1,11 +1,16 @@
 """The embedded parts: they start, keep ports and data, survive kills, and never outlive us."""
 
+import asyncio
+import http.client
 import os
 import signal
+import ssl
+import stat
 import subprocess
 import sys
 import textwrap
 import time
+import urllib.request
 from pathlib import Path
 
 import psycopg
@@ -15,6 +20,10 @@ import pytest
 from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB, EmbeddedPostgres, children, places
 from capture.embedded.postgres import tool
 from capture.errors import EmbeddedError, PortInUseError
+from capture.security.certificate_files import own_certificate
+from reactor.errors import StoreUnreachableError
+from reactor.settings import TlsFiles
+from reactor.store.etcd import connect
 from tests.patience import patient
 
 
@@ -145,6 +154,54 @@ def test_what_an_etcd_has_stored_is_kept_without_its_state_file(tmp_path: Path) 
     part = EmbeddedEtcd(tmp_path, unsafe_no_fsync=True)
     part._prepare()
     assert {path.name for path in (tmp_path / "data").glob("member/wal/*.wal")} == before
+
+
+def test_an_etcd_with_a_certificate_answers_nobody_else_on_this_machine(tmp_path: Path) -> None:
+    """Neither clients nor peers: whoever writes to the store owns the cluster. It takes over what one without has."""
+    with EmbeddedEtcd(tmp_path / "etcd", unsafe_no_fsync=True) as plain:
+        assert _asked(plain.url).startswith(b'{"health":"true"')
+        asyncio.run(_put(plain.url, None))
+    tls = own_certificate(tmp_path / "tls")
+    assert stat.S_IMODE(Path(str(tls.key)).stat().st_mode) == 0o600
+    with EmbeddedEtcd(tmp_path / "etcd", unsafe_no_fsync=True, tls=tls) as part:
+        assert asyncio.run(_get(part.url, tls)) == b"kept"
+        peer = f"https://127.0.0.1:{part._state['peer']}"
+        stranger = own_certificate(tmp_path / "stranger")
+        for url in (part.url, peer):
+            known = ssl.create_default_context(cafile=tls.ca)
+            for secret in (None, stranger):
+                if secret:
+                    known.load_cert_chain(str(secret.cert), secret.key)
+                with pytest.raises((OSError, http.client.HTTPException)):
+                    _asked(url, known)
+            with pytest.raises(OSError):
+                _asked(url.replace("https", "http"))
+        with pytest.raises(StoreUnreachableError, match="certificate"):
+            asyncio.run(_get(part.url, TlsFiles(tls.ca)))
+    assert own_certificate(tmp_path / "tls") == tls
+    (tmp_path / "tls" / "ca.pem").unlink()
+    own_certificate(tmp_path / "tls")
+    with EmbeddedEtcd(tmp_path / "etcd", unsafe_no_fsync=True, tls=tls) as part:
+        assert asyncio.run(_get(part.url, tls)) == b"kept"
+
+
+def _asked(url: str, context: ssl.SSLContext | None = None) -> bytes:
+    with urllib.request.urlopen(f"{url}/health", timeout=10, context=context) as answer:
+        return bytes(answer.read())
+
+
+async def _put(url: str, tls: TlsFiles | None) -> None:
+    client = await connect([url], tls=tls)
+    await client.put("/k", b"kept")
+    await client.close()
+
+
+async def _get(url: str, tls: TlsFiles) -> bytes:
+    client = await connect([url], tls=tls)
+    found = await client.get("/k")
+    await client.close()
+    assert found is not None
+    return found.value
 
 
 def test_a_taken_port_is_named(tmp_path: Path) -> None:
