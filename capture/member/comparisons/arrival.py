@@ -79,11 +79,13 @@ async def running(queries: Queries, changefeed: ChangefeedId, *, tables: bool = 
     :raises JobRefusedError: it does not run until it is resumed.
     """
     view = await queries.query(changefeed, tables=tables)
+    why = f" ({view.error.message})" if view.error else ""
     if view.state is FeedState.PENDING:
-        why = f" ({view.error.message})" if view.error else ""
         raise PendingError(f"{changefeed} is pending, and tries again by itself{why}; compare when it runs")
     if view.state not in (FeedState.NORMAL, FeedState.WARNING):
-        raise JobRefusedError(f"{changefeed} is {view.state}: only a running changefeed can be compared; resume it")
+        raise JobRefusedError(
+            f"{changefeed} is {view.state}{why}: only a running changefeed can be compared; resume it"
+        )
     return view
 
 

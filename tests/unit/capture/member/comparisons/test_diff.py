@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import anyio
 import pytest
@@ -18,7 +19,7 @@ from capture.member.services import DataPlane
 from owner import jobs
 from reactor.errors import WeirError
 from reactor.ids import ChangefeedId, Ts
-from reactor.records.changefeed import ChangefeedInfo, FeedState, SealedUri, Unit, UnitRecord, UnitStage
+from reactor.records.changefeed import ChangefeedInfo, FeedState, RunningError, SealedUri, Unit, UnitRecord, UnitStage
 from reactor.records.log_head import LogHead
 from reactor.records.schedules import DiffProgress
 from reactor.records.tables.partitioning import TablePartitioning
@@ -164,6 +165,16 @@ async def test_a_table_that_stays_locked_ends_the_comparison() -> None:
 async def test_one_that_stays_pending_is_named() -> None:
     with pytest.raises(JobRefusedError, match="feed is pending, and tries again by itself; compare when it runs"):
         await compared(Pending(1, 10**6))
+
+
+async def test_one_that_has_failed_is_named_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, error = Owner(), RunningError(code="SinkUriError", message="no bucket", retryable=False)
+    failed = ChangefeedView(id=FEED, state=FeedState.FAILED, error=error)
+    monkeypatch.setattr(owner, "query", AsyncMock(return_value=failed))
+    with pytest.raises(
+        JobRefusedError, match=r"^feed is failed \(no bucket\): only a running changefeed .*; resume it$"
+    ):
+        await compared(owner)
 
 
 async def test_a_difference_under_the_hold_is_one() -> None:
