@@ -180,12 +180,17 @@ class Resyncs:
         return self._ask_or_wait(facts, resync, PlaceTable(table, spans, resync.number, cut), answer, now)
 
     def _settle(self, facts: "Facts", resync: TableResync, table: TableRecord) -> list[Effect]:
-        """The sink has the copy, and with it all schema changes up to its position: update the table's record."""
+        """The sink has the copy, and with it all schema changes up to its position: update the table's record.
+
+        A table that its source does not follow since then is held for that next: the log has no rows behind the copy.
+        """
         place = (self._cluster, facts.info.namespace, facts.info.id)
         passed = [
             record
             for record in facts.ddl.values()
-            if record.ts <= table.start_ts and resync.table_id in record.pending_ids
+            if record.ts <= table.start_ts
+            and resync.table_id in record.pending_ids
+            and all(change.table_id != resync.table_id for change in record.holds)
         ]
         done = [
             patches.replace_record(keys.DdlKey(*place, old.ts), old, without(old, {resync.table_id})) for old in passed

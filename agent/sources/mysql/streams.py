@@ -211,6 +211,8 @@ class Joiner:
         self._ids = frozenset(ids)
         self._taken = set(taken)
         self._zero_dates = zero_dates
+        #: names of those whose key is a primary one
+        self._primary: set[tuple[str, str]] = set()
 
     def join(self, cut: LogChunk) -> LogChunk:
         """Return the chunk, with tables that begin where it ends.
@@ -249,6 +251,7 @@ class Joiner:
             for name in self._joining.names:
                 with suppress(SourceConfigError):  # it is gone
                     schemas[name] = read_schemas(connection, [name], zero_dates=self._zero_dates)[table_id(*name)]
+            self._primary = {name for name in schemas if has_primary(connection, *name)}
             return Reading(schemas, current_place(connection).ts(position.epoch.number))
 
     def _known(self, schema: TableSchema, ts: Ts) -> KnownTable:
@@ -264,5 +267,6 @@ class Joiner:
             consistent_ts=start_ts,
             collation=schema.collation,
             to_copy=True,
+            is_primary=name in self._primary,
         )
         return KnownTable(record, replace(schema, table_id=number))

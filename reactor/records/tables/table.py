@@ -33,6 +33,8 @@ class TableRecord(Record):
     skipped_ts: StoredTs = later(Ts(0), format=5)
     #: MySQL: where the server showed its key (with ``to_copy``: its columns), which no statement says; 0: one does
     shown_ts: StoredTs = later(Ts(0))
+    #: MySQL: its key is the primary key of the source, which no DROP INDEX takes away; None: not known
+    is_primary: bool | None = later(None)
 
     @classmethod
     def new(cls, table_id: int, schema_name: str, name: str, **fields: Any) -> Self:

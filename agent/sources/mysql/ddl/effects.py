@@ -59,7 +59,8 @@ class Effects:
     def copy(self, record: TableRecord, schema: TableSchema, place: Ts) -> None:
         """Add a table with rows that are in no log. ``place``: where the server had this definition, or an earlier one
         that led to it."""
-        record = record.with_(to_copy=True, shown_ts=place)
+        is_primary = self.server.has_primary((record.schema_name, record.name))
+        record = record.with_(to_copy=True, shown_ts=place, is_primary=is_primary)
         table = KnownTable(record, self._ours(schema, record))
         self.changes.begin(table)
         self.known.note_copied(table)
@@ -89,6 +90,8 @@ class Effects:
         """Change a table. ``is_shown``: see ``shown.noted``."""
         self.changes.touch(table)
         record = table.record.with_(key=key_of(table.record.key, schema.key), collation=schema.collation)
+        if is_shown is False:
+            record = record.with_(is_primary=True)  # the statement makes it
         table = KnownTable(shown.noted(self.server, record, is_shown=is_shown), self._ours(schema, record))
         self.changes.put(table, columns, terms)
         self.known.note_defined(table)

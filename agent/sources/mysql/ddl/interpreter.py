@@ -203,7 +203,8 @@ class Interpreter:
         if edit.is_keyless:
             stated = schema = shown.keyless(schema)
         like = self._known.by_name.get(edit.like) if edit.like else None
-        record = shown.created(self._server, self._effects.new_record(name, schema, event.ts), stated, like)
+        record = self._effects.new_record(name, schema, event.ts).with_(is_primary=edit.is_primary)
+        record = shown.created(self._server, record, stated, like)
         self._effects.admit(record, schema, place)
 
     def _take_keyed(self, name: Name, event: DdlEvent) -> None:
@@ -236,9 +237,9 @@ class Interpreter:
         if table.is_held or (edit.touches_key and self._doubts_key(edit.table, event.ts)):
             return
         schema = shown.altered(self._server, edit)
-        is_shown = shown.is_key_shown(self._server, edit, schema)
+        is_shown = shown.is_key_shown(self._server, edit, schema, table.record)
         self._effects.put(table, schema, columns, replace(terms, numbered=edit.numbered), is_shown=is_shown)
-        if shown.is_of_another(self._server, edit, schema):
+        if shown.is_of_another(self._server, edit, schema, table.record):
             self._effects.hold(edit.table, reasons.KEY_UNKNOWN)
             return
         if self._known.is_empty(table.record.table_id):

@@ -1,5 +1,7 @@
 """Renames: what becomes of replicated tables, and of copies that take their places, when tables get other names."""
 
+from dataclasses import replace
+
 from agent.rows.schema_change import KnownTable
 from agent.sources.mysql.ddl import reasons, shown
 from agent.sources.mysql.ddl.copies import shadows
@@ -61,6 +63,8 @@ class Renames:
         effects.changes.touch(base)
         self._known.drop(base.record.schema_name, base.record.name)
         table = moved(base, name)
+        if table.record.is_primary:
+            table = replace(table, record=table.record.with_(is_primary=self._server.has_primary(name)))
         shadow = self._copies.take(copy)
         schema = shown.exact(self._server, name, shadow.schema if shadow else None)
         if schema is None or table.schema is None or table.is_held:

@@ -43,10 +43,11 @@ def altered(server: Server, edit: Altered) -> TableSchema:
     return replace(schema, columns=tuple(replace(one, is_key=one.name.lower() in key) for one in schema.columns))
 
 
-def is_of_another(server: Server, edit: Altered, schema: TableSchema) -> bool:
+def is_of_another(server: Server, edit: Altered, schema: TableSchema, record: TableRecord) -> bool:
     """Return whether an edit may leave another key, or none, and the server cannot tell: the primary key that it shows
-    under this name is not the key that is known. The name may be another table's by now."""
-    found = server.look(edit.table) if edit.asks_key and not edit.makes_key and schema.key else None
+    under this name is not the key that is known. The name may be another table's by now. ``record``: before it."""
+    may_lose = edit.asks_key and not edit.makes_key and bool(schema.key) and not record.is_primary
+    found = server.look(edit.table) if may_lose else None
     if found is None or is_like(found, schema, asks_key=True) or not server.has_primary(edit.table):
         return False
     shown, known = (
@@ -61,27 +62,32 @@ def is_later(server: Server, found: TableSchema, before: TableSchema, event: Ddl
     return not is_like(found, before, asks_key=True) and server.place() > event.end
 
 
-def is_key_shown(server: Server, edit: Altered, schema: TableSchema) -> bool | None:
-    """Return whether the table has its key from the server; None if it is as before. Without a primary key at the
-    server, an index may be the key that the statement drops, and that a later one makes again."""
+def is_key_shown(server: Server, edit: Altered, schema: TableSchema, record: TableRecord) -> bool | None:
+    """Return whether the table has its key from the server; None if it is as before. If the key is not the primary
+    one, the statement may drop its index, and a later one may make it again. ``record``: before the statement."""
     if edit.makes_key:
         return False
+    is_primary = record.is_primary if schema.key else None
+    if edit.asks_key and is_primary is None:
+        is_primary = server.has_primary(edit.table)
     is_other = {*schema.key} != {*edit.schema.key}
-    return True if is_other or (edit.asks_key and not server.has_primary(edit.table)) else None
+    return True if is_other or (edit.asks_key and not is_primary) else None
 
 
 def noted(server: Server, record: TableRecord, *, is_shown: bool | None) -> TableRecord:
     """Return the record, with the place up to which its key is doubted; as it is for None."""
     if is_shown is None:
         return record
-    return record.with_(shown_ts=server.place() if is_shown else Ts(0))
+    if not is_shown:
+        return record.with_(shown_ts=Ts(0))
+    return record.with_(shown_ts=server.place(), is_primary=server.has_primary((record.schema_name, record.name)))
 
 
 def created(server: Server, record: TableRecord, stated: TableSchema | None, like: KnownTable | None) -> TableRecord:
     """Return a new table's record. ``like``: the table whose definition it has."""
     is_shown = stated is None or {*stated.key} != {*record.key}
     if like is not None and not is_shown:
-        return record.with_(shown_ts=like.record.shown_ts)
+        return record.with_(shown_ts=like.record.shown_ts, is_primary=like.record.is_primary)
     return noted(server, record, is_shown=is_shown)
 
 

@@ -115,6 +115,7 @@ def _found(
         key=_key(keys.get(table, set()), mine),
         rows_estimated=int(rows),
         collation=collations.get(collation, 0),
+        is_primary=any(index.name == "PRIMARY" for index in mine),
     )
     return FoundTable(
         record,

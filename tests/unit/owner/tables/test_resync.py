@@ -15,7 +15,7 @@ from reactor.records.log_head import LogHead
 from reactor.records.tables.held import HeldTable, HoldOrigin, HoldStage
 from reactor.records.tables.partitioning import TablePartitioning
 from reactor.records.tables.resync import ResyncStage, TableResync, needed_ts
-from tests.unit.owner.feed.holds.test_held import broken, held, stage, until
+from tests.unit.owner.feed.holds.test_held import broken, held, hold, stage, until
 from tests.unit.owner.feed.test_amendment import moving
 from tests.unit.owner.owner_build import FEED, S1, B
 from tests.unit.owner.small_cluster import CLUSTER, NAMESPACE, TABLES, SmallCluster
@@ -319,6 +319,28 @@ def test_schema_changes_that_the_copy_has_are_done_and_later_ones_follow() -> No
     ddl = cluster.state.changefeeds[FEED].ddl
     assert ddl[300].pending_ids == {2}
     assert ddl[550].pending_ids == {1}
+
+
+def test_a_table_that_its_source_has_ceased_to_follow_is_held_behind_its_copy() -> None:
+    """It flowed, though the log had none of its rows any more."""
+    cluster = running("a")
+    asked(cluster)
+    at_stage(cluster, ResyncStage.COPYING)
+    cluster.change_schema(record(300, alter(T1)))
+    cluster.change_schema(hold(350))
+    copied(cluster, 500)
+    cluster.advance_log(700)
+    done(cluster, PlaceTable)
+    until(cluster, HoldStage.TRIED)
+    until(cluster, HoldStage.HELD)
+    assert held(cluster)[1].origin is HoldOrigin.SOURCE
+    assert not cluster.state.changefeeds[FEED].ddl[300].pending_ids
+    cluster.advance_log(900)
+    cluster.step(6)
+    assert cluster.checkpoint_ts() == 900, "the others flow"
+    done(cluster, DropCopy)
+    at_stage(cluster, None)
+    assert held(cluster)[1].origin is HoldOrigin.SOURCE, "it may leave, and join again"
 
 
 @pytest.mark.parametrize(("back", "is_refused"), [(False, True), (True, False)])

@@ -48,6 +48,11 @@ class Creation:
         return ()
 
     @property
+    def is_primary(self) -> bool:
+        """Return whether the key is the primary one."""
+        return any(isinstance(part, AddKey) and part.is_primary for part in self.parts or ())
+
+    @property
     def is_keyless(self) -> bool:
         """Return whether the statement certainly makes no key: prefixes may be whole columns."""
         parts = self.parts

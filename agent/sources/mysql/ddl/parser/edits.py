@@ -21,7 +21,7 @@ FILLED: Final = "it was created with rows by a statement, which holds no rows; s
 class Created:
     """``like``: the table whose definition is copied. ``schema``: the statement's definition, None if it has none.
     ``reason``: why the table cannot be followed, empty if it can. ``is_keyless``: the statement makes
-    no key. ``replaces``: it drops the table of that name first."""
+    no key. ``replaces``: it drops the table of that name first. ``is_primary``: it says the primary key."""
 
     table: Name
     like: Name | None = None
@@ -30,6 +30,7 @@ class Created:
     reason: str = ""
     is_keyless: bool = False
     replaces: bool = False
+    is_primary: bool = False
 
 
 @dataclass(frozen=True, slots=True)

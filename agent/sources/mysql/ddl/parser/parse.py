@@ -232,7 +232,8 @@ def _create(read: _Statement) -> Iterator[Edit]:
     else:
         editor = TableEditor(TableSchema(0, *table, ()), read.around(table, None))
         schema = _define(creation, editor)
-        yield Created(table, None, schema, if_absent, _reason(creation, editor), creation.is_keyless, replaces)
+        reason, is_keyless, is_primary = _reason(creation, editor), creation.is_keyless, creation.is_primary
+        yield Created(table, None, schema, if_absent, reason, is_keyless, replaces, is_primary)
 
 
 def _reason(creation: Creation, editor: TableEditor) -> str:

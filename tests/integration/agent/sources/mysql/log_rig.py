@@ -178,8 +178,8 @@ class Copy:
             apply(self._sink, found.with_(changes=changes), Terms(self._rig.scope.config, self._mode))
         except WeirError as error:
             for change in changes:
-                record = change.table or self.tables[change.table_id]
-                self._hold(change.table_id, (record.schema_name, record.name), str(error))
+                if record := change.table or self.tables.get(change.table_id):  # a held one may be dropped beside it
+                    self._hold(change.table_id, (record.schema_name, record.name), str(error))
             return
         for change in changes:
             self._applied(found.ts, change)

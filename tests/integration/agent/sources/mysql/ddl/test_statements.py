@@ -91,7 +91,8 @@ class Followed:
         self._database = database
         number = table_id(database, "t")
         schema = replace(schema_of(server, database), zero_dates=zero_dates)
-        record = TableRecord(table_id=number, schema_name=database, name="t", key=schema.key)
+        is_primary = has_primary_key(server, (database, "t"))
+        record = TableRecord(table_id=number, schema_name=database, name="t", key=schema.key, is_primary=is_primary)
         table = KnownTable(record, schema)
         self.known = KnownTables([table], zero_dates=zero_dates, is_mariadb=is_mariadb(server))
         them = Server(
@@ -611,7 +612,9 @@ def test_rows_of_a_time_without_a_primary_key_hold_a_table_that_has_got_it_since
 
 
 @pytest.mark.parametrize("between", [["INSERT INTO t VALUES (7, 7)"], []], ids=["rows", "no rows"])
-@pytest.mark.parametrize("later", ["ADD UNIQUE k (x)", "ADD UNIQUE m (y)", "ADD PRIMARY KEY (y)"])
+@pytest.mark.parametrize(
+    "later", ["ADD UNIQUE k (x)", "ADD UNIQUE m (y)", "ADD PRIMARY KEY (x)", "ADD PRIMARY KEY (y)"]
+)
 def test_rows_of_a_time_without_a_unique_key_hold_a_table_that_has_got_one_since(
     server: EmbeddedMariaDB, database: str, between: list[str], later: str
 ) -> None:

@@ -225,3 +225,19 @@ def test_a_key_is_unknown_if_its_index_may_be_gone_and_another_table_has_the_nam
     rig.there["d", "t"] = replace(rig.there["d", "t"], columns=(other, a, b, replace(id, name="c", is_key=False)))
     changes = rig.run("ALTER TABLE t DROP INDEX id, ADD x int")
     assert ([change.kind for change in changes] == [HOLD]) == (has_primary and is_another)
+
+
+@pytest.mark.parametrize("key", ["UNIQUE u (id)", "PRIMARY KEY (id), UNIQUE u (a)"])
+def test_a_key_that_an_index_makes_may_go_with_it_though_the_server_has_a_primary_one_by_now(key: str) -> None:
+    rig = rig_of("id", has_primary=True)
+    rig.there["d", "n"] = keyed("n", "id")
+    columns = "id int NOT NULL, a varchar(20) NOT NULL, b bigint unsigned"
+    [change] = rig.run(f"CREATE TABLE n ({columns}, {key})")
+    assert change.table is not None
+    assert change.table.is_primary is key.startswith("PRIMARY")
+    rig.run("ALTER TABLE n DROP INDEX u")
+    rows(rig, "n")
+    if key.startswith("PRIMARY"):
+        assert not rig.run("ALTER TABLE n ADD UNIQUE u (a)")
+    else:
+        assert is_held(rig.run("ALTER TABLE n ADD PRIMARY KEY (id)"))
