@@ -26,7 +26,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
-from agent.spark.masters import is_connect, is_master, shown, unprotected
+from agent.spark.masters import is_connect, is_here, is_master, shown, unprotected
 from capture import variables
 from capture.address import DEFAULT_ADDRESS, is_loopback, split_address
 from capture.errors import ConfigError
@@ -197,10 +197,8 @@ class ServerSettings(BaseSettings):
     @property
     def reach(self) -> ReachSettings:
         own = (
-            self.secret_key_file,
-            self.tls_key_file,
+            *self.secret_files,
             self.tls_ca_file and self.tls_ca_file.with_suffix(".key"),
-            self.etcd_key_file,
             *self._store_files,
         )
         return ReachSettings(
@@ -211,6 +209,11 @@ class ServerSettings(BaseSettings):
             protected=tuple(file for file in own if file is not None),
             variables=frozenset((*map(variable, type(self).model_fields), "WEIR_TOKEN")),
         )
+
+    @property
+    def secret_files(self) -> tuple[Path | None, ...]:
+        """Return the files that only this capture's user should be able to read."""
+        return self.secret_key_file, self.tls_key_file, self.etcd_key_file
 
     @property
     def _store_files(self) -> tuple[Path, ...]:
@@ -242,14 +245,16 @@ class ServerSettings(BaseSettings):
                 )
 
     def check_spark(self) -> None:
-        """:raises ConfigError: rows and credentials would go to Spark over a network unprotected."""
+        """:raises ConfigError: rows and credentials would go to Spark unprotected, or anybody could give it orders."""
         lacking = "" if self.insecure_spark else unprotected(self.spark_master, self.spark)
         if lacking:
             where = "in spark-master" if is_connect(self.spark_master) else "below [spark], and the same on the cluster"
-            raise ConfigError(
-                f"{shown(self.spark_master)} is reached over a network, and rows and credentials go there; "
-                f"give {lacking} {where}, or --insecure-spark"
+            risk = (
+                "does not ask who speaks to it, and other users of this machine reach its drivers and executors"
+                if is_here(self.spark_master)
+                else "is reached over a network, and rows and credentials go there"
             )
+            raise ConfigError(f"{shown(self.spark_master)} {risk}; give {lacking} {where}, or --insecure-spark")
 
     @property
     def log_storage_uri(self) -> str:

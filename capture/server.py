@@ -35,7 +35,8 @@ from capture.api.tls import ApiTls
 from capture.config import ServerSettings
 from capture.directory import locked
 from capture.errors import ConfigError, PortInUseError
-from capture.security.own_token import LOCK_FILE, LocalServer, announced
+from capture.security.exposure import exposed
+from capture.security.own_token import LOCK_FILE, TOKEN_FILE, LocalServer, announced
 from capture.store import with_etcd
 from reactor import failpoints
 
@@ -160,6 +161,9 @@ async def running(settings: ServerSettings, *, new_member: NewMember) -> AsyncIt
     settings.check_reach()
     settings.check_spark()
     tls = ApiTls(settings)
+    own = [settings.data_dir / name for name in ("secret.key", TOKEN_FILE)]
+    for problem in exposed((*settings.secret_files, *own)):
+        _log.warning("a secret is open to others", cause=problem)
     memory.give_back()
     if not settings.spark_master.startswith("sc://"):
         await to_thread.run_sync(find_java)

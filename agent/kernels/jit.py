@@ -105,7 +105,8 @@ def _compile_elsewhere() -> None:
     if _compiles_here or not sys.executable:
         return
     _compiles_here = True
-    began = time.monotonic()
+    began, log = time.monotonic(), _log()
+    log.info("compiling kernels, once after an installation", kept_in=str(store.home()))
     path = os.pathsep.join(filter(None, (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))))
     subprocess.run(
         [sys.executable, "-c", _COMPILE],
@@ -114,6 +115,11 @@ def _compile_elsewhere() -> None:
         stdout=subprocess.DEVNULL,  # Spark's daemon talks to its JVM over stdout
         check=False,
     )
-    structlog.get_logger().info(
-        "kernels compiled", kept_in=str(store.home()), seconds=round(time.monotonic() - began, 1)
-    )
+    log.info("kernels compiled", kept_in=str(store.home()), seconds=round(time.monotonic() - began, 1))
+
+
+def _log() -> Any:
+    """Of a command, whose stdout is its result, it goes to stderr, too."""
+    if structlog.is_configured():
+        return structlog.get_logger()
+    return structlog.wrap_logger(structlog.WriteLogger(sys.stderr))

@@ -78,20 +78,23 @@ def is_secret(setting: str) -> bool:
 
 
 def unprotected(master: str, settings: Mapping[str, str]) -> str:
-    """Return what a master that is reached over a network lacks to be authenticated and encrypted; empty if nothing, or
-    if it is on this machine."""
+    """Return what a master lacks to be authenticated and, if it is reached over a network, encrypted; empty if
+    nothing. On this machine, too, a driver without a secret runs what any other user sends it."""
     if is_local(master):
         return ""
     if is_connect(master):
         return _connect_lacks(master)
-    if is_standalone(master) and all(_is_here(host) for host, _ in addresses(master)):
-        return ""
     lacking = [] if _is_on(settings, "spark.authenticate") else ['"spark.authenticate" = "true"']
     if is_standalone(master) and not settings.get("spark.authenticate.secret"):
         lacking.append('"spark.authenticate.secret"')  # yarn and kubernetes make one for each application
-    if not any(_is_on(settings, name) for name in _ENCRYPTION):
+    if not is_here(master) and not any(_is_on(settings, name) for name in _ENCRYPTION):
         lacking.append(f'"{_ENCRYPTION[0]}" = "true"')
     return ", ".join(lacking)
+
+
+def is_here(master: str) -> bool:
+    """Return whether all masters of a standalone cluster are on this machine."""
+    return is_standalone(master) and all(_is_here(host) for host, _ in addresses(master))
 
 
 def _connect_lacks(master: str) -> str:

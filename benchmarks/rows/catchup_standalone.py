@@ -32,5 +32,5 @@ def run(rows: int = ROWS) -> dict[str, Any]:
 
 
 def _seconds(master: str, rows: int, spark: Mapping[str, str]) -> float:
-    settings = {"spark-master": master, "spark-captures": "1"}
+    settings = {"spark-master": master, "spark-captures": "1", "insecure-spark": "true"}
     return float(catchup_postgres.run(rows, settings=settings, spark=spark)["seconds"])

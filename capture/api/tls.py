@@ -10,6 +10,7 @@ from capture.api.handshakes import Handshakes
 from capture.config import ServerSettings
 from capture.errors import ConfigError
 from capture.messaging.tls import stamps_of
+from reactor.tls import load_pair
 
 _POLL_S = 2.0
 
@@ -56,6 +57,6 @@ class ApiTls:
 
     def _load(self, context: ssl.SSLContext) -> None:
         try:
-            context.load_cert_chain(self._files[0], self._files[1])
+            load_pair(context, self._files[0], self._files[1])
         except OSError as error:  # ssl.SSLError is one
             raise ConfigError(f"TLS files cannot be used ({error}); check tls-cert-file and tls-key-file") from error

@@ -87,11 +87,14 @@ def client_of(server: str) -> "Client":
     """
     from capture.api.client import Client
     from capture.api.credentials import unknown_variables, unprotected
+    from capture.security.exposure import exposed
 
     token = _given_token()
     client = Client(server, token=token, ca_file=Credentials.ca_file)
-    if problem := unprotected(server, token=token):
-        console.print_warning(problem)
+    problem = unprotected(server, token=token)
+    for warning in (problem, *exposed([Path(Credentials.token_file)] if Credentials.token_file else [])):
+        if warning:
+            console.print_warning(warning)
     for name in unknown_variables():
         console.print_warning(f"the variable {name} has no meaning and is ignored; unset it if it was meant for weir")
     return client

@@ -17,6 +17,7 @@ from anyio.streams.tls import TLSAttribute, TLSStream
 from capture.errors import ConfigError
 from capture.security import certificates
 from capture.security.certificates import NodeCertificate
+from reactor.tls import load_pair
 
 #: the first byte of a TLS connection; no frame begins with it
 _HANDSHAKE = b"\x16"
@@ -73,7 +74,7 @@ class NodeTls:
                 context.minimum_version = ssl.TLSVersion.TLSv1_3
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_REQUIRED
-                context.load_cert_chain(self.files.certificate, self.files.key)
+                load_pair(context, self.files.certificate, self.files.key)
             return certificates.read(self.files.certificate.read_bytes()), client, server
         except OSError as error:  # ssl.SSLError is one
             raise ConfigError(

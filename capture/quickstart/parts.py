@@ -5,6 +5,7 @@ They run below the quickstart's directory and end with it.
 """
 
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,7 +23,12 @@ StoreKind = Literal["etcd", "sqlite", "postgresql"]
 
 _BUCKET: Final = "s3://weir"
 #: an executor that fits into an embedded worker
-_SPARK: Final[Mapping[str, str]] = {"spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
+_SPARK: Final[Mapping[str, str]] = {
+    "spark.executor.memory": "512m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +72,14 @@ class Parts:
                 changed["log_storage"] = f"{_BUCKET}/log"
             if self.spark == "standalone":
                 reporter.step("starting a Spark cluster")
-                cluster = stack.enter_context(EmbeddedSpark(self.directory / "spark-cluster"))
+                secret = secrets.token_hex(16)
+                cluster = stack.enter_context(EmbeddedSpark(self.directory / "spark-cluster", secret=secret))
                 reporter.finish()
-                changed |= {"spark_master": cluster.url, "spark": dict(_SPARK), "spark_captures": 1}
+                changed |= {
+                    "spark_master": cluster.url,
+                    "spark": {**_SPARK, "spark.authenticate.secret": secret},
+                    "spark_captures": 1,
+                }
             yield settings.model_copy(update=changed)
 
 

@@ -450,5 +450,7 @@ class Bed:
         settings = [f"session-ttl-seconds = {self.session_ttl_s}", f'spark-master = "{self.spark_master}"']
         if self.is_networked:
             settings.append("insecure = true")
+        if self.spark_master.startswith("spark://"):
+            settings.append("insecure-spark = true")
         path.write_text("\n".join([*settings, "[spark]", '"spark.driver.memory" = "512m"']))
         return path

@@ -6,6 +6,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from reactor.settings import TlsFiles
+from reactor.tls import load_pair
 
 #: how long a server that has refused our certificate takes to say so, behind its own part of the handshake
 _ALERT_S: Final = 0.2
@@ -40,9 +41,10 @@ def _context(tls: TlsFiles | None) -> ssl.SSLContext:
     context = ssl.create_default_context(cafile=tls.ca if tls else None)
     context.set_alpn_protocols(["h2"])
     if tls and tls.cert:
-        context.load_cert_chain(tls.cert, tls.key)
+        load_pair(context, tls.cert, tls.key)
     return context
 
 
 def _words(error: ssl.SSLError) -> str:
-    return (error.reason or str(error)).replace("_", " ").lower()
+    reason = getattr(error, "reason", None)  # none where it is ours
+    return reason.replace("_", " ").lower() if reason else str(error)

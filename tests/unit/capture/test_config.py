@@ -202,6 +202,8 @@ def test_a_spark_cluster_over_a_network_is_protected_or_refused() -> None:
         {"spark_master": "spark://h:7077", "insecure_spark": True},
     ):
         load_server_settings(**given).check_spark()
+    with pytest.raises(ConfigError, match=r"^spark://localhost does not ask who.*authenticate.*--insecure-spark"):
+        load_server_settings(spark_master="spark://localhost").check_spark()
     with pytest.raises(ConfigError, match=r"spark://h:7077 is reached over a network.*authenticate.*--insecure-spark"):
         load_server_settings(spark_master="spark://h:7077").check_spark()
     with pytest.raises(ConfigError, match=r"sc://h/;user_id=me is reached.* give use_ssl=true in spark-master, or"):

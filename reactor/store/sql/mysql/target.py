@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from reactor.errors import StoreError
+from reactor.tls import load_pair
 
 SCHEMES = {"mysql": "MySQL", "mariadb": "MariaDB"}
 MODES = ("disabled", "preferred", "required", "verify_ca", "verify_identity")
@@ -101,7 +102,7 @@ def _context(mode: str, options: Mapping[str, str]) -> ssl.SSLContext | None:
         raise StoreError(f"ssl-ca={authority} of the store's URL cannot be read ({error}); name a PEM file") from None
     try:
         if certificate:
-            context.load_cert_chain(certificate, key or None)
+            load_pair(context, certificate, key or None)
     except OSError as error:
         raise StoreError(
             f"ssl-cert={certificate} of the store's URL cannot be used ({error}); name PEM files"

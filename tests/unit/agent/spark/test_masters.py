@@ -28,8 +28,9 @@ _PROTECTED = {"spark.authenticate": "true", "spark.network.crypto.enabled": "tru
     ("master", "settings", "lacking"),
     [
         ("local[4]", {}, ""),
-        ("spark://127.0.0.1:7077", {}, ""),
-        ("spark://localhost,[::1]:7077", {}, ""),
+        ("spark://127.0.0.1:7077", {}, '"spark.authenticate" = "true", "spark.authenticate.secret"'),
+        ("spark://127.0.0.1:7077", {"spark.authenticate": "true", "spark.authenticate.secret": "x"}, ""),
+        ("spark://localhost,[::1]:7077", {"spark.authenticate": "true"}, '"spark.authenticate.secret"'),
         ("spark://127.0.0.1,h:7077", _PROTECTED, '"spark.authenticate.secret"'),
         ("spark://h", _PROTECTED | {"spark.authenticate.secret": "x"}, ""),
         (
