@@ -28,6 +28,7 @@ from xdist.scheduler import LoadFileScheduling
 from agent import host_cache
 from agent.spark.executor import SparkExecutor
 from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB
+from capture.embedded import postgres as embedded_postgres
 from tests import object_stores, scratch, validated
 from tests.mysql_package import why_not
 from tests.mysql_server import EmbeddedMysql
@@ -45,6 +46,8 @@ def pytest_configure() -> None:
     asyncio.set_event_loop(None)
     # where servers announce themselves to the command line of their user: these here to nobody else
     os.environ["XDG_RUNTIME_DIR"] = tempfile.mkdtemp(prefix="weir-tests-")
+    if of_other_version := os.environ.get("TEST_POSTGRES"):
+        vars(embedded_postgres)["installation"] = lambda: Path(of_other_version)
 
 
 def pytest_unconfigure() -> None:

@@ -203,7 +203,7 @@ class SchemaChanges:
             )
             for change in [change for change in holds if change.table_id in there][:_HELD_AT_ONCE]:
                 error = RunningError(
-                    code=NOT_FOLLOWED,
+                    code=change.code or NOT_FOLLOWED,
                     message=change.reason,
                     time=now + self._wall_offset_s,
                     retryable=False,

@@ -1,14 +1,15 @@
 """Read back: has tables copied whose rows the log does not tell, on the owner.
 
 Such a table is held: a new one that no publication sends, or that got rows before it was published or had its name;
-one whose schema change gave old rows values that only the source knows; one with an update that left values out of a
-row that the sink lacks. What ``weir table resync`` does for one table, this does for all of them: the source sends them
+one whose schema change gave old rows values that only the source knows; a partitioned one whose partitions came or went
+with rows; one with an update that left values out of a row that the sink lacks. What ``weir table resync`` does for one table, this does for all of them: the source sends them
 from then on, and they are copied. What prevents it is tried again, less and less often; until then the table is held.
 For left-out values only the rows concerned are read first (``capture.member.amendments.reading_back``); the table is
 copied if that does not help.
 
-A table that the changefeed had already is copied only with ``on-unknown-values = "resync"``, and if the sink is to be
-as the source is: mode ``incremental`` and filters that keep rows at the sink want more, or less, than a copy has.
+A table that the changefeed had already is copied only with ``on-unknown-values = "resync"`` or for its partitions, which
+come and go by design, and if the sink is to be as the source is: mode ``incremental`` and filters that keep rows at the
+sink want more, or less, than a copy has.
 """
 
 from collections import defaultdict
@@ -25,7 +26,7 @@ from capture.member.services import CaptureState
 from reactor.errors import NotOwnerError, OwnerNotFoundError, WeirError
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import ChangefeedInfo, FeedState, Mode, Unit
-from reactor.records.tables.held import LEFT_OUT_VALUE, UNKNOWN_VALUES, HeldTable, HoldOrigin, HoldStage
+from reactor.records.tables.held import LEFT_OUT_VALUE, PARTITION_ROWS, UNKNOWN_VALUES, HeldTable, HoldOrigin, HoldStage
 from reactor.records.tables.table import TableRecord
 from reactor.state import ChangefeedState
 
@@ -181,6 +182,7 @@ def _is_wanted(held: HeldTable, table: TableRecord, info: ChangefeedInfo) -> boo
     is_of_sink = held.origin in (HoldOrigin.WRITE, HoldOrigin.SCHEMA)
     is_unknown = held.origin is HoldOrigin.SOURCE or (is_of_sink and held.error.code in _UNKNOWN)
     config = info.config
-    if not is_unknown or config.on_unknown_values == "hold" or info.mode is Mode.INCREMENTAL:
+    is_asked_for = config.on_unknown_values == "resync" or held.error.code == PARTITION_ROWS
+    if not is_unknown or not is_asked_for or info.mode is Mode.INCREMENTAL:
         return False
     return not events.rules_for(config.filter, table.schema_name, table.name).leaves_rows

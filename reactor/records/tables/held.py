@@ -15,6 +15,8 @@ WORKER_LOST = "WorkerLost"
 LEFT_OUT_VALUE = "LeftOutValue"
 #: code of one with a schema change that gave rows values which the log does not have
 UNKNOWN_VALUES = "UnknownValues"
+#: code of a partitioned table whose partitions came, went or were emptied with rows that the log does not name
+PARTITION_ROWS = "PartitionRows"
 
 
 class HoldOrigin(StrEnum):

@@ -39,6 +39,8 @@ class TableChange(Record):
     added: tuple[str, ...] = ()
     fills: dict[str, str] = Field(default_factory=dict)
     reason: str = later("")
+    #: of a ``HOLD`` with a cause of its own (``reactor.records.tables.held``)
+    code: str = later("")
     context: dict[str, str] = later({})
 
     @property

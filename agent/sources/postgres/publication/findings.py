@@ -57,7 +57,7 @@ class Findings:
             if changes or ts in gone
         )
 
-    def hold(self, record: TableRecord, ts: Ts, reason: str) -> None:
+    def hold(self, record: TableRecord, ts: Ts, reason: str, *, code: str = "") -> None:
         """Hold the table: its changes from ``ts`` on are dropped."""
         table_id = record.table_id
         self.forget(table_id, since=ts)
@@ -66,7 +66,9 @@ class Findings:
             del self.created[table_id], self.known[table_id]
         if table_id not in self.known:
             self.newcomers[table_id] = record.schema_name, record.name
-        change = TableChange(kind=SchemaChangeKind.HOLD, table_id=table_id, table=record, reason=shown(reason))
+        change = TableChange(
+            kind=SchemaChangeKind.HOLD, table_id=table_id, table=record, reason=shown(reason), code=code
+        )
         self._changes.setdefault(ts, []).append(change)
 
     def name_held(self, table_id: int, schema_name: str, name: str, ts: Ts) -> None:

@@ -20,11 +20,15 @@ It may be dropped, detached, attached again without rows, or truncated: the stre
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from agent.errors import RESYNC
 from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.newcomers import Newcomers
 from agent.sources.postgres.publication.published import Relation
 from agent.sources.postgres.publication.sightings import PartitionSighting, Shape, Sightings
 from reactor.ids import Ts
+
+#: the cure of a table whose partitions came or went with rows
+COPIED = f"it is copied again by itself; in mode incremental, with a target, or if filters keep other rows, {RESYNC}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from agent.sources.postgres.publication import digest, losses, published, type_f
 from agent.sources.postgres.publication.findings import Findings, schemas_after
 from agent.sources.postgres.publication.held_newcomers import HeldNewcomers
 from agent.sources.postgres.publication.newcomers import Newcomers, keyless, late, renamed, unlogged
-from agent.sources.postgres.publication.partitions import Partitions
+from agent.sources.postgres.publication.partitions import COPIED, Partitions
 from agent.sources.postgres.publication.proof import FIRST_MAX, Proof
 from agent.sources.postgres.publication.published import Catalog, Relation, one_moment
 from agent.sources.postgres.publication.quiet_changes import QuietChanges
@@ -38,6 +38,7 @@ from agent.sources.postgres.server.lsn import format_lsn
 from agent.sources.postgres.server.sql import is_text
 from agent.sources.postgres.server.terms import read_terms
 from reactor.ids import Ts
+from reactor.records.tables.held import PARTITION_ROWS
 from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind
 from reactor.records.tables.table import TableRecord
 
@@ -240,15 +241,15 @@ class Prover:
             if table in found.old and table not in found.held:
                 self._hold_old(found, table, type_facts.trouble(connection, kind))
 
-    def _hold_old(self, found: Findings, table: int, trouble: str) -> None:
+    def _hold_old(self, found: Findings, table: int, trouble: str, cure: str = losses.CURE, *, code: str = "") -> None:
         record = found.old[table]
-        reason = f"table {record.schema_name}.{record.name} {trouble}; {losses.CURE}"
-        found.hold(record, Ts(self._at + 1), reason)
+        reason = f"table {record.schema_name}.{record.name} {trouble}; {cure}"
+        found.hold(record, Ts(self._at + 1), reason, code=code)
 
     def _judge_roots(self, partitions: Partitions, found: Findings) -> None:
         for table in found.old:
             if table not in found.held and (trouble := partitions.trouble(table)):
-                self._hold_old(found, table, trouble)
+                self._hold_old(found, table, trouble, COPIED, code=PARTITION_ROWS)
 
     def _judge_rewrites(self, rewrites: Rewrites, found: Findings, declared: Mapping[int, TableSchema]) -> None:
         """``declared``: at the last position, as a default may be gone since then and before the catalog was asked."""

@@ -45,11 +45,13 @@ class Tree:
 
 
 class PartitionStatements:
-    """``table``: as the statements so far have left it."""
+    """``table``: as the statements so far have left it. ``can_hold``: also statements that hold a table until its
+    operator acts."""
 
-    def __init__(self, random: Random) -> None:
+    def __init__(self, random: Random, *, can_hold: bool = True) -> None:
         self.table = Tree()
         self._random = random
+        self._can_hold = can_hold
 
     def undo(self) -> Callable[[], None]:
         """Return what brings ``table`` back to what it is now."""
@@ -60,7 +62,7 @@ class PartitionStatements:
         kind = self._random.random()
         if kind < 0.6:
             return self._row()
-        return self._of_partitions() if kind < 0.75 else self._of_columns()
+        return self._of_partitions() if kind < 0.75 or not self._can_hold else self._of_columns()
 
     def _row(self) -> str:
         random, kind = self._random, self._random.random()
@@ -95,9 +97,9 @@ class PartitionStatements:
         if kind < 0.75:
             return random.choice((f"DROP TABLE {part}", f"DROP TABLE {part}; {new}", new))
         if kind < 0.85:
-            identity = random.choice(("FULL", "DEFAULT", "NOTHING"))
+            identity = random.choice(("FULL", "DEFAULT", *("NOTHING",) * self._can_hold))
             return f"ALTER TABLE {random.choice((part, root))} REPLICA IDENTITY {identity}"
-        if kind < 0.9:
+        if kind < 0.9 and self._can_hold:
             return f"ALTER TABLE {part} SET {random.choice(('UNLOGGED', 'LOGGED'))}"
         if kind < 0.95:
             return random.choice((f"VACUUM FULL {part}", f"CLUSTER {part} USING {part}_pkey", f"ANALYZE {root}"))

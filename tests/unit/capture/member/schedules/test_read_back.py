@@ -108,6 +108,12 @@ async def test_one_whose_name_another_table_has_yet_waits_for_that() -> None:
     assert await Bed(hold(2, "public.old")).run(100) == []
 
 
+async def test_a_table_is_copied_for_its_partitions_without_being_asked_for() -> None:
+    bed = Bed(hold(1, "public.old", error=error_of("PartitionRows")))
+    bed.put(keys.InfoKey("c", "default", FEED), bed.info.with_(config=ChangefeedConfig()).encode())
+    assert await bed.run(1.5) == ["public.old"]
+
+
 LEFT_OUT = {"origin": HoldOrigin.WRITE, "error": error_of("LeftOutValue")}
 RETYPED = {"origin": HoldOrigin.SCHEMA, "error": error_of("UnknownValues")}
 
@@ -186,22 +192,22 @@ async def test_one_that_is_held_for_anything_else_is_left_to_its_operator(held: 
 KEEPS_DELETED = EventFilter(matcher=("public.*",), ignore_event=("delete",))
 
 
-@pytest.mark.parametrize("held", [hold(1, "public.old"), hold(1, "public.old", **LEFT_OUT)])
+PARTITIONS = {"error": error_of("PartitionRows")}
+UNWANTED: dict[str, dict[str, Any]] = {
+    "hold": {"config": ChangefeedConfig()},
+    "incremental": {"mode": Mode.INCREMENTAL},
+    "filter": {"config": ASKS.with_(filter=FilterConfig(event_filters=(KEEPS_DELETED,)))},
+}
+
+
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"config": ChangefeedConfig()},
-        {"mode": Mode.INCREMENTAL},
-        {"config": ASKS.with_(filter=FilterConfig(event_filters=(KEEPS_DELETED,)))},
-    ],
-    ids=["hold", "incremental", "filter"],
+    ("cause", "why"),
+    [(cause, why) for cause in ({}, LEFT_OUT, PARTITIONS) for why in UNWANTED if (cause, why) != (PARTITIONS, "hold")],
 )
-async def test_one_that_the_changefeed_had_is_left_where_a_copy_is_not_wanted(
-    held: HeldTable, change: dict[str, Any]
-) -> None:
+async def test_one_that_the_changefeed_had_is_left_where_a_copy_is_not_wanted(cause: dict[str, Any], why: str) -> None:
     """But new tables come in all the same."""
-    bed = Bed(held, hold(2, "public.new"))
-    bed.put(keys.InfoKey("c", "default", FEED), bed.info.with_(**change).encode())
+    bed = Bed(hold(1, "public.old", **cause), hold(2, "public.new"))
+    bed.put(keys.InfoKey("c", "default", FEED), bed.info.with_(**UNWANTED[why]).encode())
     assert await bed.run(1.5) == ["public.new"]
 
 

@@ -10,6 +10,7 @@ from agent.settings import SyncSettings
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import Connection, connect
 from capture.embedded import EmbeddedPostgres
+from reactor.records.tables.held import PARTITION_ROWS
 from reactor.records.tables.schema_change import SchemaChangeKind, TableChange
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig, wait_until
 
@@ -104,6 +105,7 @@ async def test_by_root_rows_that_come_or_go_with_a_partition_hold_the_root(by_ro
         by_root.execute("INSERT INTO a VALUES (1)")
         await by_root.wait_resolved()
     assert named(by_root) == [("r", SchemaChangeKind.HOLD)]
+    assert [change.code for change in changes(by_root)] == [PARTITION_ROWS], "which has it copied"
 
 
 _EMPTY = {
