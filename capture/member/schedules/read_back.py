@@ -1,15 +1,15 @@
 """Read back: has tables copied whose rows the log does not tell, on the owner.
 
 Such a table is held: a new one that no publication sends, or that got rows before it was published or had its name;
-one whose schema change gave old rows values that only the source knows; a partitioned one whose partitions came or went
-with rows; one with an update that left values out of a row that the sink lacks. What ``weir table resync`` does for one table, this does for all of them: the source sends them
-from then on, and they are copied. What prevents it is tried again, less and less often; until then the table is held.
-For left-out values only the rows concerned are read first (``capture.member.amendments.reading_back``); the table is
-copied if that does not help.
+one whose schema change gave old rows values that only the source knows; a partitioned one whose partitions came or
+went with rows; one with an update that left values out of a row that the sink lacks. What ``weir table resync`` does
+for one table, this does for all of them: the source sends them from then on, and they are copied. What prevents it is
+tried again, less and less often; until then the table is held. For left-out values only the rows concerned are read
+first (``capture.member.amendments.reading_back``); the table is copied if that does not help.
 
-A table that the changefeed had already is copied only with ``on-unknown-values = "resync"`` or for its partitions, which
-come and go by design, and if the sink is to be as the source is: mode ``incremental`` and filters that keep rows at the
-sink want more, or less, than a copy has.
+A table that the changefeed had already is copied only with ``on-unknown-values = "resync"`` or for its partitions,
+which come and go by design, and if the sink is to be as the source is: mode ``incremental`` and filters that keep
+rows at the sink want more, or less, than a copy has.
 """
 
 from collections import defaultdict
