@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from agent.errors import DecodeError
-from agent.flush.task import read_changes
 from agent.ports.sink import FeedContext, FlushTask
 from agent.rows.batches import SegmentRef
 from agent.rows.schema import TableSchema
@@ -37,6 +36,8 @@ def read(part: LogSlice) -> Iterator[pa.Table]:
 
     :raises LogError: a segment is missing or damaged.
     """
+    from agent.flush.task import read_changes  # whoever only plans needs no kernels
+
     span = TableSpan(part.table.table_id)
     feed = FeedContext("", "", SinkMode.CHANGELOG, part.filter)
     task = FlushTask(feed, span, part.table, part.segments, part.from_ts, part.to_ts)

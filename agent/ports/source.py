@@ -4,10 +4,12 @@ A ``Source`` holds no connection; each call opens what it needs. All calls block
 any failure, and raise ``SourceError``: one line with cause and cure. Values that travel to executors can be pickled.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, runtime_checkable
 
 import pyarrow as pa
 from pydantic import BaseModel
@@ -16,13 +18,15 @@ from agent.errors import TableIneligibleError
 from agent.ports.checksums import KeyRange, NoChecksums, SourceChecksums
 from agent.ports.executor import Executor
 from agent.ports.snapshot import DoneChunks, DumpOrder, DumpSession, Plan
-from agent.rows.arena import Arena, LogChunk
 from agent.rows.schema import TableSchema
 from agent.rows.survivors import Survivors
 from reactor.ids import Ts
 from reactor.records.changefeed import ChangefeedConfig, SinkMode
 from reactor.records.tables.schema_change import DdlRecord
 from reactor.records.tables.table import TableRecord
+
+if TYPE_CHECKING:  # its kernels take a while to load, and not every process needs them
+    from agent.rows.arena import Arena, LogChunk
 
 #: unfit tables in one error
 _REASONS_MAX: Final = 5

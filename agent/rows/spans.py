@@ -18,7 +18,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.kernels.key_hash import key_hash
 from agent.rows.changes import BEFORE_FULL, BEFORE_NONE, DELETE, INSERT, TRUNCATE, UPDATE, Changes
 from reactor.ids import KEY_SPACE, TableSpan
 
@@ -51,7 +50,7 @@ def incomplete_moves(changes: Changes, *, key: Sequence[str]) -> Mask:
 
 def in_span(keys: pa.RecordBatch, span: TableSpan, *, key: Sequence[str]) -> Mask:
     """Return a mask of the rows whose key is in ``span``."""
-    return _within(key_hash(keys, key), span)
+    return _within(_key_hash(keys, key), span)
 
 
 def keep_span(changes: Changes, span: TableSpan, *, key: Sequence[str]) -> Changes:
@@ -69,9 +68,9 @@ def by_span(changes: Changes, spans: Sequence[TableSpan], *, key: Sequence[str])
     """Yield the index of each of the contiguous ``spans`` with its changes, like ``keep_span`` but at about the cost of
     one span; spans without changes are omitted. ``changes`` must lie within the spans and contain no TRUNCATE."""
     starts = np.array([span.start for span in spans], np.uint64)
-    new = old = np.searchsorted(starts, key_hash(changes.after, key), side="right") - 1
+    new = old = np.searchsorted(starts, _key_hash(changes.after, key), side="right") - 1
     if changes.before is not None:
-        old = np.searchsorted(starts, key_hash(changes.before, key), side="right") - 1
+        old = np.searchsorted(starts, _key_hash(changes.before, key), side="right") - 1
     at = np.where(changes.op == DELETE, old, new)
     crosses = key_changes(changes, key) & (old != new)
     if crosses.any():
@@ -102,6 +101,12 @@ def fill_from_before(part: Changes, rows: Mask | None = None) -> Changes:
         if (mask & ~full).any():
             unchanged[name] = mask & ~full
     return replace(part, after=after, unchanged=unchanged)
+
+
+def _key_hash(rows: pa.RecordBatch, key: Sequence[str]) -> npt.NDArray[np.uint64]:
+    from agent.kernels.key_hash import key_hash  # takes a while to load, and whole tables do not need it
+
+    return key_hash(rows, key)
 
 
 def _within(hashes: npt.NDArray[np.uint64], span: TableSpan) -> Mask:

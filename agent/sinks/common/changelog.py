@@ -45,7 +45,7 @@ CHANGELOG_FIELDS = (
 )
 
 _INSERT, _PREIMAGE, _POSTIMAGE, _DELETE, _TRUNCATE = range(5)
-_NAMES = pa.array(["insert", "update_preimage", "update_postimage", "delete", "truncate"])
+_NAMES = ("insert", "update_preimage", "update_postimage", "delete", "truncate")
 _TYPE_OF_OP = np.zeros(5, np.int64)
 _TYPE_OF_OP[[INSERT, UPDATE, DELETE, TRUNCATE]] = [_INSERT, _POSTIMAGE, _DELETE, _TRUNCATE]
 
@@ -76,7 +76,7 @@ def changelog_rows(changes: Changes, span: TableSpan, *, key: Sequence[str], for
     count = len(source)
     columns = [
         *data.columns,
-        _NAMES.take(pa.array(kind)),
+        pa.array(_NAMES).take(pa.array(kind)),
         pa.array(changes.commit_ts[change]),
         _same_time(changes.commit_time, count)
         if changes.commit_times is None

@@ -1,6 +1,8 @@
 """The Spark source's offsets, without Spark: a query that is killed anywhere has each change once, of every table."""
 
 import json
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -301,3 +303,24 @@ def nothing() -> LogSlice:
 def test_all_is_read_without_a_limit() -> None:
     reader = _StreamReader(Options.of(GIVEN | {"table": "public.a"}), SCHEMA)
     assert isinstance(reader.getDefaultReadLimit(), ReadAllAvailable)
+
+
+#: what a Spark driver does for a query in four processes, one after the other
+_PLANS = """
+import sys
+import capture.python.spark_source
+from agent.feeds import changes
+from agent.rows.schema import Column, TableSchema
+for dialect in ("postgresql", "mysql"):
+    column = Column("id", 20 if dialect == "postgresql" else 8, -1, "bigint", is_key=True)
+    changes.schema_of(TableSchema(1, "public", "t", (column,), dialect=dialect))
+print(*sorted({"numba", "pandas", "sqlglot"} & sys.modules.keys()))
+"""
+
+
+def test_planning_a_query_loads_no_kernels() -> None:
+    """They, and what filters need, took longer to import than a million changes to read, in each of Spark's processes
+    that only plans."""
+    done = subprocess.run([sys.executable, "-c", _PLANS], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [], done.stderr
+    assert done.returncode == 0, done.stderr
