@@ -65,6 +65,8 @@ class Interpreter:
         self._collations = dict(server.collations() if found is None else found)
         #: the memory before the newest statement, and that one's Ts
         self._before = Ts(0), memory
+        #: the memory as text, and the version of ``known`` that it is of; None while a statement changes it
+        self._text: tuple[int, str] | None = None
 
     def memory(self, at: Ts) -> str:
         """Return what the next stream has to know that begins at ``at``; only the newest statement may be behind it."""
@@ -102,9 +104,15 @@ class Interpreter:
     def _begin(self, ts: Ts) -> None:
         if ts != self._before[0]:
             self._before = ts, self._memory()
+        self._text = None
         self._effects.begin_statement()
 
     def _memory(self) -> str:
+        if self._text is None or self._text[0] != self._known.version:
+            self._text = self._known.version, self._learnt()
+        return self._text[1]
+
+    def _learnt(self) -> str:
         copies, left = self._copies.by_name, frozenset(self._copies.left)
         filled = frozenset(filter(self._known.had_rows, copies))
         memory = replace(self._known.memory(), copies=copies, filled=filled, left=left, collations=self._collations)

@@ -45,6 +45,8 @@ class KnownTables:
     def __init__(
         self, tables: Iterable[KnownTable], *, zero_dates: ZeroDates, is_mariadb: bool, begin: Ts = MAX_TS
     ) -> None:
+        #: grows with whatever changes ``memory``
+        self.version = 0
         self._zero_dates = zero_dates
         self._is_mariadb = is_mariadb
         self._tables = {_name(table): _with_collation(table) for table in tables}
@@ -70,6 +72,7 @@ class KnownTables:
         self._unreplicated |= memory.filled
         self._gone |= memory.gone
         self._made |= memory.made
+        self.version += 1
 
     def memory(self) -> Memory:
         """Return what the next stream cannot know by the tables."""
@@ -99,6 +102,7 @@ class KnownTables:
         for name in before:
             self.drop(*name)
         self._tables[_name(table)] = table
+        self.version += 1
         self.note_made(_name(table))
         if not table.record.to_copy:
             self._early.discard(table.record.table_id)
@@ -116,11 +120,13 @@ class KnownTables:
         table = self._tables.pop((schema_name, name), None)
         if table is not None:
             self._gone[schema_name, name] = table.record.table_id
+            self.version += 1
 
     def note_made(self, name: tuple[str, str]) -> None:
         """Note that a table was created or renamed, so that it has this name."""
         self._gone.pop(name, None)
         self._made.add(name)
+        self.version += 1
 
     def is_gone(self, name: tuple[str, str]) -> bool:
         """Return whether this stream has read that a table gave up this name, and none got it."""
@@ -137,6 +143,7 @@ class KnownTables:
         self.put(table)
         self._empty.add(table.record.table_id)
         self._had_rows.discard(table.record.table_id)
+        self.version += 1
 
     def is_empty(self, table_id: int) -> bool:
         """Return whether the log has the table's creation, and no event of its rows yet."""
@@ -145,6 +152,7 @@ class KnownTables:
     def note_shown(self, table: KnownTable) -> None:
         """Note that a table has just got the key that the server shows."""
         self._had_rows.discard(table.record.table_id)
+        self.version += 1
 
     def note_copied(self, table: KnownTable) -> None:
         """Note that a table, which is to be copied, has the columns that the server shows."""
@@ -162,6 +170,7 @@ class KnownTables:
     def note_unreplicated(self, name: tuple[str, str]) -> None:
         """Note that a table was created that is not replicated."""
         self._unreplicated.discard(name)
+        self.version += 1
 
     def had_rows(self, name: tuple[str, str]) -> bool:
         """Return whether the log has had rows of this table, which is not replicated."""
@@ -176,8 +185,9 @@ class KnownTables:
         table = self._tables.get(at)
         if at in self._gone or (table is None and at not in self._unreplicated and self.left(at) is not None):
             raise TableUnknownError(at, "no statement in the log has made a table of this name")
-        if table is None:
+        if table is None and at not in self._unreplicated:
             self._unreplicated.add(at)
+            self.version += 1
         return table is not None and not table.is_held
 
     def schema_of(self, schema_name: str, name: str) -> TableSchema | None:
@@ -202,14 +212,19 @@ class KnownTables:
     def _described(self, body: bytes) -> TableSchema:
         declared = parse_table_map(body, is_mariadb=self._is_mariadb)
         table = self._tables[declared.schema.schema_name, declared.schema.name]
-        self._empty.discard(table.record.table_id)
-        self._declared.add(table.record.table_id)
-        if table.record.shown_ts:
-            self._had_rows.add(table.record.table_id)
+        self._note_rows(table.record)
         schema = _completed(declared, table.schema)
         if table.record.table_id not in self._early:
             _check(schema, table, zero_dates=self._zero_dates)
         return replace(schema, table_id=table.record.table_id, zero_dates=self._zero_dates)
+
+    def _note_rows(self, table: TableRecord) -> None:
+        number = table.table_id
+        self._declared.add(number)
+        if number in self._empty or (table.shown_ts and number not in self._had_rows):
+            self._empty.discard(number)
+            self._had_rows |= {number} if table.shown_ts else set()
+            self.version += 1
 
 
 def moved(table: KnownTable, name: tuple[str, str]) -> KnownTable:

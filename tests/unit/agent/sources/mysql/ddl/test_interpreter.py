@@ -123,6 +123,10 @@ class Rig:
     def memory(self, at: int | None = None) -> str:
         return self._interpreter.memory(Ts(self._ts if at is None else at))
 
+    def forget_text(self) -> None:
+        """The memory is to be made as text anew."""
+        self._interpreter._text = None
+
     def restart(self) -> None:
         """Another stream goes on."""
         self.restart_with(self.again(), self.memory())
@@ -277,6 +281,23 @@ _STATEMENTS = (
     "TRUNCATE TABLE u",
     "DROP DATABASE e",
 )
+
+
+@given(st.lists(st.sampled_from([*_STATEMENTS, "rows of t", "rows of w", "rows of _t_new"]), max_size=12))
+def test_a_memory_that_is_kept_as_text_is_what_has_been_learnt(steps: list[str]) -> None:
+    rig = Rig("t", "u")
+    for step in ["CREATE TABLE w (id INT PRIMARY KEY)", "CREATE TABLE _t_new LIKE t", *steps]:
+        if not step.startswith("rows of"):
+            rig.record(step)
+        else:
+            name = step.removeprefix("rows of ")
+            with contextlib.suppress(TableUnknownError):
+                if rig.tables.is_wanted("d", name):
+                    rig.tables.describe(minimal_map(name))
+        text = rig.memory()
+        assert rig.memory() is text
+        rig.forget_text()
+        assert rig.memory() == text, step
 
 
 @given(st.lists(st.sampled_from(_STATEMENTS), max_size=12))
