@@ -62,7 +62,7 @@ class TableRules:
         """Return the snapshot rows that are not ignored, with the selected columns."""
         ignored = _any(self.inserts, rows)
         kept = rows if not ignored.any() else rows.filter(pa.array(~ignored))
-        return kept.select([name for name in kept.schema.names if self._wants(name)]) if self.columns else kept
+        return kept.select([name for name in kept.schema.names if self.selects(name)]) if self.columns else kept
 
     def ignores_ddl(self, events: Iterable[str], statement: str) -> bool:
         """Return whether to ignore a statement. ``events``: what it does, as event names of ``ignore_event``."""
@@ -72,7 +72,7 @@ class TableRules:
         """Return the schema with the selected columns only."""
         if not self.columns:
             return schema
-        return replace(schema, columns=tuple(item for item in schema.columns if self._wants(item.name)))
+        return replace(schema, columns=tuple(item for item in schema.columns if self.selects(item.name)))
 
     @property
     def leaves_rows(self) -> bool:
@@ -97,7 +97,7 @@ class TableRules:
         return ignored
 
     def _select(self, changes: Changes) -> Changes:
-        names = [name for name in changes.after.schema.names if self._wants(name)]
+        names = [name for name in changes.after.schema.names if self.selects(name)]
         if not self.columns or len(names) == changes.after.num_columns:
             return changes
         return replace(
@@ -108,8 +108,10 @@ class TableRules:
             unchanged={name: mask for name, mask in changes.unchanged.items() if name in names},
         )
 
-    def _wants(self, column: str) -> bool:
+    def selects(self, column: str) -> bool:
         """Return whether the column is selected: the last matching pattern decides; without a match it is not."""
+        if not self.columns:
+            return True
         decisive = next((p for p in reversed(self.columns) if fnmatchcase(column, p.removeprefix("!"))), "!")
         return not decisive.startswith("!")
 

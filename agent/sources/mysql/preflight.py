@@ -11,18 +11,22 @@ from typing import Final
 import structlog
 
 from agent.errors import SourceAuthError, SourceConfigError, SourceError, TableIneligibleError
+from agent.filter.events import rules_for
 from agent.filter.tables import TableFilter
 from agent.ports.source import SourceReport
+from agent.sources.mysql.ddl import reasons
 from agent.sources.mysql.ddl.parser.table_options import FOREIGN_ROWS
+from agent.sources.mysql.ddl.unsteady import is_unsteady, timestamps
 from agent.sources.mysql.server import grants
 from agent.sources.mysql.server.cascades import unlogged_cascades
 from agent.sources.mysql.server.catalog import read_schemas
+from agent.sources.mysql.server.computed import virtual_columns
 from agent.sources.mysql.server.connection import Connection, connect
 from agent.sources.mysql.server.identity import read_identity
 from agent.sources.mysql.server.tables import FoundTable, find_tables
 from agent.sources.mysql.server.uri import Target
 from agent.sources.mysql.snapshot.dump_plan import needs_exact_rows
-from reactor.records.changefeed import SinkMode
+from reactor.records.changefeed import FilterConfig, SinkMode
 
 #: oldest tested versions, including versions that are treated alike
 _MARIADB_MIN: Final = (10, 5)
@@ -37,7 +41,7 @@ _log = structlog.get_logger()
 
 def check_source(
     source: str | Target,
-    rules: Iterable[str],
+    filters: FilterConfig,
     *,
     force_replicate: bool,
     sink_mode: SinkMode,
@@ -52,7 +56,7 @@ def check_source(
     :raises SourceConfigError: a server setting is unsuitable, or no table matches the rules.
     :raises TableIneligibleError: a table cannot be replicated as it is, and ``accepts_unfit`` is off.
     """
-    wanted = TableFilter(rules)
+    wanted = TableFilter(filters.rules)
     with connect(source) as connection:
         settings = _Settings(connection)
         _check_server(connection)
@@ -82,6 +86,7 @@ def check_source(
         with missing:
             has_full_images = settings.get("binlog_row_image", "FULL") == "FULL"
             unfit = _unfit(tables, sink_mode, force_replicate=force_replicate, has_full_images=has_full_images)
+            unfit = {**_unsteady(connection, tables, filters), **unfit}
             if unfit and not accepts_unfit:
                 raise TableIneligibleError(next(iter(unfit.values())))
         missing.refuse()
@@ -259,6 +264,22 @@ def _unfit(
             _check_table(table, sink_mode, force_replicate=force_replicate, has_full_images=has_full_images)
         except TableIneligibleError as error:
             found[table.record.table_id] = str(error)
+    return found
+
+
+def _unsteady(connection: Connection, tables: Iterable[FoundTable], filters: FilterConfig) -> dict[int, str]:
+    """Return the tables with virtual columns that have another value whenever they are read, and are replicated."""
+    by_name = {(table.record.schema_name, table.record.name): table.record.table_id for table in tables}
+    found, virtual = {}, virtual_columns(connection, by_name)
+    schemas = read_schemas(connection, virtual)
+    for name, columns in virtual.items():
+        times, rules = timestamps(schemas[by_name[name]]), rules_for(filters, *name)
+        unsteady = [one for one, text in columns.items() if rules.selects(one) and is_unsteady(text, times)]
+        if unsteady:
+            table = ".".join(name)
+            found[by_name[name]] = (
+                f"table {table}: {reasons.unsteady(unsteady)}, or the table by a filter rule !{table}"
+            )
     return found
 
 

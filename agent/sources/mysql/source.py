@@ -62,7 +62,7 @@ class MysqlSource:
         scope = self._scope
         return check_source(
             self._target,
-            scope.config.filter.rules,
+            scope.config.filter,
             force_replicate=scope.config.force_replicate,
             sink_mode=scope.sink_mode,
             accepts_cascades=accepts_cascades,

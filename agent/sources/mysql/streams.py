@@ -130,6 +130,7 @@ class MysqlStreams:
             computed=self._computed,
             place=self._place_in(epoch),
             has_primary=self._has_primary,
+            selects=lambda name, column: rules_for(config.filter, *name).selects(column),
             logs_cascades=self._settings.unlogged_cascades == "accept" or logs_cascades(connection),
         )
 

@@ -201,6 +201,9 @@ class Interpreter:
         if edit.reason and not self._is_harmless(edit.reason):
             self._effects.begin_held(name, edit.reason, event, schema)
             return
+        if unsteady := self._selected(name, edit.unsteady):
+            self._effects.begin_held(name, reasons.unsteady(unsteady), event, schema)
+            return
         place = None if schema else self._server.place()
         stated, schema = schema, shown.exact(self._server, name, schema)
         if place is not None and self._server.place() <= event.end:  # it shows no later statements
@@ -250,10 +253,16 @@ class Interpreter:
         if shown.is_of_another(self._server, edit, schema, table.record):
             self._effects.hold(edit.table, reasons.KEY_UNKNOWN)
             return
+        if unsteady := self._selected(edit.table, edit.unsteady):
+            self._effects.hold(edit.table, reasons.unsteady(unsteady))
+            return
         if self._known.is_empty(table.record.table_id):
             return
         if reason := reasons.unknown_fills(edit.unknown_fills) if edit.unknown_fills else doubt:
             self._effects.hold(edit.table, reason)
+
+    def _selected(self, name: Name, columns: Iterable[str]) -> list[str]:
+        return [column for column in columns if self._server.selects(name, column)]
 
     def _doubts_key(self, name: Name, ts: Ts) -> bool:
         """Hold a table whose rows may have come under a key that a statement makes only now; return whether it is."""

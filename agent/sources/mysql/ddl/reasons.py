@@ -43,6 +43,14 @@ LATER: Final = (
 )
 
 
+def unsteady(columns: Iterable[str]) -> str:
+    these = ", ".join(columns)
+    return (
+        f"the virtual column {these} has another value whenever it is read (by the session, the time or chance); make "
+        "it STORED, or leave it out by a column selector"
+    )
+
+
 def line(name: Name, reason: str) -> str:
     return f"{'.'.join(name)}: {reason}; {CURE}"
 

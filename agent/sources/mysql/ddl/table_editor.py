@@ -30,6 +30,7 @@ from agent.sources.mysql.ddl.parser.column_types import DefinitionContext, colum
 from agent.sources.mysql.ddl.parser.cursor import UnreadableError
 from agent.sources.mysql.ddl.parser.definitions import FIRST, Definition
 from agent.sources.mysql.ddl.parser.type_words import TypeWords
+from agent.sources.mysql.ddl.unsteady import is_unsteady, timestamps
 from agent.sources.mysql.decode import charsets, type_names
 from agent.sources.mysql.decode.types import FieldType, is_binary
 from agent.sources.mysql.retyping import texts
@@ -80,6 +81,8 @@ class TableEditor:
         self._bare_timestamps: dict[str, Definition] = {}
         #: columns that were there and get an expression, or AUTO_INCREMENT
         self.recomputed: tuple[str, ...] = ()
+        #: virtual generated columns that it defines, and their expressions
+        self._virtual: dict[str, str] = {}
         self.numbered: frozenset[str] = frozenset()
         self.asks_key = False
         #: it may change which key the server uses
@@ -98,6 +101,12 @@ class TableEditor:
             wanted = {name.lower() for name in self._key}
             columns = [replace(column, is_key=column.name.lower() in wanted) for column in columns]
         return replace(self._before, columns=tuple(columns), collation=self._around.known_collation)
+
+    @property
+    def unsteady(self) -> tuple[str, ...]:
+        """Return the virtual columns that it defines, and that have another value whenever they are read."""
+        times = timestamps(self.schema)
+        return tuple(name for name, expression in self._virtual.items() if is_unsteady(expression, times))
 
     def keyed(self, key: tuple[str, ...]) -> TableSchema:
         """Return the current table with this key."""
@@ -303,6 +312,8 @@ class TableEditor:
             if not collation:
                 raise UnreadableError(f"{definition.charset} is no known character set")
             around = replace(around, collation=collation)
+        if definition.generated and not definition.is_stored:
+            self._virtual[definition.name] = definition.generated
         kind = definition.node().args["kind"]
         assert isinstance(kind, exp.DataType)
         column = column_of(definition.name, kind, around)

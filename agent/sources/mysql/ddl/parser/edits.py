@@ -21,7 +21,8 @@ FILLED: Final = "it was created with rows by a statement, which holds no rows; s
 class Created:
     """``like``: the table whose definition is copied. ``schema``: the statement's definition, None if it has none.
     ``reason``: why the table cannot be followed, empty if it can. ``is_keyless``: the statement makes
-    no key. ``replaces``: it drops the table of that name first. ``is_primary``: it says the primary key."""
+    no key. ``replaces``: it drops the table of that name first. ``is_primary``: it says the primary key.
+    ``unsteady``: virtual columns that have another value whenever they are read."""
 
     table: Name
     like: Name | None = None
@@ -31,6 +32,7 @@ class Created:
     is_keyless: bool = False
     replaces: bool = False
     is_primary: bool = False
+    unsteady: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Altered:
     statement makes the primary key; ``touches_key``: it may change which key the server uses; ``uniques``: columns, in
     lower case, of the unique keys that it makes. ``required``: columns that are declared NOT NULL. ``recomputed``:
     columns that get an expression, so the server recomputes them. ``numbered``: those that get AUTO_INCREMENT.
-    ``effort``: what the statement asks of the server."""
+    ``effort``: what the statement asks of the server. ``unsteady``: see ``Created``."""
 
     table: Name
     schema: TableSchema
@@ -82,6 +84,7 @@ class Altered:
     recomputed: tuple[str, ...] = ()
     numbered: frozenset[str] = frozenset()
     effort: Effort = EFFORT
+    unsteady: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

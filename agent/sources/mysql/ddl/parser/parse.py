@@ -233,7 +233,7 @@ def _create(read: _Statement) -> Iterator[Edit]:
         editor = TableEditor(TableSchema(0, *table, ()), read.around(table, None))
         schema = _define(creation, editor)
         reason, is_keyless, is_primary = _reason(creation, editor), creation.is_keyless, creation.is_primary
-        yield Created(table, None, schema, if_absent, reason, is_keyless, replaces, is_primary)
+        yield Created(table, None, schema, if_absent, reason, is_keyless, replaces, is_primary, editor.unsteady)
 
 
 def _reason(creation: Creation, editor: TableEditor) -> str:
@@ -370,6 +370,7 @@ def _of_editor(table: Name, editor: TableEditor, effort: Effort) -> Altered:
         recomputed=editor.recomputed,
         numbered=editor.numbered,
         effort=effort,
+        unsteady=editor.unsteady,
     )
 
 

@@ -972,3 +972,33 @@ def test_a_table_without_rows_is_held_if_rows_come_to_it_without_events(
 def test_a_new_table_whose_engine_has_rows_from_elsewhere_is_held(engine: str, kind: SchemaChangeKind) -> None:
     [change] = Rig("t").run(f"CREATE TABLE v (id INT PRIMARY KEY) ENGINE = {engine}")
     assert change.kind is kind
+
+
+_VIRTUAL = "CREATE TABLE v (id INT PRIMARY KEY, at TIMESTAMP NULL, n INT, version INT, w VARCHAR(99) AS ({}) {})"
+
+
+@pytest.mark.parametrize(
+    ("expression", "stored", "is_held"),
+    [
+        ("rand()", "VIRTUAL", True),
+        ("RAND()", "", True),
+        ("concat(n, CURRENT_USER)", "", True),
+        ("date(at)", "VIRTUAL", True),
+        ("from_unixtime(n)", "VIRTUAL", True),
+        ("@@time_zone", "", True),
+        ("date(at)", "STORED", False),
+        ("version + 1", "VIRTUAL", False),
+        ("concat('rand()', n)", "VIRTUAL", False),
+    ],
+)
+@pytest.mark.parametrize("selects", [True, False])
+def test_virtual_columns_that_are_others_for_each_reader_hold_their_table(
+    expression: str, stored: str, is_held: bool, selects: bool
+) -> None:
+    rig = Rig(selects=lambda name, column: selects or column != "w")
+    [created] = rig.run(_VIRTUAL.format(expression, stored))
+    assert created.kind is (HOLD if is_held and selects else CREATE)
+    rig = Rig(selects=lambda name, column: selects or column != "w")
+    rig.run("CREATE TABLE v (id INT PRIMARY KEY, at TIMESTAMP NULL, n INT, version INT)")
+    [altered] = rig.run(f"ALTER TABLE v ADD w VARCHAR(99) AS ({expression}) {stored}")
+    assert altered.kind is (HOLD if is_held and selects else ALTER)
