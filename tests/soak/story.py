@@ -37,6 +37,7 @@ _STATEMENT_PAUSE_S = 0.02
 _SCHEMA_PAUSE_S = 1.5
 _SETTLE_S = 400.0
 _DIFF_TIMEOUT_S = 400.0
+_DIFF_TRIES_S = 60.0
 
 _log = structlog.get_logger()
 
@@ -276,12 +277,17 @@ class Story:
         self._say(f"{feed}: {compared} tables compared, {len(held)} held")
 
     def _diff(self, feed: str, held: Collection[str]) -> None:
-        """Compare with Weir's own ``diff``."""
-        try:
-            diffs = self._bed.ask(lambda client: client.diff(feed), timeout_s=_DIFF_TIMEOUT_S)
-        except WeirError as error:
-            self._note_problem(f"{feed}: diff failed: {error}")
-            return
+        """Compare with Weir's own ``diff``. On a machine under load, a capture may be no member for a moment."""
+        end = time.monotonic() + _DIFF_TRIES_S
+        while True:
+            try:
+                diffs = self._bed.ask(lambda client: client.diff(feed), timeout_s=_DIFF_TIMEOUT_S)
+                break
+            except WeirError as error:
+                if time.monotonic() > end:
+                    self._note_problem(f"{feed}: diff failed: {error}")
+                    return
+                time.sleep(0.2)
         for diff in diffs:
             if not diff.equal and diff.table not in held:
                 self._note_problem(f"{feed}: diff says {diff}")

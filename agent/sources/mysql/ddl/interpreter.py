@@ -174,7 +174,8 @@ class Interpreter:
                 self._alter(edit, event)
             case Rebuilt():
                 self._rebuild(edit, event)
-            case Rekeyed(table):
+            case Rekeyed(table, uniques):
+                self._copies.doubt_rows(table, uniques)
                 self._doubts_key(table, event.ts)
             case Unfollowed():
                 self._unfollow(edit)
@@ -240,6 +241,7 @@ class Interpreter:
         terms = self._server.terms(event.session, edit.effort)
         before, computed = self._copies.schemas().get(edit.table), lambda: self._server.computed(edit.table)
         doubt = recomputed(before, edit, terms, computed) if before else ""
+        self._copies.doubt_rows(edit.table, edit.made_uniques, edit.renames)
         if self._copies.alter(edit.table, edit.schema, columns, edit.unknown_fills):
             if doubt:
                 self._copies.doubt(edit.table, doubt)

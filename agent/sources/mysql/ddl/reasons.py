@@ -37,6 +37,10 @@ CREATED: Final = (
     "a table of its name was created, though no statement in the log has dropped or renamed it (a change with "
     "sql_log_bin = 0 is in no log)"
 )
+DUPLICATES: Final = (
+    "its copy has got a unique key, and tools leave out the rows that the key refuses (INSERT IGNORE), which no event "
+    "names"
+)
 LATER: Final = (
     "its copy took its place, whose columns are in no statement that was read, and those that the server has may be of "
     "later statements"

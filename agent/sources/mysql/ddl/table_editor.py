@@ -26,10 +26,9 @@ from agent.sources.mysql.ddl.parser.alterations import (
     SetDefault,
     Unread,
 )
-from agent.sources.mysql.ddl.parser.column_types import DefinitionContext, column_of
+from agent.sources.mysql.ddl.parser.column_types import DefinitionContext, column_of, length_bytes, sized
 from agent.sources.mysql.ddl.parser.cursor import UnreadableError
 from agent.sources.mysql.ddl.parser.definitions import FIRST, Definition
-from agent.sources.mysql.ddl.parser.type_words import TypeWords
 from agent.sources.mysql.ddl.unsteady import is_unsteady, timestamps
 from agent.sources.mysql.decode import charsets, type_names
 from agent.sources.mysql.decode.types import FieldType, is_binary
@@ -359,18 +358,6 @@ def _is_done(step: Callable[[Part], bool], part: Part) -> bool:
         return False
 
 
-def sized(column: Column, words: TypeWords) -> Column:
-    """Add what the type alone lacks: the sign of a FLOAT, the length bytes of a TEXT, the display width."""
-    if words.is_unsigned and column.type_id in (FieldType.FLOAT, FieldType.DOUBLE):
-        column = replace(column, is_unsigned=True)
-    if words.size:
-        longest = words.size * charsets.bytes_per_character(charsets.charset_of(column.collation))
-        column = replace(column, modifier=_length_bytes(longest))
-    if not (words.size or words.is_unsigned or words.display):
-        return column
-    return replace(column, type_name=type_names.name_of(column, words.display, is_zerofill=words.is_zerofill))
-
-
 def _converted(column: Column, collation: int) -> Column:
     """Convert to another character set: with as many characters, or at least as many if the type limits bytes."""
     if column.members:
@@ -382,7 +369,7 @@ def _converted(column: Column, collation: int) -> Column:
     if column.type_id == FieldType.VARCHAR_COMPRESSED:
         return _named(column, (column.modifier - 1) // old * new + 1)
     longest = ((1 << 8 * column.modifier) - 1) // old * new
-    return _named(column, max(column.modifier, _length_bytes(longest))) if new > old else column
+    return _named(column, max(column.modifier, length_bytes(longest))) if new > old else column
 
 
 def _has_same_bytes(before: Column, after: Column) -> bool:
@@ -391,11 +378,6 @@ def _has_same_bytes(before: Column, after: Column) -> bool:
         return all(texts.encoded(member, before) == texts.encoded(member, after) for member in before.members)
     except (UnfitError, KeyError):  # a character that the other one lacks
         return False
-
-
-def _length_bytes(longest: int) -> int:
-    """Return the length bytes of the smallest text type that holds this number of bytes."""
-    return next((width for width in (1, 2, 3) if longest < 1 << 8 * width), 4)
 
 
 def _named(column: Column, modifier: int) -> Column:

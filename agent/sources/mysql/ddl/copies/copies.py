@@ -5,12 +5,13 @@ the copy exists, a table that loses its name is only *left*: it continues unchan
 gone.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common.schema_diff import Columns
+from agent.sources.mysql.ddl import reasons
 from agent.sources.mysql.ddl.copies import shadows
 from agent.sources.mysql.ddl.copies.shadows import NOTHING, Shadow
 from agent.sources.mysql.ddl.parser.cursor import Name
@@ -75,6 +76,17 @@ class Copies:
         shadow = self.by_name.get(name)
         if shadow is not None and not shadow.doubt:
             self.by_name[name] = replace(shadow, doubt=reason)
+
+    def doubt_rows(
+        self, name: Name, uniques: Collection[frozenset[str]], renames: Mapping[str, str] = NOTHING.renames
+    ) -> None:
+        """Doubt a copy before it gets unique keys: rows of the table may be duplicates in it, unless they include its
+        key. ``renames``: new column → old, of the same statement."""
+        if (shadow := self.by_name.get(name)) is not None:
+            new = {old: column for column, old in renames.items()}
+            key = {new.get(column, column).lower() for column in shadow.schema.key}
+            if any(not key or not key <= columns for columns in uniques):
+                self.doubt(name, reasons.DUPLICATES)
 
     def vacate(self, name: Name, table: KnownTable) -> None:
         self.vacated[name] = table

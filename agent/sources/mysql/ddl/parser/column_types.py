@@ -13,6 +13,7 @@ from sqlglot import exp
 
 from agent.rows.schema import Column
 from agent.sources.mysql.ddl.parser.cursor import UnreadableError
+from agent.sources.mysql.ddl.parser.type_words import TypeWords
 from agent.sources.mysql.decode import charsets, type_names
 from agent.sources.mysql.decode.types import FieldType
 from agent.sources.mysql.retyping import texts
@@ -193,3 +194,20 @@ def _sizes(kind: exp.DataType) -> list[int]:
     """Return the numbers in parentheses; the servers take DECIMAL(19.5) for DECIMAL(19)."""
     texts = [item.name.partition(".")[0] for item in kind.expressions if isinstance(item, exp.DataTypeParam)]
     return [int(text) for text in texts if text.isdigit()]
+
+
+def sized(column: Column, words: TypeWords) -> Column:
+    """Add what the type alone lacks: the sign of a FLOAT, the length bytes of a TEXT, the display width."""
+    if words.is_unsigned and column.type_id in (FieldType.FLOAT, FieldType.DOUBLE):
+        column = replace(column, is_unsigned=True)
+    if words.size:
+        longest = words.size * charsets.bytes_per_character(charsets.charset_of(column.collation))
+        column = replace(column, modifier=length_bytes(longest))
+    if not (words.size or words.is_unsigned or words.display):
+        return column
+    return replace(column, type_name=type_names.name_of(column, words.display, is_zerofill=words.is_zerofill))
+
+
+def length_bytes(longest: int) -> int:
+    """Return the length bytes of the smallest text type that holds this number of bytes."""
+    return next((width for width in (1, 2, 3) if longest < 1 << 8 * width), 4)

@@ -86,12 +86,19 @@ class Altered:
     effort: Effort = EFFORT
     unsteady: tuple[str, ...] = ()
 
+    @property
+    def made_uniques(self) -> tuple[frozenset[str], ...]:
+        """Return the columns, in lower case, of all unique keys that it makes, the primary one too."""
+        primary = frozenset(name.lower() for name in self.schema.key)
+        return (*self.uniques, primary) if self.makes_key else self.uniques
+
 
 @dataclass(frozen=True, slots=True)
 class Rekeyed:
-    """The definition that is known stays, but an index is made that may be the key."""
+    """The definition that is known stays, but an index is made that may be the key. ``uniques``: see ``Altered``."""
 
     table: Name
+    uniques: tuple[frozenset[str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -316,7 +316,7 @@ def _altered(
         yield _of_editor(table, editor, effort)
     else:
         if editor.touches_key:
-            yield Rekeyed(table)
+            yield Rekeyed(table, editor.uniques)
         if effort.copies:
             yield Rebuilt(table, effort)
     yield from moved

@@ -536,7 +536,14 @@ def test_an_empty_table_is_no_copy() -> None:
 
 @pytest.mark.parametrize(
     "definition",
-    ["ADD n INT AUTO_INCREMENT UNIQUE", "ADD n DATETIME DEFAULT CURRENT_TIMESTAMP", "ADD UNIQUE (a) USING HASH"],
+    [
+        "ADD n INT AUTO_INCREMENT UNIQUE",
+        "ADD n DATETIME DEFAULT CURRENT_TIMESTAMP",
+        "ADD UNIQUE (a) USING HASH",
+        "ADD UNIQUE (b)",
+        "DROP PRIMARY KEY, ADD PRIMARY KEY (b)",
+        "CHANGE b id2 BIGINT UNSIGNED NOT NULL, DROP PRIMARY KEY, ADD PRIMARY KEY (id2)",
+    ],
 )
 def test_a_copy_whose_rows_may_be_others(definition: str) -> None:
     rig = Rig("t")
@@ -544,6 +551,22 @@ def test_a_copy_whose_rows_may_be_others(definition: str) -> None:
     rig.fill("_t_gho")
     [held] = rig.run("RENAME TABLE t TO _t_del, _t_gho TO t")
     assert held.kind == HOLD
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        "DROP PRIMARY KEY, ADD PRIMARY KEY (id, b)",
+        "ADD UNIQUE (b, ID)",
+        "CHANGE id n INT, ADD UNIQUE (n, b)",
+        "ADD KEY (b)",
+    ],
+)
+def test_a_copy_with_a_unique_key_that_includes_the_key_has_all_rows(definition: str) -> None:
+    rig = Rig("t")
+    assert not rig.run("CREATE TABLE _t_gho LIKE t", f"ALTER TABLE _t_gho {definition}")
+    rig.fill("_t_gho")
+    assert HOLD not in [change.kind for change in rig.run("RENAME TABLE t TO _t_del, _t_gho TO t")]
 
 
 def test_gh_ost() -> None:
