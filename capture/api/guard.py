@@ -10,7 +10,8 @@
              told before: chunks, and two lengths at once, have servers and proxies disagree about where it ends
     trail    every change is recorded before, and its outcome after, also if its path or body is refused
 
-Health and the documentation pages need no token. A rejection names the reason, never the request's content.
+Health and the documentation pages need no token. A rejection names the reason, never the request's content; that
+somebody was turned away is logged once.
 """
 
 import json
@@ -27,6 +28,7 @@ import structlog
 from capture.api.access import TOKEN_LENGTH_MAX, Access, Caller, is_recorded, needed_role
 from capture.api.requests.body import BodyError, read
 from capture.api.requests.shown import one_line
+from capture.security.refusals import Refusals
 from reactor.errors import WeirError
 
 Scope = MutableMapping[str, Any]
@@ -66,8 +68,9 @@ _log = structlog.get_logger()
 
 
 class _RefusedError(Exception):
-    def __init__(self, status: int, code: str, text: str) -> None:
+    def __init__(self, status: int, code: str, text: str, *, caller: str = "") -> None:
         super().__init__(text)
+        self.caller = caller
         self.status = status
         self.code = code
 
@@ -108,6 +111,7 @@ class Guard:
         self._access = access
         self._names = Names.of(names)
         self._status_of = status_of
+        self._refusals = Refusals("request refused")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -120,6 +124,7 @@ class Guard:
         try:
             caller = await self._admit(scope)
         except _RefusedError as error:
+            self._refusals.note(error.code, str(error), host=_host_of(scope), sender=error.caller)
             return await _answer(send, error.status, error.code, str(error))
         except WeirError as error:
             return await _answer(send, self._status_of(error), error.code, str(error))
@@ -156,7 +161,7 @@ class Guard:
             text = (
                 f"{caller.name} is {caller.role}, and {method} {one_line(path, 200)} needs role {needed}; ask an admin"
             )
-            raise _RefusedError(403, "Forbidden", text)
+            raise _RefusedError(403, "Forbidden", text, caller=caller.name)
         scope["caller"] = caller
         return caller
 
@@ -222,8 +227,7 @@ class Guard:
 
     async def _source(self, scope: Scope) -> str:
         """Return the request's origin: a forwarding capture's statement about it is trusted."""
-        client = scope.get("client")
-        host = str(client[0]) if client else ""
+        host = _host_of(scope)
         headers = _Headers(scope)
         forwarder = headers.one(FORWARDER)
         if not forwarder:
@@ -264,6 +268,11 @@ class _Headers:
         if len(found) > 1:
             raise _RefusedError(400, "InvalidRequest", f"header {name.decode()} is there twice; send it once")
         return found[0].decode("latin-1").strip() if found else ""
+
+
+def _host_of(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def _bare(host: str) -> str:

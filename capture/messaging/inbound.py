@@ -22,11 +22,12 @@ from capture.messaging import frames
 from capture.messaging.admission import Admission, NotAdmittedError
 from capture.messaging.flow_control import Inbox
 from capture.messaging.handshake import Received, RefusedError, receive
-from capture.messaging.lobby import Lobby, Refusals, host_of
+from capture.messaging.lobby import Lobby, host_of
 from capture.messaging.outbound import MessagingSettings
 from capture.messaging.topics import Topics
 from capture.messaging.transport import BROKEN
 from capture.messaging.wakeups import Signal
+from capture.security.refusals import Refusals
 from reactor.ids import CaptureId
 
 #: how long the other side may take to read a refusal and close
@@ -160,7 +161,7 @@ class Sessions:
         self._settings = settings
         self._admission = admission or Admission()
         self._lobby = Lobby(places=settings.greeting_max, seconds=settings.connect_timeout_s)
-        self._refusals = Refusals()
+        self._refusals = Refusals("connection refused")
         self._memory = _Memory(settings.process_bytes_max)
         self._senders: dict[CaptureId, _Sender] = {}
         self._members: set[CaptureId] = set()
@@ -214,7 +215,7 @@ class Sessions:
                 greeting = await receive(stream, decoder, me=self._me, admission=self._admission)
                 sender = self._admit(greeting.hello)
             except NotAdmittedError as error:  # no TLS: there is no way to answer
-                self._refusals.note(frames.Reason.UNPROVED, str(error), host=host)
+                self._refusals.note("unproved", str(error), host=host)
                 return None
             except (RefusedError, FrameError) as error:
                 await self._refuse(stream, error, host)
@@ -222,7 +223,7 @@ class Sessions:
             decoder.allow(self._settings.frame_bytes_max)
             return stream, decoder, _Connection(sender, greeting.hello.connection, greeting.rest)
         if place.is_evicted:
-            self._refusals.note(frames.Reason.BROKEN, "too many connections do not say who they are", host=host)
+            self._refusals.note("broken", "too many connections do not say who they are", host=host)
         else:
             silent = FrameError(f"no Hello within {self._settings.connect_timeout_s:g} s")
             await self._refuse(stream, silent, host)
@@ -262,7 +263,7 @@ class Sessions:
         self, stream: ByteStream, error: RefusedError | FrameError, host: str, *, sender: str = ""
     ) -> None:
         refusal, sender = _refusal_of(error), sender or getattr(error, "sender", "")
-        self._refusals.note(refusal.reason, refusal.text, host=host, sender=sender)
+        self._refusals.note(refusal.reason.name.lower(), refusal.text, host=host, sender=sender)
         await self._say(stream, refusal)
 
     async def _say(self, stream: ByteStream, refusal: frames.Refuse) -> None:

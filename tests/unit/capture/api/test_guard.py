@@ -61,6 +61,26 @@ async def test_every_route_but_health_needs_a_token() -> None:
                 assert answer.json()["error_code"] == "Unauthenticated"
 
 
+async def test_who_is_turned_away_is_in_the_log_once() -> None:
+    """Whoever guesses tokens, or asks for more than a role may, is seen; and does not fill the log."""
+    with capture_logs() as lines:
+        async with asked() as client:
+            for _ in range(3):
+                await client.get("/api/v2/tokens", headers=bearer("guess"))
+                await client.get("/api/v2/tokens", headers=bearer("viewer"))
+                await client.get("/api/v2/status", headers={"host": "evil.example"})
+            for number in range(200):
+                await client.get(f"/api/v2/{number}", headers=bearer("viewer"))
+    found = [line for line in lines if line["event"] == "request refused"]
+    assert [(line["reason"], line.get("sender")) for line in found[:3]] == [
+        ("Unauthenticated", None),
+        ("Forbidden", "eye"),
+        ("HostRefused", None),
+    ]
+    assert len(found) == 100
+    assert "guess" not in str(lines)
+
+
 @pytest.mark.parametrize("path", ["/health", "/ready", "/api/v2/health", "/docs", "/openapi.json"])
 async def test_health_and_documentation_are_public(path: str) -> None:
     async with asked() as client:
