@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from agent.errors import SinkUriError
 from agent.ports.sink import SinkUri
 from agent.references import is_local, reference_in
+from reactor.files import read_bounded
 
 #: shown in place of a value that may be a secret
 MASK: Final = "***"
@@ -48,7 +49,10 @@ def _parsed(text: str) -> SinkUri:
     if not parts.scheme:
         raise SinkUriError(f"sink {masked(text)!r} is not a URI; write for instance delta+file:///lake")
     _, _, storage = parts.scheme.partition("+")
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    options = dict(given)
+    if len(options) < len(given):
+        raise SinkUriError(f"sink {masked(text)!r} has an option twice; give it once")
     if storage not in ("", "file") and not parts.netloc:
         raise SinkUriError(f"sink {masked(text)!r} names no bucket or host; write {parts.scheme}://NAME/…")
     if storage != "file":
@@ -77,7 +81,7 @@ def _resolved(name: str, value: str) -> str:
         return os.environ[where]
     if kind == "file":
         try:
-            return Path(where).read_text().strip()
+            return read_bounded(Path(where)).decode().strip()
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or "it holds no text"
             raise SinkUriError(f"sink option {name} refers to {where}, which cannot be read ({why})") from error

@@ -14,10 +14,19 @@ if TYPE_CHECKING:
 
 certs_app = typer.Typer(no_args_is_help=True, help="The cluster's certificate authority and its nodes' certificates.")
 
-Directory = Annotated[Path, typer.Option("--dir", help="Where ca.pem, ca.key and nodes' files are.")]
+
+def _place(value: str) -> str:
+    if not value:
+        raise typer.BadParameter("is empty; give a directory, or leave it out")
+    return value
+
+
+Directory = Annotated[
+    str, typer.Option("--dir", metavar="PATH", callback=_place, help="Where ca.pem, ca.key and nodes' files are.")
+]
 Node = Annotated[str, typer.Argument(help="The node's name: a to z, digits and hyphens. It stays when keys change.")]
 Days = Annotated[int, typer.Option(min=1, max=3650, help="How long the certificate is good.")]
-_DIRECTORY = Path("weir-certs")
+_DIRECTORY = "weir-certs"
 _DAYS = 365
 
 
@@ -30,7 +39,7 @@ def init(
     """Make a certificate authority: once for a cluster. Keep ca.key away from the nodes."""
     from capture.security.certificate_files import CertificateFiles
 
-    certificate, key = CertificateFiles(dir).init(cluster_id)
+    certificate, key = CertificateFiles(Path(dir)).init(cluster_id)
     if json:
         return console.print_json({"certificate": str(certificate), "key": str(key)})
     return console.print_line(f"{certificate} is for every node, {key} for nobody but who issues certificates")
@@ -49,7 +58,7 @@ def issue(
     """Make a node's key and certificate."""
     from capture.security.certificate_files import CertificateFiles
 
-    path, made = CertificateFiles(dir).issue(node, host or ["localhost", "127.0.0.1", "::1"], days=days)
+    path, made = CertificateFiles(Path(dir)).issue(node, host or ["localhost", "127.0.0.1", "::1"], days=days)
     _show(path, made, json=json)
 
 
@@ -58,7 +67,7 @@ def renew(node: Node, dir: Directory = _DIRECTORY, days: Days = _DAYS, json: Jso
     """Make a new key and certificate for the same names; a running server takes them over within seconds."""
     from capture.security.certificate_files import CertificateFiles
 
-    path, made = CertificateFiles(dir).renew(node, days=days)
+    path, made = CertificateFiles(Path(dir)).renew(node, days=days)
     _show(path, made, json=json)
 
 

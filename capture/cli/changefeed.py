@@ -69,7 +69,10 @@ def create(
     json: Json = False,
 ) -> None:
     """Create a changefeed; source and sink are checked first."""
-    spec = views.ChangefeedSpec(
+    from capture.api.inputs import model_of
+
+    spec = model_of(
+        views.ChangefeedSpec,
         changefeed_id=changefeed_id,
         source_uri=_source(source_uri, ask_password=ask_password),
         sink_uri=given_uri(sink_uri, "sink URI"),
@@ -186,7 +189,10 @@ def update(
     """
     if ask_password and source_uri is None:
         raise ConfigError("--ask-password is about --source-uri; give that too")
-    asked = views.ChangefeedUpdate(
+    from capture.api.inputs import model_of
+
+    asked = model_of(
+        views.ChangefeedUpdate,
         source_uri=None if source_uri is None else _source(source_uri, ask_password=ask_password),
         sink_uri=None if sink_uri is None else given_uri(sink_uri, "sink URI"),
         mode=mode,

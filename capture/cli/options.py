@@ -8,6 +8,7 @@ import typer
 from capture.address import DEFAULT_ADDRESS
 from capture.errors import ConfigError
 from capture.terminal import console
+from reactor.files import read_bounded
 from reactor.ids import parse_changefeed_id
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _given_token() -> str | None:
     if not Credentials.token_file:
         return None
     try:
-        token = Path(Credentials.token_file).read_text().strip()
+        token = read_bounded(Path(Credentials.token_file)).decode().strip()
         why = "" if token else "it is empty"
     except (OSError, ValueError) as error:
         token, why = "", getattr(error, "strerror", None) or "it holds no text"

@@ -26,7 +26,9 @@ def repair(
 
     :raises ConfigError: the file cannot be written.
     """
-    asked = RepairAsked(tables=tuple(tables), dry_run=dry_run, where=where, rows_per_second=rows_per_second)
+    from capture.api.inputs import model_of
+
+    asked = model_of(RepairAsked, tables=tuple(tables), dry_run=dry_run, where=where, rows_per_second=rows_per_second)
     with client_of(server) as client, console.waiting("comparing source and sink"):
         found = client.repair(changefeed_id, asked)
     if parquet is not None:

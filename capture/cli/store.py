@@ -67,6 +67,8 @@ def load(
     from reactor.store import transfer
     from reactor.store.image import Image
 
+    if file.is_char_device():
+        raise ConfigError(f"{file} is a device; give a file of `weir store export`")
     try:
         image = Image.decode(file.read_text(), name=str(file))
     except (OSError, UnicodeDecodeError) as error:

@@ -30,6 +30,7 @@ from reactor.records.changefeed import ChangefeedConfig, FilterConfig, Mode, Sin
 from reactor.records.tables.partitioning import TablePartitioning
 from reactor.records.tables.table import TableRecord
 
+_NO_TABLE = "the filter takes in none of the source's tables, only such as are created later; is [filter] rules right?"
 #: of tables that will be held
 _NAMED = 10
 
@@ -65,7 +66,8 @@ def check_first(spec: ChangefeedSpec, cluster_id: str, look_up: LookUp) -> tuple
     sink.check(found.tables)
     if spec.mode in (Mode.ALL, Mode.FULL):
         _check_not_loaded(sink, found.tables)
-    return (*_unfit(sink, found.tables), *notices_of(sink_uri, spec.sink_mode))
+    nothing = () if found.tables else (_NO_TABLE,)
+    return (*nothing, *_unfit(sink, found.tables), *notices_of(sink_uri, spec.sink_mode))
 
 
 def read_signals(source: Source, config: ChangefeedConfig, limit: int) -> list[Signal]:

@@ -17,6 +17,7 @@ from anyio.streams.tls import TLSAttribute, TLSStream
 from capture.errors import ConfigError
 from capture.security import certificates
 from capture.security.certificates import NodeCertificate
+from reactor.files import read_bounded
 from reactor.tls import load_pair
 
 #: the first byte of a TLS connection; no frame begins with it
@@ -75,7 +76,7 @@ class NodeTls:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_REQUIRED
                 load_pair(context, self.files.certificate, self.files.key)
-            return certificates.read(self.files.certificate.read_bytes()), client, server
+            return certificates.read(read_bounded(self.files.certificate)), client, server
         except OSError as error:  # ssl.SSLError is one
             raise ConfigError(
                 f"TLS files cannot be used ({error}); check tls-ca-file, tls-cert-file and tls-key-file"

@@ -80,7 +80,8 @@ class LocalChangefeed:
     ) -> views.UpdateView:
         """Change its parameters; None: unchanged. ``target_ts`` 0: none. ``resync``: copy tables again whose rows or
         columns are filtered otherwise. ``dry_run``: only show the changes."""
-        asked = views.ChangefeedUpdate(
+        asked = model_of(
+            views.ChangefeedUpdate,
             source_uri=source,
             sink_uri=sink,
             mode=None if mode is None else one_of(Mode, mode, "mode"),

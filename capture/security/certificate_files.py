@@ -13,6 +13,7 @@ from pathlib import Path
 from capture.errors import ConfigError
 from capture.security import certificates
 from capture.security.certificates import Issued, NodeCertificate
+from reactor.files import read_bounded
 from reactor.settings import TlsFiles
 
 _CA = "ca"
@@ -106,7 +107,7 @@ def _lasts(certificate: Path) -> bool:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bounded(path)
     except OSError as error:
         cure = "make it with `weir certs init`" if path.stem == _CA else f"make it with `weir certs issue {path.stem}`"
         raise ConfigError(f"cannot read {path} ({error.strerror}); {cure}, or give its --dir") from None

@@ -8,12 +8,13 @@ from pathlib import Path
 from cryptography.fernet import Fernet
 
 from capture.errors import ConfigError
+from reactor.files import read_bounded
 
 
 def read_keys(path: Path) -> list[bytes]:
     """:raises ConfigError: the file cannot be read, or is empty."""
     try:
-        keys = path.read_bytes().split()
+        keys = read_bounded(path).split()
     except OSError as error:
         raise ConfigError(
             f"cannot read the secret key file {path} ({error.strerror}); give --secret-key-file"

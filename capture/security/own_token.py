@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 from capture.address import is_loopback, split_address
 from capture.errors import ConfigError
+from reactor.files import read_bounded
 
 TOKEN_FILE = "api-token"
 LOCK_FILE = "capture.lock"
@@ -65,7 +66,7 @@ def own_token(data_dir: Path, new_token: str) -> str:
     try:
         if not path.exists():
             _write(path, new_token + "\n")
-        return path.read_text().strip()
+        return read_bounded(path).decode().strip()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "it holds no text"
         raise ConfigError(f"cannot use {path} ({why}); choose another --data-dir") from error

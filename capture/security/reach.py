@@ -24,6 +24,7 @@ import structlog
 
 from agent.references import FILE_OPTIONS, reference_in
 from capture.errors import CaptureFaultError, ConfigError
+from reactor.files import read_bounded
 
 SECRETS = "secrets"
 _SECRET_VARIABLES = "WEIR_SECRET_"
@@ -201,7 +202,7 @@ def _variable(name: str) -> str:
 
 def _content(path: Path) -> str:
     try:
-        return path.read_text().rstrip("\r\n")
+        return read_bounded(path).decode().rstrip("\r\n")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", "") or "no text"
         raise CaptureFaultError(f"cannot read the secret file {path} ({why}); it must exist on every capture") from None

@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import SplitResult, parse_qsl
 
 from agent.errors import SourceConfigError
+from reactor.files import read_bounded
 
 PORT_MAX: Final = 65_535
 TIMEOUT_MAX_S: Final = 3_600
@@ -69,7 +70,7 @@ def password(reference: str | None, inline: str) -> str:
         return os.environ[rest]
     if separator and scheme == "file":
         try:
-            return Path(rest).read_text().rstrip("\r\n")
+            return read_bounded(Path(rest)).decode().rstrip("\r\n")
         except (OSError, ValueError) as error:  # no text in UTF-8
             raise SourceConfigError(f"the password file {rest} cannot be read; check path and permissions") from error
     return reference

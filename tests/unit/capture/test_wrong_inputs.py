@@ -33,6 +33,15 @@ from tests.patience import patient
 SECRET = "geheim77"
 
 COMMANDS = [
+    *("repair -c x --rows-per-second 0", "diff -c x --sample nan", "diff -c x --sample inf", "diff -c x --sample -0.1"),
+    *("store import /dev/zero sqlite:///x/y", "store import /tmp sqlite:///x/y", "log inspect /dev/zero"),
+    *("changefeed list --token-file /dev/zero", "changefeed list --token-file /tmp", "secret new-key /dev/zero"),
+    *("certs issue ../x", "certs issue a --days 0", "certs issue a --dir /nowhere/y", "certs init --dir /dev/null/x"),
+    *("token create --role viewer --expires -1d", "token create --role viewer --expires ٣d", "audit --limit 1e3"),
+    *("changefeed create -c x --source-uri postgresql://u@h/%00 --sink-uri delta+file:///x", "token revoke ../x"),
+    *("changefeed create -c x --source-uri postgresql://u@h/d --sink-uri delta+file:///%0a", "log inspect /tmp"),
+    f"changefeed update -c x --source-uri postgresql://u:{SECRET}@h/%00",
+    "changefeed create -c x --source-uri postgresql://u@h/d --sink-uri delta+file:///x --config /dev/zero",
     *("frobnicate", "changefeed frobnicate", "changefeed create", "changefeed create -c x", "changefeed query"),
     *("changefeed create -c x --source-uri y", "changefeed create -c x --source-uri y --sink-uri z --mode none"),
     *("changefeed create -c x --source-uri y --sink-uri z --sink-mode none", "changefeed query -c x extra"),
@@ -199,6 +208,7 @@ SINKS = [
     *("delta+file:///x?retention_seconds=1e9", "delta+file:///x?retention_seconds=999999999999", "delta+file:///x?a=1"),
     *("delta+file:///x?deletion_vectors=yes", "delta+file:///x?deletion_vectors=", "delta+file:///x?AWS_REGION=eu"),
     *("delta+s3://b/x?AWS_REGION=env:WEIR_TEST_NOT_SET", "oracle://h"),
+    *("delta+file:///x?deletion_vectors=true&deletion_vectors=false", "delta+s3://b/x?AWS_REGION=file:/dev/zero"),
     *("delta+s3://b/x?AWS_REGION=file:/nowhere/x", f"delta+file://u:a@{SECRET}@h/x", f"parquet://u:{SECRET}@h"),
 ]
 #: of which it shows only when they are used; no server is asked
@@ -330,7 +340,7 @@ CASES: list[tuple[str, Callable[[str], object], str]] = [
     *(("cluster id", parse_cluster_id, text) for text in (*IDS, "__meta__")),
     *(
         ("reference", resolve, f"x://u@h/d?password={text}")
-        for text in ("env:WEIR_TEST_NOT_SET", "file:/nowhere/x", "file:/")
+        for text in ("env:WEIR_TEST_NOT_SET", "file:/nowhere/x", "file:/", "file:/dev/zero")
     ),
     *(("key", lambda text: Keeper(text.encode()), text) for text in ("", "x", "ä", "x" * 44, "=" * 44)),
     *(
@@ -450,6 +460,15 @@ def test_command_lines(
     assert captured.err.count("\n") == 1
     is_one_line(captured.err.strip())
     assert list(tmp_path.iterdir()) == [], "nothing is begun"
+
+
+def test_an_empty_directory_of_certificates_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["certs", "init", "--dir", ""]) == 2
+    is_one_line(capsys.readouterr().err.strip())
+    assert list(tmp_path.iterdir()) == []
 
 
 PATHS = ("data-dir", "log-file", "secret-key-file", "tls-ca-file", "tls-cert-file", "tls-key-file")

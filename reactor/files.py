@@ -1,0 +1,17 @@
+"""Files that somebody else names: read up to a limit, since a device has no end."""
+
+import errno
+import os
+from pathlib import Path
+
+#: of a key, a token, a certificate
+SECRET_BYTES_MAX = 64 * 1024
+
+
+def read_bounded(path: Path, size_max: int = SECRET_BYTES_MAX) -> bytes:
+    """:raises OSError: it cannot be read, or has more bytes."""
+    with path.open("rb") as file:
+        data = file.read(size_max + 1)
+    if len(data) > size_max:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return data
