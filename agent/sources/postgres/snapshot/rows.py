@@ -33,6 +33,8 @@ _BLOCK_BYTES: Final = 8 << 20
 #: positions per batch: at most 32 MiB, which tables with very many columns would exceed
 _POSITIONS_MAX: Final = 4 << 20
 _READ_TIMEOUT_S: Final = 600.0
+#: SQLSTATE of a text that has no UTF-8
+_UNTRANSLATABLE: Final = "22P05"
 
 
 @contextmanager
@@ -198,6 +200,11 @@ class _CopyRows(RowsReader):
             self._failure = parse_error(body)
         elif kind == b"Z":
             self._is_done = True
+            if self._failure is not None and self._failure.get("C") == _UNTRANSLATABLE:
+                raise DecodeError(
+                    f"{self._schema.qualified_name}: {self._failure.get('M')}, in its snapshot; correct the value at "
+                    "the source, or leave the column out"
+                )
             if self._failure is not None:
                 raise refusal(self._failure, self._target)
         return True

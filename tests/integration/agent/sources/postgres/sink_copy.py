@@ -13,8 +13,10 @@ from agent.rows.survivors import Survivors
 from agent.schema_changes.apply import Terms, apply
 from agent.sinks import open_sink
 from agent.sources.postgres.decode.types import arrow_schema
+from agent.sources.postgres.publication.slots import all_publications
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import connect
+from agent.sources.postgres.server.terms import ALL_ROWS, read_terms
 from agent.sources.postgres.snapshot import survivors
 from agent.sources.postgres.snapshot.rows import read_table
 from agent.units.load import create_empty
@@ -30,16 +32,18 @@ _MODE = SinkMode.UPSERT
 
 
 class SinkCopy:
-    """The sink's table, made from what the stream has read."""
+    """The sink's table, made from what the stream has read. ``number``: of the rig's table. ``rows``: which of its rows
+    are published, a condition."""
 
-    def __init__(self, rig: SyncRig, lake: Path) -> None:
+    def __init__(self, rig: SyncRig, lake: Path, number: int = 0, *, rows: str = ALL_ROWS) -> None:
         uri = f"delta+file://{lake}"
         sink = open_sink(uri, changefeed="feed", mode=_MODE)
         assert isinstance(sink, ReadsBack)
         self._sink = sink
         self._rig, self._start_ts, self._head = rig, rig.start.ts, rig.head()
         self._changes: dict[int, tuple[Ts, TableChange]] = {}
-        self.record = rig.tables[0].with_(start_ts=self._start_ts, consistent_ts=self._start_ts)
+        self._rows = rows
+        self.record = rig.tables[number].with_(start_ts=self._start_ts, consistent_ts=self._start_ts)
         create_empty(self._sink, [(self.record, rig.first_schemas[self.record.table_id])])
         self._context = FlushContext(
             FeedContext("feed", uri, _MODE), sink=self._sink, reader=LogReader(rig.directory), executor=Inline()
@@ -68,9 +72,10 @@ class SinkCopy:
     def differences(self) -> tuple[list[Row], list[Row]]:
         """Return the rows that only the source has, and those that only the sink has."""
         with connect(self._rig.uri) as connection:
-            schema = read_schemas(connection, [self.record.table_id])[self.record.table_id]
+            terms = read_terms(connection, all_publications(self._rig.names), with_rows=False)
+            schema = read_schemas(connection, [self.record.table_id], terms)[self.record.table_id]
         columns = sorted(column.name for column in schema.columns)
-        there = map(self._sink.as_stored, read_table(self._rig.uri, schema, None))
+        there = map(self._sink.as_stored, read_table(self._rig.uri, schema, None, rows=self._rows))
         return differences(there, self._sink.read_rows(self.record, schema, arrow_schema(schema)), columns)
 
     def _flush(self, to_ts: Ts) -> None:

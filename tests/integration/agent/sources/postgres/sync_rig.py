@@ -269,7 +269,8 @@ def drop_slots(rig: SyncRig) -> None:
 def _record(connection: Connection, table: str) -> TableRecord:
     (oid,) = connection.query(f"SELECT '{table}'::regclass::oid::int8")[0]
     key = key_of(connection, int(oid or 0))
-    return TableRecord(table_id=int(oid or 0), schema_name="public", name=table, key=key)
+    schema_name, _, name = table.rpartition(".")
+    return TableRecord(table_id=int(oid or 0), schema_name=schema_name or "public", name=name, key=key)
 
 
 def _events_of(path: str) -> list[LoggedEvent]:

@@ -65,6 +65,22 @@ def test_a_snapshot_refuses_the_value(rig: SyncRig) -> None:
         list(read_table(rig.uri, rig.first_schemas[rig.tables[0].table_id]))
 
 
+@pytest.mark.parametrize(("encoding", "text"), [("WIN1252", r"\x81"), ("EUC_JP", r"\xa9\xa1")])
+def test_a_snapshot_refuses_what_the_server_cannot_convert(
+    encoding: str, text: str, postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    """Which holds its table alone."""
+    rig = make_rig(postgres, tmp_path, _TABLES, ["a", "b"], encoding=encoding)
+    try:
+        _execute(rig, rf"INSERT INTO a VALUES (1, '{text}')")
+        with connect(rig.uri) as connection:
+            [schema, _] = read_schemas(connection, [table.table_id for table in rig.tables]).values()
+        with pytest.raises(DecodeError, match=f'public.a: character .* in encoding "{encoding}" has no equivalent'):
+            list(read_table(rig.uri, schema))
+    finally:
+        drop_slots(rig)
+
+
 @pytest.mark.parametrize(
     ("statements", "reason"),
     [
