@@ -74,8 +74,8 @@ def refusal(fields: ErrorFields, target: Target) -> SourceError:
             return PositionLostError(f"{message}; what it held back is gone: {NEW_POSITION}")
         case "22P05":
             return StatementRefusedError(
-                f"{target} has a text that UTF-8 does not have ({message}), which stops its stream; correct it, or leave "
-                f"its table out, then {NEW_POSITION}"
+                f"{target} has a text that UTF-8 does not have ({message}), which stops its stream; correct it, or "
+                f"leave its table out, then {NEW_POSITION}"
             )
         case "58P01" if "WAL segment" in message:
             return SnapshotLostByGCError(f"{message}; {NEW_POSITION}")
