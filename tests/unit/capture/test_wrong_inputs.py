@@ -555,6 +555,27 @@ def test_the_version_is_an_option_too(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out.startswith("weir ")
 
 
+class _Main(ModuleType):
+    """A module whose main is interrupted where it handles nothing yet."""
+
+    @staticmethod
+    def main() -> int:
+        signal.raise_signal(signal.SIGINT)
+        return 0
+
+
+def test_ctrl_c_on_the_way_into_a_command_and_behind_it_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "capture.cli.main", _Main("capture.cli.main"))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(SystemExit) as left:
+            run()
+        signal.raise_signal(signal.SIGINT)  # while the interpreter ends
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert left.value.code == 130
+
+
 class _Importing(ModuleType):
     """A module that is being imported when Ctrl-C comes."""
 
