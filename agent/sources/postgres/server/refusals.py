@@ -72,6 +72,8 @@ def refusal(fields: ErrorFields, target: Target) -> SourceError:
             return PositionLostError(f"{message}; {NEW_POSITION}")
         case "42704" if "replication slot" in message:
             return PositionLostError(f"{message}; what it held back is gone: {NEW_POSITION}")
+        case "42704" if message.startswith("publication"):  # before version 18, a stream ends where there is none
+            return PositionLostError(f"{message} where the stream is, so changes may be in no stream; {NEW_POSITION}")
         case "22P05":
             return StatementRefusedError(
                 f"{target} has a text that UTF-8 does not have ({message}), which stops its stream; correct it, or "

@@ -251,7 +251,8 @@ async def test_schemas_that_swap_names_move_their_tables_in_one_record(rig: Sync
     rig.execute("CREATE SCHEMA s; ALTER TABLE b SET SCHEMA s; ALTER TABLE s.b RENAME TO a")
     rig.execute("INSERT INTO a VALUES (1); INSERT INTO s.a VALUES (1, 1)")
     swap = "ALTER SCHEMA public RENAME TO t; ALTER SCHEMA s RENAME TO public; ALTER SCHEMA t RENAME TO s"
-    changes = await changes_of(rig, swap, "INSERT INTO s.a VALUES (2)", "INSERT INTO public.a VALUES (3, 3)")
+    await changes_of(rig, swap, "INSERT INTO s.a VALUES (2)", "INSERT INTO public.a VALUES (3, 3)")
+    changes = await changes_of(rig)  # before version 16 no row shows it, but the next reading of the catalog
     moved = [f"{change.table.schema_name}.{change.table.name}" for change in changes if change.table]
     assert moved == ["s.a", "s.a", "public.a"]
     assert [len(record.changes) for record in rig.ddl()] == [1, 2]

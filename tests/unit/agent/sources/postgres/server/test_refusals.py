@@ -2,7 +2,13 @@
 
 import pytest
 
-from agent.errors import SourceError, SourceUnreachableError, StatementRefusedError, TableLockedError
+from agent.errors import (
+    PositionLostError,
+    SourceError,
+    SourceUnreachableError,
+    StatementRefusedError,
+    TableLockedError,
+)
 from agent.sources.postgres.server.refusals import refusal
 from agent.sources.postgres.server.uri import Target
 
@@ -33,3 +39,10 @@ def test_a_server_without_room_for_locks_tells_what_to_raise() -> None:
     found = refusal({"C": "53200", "M": "out of shared memory"}, _TARGET)
     assert isinstance(found, SourceUnreachableError)
     assert "raise max_locks_per_transaction" in str(found)
+
+
+def test_a_stream_without_its_publication_has_lost_its_position() -> None:
+    """Servers before version 18 end the stream there, later ones leave out what is missing."""
+    found = refusal({"C": "42704", "M": 'publication "mine" does not exist'}, _TARGET)
+    assert isinstance(found, PositionLostError)
+    assert "resume --resync" in str(found)
