@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession
 import capture
 server, token, changefeed, directory, master = sys.argv[1:]
 settings = {"spark.ui.enabled": "false", "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
+settings["spark.python.daemon.module"] = "agent.spark.daemon"  # as docs/python.md says
 spark = SparkSession.builder.master(master).config(map=settings).getOrCreate()
 spark.dataSource.register(capture.SparkSource)
 options = {"server": server, "token": token, "changefeed": changefeed, "table": "public.change"}

@@ -71,7 +71,7 @@ def test_the_lines_do_what_is_said_of_them(tmp_path: Path) -> None:
         bed.execute("UPDATE item SET value = 7 WHERE id <= 5")
         ts = bed.last_ts()
         bed.wait_for("it is in the sink", lambda: bed.covers(UPSERT, ts))
-        spark = {"http://host:8300": f"http://{server.address}", '"shop"': f'"{UPSERT}"'}
+        spark = {"https://host:8300": f"http://{server.address}", '"shop"': f'"{UPSERT}"'}
         run(_SPARK, lines_with("readStream", spark), tmp_path, WEIR_TOKEN=bed.token_of(server))
     rows = pq.read_table(tmp_path / "rows").to_pylist()
     found = sorted((row["id"], row["value"], row["_change_type"]) for row in rows)

@@ -208,7 +208,7 @@ def test_a_spark_query_of_several_tables_has_a_struct_for_each(bed: Bed, tmp_pat
     for number in range(2):
         with psycopg.connect(bed.postgres.dsn(bed.database)) as session:  # in one transaction
             session.execute("UPDATE account SET balance = balance + 1 WHERE id IN (4, 5, 6)")
-            session.execute("INSERT INTO item (id, value) VALUES (%s, %s)", [number, number])
+            session.execute("INSERT INTO item (id, value) VALUES (%s, %s)", [1_000_000 + number, number])
         bed.execute("UPDATE account SET balance = balance + 1 WHERE id = 4")
         ts = bed.last_ts()
         bed.wait_for("it is in the sink", lambda ts=ts: bed.covers(CHANGELOG, ts))  # type: ignore[misc]
