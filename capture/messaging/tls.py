@@ -6,6 +6,7 @@ may speak for the capture it names. Host names are not compared: a node is pinne
 
 import ssl
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from reactor.tls import load_pair
 
 #: the first byte of a TLS connection; no frame begins with it
 _HANDSHAKE = b"\x16"
+#: of a handshake, and one to spare
+_FLIGHTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +79,32 @@ class NodeTls:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_REQUIRED
                 load_pair(context, self.files.certificate, self.files.key)
-            return certificates.read(read_bounded(self.files.certificate)), client, server
+            found = certificates.read(read_bounded(self.files.certificate))
+            _greet(client, server)
+            return found, client, server
+        except ssl.SSLCertVerificationError as error:
+            raise ConfigError(
+                f"no capture would accept {self.files.certificate} ({error.verify_message}); make another with "
+                f"`weir certs renew`, or correct tls-ca-file {self.files.ca}"
+            ) from error
         except OSError as error:  # ssl.SSLError is one
             raise ConfigError(
                 f"TLS files cannot be used ({error}); check tls-ca-file, tls-cert-file and tls-key-file"
             ) from error
+
+
+def _greet(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
+    """Shake hands with ourselves, as others will: they alone would notice a certificate that has ended, is not good yet
+    or is another authority's.
+
+    :raises ssl.SSLCertVerificationError: it is refused.
+    """
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)
+    for _ in range(_FLIGHTS):
+        for end in ends:
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
 
 
 def stamps_of(files: Iterable[Path]) -> tuple[tuple[int, int], ...]:

@@ -387,15 +387,18 @@ class Authority:
         (self.directory / "ca.pem").write_bytes(self.issued.certificate)
 
     def tls(self, node: str, *, trusting: "Authority | None" = None) -> NodeTls:
-        return NodeTls(self.files(node, trusting=trusting))
+        tls = NodeTls(self.files(node))
+        if trusting is not None:  # an honest node notices that nobody would accept it
+            tls._client.load_verify_locations(trusting.directory / "ca.pem")
+        return tls
 
-    def files(self, node: str, *, trusting: "Authority | None" = None) -> Tls:
+    def files(self, node: str) -> Tls:
         """A new key each time."""
         made = certificates.issue(self.issued, node, ["127.0.0.1"])
         certificate, key = self.directory / f"{node}.pem", self.directory / f"{node}.key"
         certificate.write_bytes(made.certificate)
         key.write_bytes(made.key)
-        return Tls((trusting or self).directory / "ca.pem", certificate, key)
+        return Tls(self.directory / "ca.pem", certificate, key)
 
 
 def registered(tls: NodeTls) -> Registered:
