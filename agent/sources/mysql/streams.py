@@ -36,6 +36,7 @@ from agent.sources.mysql.server.connection import Connection, connect
 from agent.sources.mysql.server.defaults import explicit_timestamps
 from agent.sources.mysql.server.reach import reaches_others
 from agent.sources.mysql.server.tables import has_primary
+from agent.sources.mysql.server.uniques import unique_columns
 from agent.sources.mysql.server.uri import Target
 from agent.sources.mysql.settings import MysqlSettings
 from reactor.ids import Ts
@@ -128,6 +129,7 @@ class MysqlStreams:
             collation_of=self._collation_of,
             reaches=self._reaches,
             computed=self._computed,
+            uniques=self._uniques,
             place=self._place_in(epoch),
             has_primary=self._has_primary,
             selects=lambda name, column: rules_for(config.filter, *name).selects(column),
@@ -157,6 +159,10 @@ class MysqlStreams:
     def _computed(self, name: tuple[str, str]) -> Mapping[str, str]:
         with connect(self._target) as connection:
             return computed_columns(connection, *name)
+
+    def _uniques(self, name: tuple[str, str]) -> frozenset[str]:
+        with connect(self._target) as connection:
+            return unique_columns(connection, *name)
 
     def _reaches(self, names: Sequence[tuple[str, str]]) -> bool:
         with connect(self._target) as connection:

@@ -22,7 +22,8 @@ class Server:
     unknown. ``reaches``: whether a change of tables of these names may change others too. ``computed``: the
     expressions of a table's generated columns. ``explicit_timestamps``: ``explicit_defaults_for_timestamp`` of sessions
     where the log does not record it; None if MariaDB logs it as an option. ``place``: the end of the log.
-    ``has_primary``: whether a table has a primary key now. ``selects``: whether a table's column is replicated."""
+    ``uniques``: the columns of a table's unique keys now, in lower case. ``has_primary``: whether a table has a primary
+    key now. ``selects``: whether a table's column is replicated."""
 
     wants: Callable[[str, str], bool]
     takes: Callable[[TableRecord], bool]
@@ -38,6 +39,7 @@ class Server:
     collation_of: Callable[[str], int] = lambda database: 0
     reaches: Callable[[Sequence[Name]], bool] = lambda names: False
     computed: Callable[[Name], Mapping[str, str]] = lambda name: {}
+    uniques: Callable[[Name], frozenset[str]] = lambda name: frozenset()
     place: Callable[[], Ts] = lambda: Ts(0)
     has_primary: Callable[[Name], bool] = lambda name: True
     selects: Callable[[Name, str], bool] = lambda name, column: True

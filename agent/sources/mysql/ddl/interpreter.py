@@ -242,6 +242,7 @@ class Interpreter:
         before, computed = self._copies.schemas().get(edit.table), lambda: self._server.computed(edit.table)
         doubt = recomputed(before, edit, terms, computed) if before else ""
         self._copies.doubt_rows(edit.table, edit.made_uniques, edit.renames)
+        self._copies.doubt_values(edit, event.statement, self._server.uniques)
         if self._copies.alter(edit.table, edit.schema, columns, edit.unknown_fills):
             if doubt:
                 self._copies.doubt(edit.table, doubt)

@@ -41,6 +41,10 @@ DUPLICATES: Final = (
     "its copy has got a unique key, and tools leave out the rows that the key refuses (INSERT IGNORE), which no event "
     "names"
 )
+MERGED: Final = (
+    "a column of a unique key got another type or collation in its copy, and tools leave out the rows that the key "
+    "refuses then (INSERT IGNORE), which no event names"
+)
 LATER: Final = (
     "its copy took its place, whose columns are in no statement that was read, and those that the server has may be of "
     "later statements"

@@ -5,7 +5,7 @@ the copy exists, a table that loses its name is only *left*: it continues unchan
 gone.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from agent.rows.schema import TableSchema
@@ -13,8 +13,10 @@ from agent.rows.schema_change import KnownTable
 from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl import reasons
 from agent.sources.mysql.ddl.copies import shadows
+from agent.sources.mysql.ddl.copies.merging import may_merge
 from agent.sources.mysql.ddl.copies.shadows import NOTHING, Shadow
 from agent.sources.mysql.ddl.parser.cursor import Name
+from agent.sources.mysql.ddl.parser.edits import Altered
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
 from agent.sources.mysql.decode.table_ids import table_id
 
@@ -87,6 +89,14 @@ class Copies:
             key = {new.get(column, column).lower() for column in shadow.schema.key}
             if any(not key or not key <= columns for columns in uniques):
                 self.doubt(name, reasons.DUPLICATES)
+
+    def doubt_values(self, edit: Altered, statement: str, uniques: Callable[[Name], frozenset[str]]) -> None:
+        """Doubt a copy before columns of its unique keys change so that different values may become equal. ``uniques``:
+        see ``Server``; only asked for if it matters."""
+        shadow = self.by_name.get(edit.table)
+        merged = may_merge(shadow.schema, edit, statement) if shadow else frozenset()
+        if merged and merged & uniques(edit.table):
+            self.doubt(edit.table, reasons.MERGED)
 
     def vacate(self, name: Name, table: KnownTable) -> None:
         self.vacated[name] = table

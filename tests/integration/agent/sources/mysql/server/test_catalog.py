@@ -11,6 +11,7 @@ from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.server.catalog import names_of, read_schemas
 from agent.sources.mysql.server.computed import computed_columns
 from agent.sources.mysql.server.connection import connect
+from agent.sources.mysql.server.uniques import unique_columns
 from capture.embedded import EmbeddedMariaDB
 from tests.integration.agent.sources.mysql.row_events import new_binlog, table_events
 from tests.mysql_server import EmbeddedMysql, is_mariadb
@@ -141,6 +142,20 @@ def test_generated_columns_and_what_they_are_computed_from(server: EmbeddedMaria
     assert "`n`" in found["v"]
     assert "`B c`" in gone["s"]
     assert "`id`" in gone["s"]
+
+
+def test_columns_of_unique_keys(server: EmbeddedMariaDB) -> None:
+    name = "unique_keys"
+    server.create_database(name)
+    expression = "" if is_mariadb(server) else ", UNIQUE KEY ((D + 1))"
+    columns = "id int PRIMARY KEY, `A a` int UNIQUE, b int, c int, D int, KEY (b), UNIQUE (c, id)"
+    server.execute(f"CREATE TABLE t ({columns}{expression})", database=name)
+    server.execute("CREATE TABLE u (id int PRIMARY KEY, e int UNIQUE)", database=name)
+    with connect(server.uri()) as connection:
+        found = unique_columns(connection, name, "t")
+        assert found == ({"id", "a a", "c"} if is_mariadb(server) else {"id", "a a", "b", "c", "d"})
+        assert unique_columns(connection, name, "has_another_name_now") == found | {"id", "e"}
+        assert unique_columns(connection, "none", "t") == frozenset()
 
 
 def test_names_by_id(server: EmbeddedMariaDB, database: str) -> None:

@@ -569,6 +569,35 @@ def test_a_copy_with_a_unique_key_that_includes_the_key_has_all_rows(definition:
     assert HOLD not in [change.kind for change in rig.run("RENAME TABLE t TO _t_del, _t_gho TO t")]
 
 
+@pytest.mark.parametrize(
+    ("definition", "is_held"),
+    [
+        ("MODIFY a VARCHAR(3)", True),
+        ("MODIFY a VARCHAR(100) COLLATE utf8mb4_unicode_ci", True),
+        ("CONVERT TO CHARACTER SET latin1", True),
+        ("CHANGE a c VARCHAR(3)", False),
+        ("CHANGE b A2 INT, MODIFY a VARCHAR(100)", False),
+        ("CHANGE b n DATE", True),
+    ],
+)
+def test_a_copy_whose_unique_key_may_refuse_rows_that_have_become_alike(definition: str, *, is_held: bool) -> None:
+    rig = Rig("t", uniques=lambda name: frozenset({"id", "a", "n"}))
+    rig.run("CREATE TABLE _t_gho LIKE t", f"ALTER TABLE _t_gho {definition}")
+    rig.fill("_t_gho")
+    changes = rig.run("RENAME TABLE t TO _t_del, _t_gho TO t")
+    assert (HOLD in [change.kind for change in changes]) is is_held
+
+
+def test_the_server_is_not_asked_for_the_unique_keys_of_a_copy_whose_values_stay() -> None:
+    rig = Rig("t", uniques=lambda name: pytest.fail("asked"))
+    rig.run(
+        "CREATE TABLE _t_gho LIKE t",
+        "ALTER TABLE _t_gho MODIFY id BIGINT, MODIFY a VARCHAR(50), ADD n INT, DROP COLUMN b",
+    )
+    rig.fill("_t_gho")
+    assert HOLD not in [change.kind for change in rig.run("RENAME TABLE t TO _t_del, _t_gho TO t")]
+
+
 def test_gh_ost() -> None:
     rig = Rig("t")
     assert not rig.run(
