@@ -6,7 +6,7 @@ values.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -145,4 +145,7 @@ def _hold(known: dict[int, KnownTable], change: TableChange) -> None:
     table = known.get(change.table_id)
     record = change.table or (table.record if table else None)
     if record is not None:
-        known[change.table_id] = KnownTable(record, table.schema if table else None, change.reason)
+        schema = table.schema if table else None
+        if schema is not None:  # it may be held under a new name
+            schema = replace(schema, schema_name=record.schema_name, name=record.name)
+        known[change.table_id] = KnownTable(record, schema, change.reason)

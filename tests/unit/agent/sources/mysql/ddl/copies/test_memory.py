@@ -104,6 +104,12 @@ HISTORIES = {
         "rows of u",
         "DROP TABLE w",
     ],
+    "a held table gets another name": [
+        "ALTER TABLE t ADD c INT DEFAULT 1",
+        "rows of t",
+        "RENAME TABLE t TO _t_gho",
+        "DROP TABLE _t_gho",
+    ],
     "a database's collation": [
         "ALTER DATABASE d CHARACTER SET latin1",
         "CREATE TABLE v (id INT PRIMARY KEY, x varchar(9))",
