@@ -202,7 +202,8 @@ def is_checked(bed: Bed) -> bool:
 def test_a_spark_that_is_away_is_waited_for_and_sigterm_ends_that(bed: Bed, tmp_path: Path) -> None:
     options = ["--data-dir", str(tmp_path), "--log-storage", str(tmp_path / "log"), "--addr", "127.0.0.1:0"]
     options += ["--secret-key-file", str(bed.directory / "secret.key"), "--cluster-id", "sparkless"]
-    with running(bed, "server", "--etcd", bed.etcd.url, "--spark-master", "spark://127.0.0.1:1", *options) as one:
+    options += ["--spark-master", "spark://127.0.0.1:1", "--insecure-spark"]
+    with running(bed, "server", "--etcd", bed.etcd.url, *options) as one:
         assert one.stderr is not None
         line = next(json.loads(line) for line in one.stderr if "waits for Spark" in line)
         assert "no master answers at spark://127.0.0.1:1" in line["reason"]

@@ -250,14 +250,20 @@ def evict_reader(connection: Connection, slot: str) -> None:
 
     Called after taking the log over: a reader that is suspended or cut off holds the slot until the server notices,
     which takes ``wal_sender_timeout`` (60 s), and could not append to the log any more. The server process is signalled
-    repeatedly: if its client no longer reads, it hangs when reporting why it ends, until the second signal.
+    repeatedly: if its client no longer reads, it hangs when reporting why it ends, until the second signal. A session
+    of somebody who drops the slot, or moves it, is no reader and is left alone.
     """
     for _ in range(_EVICTIONS_MAX):
         status = slot_status(connection, slot)
         if status is None or not status.active_pid:
             return
-        _log.info("ending the slot's reader", slot=slot, pid=status.active_pid)
-        connection.query(f"SELECT pg_terminate_backend({status.active_pid}, {_EVICTION_MS})")
+        ended = connection.query(
+            f"SELECT pg_terminate_backend(pid, {_EVICTION_MS}) FROM pg_stat_activity "
+            f"WHERE pid = {status.active_pid} AND backend_type IS DISTINCT FROM 'client backend'"
+        )
+        if not ended:
+            return
+        _log.info("the slot's reader was ended", slot=slot, pid=status.active_pid)
 
 
 def drop_slot(connection: Connection, slot: str) -> None:

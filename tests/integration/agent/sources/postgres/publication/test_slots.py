@@ -144,6 +144,16 @@ def test_a_reader_that_takes_nothing_any_more_is_ended(uri: str) -> None:
         slots.drop_slot(connection, names.slot)
 
 
+def test_who_holds_a_slot_without_reading_it_is_left_alone(uri: str) -> None:
+    names = names_for("c", "f")
+    with connect(uri) as connection, connect(uri) as other:
+        other.query(f"SELECT pg_create_logical_replication_slot('{names.slot}', 'pgoutput', temporary => true)")
+        slots.evict_reader(connection, names.slot)
+        assert other.query("SELECT 1") == [("1",)]
+        with pytest.raises(SlotInUseError):
+            slots.drop_slot(connection, names.slot)
+
+
 def test_a_publication_of_the_user_is_used_but_never_changed(uri: str) -> None:
     names = names_for("c", "f", publication="mine")
     with connect(uri) as connection:
