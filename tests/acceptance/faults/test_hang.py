@@ -91,6 +91,7 @@ def test_a_changefeed_that_hangs_can_be_paused_and_resumed(bed: Bed) -> None:
     check_upsert(bed)
 
 
+@pytest.mark.matrix
 def test_a_capture_whose_sink_hangs_leaves_when_asked_to(bed: Bed) -> None:
     """When a changefeed starts, it is the capture itself that asks: a thread of its own hangs."""
     [process] = bed.processes

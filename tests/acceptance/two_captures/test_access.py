@@ -15,6 +15,7 @@ def ask(process: Process, token: str, method: str, path: str, **json: object) ->
     return httpx.request(method, url, json=json or None, headers={"authorization": f"Bearer {token}"}, timeout=30)
 
 
+@pytest.mark.matrix
 def test_a_token_is_the_same_person_at_every_capture(bed: Bed) -> None:
     first, second = bed.processes
     own = bed.token_of(first)

@@ -24,6 +24,7 @@ print(type(dialect("mysql")).__name__)
 """
 
 
+@pytest.mark.matrix
 def test_plugins_are_found_in_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = tmp_path / "site"
     text = plugin_package.SINK.format(scheme="toy")

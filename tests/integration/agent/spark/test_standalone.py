@@ -101,6 +101,7 @@ def test_executors_run_what_is_sent_and_compile_nothing(executor: SparkExecutor,
         assert "agent.spark.daemon" in parent
 
 
+@pytest.mark.matrix
 def test_what_kills_an_executor_s_worker_is_said(executor: SparkExecutor) -> None:
     with pytest.raises(JobError, match="Python worker exited unexpectedly") as caught:
         executor.map(refuse, [0], description="refusing")
