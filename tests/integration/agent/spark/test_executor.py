@@ -198,6 +198,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.matrix
 def test_jvm_and_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
     directory = tmp_path / "longer-than-the-directory-of-a-socket-may-be"
     command = [sys.executable, "-c", _CHILD, str(directory)]

@@ -50,6 +50,7 @@ def test_a_job_that_is_given_up_gives_its_slots_back(executor: SparkExecutor, tm
     giving_up.join()
 
 
+@pytest.mark.matrix
 def test_a_job_that_is_given_up_before_it_has_begun_does_not_run(executor: SparkExecutor, tmp_path: Path) -> None:
     deadline = Deadline()
     deadline.end()
