@@ -1,4 +1,4 @@
-"""Tokens at two captures, one of which forwards to the other: who asks arrives, who is revoked is refused by both."""
+"""Tokens at two captures: a forwarded request keeps name and role, and a revoked token is refused by both."""
 
 import httpx
 import pytest

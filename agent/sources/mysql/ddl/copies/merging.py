@@ -15,7 +15,7 @@ _COMPARED: Final = frozenset({Family.TEXT, Family.MEMBERS})
 
 
 def may_merge(before: TableSchema, edit: Altered, statement: str) -> frozenset[str]:
-    """Return the columns, in lower case, of which a statement may make different values equal."""
+    """Return the columns, in lower case, whose distinct values may be equal after a statement."""
     old = {column.name: column for column in before.columns}
     is_collated, found = bool(_COLLATE.search(statement)), set()
     for after in edit.schema.columns:

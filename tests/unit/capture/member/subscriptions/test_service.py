@@ -214,7 +214,7 @@ async def test_a_log_without_new_segments_is_not_looked_at_again(bed: Bed) -> No
         await bed.waiting.wait()
         assert bed.reads == 1
         bed.segments += (SegmentRef("/log/4", 4, 1, Ts(650), Ts(660), Ts(700), 10, frozenset({7})),)
-        move(resolved_ts=Ts(600), last_seq=4)  # a transaction that goes on in the next one
+        move(resolved_ts=Ts(600), last_seq=4)  # its last transaction continues in the next segment
         await bed.waiting.wait()
         move(resolved_ts=Ts(700), last_seq=4, complete_seq=4)
     assert ([item.seq for item in parts[0].segments], parts[0].to_ts, bed.reads) == ([4], 700, 2)

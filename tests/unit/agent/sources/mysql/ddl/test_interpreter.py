@@ -124,7 +124,7 @@ class Rig:
         return self._interpreter.memory(Ts(self._ts if at is None else at))
 
     def forget_text(self) -> None:
-        """The memory is to be made as text anew."""
+        """The memory has changed, so its text must be made again."""
         self._interpreter._text = None
 
     def restart(self) -> None:
