@@ -19,6 +19,7 @@ from tests.acceptance.network import Host, Network
 from tests.patience import PATIENCE
 
 pytestmark = [
+    pytest.mark.matrix,  # daily in simulated clusters, whose links break in one direction too
     pytest.mark.acceptance,
     pytest.mark.spark,
     pytest.mark.timeout(200),
@@ -85,22 +86,18 @@ def in_step(ground: Ground) -> None:
     ground.bed.wait_for("both changefeeds follow", follows(ground.bed), timeout_s=CATCH_UP_TIMEOUT_S)
 
 
-@pytest.mark.matrix  # daily it sleeps past its lease, in test_faults
 def test_the_sync_worker_loses_etcd(ground: Ground) -> None:
     ground.cut_off(ground.bed.sync_worker(UPSERT), ground.net.cut_from_etcd)
 
 
-@pytest.mark.matrix  # daily in simulated clusters, whose links break in one direction too
 def test_the_owner_is_not_heard(ground: Ground) -> None:
     ground.cut_off(ground.bed.owner(UPSERT), ground.net.mute)
 
 
-@pytest.mark.matrix
 def test_a_capture_loses_everything(ground: Ground) -> None:
     ground.cut_off(ground.bed.span_holders(CHANGELOG)[0], ground.net.isolate)
 
 
-@pytest.mark.matrix  # daily in simulated clusters
 def test_a_capture_loses_its_peers(ground: Ground) -> None:
     """Its lease lives on, but nobody can tell it what to do: it gives up what it has by itself."""
     bed = ground.bed
@@ -115,7 +112,6 @@ def test_a_capture_loses_its_peers(ground: Ground) -> None:
     ground.mend(victim)
 
 
-@pytest.mark.matrix
 @pytest.mark.parametrize("is_controller", [False, True], ids=["owner", "controller"])
 def test_the_owner_loses_its_peers(ground: Ground, is_controller: bool) -> None:
     """Its changefeeds move to captures that hear each other, also if it is the controller."""
@@ -136,8 +132,7 @@ def test_the_owner_loses_its_peers(ground: Ground, is_controller: bool) -> None:
     ground.mend(owner)
 
 
-@pytest.mark.parametrize("run", ["daily", pytest.param("matrix", marks=pytest.mark.matrix)])
-def test_nothing_is_lost_or_doubled(ground: Ground, run: str) -> None:
+def test_nothing_is_lost_or_doubled(ground: Ground) -> None:
     """After all that."""
     ground.load.stop()
     ground.bed.wait_for("all have caught up", follows(ground.bed), timeout_s=CATCH_UP_TIMEOUT_S)

@@ -42,11 +42,12 @@ def whole_again(bed: MariaBed) -> Iterator[None]:
     bed.mend()
 
 
-@pytest.mark.matrix  # daily the server ends under it, below, and PostgreSQL's sleeps
+@pytest.mark.matrix  # daily PostgreSQL's captures are killed
 def test_kill_the_sync_worker(bed: MariaBed) -> None:
     break_under_load(bed, lambda _: bed.kill(bed.sync_worker(UPSERT)))
 
 
+@pytest.mark.matrix  # daily a stream whose server ends, in binlog/test_stream.py
 def test_restart_mariadb(bed: MariaBed) -> None:
     def restart(load: Load) -> None:
         bed.mariadb.restart()

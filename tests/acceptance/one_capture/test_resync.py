@@ -192,6 +192,7 @@ def test_rows_are_found_by_a_schedule_and_copied_again_by_a_condition_and_slowly
     bed.ask(lambda client: client.remove(feed))
 
 
+@pytest.mark.matrix  # daily the page's commands
 def test_a_table_that_the_log_cannot_follow_is_copied_as_its_message_says(bed: Bed) -> None:
     """What the new column's existing rows hold is in no stream. Behind its copy the table is followed as before."""
     bed.execute(f"{ONE_ROW}; {ONE_ROW}")

@@ -35,7 +35,7 @@ from reactor.records.schedules import ComparedTable, DiffProgress
 from reactor.records.tables.table import TableRecord
 from tests.shared_postgres import give_back
 
-pytestmark = pytest.mark.sample(0.45)  # cases of two databases each
+pytestmark = pytest.mark.sample(0.3)  # cases of two databases each
 
 POSTGRES = {
     "a": ("smallint", "(i % 7)::smallint"),

@@ -123,7 +123,7 @@ def other_process() -> None:
     find._kept._values.clear()
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("options", ["", "?deletion_vectors=true"])
 @pytest.mark.parametrize("mode", [SinkMode.UPSERT, SinkMode.CHANGELOG])
 def test_requests_of_a_flush(proxy: StoreProxy, mode: SinkMode, options: str) -> None:
@@ -150,7 +150,7 @@ def test_requests_of_a_flush(proxy: StoreProxy, mode: SinkMode, options: str) ->
         assert len(rig.rows()) == 2 + 6 * 2
 
 
-@pytest.mark.sample(0.5)
+@pytest.mark.sample(0.3)
 @pytest.mark.parametrize("mode", [SinkMode.UPSERT, SinkMode.CHANGELOG])
 def test_a_checkpoint_is_not_on_the_way_of_a_flush(
     proxy: StoreProxy, monkeypatch: pytest.MonkeyPatch, mode: SinkMode

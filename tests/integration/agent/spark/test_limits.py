@@ -13,7 +13,7 @@ from agent.errors import JobTimeoutError
 from agent.spark.executor import SparkExecutor
 from tests.patience import patient
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.spark, pytest.mark.matrix, pytest.mark.timeout(120)]  # a Spark of their own
 
 CANCEL_TIMEOUT_S = 15.0
 
@@ -36,7 +36,6 @@ def worker(_: int) -> int:
     return os.getpid()
 
 
-@pytest.mark.matrix
 def test_a_job_that_is_given_up_gives_its_slots_back(executor: SparkExecutor, tmp_path: Path) -> None:
     deadline = Deadline()
     giving_up = threading.Thread(target=lambda: end_when_begun(deadline, tmp_path))
@@ -50,7 +49,6 @@ def test_a_job_that_is_given_up_gives_its_slots_back(executor: SparkExecutor, tm
     giving_up.join()
 
 
-@pytest.mark.matrix
 def test_a_job_that_is_given_up_before_it_has_begun_does_not_run(executor: SparkExecutor, tmp_path: Path) -> None:
     deadline = Deadline()
     deadline.end()

@@ -130,7 +130,7 @@ def _clock(us: int) -> str:
     return (_MOMENT + timedelta(microseconds=us)).time().isoformat()
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.25)
 def test_every_row_is_read(reader: Reader, chapters: list[Chapter]) -> None:
     for chapter in chapters:
         found = _found(reader.rows(chapter.location), chapter.columns)

@@ -110,7 +110,7 @@ async def test_a_watch_loses_no_event_while_etcd_is_killed_and_started(tmp_path:
     assert seen == [b"%d" % number for number in range(90)]
 
 
-@pytest.mark.sample(0.4)
+@pytest.mark.sample(0.2)
 @pytest.mark.parametrize("call", ["get", "get_prefix", "put", "txn", "watch"])
 async def test_an_older_copy_of_etcd_is_noticed(tmp_path: Path, call: str) -> None:
     """Its next revisions have been given out before. A worker waited for them, and took them for its own commits."""

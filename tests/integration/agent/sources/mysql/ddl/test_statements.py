@@ -423,7 +423,6 @@ DEFAULTS = [
     ("", "int DEFAULT 1.6"),
     ("", "int DEFAULT 0x0F"),
     ("", "year DEFAULT 24"),
-    ("", "time(1) DEFAULT 10203.25"),
     ("", "double(10,3) DEFAULT 1.23456"),
     ("", "date DEFAULT '2024-1-2'"),
     ("", "date DEFAULT 20240102"),
@@ -469,12 +468,15 @@ def test_what_older_rows_hold_in_a_new_column(
     value = fill_value(followed.schema(), "n", change.fills["n"]).as_py()
     with contextlib.closing(server.connect(database)) as session, session.cursor() as cursor:
         cursor.execute("SET SESSION time_zone = '+00:00'")
-        cursor.execute("SELECT n FROM t")
+        # a double of so many digits is shown as rounded text, and sent as what it is
+        cursor.execute("SELECT n + 0e0 FROM t" if definition.startswith("double") else "SELECT n FROM t")
         [[there]] = cursor.fetchall()
     assert str(value).removesuffix("+00:00") == str(there)
 
 
-@pytest.mark.parametrize("definition", ["datetime DEFAULT (NOW(3))", "timestamp(2) NULL DEFAULT (NOW(6))"])
+@pytest.mark.parametrize(
+    "definition", ["datetime DEFAULT (NOW(3))", "timestamp(2) NULL DEFAULT (NOW(6))", "time(1) DEFAULT 10203.25"]
+)
 def test_times_of_more_digits_than_their_column(server: EmbeddedMariaDB, database: str, definition: str) -> None:
     """Whether they are rounded depends on the server and its SQL mode."""
     followed = Followed(server, database)

@@ -14,7 +14,7 @@ from reactor.records.tables.held import PARTITION_ROWS
 from reactor.records.tables.schema_change import SchemaChangeKind, TableChange
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig, wait_until
 
-pytestmark = pytest.mark.sample(0.45)
+pytestmark = pytest.mark.sample(0.3)
 
 _SCHEMA = """
 CREATE TABLE r (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);

@@ -15,7 +15,7 @@ from reactor.records.changefeed import SinkMode
 from reactor.records.tables.schema_change import SchemaChangeKind, TableChange
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
 
-pytestmark = pytest.mark.sample(0.6)  # cases of a few causes each, on a real server
+pytestmark = pytest.mark.sample(0.4)  # cases of a few causes each, on a real server
 
 _SCHEMA = """
 CREATE TABLE a (id int PRIMARY KEY, v text);
