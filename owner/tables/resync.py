@@ -26,7 +26,6 @@ from owner.progress.units import SOURCE
 from owner.questions import CopyTable, DropCopy, PlaceTable, TableCopied
 from owner.scheduler.replication import ReplicationSet
 from owner.scheduler.spans import even_spans
-from owner.tables.schema_changes import without
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log
 from reactor.errors import ConflictError, Scope
@@ -193,7 +192,7 @@ class Resyncs:
             and all(change.table_id != resync.table_id for change in record.holds)
         ]
         done = [
-            patches.replace_record(keys.DdlKey(*place, old.ts), old, without(old, {resync.table_id})) for old in passed
+            patches.replace_record(keys.DdlKey(*place, old.ts), old, old.done_for({resync.table_id})) for old in passed
         ]
         unit = patches.patch_record(keys.UnitKey(*place, SOURCE), UnitRecord, lambda old: _with_table(old, table))
         after = resync.with_(stage=ResyncStage.PLACED, error=None)

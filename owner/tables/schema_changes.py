@@ -240,7 +240,7 @@ class SchemaChanges:
             patches.group(
                 [
                     *(
-                        patches.replace_record(keys.DdlKey(*place, old.ts), old, without(old, part.table_ids))
+                        patches.replace_record(keys.DdlKey(*place, old.ts), old, old.done_for(part.table_ids))
                         for old in before
                     ),
                     patches.patch_record(
@@ -288,12 +288,6 @@ def _parts(record: DdlRecord, facts: "Facts", divided: Collection[Ts]) -> Iterat
     if record.ts in divided:
         together = [group for changes in together for group in independent(changes, facts)]
     yield from (record.with_(changes=changes) for changes in (*together, *alone, *over) if changes)
-
-
-def without(record: DdlRecord, tables: Collection[int]) -> DdlRecord:
-    """Return ``record`` as done for ``tables``, or without them if they are gone."""
-    left = record.pending_ids.difference(tables)
-    return record.with_(done=True, left=tuple(sorted(left)))
 
 
 def _is_over(part: DdlRecord, facts: "Facts") -> bool:

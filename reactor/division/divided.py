@@ -3,9 +3,9 @@
     pointer   under the value's key                     ``MAGIC`` and JSON: [[token, first number, parts], …]
     parts     part/{changefeed}/{token}/{number}        at most ``PART_BYTES`` each, never changed
 
-A value is divided into *groups*: the first is the record without its elements (``Record.ELEMENTS``), each other one a
-run of elements. A change writes new groups for the elements that have changed, and names the others again; so one table
-of twenty thousand costs one group. A group is JSON, compressed, in one part or more.
+A value is divided into *groups*: the first is the record without its elements (``Divisible.ELEMENTS``), each other one
+a run of elements. A change writes new groups for the elements that have changed, and names the others again; so one
+table of twenty thousand costs one group. A group is JSON, compressed, in one part or more.
 
 The *token* of new parts is a hash of their content and of the pointer before, or else of the key. So writing again what
 got no answer writes the same keys, and a part that no pointer names any more is never named again.
@@ -19,16 +19,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
 from reactor.division.packing import inflated
 
-if TYPE_CHECKING:
-    from reactor.records.base import Record
-
-R = TypeVar("R", bound="Record")
+R = TypeVar("R", bound="Divisible")
 
 MAGIC: Final = b"\x00weir2"
 #: of a value that stays whole, and of a part: below 64 KiB with its key
@@ -55,6 +52,20 @@ class Limits:
 LIMITS = Limits()
 
 
+class Divisible(BaseModel):
+    """A record that is stored in parts if it is large."""
+
+    #: the field with one element per table, by which it is divided; "": by none
+    ELEMENTS: ClassVar[str] = ""
+
+    def encode(self) -> bytes:
+        return self.model_dump_json(exclude_none=True).encode()
+
+    def with_(self, **changes: object) -> Self:
+        """Return a copy with some fields changed (not validated: callers pass typed values)."""
+        return self.model_copy(update=changes)
+
+
 @dataclass(slots=True, eq=False)
 class Group:
     """``json``: of the record's fields, or of a list of elements. ``pieces``: what its parts hold, if they are new."""
@@ -70,7 +81,7 @@ class Group:
     def names(self) -> list[str]:
         return [f"{self.token}/{self.number + part}" for part in range(self.parts)]
 
-    def elements(self, model: type["Record"]) -> tuple[Any, ...]:
+    def elements(self, model: type[Divisible]) -> tuple[Any, ...]:
         """Return its elements, which are kept. :raises ValueError: they cannot be read."""
         if self._elements is None:
             self._elements = _adapter(model).validate_json(self.json, context={"stored": True})
@@ -115,7 +126,7 @@ class Divided(bytes):
 
 
 @cache
-def _adapter(model: type["Record"]) -> TypeAdapter[tuple[Any, ...]]:
+def _adapter(model: type[Divisible]) -> TypeAdapter[tuple[Any, ...]]:
     return TypeAdapter(model.model_fields[model.ELEMENTS].annotation or tuple)
 
 
@@ -169,7 +180,7 @@ def divided(value: bytes, elements: str = "", *, key: str = "") -> Divided:
     return _named([Group(_json(content)), *_groups(listed)], key.encode())
 
 
-def after(old: bytes | None, record: "Record") -> bytes:
+def after(old: bytes | None, record: Divisible) -> bytes:
     """Return the value of ``record`` in place of ``old``: divided if that is, with the groups that have not changed.
 
     One that has shrunk becomes whole again.
@@ -185,13 +196,13 @@ def after(old: bytes | None, record: "Record") -> bytes:
     return _shrunk(record, [first, *groups], old)
 
 
-def _shrunk(record: "Record", groups: list[Group], old: Divided) -> bytes:
+def _shrunk(record: Divisible, groups: list[Group], old: Divided) -> bytes:
     if sum(len(group.json) for group in groups) <= LIMITS.whole // 2:
         return record.encode()
     return _named(groups, old)
 
 
-def _regrouped(old: Divided, model: type["Record"], elements: Sequence[Any]) -> list[Group]:
+def _regrouped(old: Divided, model: type[Divisible], elements: Sequence[Any]) -> list[Group]:
     """Keep elements in the groups in which they are; divide all again if that left many small ones."""
     where = {one.table_id: group for group in old.groups[1:] for one in group.elements(model)}
     found: list[Group] = []

@@ -12,13 +12,13 @@ configuration with an unknown key. What older captures must not read at all wait
 """
 
 import json
-from typing import Annotated, Any, ClassVar, NoReturn, Self, TypeVar
+from typing import Annotated, Any, NoReturn, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, model_validator
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
 from reactor.division import packing
-from reactor.division.divided import Divided, is_pointer
+from reactor.division.divided import Divided, Divisible, is_pointer
 from reactor.errors import InvalidRecordError
 from reactor.ids import MAX_TS, Ts
 
@@ -57,16 +57,10 @@ def later(default: T, *, format: int = 2, **bounds: Any) -> T:
     return field
 
 
-class Record(BaseModel):
+class Record(Divisible):
     """A value in etcd. Compare two with ``==``; derive a new one with ``with_``, which keeps the unknown fields too."""
 
     model_config = ConfigDict(frozen=True, extra="allow", allow_inf_nan=False)
-
-    #: the field with one element per table, by which a large value is divided (``reactor.division.divided``)
-    ELEMENTS: ClassVar[str] = ""
-
-    def encode(self) -> bytes:
-        return self.model_dump_json(exclude_none=True).encode()
 
     @classmethod
     def decode(cls, value: bytes, *, key: str) -> Self:
@@ -84,10 +78,6 @@ class Record(BaseModel):
             raise InvalidRecordError(f"{key} does not hold a {cls.__name__} (wrong: {fields or 'JSON'})") from None
         except ValueError:
             raise InvalidRecordError(f"{key} does not hold a {cls.__name__} (wrong: JSON)") from None
-
-    def with_(self, **changes: object) -> Self:
-        """Return a copy with some fields changed (not validated: callers pass typed values)."""
-        return self.model_copy(update=changes)
 
     def keeping(self, seen: Self) -> Self:
         """Return this record with the unknown fields of ``seen``, which it replaces."""

@@ -8,7 +8,7 @@ from agent.ports.sink import Sink, SinkScope, SinkUri
 def _open(uri: SinkUri, scope: SinkScope) -> Sink:
     from agent.sinks.blackhole.sink import BlackholeSink
 
-    return BlackholeSink()
+    return BlackholeSink(CAPABILITIES)
 
 
 CAPABILITIES = Capabilities(guarantee=Guarantee.NONE, alters=True, splits=True)

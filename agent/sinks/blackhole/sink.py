@@ -14,7 +14,6 @@ from agent.ports.sink import FlushResult, FlushTask, SpanRepartition, StagedFile
 from agent.rows.changes import Changes
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import SchemaChange
-from agent.sinks.blackhole.plugin import CAPABILITIES
 from reactor.ids import TableSpan, Ts
 from reactor.records.tables.table import TableRecord
 
@@ -22,7 +21,7 @@ from reactor.records.tables.table import TableRecord
 class BlackholeSink:
     """``agent.ports.sink.Sink`` without storage."""
 
-    def __init__(self, capabilities: Capabilities = CAPABILITIES) -> None:
+    def __init__(self, capabilities: Capabilities) -> None:
         self.capabilities = capabilities
 
     def writer(self) -> "BlackholeSink":

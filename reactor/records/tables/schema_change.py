@@ -1,6 +1,8 @@
 """Schema change records: what one transaction of the source changes of tables, for the owner and the sinks."""
 
+from collections.abc import Collection
 from enum import StrEnum
+from typing import Self
 
 from pydantic import Field
 
@@ -91,3 +93,7 @@ class DdlRecord(Record):
     def barrier_ts(self) -> Ts:
         """How far its tables' spans may be written before it is done, which is where all of them must be for it."""
         return Ts(self.ts - 1)
+
+    def done_for(self, tables: Collection[int]) -> Self:
+        """Return it as done for ``tables``, or without them if they are gone."""
+        return self.with_(done=True, left=tuple(sorted(self.pending_ids.difference(tables))))

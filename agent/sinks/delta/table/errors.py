@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
@@ -19,9 +19,6 @@ from agent import own_faults
 from agent.errors import SinkConfigError, SinkError, SinkPassingError, TableHeldError, TablePassingError
 from agent.object_store import StoreOptionsError, without_credentials
 from reactor.errors import Scope
-
-if TYPE_CHECKING:
-    from agent.sinks.delta.table.place import TablePlace
 
 #: a file in a sink's directory that shows that Weir wrote it, and that it is mounted
 MARK = ".weir-sink"
@@ -50,7 +47,19 @@ _WRONG_TABLE = re.compile(
 )
 
 
-def storage_error(place: "TablePlace", doing: str, error: BaseException) -> SinkError:
+class Place(Protocol):
+    """Where it failed, whose text names it: ``agent.sinks.delta.table.place.TablePlace``."""
+
+    @property
+    def root(self) -> str: ...
+
+    @property
+    def is_local(self) -> bool: ...
+
+    def is_away(self) -> bool: ...
+
+
+def storage_error(place: Place, doing: str, error: BaseException) -> SinkError:
     """``doing``: what was tried, as in "cannot ... the table"."""
     text, number = first_line(error), _number(error)
     tried = f"cannot {doing} {place}"
@@ -83,7 +92,7 @@ def storage_error(place: "TablePlace", doing: str, error: BaseException) -> Sink
     return SinkPassingError(f"{tried}: {text}; the storage did not answer as it should, it is tried again")
 
 
-def away_error(place: "TablePlace") -> SinkPassingError:
+def away_error(place: Place) -> SinkPassingError:
     return SinkPassingError(
         f"the sink directory {place.root} is not the one that was written: its file {MARK} is gone; mount it, or bring "
         "it back, it is tried again"
@@ -91,7 +100,7 @@ def away_error(place: "TablePlace") -> SinkPassingError:
 
 
 @contextmanager
-def storage_errors(place: "TablePlace", doing: str) -> Iterator[None]:
+def storage_errors(place: Place, doing: str) -> Iterator[None]:
     """:raises SinkError: what the storage raises in here, in our words."""
     try:
         yield
