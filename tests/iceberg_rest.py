@@ -45,7 +45,7 @@ def running(
     directory: Path, *, token: str = "", warehouse: str = "", config: Any = None, **properties: str
 ) -> Iterator[int]:
     """Yield the port. ``token``: what clients must send. ``warehouse``: where the tables go; empty: beside the
-    catalog. ``config``: what clients are told to use. ``properties``: of the access to it."""
+    catalog. ``config``: what clients are to use. ``properties``: of the access to it."""
     place = warehouse or f"file://{directory}/tables"
     catalog = _Catalog("rest", uri=f"sqlite:///{directory}/rest.db?timeout=30", warehouse=place, **properties)
 

@@ -46,10 +46,10 @@ def break_under_load(
         bed.wait_for("the load writes", lambda: written() > before + warm)
         bed.wait_for("both changefeeds follow", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
         fault(load)
-        bed.wait_for("the service goes on", follows(bed), timeout_s=SERVICE_TIMEOUT_S)
+        bed.wait_for("the service continues", follows(bed), timeout_s=SERVICE_TIMEOUT_S)
         then()
         after = written()
-        bed.wait_for("the load goes on", lambda: written() > after + warm)
+        bed.wait_for("the load continues", lambda: written() > after + warm)
     bed.wait_for("both changefeeds have caught up", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
 
 

@@ -22,7 +22,7 @@ class History:
         self._one_at_a_time = threading.Lock()
 
     def forget(self) -> None:
-        """Write a little, then forget everything before: a watch that is not connected now cannot go on."""
+        """Write a little, then forget everything before: a watch that is not connected now cannot continue."""
         with self._one_at_a_time:
             for _ in range(_WRITES):
                 newest = self._ask("put", {"key": _KEY, "value": _KEY})["header"]["revision"]

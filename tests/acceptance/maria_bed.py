@@ -49,7 +49,7 @@ class MariaBed(Bed):
         return self.mariadb.execute(sql, database=DATABASE)
 
     def sysbench(self, command: str, **options: int) -> children.Child:
-        """``oltp_read_write``; goes on for as long as it is let."""
+        """``oltp_read_write``; continues until it is stopped."""
         settings = {"tables": len(TABLES), "table_size": ROWS, "time": 600, "threads": _THREADS, **options}
         argv = ["sysbench", f"--config-file={self._secret()}", "oltp_read_write", "--db-driver=mysql"]
         argv += [f"--mysql-socket={self.mariadb.socket}", f"--mysql-user={USER}", f"--mysql-db={DATABASE}"]

@@ -110,7 +110,7 @@ class Network:
             peer.lose([host.address])
 
     def mute(self, host: Host) -> None:
-        """One way: nothing that it sends arrives anywhere, and it goes on hearing."""
+        """One way: nothing that it sends arrives anywhere, and it still hears."""
         host.lose([self.here, self.etcd, self.postgres, *(peer.address for peer in self._peers_of(host))])
 
     def isolate(self, host: Host) -> None:

@@ -55,7 +55,7 @@ def is_refused(bed: Bed, task: FlushTask, rows: Sequence[Change]) -> bool:
 
 
 def mark(bed: Bed) -> tuple[int, str] | None:
-    """Since when readers are told that it is not replicated."""
+    """Since when it is reported to readers that it is not replicated."""
     sink = sink_of(bed)
     place = sink.place(TABLE)
     if isinstance(sink, IcebergSink):

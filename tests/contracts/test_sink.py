@@ -323,7 +323,7 @@ def test_renamed_columns_whose_values_updates_left_out(loaded: Bed, seed: int) -
 
 
 def test_a_key_that_moves_to_another_column(loaded: Bed) -> None:
-    """What was told apart by the old one stays so, also in a changelog, whose columns get other names as well."""
+    """What was distinguished by the old one stays so, also in a changelog, whose columns get other names as well."""
     sink = loaded.open()
     needs(isinstance(sink, Alters), "schema changes")
     assert isinstance(sink, Alters)
@@ -393,7 +393,7 @@ def test_a_split(loaded: Bed) -> None:
 
 
 def test_a_copy_takes_the_tables_place_once(loaded: Bed) -> None:
-    """Asked for again it changes nothing, also when the table has gone on; an earlier copy that comes late neither."""
+    """Asked for again it changes nothing, also when the table has gone on; an earlier copy that is stale neither."""
     sink = replacing(loaded)
     loaded.flush(100, 200, FIRST)
     late = loaded.copied(200, (7, "late", "copy"))
@@ -579,7 +579,7 @@ def test_a_row_that_stands_in_is_what_an_update_finds(loaded: Bed) -> None:
 
 
 def test_a_result_of_another_writer_is_never_committed(loaded: Bed) -> None:
-    """A commit that comes late, for what is written already."""
+    """A stale commit, of what is written already."""
     needs(loaded.can.keeps_record, "record")
     task = loaded.task(100, 200)
     late = loaded.write(task, FIRST)

@@ -119,7 +119,7 @@ async def test_a_moved_cluster_is_whole_and_all_its_revisions_are_new(two: Two) 
     assert set(moved.items) == {*before, two.target.format_key}
     items = (await two.target.client.get_prefix(two.target.prefix)).items
     fresh = [item.create_revision for item in items if item.key != two.target.format_key]
-    assert min(fresh) > last, "epochs and fences that are counted from revisions go on growing"
+    assert min(fresh) > last, "epochs and fences that are counted from revisions continue to grow"
     assert (await format_of(two.target)).number == NEWEST
     assert await can_join(two.target)
     assert not await can_join(two.source)

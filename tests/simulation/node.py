@@ -102,7 +102,7 @@ class Node(Machine):
         self.world.loop.stop_machine(self)
 
     def carry_on(self) -> None:
-        self.world.note(f"{self.name} goes on")
+        self.world.note(f"{self.name} continues")
         self.world.loop.continue_machine(self)
 
     def leave(self) -> None:

@@ -39,7 +39,7 @@ def launch_over_an_owner(stack: ExitStack) -> None:
 
 
 def own_what_is_being_removed(stack: ExitStack) -> None:
-    """An owner that is asked to end goes on, and never says that it has ended."""
+    """An owner that is asked to end continues, and never says that it has ended."""
 
     def ending(self: CaptureObservation, state: ClusterState) -> Iterator[ChangefeedState]:
         return iter(())

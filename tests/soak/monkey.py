@@ -1,6 +1,6 @@
 """Monkey: the soak's writers, while an operator gives random commands to tables and changefeeds of three captures.
 
-Before each comparison the operator undoes what tables were told: what is paused is resumed, what was left out joins
+Before each comparison the operator undoes its requests about tables: what is paused is resumed, what was left out joins
 again, what is held or had changes skipped is copied again. Then both ends are equal.
 
     python -m tests.soak.monkey --seconds 300 --seed 7

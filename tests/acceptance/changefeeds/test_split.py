@@ -51,7 +51,7 @@ def test_split_and_joined_under_load_while_captures_fall(bed: Bed, traps: Path) 
 
         victim = bed.by_id(next(span.capture for span in spans(bed, UPSERT)))
         bed.kill(victim)
-        bed.wait_for("the service goes on", follows(bed), timeout_s=SERVICE_TIMEOUT_S)
+        bed.wait_for("the service continues", follows(bed), timeout_s=SERVICE_TIMEOUT_S)
         bed.start(victim)
         bed.wait_for(
             "both captures again", lambda: len(bed.captures()) == len(bed.processes), timeout_s=START_TIMEOUT_S
@@ -75,7 +75,7 @@ def fall_at(bed: Bed, trap: Path, feed: str, count: int) -> None:
     bed.wait_for(f"the owner falls at {trap.name}", lambda: any(fallen(bed)))
     assert not trap.exists()
     bed.wait_for(f"{feed} has {count} spans", lambda: is_cut(bed, feed, count))
-    bed.wait_for("the service goes on", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
+    bed.wait_for("the service continues", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
     for process in fallen(bed):
         bed.start(process)
     bed.wait_for("both captures again", lambda: len(bed.captures()) == len(bed.processes), timeout_s=START_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""The quickstart as a user runs it: it ends equal, goes on in a second run, and leaves nothing behind."""
+"""The quickstart as a user runs it: it ends equal, continues in a second run, and leaves nothing behind."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Captures that die, or stand still and wake up, exactly between two steps: service goes on, no row is lost or doubled.
+"""Captures that die, or stop and wake up, exactly between two steps: service continues, no row is lost or doubled.
 
 All captures of the bed have all traps, each of which waits for a file; whoever reaches the point first after a test has
 made it takes the file and is the one that falls. The load runs all the time; the last test ends it and compares.
@@ -52,7 +52,7 @@ class Ground:
         return file
 
     def strike(self, *blows: Blow, cause: Callable[[], object] = lambda: None) -> None:
-        """Let one capture fall for each blow; who is left goes on, and then they are asked to come back."""
+        """Let one capture fall for each blow; who is left continues, and then they are asked to come back."""
         files = [self.set(point, action) for point, action in blows]
         with suppress(WeirError):  # whoever is asked may be the one that falls
             cause()
@@ -204,7 +204,7 @@ def test_a_capture_falls_while_a_table_moves_to_it(ground: Ground, point: Point,
 
 def test_captures_fall_in_a_changefeed_s_first_and_last_steps(ground: Ground) -> None:
     bed, name = ground.bed, "short"
-    # the next worker goes on with the dump, and the load follows it
+    # the next worker continues with the dump, and the load follows it
     ground.strike((Point.DUMP_STAGED, KILL), (Point.LOAD_LOADED, STOP), cause=lambda: bed.create(name))
     ts = bed.last_ts()
     bed.wait_for(f"{name} follows", lambda: bed.covers(name, ts), timeout_s=CATCH_UP_TIMEOUT_S)
@@ -219,14 +219,14 @@ def test_errors_pass(ground: Ground) -> None:
     """Nobody falls: what failed is done again."""
     files = [ground.set(point, ERROR) for point in (*BUSY, Point.FLUSH_WRITTEN)]
     ground.bed.wait_for("all are reached", lambda: not any(file.exists() for file in files), timeout_s=REACH_TIMEOUT_S)
-    ground.bed.wait_for("service goes on", follows(ground.bed), timeout_s=SERVICE_TIMEOUT_S)
+    ground.bed.wait_for("service continues", follows(ground.bed), timeout_s=SERVICE_TIMEOUT_S)
     assert not ground.fallen()
 
 
 def test_an_executor_dies_in_mid_flush(ground: Ground) -> None:
     file = ground.set(Point.FLUSH_WRITTEN, KILL)
     ground.bed.wait_for("it is reached", lambda: not file.exists(), timeout_s=REACH_TIMEOUT_S)
-    ground.bed.wait_for("service goes on", follows(ground.bed), timeout_s=SERVICE_TIMEOUT_S)
+    ground.bed.wait_for("service continues", follows(ground.bed), timeout_s=SERVICE_TIMEOUT_S)
     assert not ground.fallen()
 
 

@@ -189,7 +189,7 @@ def moving_on(bed: Bed) -> Iterator[None]:
         bed.wait_for("both changefeeds follow", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
         since = time.time()
         yield
-        bed.wait_for("the service goes on", follows(bed), timeout_s=SILENCE_S_MAX)
+        bed.wait_for("the service continues", follows(bed), timeout_s=SILENCE_S_MAX)
         silence_s = longest_silence_s(bed, since, time.time())
         assert silence_s < patient(SILENCE_S_MAX)
     bed.wait_for("both changefeeds have caught up", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""A sink that never answers: its changefeed says so and tries again, and the other one on the same capture goes on.
+"""A sink that never answers: its changefeed says so and tries again, and the other one on the same capture continues.
 
 A Delta table hangs whoever opens it while the file that is looked at first is a pipe that nobody writes to: delta-rs
 the hint at the last checkpoint, whoever follows the log of the table its next commit.
@@ -50,7 +50,7 @@ def hung(table: Path) -> Iterator[None]:
 
 
 def _pipe_for_next_commit(log: Path) -> Path:
-    """Commits go on until it is there."""
+    """Commits continue until it is there."""
     while True:
         pipe = log / f"{1 + max(int(commit.stem) for commit in log.glob('*.json')):020}.json"
         with suppress(FileExistsError):
@@ -118,7 +118,7 @@ def reports_hang(bed: Bed) -> bool:
 
 def goes_on(bed: Bed, feed: str) -> None:
     ts = bed.last_ts()
-    bed.wait_for("the other goes on", lambda: bed.covers(feed, ts), timeout_s=PROMPT_S)
+    bed.wait_for("the other continues", lambda: bed.covers(feed, ts), timeout_s=PROMPT_S)
 
 
 def span_states(bed: Bed, feed: str) -> set[str]:

@@ -1,7 +1,7 @@
-"""Cables that are cut between captures, etcd and PostgreSQL: service goes on, no row is lost or doubled.
+"""Cables that are cut between captures, etcd and PostgreSQL: service continues, no row is lost or doubled.
 
 Every capture is in a network namespace of its own. One bed and one load serve all tests: each cuts one capture off in
-one way, waits for the service to go on without it, and heals; the last one ends the load and compares.
+one way, waits for the service to continue without it, and heals; the last one ends the load and compares.
 """
 
 import json
@@ -42,7 +42,7 @@ class Ground:
         self.load = load
 
     def cut_off(self, victim: Process, cut: Callable[[Host], None]) -> None:
-        """The others go on without the victim, which has stopped by itself before they begin; then it comes back."""
+        """The others continue without the victim, which has stopped by itself before they begin; then it comes back."""
         bed, before = self.bed, self.bed.id_of(victim)
         assert victim.host is not None
         cut(victim.host)
@@ -50,7 +50,7 @@ class Ground:
         bed.wait_for("its lease is over", lambda: before not in self.members(), timeout_s=SERVICE_TIMEOUT_S)
         over_at = time.time()
         left_s = SERVICE_TIMEOUT_S - (over_at - cut_at) / PATIENCE
-        bed.wait_for("the service goes on", follows(bed), timeout_s=left_s)
+        bed.wait_for("the service continues", follows(bed), timeout_s=left_s)
         assert cut_at < self.stopped_at(victim, since=cut_at) < over_at
         self.mend(victim)
         assert before not in self.members()
@@ -107,7 +107,7 @@ def test_a_capture_loses_its_peers(ground: Ground) -> None:
     assert victim.host is not None
     ground.net.cut_from_peers(victim.host)
     victim.is_cut_off = True
-    bed.wait_for("the service goes on", follows(bed), timeout_s=SERVICE_TIMEOUT_S)
+    bed.wait_for("the service continues", follows(bed), timeout_s=SERVICE_TIMEOUT_S)
     bed.wait_for("it is no member", lambda: before not in ground.members())
     ground.mend(victim)
 
@@ -123,7 +123,7 @@ def test_the_owner_loses_its_peers(ground: Ground, is_controller: bool) -> None:
     assert owner.host is not None
     ground.net.cut_from_peers(owner.host)
     owner.is_cut_off = True
-    bed.wait_for("the service goes on", follows(bed), timeout_s=SERVICE_TIMEOUT_S)
+    bed.wait_for("the service continues", follows(bed), timeout_s=SERVICE_TIMEOUT_S)
     assert before not in ground.members()
     for feed in (UPSERT, CHANGELOG):
         assert owner not in [bed.owner(feed), *bed.span_holders(feed)]

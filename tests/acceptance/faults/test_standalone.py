@@ -114,7 +114,7 @@ def under_load(bed: SparkBed, fault: Callable[[Load], None], *, then: Callable[[
         bed.wait_for("both changefeeds follow", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
         fault(load)
         then()
-        bed.wait_for("the service goes on", follows(bed), timeout_s=_RECOVERY_S)
+        bed.wait_for("the service continues", follows(bed), timeout_s=_RECOVERY_S)
     bed.wait_for("both changefeeds have caught up", follows(bed), timeout_s=CATCH_UP_TIMEOUT_S)
     check_upsert(bed)
     check_changelog(bed)

@@ -102,7 +102,7 @@ def ear(net: Network) -> Iterator[Callable[[], dict[str, str]]]:
 
 @contextmanager
 def attack(host: Host, bed: SecureBed, loot: dict[str, str]) -> Iterator[dict[str, str]]:
-    """It goes on while the block does, and fills in what was answered at its end."""
+    """It continues while the block does, and fills in what was answered at its end."""
     file = bed.directory / "loot.json"
     file.write_text(json.dumps(loot))
     command = [*host.inside, sys.executable, "-m", "tests.acceptance.attacker", str(file)]

@@ -86,7 +86,7 @@ def fall(bed: MariaBed, process: Process, *, meanwhile: str) -> None:
     """``kill -9``: the others carry on, and follow a definition that comes just then; it starts again behind them."""
     bed.kill(process)
     bed.execute(meanwhile)
-    bed.wait_for("the service goes on", follows(bed), timeout_s=_FALL_TIMEOUT_S)
+    bed.wait_for("the service continues", follows(bed), timeout_s=_FALL_TIMEOUT_S)
     bed.start(process)
 
 

@@ -79,7 +79,7 @@ def copied(bed: Bed, feed: str) -> None:
 def test_what_the_page_says_is_what_happens(
     bed: Bed, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A slot that is dropped, twice: at the command line, and in Python while the load goes on."""
+    """A slot that is dropped, twice: at the command line, and in Python while the load continues."""
     bed.execute("INSERT INTO audit (account, delta) SELECT i, 0 FROM generate_series(1, 100) AS i")
     bed.execute("CREATE TABLE leaves (id int PRIMARY KEY); INSERT INTO leaves VALUES (1)")
     for name in ("again", "one", "two"):

@@ -246,7 +246,7 @@ def test_a_changelog_of_a_table_that_was_copied_again_leads_to_the_source(bed: B
         bed.wait_for("the load writes", lambda: bed.transactions() > before + 100)
         resync(bed, "public.item", CHANGELOG)
         before = bed.transactions()
-        bed.wait_for("the load goes on", lambda: bed.transactions() > before + 100)
+        bed.wait_for("the load continues", lambda: bed.transactions() > before + 100)
     ts = bed.last_ts()
     bed.wait_for("all is there", lambda: bed.covers(CHANGELOG, ts))
     found = bed.ask(lambda client: client.diff(CHANGELOG), timeout_s=60.0)

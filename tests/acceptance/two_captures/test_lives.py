@@ -70,7 +70,7 @@ def test_a_capture_that_leaves_gives_everything_away(bed: Bed) -> None:
     with bed.load():
         assert bed.terminate(leaver) == 0
         ts = bed.last_ts()
-        bed.wait_for("the service goes on", lambda: bed.covers("paused", ts), timeout_s=SESSION_TTL_S + 5)
+        bed.wait_for("the service continues", lambda: bed.covers("paused", ts), timeout_s=SESSION_TTL_S + 5)
     bed.start(leaver)
     bed.wait_for("two captures again", lambda: len(bed.captures()) == 2)
     assert all(one.equal for one in bed.ask(lambda client: client.diff("paused")))

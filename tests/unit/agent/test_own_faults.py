@@ -1,4 +1,4 @@
-"""Own faults: told by what they are, however deep below other errors, and never by a disk that may be the lake's."""
+"""Own faults: known by what they are, however deep below other errors, and never by a disk that may be the lake's."""
 
 import errno
 

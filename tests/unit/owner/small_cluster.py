@@ -310,7 +310,7 @@ class SmallCluster:
             except IgnorePatchError:
                 continue
             except InvalidRecordError:
-                return  # the worker says so in the log, and the next tick decides anew
+                return  # the worker says so in the log, and the next tick decides again
             self.group_bytes += len(value or b"") * (stored is None or value != stored.value)
             assert self.group_bytes < BYTES_MAX, "etcd refuses it"
             self.put_raw(patch.key, value)

@@ -1,4 +1,4 @@
-"""Which changefeeds are ticked: any news is seen at once, and without news none waits for longer than its patience."""
+"""Agenda of ticks: any news is seen at once, and without news none waits for longer than its patience."""
 
 import pytest
 

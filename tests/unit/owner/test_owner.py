@@ -20,7 +20,7 @@ STEADY = OwnerSettings(standstill_s=1e9, backoff=BackoffSettings(jitter=0.0))
 
 
 def running(*captures: str, mode: Mode = Mode.ALL, target_ts: int | None = None) -> SmallCluster:
-    """A changefeed whose snapshot is loaded and whose log stands at 200."""
+    """A changefeed whose snapshot is loaded and whose log is at 200."""
     members = (A if name == "a" else B if name == "b" else C for name in captures)
     cluster = SmallCluster(*members, settings=STEADY, known=NEWEST)
     cluster.create(info(mode=mode, target_ts=target_ts))

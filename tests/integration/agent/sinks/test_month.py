@@ -1,4 +1,4 @@
-"""A table after many commits, with its care on a patched clock: as few files and bytes as if it was written anew."""
+"""A table after many commits, with its care on a patched clock: as few files and bytes as if it was written again."""
 
 from pathlib import Path
 

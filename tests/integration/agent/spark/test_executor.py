@@ -117,7 +117,7 @@ def test_a_later_worker_has_what_an_earlier_one_needed(spark_executor: SparkExec
         if forked > imported:
             assert has_it
             return
-    pytest.fail("no worker was forked anew")
+    pytest.fail("no worker was forked again")
 
 
 def test_a_jvm_that_dies_is_replaced(spark_executor: SparkExecutor) -> None:

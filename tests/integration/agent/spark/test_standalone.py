@@ -110,7 +110,7 @@ def test_what_kills_an_executor_s_worker_is_said(executor: SparkExecutor) -> Non
 
 @pytest.mark.matrix
 def test_a_second_application_waits_and_says_for_what(cluster: EmbeddedSpark, executor: SparkExecutor) -> None:
-    """The first one has all cores (it was told of no other capture)."""
+    """The first one has all cores (it knew of no other capture)."""
     assert executor.map(abs, [-1], description="the first one works") == [1]
     texts: list[str] = []
     second = _Second(cluster.url, texts)

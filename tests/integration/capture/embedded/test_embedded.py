@@ -132,7 +132,7 @@ def test_etcd_keeps_its_url_over_restarts(tmp_path: Path) -> None:
 
 
 def test_an_etcd_that_was_killed_at_its_first_start_starts_again(tmp_path: Path) -> None:
-    """Once it has made its first file it does not begin anew by itself, and without a record of its member it never has
+    """Once it has made its first file it does not start over, and without a record of its member it never has
     a leader."""
     for number in range(3):
         (tmp_path / str(number)).mkdir()

@@ -240,7 +240,7 @@ def context_of(log: Log) -> job.FlushContext:
 def test_what_was_searched_before_is_not_searched_again_and_nothing_is_missed(
     rounds: list[tuple[frozenset[int], int, bool, frozenset[int]]],
 ) -> None:
-    """Each round the log gets a segment, and a flush moves spans up to somewhere in it, or fails; some spans come anew,
+    """Each round the log gets a segment, and a flush moves spans up to somewhere in it, or fails; some spans return,
     with the position that the sink has."""
     log = Log()
     context = context_of(log)

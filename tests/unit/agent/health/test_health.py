@@ -1,4 +1,4 @@
-"""Health: a self-test that fails, and succeeds again; and a runtime whose errors are told apart."""
+"""Health: a self-test that fails, and succeeds again; and a runtime whose errors are distinguished."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What Spark's daemon learns from its workers, without Spark (see ``test_executor`` for the rest)."""
+"""Learning of Spark's daemon from its workers, without Spark (see ``test_executor`` for the rest)."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Cores are shared by the captures there are to be, and who gets none is told why."""
+"""Cores are shared by the captures there are to be, and the reason is reported to one that gets none."""
 
 from agent.spark.standalone import Application, Standalone
 

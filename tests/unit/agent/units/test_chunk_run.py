@@ -92,7 +92,7 @@ def test_chunks_are_read_as_fast_as_is_allowed(tmp_path: Path, estimated: int) -
     started = time.monotonic()
     run.run(done, stopped=threading.Event(), on_done=lambda: None)
     assert len(done) == 6
-    # two may be read at once before the first has told how many rows it has
+    # two may be read at once before the first has reported how many rows it has
     assert session.began[-1] - started >= (5 if estimated == 2_000 else 4) * 2_000 / 50_000 * _LATE
 
 

@@ -439,7 +439,7 @@ async def test_a_sender_that_left_takes_its_waiting_messages_along() -> None:
 
 @looptime
 async def test_a_peer_that_left_and_came_back_is_heard_again() -> None:
-    """Its numbers start anew at the sender; the receiver, which never saw it leave, must not take them for old ones."""
+    """Its numbers restart at the sender; the receiver, which never saw it leave, must not take them for old ones."""
     async with cluster() as c:
         a, b = await c.join(A), await c.join(B)
         receiver = Receiver()

@@ -1,4 +1,4 @@
-"""Which captures one hears, and when it is isolated."""
+"""Hearing of captures: those that one hears, and isolation."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Where changefeeds are launched, and which move."""
+"""Placement: captures on which changefeeds are launched, and changefeeds that move."""
 
 from hypothesis import given
 from hypothesis import strategies as st

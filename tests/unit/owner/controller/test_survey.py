@@ -1,4 +1,4 @@
-"""When the controller plans again: whenever what it plans from has changed, and not with each move of a log's head."""
+"""Survey of the controller: it plans again when what it plans from has changed, not when the head of a log moves."""
 
 from owner.controller.controller import Controller
 from owner.controller.hearing import Heard

@@ -1,4 +1,4 @@
-"""Changing a changefeed that stands: what is refused, what is shown, where it goes on; and how long it may stand."""
+"""Changes of a stopped changefeed: refusals, what is shown, where it continues; and how long it may be stopped."""
 
 from dataclasses import replace
 

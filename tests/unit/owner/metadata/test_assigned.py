@@ -1,4 +1,4 @@
-"""Which changefeeds a capture owns: looked up when an assignment has changed, and right whatever else happens."""
+"""Assigned changefeeds of a capture: looked up when an assignment has changed, and right whatever else happens."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""How often captures are asked: as often as always by a few changefeeds, and seldom by each of many."""
+"""Heartbeat budget: a few changefeeds ask captures at the usual rate, each of many seldom."""
 
 import math
 

@@ -141,7 +141,7 @@ def test_the_least_of_positions_over_random_moves() -> None:
         positions[number] = ts
         assert lowest.ts == min(positions)
         assert lowest.time == min(positions)
-    assert len(lowest._heap) <= 2 * len(set(positions)) + 65, "what nobody stands at is not kept"
+    assert len(lowest._heap) <= 2 * len(set(positions)) + 65, "positions of nobody are not kept"
     for ts in positions:
         lowest.remove(ts)
     assert (lowest.ts, lowest.time) == (None, 0.0)

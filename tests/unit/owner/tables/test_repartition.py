@@ -64,7 +64,7 @@ class CutSinkModel:
 
 
 def go(cluster: SmallCluster, sink: CutSinkModel, count: int = 1) -> None:
-    """Steps, while the log goes on; nothing that is claimed is taken back, and no range of keys has two writers."""
+    """Steps, while the log continues; nothing that is claimed is taken back, and no range of keys has two writers."""
     for _ in range(count):
         before = cluster.checkpoint_ts()
         sink.answer()

@@ -88,7 +88,7 @@ def test_flushes_continue_beside_it(sink: DeltaSink, monkeypatch: pytest.MonkeyP
     assert sink.committed_ts(KEYED, SPAN) == 107
 
 
-@pytest.mark.parametrize("small_bytes", [0, 1 << 20], ids=["vectors", "written anew"])
+@pytest.mark.parametrize("small_bytes", [0, 1 << 20], ids=["vectors", "written again"])
 def test_a_file_that_was_changed_meanwhile_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_bytes: int
 ) -> None:

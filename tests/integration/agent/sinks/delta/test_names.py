@@ -94,7 +94,7 @@ def test_a_table_that_has_no_location_stays_where_it_is(tmp_path: Path) -> None:
 def test_what_is_no_name_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
     sink = sink_at(tmp_path / "lake")
     for table in (record("public", name), record(name, "t")):
-        sink.check([table])  # the others may go on
+        sink.check([table])  # the others may continue
         assert list(sink.unfit([record("public", "good", 1), table])) == [table.table_id]
         for call in (
             partial(sink.committed_ts, table, SPAN),

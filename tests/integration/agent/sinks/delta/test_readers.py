@@ -1,6 +1,6 @@
 """Delta tables as Weir writes them, read by other people's readers, against what their source holds.
 
-Each story has what a changefeed does to a table: many small flushes (so files are put together, written anew and
+Each story has what a changefeed does to a table: many small flushes (so files are put together, written again and
 removed, and the log gets checkpoints), keys that change, values that are left out, columns that come, go and get wider,
 TRUNCATE, other spans. Readers are asked for all rows, how many there are, and for rows by conditions: these are held
 against the log's statistics first, which say less once rows are gone from a file.

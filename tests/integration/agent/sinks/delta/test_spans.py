@@ -1,4 +1,4 @@
-"""Several spans of one Delta table: commits side by side, TRUNCATE, cuts, and whoever comes late for a cut."""
+"""Several spans of one Delta table: commits side by side, TRUNCATE, cuts, and a stale writer at a cut."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +30,7 @@ both_modes = pytest.mark.parametrize("mode", [SinkMode.UPSERT, SinkMode.CHANGELO
 
 @dataclass
 class Rig:
-    """A table, the changes of its source, and its spans, each with a writer that goes on from where it is recorded."""
+    """A table, the changes of its source, and its spans, each with a writer that continues from its record."""
 
     sink: DeltaSink
     mode: SinkMode

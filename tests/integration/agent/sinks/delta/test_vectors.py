@@ -243,7 +243,7 @@ def test_a_truncate_takes_all(sink: DeltaSink) -> None:
 
 
 def test_spans_of_one_table_meet_in_its_log(sink: DeltaSink) -> None:
-    """Another writer's commit between reading and committing: decided anew on what it left."""
+    """Another writer's commit between reading and committing: decided again on what it left."""
     other = TableSpan(SPAN.table_id, 0, 1 << 63)
     place = sink.place(KEYED)
     with delta_log.borrowed(place) as log:
@@ -293,7 +293,7 @@ def test_a_table_that_was_replaced_is_read_from_its_begin(tmp_path: Path) -> Non
 
 
 def test_a_log_of_which_only_a_checkpoint_is_left(tmp_path: Path) -> None:
-    """Nothing tells it from another table's: so it is read anew each time."""
+    """Nothing tells it from another table's: so it is read again each time."""
     sinks = [loaded(tmp_path / name) for name in ("lake", "other")]
     for sink in sinks:
         flush(sink, task(sink, 100, 110), changes([gone(1)]))

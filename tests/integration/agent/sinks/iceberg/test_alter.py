@@ -92,7 +92,7 @@ def test_a_dropped_table_makes_way_for_one_of_its_name(bed: Bed) -> None:
     kept = TABLE.with_(name="t!dropped-96")
     assert table_of(bed, kept).scan().to_arrow().num_rows == 1
     assert bed.flush(160, 200, [insert(7, "new", "n", ts=170)], span=TableSpan(3), table=again).committed
-    _alter(bed, drop)  # it comes late, and is not of this table
+    _alter(bed, drop)  # it is stale, and is not of this table
     bed.assert_holds((7, "new", "n"), table=again)
 
 

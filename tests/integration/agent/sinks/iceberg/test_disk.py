@@ -1,4 +1,5 @@
-"""What is on disk when the catalog names a table's new version: every file that it names, content and name."""
+"""Durability of Iceberg commits: every file that a new version names is on disk, content and name, before the catalog
+names the version."""
 
 import os
 import threading

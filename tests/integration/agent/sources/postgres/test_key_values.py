@@ -131,7 +131,7 @@ def bed(postgres: EmbeddedPostgres) -> Iterator[Bed]:
 
 
 def _play(connection: Connection, table: str, kind: str, spellings: list[str]) -> None:
-    """Rows under every spelling; equal keys are written anew; some go, and some of these come again."""
+    """Rows under every spelling; equal keys are written again; some go, and some of these come again."""
     texts = ", ".join(map(literal, spellings))
     connection.query(f"CREATE TABLE {table} (k {kind} PRIMARY KEY, v int)")
     connection.query(

@@ -79,7 +79,7 @@ async def test_killed_writers_leave_whole_transactions_and_their_leases_end_once
     by_revision: dict[int, list[tuple[str, bytes | None]]] = {}
     for event in (event for batch in batches for event in batch.events):
         by_revision.setdefault(event.mod_revision, []).append((event.key, event.value))
-    assert list(by_revision) == list(range(2, len(by_revision) + 2)), "no revision is missing or told twice"
+    assert list(by_revision) == list(range(2, len(by_revision) + 2)), "no revision is missing or reported twice"
     last: dict[str, int] = {}
     for (one, first_value), (other, second_value) in by_revision.values():
         assert (one[:-1], first_value) == (other[:-1], second_value)
@@ -120,7 +120,7 @@ async def test_a_process_that_stands_still_in_its_transaction_blocks_others_no_l
     stopped.execute("BEGIN IMMEDIATE")
     with anyio.fail_after(patient(2)), pytest.raises(StoreUnreachableError):
         await client.put("/a", b"")
-    assert await client.get("/a") is None, "reading goes on"
+    assert await client.get("/a") is None, "reading continues"
     stopped.execute("ROLLBACK")
     absent = Compare("/a", Target.MOD_REVISION, 0)
     with anyio.fail_after(patient(3)):

@@ -1,4 +1,4 @@
-"""What the sink says before a changefeed is set back; the owner is played."""
+"""Rewind: the sink is asked before a changefeed is set back; the owner is played."""
 
 from typing import cast
 

@@ -1,4 +1,4 @@
-"""When a capture gives up on an owner that it does not hear."""
+"""Owner watch: a capture gives up on an owner that it does not hear."""
 
 from capture.member.ownership.owner_watch import OwnerLiveness
 from reactor import keys

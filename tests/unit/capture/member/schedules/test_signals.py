@@ -155,7 +155,7 @@ async def test_rows_of_before_ask_for_nothing() -> None:
     bed = Bed(RESYNC)
     assert await bed.run() == []
     bed.rows.append(Signal("0", "pause", "public.t"))
-    assert await bed.run() == [("pause", FEED, "public.t")], "ids that come late are seen"
+    assert await bed.run() == [("pause", FEED, "public.t")], "ids that appear late are seen"
 
 
 async def test_all_rows_that_follow_the_creation_are_handled() -> None:

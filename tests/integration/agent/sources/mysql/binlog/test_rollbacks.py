@@ -86,7 +86,7 @@ def made_in(server: EmbeddedMariaDB) -> str:
 
 
 def read_again_and_again(server: EmbeddedMariaDB, database: str, begin: SourcePosition) -> tuple[list[LogChunk], int]:
-    """As a sync unit does, which starts anew where the last transaction has ended; also how often."""
+    """As a sync unit does, which starts again where the last transaction has ended; also how often."""
     end, known = where(server), RolledBack()
     for restarts in range(10):
         try:

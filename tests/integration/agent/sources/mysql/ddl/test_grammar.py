@@ -146,7 +146,7 @@ def test_random_statements(server: EmbeddedMariaDB, database: str, metadata: str
                 driven.drive(cursor, grammar.spell(statement(grammar, driven, asked, database)))
     finally:
         run(server, database, "SET GLOBAL binlog_row_metadata = FULL")
-    # what the server spells anew has no mark any more
+    # what the server spells again has no mark any more
     assert driven.follow(begin) > len(driven.statements) // 2 > _STATEMENTS // 8
 
 

@@ -14,7 +14,7 @@ from capture.embedded import EmbeddedPostgres
 from reactor.records.changefeed import SinkMode
 from tests.integration.agent.sources.postgres.retyping.test_retyped_table import Bed
 
-#: pairs that the server always writes anew: type, values of row n, the next type, an expression
+#: pairs that the server always rewrites: type, values of row n, the next type, an expression
 _PAIRS = (
     ("int", "n", "bigint", "v * 10"),
     ("smallint", "n", "int", "v + 1"),

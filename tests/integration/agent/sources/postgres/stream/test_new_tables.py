@@ -34,7 +34,7 @@ _EARLIER_ROWS = {
 }
 
 
-@pytest.mark.parametrize("pause", ["none", "the stream begins anew"])
+@pytest.mark.parametrize("pause", ["none", "the stream begins again"])
 @pytest.mark.parametrize("case", _EARLIER_ROWS)
 async def test_a_new_table_whose_first_rows_were_passed_over_is_held(
     postgres: EmbeddedPostgres, tmp_path: Path, case: str, pause: str
@@ -46,10 +46,10 @@ async def test_a_new_table_whose_first_rows_were_passed_over_is_held(
             rig.execute(statement)
             if pause != "none":
                 await rig.wait_resolved()
-        if pause != "the stream begins anew":
+        if pause != "the stream begins again":
             rig.execute("INSERT INTO n VALUES (2)")
         await rig.wait_resolved()
-    if pause == "the stream begins anew":
+    if pause == "the stream begins again":
         async with rig.running(rig.unit("b")):
             rig.execute("INSERT INTO n VALUES (2)")
             await rig.wait_resolved()

@@ -72,7 +72,7 @@ async def test_a_new_column_comes_with_what_old_rows_hold(rig: SyncRig) -> None:
 
 
 async def test_defaults_of_a_table_that_was_written_again_read_as_rows_do(rig: SyncRig) -> None:
-    """Another type has it written anew: then the defaults themselves are all that tells."""
+    """Another type has it written again: then the defaults themselves are all that tells."""
     [change] = await changes_of(
         rig,
         "INSERT INTO a VALUES (1)",
@@ -226,7 +226,7 @@ async def test_what_is_rolled_back_is_nothing(rig: SyncRig) -> None:
 async def test_a_declaration_that_is_sent_again_takes_nothing_back(
     rig: SyncRig, default: str, kind: str, fills: dict[str, str]
 ) -> None:
-    """An index in the same transaction has the server declare the table anew."""
+    """An index in the same transaction has the server declare the table again."""
     rig.execute("INSERT INTO a VALUES (1)")
     [change] = await changes_of(
         rig,

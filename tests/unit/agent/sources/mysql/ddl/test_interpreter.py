@@ -128,7 +128,7 @@ class Rig:
         self._interpreter._text = None
 
     def restart(self) -> None:
-        """Another stream goes on."""
+        """Another stream continues."""
         self.restart_with(self.again(), self.memory())
 
     def restart_with(self, tables: KnownTables, memory: str = "") -> None:

@@ -161,7 +161,7 @@ def test_a_new_table_that_the_changefeed_does_not_take_leaves_the_others_their_n
 
 
 def test_names_that_were_exchanged_since_are_not_given_twice() -> None:
-    """The rows come late: the catalog is already past another exchange, so the first one is left out."""
+    """The rows are read late: the catalog is already past another exchange, so the first one is left out."""
     rig = Rig(known(1, "a"), known(2, "b"))
     rig.show(declared(1, "b"), 10)  # while both have their old names again
     assert rig.taken(10) == []

@@ -1,4 +1,4 @@
-"""Streams that go on where others ended, anywhere in a history: they record what one stream would."""
+"""Streams that continue where others ended, anywhere in a history: they record what one stream would."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -23,7 +23,7 @@ _ALTERATIONS = (
 
 
 class _Cases(dict[str, str]):
-    """Spells each name anew, as ``flips`` say."""
+    """Spells each name again, as ``flips`` say."""
 
     def __init__(self, flips: Sequence[bool]) -> None:
         super().__init__()
