@@ -20,6 +20,7 @@ from capture.api.subscriptions import AdvanceAsked, LogAsked, LogPart, OpenedSub
 from capture.errors import ConfigError, ServerUnreachableError, StillRunningError
 from reactor.errors import WeirError
 from reactor.records.sync_point import SyncPoint
+from reactor.tls import tls_failure, untrusted, words_of
 from reactor.views import ChangefeedView, MaintainedView, OwnerMoveView, SubscriptionView, TableFilesView, TableView
 
 V = TypeVar("V", bound=BaseModel)
@@ -324,9 +325,18 @@ class Client:
         return StillRunningError(f"{text}: see `weir changefeed query`")
 
     def _unreachable(self, error: Exception) -> ServerUnreachableError:
-        why = (
-            "it does not answer in time" if isinstance(error, httpx.TimeoutException) else str(error) or "no connection"
-        )
+        tls = tls_failure(error)
+        if isinstance(tls, ssl.SSLCertVerificationError):
+            return ServerUnreachableError(untrusted(tls, self._server, "--ca-file"))
+        if tls is not None:
+            text = f"no TLS session with {self._server} ({words_of(tls)}); use http:// if it has no certificate"
+            return ServerUnreachableError(text)
+        if isinstance(error, httpx.RemoteProtocolError) and self._server.startswith("http:"):
+            why = "it breaks off; one with a certificate wants https://"
+        elif isinstance(error, httpx.TimeoutException):
+            why = "it does not answer in time"
+        else:
+            why = str(error) or "no connection"
         text = f"no Weir server at {self._server} ({why}); start one with `weir server`, or give --server URL"
         return ServerUnreachableError(text)
 

@@ -15,6 +15,7 @@ from capture.api.guard import FORWARDED_FOR, FORWARDER, IS_FORWARDED
 from capture.api.requests.errors import error_response, json_error
 from capture.security.secrets import mask
 from reactor.errors import NotOwnerError, WeirError
+from reactor.tls import tls_failure, words_of
 
 PREFIX = "/api/v2"
 FORWARDED_FROM = "weir-forwarded-from"
@@ -90,7 +91,8 @@ class Forwarder:
                 )
                 tasks.cancel_scope.cancel()
         except* httpx.TransportError as errors:
-            reason = type(errors.exceptions[0]).__name__
+            tls = tls_failure(errors.exceptions[0])
+            reason = words_of(tls) if tls else type(errors.exceptions[0]).__name__
         if answer is None:
             text = f"the owner at {owner.address} does not answer ({reason}); try again when another is elected"
             return json_error(503, "OwnerUnreachable", text)

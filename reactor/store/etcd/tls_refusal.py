@@ -6,7 +6,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from reactor.settings import TlsFiles
-from reactor.tls import load_pair
+from reactor.tls import load_pair, untrusted, words_of
 
 #: how long a server that has refused our certificate takes to say so, behind its own part of the handshake
 _ALERT_S: Final = 0.2
@@ -27,9 +27,9 @@ def tls_refusal(endpoint: str, tls: TlsFiles | None, timeout_s: float) -> str:
             secured.settimeout(_ALERT_S)
             secured.recv(1)
     except ssl.SSLCertVerificationError as error:
-        return f"the certificate of etcd at {endpoint} is refused ({error.verify_message}){_CURE}"
+        return untrusted(error, f"etcd at {endpoint}", "etcd-ca-file")
     except ssl.SSLError as error:
-        return f"etcd at {endpoint} refuses TLS with this client ({_words(error)}){_CURE}"
+        return f"etcd at {endpoint} refuses TLS with this client ({words_of(error)}){_CURE}"
     except ConnectionResetError:  # a server without TLS closes with bytes unread, which can arrive as a reset
         return f"etcd at {endpoint} refuses TLS with this client (connection reset){_CURE}"
     except OSError:
@@ -43,8 +43,3 @@ def _context(tls: TlsFiles | None) -> ssl.SSLContext:
     if tls and tls.cert:
         load_pair(context, tls.cert, tls.key)
     return context
-
-
-def _words(error: ssl.SSLError) -> str:
-    reason = getattr(error, "reason", None)  # none where it is ours
-    return reason.replace("_", " ").lower() if reason else str(error)

@@ -293,6 +293,9 @@ def _translated(error: Exception, name: str) -> StoreError:
     if "cleartext password" in text:
         cure = "use sslmode=require, or scram-sha-256 in its pg_hba.conf"
         return StoreAuthError(f"{name} asks for the password in clear, without TLS; {cure}")
+    if "certificate verify failed" in text or "server certificate" in text:
+        cure = "check sslrootcert and the host's name, that it has not ended, and that the server sends its whole chain"
+        return StoreError(f"the certificate of {name} is not trusted ({text}); {cure}")
     if state.startswith("28") or "authentication failed" in text or "no password supplied" in text:
         return StoreAuthError(f"{name} refuses the user or its password ({text}); correct them")
     if isinstance(error, errors.InsufficientPrivilege):

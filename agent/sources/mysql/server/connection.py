@@ -13,6 +13,7 @@ import contextlib
 import re
 import socket
 import ssl
+import struct
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -26,9 +27,11 @@ from agent.errors import (
     SourceUnreachableError,
     StatementRefusedError,
 )
+from agent.sources.common.answers import ANSWER_BYTES_MAX
 from agent.sources.common.tls import unverified
 from agent.sources.mysql.server.refusals import refusal
 from agent.sources.mysql.server.uri import SslMode, Target, parse_uri
+from reactor.tls import untrusted, words_of
 
 Row = tuple[str | None, ...]
 
@@ -42,6 +45,11 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 _TLS_FAILED = 2026
 _LOST = (2006, 2013)
 _ACCESS_DENIED, _LACKS_RIGHT = 1045, 1227
+#: what PyMySQL raises of answers that are none, among them a question for a file of ours
+_NONSENSE = (
+    *(ValueError, LookupError, TypeError, AttributeError, ArithmeticError),
+    *(AssertionError, RuntimeError, NameError, struct.error),
+)
 
 
 class Connection:
@@ -71,6 +79,7 @@ class Connection:
         :raises SourceError: the server refused it, or the connection is gone.
         """
         self._core._read_timeout = timeout_s
+        self._core.answered = 0
         with self._translated():
             self._core._execute_command(COMMAND.COM_QUERY, sql)
             self._core._read_query_result()
@@ -145,6 +154,8 @@ class _Translation:
             raise refusal(_LACKS_RIGHT if code == _ACCESS_DENIED else code, message, self._target) from error
         if isinstance(error, OSError):
             raise _lost(self._target) from error
+        if isinstance(error, _NONSENSE):
+            raise _foreign(self._target) from error
 
 
 class _Core(pymysql.connections.Connection):  # type: ignore[misc]
@@ -152,6 +163,8 @@ class _Core(pymysql.connections.Connection):  # type: ignore[misc]
 
     #: ``ssl-mode=disabled``: the user trusts the network
     trusts_line = False
+    #: bytes, of the answer that is being read
+    answered = 0
     _key: object = None
 
     @property
@@ -165,6 +178,13 @@ class _Core(pymysql.connections.Connection):  # type: ignore[misc]
     @server_public_key.setter
     def server_public_key(self, key: object) -> None:
         self._key = key
+
+    def _read_bytes(self, count: int) -> bytes:
+        self.answered += count
+        if self.answered > ANSWER_BYTES_MAX:
+            self._force_close()
+            raise ValueError("an answer without an end")
+        return bytes(super()._read_bytes(count))
 
     def _create_ssl_ctx(self, options: ssl.SSLContext | dict[str, Any]) -> ssl.SSLContext:
         """PyMySQL's hook. Without a context of ours the certificate is not verified: ``ssl-mode=preferred``."""
@@ -247,6 +267,8 @@ def _shake_hands(raw: socket.socket, target: Target, tls: dict[str, Any]) -> pym
         core.connect(raw)
     except pymysql.err.Error as error:
         raise _handshake_failure(error, target) from error
+    except _NONSENSE as error:
+        raise _foreign(target) from error
     return core
 
 
@@ -258,11 +280,9 @@ def _handshake_failure(error: pymysql.err.Error, target: Target) -> SourceError:
         )
     cause = getattr(error, "original_exception", None)
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return SourceAuthError(
-            f"the certificate of {target} is not trusted ({cause.verify_message}); check ssl-ca and host"
-        )
+        return SourceAuthError(untrusted(cause, str(target), "ssl-ca"))
     if isinstance(cause, ssl.SSLError):
-        return SourceConfigError(f"no TLS session with {target}: {cause.reason or 'handshake failed'}; check ssl-mode")
+        return SourceConfigError(f"no TLS session with {target}: {words_of(cause)}; check ssl-mode")
     code = _code(error)
     if code == _TLS_FAILED:
         return SourceConfigError(f"{target} does not speak TLS; give it a certificate or use ssl-mode=disabled")
@@ -328,6 +348,12 @@ def _text_row(row: tuple[bytes | None, ...]) -> Row:
 
 def _code(error: BaseException) -> int:
     return error.args[0] if len(error.args) > 1 and isinstance(error.args[0], int) else 0
+
+
+def _foreign(target: Target) -> SourceUnreachableError:
+    return SourceUnreachableError(
+        f"{target} answers what MySQL and MariaDB do not, or without an end; check what listens there"
+    )
 
 
 def _lost(target: Target) -> SourceUnreachableError:

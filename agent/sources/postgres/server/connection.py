@@ -21,10 +21,12 @@ from pg8000.core import CoreConnection
 from pg8000.exceptions import DatabaseError, InterfaceError
 
 from agent.errors import SourceAuthError, SourceConfigError, SourceError, SourceUnreachableError
+from agent.sources.common.answers import ANSWER_BYTES_MAX
 from agent.sources.common.tls import unverified
 from agent.sources.postgres.server.refusals import ErrorFields, parse_error, refusal
 from agent.sources.postgres.server.sql import bytes_of, text_of
 from agent.sources.postgres.server.uri import Target, parse_uri
+from reactor.tls import untrusted, words_of
 
 Row = tuple[str | None, ...]
 
@@ -50,6 +52,9 @@ _TRANSACTION_TIMEOUT_VERSION = 17
 _KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT = 20, 5, 3
 _CLEAR_PASSWORD = 3
 _HEADER = struct.Struct("!ci")
+#: as much as a value may have, and a little more
+_MESSAGE_BYTES_MAX = (1 << 30) + (1 << 20)
+_PIECE_BYTES = 1 << 20
 _SSL_REQUEST = struct.pack("!ii", 8, 80877103)
 
 
@@ -71,10 +76,15 @@ class Connection:
         self._send(sql, timeout_s=timeout_s)
         rows: list[Row] = []
         failure: ErrorFields | None = None
+        size = 0
         while True:
             kind, body = self.read_message()
+            size += len(body)
+            if size > ANSWER_BYTES_MAX:
+                self.abort()
+                raise SourceUnreachableError(f"{self.target} answers a question without an end; see what listens there")
             if kind == b"D":
-                rows.append(_parse_row(body))
+                rows.append(self._row(body))
             elif kind == b"T":
                 rows = []
             elif kind == b"E":
@@ -114,7 +124,19 @@ class Connection:
     def read_message(self) -> tuple[bytes, bytes]:
         """Read the server's next message: its type letter and body."""
         kind, length = _HEADER.unpack(self._read_exactly(5))
+        if not _HEADER.size - 1 <= length <= _MESSAGE_BYTES_MAX:
+            raise self._foreign()
         return kind, self._read_exactly(length - 4)
+
+    def _row(self, body: bytes) -> Row:
+        try:
+            return _parse_row(body)
+        except (struct.error, IndexError, ValueError):
+            raise self._foreign() from None
+
+    def _foreign(self) -> SourceUnreachableError:
+        self.abort()
+        return _foreign(self.target)
 
     def send(self, data: bytes) -> None:
         """:raises SourceUnreachableError: the connection is gone."""
@@ -154,12 +176,14 @@ class Connection:
         self.send(_HEADER.pack(b"Q", len(payload) + 4) + payload)
 
     def _read_exactly(self, size: int) -> bytes:
-        data = bytearray(size)
-        view = memoryview(data)
+        data = bytearray(min(size, _PIECE_BYTES))
         filled = 0
         while filled < size:
+            if filled == len(data):  # the claimed size may be a lie
+                data += bytes(min(filled, size - filled))
             try:
-                count = self.socket.recv_into(view[filled:])
+                with memoryview(data)[filled:] as view:
+                    count = self.socket.recv_into(view)
             except OSError as error:
                 raise self._lost(error) from error
             if count == 0:
@@ -243,6 +267,12 @@ def _shake_hands(
         ) from error
     except (DatabaseError, InterfaceError, OSError, scramp.ScramException) as error:
         raise _handshake_failure(error, target) from error
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, struct.error) as error:
+        raise _foreign(target) from error
+
+
+def _foreign(target: Target) -> SourceUnreachableError:
+    return SourceUnreachableError(f"{target} answers what PostgreSQL does not; check that it listens there")
 
 
 def _encrypted_if_possible(raw: socket.socket, target: Target) -> socket.socket:
@@ -261,16 +291,14 @@ def _handshake_failure(error: BaseException, target: Target) -> SourceError:
         if isinstance(link, DatabaseError) and isinstance(link.args[0], dict):
             return refusal(link.args[0], target)
         if isinstance(link, ssl.SSLCertVerificationError):
-            return SourceAuthError(
-                f"the certificate of {target} is not trusted ({link.verify_message}); check sslrootcert and host"
-            )
+            return SourceAuthError(untrusted(link, str(target), "sslrootcert"))
         if isinstance(link, scramp.ScramException):
             return SourceAuthError(f"SCRAM with {target} failed for user {target.user}; check the password")
         link = link.__context__
     if "refuses SSL" in str(error):
         return SourceConfigError(f"{target} does not speak TLS; turn ssl on there or use sslmode=disable")
     if isinstance(error, ssl.SSLError):
-        return SourceConfigError(f"no TLS session with {target}: {error.reason or 'handshake failed'}; check sslmode")
+        return SourceConfigError(f"no TLS session with {target}: {words_of(error)}; check sslmode")
     if "not supported" in str(error):
         return SourceAuthError(
             f"{target} asks for an authentication method Weir lacks; use scram-sha-256 in pg_hba.conf"

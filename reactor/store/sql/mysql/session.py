@@ -13,6 +13,7 @@ from pymysql.constants import CLIENT
 
 from reactor.errors import StoreAuthError, StoreError, StoreUnreachableError
 from reactor.store.sql.mysql.target import Target
+from reactor.tls import untrusted, words_of
 
 _AUTH = frozenset({1044, 1045, 1130, 1142, 1227, 1251, 1370, 1524, 1698, 1820, 3118, 3159, 3955, 4151})
 #: 1142: a command, 1227: a right, 1370: a routine
@@ -117,9 +118,9 @@ def translated(error: Exception, name: str) -> StoreError:
         return StoreAuthError(f"{name} asks for the password in clear; use ssl-mode=required or verify_identity")
     cause = getattr(error, "original_exception", None) or error
     if isinstance(cause, ssl.SSLCertVerificationError):
-        return StoreError(f"the certificate of {name} is not trusted ({cause.verify_message}); check ssl-ca and host")
+        return StoreError(untrusted(cause, name, "ssl-ca"))
     if isinstance(cause, ssl.SSLError):
-        return StoreError(f"no TLS session with {name}: {cause.reason or 'handshake failed'}; check ssl-mode")
+        return StoreError(f"no TLS session with {name}: {words_of(cause)}; check ssl-mode")
     number, text = _number(error), " ".join(str(error.args[-1] if error.args else error).split())[:300]
     if number == _NO_TLS:
         return StoreError(f"{name} does not speak TLS; give it a certificate, or use ssl-mode=disabled")

@@ -1,6 +1,5 @@
 """TLS to etcd: the server is checked, and a client certificate is shown."""
 
-import datetime
 import re
 import socket
 import struct
@@ -8,15 +7,9 @@ import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from capture.embedded import etcd as embedded
 from capture.embedded import places
@@ -25,45 +18,7 @@ from reactor.settings import TlsFiles
 from reactor.store.etcd import connect
 from reactor.store.etcd.tls_refusal import tls_refusal
 from tests.patience import patient
-
-
-@dataclass(frozen=True)
-class Identity:
-    """A key pair and its certificate, in memory and as files."""
-
-    name: str
-    key: ec.EllipticCurvePrivateKey
-    certificate: x509.Certificate
-    directory: Path
-
-    @property
-    def certificate_file(self) -> str:
-        return str(self.directory / f"{self.name}.pem")
-
-    @property
-    def key_file(self) -> str:
-        return str(self.directory / f"{self.name}.key")
-
-
-def identity(directory: Path, name: str, *, issuer: Identity | None = None) -> Identity:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    builder = (
-        x509.CertificateBuilder(subject_name=subject, public_key=key.public_key())
-        .issuer_name(issuer.certificate.subject if issuer else subject)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-    )
-    made = Identity(name, key, builder.sign(issuer.key if issuer else key, hashes.SHA256()), directory)
-    Path(made.certificate_file).write_bytes(made.certificate.public_bytes(serialization.Encoding.PEM))
-    Path(made.key_file).write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return made
+from tests.unit.reactor.certificates import Identity, identity
 
 
 @contextmanager
