@@ -7,16 +7,18 @@ A commit is one file that appears under its number atomically, unless another co
 import json
 import os
 import re
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from agent.errors import RESYNC, TableHeldError
 from agent.object_store import ObjectStore, StoredObject
 from agent.sinks.delta.table import disk
 from agent.sinks.delta.table.place import TablePlace
@@ -26,6 +28,15 @@ Action = dict[str, Any]
 LOG = "_delta_log"
 _CHECKPOINT = re.compile(r"^(\d{20})\.checkpoint\.(.*)parquet$")
 _COLUMNS = ("protocol", "metaData", "txn", "add")
+_MAYBE = type(None)
+#: the fields on which we rely; others may have written anything
+_FIELDS: Final[Mapping[str, Mapping[str, type | tuple[type, ...]]]] = {
+    "protocol": {"minWriterVersion": int, "readerFeatures": (list, _MAYBE), "writerFeatures": (list, _MAYBE)},
+    "metaData": {"schemaString": str, "configuration": dict, "partitionColumns": (list, _MAYBE)},
+    "txn": {"appId": str, "version": int},
+    "add": {"path": str, "size": int, "partitionValues": (dict, _MAYBE), "deletionVector": (dict, _MAYBE)},
+    "remove": {"path": str, "deletionVector": (dict, _MAYBE)},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +86,7 @@ class LocalCommits:
     def read(self, version: int) -> list[Action] | None:
         try:
             with open(self._path(version), "rb") as file:
-                actions = _actions(file.read(), version)
+                actions = actions_in(file.read(), version)
                 self.mark = _identity(os.fstat(file.fileno()))
         except FileNotFoundError:
             return None
@@ -131,7 +142,7 @@ class ObjectCommits:
             return None
 
     def _taken(self, found: StoredObject, version: int) -> list[Action]:
-        actions = _actions(found.content, version)
+        actions = actions_in(found.content, version)
         self.mark = found.tag
         return actions
 
@@ -173,8 +184,27 @@ def _identity(found: os.stat_result) -> str:
     return f"{found.st_ino}-{found.st_mtime_ns}-{found.st_size}"
 
 
-def _actions(content: bytes, version: int) -> list[Action]:
-    actions = [json.loads(line) for line in content.splitlines() if line.strip()]
-    if not actions:
-        raise ValueError(f"commit {version} is empty")
-    return actions
+def actions_in(content: bytes, version: int) -> list[Action]:
+    """Return the actions of a commit, each a kind and its fields.
+
+    :raises TableHeldError: delta-rs must not see it: its stack would overflow, and end this process.
+    :raises ValueError: it is none.
+    """
+    try:
+        actions = [json.loads(line) for line in content.splitlines() if line.strip()]
+    except RecursionError:
+        raise TableHeldError(
+            f"commit {version} of the Delta table is nested so deeply that nobody can read it; remove it and what "
+            f"another writer has added, and resume the changefeed, or {RESYNC}"
+        ) from None
+    if not actions or not all(isinstance(action, dict) for action in actions):
+        raise ValueError(f"commit {version} has no actions")
+    kept = [{kind: fields for kind, fields in action.items() if fields is not None} for action in actions]
+    if not all(_is_shaped(kind, fields) for action in kept for kind, fields in action.items()):
+        raise ValueError(f"commit {version} has an action of another form")
+    return kept
+
+
+def _is_shaped(kind: str, fields: Any) -> bool:
+    wanted = _FIELDS.get(kind, {})
+    return isinstance(fields, dict) and all(isinstance(fields.get(name), types) for name, types in wanted.items())

@@ -10,7 +10,6 @@ application transactions, so after it our records claim more than the table cont
 Tables written by versions of Weir without this number are checked from our first new commit on.
 """
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,8 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from agent.errors import RESYNC, TableForeignError
+from agent.errors import RESYNC, TableForeignError, TableHeldError
+from agent.sinks.delta.table.commits import actions_in
 from agent.sinks.delta.table.errors import storage_errors
 from agent.sinks.delta.table.place import OWNER, SEEN, TableOwner, TablePlace, arrow_schema
 
@@ -169,7 +169,7 @@ def _has_same_columns(place: TablePlace, version: int) -> bool:
     return is_same and is_cut_alike and arrow_schema(then).equals(arrow_schema(now))
 
 
-def _read(place: TablePlace, version: int) -> list[Action] | None:
+def _read(place: TablePlace, version: int) -> Sequence[Action] | None:
     name = f"_delta_log/{version:020d}.json"
     with storage_errors(place, f"read commit {version} of"):
         try:
@@ -180,4 +180,9 @@ def _read(place: TablePlace, version: int) -> list[Action] | None:
                 text = place.store.read(name)
         except FileNotFoundError:
             return None
-    return [json.loads(line) for line in text.splitlines() if line.strip()]
+    try:
+        return actions_in(text, version)
+    except ValueError as error:
+        raise TableHeldError(
+            f"commit {version} of {place} cannot be read ({error}); bring it back, then resume the changefeed"
+        ) from None

@@ -44,6 +44,7 @@ _FEATURES = frozenset({"appendOnly", "changeDataFeed", "deletionVectors", "invar
 _UNUSED = frozenset({"checkConstraints", "generatedColumns"})
 _WRITER_VERSIONS = (1, 2, 3, 4, 7)
 _VECTORS = "deletionVectors"
+_STATISTICS = {"numRecords": int, "minValues": dict, "maxValues": dict, "nullCount": dict}
 _KNOWN_MAX = 64
 #: maximum age of cached state; a log's old commits are kept for at least a day
 _KNOWN_S = 600.0
@@ -93,11 +94,18 @@ class LiveFile:
     def nulls(self, column: str) -> int | None:
         """Return the number of a column's NULLs, deleted rows included; None: it is not recorded."""
         found = (self._stats.get("nullCount") or {}).get(column)
-        return None if found is None else int(found)
+        return found if isinstance(found, int) else None
 
     @cached_property
     def _stats(self) -> dict[str, Any]:
-        return dict(json.loads(self.add.get("stats") or "{}"))
+        """Others may have written anything; they only save reading files."""
+        try:
+            found = json.loads(self.add.get("stats") or "{}")
+        except (ValueError, TypeError, RecursionError):
+            found = {}
+        if not isinstance(found, dict):
+            return {}
+        return {name: found[name] for name, kind in _STATISTICS.items() if isinstance(found.get(name), kind)}
 
     def remove(self, *, is_change: bool = True) -> Action:
         """Return the remove action. ``is_change``: its rows are not all in what is added with it."""

@@ -7,6 +7,7 @@ existing files): the changefeed and the write mode. Each span's position is an a
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from deltalake import ColumnProperties, CommitProperties, DeltaTable, Schema, Tr
 from deltalake.exceptions import TableNotFoundError
 
 from agent import host_cache
-from agent.errors import RESYNC, TableForeignError
+from agent.errors import RESYNC, TableForeignError, TableHeldError
 from agent.object_store import ObjectStore
 from agent.ports.sink import FlushTask
 from agent.sinks.common import span_records
@@ -36,6 +37,7 @@ FORMER_KEYS: Final = "former_keys"
 #: the record of our newest commit's own number (see ``history``)
 SEEN = f"{OWNER}/seen"
 _MARK_TEXT = b"Weir writes the tables below. Without this file the directory is taken for one whose mount has gone.\n"
+_WITH_SCHEME = re.compile(r"[A-Za-z][\w+.-]*:/")
 #: sinks' directories that this process has seen, with their devices
 _seen: dict[str, int] = {}
 
@@ -63,10 +65,16 @@ class TablePlace:
         copy, downloaded if needed (data files never change).
 
         :raises OSError: it cannot be read.
+        :raises TableHeldError: it is no file of the table's directory.
         """
-        if self.is_local:
-            return os.path.join(self.location, unquote(path))
         name = unquote(path)
+        if name.startswith("/") or ".." in name.split("/") or _WITH_SCHEME.match(name):
+            raise TableHeldError(
+                f"the log of {self} names the file {path[:200]!r}, which is not in the table's directory; undo what "
+                f"another writer has added and resume the changefeed, or {RESYNC}"
+            )
+        if self.is_local:
+            return os.path.join(self.location, name)
         return host_cache.fetch_path(f"{self.location}/{name}", lambda: self.store.read(name))
 
     def cached_path(self, path: str) -> str | None:

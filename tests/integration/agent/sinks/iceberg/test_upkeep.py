@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from prometheus_client import REGISTRY
 from pyiceberg.table.snapshots import Operation
@@ -14,7 +16,7 @@ from agent.ports.sink import Maintains
 from agent.sinks.common.compaction import Plan
 from agent.sinks.iceberg.table import compact
 from agent.sinks.iceberg.table.catalogs.lake import TablePlace
-from agent.sinks.iceberg.upkeep import orphans, rewrite, upkeep
+from agent.sinks.iceberg.upkeep import expiry, orphans, rewrite, upkeep
 from reactor.records.changefeed import SinkMode
 from tests.contracts.sink_bed import TABLE, Bed
 from tests.integration.agent.sinks.iceberg.lake import place_of, table_of
@@ -141,6 +143,21 @@ def test_files_of_a_writer_that_died_go_after_a_day(bed: Bed) -> None:
     assert rows(bed) == before
     flush(bed, 3, update(1, "again", "x"))
     assert rows(bed) == before | {1: "again"}
+
+
+def test_a_file_elsewhere_that_another_writer_has_named_stays(tmp_path: Path) -> None:
+    bed = Bed(f"iceberg+file://{tmp_path}/lake", SinkMode.UPSERT)
+    bed.load((1, "a", "x"))
+    table = table_of(bed, TABLE)
+    elsewhere = tmp_path / "elsewhere.parquet"
+    found = table.scan().to_arrow()
+    pq.write_table(found.set_column(0, found.schema.field(0), pa.array([999], found.schema.field(0).type)), elsewhere)
+    table.add_files([str(elsewhere)])
+    table.delete("id = 999")
+    while expiry.expire(place_of(bed, TABLE), retention_s=0, at_least=1):
+        pass
+    assert len(table_of(bed, TABLE).metadata.snapshots) == 1
+    assert elsewhere.exists()
 
 
 def test_it_begins_after_some_commits(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
