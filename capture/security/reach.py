@@ -37,6 +37,12 @@ _PLACES = ("host", "hostaddr", "socket", "unix-socket")
 
 #: options of sinks that name where to connect, besides the URI
 _PLACE_OPTIONS = re.compile(r"endpoint|authority|proxy|connection.?string|(service|account).?host|ur[il]$", re.I)
+#: options that become a part of a host's name: anything else in them would be another host's
+_PART_OPTIONS = re.compile(r"region$|account.?name$", re.I)
+_PART = re.compile(r"[A-Za-z0-9-]{1,64}")
+#: options that name a host in other words, and the host
+_ACCOUNT, _AZURE = re.compile(r"account.?name$", re.I), "https://{}.blob.core.windows.net"
+_EMULATOR, _EMULATOR_AT = re.compile(r"use_emulator$", re.I), "http://127.0.0.1:10000"
 #: in a key that a URI has inline: where Google's client connects
 _BASE_URL = re.compile(r'"gcs_base_url"\s*:\s*"([^"]*)"')
 #: storages whose URIs name a container as others name a user
@@ -163,14 +169,19 @@ class Reach:
 
     def _sink_problems(self, parts: SplitResult) -> Iterator[str]:
         yield from self._file_problems(parts)
+        options = parse_qsl(parts.query, keep_blank_values=True)
+        for name, value in options:
+            if _PART_OPTIONS.search(name) and not (_PART.fullmatch(value) or reference_in(value)[0]):
+                yield f"the option {name} of the sink's URI has letters, digits and hyphens only; correct it"
         allowed = self._settings.sink_prefixes
         if not allowed:
             return
         places = [_place(parts)]
-        options = parse_qsl(parts.query, keep_blank_values=True)
         places += [_place(_split(value)) for name, value in options if _PLACE_OPTIONS.search(name)]
         places += [_place(_split(url)) for name, value in options if name == "warehouse" for url in _warehouse(value)]
         places += [_place(_split(url)) for _, value in options for url in _BASE_URL.findall(value)]
+        places += [_AZURE.format(value.lower()) for name, value in options if _ACCOUNT.search(name)]
+        places += [_EMULATOR_AT for name, value in options if _EMULATOR.search(name) and value.lower() != "false"]
         prefixes = [_place(_split(prefix)) for prefix in allowed]
         for place in places:
             if not any(place == one or place.startswith(one.rstrip("/") + "/") for one in prefixes):
@@ -289,4 +300,6 @@ def _place(parts: SplitResult) -> str:
     if at and parts.scheme.rpartition("+")[2].startswith(_WITH_CONTAINER):
         host = f"{container}@{host}"
     path = posixpath.normpath(unquote(parts.path)) if parts.path else ""
+    if parts.scheme.rpartition("+")[2] == "file" and path.startswith("/"):
+        path = str(_real(Path(path)))
     return f"{parts.scheme}://{host.lower()}{'/' + path.lstrip('/') if path else ''}"

@@ -1,6 +1,7 @@
 """Reach of a changefeed: what it may name by the settings, never the server's own secrets; existing ones keep it."""
 
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from structlog.testing import capture_logs
@@ -160,11 +161,17 @@ def test_hosts_of_sources(tmp_path: Path, uri: str, is_allowed: bool) -> None:
         ("iceberg+sql://db.example/catalog?warehouse=s3://other", False),
         ("iceberg+sql://db.example/catalog?warehouse=s3://bucket/weir&adls.account-host=169.254.169.254", False),
         ("iceberg+sql://db.example/catalog?warehouse=shop", True),
+        ("delta+az://cont/x?account_name=shop", True),
+        ("delta+az://cont/x?azure_storage_account_name=evil", False),
+        ("iceberg+sql://db.example/catalog?warehouse=shop&adls.account-name=evil", False),
+        ("delta+az://cont/x?azure_storage_use_emulator=true", False),
+        ("delta+az://cont/x?account_name=shop&use_emulator=false", True),
     ],
 )
 def test_prefixes_of_sinks(tmp_path: Path, uri: str, is_allowed: bool) -> None:
     prefixes = "delta+file:///lake, delta+s3://bucket/weir/, https://minio.example, delta+gs://bucket"
     prefixes += ", delta+abfss://shop@account.dfs.core.windows.net"
+    prefixes += ", delta+az://cont, https://shop.blob.core.windows.net"
     prefixes += ", iceberg+sql://db.example, s3://bucket, file:///srv/lake"
     one = reach(tmp_path, sink_prefixes=prefixes)
     if is_allowed:
@@ -172,6 +179,31 @@ def test_prefixes_of_sinks(tmp_path: Path, uri: str, is_allowed: bool) -> None:
     with pytest.raises(ConfigError, match="setting sink-prefixes: delta"):
         one.check(sink=uri)
     return None
+
+
+@pytest.mark.parametrize("prefixes", ["", "delta+s3://bucket, delta+az://cont, iceberg+rest://h"])
+@pytest.mark.parametrize("value", ["evil.net/", "x@169.254.169.254/", "a.b", "", "a:1", "ｅu-1", "eu\n"])
+@pytest.mark.parametrize("uri", ["delta+s3://bucket/x?aws_region=", "iceberg+rest://h/x?s3.region="])
+def test_a_part_of_a_hosts_name_is_no_whole_one(tmp_path: Path, uri: str, value: str, prefixes: str) -> None:
+    """Clients connect to s3.REGION.amazonaws.com and to ACCOUNT.blob.core.windows.net."""
+    one = reach(tmp_path, sink_prefixes=prefixes)
+    for name in (uri, "delta+az://cont/x?account_name="):
+        with pytest.raises(ConfigError, match="has letters, digits and hyphens only"):
+            one.check(sink=f"{name}{quote(value)}")
+    one.check(sink=f"{uri}eu-central-1")
+    one.check(sink=f"{uri}env:WEIR_SECRET_REGION")
+
+
+def test_links_in_a_sinks_path_are_what_they_lead_to(tmp_path: Path) -> None:
+    (tmp_path / "lake").mkdir()
+    (tmp_path / "also").symlink_to(tmp_path / "lake")
+    (tmp_path / "lake" / "out").symlink_to("/etc")
+    for prefix in ("lake", "also"):
+        one = reach(tmp_path, sink_prefixes=f"delta+file://{tmp_path}/{prefix}")
+        one.check(sink=f"delta+file://{tmp_path}/lake/shop")
+        one.check(sink=f"delta+file://{tmp_path}/also/shop")
+        with pytest.raises(ConfigError, match="setting sink-prefixes"):
+            one.check(sink=f"delta+file://{tmp_path}/lake/out")
 
 
 def test_what_exists_keeps_what_it_uses_with_one_warning(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
