@@ -229,12 +229,20 @@ def _driver_session(order: Order, java: Path) -> SparkSession:
         builder = builder.config(key, value)
     try:
         session = builder.getOrCreate()
+        session.sparkContext._accumulatorServer.handle_error = _log_accumulator_error  # type: ignore[method-assign]
         if not (is_local(master) or order.is_installed):
             _ship(session, shipping.archive_in(directory))
     except BaseException:
         _forget_driver()
         raise
     return session
+
+
+def _log_accumulator_error(request: object, client_address: object) -> None:
+    """Python's server would print a traceback, also where the JVM has just ended: who needs it notices that."""
+    error = sys.exception()
+    if not isinstance(error, EOFError | ConnectionError):
+        _log.warning("spark's accumulators are not updated", cause=f"{type(error).__name__}: {error}")
 
 
 def _ship(session: SparkSession, archive: Path) -> None:
@@ -254,5 +262,7 @@ def _launch_jvm(settings: Mapping[str, str], *, log_path: Path) -> None:
     public = [(name, value) for name, value in settings.items() if not is_secret(name)]
     conf = SparkConf(loadDefaults=False).setAll(public)
     with log_path.open("ab") as log:
-        gateway = launch_gateway(conf, popen_kwargs={"stdout": log, "stderr": log})  # type: ignore[no-untyped-call]
+        # a signal to our process group is ours to answer: work that is handed over needs the JVM
+        kwargs = {"stdout": log, "stderr": log, "start_new_session": True}
+        gateway = launch_gateway(conf, popen_kwargs=kwargs)  # type: ignore[no-untyped-call]
     SparkContext._ensure_initialized(gateway=gateway)

@@ -344,8 +344,12 @@ def _source(uri: str, *, ask_password: bool) -> str:
 
 def _changefeed_config(file: Path | None) -> ChangefeedConfig:
     from capture.config import load_changefeed_config
+    from capture.security.exposure import exposed_settings
 
-    return load_changefeed_config(file) if file is not None else ChangefeedConfig()
+    config = load_changefeed_config(file) if file is not None else ChangefeedConfig()
+    for problem in exposed_settings(file):
+        console.print_warning(problem)
+    return config
 
 
 def _show(view: ChangefeedView | views.CheckView, *, json: bool, text: str = "") -> None:

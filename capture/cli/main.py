@@ -186,10 +186,13 @@ def server(
     ] = None,
 ) -> int:
     """Run one capture until SIGTERM or Ctrl-C."""
+    import structlog
+
     from agent.spark import memory
     from capture import gc_settings, logs
     from capture.config import load_server_settings
     from capture.directory import restricted
+    from capture.security.exposure import exposed_settings
     from reactor import loop
 
     memory.give_back_early()
@@ -219,6 +222,8 @@ def server(
     )
     with restricted(settings.data_dir, settings.umask):
         logs.configure(settings.log_level, file=settings.log_file)
+        for problem in exposed_settings(config):
+            structlog.get_logger().warning("a secret is open to others", cause=problem)
         with gc_settings.paused():
             from capture.capture import Capture  # takes a second: after what is quickly said
 

@@ -148,12 +148,15 @@ async def _place(
     """Connect; what WEIR_* variables and ``config`` say of a store does not count, what they say of its user does."""
     from capture.config import load_server_settings
     from capture.directory import locked
+    from capture.security.exposure import exposed_settings
     from capture.security.own_token import LOCK_FILE
     from capture.store import connect_store, store_name, with_etcd
     from reactor.store.transfer import Place
 
     named = {"store": "" if store == "embedded" else store, "etcd": (), "cluster_id": cluster, "data_dir": data_dir}
     settings = load_server_settings(config, **named)
+    for problem in exposed_settings(config):
+        console.print_warning(problem)
     name = store_name(settings)
     file = Path(unquote(urlsplit(settings.sql_store).path)) if settings.sql_store.startswith("sqlite") else None
     if must_exist and file is not None and not file.exists():

@@ -120,7 +120,7 @@ def test_a_later_worker_has_what_an_earlier_one_needed(spark_executor: SparkExec
     pytest.fail("no worker was forked again")
 
 
-def test_a_jvm_that_dies_is_replaced(spark_executor: SparkExecutor) -> None:
+def test_a_jvm_that_dies_is_replaced(spark_executor: SparkExecutor, capfd: pytest.CaptureFixture[str]) -> None:
     other = SparkExecutor("local[2]")
     for executor in (spark_executor, other):
         assert executor.map(double, [1], description="double") == [2]
@@ -133,6 +133,14 @@ def test_a_jvm_that_dies_is_replaced(spark_executor: SparkExecutor) -> None:
         assert (caught.value.code, caught.value.scope) == (WORKER_LOST, Scope.CAPTURE)
         assert executor.map(double, [2], description="double") == [4]
     other.stop()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_signal_to_our_process_group_is_no_signal_to_the_jvm(spark_executor: SparkExecutor) -> None:
+    """As that of a shell or a supervisor that ends a capture, which hands its work over before it leaves."""
+    spark_executor.map(double, [1], description="double")
+    [java] = [child for child in psutil.Process().children() if child.name() == "java"]
+    assert os.getpgid(java.pid) != os.getpgid(0)
 
 
 def test_executors_of_a_process_share_one_session(spark_executor: SparkExecutor) -> None:
