@@ -27,6 +27,8 @@ def implicit_text(column: Column) -> str | None:
         return None
     if column.type_name in NAMED_ZERO:
         return NAMED_ZERO[column.type_name]
+    if column.type_id == FieldType.VECTOR:
+        return ""
     if column.type_id in BYTES:
         is_padded = column.type_id == FieldType.STRING and types.is_binary(column)
         return "00" * column.modifier if is_padded else ""

@@ -69,7 +69,11 @@ _STORIES: dict[str, tuple[tuple[str, ...], set[str]]] = {
         ),
         {"top_1"},
     ),
-    "a detached partition": (("ALTER TABLE parts DETACH PARTITION parts_0",), {"parts", "parts_0"}),
+    "a detached partition": (
+        ("INSERT INTO parts VALUES (1)", "ALTER TABLE parts DETACH PARTITION parts_0"),
+        {"parts", "parts_0"},
+    ),
+    "a detached partition that never had rows": (("ALTER TABLE parts DETACH PARTITION parts_0",), {"parts_0"}),
     "the one without a key gets one": (("ALTER TABLE keyless ADD id int PRIMARY KEY",), {"keyless"}),
     "an index of a known one": (("CREATE INDEX ON a (v)", "VACUUM a"), set()),
 }
