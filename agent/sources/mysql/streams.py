@@ -35,7 +35,7 @@ from agent.sources.mysql.server.computed import computed_columns, is_there
 from agent.sources.mysql.server.connection import Connection, connect
 from agent.sources.mysql.server.defaults import explicit_timestamps
 from agent.sources.mysql.server.reach import reaches_others
-from agent.sources.mysql.server.tables import has_primary
+from agent.sources.mysql.server.tables import has_checks, has_primary
 from agent.sources.mysql.server.uniques import unique_columns
 from agent.sources.mysql.server.uri import Target
 from agent.sources.mysql.settings import MysqlSettings
@@ -132,6 +132,7 @@ class MysqlStreams:
             uniques=self._uniques,
             place=self._place_in(epoch),
             has_primary=self._has_primary,
+            has_checks=self._has_checks,
             selects=lambda name, column: rules_for(config.filter, *name).selects(column),
             logs_cascades=self._settings.unlogged_cascades == "accept" or logs_cascades(connection),
         )
@@ -155,6 +156,10 @@ class MysqlStreams:
     def _has_primary(self, name: tuple[str, str]) -> bool:
         with connect(self._target) as connection:
             return has_primary(connection, *name)
+
+    def _has_checks(self, name: tuple[str, str]) -> bool:
+        with connect(self._target) as connection:
+            return has_checks(connection, *name)
 
     def _computed(self, name: tuple[str, str]) -> Mapping[str, str]:
         with connect(self._target) as connection:

@@ -16,7 +16,7 @@ from agent.errors import DecodeError
 from agent.rows.schema import Column, ZeroDates
 from agent.rows.schema_change import Refused
 from agent.sources.mysql.ddl import constants
-from agent.sources.mysql.decode import charsets, types
+from agent.sources.mysql.decode import types
 from agent.sources.mysql.decode.types import FieldType
 from agent.sources.mysql.retyping import texts as retyping_texts
 from agent.sources.mysql.retyping.numbers import UnfitError
@@ -58,6 +58,8 @@ def of_new_column(
             is_generated = True
     if is_generated:
         return UNKNOWN_FILL
+    if default is not None and is_mariadb and session.reads_empty_as_null:
+        default = _without_empty(default.unnest())
     if default is None or isinstance(default, exp.Null) or (not is_mariadb and _is_ignored(default, column)):
         return _implicit(column) if is_required(definition) else None
     while isinstance(default, exp.Paren):
@@ -70,26 +72,26 @@ def of_new_column(
         value = constants.value_of(default, column)
         if value is None:
             return UNKNOWN_FILL if is_required(definition) else None
-        if isinstance(value, str) and not _is_sure(value, column, session):
+        if isinstance(value, str) and not session.keeps(value, column.collation):
             return UNKNOWN_FILL
         return _stored(value, column, RetypeTerms(is_mariadb, session.sql_mode, session.time_zone))
     except (constants.NotConstantError, UnfitError, DecodeError, ArithmeticError):
         return UNKNOWN_FILL
 
 
-def _is_ignored(default: exp.Expression, column: Column) -> bool:
+def _without_empty(default: exp.Expr) -> exp.Expr:
+    """Return the default with NULL in place of empty texts; an expression around one is unknown."""
+    is_empty = any(text.is_string and not text.name for text in default.find_all(exp.Literal))
+    is_alone = isinstance(default, exp.Literal)
+    return default if not is_empty else exp.Null() if is_alone else exp.Anonymous(this="unknown")
+
+
+def _is_ignored(default: exp.Expr, column: Column) -> bool:
     """Return whether MySQL drops the default with a warning: the empty literal of a TEXT or BLOB, without strict mode.
 
     In strict mode, and for other literals, the statement fails; expressions in parentheses are kept.
     """
     return column.type_id == FieldType.BLOB and isinstance(default, exp.Literal) and default.name == ""
-
-
-def _is_sure(text: str, column: Column, session: Session) -> bool:
-    """Return whether the bytes of a text are known, if the column stores bytes: they are those of the session."""
-    is_of_bytes = column.type_id in BYTES and types.is_binary(column)
-    charset = charsets.charset_of(session.connection) if session.connection else "utf8mb4"
-    return text.isascii() or not is_of_bytes or charset in charsets.UTF8
 
 
 def is_required(definition: exp.ColumnDef) -> bool:

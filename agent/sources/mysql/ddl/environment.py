@@ -23,7 +23,8 @@ class Server:
     expressions of a table's generated columns. ``explicit_timestamps``: ``explicit_defaults_for_timestamp`` of sessions
     where the log does not record it; None if MariaDB logs it as an option. ``place``: the end of the log.
     ``uniques``: the columns of a table's unique keys now, in lower case. ``has_primary``: whether a table has a primary
-    key now. ``selects``: whether a table's column is replicated."""
+    key now; ``has_checks``: constraints that rows may fail (asked of MariaDB). ``selects``: whether a table's
+    column is replicated."""
 
     wants: Callable[[str, str], bool]
     takes: Callable[[TableRecord], bool]
@@ -42,6 +43,7 @@ class Server:
     uniques: Callable[[Name], frozenset[str]] = lambda name: frozenset()
     place: Callable[[], Ts] = lambda: Ts(0)
     has_primary: Callable[[Name], bool] = lambda name: True
+    has_checks: Callable[[Name], bool] = lambda name: False
     selects: Callable[[Name, str], bool] = lambda name, column: True
 
     def session(self, logged: Session) -> Session:

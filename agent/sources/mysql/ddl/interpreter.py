@@ -17,6 +17,7 @@ import structlog
 
 from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl import guard, reasons, shown, written
+from agent.sources.mysql.ddl.collations import Collations
 from agent.sources.mysql.ddl.computed import recomputed
 from agent.sources.mysql.ddl.copies.copies import Copies, by_name
 from agent.sources.mysql.ddl.copies.memory import Memory
@@ -28,12 +29,14 @@ from agent.sources.mysql.ddl.parser import parse
 from agent.sources.mysql.ddl.parser.cursor import Name
 from agent.sources.mysql.ddl.parser.edits import (
     CASCADES,
+    IGNORED,
     Altered,
     Created,
     DatabaseDefined,
     DatabaseDropped,
     Dropped,
     Edit,
+    Effort,
     Rebuilt,
     Rekeyed,
     Renamed,
@@ -60,9 +63,7 @@ class Interpreter:
         self._copies = Copies(known, by_name=dict(remembered.copies), left={*remembered.left})
         self._effects = Effects(known, server)
         self._renames = Renames(self._effects, self._copies)
-        #: default collations of databases, as far as the log has been read
-        found = remembered.collations
-        self._collations = dict(server.collations() if found is None else found)
+        self._collations = Collations(remembered, server.collations, server.place)
         #: the memory before the newest statement, and that one's Ts
         self._before = Ts(0), memory
         #: the memory as text, and the version of ``known`` that it is of; None while a statement changes it
@@ -82,7 +83,7 @@ class Interpreter:
         for name in self._mentioned(event.statement, event.database):
             with self._holding([name], event):
                 self._known.ask_collation(name, self._server.look)
-        for edit in parse.parse_ddl(
+        edits = parse.parse_ddl(
             event.statement,
             event.database,
             self._copies.schemas(),
@@ -90,8 +91,13 @@ class Interpreter:
             session=self._server.session(event.session),
             folds_names=self._server.folds_names,
             copies=self._copies.by_name,
-            collation_of=lambda database: self._collations.get(database) or self._server.collation_of(database),
-        ):
+            collation_of=lambda database: (
+                self._collations.by_database.get(database) or self._server.collation_of(database)
+            ),
+        )
+        for edit in edits:
+            if isinstance(edit, Renamed) and self._renames.is_of_temporary(edit, edits, event):
+                continue
             with self._holding(guard.concerned(edit, self._known), event):
                 self._take(edit, event)
         for table in self._copies.end_statement():
@@ -105,7 +111,9 @@ class Interpreter:
         if ts != self._before[0]:
             self._before = ts, self._memory()
         self._text = None
+        self._collations.reach(ts)
         self._effects.begin_statement()
+        self._renames.reach(ts)
 
     def _memory(self) -> str:
         if self._text is None or self._text[0] != self._known.version:
@@ -115,8 +123,8 @@ class Interpreter:
     def _learnt(self) -> str:
         copies, left = self._copies.by_name, frozenset(self._copies.left)
         filled = frozenset(filter(self._known.had_rows, copies))
-        memory = replace(self._known.memory(), copies=copies, filled=filled, left=left, collations=self._collations)
-        return memory.to_text()
+        memory = replace(self._known.memory(), copies=copies, filled=filled, left=left)
+        return self._collations.remembered(memory).to_text()
 
     def _holding(self, names: list[Name], event: DdlEvent) -> AbstractContextManager[None]:
         effects = self._effects
@@ -154,19 +162,24 @@ class Interpreter:
     def _take(self, edit: Edit, event: DdlEvent) -> None:
         if shown.is_in_copy(edit, self._known, event.ts):
             return
+        if isinstance(edit, Created | Altered):
+            self._collations.note(edit, event.ts)
         match edit:
             case Created():
                 self._create(edit, event)
             case Dropped(table):
                 self._drop(table)
             case DatabaseDefined(name, collation):
-                self._collations[name] = collation
+                for table in self._collations.define(name, collation, event.ts):
+                    if not self._known.tells_charsets(table):
+                        self._unfollow(Unfollowed(table, reasons.ASSUMED))
             case DatabaseDropped(name):
-                self._collations.pop(name, None)
+                self._collations.drop(name)
                 self._copies.drop_database(name)
                 for table in [table for table in self._known.by_name if table[0] == name]:
                     self._drop(table)
             case Renamed(table, to, if_exists):
+                self._collations.rename(table, to)
                 # a name that is taken is given to no other table
                 if not if_exists or table in self._known.by_name or to not in self._known.by_name:
                     self._renames.rename(table, to, event)
@@ -181,6 +194,8 @@ class Interpreter:
                 self._unfollow(edit)
             case Unparsed():
                 self._reread_definition(edit, event)
+        if isinstance(edit, Altered | Rebuilt | Unparsed):
+            self._doubt_ignored(edit.table, edit.effort)
 
     def _create(self, edit: Created, event: DdlEvent) -> None:
         name = edit.table
@@ -279,6 +294,11 @@ class Interpreter:
         if terms.zeroes_dates and table is not None and table.schema is not None and not table.is_held:
             self._effects.changes.touch(table)
             self._effects.changes.put(table, Columns(), terms)
+
+    def _doubt_ignored(self, name: Name, effort: Effort) -> None:
+        """Hold a table from which ALTER IGNORE may have removed rows that constraints of before refuse."""
+        if effort.is_lax and effort.copies and self._server.has_checks(name):
+            self._unfollow(Unfollowed(name, IGNORED, needs_rows=True))
 
     def _unfollow(self, edit: Unfollowed) -> None:
         if self._is_harmless(edit.reason):

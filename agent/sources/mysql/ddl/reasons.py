@@ -18,8 +18,8 @@ KEYLESS: Final = (
     "force-replicate = true"
 )
 STAYED: Final = (
-    "rows came under its earlier name {}, which it may still have (MariaDB logs RENAME TABLE of a temporary table "
-    "alike)"
+    "a table has its earlier name {}, which no statement has given to one: it may still have it (MariaDB logs "
+    "RENAME TABLE of a temporary table alike; a change with sql_log_bin = 0 is in no log)"
 )
 KEYED_EARLY: Final = (
     "rows came while it had no primary key, or another one, and were taken by the one that it has got since (the "
@@ -44,6 +44,10 @@ DUPLICATES: Final = (
 MERGED: Final = (
     "a column of a unique key got another type or collation in its copy, and tools leave out the rows that the key "
     "refuses then (INSERT IGNORE), which no event names"
+)
+ASSUMED: Final = (
+    "its texts were read by the character set that the server showed for its database, and a later statement changes "
+    "that one: it may have been made under another"
 )
 LATER: Final = (
     "its copy took its place, whose columns are in no statement that was read, and those that the server has may be of "

@@ -1,5 +1,6 @@
 """Renames: what becomes of replicated tables, and of copies that take their places, when tables get other names."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from agent.rows.schema_change import KnownTable
@@ -9,8 +10,10 @@ from agent.sources.mysql.ddl.copies.copies import Copies, by_name
 from agent.sources.mysql.ddl.effects import Effects
 from agent.sources.mysql.ddl.event import DdlEvent
 from agent.sources.mysql.ddl.parser.cursor import Name
+from agent.sources.mysql.ddl.parser.edits import Edit, Renamed
 from agent.sources.mysql.ddl.replicated_tables import moved
 from agent.sources.mysql.retyping.terms import RetypeTerms
+from reactor.ids import Ts
 
 
 class Renames:
@@ -22,6 +25,30 @@ class Renames:
         self._known = effects.known
         self._server = effects.server
         self._copies = copies
+        #: names that the server still shows, and the end of its log then: they may have been given again by then
+        self._doubted: dict[Name, Ts] = {}
+
+    def is_of_temporary(self, edit: Renamed, edits: Sequence[Edit], event: DdlEvent) -> bool:
+        """Return whether one of a statement's edits certainly renames a temporary table, which MariaDB logs like any
+        other: the server shows the table under its name, and has logged nothing since."""
+        old, given = edit.table, {other.to for other in edits if isinstance(other, Renamed)}
+        if not self._server.is_mariadb or old in given or old not in self._known.by_name:
+            return False
+        if self._server.look(old) is None:
+            return False
+        place = self._server.place()
+        if place > event.end:
+            self._doubted[old] = place
+        return event.ts <= place <= event.end
+
+    def reach(self, ts: Ts) -> None:
+        """Hold tables whose earlier names, as the log has been read up to ``ts``, no statement has given again, though
+        the server showed them."""
+        for name in [name for name, place in self._doubted.items() if place < ts]:
+            del self._doubted[name]
+            table = self._known.left(name) if self._known.is_gone(name) else None
+            if table is not None:
+                self._effects.hold((table.record.schema_name, table.record.name), reasons.STAYED.format(".".join(name)))
 
     def rename(self, old: Name, new: Name, event: DdlEvent) -> None:
         self._known.note_made(new)

@@ -62,6 +62,8 @@ class KnownTables:
         self._had_rows = {table.record.table_id for table in self._tables.values() if table.record.shown_ts}
         #: tables that this stream has had rows of
         self._declared: set[int] = set()
+        #: ids of tables whose events have said the character sets of texts
+        self._telling: set[int] = set()
         #: ids of tables whose definition here may be that of a later place
         self._early = {table.record.table_id for table in self._tables.values() if _latest(table.record) > begin}
 
@@ -158,6 +160,10 @@ class KnownTables:
         """Note that a table, which is to be copied, has the columns that the server shows."""
         self._early.add(table.record.table_id)
 
+    def tells_charsets(self, name: tuple[str, str]) -> bool:
+        """Return whether this stream has had rows of the table by which the character sets of its texts are known."""
+        return name in self._tables and self._tables[name].record.table_id in self._telling
+
     def note_defined(self, table: KnownTable) -> None:
         """Note that the columns are those of the log again."""
         self._early.discard(table.record.table_id)
@@ -214,6 +220,8 @@ class KnownTables:
         table = self._tables[declared.schema.schema_name, declared.schema.name]
         self._note_rows(table.record)
         schema = _completed(declared, table.schema)
+        if any(column.collation for column in declared.schema.columns):
+            self._telling.add(table.record.table_id)
         if table.record.table_id not in self._early:
             _check(schema, table, zero_dates=self._zero_dates)
         return replace(schema, table_id=table.record.table_id, zero_dates=self._zero_dates)

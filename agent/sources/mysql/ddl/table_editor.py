@@ -107,6 +107,11 @@ class TableEditor:
         times = timestamps(self.schema)
         return tuple(name for name, expression in self._virtual.items() if is_unsteady(expression, times))
 
+    @property
+    def of_database(self) -> bool:
+        """Return whether texts without a character set of their own get that of the database."""
+        return self._around.of_database
+
     def keyed(self, key: tuple[str, ...]) -> TableSchema:
         """Return the current table with this key."""
         self._key = key
@@ -222,7 +227,7 @@ class TableEditor:
         collation = charsets.collation_of(charset) if charset else self._around.database_collation
         is_of_set = charset.lower().startswith("uca1400")
         if collation:
-            self._around = replace(self._around, collation=collation, is_sure=True)
+            self._around = replace(self._around, collation=collation, is_sure=True, of_database=not charset)
         return bool(collation) or is_of_set
 
     def _convert(self) -> bool:

@@ -17,6 +17,10 @@ BINARY: Final = "binary"
 BINARY_COLLATION: Final = 63
 #: character sets that are UTF-8 already
 UTF8: Final = frozenset({"ascii", "utf8mb3", "utf8mb4"})
+#: with all their bytes
+VARIABLE_UTF8: Final = UTF8 - {"ascii"}
+#: character sets in which no character is one byte
+WIDE: Final = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 
 _COLLATIONS: Final[Mapping[str, tuple[int, ...]]] = {
     "armscii8": (32, 64),

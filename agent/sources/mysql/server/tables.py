@@ -34,6 +34,10 @@ _PRIMARY_SQL: Final = """
 SELECT 1 FROM information_schema.statistics
  WHERE table_schema = {schema} AND table_name = {name} AND index_name = 'PRIMARY' LIMIT 1
 """
+_CHECKS_SQL: Final = """
+SELECT 1 FROM information_schema.check_constraints
+ WHERE constraint_schema = {schema} AND table_name = {name} LIMIT 1
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,11 @@ def find_keys(connection: Connection, tables: Collection[tuple[str, str]]) -> di
 def has_primary(connection: Connection, schema_name: str, name: str) -> bool:
     """Return whether a table has a primary key."""
     return bool(connection.query(_PRIMARY_SQL.format(schema=literal(schema_name), name=literal(name))))
+
+
+def has_checks(connection: Connection, schema_name: str, name: str) -> bool:
+    """Return whether a table of MariaDB has constraints that rows may fail."""
+    return bool(connection.query(_CHECKS_SQL.format(schema=literal(schema_name), name=literal(name))))
 
 
 def _key_columns(connection: Connection, schemas: str) -> dict[tuple[str, str], set[str]]:

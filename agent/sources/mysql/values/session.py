@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Final
 from zoneinfo import ZoneInfo
 
+from agent.sources.mysql.decode import charsets
+
 _OPTIONS, _SQL_MODE, _CATALOG, _CHARSET, _TIME_ZONE, _CATALOG_ALONE, _INVOKER, _DATABASES = 0, 1, 2, 4, 5, 6, 11, 12
 _EXPLICIT_TIMESTAMPS = 16
 #: of MySQL and of MariaDB
@@ -22,6 +24,8 @@ _TOO_MANY = 254
 #: in the options: ``explicit_defaults_for_timestamp`` of MariaDB
 _EXPLICIT_BIT: Final = 1 << 24
 _PIPES_AS_CONCAT, _ANSI_QUOTES, _NO_BACKSLASH_ESCAPES = 1 << 1, 1 << 2, 1 << 20
+#: MariaDB's; MySQL has given the bit to another mode
+_EMPTY_STRING_IS_NULL: Final = 1 << 32
 #: names of the server's own time zone
 SYSTEM: Final = "SYSTEM"
 
@@ -52,6 +56,23 @@ class Session:
     def pipes_texts(self) -> bool:
         """Return whether ``||`` puts texts together; else it is OR."""
         return bool(self.sql_mode & _PIPES_AS_CONCAT)
+
+    def keeps(self, text: str, collation: int) -> bool:
+        """Return whether a column of this collation stores a text as the statement has it: servers convert it to the
+        connection's character set before, and take over its bytes where that is binary."""
+        if not self.connection:
+            return True
+        between, own = charsets.charset_of(self.connection), charsets.charset_of(collation)
+        if between == charsets.BINARY:
+            return own in charsets.VARIABLE_UTF8 or (text.isascii() and own not in charsets.WIDE)
+        if own == charsets.BINARY:
+            return between in charsets.UTF8 or (text.isascii() and between not in charsets.WIDE)
+        return charsets.has(between, text)
+
+    @property
+    def reads_empty_as_null(self) -> bool:
+        """Return whether MariaDB reads an empty text as NULL."""
+        return bool(self.sql_mode & _EMPTY_STRING_IS_NULL)
 
     @property
     def has_plain_backslashes(self) -> bool:

@@ -7,12 +7,16 @@ table that has made room for its copy would be taken for one that still has its 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from agent.rows.schema import TableSchema
 from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl.copies.shadows import Shadow
 from agent.sources.mysql.ddl.parser.cursor import Name
+from reactor.ids import Ts
+
+_BEGIN: Final = Ts(0)
+_SETS: Final = ("filled", "left", "empty", "unread", "made", "stated", "assumed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +24,7 @@ class Memory:
     """``copies`` and ``left``: see ``Copies``; ``filled``: copies that had rows. ``collations``: of databases, None if
     they are not known. ``empty``: ids of tables without rows; ``unread``: of those that had none since the server
     showed their key. ``gone``: names that tables have given up, with their ids; ``made``: first names of tables that
-    others have now, which may not be replicated."""
+    others have now, which may not be replicated. ``asked_ts``, ``stated`` and ``assumed``: see ``Collations``."""
 
     copies: Mapping[Name, Shadow] = field(default_factory=dict)
     filled: frozenset[Name] = frozenset()
@@ -30,13 +34,17 @@ class Memory:
     unread: frozenset[int] = frozenset()
     gone: Mapping[Name, int] = field(default_factory=dict)
     made: frozenset[Name] = frozenset()
+    asked_ts: Ts = _BEGIN
+    stated: frozenset[str] = frozenset()
+    assumed: frozenset[Name] = frozenset()
 
     def to_text(self) -> str:
         fields = {
             "copies": [{"name": name, **_stored(shadow)} for name, shadow in sorted(self.copies.items())],
             "collations": self.collations,
             "gone": sorted(self.gone.items()),
-            **{name: sorted(getattr(self, name)) for name in ("filled", "left", "empty", "unread", "made")},
+            "asked_ts": self.asked_ts,
+            **{name: sorted(getattr(self, name)) for name in _SETS},
         }
         return json.dumps(fields, separators=(",", ":"), sort_keys=True)
 
@@ -53,6 +61,9 @@ class Memory:
             unread=frozenset(fields.get("unread", ())),
             gone={_name(name): number for name, number in fields.get("gone", ())},
             made=frozenset(map(_name, fields.get("made", ()))),
+            asked_ts=Ts(fields.get("asked_ts", 0)),
+            stated=frozenset(fields.get("stated", ())),
+            assumed=frozenset(map(_name, fields.get("assumed", ()))),
         )
 
 

@@ -79,13 +79,14 @@ _BYTES_TYPES: Final = {"uuid": 16, "inet6": 16, "inet4": 4}
 @dataclass(frozen=True, slots=True)
 class DefinitionContext:
     """The defaults of a definition: the collation of texts, the server, and the session. ``is_sure``: the collation is
-    the table's own. ``database_collation``: of its database, 0 if unknown."""
+    the table's own. ``database_collation``: of its database, 0 if unknown; ``of_database``: it is the collation."""
 
     collation: int
     is_mariadb: bool
     session: Session = UNKNOWN
     is_sure: bool = False
     database_collation: int = 0
+    of_database: bool = False
 
     @property
     def known_collation(self) -> int:
@@ -136,6 +137,8 @@ def _special(name: str, kind: exp.DataType, around: DefinitionContext) -> Column
     this = kind.this
     if this in (_T.ENUM, _T.SET):
         members = tuple(_kept(str(item.this), around.collation) for item in kind.expressions)
+        if changed := [member for member in members if not around.session.keeps(member, around.collation)]:
+            raise UnreadableError(f"the session's character set changes the member {changed[0]}")
         members = tuple(_stored(member, around.collation) for member in members)
         return _members(name, members, is_set=this is _T.SET, collation=around.collation)
     if this is _T.BIT:

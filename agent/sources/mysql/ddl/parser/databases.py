@@ -16,4 +16,6 @@ def take_database(cursor: Cursor) -> tuple[str, str | None]:
     cursor.take("IF", "NOT", "EXISTS")
     name = "" if cursor.peek().word in _OPTIONS else cursor.name()
     charsets = [part.charset for part in take_options(cursor) if isinstance(part, Convert)]
+    # MariaDB's collations that each character set has change none
+    charsets = [charset for charset in charsets if not charset.lower().startswith("uca1400")]
     return name, charsets[-1] if charsets else None

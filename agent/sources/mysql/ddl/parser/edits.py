@@ -22,7 +22,8 @@ class Created:
     """``like``: the table whose definition is copied. ``schema``: the statement's definition, None if it has none.
     ``reason``: why the table cannot be followed, empty if it can. ``is_keyless``: the statement makes
     no key. ``replaces``: it drops the table of that name first. ``is_primary``: it says the primary key.
-    ``unsteady``: virtual columns that have another value whenever they are read."""
+    ``unsteady``: virtual columns that have another value whenever they are read. ``of_database``: texts have the
+    character set of the database, if they say none."""
 
     table: Name
     like: Name | None = None
@@ -33,6 +34,7 @@ class Created:
     replaces: bool = False
     is_primary: bool = False
     unsteady: tuple[str, ...] = ()
+    of_database: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class Altered:
     statement makes the primary key; ``touches_key``: it may change which key the server uses; ``uniques``: columns, in
     lower case, of the unique keys that it makes. ``required``: columns that are declared NOT NULL. ``recomputed``:
     columns that get an expression, so the server recomputes them. ``numbered``: those that get AUTO_INCREMENT.
-    ``effort``: what the statement asks of the server. ``unsteady``: see ``Created``."""
+    ``effort``: what the statement asks of the server. ``unsteady``, ``of_database``: see ``Created``."""
 
     table: Name
     schema: TableSchema
@@ -85,6 +87,7 @@ class Altered:
     numbered: frozenset[str] = frozenset()
     effort: Effort = EFFORT
     unsteady: tuple[str, ...] = ()
+    of_database: bool = False
 
     @property
     def made_uniques(self) -> tuple[frozenset[str], ...]:

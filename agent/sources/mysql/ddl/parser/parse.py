@@ -57,6 +57,8 @@ from agent.sources.mysql.decode.charsets import collation_of
 from agent.sources.mysql.values.session import UNKNOWN, Session
 
 _PARTITION_WORDS: Final = ("PARTITION", "PARTITIONING")
+#: words of what may refuse rows that a table has, beside its keys; MariaDB checks the text of JSON
+_REFUSING: Final = ("CHECK", "JSON", "PARTITION", "PERIOD")
 #: ways to alter a table without a copy
 _IN_PLACE: Final = ("INPLACE", "INSTANT", "NOCOPY")
 
@@ -85,7 +87,8 @@ class _Statement:
         own = schema.collation if schema else 0
         database = 0 if own and not self.says_default else self.collation_of(name[0])
         own = own if schema else database
-        return replace(around, collation=own or around.collation, is_sure=own != 0, database_collation=database)
+        around = replace(around, collation=own or around.collation, is_sure=own != 0, database_collation=database)
+        return replace(around, of_database=schema is None)
 
 
 def _nobody_knows(database: str) -> int:
@@ -233,7 +236,10 @@ def _create(read: _Statement) -> Iterator[Edit]:
         editor = TableEditor(TableSchema(0, *table, ()), read.around(table, None))
         schema = _define(creation, editor)
         reason, is_keyless, is_primary = _reason(creation, editor), creation.is_keyless, creation.is_primary
-        yield Created(table, None, schema, if_absent, reason, is_keyless, replaces, is_primary, editor.unsteady)
+        unsteady, of_database = editor.unsteady, schema is not None and editor.of_database
+        yield Created(
+            table, None, schema, if_absent, reason, is_keyless, replaces, is_primary, unsteady, of_database=of_database
+        )
 
 
 def _reason(creation: Creation, editor: TableEditor) -> str:
@@ -285,8 +291,9 @@ def _alter(read: _Statement) -> Iterator[Edit]:
     table = read.table()
     cursor.wait()
     effort = Effort(_may_copy(cursor), is_lax)
+    refuses = any(token.word in _REFUSING for token in cursor.rest)
     parts = take_parts(cursor, read.database, read.session)
-    if is_lax and any(isinstance(part, AddKey) for part in parts):
+    if is_lax and (refuses or any(isinstance(part, AddKey) for part in parts)):
         yield Unfollowed(table, IGNORED, needs_rows=True)
     yield from _altered(read, table, parts, effort, if_exists=if_exists)
 
@@ -295,9 +302,8 @@ def _altered(
     read: _Statement, table: Name, parts: Sequence[Part], effort: Effort, *, if_exists: bool = False
 ) -> Iterator[Edit]:
     yield from _consequences(read, table, parts)
-    renames = [read.fold(part.table) for part in parts if isinstance(part, RenameTo)]
-    to = renames[-1] if renames else table
-    moved = [Renamed(table, to, if_exists)] if renames else []
+    to = [table, *(read.fold(part.table) for part in parts if isinstance(part, RenameTo))][-1]
+    moved = [Renamed(table, to, if_exists)] if to != table else []
     known = read.known.get(table)
     if known is None:
         yield from moved
@@ -371,6 +377,7 @@ def _of_editor(table: Name, editor: TableEditor, effort: Effort) -> Altered:
         numbered=editor.numbered,
         effort=effort,
         unsteady=editor.unsteady,
+        of_database=editor.of_database,
     )
 
 

@@ -30,7 +30,7 @@ _VALUES: Final = {
     "datetime(3)": ("'2020-01-01 10:00:00.125'",),
     "timestamp NULL": ("'2020-01-01 10:00:00'", "'0000-00-00 00:00:00'"),
     "timestamp(2) NULL": ("'2020-06-01 10:00:00.25'",),
-    "varchar(20)": ("'x'", "'ab '", "'é'", "repeat('y', 20)"),
+    "varchar(20)": ("'x'", "''", "'ab '", "'é'", "repeat('y', 20)"),
     "varchar(300)": ("'x'", "repeat('z', 290)"),
     "varchar(20) CHARACTER SET latin1": ("'q'", "'ü'"),
     "char(5)": ("'q'", "'abcd '"),
@@ -55,7 +55,11 @@ _MARIADB: Final = {
 _KEY_TYPES: Final = ("int", "bigint", "varchar(20)", "smallint", "int unsigned")
 #: ways in which a definition may end; of columns that are added, also what older rows get
 _COMPUTED: Final = ("(1 + 2)", "(concat('a', 'b'))", "(current_date)", "(uuid())", "(rand())")
-_MODES: Final = ("", "STRICT_TRANS_TABLES", "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE")
+_MODES: Final = (
+    *("", "STRICT_TRANS_TABLES", "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE"),
+    *("NO_BACKSLASH_ESCAPES", "PAD_CHAR_TO_FULL_LENGTH", "PIPES_AS_CONCAT"),
+)
+_MARIADB_MODES: Final = ("EMPTY_STRING_IS_NULL", "TIME_ROUND_FRACTIONAL")
 _PARTITIONS: Final = (
     "PARTITION BY RANGE ({key}) (PARTITION p0 VALUES LESS THAN (4), PARTITION p1 VALUES LESS THAN MAXVALUE)"
 )
@@ -107,6 +111,7 @@ class Statements:
         self._random = random
         self._is_mariadb = is_mariadb
         self._values = _VALUES | (_MARIADB if is_mariadb else {})
+        self._modes = (*_MODES, *_MARIADB_MODES) if is_mariadb else _MODES
         self._made = 0
 
     def next(self) -> list[str]:
@@ -115,7 +120,7 @@ class Statements:
         if not table or roll < 0.04:
             return self._create()
         if roll < 0.07:
-            return [f"SET sql_mode = '{self._random.choice(_MODES)}'"]
+            return [f"SET sql_mode = '{self._random.choice(self._modes)}'"]
         if roll < 0.09:
             return [f"SET binlog_row_image = {self._random.choice(_IMAGES)}"]
         if roll < 0.55:
@@ -184,8 +189,10 @@ class Statements:
         absent = [one for one in _NAMES if one not in self.tables]
         if absent and random.random() < 0.06:
             parts.insert(random.randint(0, len(parts)), f"RENAME TO {random.choice(absent)}")
-        ignore = "IGNORE " if self._is_mariadb and random.random() < 0.02 else ""
-        return self._spelled(f"ALTER {ignore}TABLE {name} {', '.join(parts)}")
+        return self._spelled(f"ALTER {self._ignore()}TABLE {name} {', '.join(parts)}")
+
+    def _ignore(self) -> str:
+        return "IGNORE " if self._is_mariadb and self._random.random() < 0.04 else ""
 
     def _spelled(self, statement: str) -> str:
         """Return the same statement in other words."""
@@ -269,6 +276,7 @@ class Statements:
             case "rest":
                 index = random.choice(table.indexes or ("PRIMARY",))
                 rest = ["COMMENT 'of a table'", "AUTO_INCREMENT = 20", "ROW_FORMAT = DYNAMIC", "ADD CHECK (true)"]
+                rest += [f"ADD CHECK ({random.choice(list(left))} IS NOT NULL)"]
                 rest += [f"RENAME INDEX {index} TO {self._name('i')}", f"DROP INDEX {index}"]
                 if self._is_mariadb:
                     rest += ["ADD SYSTEM VERSIONING", "DROP SYSTEM VERSIONING"]
@@ -342,7 +350,20 @@ class Statements:
         absent = [one for one in _NAMES if one not in self.tables]
         kinds = ["truncate", "online", "online", "replace", "drop", "drop and create", "rename", "swap", "temporary"]
         kinds += ["trigger", "reference"]
-        kinds += ["rewrite", "parts", "parts", "empty", "select", "database", "index", "move", "again", "names", "xa"]
+        kinds += [
+            "rewrite",
+            "parts",
+            "parts",
+            "empty",
+            "select",
+            "database",
+            "index",
+            "move",
+            "again",
+            "names",
+            "xa",
+            "own name",
+        ]
         match random.choice(kinds):
             case "truncate":
                 return [f"TRUNCATE TABLE {name}"]
@@ -359,6 +380,8 @@ class Statements:
             case "rename" if absent:
                 new = random.choice(absent)
                 return [random.choice((f"RENAME TABLE {name} TO {new}", f"ALTER TABLE {name} RENAME {new}"))]
+            case "own name":
+                return [f"ALTER TABLE {name} RENAME {name}"]
             case "swap" if name != other:
                 return [f"RENAME TABLE {name} TO between_, {other} TO {name}, between_ TO {other}"]
             case "temporary":
@@ -411,7 +434,7 @@ class Statements:
     def _partition(self, name: str, table: Table) -> str:
         if not table.is_partitioned:
             key = table.key[0] if table.key else "id"
-            return f"ALTER TABLE {name} {_PARTITIONS.format(key=key)}"
+            return f"ALTER {self._ignore()}TABLE {name} {_PARTITIONS.format(key=key)}"
         return f"ALTER TABLE {name} " + self._random.choice(
             (
                 "EXCHANGE PARTITION p0 WITH TABLE " + self._random.choice(sorted(self.tables)),

@@ -25,7 +25,7 @@ from agent.sources.mysql.position.positions import SourcePosition
 from agent.sources.mysql.server.catalog import database_collations, read_schemas
 from agent.sources.mysql.server.connection import connect
 from agent.sources.mysql.server.defaults import explicit_timestamps
-from agent.sources.mysql.server.tables import has_primary
+from agent.sources.mysql.server.tables import has_checks, has_primary
 from agent.sources.mysql.server.uniques import unique_columns
 from agent.sources.mysql.server.uri import parse_uri
 from agent.sources.mysql.streams import MysqlStream, MysqlStreams
@@ -82,6 +82,11 @@ def has_primary_key(server: EmbeddedMariaDB, name: tuple[str, str]) -> bool:
         return has_primary(connection, *name)
 
 
+def has_check(server: EmbeddedMariaDB, name: tuple[str, str]) -> bool:
+    with connect(server.uri()) as connection:
+        return has_checks(connection, *name)
+
+
 class Followed:
     """Statements run on the server, and followed by their words alone, unless it ``looks``."""
 
@@ -114,6 +119,7 @@ class Followed:
             place=lambda: where(server).resolved,
             uniques=lambda name: uniques_of(server, name),
             has_primary=lambda name: has_primary_key(server, name),
+            has_checks=lambda name: has_check(server, name),
         )
         self._interpreter = Interpreter(self.known, them)
 

@@ -92,9 +92,21 @@ def test_a_rename_of_a_temporary_table_holds_the_one_behind_it(mariadb: Embedded
         SchemaChangeKind.HOLD,
         SchemaChangeKind.CREATE,
     ]
-    assert f"rows came under its earlier name {database}.t" in changes[1].reason
+    assert f"a table has its earlier name {database}.t" in changes[1].reason
     assert changes[2].table is not None
     assert changes[2].table.to_copy
+
+
+def test_a_table_behind_a_temporary_one_keeps_its_name(mariadb: EmbeddedMariaDB) -> None:
+    """Also if no row comes that would show it: the server does, at once if it is not ahead of the log."""
+    database = "temporary_kept"
+    mariadb.create_database(database)
+    run(mariadb, database, _TABLE)
+    followed = Followed(mariadb, database, looks=True)
+    assert followed.run(_TEMPORARY, "RENAME TABLE t TO u") == []
+    assert held(followed.run(_TEMPORARY, "RENAME TABLE t TO u", "CREATE TABLE w LIKE t")) == []
+    [reason] = held(followed.run("DROP TABLE w"))
+    assert f"a table has its earlier name {database}.t" in reason
 
 
 def test_one_to_a_name_that_another_table_has_holds_both(mariadb: EmbeddedMariaDB) -> None:

@@ -34,7 +34,8 @@ _SPELLINGS = (
 _NOW = 1_718_454_896.123456
 _ZONE = "+02:00"
 _STRICT = "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE"
-_MODES = {"": 0, _STRICT: 1 << 22 | 1 << 23 | 1 << 24}
+_NULLING = "EMPTY_STRING_IS_NULL"
+_MODES = {"": 0, _STRICT: 1 << 22 | 1 << 23 | 1 << 24, _NULLING: 1 << 32}
 _SAMPLED, _SPELT = 5, 9
 _WIDTH = 20
 _BASE = "id int PRIMARY KEY, a varchar(9)"
@@ -129,11 +130,16 @@ def wrong(found: Added) -> list[str]:
     return [] if found.there == [value] * 2 else [f"{found.title}: {value!r} for {found.there!r}"]
 
 
-def _check(server: EmbeddedMariaDB, database: str, samples: Sequence[tuple[Sample, Sequence[str]]]) -> None:
+def _check(
+    server: EmbeddedMariaDB,
+    database: str,
+    samples: Sequence[tuple[Sample, Sequence[str]]],
+    modes: Sequence[str] = ("", _STRICT),
+) -> None:
     found = [
         item
         for sample, spellings in samples
-        for mode in _MODES
+        for mode in modes
         for item in added(server, database, sample, mode, (None, *spellings, *sample.values[:6]))
     ]
     assert [line for item in found for line in wrong(item)] == []
@@ -164,6 +170,14 @@ def test_empty_defaults_of_texts(server: EmbeddedMariaDB, database: str) -> None
     texts = [sample for sample in types_of(server) if re.search("text|blob", sample.definition)]
     assert len(texts) > 3
     _check(server, database, [(replace(sample, values=()), ("''", "('')", "'a'")) for sample in texts])
+
+
+def test_empty_texts_that_mariadb_reads_as_null(mariadb: EmbeddedMariaDB) -> None:
+    mariadb.create_database("nulls")
+    found = [sample for sample in types_of(mariadb) if re.search("text|blob|char|enum|set", sample.definition)]
+    spellings = ("''", "('')", "'' 'a'", "'a' ''", "N''", "(concat('', 'a'))", "(concat('a', 'b'))", "'a'", "' '", "5")
+    samples = [(replace(sample, values=()), spellings) for sample in found[:8]]
+    _check(mariadb, "nulls", samples, modes=[_NULLING])
 
 
 @pytest.mark.matrix

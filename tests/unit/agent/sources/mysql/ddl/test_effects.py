@@ -9,7 +9,7 @@ from tests.unit.agent.sources.mysql.ddl.test_interpreter import CREATE, Rig
 
 def test_a_table_whose_definition_came_from_the_server_after_a_later_statement_is_copied() -> None:
     """The log went on between two questions: the columns may be those of then."""
-    places = iter([Ts(119), Ts(150), Ts(150), Ts(150)])
+    places = iter([Ts(100), Ts(119), Ts(150), Ts(150), Ts(150)])
     rig = Rig("t", place=lambda: next(places))
     rig.there["d", "v"] = replace(table("v"), columns=table("v").columns[:2])
     [change] = rig.run("CREATE TABLE v LIKE e.unknown")

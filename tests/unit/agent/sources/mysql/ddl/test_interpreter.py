@@ -692,6 +692,11 @@ def test_what_the_server_shows_may_leave_values_open() -> None:
         ("ALTER TABLE t ADD SYSTEM VERSIONING", "SYSTEM VERSIONING"),
         ("ALTER TABLE t ENGINE=BLACKHOLE", "its engine is BLACKHOLE"),
         ("ALTER IGNORE TABLE t ADD UNIQUE (a)", "ALTER IGNORE"),
+        ("ALTER IGNORE TABLE t ADD CHECK (b > 5)", "ALTER IGNORE"),
+        ("ALTER IGNORE TABLE t MODIFY a JSON", "ALTER IGNORE"),
+        ("ALTER IGNORE TABLE t PARTITION BY HASH (id)", "ALTER IGNORE"),
+        ("ALTER IGNORE TABLE t COMMENT 'x'", ""),
+        ("ALTER TABLE t RENAME TO t", ""),
         ("ALTER TABLE t ADD UNIQUE u (a) USING HASH", "hidden column"),
         ("ALTER TABLE t MODIFY a TEXT, ADD UNIQUE u (b, A)", "hidden column"),
         ("ALTER TABLE t ADD FOREIGN KEY (b) REFERENCES u (id) ON DELETE CASCADE", "foreign key"),
@@ -705,6 +710,20 @@ def test_what_the_log_does_not_tell_holds_the_table(statement: str, reason: str)
     changes = rig.run(statement)
     assert [(change.kind, change.table_id) for change in changes] == ([(HOLD, table_id("d", "t"))] if reason else [])
     assert all(reason in change.reason for change in changes)
+
+
+@pytest.mark.parametrize(
+    ("statement", "is_held"),
+    [
+        ("ALTER IGNORE TABLE t MODIFY a VARCHAR(2)", True),
+        ("ALTER IGNORE TABLE t FORCE", True),
+        ("ALTER IGNORE TABLE t ADD n INT, ALGORITHM=INSTANT", False),
+        ("ALTER TABLE t MODIFY a VARCHAR(2)", False),
+    ],
+)
+def test_constraints_of_before_may_refuse_rows_too(statement: str, is_held: bool) -> None:
+    rig = Rig("t", has_checks=lambda name: name == ("d", "t"))
+    assert (HOLD in [change.kind for change in rig.run(statement)]) == is_held
 
 
 def test_an_empty_table_has_no_rows_that_could_be_missed() -> None:
