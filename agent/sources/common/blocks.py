@@ -21,7 +21,15 @@ from agent.rows.schema import TableSchema
 _READ_TIMEOUT_S = 600.0
 
 
-def receive(line: socket.socket, view: memoryview, *, timeout_s: float) -> int:
+class Line(Protocol):
+    """The part of a socket that this module uses."""
+
+    def settimeout(self, value: float, /) -> None: ...
+
+    def recv_into(self, buffer: memoryview, /) -> int: ...
+
+
+def receive(line: Line, view: memoryview, *, timeout_s: float) -> int:
     """Receive available bytes into ``view``; return their number, 0 if none arrived in time.
 
     :raises OSError: the connection is lost.
@@ -36,7 +44,7 @@ def receive(line: socket.socket, view: memoryview, *, timeout_s: float) -> int:
     return count
 
 
-def receive_all(line: socket.socket, view: memoryview, *, timeout_s: float) -> int:
+def receive_all(line: Line, view: memoryview, *, timeout_s: float) -> int:
     """Like ``receive``. TLS returns at most one record (16 KiB) per call: further received ones are read too."""
     count = receive(line, view, timeout_s=timeout_s)
     if count and isinstance(line, ssl.SSLSocket):

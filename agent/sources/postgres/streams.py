@@ -9,7 +9,7 @@ from functools import partial
 
 import structlog
 
-from agent.errors import NEW_POSITION, PositionLostError
+from agent.errors import NEW_POSITION, PositionLostError, SourceError
 from agent.filter.tables import TableFilter
 from agent.ports.source import Position, Scope, StreamOrder, StreamRestart
 from agent.rows.arena import Arena, LogChunk
@@ -23,9 +23,12 @@ from agent.sources.postgres.publication.slots import Names
 from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.lsn import format_lsn
+from agent.sources.postgres.server.refusals import UnconvertibleError
 from agent.sources.postgres.server.sql import is_text
 from agent.sources.postgres.server.terms import read_terms
+from agent.sources.postgres.settings import PostgresSettings
 from agent.sources.postgres.stream.catalog_lookup import CatalogTable, Guess, look_up, verified
+from agent.sources.postgres.stream.converting import Converter, ConvertingLine
 from agent.sources.postgres.stream.relation_cache import SchemaTracker
 from agent.sources.postgres.stream.resolver import TextFormNeeded, TypeResolver
 from agent.sources.postgres.stream.stream import ReplicationStream
@@ -46,6 +49,8 @@ class PostgresStreams:
         self._known = known_tables(order.tables, order.schemas, (), at=Ts(0))
         self._identity = order.identity
         self._is_text = False
+        #: once the server has met a text that it cannot convert
+        self._converter: Converter | None = None
 
     def open(self, at: Position, arena: Arena, ddl: Sequence[DdlRecord] = ()) -> "PostgresStream":
         self._known = known_tables(self._order.tables, self._order.schemas, ddl, at=at.ts)
@@ -55,9 +60,11 @@ class PostgresStreams:
             self._check_identity(connection, at.ts)
             sightings, quiet = Sightings(), QuietChanges()
             stream = self._start(connection, publications, at.ts, arena, sightings, quiet)
-            return PostgresStream(connection, stream, self._prover(at, sightings, quiet))
+            return PostgresStream(connection, stream, self._prover(at, sightings, quiet), self._converter)
         except BaseException:
             connection.close()
+            if self._converter is not None:
+                self._converter.close()
             raise
 
     def _check_position(self, resolved_ts: Ts) -> tuple[str, ...]:
@@ -96,6 +103,7 @@ class PostgresStreams:
         return Wants(
             lambda schema, name: (schema, name) not in joining and is_text(schema, name) and wanted.wants(schema, name),
             lambda table: is_free or bool(table.key),
+            copies=self._scope.settings(PostgresSettings).partition_rows == "copy",
         )
 
     def _joining(self) -> frozenset[tuple[str, str]]:
@@ -129,8 +137,12 @@ class PostgresStreams:
         quiet: QuietChanges,
     ) -> ReplicationStream:
         resolver = TypeResolver(partial(connect, self._uri), sorted(self._known), publications)
-        binary = not (self._is_text or resolver.needs_text)
+        converter = self._converter
+        binary = not (self._is_text or converter or resolver.needs_text)
         tracker = self._tracker()
+        if converter:
+            connection.take_bytes()
+            publications = converter.from_utf8(publications)
         stream = ReplicationStream(
             connection,
             arena,
@@ -140,9 +152,19 @@ class PostgresStreams:
             tracker=tracker,
             sightings=sightings,
             quiet=quiet,
+            line=ConvertingLine(connection.socket, converter) if converter else None,
+            refused=self._refused,
         )
         stream.start(self._names.slot, publications, binary=binary)
         return stream
+
+    def _refused(self, error: SourceError) -> Exception:
+        """The server names no table. Read without its conversion, the stream shows which one it is."""
+        if self._converter or not isinstance(error, UnconvertibleError):
+            return error
+        _log.warning("the stream has a text that UTF-8 does not have; it continues in the database's encoding")
+        self._converter = Converter(partial(connect, self._uri))
+        return StreamRestart()
 
     def _tracker(self) -> SchemaTracker:
         wants = self._wants()
@@ -176,9 +198,12 @@ class PostgresStreams:
 class PostgresStream:
     """``agent.ports.source.OpenStream``."""
 
-    def __init__(self, connection: Connection, stream: ReplicationStream, prover: Prover) -> None:
+    def __init__(
+        self, connection: Connection, stream: ReplicationStream, prover: Prover, converter: Converter | None = None
+    ) -> None:
         self._connection = connection
         self._prover = prover
+        self._converter = converter
         self.stream = stream
 
     def prove(self, cut: LogChunk) -> LogChunk:
@@ -191,3 +216,5 @@ class PostgresStream:
     def close(self) -> None:
         self._connection.close()
         self._prover.close()
+        if self._converter is not None:
+            self._converter.close()

@@ -130,7 +130,9 @@ def _decimals_or_text(values: Texts, arrow: pa.DataType) -> pa.Array:
 
 
 def _strings(skip: int = 0) -> Builder:
-    return _texts(lambda values, arrow: values.strings(arrow, skip=skip, cure="; set the database's encoding"))
+    return _texts(
+        lambda values, arrow: values.strings(arrow, skip=skip, cure="; set the database's encoding, or correct it")
+    )
 
 
 _build_values, _build_json = _strings(), _strings(skip=1)

@@ -54,10 +54,12 @@ def first_proof(connection: Connection, publications: Sequence[str], table_ids: 
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """The new tables that are taken in: by schema and name, and those that can be replicated."""
+    """The new tables that are taken in: by schema and name, and those that can be replicated. ``copies``: whether
+    tables whose partitions come or go with rows are copied by themselves."""
 
     named: Callable[[str, str], bool]
     takes: Callable[[TableRecord], bool]
+    copies: bool = True
 
 
 class Prover:
@@ -247,9 +249,10 @@ class Prover:
         found.hold(record, Ts(self._at + 1), reason, code=code)
 
     def _judge_roots(self, partitions: Partitions, found: Findings) -> None:
+        cure, code = (COPIED, PARTITION_ROWS) if self._wants.copies else (losses.CURE, "")
         for table in found.old:
             if table not in found.held and (trouble := partitions.trouble(table)):
-                self._hold_old(found, table, trouble, COPIED, code=PARTITION_ROWS)
+                self._hold_old(found, table, trouble, cure, code=code)
 
     def _judge_rewrites(self, rewrites: Rewrites, found: Findings, declared: Mapping[int, TableSchema]) -> None:
         """``declared``: at the last position, as a default may be gone since then and before the catalog was asked."""

@@ -66,6 +66,7 @@ class Connection:
         self.target = target
         #: the socket itself (an ``ssl.SSLSocket`` with TLS), for COPY readers
         self.socket: socket.socket = core._usock
+        self.server_encoding = str(core.parameter_statuses.get("server_encoding", "UTF8"))
         self.server_version = _major_version(core.parameter_statuses.get("server_version", "0"))
 
     def query(self, sql: str, *, timeout_s: float = _QUERY_TIMEOUT_S) -> list[Row]:
@@ -104,6 +105,13 @@ class Connection:
         if self.server_version >= _TRANSACTION_TIMEOUT_VERSION:
             limits.append("transaction_timeout")
         self.query("; ".join(f"SET {limit} = 0" for limit in limits))
+
+    def take_bytes(self) -> None:
+        """Get texts, and send them, in the database's own encoding.
+
+        :raises SourceError: the server refuses.
+        """
+        self.query(f"SET client_encoding = '{self.server_encoding}'")
 
     def start_copy(self, sql: str, *, timeout_s: float = _QUERY_TIMEOUT_S) -> None:
         """Send a command that returns COPY data; afterwards the socket is at its first message.
@@ -230,19 +238,14 @@ def connect(source: str | Target, *, replication: bool = False) -> Connection:
         raise
     core._usock.settimeout(_QUERY_TIMEOUT_S)
     connection = Connection(core, target)
-    if core.parameter_statuses.get("server_encoding") == "SQL_ASCII":
-        _take_any_bytes(connection)
+    if connection.server_encoding == "SQL_ASCII":
+        # it may have any bytes, which the server else refuses to send: a stream would end at the first row with one
+        try:
+            connection.take_bytes()
+        except BaseException:
+            connection.close()
+            raise
     return connection
-
-
-def _take_any_bytes(connection: Connection) -> None:
-    """A database in this encoding may have any bytes, which the server else refuses to send: a stream would end at the
-    first row with one."""
-    try:
-        connection.query("SET client_encoding = 'SQL_ASCII'")
-    except BaseException:
-        connection.close()
-        raise
 
 
 def _shake_hands(

@@ -28,6 +28,10 @@ _PASSING_CLASSES: Final = frozenset({"08", "40", "53", "57"})
 _PASSING: Final = frozenset({"25P03", "25P04", "58030"})
 
 
+class UnconvertibleError(StatementRefusedError):
+    """The answer has a text without an equivalent in UTF-8."""
+
+
 def parse_error(body: bytes) -> ErrorFields:
     return {
         part[:1].decode(errors="replace"): part[1:].decode(errors="replace") for part in body.split(b"\x00") if part
@@ -74,10 +78,10 @@ def refusal(fields: ErrorFields, target: Target) -> SourceError:
             return PositionLostError(f"{message}; what it held back is gone: {NEW_POSITION}")
         case "42704" if message.startswith("publication"):  # before version 18, a stream ends where there is none
             return PositionLostError(f"{message} where the stream is, so changes may be in no stream; {NEW_POSITION}")
-        case "22P05":
-            return StatementRefusedError(
-                f"{target} has a text that UTF-8 does not have ({message}), which stops its stream; correct it, or "
-                f"leave its table out, then {NEW_POSITION}"
+        case "22P05" | "22021":
+            return UnconvertibleError(
+                f"{target} has a text in its catalog that UTF-8 does not have ({message}), in a name or a default; "
+                "correct it there"
             )
         case "58P01" if "WAL segment" in message:
             return SnapshotLostByGCError(f"{message}; {NEW_POSITION}")

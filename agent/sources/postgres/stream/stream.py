@@ -24,7 +24,7 @@ from agent.errors import (
 from agent.kernels.row_cells import COMMIT_TS
 from agent.rows.arena import Arena, LogChunk
 from agent.rows.schema import TableSchema
-from agent.sources.common.blocks import receive_all
+from agent.sources.common.blocks import Line, receive_all
 from agent.sources.postgres.publication.quiet_changes import QuietChanges
 from agent.sources.postgres.publication.sightings import Sightings
 from agent.sources.postgres.server.connection import Connection
@@ -50,7 +50,8 @@ class ReplicationStream:
     """One run of START_REPLICATION. ``resolved``: the log's position; what is at or below it is not read again.
 
     ``resolve`` converts a declared table's types to Weir's own (and may raise, to end this run). ``tracker`` receives
-    the tables that the stream declares, and new ones; without it, tables are used as declared.
+    the tables that the stream declares, and new ones; without it, tables are used as declared. ``line``: what to read
+    instead of the connection's socket. ``refused``: what is raised where the server ends the stream with an error.
     """
 
     def __init__(
@@ -64,10 +65,13 @@ class ReplicationStream:
         tracker: SchemaTracker | None = None,
         sightings: Sightings | None = None,
         quiet: QuietChanges | None = None,
+        line: Line | None = None,
+        refused: Callable[[SourceError], Exception] = lambda error: error,
         pause_s: float = _PAUSE_S,
     ) -> None:
         self._connection = connection
-        self._socket = connection.socket
+        self._line = line or connection.socket
+        self._refused = refused
         self._arena = arena
         self._resolve = resolve
         self._tracker = tracker
@@ -179,7 +183,7 @@ class ReplicationStream:
         flushed = durable + 1  # the end of what is durable, as the server counts
         clock = events.server_microseconds(time.time())
         length = _STATUS.size - 1
-        self._socket.settimeout(10.0)
+        self._connection.socket.settimeout(10.0)
         self._connection.send(_STATUS.pack(b"d", length, ord("r"), flushed, flushed, flushed, clock, ask_reply))
 
     @property
@@ -190,7 +194,7 @@ class ReplicationStream:
         """Receive available bytes into the arena, up to a block; return their number."""
         try:
             with self._arena.room(_BLOCK_BYTES) as view:
-                count = receive_all(self._socket, view, timeout_s=timeout_s)
+                count = receive_all(self._line, view, timeout_s=timeout_s)
         except OSError as error:
             raise self._ended() from error
         self._arena.filled += count
@@ -228,7 +232,7 @@ class ReplicationStream:
         elif kind == _TRUNCATE:
             self._record_truncate(self._parsed(events.parse_truncate, body), at, end)
         elif kind == _ERROR:
-            raise _stream_refusal(refusal(parse_error(body), self._connection.target))
+            raise self._refused(_stream_refusal(refusal(parse_error(body), self._connection.target)))
         else:
             raise self._ended()
 

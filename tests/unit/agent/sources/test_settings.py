@@ -10,7 +10,7 @@ from reactor.records.changefeed import ChangefeedConfig
 @pytest.mark.parametrize(
     ("uri", "settings"),
     [
-        ("postgresql://db/shop", {"slot": "s", "publication": "p"}),
+        ("postgresql://db/shop", {"slot": "s", "publication": "p", "partition_rows": "hold"}),
         ("mysql://db/", {"zero_dates": "strict", "unlogged_cascades": "accept"}),
         ("mariadb://db/", {}),
         ("postgres://db/shop", {"zero_dates": "null"}),  # as nobody set it
@@ -24,7 +24,7 @@ def test_a_source_takes_its_own(uri: str, settings: dict[str, str]) -> None:
     ("uri", "settings", "message"),
     [
         ("mysql://db/", {"slot": "s"}, "mysql has no setting slot .*; it knows unlogged-cascades, zero-dates"),
-        ("postgresql://db/shop", {"zero_dates": "string"}, "postgresql has no setting zero-dates .*; it knows publ"),
+        ("postgresql://db/shop", {"zero_dates": "string"}, "postgresql has no setting zero-dates .*; it knows part"),
         ("postgresql://db/shop", {"slots": "s"}, "postgresql has no setting slots "),
         ("oracle://db/shop", {}, "there is no source for oracle://"),
     ],

@@ -52,7 +52,7 @@ def test_sinks_with_their_guarantees_and_options(capsys: pytest.CaptureFixture[s
 def test_sources_with_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
     found = listed(capsys, "sources")
     assert found["postgresql"]["schemes"] == ["postgresql", "postgres"]
-    assert [option["name"] for option in found["postgresql"]["options"]] == ["slot", "publication"]
+    assert [option["name"] for option in found["postgresql"]["options"]] == ["slot", "publication", "partition-rows"]
     assert found["mysql"]["schemes"] == ["mysql", "mariadb"]
     assert [option["name"] for option in found["mysql"]["options"]] == ["zero-dates", "unlogged-cascades"]
     assert "No module named 'toy_source'" in found["toy"]["problem"]

@@ -40,6 +40,7 @@ from reactor.ids import MAX_TS, CaptureId, ChangefeedId, Ts
 from reactor.keys import LogKey, ddl_prefix
 from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode
 from reactor.records.log_head import LogHead
+from reactor.records.source_settings import Setting
 from reactor.records.tables.schema_change import DdlRecord
 from reactor.records.tables.table import TableRecord
 from reactor.store.memory import MemoryClient, MemoryEtcd
@@ -81,10 +82,12 @@ class SyncRig:
     #: of a database that no other test uses
     encoding: str = ""
     sink_mode: SinkMode = SinkMode.UPSERT
+    #: settings below [source]
+    source: dict[str, Setting] = field(default_factory=dict)
 
     @property
     def scope(self) -> Scope:
-        config = ChangefeedConfig(filter=FilterConfig(rules=self.rules))
+        config = ChangefeedConfig(filter=FilterConfig(rules=self.rules), source=self.source)
         return Scope("c", "feed", self.sink_mode, config)
 
     def ddl(self) -> list[DdlRecord]:

@@ -1,4 +1,5 @@
-"""Databases in SQL_ASCII, which take any bytes: names and values that are not UTF-8 hold their tables alone."""
+"""Databases in SQL_ASCII, which take any bytes, and in encodings of which UTF-8 does not have all: such names and
+values hold their tables alone."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,6 +78,42 @@ def test_a_snapshot_refuses_what_the_server_cannot_convert(
             [schema, _] = read_schemas(connection, [table.table_id for table in rig.tables]).values()
         with pytest.raises(DecodeError, match=f'public.a: character .* in encoding "{encoding}" has no equivalent'):
             list(read_table(rig.uri, schema))
+    finally:
+        drop_slots(rig)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text", "known", "read"),
+    [
+        ("WIN1252", r"\x81", r"\xe9\x80", "é€"),
+        ("EUC_JP", r"\xa9\xa1", r"\xa4\xa2\x8e\xb1\x8f\xb0\xa1", "あｱ丂"),
+        # one character, which is two of Unicode's
+        ("EUC_JIS_2004", r"\x8f\xa9\xb1", r"\xa4\xf7", "か\u309a"),
+    ],
+)
+async def test_what_the_server_cannot_convert_holds_its_table_alone(
+    encoding: str, text: str, known: str, read: str, postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    """The stream ended there again and again. All other texts of all tables are as the server converts them."""
+    rig = make_rig(postgres, tmp_path, _TABLES, ["a", "b"], encoding=encoding)
+    rig.rules = ("*.*",)
+    try:
+        with connect(rig.uri) as connection:
+            rig.first_schemas = read_schemas(connection, [table.table_id for table in rig.tables])
+        _execute(rig, rf"INSERT INTO b VALUES (1, '{known}')")
+        _execute(rig, rf"INSERT INTO a VALUES (1, '{text}')", rf"INSERT INTO b VALUES (2, '{known}x{known}')")
+        _execute(rig, rf"UPDATE b SET id = 3, v = v || '{known}' WHERE id = 1", rf"ALTER TABLE b ADD \"{known}\" text")
+        _execute(rig, rf"UPDATE b SET \"{known}\" = '{known}'", rf"CREATE TABLE \"c{known}\" (id int PRIMARY KEY)")
+        a, b = rig.tables
+        assert await _read(rig) == {a.table_id: 1, b.table_id: 6}
+        copy = SinkCopy(rig, tmp_path / "b", 1)
+        copy.bring_up()
+        assert copy.differences() == ([], [])
+        [schema] = [one for one in rig.schemas() if len(one.columns) == 3 and one.table_id == b.table_id][:1]
+        assert schema.columns[-1].name == read
+        assert read.encode() in b"".join(event[-1] for event in rig.logged())
+        with pytest.raises(AssertionError, match=r"column v cannot be read: text that is not UTF-8; .*correct"):
+            SinkCopy(rig, tmp_path / "a").bring_up()
     finally:
         drop_slots(rig)
 
