@@ -349,7 +349,8 @@ class Newcomers:
         detached_by = xids.full(int(rows[0][0] or 0), self.now.ahead) if rows else created_by
         if detached_by == created_by or relation.written_by < detached_by:
             return False
-        return self._has_rows(relation, self._older_than(detached_by))
+        older = self._older_than(detached_by)
+        return any(self._has_rows(one, older) for one in self.now.holders(relation))
 
     def _has_rows(self, relation: Relation, condition: str, *, otherwise: bool = True) -> bool:
         """Return ``otherwise`` if the query fails because the table is locked."""

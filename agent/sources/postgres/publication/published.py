@@ -166,6 +166,10 @@ class Catalog:
             waiting += children[child]
         return found
 
+    def holders(self, relation: Relation) -> list[Relation]:
+        """The tables that have the relation's rows: its partitions, or itself."""
+        return [self.tables[leaf] for leaf in self.leaves(relation.table_id)] if relation.is_partitioned else [relation]
+
     def is_empty_tree(self, table_id: int) -> bool:
         """Return whether it is a partitioned table without a partition that could hold rows."""
         return self.is_partitioned(table_id) and not self.leaves(table_id)

@@ -89,9 +89,9 @@ class SilentTables:
             relation = now.tables[table_id]
             if not now.ways(table_id) or not self._wants(relation.schema_name, relation.name):
                 continue
-            if relation.is_partitioned:
-                if trouble := partitions.trouble_of_arrivals(table_id):
-                    yield table_id, f"table {relation.qualified_name} {trouble}; {losses.CURE}"
+            trouble = partitions.trouble_of_arrivals(table_id) if relation.is_partitioned else ""
+            if trouble:
+                yield table_id, f"table {relation.qualified_name} {trouble}; {losses.CURE}"
             elif table_id in detached:
                 if asked.has_rows(relation):
                     yield table_id, late(now, table_id)
@@ -145,7 +145,7 @@ class SilentTables:
         if self._harmless.get(table_id) == relation.written_by:
             return False
         is_new = self._takes(asked.record(table_id)) or bool(asked.younger([table_id]))
-        if is_new and asked.has_rows(relation):
+        if is_new and any(asked.has_rows(one) for one in asked.now.holders(relation)):
             return True
         self._harmless[table_id] = relation.written_by
         return False
@@ -172,6 +172,6 @@ def _unpublished(name: str) -> str:
 
 def _unnamed(name: str) -> str:
     return (
-        f"table {name} has rows from before it had this name, or was LOGGED, which are in no stream; `weir table "
-        "resync` copies the table again, or leave it out by a filter rule"
+        f"table {name} has rows from before it had this name, was LOGGED or detached, which are in no stream; `weir "
+        "table resync` copies the table again, or leave it out by a filter rule"
     )

@@ -110,6 +110,17 @@ async def test_by_root_rows_that_come_or_go_with_a_partition_hold_the_root(by_ro
     assert [change.code for change in changes(by_root)] == [PARTITION_ROWS], "which has it copied"
 
 
+async def test_by_root_the_copy_can_be_left_to_an_operator(by_root: SyncRig) -> None:
+    by_root.source = {"partition_rows": "hold"}
+    async with by_root.running():
+        by_root.execute("INSERT INTO r VALUES (1, 'a')")
+        await by_root.wait_resolved()
+        by_root.execute("DROP TABLE r0; INSERT INTO r VALUES (98, 'y')")
+        await by_root.wait_resolved()
+    assert [(change.kind, change.code) for change in changes(by_root)] == [(SchemaChangeKind.HOLD, "")]
+    assert "it is copied again by itself" not in changes(by_root)[0].reason
+
+
 _EMPTY = {
     "detach": "ALTER TABLE r DETACH PARTITION r0; INSERT INTO r0 VALUES (5, 'x')",
     "drop": "DROP TABLE r1",
@@ -280,6 +291,45 @@ async def test_a_table_that_has_got_its_rows_without_a_word_is_held_before_its_n
             await rig.wait_resolved()
         await rig.wait_resolved()
     assert (held, SchemaChangeKind.HOLD) in named(rig)
+    drop_slots(rig)
+
+
+_SPLIT = (
+    "CREATE TABLE {0} (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); CREATE TABLE {0}0 PARTITION OF {0} DEFAULT"
+)
+_CAME_AND_WENT = (
+    "CREATE TABLE n1 PARTITION OF n FOR VALUES FROM (0) TO (9); INSERT INTO n VALUES (1, 'x'); DROP TABLE n1"
+)
+
+
+@pytest.mark.parametrize(
+    ("statements", "held"),
+    [
+        (("ALTER TABLE r DETACH PARTITION r2",), "r2"),
+        (("ALTER TABLE r DETACH PARTITION r2", "INSERT INTO r2 VALUES (22, 'x')"), "r2"),
+        # a held table gets another name, and none of its rows is sent again
+        ((_SPLIT.format("n"), "INSERT INTO n VALUES (99, 'x')", _CAME_AND_WENT, "", "ALTER TABLE n RENAME TO m"), "m"),
+    ],
+)
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_partitioned_table_is_held_as_long_as_its_rows_are_in_no_stream(
+    postgres: EmbeddedPostgres, tmp_path: Path, statements: tuple[str, ...], held: str, is_late: bool
+) -> None:
+    rig = make(postgres, tmp_path, ["r", "a"], "FOR ALL TABLES WITH (publish_via_partition_root = true)")
+    async with rig.running():
+        rig.execute("INSERT INTO r VALUES (21, 'c')")
+        await rig.wait_resolved()
+        if not is_late:
+            for statement in statements:
+                rig.execute(statement or "SELECT")
+                await rig.wait_resolved()
+    if is_late:
+        rig.execute("; ".join(filter(None, statements)))
+    async with rig.running():
+        for _ in range(4):
+            await rig.wait_resolved()
+    flowing = {change.table_id: change for change in changes(rig) if change.table is None or change.table.name == held}
+    assert [change.kind for change in flowing.values() if change.table] == [SchemaChangeKind.HOLD]
     drop_slots(rig)
 
 
