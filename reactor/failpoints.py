@@ -56,6 +56,8 @@ class Point(StrEnum):
     #: the owner's capture is about to change the sink's tables; they are changed, but not yet the tables' records
     SCHEMA_BEFORE_SINK = "schema-before-sink"
     SCHEMA_AFTER_SINK = "schema-after-sink"
+    #: the source sends a table that joins, but the owner has not been informed
+    TABLE_PUBLISHED = "table-published"
     #: a table has left its changefeed; before and after the sink says so
     MARK_BEFORE_SINK = "mark-before-sink"
     MARK_AFTER_SINK = "mark-after-sink"

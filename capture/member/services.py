@@ -44,6 +44,8 @@ from capture.security.key_mark import claim_key
 from capture.security.reach import Reach, look_up_freely
 from capture.security.secrets import Keeper, resolve
 from capture.store import claim_log_storage
+from reactor import failpoints
+from reactor.failpoints import Point
 from reactor.ids import CaptureId, Ts
 from reactor.messages import Liveness
 from reactor.records.changefeed import ChangefeedInfo, UnitRecord
@@ -312,6 +314,7 @@ class LocalDataPlane:
 
     async def publish(self, info: ChangefeedInfo, tables: Sequence[TableRecord]) -> None:
         await self._ask(lambda: self.feed(info).open_source().publish(tables))
+        failpoints.reach(Point.TABLE_PUBLISHED)
 
     async def signals(self, info: ChangefeedInfo, limit: int) -> Sequence[Signal]:
         return await self._ask(lambda: read_signals(self.feed(info).open_source(), info.config, limit))

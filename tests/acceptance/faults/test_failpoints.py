@@ -81,6 +81,26 @@ class Ground:
             else:
                 self.bed.start(process)
 
+    def leave(self) -> None:
+        self.bed.ask(lambda client: client.remove_table(UPSERT, "public.item"))
+
+    def join(self) -> None:
+        self.bed.ask(lambda client: client.add_table(UPSERT, "public.item"))
+
+    def wait_for_mark(self) -> None:
+        def is_marked() -> bool:
+            return [(one.table, one.marked) for one in self.bed.query(UPSERT).left] == [("public.item", True)]
+
+        self.bed.wait_for("the table is marked", is_marked, timeout_s=CATCH_UP_TIMEOUT_S)
+
+    def wait_for_return(self) -> None:
+        def is_back() -> bool:
+            view = self.bed.query(UPSERT)
+            return not (view.left or view.joining or view.resyncs or view.held or view.lost_tables)
+
+        self.bed.wait_for("the table flows again", is_back, timeout_s=CATCH_UP_TIMEOUT_S)
+        assert "public.item" in {table.table for table in self.bed.ask(lambda client: client.tables(UPSERT))}
+
 
 def trap_file(traps: Path, point: Point, action: Action) -> Path:
     return traps / f"{point}-{action}"
@@ -151,21 +171,25 @@ def test_the_owner_falls_while_a_table_is_copied_again(ground: Ground, point: Po
 @pytest.mark.parametrize("point", [Point.MARK_BEFORE_SINK, Point.MARK_AFTER_SINK])
 def test_the_owner_falls_while_a_table_leaves(ground: Ground, point: Point, action: Action) -> None:
     """And the table joins again: its mark is gone, whoever wakes up late."""
+    ground.strike((point, action), cause=ground.leave)
+    ground.wait_for_mark()
+    ground.join()
+    ground.wait_for_return()
+
+
+@pytest.mark.parametrize("action", [KILL, STOP])
+def test_the_owner_falls_between_the_publication_of_a_table_and_its_record(ground: Ground, action: Action) -> None:
     bed = ground.bed
-    ground.strike((point, action), cause=lambda: bed.ask(lambda client: client.remove_table(UPSERT, "public.item")))
-
-    def is_marked() -> bool:
-        return [(one.table, one.marked) for one in bed.query(UPSERT).left] == [("public.item", True)]
-
-    bed.wait_for("the table is marked", is_marked, timeout_s=CATCH_UP_TIMEOUT_S)
-    bed.ask(lambda client: client.add_table(UPSERT, "public.item"))
-
-    def is_back() -> bool:
-        view = bed.query(UPSERT)
-        return not (view.left or view.joining or view.resyncs or view.held or view.lost_tables)
-
-    bed.wait_for("the table flows again", is_back, timeout_s=CATCH_UP_TIMEOUT_S)
-    assert "public.item" in {table.table for table in bed.ask(lambda client: client.tables(UPSERT))}
+    ground.leave()
+    ground.wait_for_mark()
+    sends = "FROM pg_publication_tables WHERE tablename = 'item' AND pubname LIKE '%upsert%'"
+    [[publication]] = bed.execute(f"SELECT pubname::text {sends}")
+    bed.execute(f'ALTER PUBLICATION "{publication}" DROP TABLE item')
+    ground.strike((Point.TABLE_PUBLISHED, action), cause=ground.join)
+    assert bed.execute(f"SELECT pubname::text {sends}") == [(publication,)]
+    with suppress(WeirError):  # who wakes up may have recorded it
+        ground.join()
+    ground.wait_for_return()
 
 
 @pytest.mark.parametrize("blow", [(Point.POSITION_TAKEN, KILL), (Point.POSITION_RECORDED, STOP)])
