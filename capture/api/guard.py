@@ -94,8 +94,8 @@ class Names:
 
 
 class Guard:
-    """``is_forwarded``: whether another capture will answer a path, and record it; ``status_of``: HTTP status of an
-    error."""
+    """``is_forwarded``: whether another capture will answer a method and a path, and record it; ``status_of``: HTTP
+    status of an error."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Guard:
         *,
         access: Access,
         names: Collection[str],
-        is_forwarded: Callable[[str], bool],
+        is_forwarded: Callable[[str, str], bool],
         status_of: Callable[[WeirError], int],
     ) -> None:
         self._app = app
@@ -128,7 +128,7 @@ class Guard:
             return await _answer(send, error.status, error.code, str(error))
         except WeirError as error:
             return await _answer(send, self._status_of(error), error.code, str(error))
-        scope[IS_FORWARDED] = self._is_forwarded(scope["path"])
+        scope[IS_FORWARDED] = self._is_forwarded(scope["method"], scope["path"])
         answer: Callable[[Send], Awaitable[None]]
         detail, is_recorded_there = "", scope[IS_FORWARDED]
         try:

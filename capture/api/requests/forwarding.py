@@ -40,14 +40,14 @@ class Forwarder:
         self._own_token = own_token
         self._ca_file = ca_file
 
-    def is_forwarded(self, path: str) -> bool:
-        return path.startswith(_OF_THE_OWNER) and not self._cluster.answers(_changefeed_in(path))
+    def is_forwarded(self, method: str, path: str) -> bool:
+        return path.startswith(_OF_THE_OWNER) and not self._cluster.answers(_changefeed_in(method, path))
 
     async def handle(self, request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         try:
-            if changefeed := _changefeed_in(request.url.path):
+            if changefeed := _changefeed_in(request.method, request.url.path):
                 await self._cluster.wait_for_owner(changefeed)
-            if not (request.scope[IS_FORWARDED] or self.is_forwarded(request.url.path)):
+            if not (request.scope[IS_FORWARDED] or self.is_forwarded(request.method, request.url.path)):
                 return await call_next(request)
             if len(request.headers.get(FORWARDED_FROM, "").split(",")) >= _HOPS_MAX:
                 raise NotOwnerError("the owner has just changed; try again")
@@ -61,7 +61,7 @@ class Forwarder:
 
     async def _forward(self, request: Request) -> Response:
         """Forward with the caller's own token: the owner authenticates it itself."""
-        changefeed = _changefeed_in(request.url.path)
+        changefeed = _changefeed_in(request.method, request.url.path)
         owner = await self._cluster.owner_endpoint(changefeed)
         headers = {name: value for name, value in request.headers.items() if name not in _HOP_HEADERS}
         before, me = headers.get(FORWARDED_FROM), (await self._cluster.status()).id
@@ -120,13 +120,13 @@ class Forwarder:
             return False
 
 
-def _changefeed_in(path: str) -> str:
+def _changefeed_in(method: str, path: str) -> str:
     """Return the changefeed that a request is about; empty if it is for the controller."""
-    match path.removeprefix(PREFIX).split("/"):
-        case ["", "changefeeds", "check"]:
+    match (method, *path.removeprefix(PREFIX).split("/")):
+        case ["POST", "", "changefeeds", "check"]:
             return ""
-        case ["", "changefeeds", _, "move_owner"]:
+        case [_, "", "changefeeds", _, "move_owner"]:
             return ""
-        case ["", "changefeeds", changefeed, *_]:
+        case [_, "", "changefeeds", changefeed, *_]:
             return changefeed
     return ""

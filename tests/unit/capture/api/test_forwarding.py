@@ -89,6 +89,20 @@ async def test_a_capture_that_is_not_the_owner_asks_the_owner() -> None:
             await ask(lambda client: client.query("nobody"))
 
 
+async def test_a_changefeed_that_is_called_as_a_route_is_its_owners() -> None:
+    """``POST /changefeeds/check`` alone is for the controller."""
+    owner, controller = MemoryCluster(), MemoryCluster()
+    controller.owned_ids = {"another"}
+    async with served(owner) as controller.owner, served(controller) as address:
+        spec = ChangefeedSpec(changefeed_id="check", source_uri=SOURCE, sink_uri=SINK)
+        there, here = (Connection(f"http://{one}", token="secret") for one in (controller.owner, address))
+        await to_thread.run_sync(there.call, lambda client: client.create(spec))
+        assert (await to_thread.run_sync(here.call, lambda client: client.query("check"))).id == "check"
+        await to_thread.run_sync(here.call, lambda client: client.remove("check"))
+        with pytest.raises(ChangefeedNotFoundError):
+            await to_thread.run_sync(there.call, lambda client: client.query("check"))
+
+
 @pytest.mark.parametrize("is_forwarded", [False, True])
 async def test_a_caller_that_leaves_creates_nothing(is_forwarded: bool) -> None:
     owner = MemoryCluster()
