@@ -186,7 +186,7 @@ def test_the_owner_falls_between_the_publication_of_a_table_and_its_record(groun
     [[publication]] = bed.execute(f"SELECT pubname::text {sends}")
     bed.execute(f'ALTER PUBLICATION "{publication}" DROP TABLE item')
     ground.strike((Point.TABLE_PUBLISHED, action), cause=ground.join)
-    assert bed.execute(f"SELECT pubname::text {sends}") == [(publication,)]
+    assert bed.execute(f"SELECT pubname::text {sends}") == [[publication]]
     with suppress(WeirError):  # who wakes up may have recorded it
         ground.join()
     ground.wait_for_return()
