@@ -73,7 +73,7 @@ class LimitedConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         for begin in range(0, len(data), _PIECE_BYTES):
-            if not self._has_chunks:
+            if not (self._has_chunks or self.transport.is_closing()):  # it is refused: what follows is nothing
                 super().data_received(data[begin : begin + _PIECE_BYTES])
         if self.is_asking:
             self._disarm()

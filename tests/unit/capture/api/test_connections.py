@@ -154,6 +154,19 @@ async def test_headers_and_bodies_without_end_take_little_memory(tmp_path: Path)
         assert psutil.Process(os.getpid()).memory_info().rss - before < 64 << 20
 
 
+@pytest.mark.parametrize("begun", [b"GET /health HTTP/1.1\r\nHost: localhost\r\n", b"\0", b"GET / HTTP/9\r\n"])
+@on_both_loops
+async def test_what_follows_a_refused_beginning_is_no_error(
+    begun: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(tmp_path) as member:
+        sent = begun + b"".join(b"a%d: b\r\n" % number for number in range(9000))
+        refused = await anyio.to_thread.run_sync(answer, wire(member, sent))
+        assert refused == b"" or refused.startswith(b"HTTP/1.1 400")
+        assert await is_served(member)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 async def test_over_tls_with_a_certificate_that_changes(tmp_path: Path) -> None:
     files = CertificateFiles(tmp_path / "certs")
     files.init("default")
