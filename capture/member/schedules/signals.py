@@ -153,14 +153,15 @@ class SignalTables:
 
     async def _handle(self, info: ChangefeedInfo, row: Signal) -> None:
         fields = {"changefeed": info.id, "id": row.id, "kind": row.kind[:64]}
+        kind = row.kind.strip().lower()
+        caller = Caller(f"signal {row.id} in {info.config.signal_table}", Role.OPERATOR, "signal")
+        path = f"/changefeeds/{info.id}/tables/{kind[:64]}"
         try:
             data = SignalData.read(row.data)
         except ValidationError:
             _log.warning(_UNREADABLE, **fields)
+            await self._trail.end(await self._trail.begin(caller, "SIGNAL", path, "source"), _REFUSED)
             return
-        kind = row.kind.strip().lower()
-        caller = Caller(f"signal {row.id} in {info.config.signal_table}", Role.OPERATOR, "signal")
-        path = f"/changefeeds/{info.id}/tables/{kind[:64]}"
         entry = await self._trail.begin(caller, "SIGNAL", path, "source", detail=data.table)
         try:
             await self._do(info.id, kind, data)

@@ -222,6 +222,7 @@ async def test_what_is_asked_for_during_the_snapshot_is_done_behind_it() -> None
 async def test_what_means_nothing_is_done_once_and_refused(row: Signal) -> None:
     bed = await Bed(row, Signal("2", "pause", "public.t")).begun()
     assert await bed.run(3) == [("pause", FEED, "public.t")]
+    assert bed.trail[1::2] == ["409", "200"]
 
 
 async def test_a_refusal_is_written_down_and_keeps_no_other_back() -> None:
