@@ -17,6 +17,9 @@ _NO_RUNS, _WITH_RUNS = 12346, 12347
 #: a container of more rows is a bitmap
 _ARRAY_MAX: Final = 4096
 _OFFSETS_MIN: Final = 4
+_CONTAINER_MAX: Final = 1 << 16
+#: a few bytes may stand for any number of positions, each of which takes eight
+_POSITIONS_MAX: Final = 1 << 27
 
 
 def encode(positions: Positions) -> bytes:
@@ -37,7 +40,7 @@ def encode(positions: Positions) -> bytes:
 def decode(data: bytes) -> Positions | None:
     """Return the positions; None if it is of another form.
 
-    :raises struct.error, ValueError: it ends too early.
+    :raises struct.error, ValueError: it ends too early, or has more positions than a data file has rows.
     """
     magic, count = struct.unpack_from("<IQ", data)
     if magic != _MAGIC:
@@ -46,6 +49,7 @@ def decode(data: bytes) -> Positions | None:
     for _ in range(count):
         (high,) = struct.unpack_from("<I", data, at)
         low, at = _read_bitmap(data, at + 4)
+        _check_count(sum(map(len, found)) + len(low))
         found.append(low + (high << 32))
     return np.concatenate(found) if found else np.empty(0, np.int64)
 
@@ -72,11 +76,18 @@ def _read_bitmap(data: bytes, begin: int) -> tuple[Positions, int]:
     at += 4 * count
     if not is_run.any() or count >= _OFFSETS_MIN:
         at += 4 * count
-    found = []
+    found, total = [], 0
     for (key, last), has_runs in zip(heads.tolist(), is_run, strict=True):
         low, at = _read_runs(data, at) if has_runs else _read_container(data, at, last + 1)
+        total += len(low)
+        _check_count(total)
         found.append(low + (key << 16))
     return np.concatenate(found) if found else np.empty(0, np.int64), at
+
+
+def _check_count(count: int) -> None:
+    if count > _POSITIONS_MAX:
+        raise ValueError("it has too many positions")
 
 
 def _read_container(data: bytes, at: int, count: int) -> tuple[Positions, int]:
@@ -89,5 +100,7 @@ def _read_container(data: bytes, at: int, count: int) -> tuple[Positions, int]:
 def _read_runs(data: bytes, at: int) -> tuple[Positions, int]:
     (count,) = struct.unpack_from("<H", data, at)
     runs = np.frombuffer(data, "<u2", 2 * count, at + 2).reshape(count, 2).astype(np.int64)
+    if runs[:, 1].sum() + count > _CONTAINER_MAX:
+        raise ValueError("runs overlap")
     found = [np.arange(start, start + length + 1) for start, length in runs]
     return np.concatenate(found) if found else np.empty(0, np.int64), at + 2 + 4 * count

@@ -5,10 +5,12 @@ Only vectors stored in the log ("inline") are written: delta-rs's vacuum removes
 protocol: a roaring bitmap (``bitmaps.roaring``) in base 85.
 """
 
+import struct
 from typing import Any
 
 import numpy as np
 
+from agent.errors import RESYNC, TableHeldError
 from agent.sinks.common.bitmaps import roaring
 
 Positions = roaring.Positions
@@ -30,11 +32,19 @@ def encode(positions: Positions) -> dict[str, Any]:
 
 
 def decode(descriptor: dict[str, Any]) -> Positions | None:
-    """Return the deleted rows; None if the vector is in a file, as other writers store it."""
-    if descriptor["storageType"] != "i":
+    """Return the deleted rows; None if the vector is in a file, as other writers store it.
+
+    :raises TableHeldError: it is damaged.
+    """
+    if descriptor.get("storageType") != "i":
         return None
-    data = _bytes(descriptor["pathOrInlineDv"])[: descriptor["sizeInBytes"]]
-    return roaring.decode(data)
+    try:
+        return roaring.decode(_bytes(descriptor["pathOrInlineDv"])[: descriptor["sizeInBytes"]])
+    except (ValueError, LookupError, TypeError, AttributeError, struct.error) as error:
+        raise TableHeldError(
+            f"a deletion vector in the log of a Delta table is damaged ({error}); undo what another writer has added "
+            f"and resume the changefeed, or {RESYNC}"
+        ) from None
 
 
 def _base85(data: bytes) -> str:
