@@ -23,6 +23,8 @@ from reactor.tls import load_pair
 
 #: the first byte of a TLS connection; no frame begins with it
 _HANDSHAKE = b"\x16"
+#: OpenSSL's numbers: whoever signed it is not known
+_NO_ISSUER = (20, 21)
 #: of a handshake, and one to spare
 _FLIGHTS = 4
 
@@ -83,9 +85,10 @@ class NodeTls:
             _greet(client, server)
             return found, client, server
         except ssl.SSLCertVerificationError as error:
+            chain = ", or append the certificates of the authorities between" if error.verify_code in _NO_ISSUER else ""
             raise ConfigError(
                 f"no capture would accept {self.files.certificate} ({error.verify_message}); make another with "
-                f"`weir certs renew`, or correct tls-ca-file {self.files.ca}"
+                f"`weir certs renew`, or correct tls-ca-file {self.files.ca}{chain}"
             ) from error
         except OSError as error:  # ssl.SSLError is one
             raise ConfigError(

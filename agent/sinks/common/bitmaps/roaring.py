@@ -45,11 +45,12 @@ def decode(data: bytes) -> Positions | None:
     magic, count = struct.unpack_from("<IQ", data)
     if magic != _MAGIC:
         return None
-    at, found = 12, []
+    at, total, found = 12, 0, list[Positions]()
     for _ in range(count):
         (high,) = struct.unpack_from("<I", data, at)
         low, at = _read_bitmap(data, at + 4)
-        _check_count(sum(map(len, found)) + len(low))
+        total += len(low)
+        _check_count(total)
         found.append(low + (high << 32))
     return np.concatenate(found) if found else np.empty(0, np.int64)
 

@@ -9,6 +9,7 @@ from capture.errors import ConfigError
 from capture.messaging.tls import NodeTls, Tls
 from capture.security import certificates
 from capture.security.certificates import Issued, issue, new_authority
+from tests.unit.reactor.certificates import authority, server
 
 
 class _Clock(datetime.datetime):
@@ -39,3 +40,15 @@ def test_a_certificate_that_others_refuse_is_refused_here(tmp_path: Path, monkey
     for made, why in ((ended, "expired"), (early, "not yet valid"), (foreign, "certificate")):
         with pytest.raises(ConfigError, match=rf"^no capture would accept .*a\.pem \(.*{why}.*\); make another with"):
             loaded(tmp_path, authority, made)
+
+
+def test_a_certificate_of_an_authority_between(tmp_path: Path) -> None:
+    root = authority(tmp_path)
+    for case in ("of an authority between, which it sends", "of an authority between, which it does not send"):
+        made = server(root, case)
+        files = Tls(Path(root.certificate_file), Path(made.certificate_file), Path(made.key_file))
+        if "not" not in case:
+            assert NodeTls(files).certificate.node == "server"
+            continue
+        with pytest.raises(ConfigError, match=r"or append the certificates of the authorities between$"):
+            NodeTls(files)
