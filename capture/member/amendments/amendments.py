@@ -89,19 +89,20 @@ class Amendments(ABC):
         )
         return views.TableResyncView(changefeed_id=changefeed_id, table=table)
 
-    async def take_in(self, changefeed_id: str, tables: Sequence[str]) -> None:
-        """Have tables copied that are held: together those that the source's stream could not follow.
+    async def take_in(self, changefeed_id: str, tables: Sequence[HeldTable]) -> None:
+        """Have tables copied that are held: together those that the source's stream could not follow. A hold may have
+        ended by now, and another table may have the name.
 
         :raises JobRefusedError: one cannot be copied.
         """
         view = await self.query(changefeed_id, tables=False)
         refuse_resync(view.sink)
-        held = {table: _held_by_source(view, table) for table in tables}
-        if lost := [found for found in held.values() if found is not None]:
+        numbers = {one.table_id for one in tables}
+        if lost := [one for one in view.held if one.table_id in numbers and one.origin == HoldOrigin.SOURCE]:
             await self.rejoin(changefeed_id, lost)
-        for table in (table for table, found in held.items() if found is None):
-            table_id = await self.table_id(changefeed_id, table)
-            await self.ask(jobs.ResyncTable(_NO_JOB, ChangefeedId(changefeed_id), table_id))
+        for one in tables:
+            if one.origin is not HoldOrigin.SOURCE:
+                await self.ask(jobs.ResyncTable(_NO_JOB, ChangefeedId(changefeed_id), one.table_id))
 
     async def read_rows(self, changefeed_id: str, held: HeldTable) -> int:
         """Give a table that is held for a left-out value the source's rows that the sink lacks. Return how many, 0 if

@@ -47,7 +47,7 @@ _Table = tuple[ChangefeedId, int]
 class TakesIn(Protocol):
     """The part of ``capture.member.cluster_service`` that this needs."""
 
-    async def take_in(self, changefeed_id: str, tables: Sequence[str]) -> None: ...
+    async def take_in(self, changefeed_id: str, tables: Sequence[HeldTable]) -> None: ...
 
     async def read_rows(self, changefeed_id: str, held: HeldTable) -> int: ...
 
@@ -129,7 +129,7 @@ class ReadBack:
         """All at once, as a changefeed that takes tables in begins again; one by one if one of them prevents that."""
         fields = {"changefeed": id, "tables": ", ".join(held.name for held in tables)}
         try:
-            await self._service.take_in(id, [held.name for held in tables])
+            await self._service.take_in(id, tables)
         except (NotOwnerError, OwnerNotFoundError):
             return  # the next owner does it
         except WeirError as error:

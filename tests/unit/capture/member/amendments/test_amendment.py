@@ -24,7 +24,7 @@ from capture.security.secrets import Keeper
 from owner import jobs
 from owner.feed.amendment import Difference, updated
 from owner.progress.facts import Facts
-from reactor.errors import WeirError
+from reactor.errors import Scope, WeirError
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import (
     ChangefeedConfig,
@@ -33,12 +33,14 @@ from reactor.records.changefeed import (
     ColumnSelector,
     FeedState,
     FilterConfig,
+    RunningError,
     SinkMode,
     Unit,
     UnitRecord,
     UnitStage,
 )
 from reactor.records.log_head import LogHead
+from reactor.records.tables.held import HeldTable, HoldOrigin
 from reactor.records.tables.partitioning import TablePartitioning
 from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
 from reactor.records.tables.table import TableRecord
@@ -369,13 +371,15 @@ class Operations(Amendments):
 
     def __init__(self, records: Records, data_plane: PlayedDataPlane) -> None:
         self._records, self._data_plane = records, data_plane
+        self.asked: list[jobs.Job] = []
+        self.held: tuple[HeldView, ...] = ()
 
     async def ask(self, job: jobs.Job) -> object:
         if isinstance(job, jobs.Tables):
             known = (await self.query(job.changefeed)).tables
             return tuple(table for table in known if job.name in ("", table.table))
-        assert isinstance(job, jobs.Update)
-        return await self._records.ask(job)
+        self.asked.append(job)
+        return await self._records.ask(job) if isinstance(job, jobs.Update) else ()
 
     async def query(self, changefeed_id: str, *, tables: bool = True) -> ChangefeedView:
         known = self._records.unit.tables
@@ -383,7 +387,9 @@ class Operations(Amendments):
         return ChangefeedView(
             id=changefeed_id,
             state=FeedState.WARNING,
+            sink=self._records.info.sink.masked,
             tables=views,
+            held=self.held,
             joining=tuple(map(".".join, self._records.unit.joining)),
         )
 
@@ -413,6 +419,25 @@ class Operations(Amendments):
     @property
     def data_plane(self) -> DataPlane:
         return cast("DataPlane", self._data_plane)
+
+
+async def test_a_held_table_is_copied_and_no_other_that_has_its_name() -> None:
+    """A new table was held under the name of one that had lost it, and the hold has ended."""
+    data_plane = PlayedDataPlane()
+    operations = Operations(Records(data_plane), data_plane)
+    error = RunningError(code="NotFollowed", message="late", time=0.0, retryable=False, table_id=9, scope=Scope.TABLE)
+    ended = HeldTable(table_id=9, name="public.t1", error=error, origin=HoldOrigin.SOURCE)
+    written = ended.with_(table_id=1, origin=HoldOrigin.WRITE)
+    await operations.take_in("feed", [ended])
+    assert operations.asked == []
+    await operations.take_in("feed", [ended, written])
+    assert operations.asked == [jobs.ResyncTable("", ChangefeedId("feed"), 1)]
+    operations.held = (HeldView(table="public.t3", renamed_to="aside.t3", table_id=9, stage="held", origin="source"),)
+    operations.asked.clear()
+    await operations.take_in("feed", [ended])
+    [job] = operations.asked
+    assert isinstance(job, jobs.Update)
+    assert job.joining == (("aside", "t3"),)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["again", "add", "leave"]), st.integers(0, 5)), min_size=2, max_size=6))

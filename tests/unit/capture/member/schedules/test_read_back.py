@@ -73,9 +73,9 @@ class Bed:
     def put(self, key: keys.Key, value: bytes) -> None:
         self.state.update(str(key), value, mod_revision=1, create_revision=1)
 
-    async def take_in(self, changefeed_id: str, tables: Sequence[str]) -> None:
+    async def take_in(self, changefeed_id: str, tables: Sequence[HeldTable]) -> None:
         assert changefeed_id == FEED
-        self.asked.append((anyio.current_time(), " ".join(tables)))
+        self.asked.append((anyio.current_time(), " ".join(held.name for held in tables)))
         if self.answers and (answer := self.answers.pop(0)) is not None:
             raise answer
 
