@@ -9,6 +9,7 @@ from agent.sources.mysql.ddl.copies import shadows
 from agent.sources.mysql.ddl.copies.copies import Copies, by_name
 from agent.sources.mysql.ddl.effects import Effects
 from agent.sources.mysql.ddl.event import DdlEvent
+from agent.sources.mysql.ddl.parser import sql_text
 from agent.sources.mysql.ddl.parser.cursor import Name
 from agent.sources.mysql.ddl.parser.edits import Edit, Renamed
 from agent.sources.mysql.ddl.replicated_tables import moved
@@ -29,11 +30,15 @@ class Renames:
         self._doubted: dict[Name, Ts] = {}
 
     def is_of_temporary(self, edit: Renamed, edits: Sequence[Edit], event: DdlEvent) -> bool:
-        """Return whether one of a statement's edits certainly renames a temporary table, which MariaDB logs like any
-        other: the server shows the table under its name, and has logged nothing since."""
-        old, given = edit.table, {other.to for other in edits if isinstance(other, Renamed)}
-        if not self._server.is_mariadb or old in given or old not in self._known.by_name:
+        """Return whether one of a statement's edits certainly renames a temporary table, for which MariaDB logs RENAME
+        TABLE like for any other: the statement renames another one of this name, or the server shows one and has
+        logged nothing since."""
+        old, renames = edit.table, [one for one in edits if isinstance(one, Renamed)]
+        may_be = self._server.is_mariadb and sql_text.meant(event.statement)[0].word == "RENAME"
+        if not may_be or old not in self._known.by_name or old in {one.to for one in renames}:
             return False
+        if old in {one.table for one in renames[renames.index(edit) + 1 :]}:
+            return True
         if self._server.look(old) is None:
             return False
         place = self._server.place()

@@ -413,7 +413,8 @@ class Statements:
                 return [f"CREATE TABLE IF NOT EXISTS {name} (id int)", absent_too, self._definition_of(name)]
             case "names":
                 time = random.choice(("1000000000", "DEFAULT"))
-                return [f"SET NAMES {random.choice(('latin1', 'utf8mb4'))}", f"SET timestamp = {time}"]
+                texts = ("NAMES latin1", "NAMES utf8mb4", "NAMES binary", "collation_connection = ucs2_general_ci")
+                return [f"SET {random.choice(texts)}", f"SET timestamp = {time}"]
             case "xa":
                 two = ["XA PREPARE 'x'", random.choice(("XA COMMIT 'x'", "XA ROLLBACK 'x'"))]
                 end = random.choice((two, ["XA COMMIT 'x' ONE PHASE"]))

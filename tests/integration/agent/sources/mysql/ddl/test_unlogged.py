@@ -104,6 +104,9 @@ def test_a_table_behind_a_temporary_one_keeps_its_name(mariadb: EmbeddedMariaDB)
     run(mariadb, database, _TABLE)
     followed = Followed(mariadb, database, looks=True)
     assert followed.run(_TEMPORARY, "RENAME TABLE t TO u") == []
+    [renamed] = followed.run(_TEMPORARY, "RENAME TABLE t TO x, t TO u", "RENAME TABLE u TO t")[0].changes
+    assert renamed.table is not None
+    assert renamed.table.name == "u"
     assert held(followed.run(_TEMPORARY, "RENAME TABLE t TO u", "CREATE TABLE w LIKE t")) == []
     [reason] = held(followed.run("DROP TABLE w"))
     assert f"a table has its earlier name {database}.t" in reason
