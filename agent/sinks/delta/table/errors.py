@@ -48,7 +48,7 @@ _WRONG_TABLE = re.compile(
 
 
 class Place(Protocol):
-    """Where it failed, whose text names it: ``agent.sinks.delta.table.place.TablePlace``."""
+    """Location of a failure, whose text names it: ``agent.sinks.delta.table.place.TablePlace``."""
 
     @property
     def root(self) -> str: ...
