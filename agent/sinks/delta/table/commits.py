@@ -200,11 +200,12 @@ def actions_in(content: bytes, version: int) -> list[Action]:
     if not actions or not all(isinstance(action, dict) for action in actions):
         raise ValueError(f"commit {version} has no actions")
     kept = [{kind: fields for kind, fields in action.items() if fields is not None} for action in actions]
-    if not all(_is_shaped(kind, fields) for action in kept for kind, fields in action.items()):
+    if not all(is_shaped(kind, fields) for action in kept for kind, fields in action.items()):
         raise ValueError(f"commit {version} has an action of another form")
     return kept
 
 
-def _is_shaped(kind: str, fields: Any) -> bool:
+def is_shaped(kind: str, fields: Any) -> bool:
+    """Return whether the action has the fields on which we rely."""
     wanted = _FIELDS.get(kind, {})
     return isinstance(fields, dict) and all(isinstance(fields.get(name), types) for name, types in wanted.items())

@@ -31,7 +31,7 @@ from agent.sinks.common.span_records import RETIRED
 from agent.sinks.delta.table import history
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.change_feed import PROPERTY, is_on
-from agent.sinks.delta.table.commits import Action, commits_of
+from agent.sinks.delta.table.commits import Action, commits_of, is_shaped
 from agent.sinks.delta.table.files import DataFile
 from agent.sinks.delta.table.history import Commit
 from agent.sinks.delta.table.partitions import Partition
@@ -45,6 +45,8 @@ _UNUSED = frozenset({"checkConstraints", "generatedColumns"})
 _WRITER_VERSIONS = (1, 2, 3, 4, 7)
 _VECTORS = "deletionVectors"
 _STATISTICS = {"numRecords": int, "minValues": dict, "maxValues": dict, "nullCount": dict}
+#: what reading raises of a log that others have filled with anything
+_BROKEN = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, pa.ArrowException)
 _KNOWN_MAX = 64
 #: maximum age of cached state; a log's old commits are kept for at least a day
 _KNOWN_S = 600.0
@@ -152,7 +154,7 @@ class TableLog:
     @property
     def is_plain(self) -> bool:
         """Whether all its writer features are supported here."""
-        if self.version < 0:
+        if self.version < 0 or not self._protocol or not self._metadata:
             return False
         protocol, metadata = self._protocol, self._metadata
         features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
@@ -276,7 +278,11 @@ class TableLog:
             return
         for kind in found.rows.column_names:
             column = found.rows.column(kind).combine_chunks()
-            self._take([{kind: action} for action in column.drop_null().to_pylist(maps_as_pydicts="strict")])
+            actions = column.drop_null().to_pylist(maps_as_pydicts="strict")
+            # the types of all files are those of the first
+            if not all(is_shaped(kind, fields) for fields in (actions[:1] if kind == "add" else actions)):
+                raise ValueError(f"checkpoint {found.version} has an action of another form")
+            self._take([{kind: fields} for fields in actions])
         self.version = found.version
         for version in range(self._records.get(SEEN, self.version) + 1, self.version + 1):
             if (actions := self._commits.read(version)) is None:
@@ -375,7 +381,7 @@ def _taken(place: TablePlace) -> TableLog | None:
     log = log or TableLog(place)
     try:
         log.refresh()
-    except (OSError, ValueError, KeyError) as error:  # whatever is wrong with it, delta-rs reports it
+    except _BROKEN as error:  # whatever is wrong with it, delta-rs reports it
         _log.info("a table's log is left to delta-rs", table=str(place), reason=str(error).splitlines()[:1])
         return None
     if not log.is_plain:

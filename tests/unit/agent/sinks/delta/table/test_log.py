@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 from hypothesis import given
@@ -65,6 +66,23 @@ def test_a_commit_that_would_end_the_process_is_kept_from_delta_rs(table: Path) 
         look(table, f'{{"add":{_DEEP}}}')
     opened = [sys.executable, "-c", "import deltalake, sys; deltalake.DeltaTable(sys.argv[1])", str(table)]
     assert subprocess.run(opened, check=False, capture_output=True).returncode < 0, "or this is not needed any more"
+
+
+@pytest.mark.parametrize(
+    "checkpoint",
+    [
+        {"add": pa.array([7])},
+        {"protocol": pa.array(["x"])},
+        {"txn": pa.array([{"appId": None, "version": None}])},
+        {"metaData": pa.array([{"id": 5}])},
+        {"x": pa.array([1])},
+    ],
+)
+def test_a_checkpoint_of_another_form(checkpoint: dict[str, pa.Array], tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"id": [1, 2]}))
+    pq.write_table(pa.table(checkpoint), tmp_path / "_delta_log" / f"{0:020d}.checkpoint.parquet")
+    with suppress(SinkError), borrowed(TablePlace(str(tmp_path))):
+        pass
 
 
 @pytest.mark.parametrize("commit", [b"", b"7", b'"x"', b"[]", b'{"add":[1]}', b"null", b"\xff"])
