@@ -162,7 +162,7 @@ async def running(settings: ServerSettings, *, new_member: NewMember) -> AsyncIt
     settings.check_spark()
     tls = ApiTls(settings)
     own = [settings.data_dir / name for name in ("secret.key", TOKEN_FILE)]
-    for problem in exposed((*settings.secret_files, *own)):
+    for problem in exposed((*settings.secret_files, *own, settings.data_dir)):
         _log.warning("a secret is open to others", cause=problem)
     memory.give_back()
     if not settings.spark_master.startswith("sc://"):

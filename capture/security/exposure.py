@@ -1,4 +1,4 @@
-"""Exposure: files with secrets that other users of this machine can read, or replace."""
+"""Exposure: files with secrets that other users of this machine can read or replace, or have made."""
 
 import stat
 import tomllib
@@ -9,21 +9,27 @@ from typing import Any
 from agent.references import is_local
 from agent.spark.masters import is_secret, shown
 from capture.security.secrets import mask
+from reactor.files import is_foreign
 
 #: others may do nothing; the file's group may read it, as secrets that are mounted into containers need it
 _TOO_MUCH = 0o027
 
 
 def exposed(files: Iterable[Path | None]) -> Iterator[str]:
-    """Yield a warning for each of the files that is open to others. Files that cannot be looked at are left to whoever
-    reads them."""
+    """Yield a warning for each of the files that is open to others, and for each file or directory of another user.
+    Those that cannot be looked at are left to whoever reads them."""
     for file in files:
         try:
-            mode = stat.S_IMODE(file.stat().st_mode) if file is not None and file.is_file() else 0
+            found = file.stat() if file is not None else None
         except (OSError, ValueError):
             continue
-        if mode & _TOO_MUCH:
+        if found is None or not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+            continue
+        mode = stat.S_IMODE(found.st_mode)
+        if stat.S_ISREG(found.st_mode) and mode & _TOO_MUCH:
             yield f"{file} is open to others (mode {mode:o}), who then have what it protects; chmod 600 {file}"
+        elif is_foreign(found):
+            yield f"{file} belongs to another user, who then has what it protects; chown it to the server's user"
 
 
 def exposed_settings(file: Path | None) -> Iterator[str]:

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from capture.address import is_loopback, split_address
 from capture.errors import ConfigError
-from reactor.files import read_bounded
+from reactor.files import is_foreign, read_bounded
 
 TOKEN_FILE = "api-token"
 LOCK_FILE = "capture.lock"
@@ -58,13 +58,14 @@ class LocalServer:
 
 
 def own_token(data_dir: Path, new_token: str) -> str:
-    """Return the token in the data directory; store ``new_token`` if there is none yet.
+    """Return the token in the data directory; store ``new_token`` if there is none yet, or if another user has put it
+    there and knows it.
 
     :raises ConfigError: it cannot be read or written.
     """
     path = data_dir / TOKEN_FILE
     try:
-        if not path.exists():
+        if not path.exists() or is_foreign(path.stat()):
             _write(path, new_token + "\n")
         return read_bounded(path).decode().strip()
     except (OSError, ValueError) as error:

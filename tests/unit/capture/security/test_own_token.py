@@ -1,6 +1,7 @@
 """A server's own token: made once, for its user alone; found by address, and only while that server runs."""
 
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from capture.directory import locked
 from capture.errors import ConfigError
 from capture.security import own_token
+from capture.security.exposure import exposed
 from capture.security.own_token import LocalServer, announced, find
 
 
@@ -31,6 +33,22 @@ def test_it_is_made_once_and_for_its_user_alone(tmp_path: Path) -> None:
     own_token.replace_token(tmp_path / "data", "third")
     assert own_token.own_token(tmp_path / "data", "fourth") == "third"
     assert [file.name for file in path.parent.iterdir()] == ["api-token"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_one_that_another_user_has_put_there_is_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "api-token"
+    path.write_text("known")
+    path.chmod(0o600)
+    os.chown(path, 65534, 65534)
+    assert [*exposed([path])] == [
+        f"{path} belongs to another user, who then has what it protects; chown it to the server's user"
+    ]
+    (tmp_path / "data").mkdir()
+    os.chown(tmp_path / "data", 65534, 65534)
+    assert len([*exposed([tmp_path / "data", tmp_path])]) == 1
+    assert own_token.own_token(tmp_path, "new") == "new"
+    assert path.stat().st_uid == 0
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
