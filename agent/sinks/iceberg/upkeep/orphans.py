@@ -5,6 +5,7 @@ A file that is written just now is not named yet either, so only files older tha
 Files are listed before the newest version is read: what was committed meanwhile is named by it.
 """
 
+import re
 import time
 from contextlib import suppress
 from typing import Final
@@ -19,8 +20,15 @@ from agent.sinks.iceberg.table.io import LakeFileIO
 from agent.sinks.iceberg.table.metadata import manifests
 
 _DAY_S: Final = 86_400
-#: files of ours and of every other writer of Iceberg
-_SUFFIXES: Final = (".parquet", ".avro", ".metadata.json", ".puffin", ".tmp")
+_UUID: Final = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+#: names of our data files, and of PyIceberg's metadata; those of other writers are theirs to remove: the directory may
+#: be that of a second table, which somebody has registered with the same files
+_OWN_NAME: Final = re.compile(
+    r"(?:(?:changes|compacted|copy|fitted|rows|schema|snapshot|vanished)-(?:[0-9A-Za-z_-]+-)?[0-9a-f]{12}"
+    rf"(?:-deletes)?\.(?:parquet|puffin)|\d{{5,}}-{_UUID}\.metadata\.json|snap-\d+-\d+-{_UUID}\.avro|{_UUID}-m\d+\.avro)"
+    r"(?:\.[0-9a-f]{8}\.tmp)?",
+    re.ASCII,
+)
 
 
 def remove_orphans(place: TablePlace, *, retention_s: int) -> int:
@@ -49,7 +57,7 @@ def _old_files(io: LakeFileIO, location: str, before: float) -> list[str]:
     found = []
     for part in ("data", "metadata"):
         for item in store.get_file_info(fs.FileSelector(f"{root}/{part}", allow_not_found=True, recursive=True)):
-            is_file = item.type == fs.FileType.File and item.base_name.endswith(_SUFFIXES)
+            is_file = item.type == fs.FileType.File and _OWN_NAME.fullmatch(item.base_name)
             if is_file and item.mtime is not None and item.mtime.timestamp() < before:
                 found.append(f"{location.rstrip('/')}/{part}{item.path.removeprefix(f'{root}/{part}')}")
     return found

@@ -132,14 +132,19 @@ def test_files_of_a_writer_that_died_go_after_a_day(bed: Bed) -> None:
     directory = Path(table_of(bed, TABLE).metadata.location.removeprefix("file://"))
     old = directory / "data" / "changes-64-65-0-0123456789ab.parquet"
     new = directory / "metadata" / "snap-1-0-x.avro"
-    foreign = directory / "data" / "notes.txt"
-    for path in (old, new, foreign):
+    uuid = "0d4a1c0d-0176-4aab-bde1-6b8e92439209"
+    half = directory / "metadata" / f"{uuid}-m0.avro.0123abcd.tmp"
+    foreign = [
+        directory / "data" / name for name in ("notes.txt", f"00000-5-{uuid}-00001.parquet", f"q-{uuid}.parquet")
+    ]
+    for path in (old, new, half, *foreign):
         path.write_bytes(b"x")
     for path in directory.glob("*/*"):
         if path != new:
             os.utime(path, (1, 1))
-    assert orphans.remove_orphans(place, retention_s=0) == 1
-    assert (old.exists(), new.exists(), foreign.exists()) == (False, True, True)
+    assert orphans.remove_orphans(place, retention_s=0) == 2
+    assert (old.exists(), half.exists(), new.exists()) == (False, False, True)
+    assert all(path.exists() for path in foreign)
     assert rows(bed) == before
     flush(bed, 3, update(1, "again", "x"))
     assert rows(bed) == before | {1: "again"}
