@@ -203,4 +203,7 @@ def _in_utc(text: str, terms: RetypeTerms) -> str | _UnknownFill:
         return text
     if terms.zone is None:
         return UNKNOWN_FILL
-    return moment.replace(tzinfo=terms.zone).astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")
+    one, other = (moment.replace(tzinfo=terms.zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+    if one != other:  # clocks have shown it twice, or never
+        return UNKNOWN_FILL
+    return one.replace(tzinfo=None).isoformat(sep=" ")

@@ -411,3 +411,14 @@ def test_members_are_what_their_character_set_has(definition: str, members: tupl
     assert isinstance(edit, Altered if members else Unparsed)
     if isinstance(edit, Altered):
         assert edit.schema.columns[-1].members == members
+
+
+@pytest.mark.parametrize(
+    ("moment", "is_known"),
+    [("03-28 01:59:59", True), ("03-28 02:30:00", False), ("10-31 02:30:00", False), ("10-31 03:00:00", True)],
+)
+def test_a_default_that_the_clocks_of_the_session_show_twice_or_never_is_unknown(moment: str, is_known: bool) -> None:
+    statement, session = f"ALTER TABLE t ADD x TIMESTAMP DEFAULT '2021-{moment}'", Session(time_zone="Europe/Berlin")
+    [edit] = parse_ddl(statement, "d", {("d", "t"): table("t")}, is_mariadb=True, session=session)
+    assert isinstance(edit, Altered)
+    assert (edit.unknown_fills == ()) == is_known
