@@ -311,7 +311,9 @@ class TableLog:
 
     @property
     def _note(self) -> str:
-        return f"{self._place.location}?log"
+        """The key of a cached state, which is code to whoever loads it: no object of a store, whose keys are URLs, can
+        have it."""
+        return f"delta-log:{self._place.location}"
 
     def _take(self, actions: Sequence[Action]) -> None:
         for kind, fields in sorted((item for action in actions for item in action.items()), key=_removes_first):

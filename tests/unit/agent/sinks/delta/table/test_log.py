@@ -1,10 +1,13 @@
 """A table's log that another writer has filled with anything: the table is held, or left to delta-rs; nothing else."""
 
 import json
+import os
+import pickle
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,9 +16,11 @@ from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent import host_cache
 from agent.errors import SinkError, TableHeldError
+from agent.object_store import ObjectStore
 from agent.sinks.delta.table.commits import actions_in
-from agent.sinks.delta.table.log import borrowed
+from agent.sinks.delta.table.log import TableLog, borrowed
 from agent.sinks.delta.table.place import TablePlace
 
 _DEEP = "[" * 100_000 + "]" * 100_000
@@ -83,6 +88,29 @@ def test_a_checkpoint_of_another_form(checkpoint: dict[str, pa.Array], tmp_path:
     pq.write_table(pa.table(checkpoint), tmp_path / "_delta_log" / f"{0:020d}.checkpoint.parquet")
     with suppress(SinkError), borrowed(TablePlace(str(tmp_path))):
         pass
+
+
+class Bomb:
+    """What a pickle can do."""
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self._mark),)
+
+
+def test_no_object_of_a_store_is_taken_for_a_logs_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever writes into a bucket chooses the names of files, which are cached on this machine."""
+    monkeypatch.setattr(host_cache, "directory", lambda: tmp_path)
+    mark, bucket = tmp_path / "mark", "s3://bucket/lake/a/b"
+    content = pickle.dumps(Bomb(mark))
+    names = ("c/d?log", "c/d", "delta-log:s3://bucket/lake/a/b/c/d", "c/d%3Flog")
+    monkeypatch.setattr(ObjectStore, "read", lambda *_: content)
+    for name in names:
+        TablePlace(bucket, is_local=False).path_of(quote(name, safe="/:?"))
+    TableLog(TablePlace(f"{bucket}/c/d", is_local=False))
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize("commit", [b"", b"7", b'"x"', b"[]", b'{"add":[1]}', b"null", b"\xff"])
