@@ -33,6 +33,8 @@ _POSITION_ID: Final = 2147483645
 _INHERITED: Final = -1
 _NO_FLAGS: Final = bytes(4)
 _FRAME_BYTES: Final = 8
+#: more rows than a data file has, each as a bit
+_VECTOR_BYTES_MAX: Final = 64 << 20
 #: bytes between two blobs that are read with them
 _GAP_BYTES: Final = 256 << 10
 
@@ -55,7 +57,11 @@ def positions_of(data: bytes, path: str) -> Positions:
         found = roaring.decode(bitmap) if checksum == zlib.crc32(bitmap) else None
         if found is not None and length + _FRAME_BYTES == len(data):
             return found
-    raise TableHeldError(f"the deletion vector in {path} is damaged; bring the file back, or {RESYNC}")
+    raise _damaged(path)
+
+
+def _damaged(path: str) -> TableHeldError:
+    return TableHeldError(f"the deletion vector in {path} is damaged; bring the file back, or {RESYNC}")
 
 
 def write(
@@ -101,6 +107,8 @@ def read(io: FileIO, path: str, wanted: Sequence[Vector]) -> Iterator[tuple[Vect
 
     :raises SinkError: the file is missing or damaged.
     """
+    if not all(vector.offset >= 0 and 0 <= vector.bytes <= _VECTOR_BYTES_MAX for vector in wanted):
+        raise _damaged(path)  # memory of that size would be this capture's fault
     with storage_errors(path, "read"), io.new_input(path).open() as stream:
         for run in _runs(sorted(wanted, key=lambda vector: vector.offset)):
             begin = run[0].offset

@@ -165,3 +165,12 @@ def test_vectors_that_are_near_are_read_together(gap: int, tmp_path: Path) -> No
 def test_no_file_is_written_for_nothing(tmp_path: Path) -> None:
     assert vectors.write(LakeFileIO(), f"file://{tmp_path}", "rows", {"file:///a": np.empty(0, np.int64)}, {}) == []
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(("offset", "size"), [(-1, 8), (4, -8), (4, 1 << 62), (4, 1 << 34)])
+def test_a_size_or_a_place_that_no_vector_has(offset: int, size: int, tmp_path: Path) -> None:
+    """Another writer may have named any; memory that is not there would be the capture's fault, and not the table's."""
+    path = tmp_path / "x.puffin"
+    path.write_bytes(b"PFA1" + vectors.blob(_SETS["one"]))
+    with pytest.raises(TableHeldError, match="is damaged"):
+        list(vectors.read(LakeFileIO(), str(path), [Vector("a", offset, size)]))
