@@ -17,7 +17,8 @@ _MACHINE = "runs on a machine without a file descriptor left; raise fs.file-max,
 _THREADS = "cannot start another thread; raise its limits (ulimit -u, TasksMax)"
 _MEMORY = "has no memory left; give it more, or let it do less at once"
 _OF_NUMBER: Final = {errno.EMFILE: _DESCRIPTORS, errno.ENFILE: _MACHINE, errno.ENOMEM: _MEMORY}
-#: libraries that are not Python's write the number into the text
+#: these libraries write the number into the text. Texts of all others may be those of sources: a name, a message
+_LIBRARIES: Final = frozenset({"_internal", "deltalake", "obstore", "pyo3_runtime"})
 _NUMBER = re.compile(r"\(os error (\d+)\)")
 _NO_THREAD = "can't start new thread"
 _DEPTH_MAX = 20
@@ -49,7 +50,7 @@ def _cause(error: BaseException) -> str:
         return of_number(error.errno)
     if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
         return _THREADS
-    found = _NUMBER.search(str(error)) if not isinstance(error, BaseExceptionGroup) else None
+    found = _NUMBER.search(str(error)) if type(error).__module__.split(".")[0] in _LIBRARIES else None
     return of_number(int(found[1])) if found else ""
 
 

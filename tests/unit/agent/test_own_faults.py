@@ -3,8 +3,12 @@
 import errno
 
 import pytest
+from deltalake.exceptions import CommitFailedError, DeltaError
+from obstore.exceptions import GenericError
+from pg8000.exceptions import DatabaseError
+from pymysql.err import OperationalError
 
-from agent.errors import LogError, OwnFaultError, SinkPassingError
+from agent.errors import LogError, OwnFaultError, SinkPassingError, SourceError
 from agent.own_faults import own_fault
 from reactor.errors import Scope
 
@@ -30,7 +34,9 @@ def wrapped(cause: BaseException, *, hidden: bool = False) -> Exception:
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "memory"),
         (MemoryError(), "memory"),
         (RuntimeError("can't start new thread"), "TasksMax"),
-        (Exception("Generic LocalFileSystem error: Too many open files (os error 24)"), "LimitNOFILE"),
+        (DeltaError("Generic LocalFileSystem error: Too many open files (os error 24)"), "LimitNOFILE"),
+        (CommitFailedError("Too many open files (os error 24)"), "LimitNOFILE"),
+        (GenericError("Too many open files (os error 24)"), "LimitNOFILE"),
     ],
 )
 def test_what_the_process_lacks_is_the_captures_fault(error: Exception, word: str) -> None:
@@ -51,6 +57,9 @@ def test_what_the_process_lacks_is_the_captures_fault(error: Exception, word: st
         SinkPassingError("disk full (os error 28)"),
         RuntimeError("another one"),
         ValueError("row 24"),
+        SourceError('42P01: relation "Too many open files (os error 24)" does not exist'),
+        OperationalError(1146, "Table 'x.Too many open files (os error 24)' doesn't exist"),
+        DatabaseError({"M": "Too many open files (os error 24)"}),
     ],
 )
 def test_what_may_be_the_lakes_or_the_sources_is_not(error: Exception) -> None:
