@@ -114,8 +114,8 @@ def _take_attribute(cursor: Cursor, found: Definition, session: Session) -> None
     match word:
         case "NOT":
             _take_not(cursor, found)
-        case "NULL":
-            found.is_nullable = True
+        case "NULL":  # takes back what is said before, but not by a primary key
+            found.is_nullable, found.is_required = True, found.is_primary
         case "STORED" | "PERSISTENT":
             found.is_stored = True
         case "VISIBLE" | "INVISIBLE" | "VIRTUAL" | "ENFORCED" | "SIGNED":
@@ -132,7 +132,7 @@ def _take_attribute(cursor: Cursor, found: Definition, session: Session) -> None
             if cursor.peek().text == "(":
                 cursor.group()
         case "AUTO_INCREMENT":
-            found.is_numbered = True
+            found.is_numbered = found.is_required = True
         case "UNIQUE":
             cursor.take("KEY")
             found.is_unique = True

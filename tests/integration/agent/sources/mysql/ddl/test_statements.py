@@ -345,6 +345,12 @@ _KEYS = [
     "x blob NOT NULL, y int NOT NULL, UNIQUE (x(4), y)",
     "x SERIAL, y int",
     "x bigint SERIAL DEFAULT VALUE, y int NOT NULL, UNIQUE (y)",
+    "x bigint SERIAL DEFAULT VALUE NULL, y int",
+    "x int NOT NULL NULL UNIQUE, y int NOT NULL, UNIQUE (y)",
+    "x int NULL NOT NULL UNIQUE, y int NOT NULL, UNIQUE (y)",
+    "x int AUTO_INCREMENT UNIQUE, y int NOT NULL UNIQUE",
+    "x int AUTO_INCREMENT NULL UNIQUE, y int NOT NULL UNIQUE",
+    "x int NULL AUTO_INCREMENT UNIQUE, y int",
     "x int KEY, y int NOT NULL UNIQUE",
     "x int NOT NULL, y int NOT NULL, UNIQUE u (x DESC, y)",
     "x int NOT NULL, y int NOT NULL, KEY (y), UNIQUE INDEX USING BTREE (y), UNIQUE KEY (x)",
@@ -358,6 +364,7 @@ _KEYS_MYSQL = [
     "x int, y int GENERATED ALWAYS AS (x + 1) STORED NOT NULL, z int NOT NULL, UNIQUE (y), UNIQUE (z)",
     "x int NOT NULL, y int NOT NULL, UNIQUE ((x + 1)), UNIQUE (y)",
     "x int NOT NULL, y int NOT NULL, UNIQUE (y) /*!80000 VISIBLE */, UNIQUE (x)",
+    "x serial NULL, y int NOT NULL UNIQUE",
 ]
 
 
