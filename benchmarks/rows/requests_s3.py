@@ -21,7 +21,7 @@ def run(seconds: int = SECONDS) -> dict[str, Any]:
     }
     with s3_bed() as (found, proxy):
         make_tables(found)
-        for mode in (SinkMode.UPSERT, SinkMode.CHANGELOG):
+        for mode in SinkMode:
             found.create(mode.value, sink_mode=mode)
             found.wait_sync(mode.value)
             time.sleep(_IDLE_S / 5)
