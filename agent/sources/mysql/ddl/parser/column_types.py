@@ -136,10 +136,7 @@ def _column(name: str, kind: exp.DataType, around: DefinitionContext) -> Column 
 def _special(name: str, kind: exp.DataType, around: DefinitionContext) -> Column | None:
     this = kind.this
     if this in (_T.ENUM, _T.SET):
-        members = tuple(_kept(str(item.this), around.collation) for item in kind.expressions)
-        if changed := [member for member in members if not around.session.keeps(member, around.collation)]:
-            raise UnreadableError(f"the session's character set changes the member {changed[0]}")
-        members = tuple(_stored(member, around.collation) for member in members)
+        members = tuple(_member(item, around) for item in kind.expressions)
         return _members(name, members, is_set=this is _T.SET, collation=around.collation)
     if this is _T.BIT:
         return Column(name, int(FieldType.BIT), [*_sizes(kind), 0][0] or 1)
@@ -165,6 +162,30 @@ def _string(name: str, kind: exp.DataType, around: DefinitionContext) -> Column:
     if type_id is FieldType.VARCHAR and length * width > _VARCHAR_BYTES_MAX:  # without strict mode
         return Column(name, int(FieldType.BLOB), 3 if length * width < 1 << 24 else 4, collation=collation)
     return Column(name, int(type_id), length * width, collation=collation)
+
+
+def _member(item: exp.Expr, around: DefinitionContext) -> str:
+    """Return a member as the server stores it.
+
+    :raises UnreadableError: only the server knows.
+    """
+    if isinstance(item, exp.HexString):
+        return _kept(_text_of(bytes.fromhex(str(item.this)), charsets.charset_of(around.collation)), around.collation)
+    member = _kept(str(item.this), around.collation)
+    if not around.session.keeps(member, around.collation):
+        raise UnreadableError(f"the session's character set changes the member {member}")
+    return _stored(member, around.collation)
+
+
+def _text_of(data: bytes, charset: str) -> str:
+    """Return the text of a member that is given as bytes, which are taken for those of its character set."""
+    unit = {"utf32": 4}.get(charset, 2) if charset in charsets.WIDE else 1
+    if len(data) % unit or charset in (charsets.BINARY, ""):
+        raise UnreadableError("the bytes of a member are no whole characters")
+    try:
+        return charsets.to_text(charset, data)
+    except UnicodeDecodeError as error:
+        raise UnreadableError("the bytes of a member are no text of its character set") from error
 
 
 def _kept(member: str, collation: int) -> str:

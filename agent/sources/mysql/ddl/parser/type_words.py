@@ -4,6 +4,7 @@ Both servers have many names for the same type (``INT4``, ``DEC``, ``CHARACTER V
 attributes after a type that determine its character set.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -38,6 +39,7 @@ _OF_BYTES: Final = {
     **{"CHAR": "BINARY", "VARCHAR": "VARBINARY", "TINYTEXT": "TINYBLOB", "TEXT": "BLOB"},
     **{"MEDIUMTEXT": "MEDIUMBLOB", "LONGTEXT": "LONGBLOB"},
 }
+_BYTES: Final = re.compile(r"0?([xXbB])'?([0-9A-Fa-f]*)'?")
 #: of a vector without one
 _VECTOR_LENGTH: Final = "(2048)"
 _REAL_AS_FLOAT, _ORACLE, _MAXDB = 1, 1 << 9, 1 << 12
@@ -153,12 +155,16 @@ def _long(cursor: Cursor) -> tuple[str, str]:
 
 
 def _members(arguments: Sequence[Token]) -> str:
-    """Return the members as SQL.
+    """Return the members as SQL: texts, and bytes in hexadecimal."""
+    return "(" + ",".join(_member(token) for token in arguments if token.kind is not TokenKind.SYMBOL) + ")"
 
-    :raises UnreadableError: a member is binary (``x'61'``, ``0x61``), so that its text depends on a character set.
-    """
-    members = [token for token in arguments if token.kind is not TokenKind.SYMBOL]
-    if any(token.kind is not TokenKind.TEXT or token.text[0] not in "'\"" for token in members):
-        raise UnreadableError("a member is spelt as bytes")
-    values = [token.value for token in members]
-    return "(" + ",".join("'" + value.replace("\\", "\\\\").replace("'", "''") + "'" for value in values) + ")"
+
+def _member(token: Token) -> str:
+    """:raises UnreadableError: it is no text, and no bytes (``x'61'``, ``0x61``, ``b'1'``)."""
+    if token.kind is TokenKind.TEXT and token.text[0] in "'\"":
+        return "'" + token.value.replace("\\", "\\\\").replace("'", "''") + "'"
+    found = _BYTES.fullmatch(token.text)
+    if found is None:
+        raise UnreadableError(f"{token.text} is no member")
+    digits = found[2] if found[1] in "xX" else f"{int(found[2] or '0', 2):0{(len(found[2]) + 7) // 8 * 2}x}"
+    return f"x'{'0' * (len(digits) % 2)}{digits}'"

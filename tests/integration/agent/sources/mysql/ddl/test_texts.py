@@ -8,7 +8,7 @@ import pytest
 
 from capture.embedded import EmbeddedMariaDB
 from tests.integration.agent.sources.mysql.binlog_rig import run, where
-from tests.integration.agent.sources.mysql.ddl.test_statements import Followed
+from tests.integration.agent.sources.mysql.ddl.test_statements import Followed, schema_of
 
 pytestmark = pytest.mark.one_flavour
 
@@ -47,3 +47,33 @@ def test_defaults_and_members_have_passed_the_sessions_character_set(server: Emb
                     assert change.fills["c"] == there or change.fills["c"] == there.encode().hex(), (session, column)
             run(server, database, "ALTER TABLE t DROP c")
     assert known > 10
+
+
+#: character set → members that are given as bytes
+_BYTES = {
+    "latin1": "0xE9, b'01100001', x''",
+    "cp1251": "0xC6, 'a'",
+    "gbk": "0xC4E3, x'41'",
+    "cp932": "0x8140, 0x41, 0x8260",
+    "sjis": "0x83A1, X'41'",
+    "utf16": "0x0416, x'0041'",
+    "ucs2": "x'00e9', 'Ж'",
+    "utf32": "0x00000416, 0x0000004100000020",
+    "utf8mb4": "0xC3A9, 0xD09620",
+}
+
+
+def test_members_that_are_given_as_bytes(server: EmbeddedMariaDB) -> None:
+    database = "texts_of_bytes"
+    server.create_database(database)
+    run(server, database, "CREATE TABLE t (id int PRIMARY KEY)")
+    for charset, members in _BYTES.items():
+        followed, begin = Followed(server, database), where(server)
+        try:
+            run(server, database, f"ALTER TABLE t ADD e enum({members}) CHARACTER SET {charset}")
+        except pymysql.Error:
+            continue
+        followed.read(begin)
+        there = schema_of(server, database).columns[-1]
+        assert [column.members for column in followed.schema().columns[1:]] == [there.members], charset
+        run(server, database, "ALTER TABLE t DROP e")

@@ -167,7 +167,15 @@ def test_what_older_rows_hold(definition: str, fill: str | None) -> None:
 @pytest.mark.parametrize("member", ["0x62", "x'62'", "b'1100010'", "X'62'"])
 def test_a_member_that_is_spelt_as_bytes_is_not_left_out(type: str, member: str) -> None:
     """Else the numbers of those behind it would be others' names."""
-    [edit] = parsed(f"ALTER TABLE t ADD n {type}('a', {member}, 'c')")
+    assert altered(f"ALTER TABLE t ADD n {type}('a', {member}, 'c')").schema.columns[-1].members == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    "definition",
+    ["ENUM(0xFFFF) CHARACTER SET gbk", "ENUM(0xE9)", "SET(0x41) CHARACTER SET ucs2", "ENUM(0xFF) CHARACTER SET binary"],
+)
+def test_bytes_that_are_no_text_of_their_character_set_are_read_from_the_server(definition: str) -> None:
+    [edit] = parsed(f"ALTER TABLE t ADD n {definition}")
     assert isinstance(edit, Unparsed)
 
 
