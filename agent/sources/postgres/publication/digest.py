@@ -22,7 +22,7 @@ _CATALOGS: Final = (
 #: rows of the server's own transactions, whose age never changes; that of others grows with each transaction
 _OWN_SQL: Final = "SELECT count(*) FROM pg_catalog.{catalog} WHERE pg_catalog.age(xmin) = 2147483647"
 _CHANGES: Final = (
-    "SELECT concat_ws(':', count(*), (count(*) - {own}) * pg_catalog.age('3'::pg_catalog.xid) "
+    "SELECT pg_catalog.concat_ws(':', count(*), (count(*) - {own}) * pg_catalog.age('3'::pg_catalog.xid) "
     "- sum(pg_catalog.age(xmin))) FROM pg_catalog.{catalog}"
 )
 
@@ -30,40 +30,40 @@ _PUBLICATIONS: Final = (
     "SELECT string_agg(p.xmin::text || p::text, ';' ORDER BY p.oid) FROM pg_catalog.pg_publication p WHERE {ours}"
 )
 _MEMBERS: Final = (
-    "SELECT string_agg(concat_ws(':', r.oid, r.xmin), ',' ORDER BY r.oid) FROM pg_catalog.pg_publication_rel r "
-    "JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid WHERE {ours}"
+    "SELECT string_agg(pg_catalog.concat_ws(':', r.oid, r.xmin), ',' ORDER BY r.oid) "
+    "FROM pg_catalog.pg_publication_rel r JOIN pg_catalog.pg_publication p ON p.oid = r.prpubid WHERE {ours}"
 )
 _NAMESPACES: Final = (
-    "SELECT string_agg(concat_ws(':', n.oid, n.xmin), ',' ORDER BY n.oid) "
+    "SELECT string_agg(pg_catalog.concat_ws(':', n.oid, n.xmin), ',' ORDER BY n.oid) "
     "FROM pg_catalog.pg_publication_namespace n JOIN pg_catalog.pg_publication p ON p.oid = n.pnpubid WHERE {ours}"
 )
 #: a table that changes its schema, and comes back, has another row
 _SCHEMAS: Final = (
-    "SELECT string_agg(concat_ws(':', d.objid, d.refobjid, d.xmin), ',' ORDER BY d.objid) "
+    "SELECT string_agg(pg_catalog.concat_ws(':', d.objid, d.refobjid, d.xmin), ',' ORDER BY d.objid) "
     "FROM pg_catalog.pg_depend d WHERE d.classid = 1259 AND d.objid = ANY ({ids}) AND d.objsubid = 0 "
     "AND d.refclassid = 2615 AND EXISTS (SELECT FROM pg_catalog.pg_publication_namespace n "
     "JOIN pg_catalog.pg_publication p ON p.oid = n.pnpubid WHERE {ours})"
 )
 _TABLES: Final = (
-    "SELECT string_agg(concat_ws(':', c.oid, c.relpersistence, c.relkind, c.relispartition, c.relreplident, EXISTS "
-    "(SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary), c.relfilenode, "
-    "quote_ident(n.nspname), quote_ident(c.relname)), ',' ORDER BY c.oid) FROM pg_catalog.pg_class c "
+    "SELECT string_agg(pg_catalog.concat_ws(':', c.oid, c.relpersistence, c.relkind, c.relispartition, "
+    "c.relreplident, EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary), "
+    "c.relfilenode, quote_ident(n.nspname), quote_ident(c.relname)), ',' ORDER BY c.oid) FROM pg_catalog.pg_class c "
     "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY ({ids})"
 )
 #: a column that is altered has another row, by a later transaction
 _COLUMNS: Final = (
-    "SELECT concat_ws(':', count(*), sum(a.xmin::text::int8)) FROM pg_catalog.pg_attribute a "
+    "SELECT pg_catalog.concat_ws(':', count(*), sum(a.xmin::text::int8)) FROM pg_catalog.pg_attribute a "
     "WHERE a.attrelid = ANY ({ids}) AND a.attnum > 0"
 )
 _PARTITIONS: Final = (
-    "SELECT string_agg(concat_ws(':', i.inhrelid, i.inhparent, i.xmin, x.relkind, x.relfilenode), ',' "
+    "SELECT string_agg(pg_catalog.concat_ws(':', i.inhrelid, i.inhparent, i.xmin, x.relkind, x.relfilenode), ',' "
     "ORDER BY i.inhrelid, i.inhparent) FROM pg_catalog.pg_inherits i "
     "JOIN pg_catalog.pg_class x ON x.oid = i.inhrelid AND x.relispartition WHERE EXISTS "
     "(SELECT FROM pg_catalog.pg_class c WHERE c.oid = ANY ({ids}) AND (c.relkind = 'p' OR c.relispartition))"
 )
 #: where the stream sends whole rows it does not say what the key is
 _KEYS: Final = (
-    "SELECT string_agg(concat_ws(':', i.indexrelid, i.xmin, a.attnum, a.attnotnull, a.xmin), ',' "
+    "SELECT string_agg(pg_catalog.concat_ws(':', i.indexrelid, i.xmin, a.attnum, a.attnotnull, a.xmin), ',' "
     "ORDER BY i.indexrelid, a.attnum) FROM pg_catalog.pg_index i "
     "JOIN pg_catalog.pg_class c ON c.oid = i.indrelid AND c.relreplident = 'f' "
     "JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[]) "
@@ -88,7 +88,7 @@ def prepare(connection: Connection, publications: Iterable[str], table_ids: Sequ
     own = {catalog: connection.query(_OWN_SQL.format(catalog=catalog))[0][0] for catalog in catalogs}
     sums = ", ".join(f"({_CHANGES.format(catalog=catalog, own=own[catalog])})" for catalog in catalogs)
     connection.query("SET jit = off; DEALLOCATE ALL")
-    connection.query(f"PREPARE weir_changes AS SELECT concat_ws(';', {sums})")
+    connection.query(f"PREPARE weir_changes AS SELECT pg_catalog.concat_ws(';', {sums})")
     connection.query(f"PREPARE weir_digest AS SELECT md5(ROW({columns})::text)")
 
 

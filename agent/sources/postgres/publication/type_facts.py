@@ -55,7 +55,7 @@ _NAME_SQL: Final = "SELECT pg_catalog.format_type(oid, NULL) FROM pg_catalog.pg_
 
 #: input of ``digest``: changes with every fact
 DIGEST: Final = (
-    "SELECT string_agg(concat_ws(':', fact, value), ',' ORDER BY fact, relation) "
+    "SELECT string_agg(pg_catalog.concat_ws(':', fact, value), ',' ORDER BY fact, relation) "
     f"FROM ({_FACTS_SQL}) facts(relation, type, fact, value)"
 )
 

@@ -21,7 +21,7 @@ SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, a.attname, a.atttypid:
          WHEN 'f' THEN true
          WHEN 'n' THEN false
          ELSE coalesce(a.attnum = ANY (
-           SELECT unnest(i.indkey::int2[]) FROM pg_catalog.pg_index i
+           SELECT pg_catalog.unnest(i.indkey::int2[]) FROM pg_catalog.pg_index i
             WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'd' THEN i.indisprimary ELSE i.indisreplident END
          ), false)
        END, a.attnum::int4, a.attgenerated

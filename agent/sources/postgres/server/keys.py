@@ -12,11 +12,11 @@ _KEYS_SQL = """
 SELECT i.indrelid::int8, i.indexrelid::int8, i.indisprimary, i.indisreplident, a.attname
   FROM pg_catalog.pg_index i
   JOIN pg_catalog.pg_class x ON x.oid = i.indexrelid
- CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, place)
+ CROSS JOIN LATERAL pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY k(attnum, place)
   JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
  WHERE i.indrelid IN ({ids}) AND i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL
    AND k.place <= i.indnkeyatts
-   AND NOT EXISTS (SELECT FROM unnest(i.indkey::int2[]) WITH ORDINALITY e(attnum, place)
+   AND NOT EXISTS (SELECT FROM pg_catalog.unnest(i.indkey::int2[]) WITH ORDINALITY e(attnum, place)
                      LEFT JOIN pg_catalog.pg_attribute b ON b.attrelid = i.indrelid AND b.attnum = e.attnum
                     WHERE e.place <= i.indnkeyatts AND b.attnotnull IS NOT TRUE)
  ORDER BY i.indrelid, i.indisreplident DESC, i.indisprimary DESC, x.relname, k.place

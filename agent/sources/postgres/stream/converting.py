@@ -74,7 +74,7 @@ class Converter:
         values = ",".join(text.hex() for text in texts)
         rows = self._session.query(
             f"SET search_path = pg_catalog; SELECT {expression.format(encoding)} "
-            f"FROM unnest('{{{values}}}'::text[]) WITH ORDINALITY AS t (x, i) ORDER BY i"
+            f"FROM pg_catalog.unnest('{{{values}}}'::text[]) WITH ORDINALITY AS t (x, i) ORDER BY i"
         )
         return [str(row[0]) for row in rows]
 

@@ -10,6 +10,7 @@ import pytest
 from agent.errors import SourceAuthError, SourceConfigError, SourceUnreachableError, TableIneligibleError
 from agent.ports.source import Scope, SourceReport
 from agent.sources.postgres.preflight import check_source
+from agent.sources.postgres.publication import digest
 from agent.sources.postgres.publication.slots import create_slot, drop_slot
 from agent.sources.postgres.server.connection import connect
 from agent.sources.postgres.source import PostgresSource
@@ -349,3 +350,23 @@ def test_tables_whose_names_are_not_utf_8_are_left_out_alone(
     assert keys_of(check(uri)) == {"public.plain": ("id",)}
     assert capsys.readouterr().out.count("names are not UTF-8; rename them") == 2
     postgres.execute("DROP DATABASE latin WITH (FORCE)")
+
+
+def test_functions_of_who_may_create_some_are_not_called(uri: str) -> None:
+    """One whose parameters fit better than those of PostgreSQL's own is called in its place, with our rights."""
+    traps = {
+        "unnest(smallint[]) RETURNS SETOF smallint": "RETURN QUERY SELECT pg_catalog.unnest($1);",
+        "concat_ws(text, oid, xid) RETURNS text": "RETURN '';",
+        "concat_ws(text, bigint, numeric) RETURNS text": "RETURN '';",
+    }
+    execute(uri, "CREATE TABLE stolen (who text); CREATE TABLE t (a int, b int, PRIMARY KEY (b, a))")
+    for head, body in traps.items():
+        take = "INSERT INTO public.stolen VALUES (current_user)"
+        execute(uri, f"CREATE FUNCTION public.{head} LANGUAGE plpgsql AS $$ BEGIN {take}; {body} END $$")
+    assert keys_of(check(uri, "public.t")) == {"public.t": ("b", "a")}
+    with connect(uri) as connection:
+        connection.query("CREATE PUBLICATION weir_trap FOR TABLE t")
+        digest.prepare(connection, ["weir_trap"], [int(connection.query("SELECT 't'::regclass::oid::int8")[0][0] or 0)])
+        assert digest.read(connection)
+        assert digest.changes(connection)
+        assert connection.query("SELECT who FROM stolen") == []
