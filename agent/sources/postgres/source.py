@@ -18,7 +18,7 @@ from agent.sources.postgres.preflight import check_source
 from agent.sources.postgres.publication import slots
 from agent.sources.postgres.publication.slots import Names
 from agent.sources.postgres.server.catalog import read_schemas
-from agent.sources.postgres.server.connection import Connection, connect
+from agent.sources.postgres.server.connection import Connection, catalog_session, connect
 from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.lsn import format_lsn
 from agent.sources.postgres.server.sql import identifier, literal, qualified
@@ -73,7 +73,7 @@ class PostgresSource:
     def check(self) -> SourceReport:
         names = self._names
         report = self._check(new_slot=names.slot, new_publication=names.publication if names.owns_publication else "")
-        with connect(self._uri) as connection:
+        with catalog_session(self._uri) as connection:
             refuse_unsent(connection, self._publications, report.tables, self._scope.config.filter)
         return report
 
@@ -92,16 +92,16 @@ class PostgresSource:
 
     def prepare(self, tables: Sequence[TableRecord]) -> None:
         """Publications, since a change that is decoded before its publication exists ends the stream."""
-        with connect(self._uri) as connection:
+        with catalog_session(self._uri) as connection:
             slots.ensure_publications(connection, self._names, tables)
 
     def publish(self, tables: Sequence[TableRecord]) -> None:
-        with connect(self._uri) as connection:
+        with catalog_session(self._uri) as connection:
             slots.publish(connection, self._names, tables)
 
     def signals(self, table: tuple[str, str], limit: int) -> list[Signal]:
         columns = ", ".join(f"left({name}::text, {SIGNAL_MAX})" for name in ("id", "kind", "data"))
-        with connect(self._uri) as connection:
+        with catalog_session(self._uri) as connection:
             rows = connection.query(f"SELECT {columns} FROM {qualified(*table)} s ORDER BY s.id LIMIT {limit}")
         return [Signal(str(id), str(kind), data or "") for id, kind, data in rows]
 
@@ -135,7 +135,7 @@ class PostgresSource:
         return slots.open_upstream(self._uri, self._names, tables)
 
     def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:
-        with connect(self._uri) as connection:
+        with catalog_session(self._uri) as connection:
             return read_schemas(
                 connection, list(table_ids), read_terms(connection, self._publications, with_rows=False)
             )
@@ -150,14 +150,14 @@ class PostgresSource:
 
     def current_ts(self, log: Position = BEGIN) -> Ts:
         """A commit record starts before the end of what is written."""
-        with connect(self._uri) as connection:
+        with catalog_session(self._uri) as connection:
             [[end]] = connection.query("SELECT (pg_catalog.pg_current_wal_insert_lsn() - '0/0')::int8")
         return Ts(int(end or 0) - 1)
 
     def survivors(
         self, before: TableSchema, after: TableSchema, origins: Mapping[str, str], key: Sequence[str]
     ) -> Survivors | None:
-        with connect(self._uri) as connection:
+        with catalog_session(self._uri) as connection:
             rows = read_terms(connection, self._publications).of(after.table_id).rows
         return survivors.read(self._uri, before, after, origins, key, rows)
 

@@ -20,7 +20,7 @@ from agent.sources.postgres.publication.prover import Prover, Wants
 from agent.sources.postgres.publication.quiet_changes import QuietChanges
 from agent.sources.postgres.publication.sightings import Sightings
 from agent.sources.postgres.publication.slots import Names
-from agent.sources.postgres.server.connection import Connection, connect
+from agent.sources.postgres.server.connection import Connection, catalog_session, connect
 from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.lsn import format_lsn
 from agent.sources.postgres.server.refusals import UnconvertibleError
@@ -74,7 +74,7 @@ class PostgresStreams:
         older changes of that table with today's columns.
         """
         names = self._names
-        with connect(self._uri) as session:
+        with catalog_session(self._uri) as session:
             if names.owns_slot:
                 slots.evict_reader(session, names.slot)
             slots.check_position(session, names.slot, resolved_ts)
@@ -83,7 +83,7 @@ class PostgresStreams:
 
     def _prover(self, at: Position, sightings: Sightings, quiet: QuietChanges) -> Prover:
         return Prover(
-            partial(connect, self._uri),
+            partial(catalog_session, self._uri),
             slots.all_publications(self._names),
             {table: known.record for table, known in self._known.items()},
             at=at.ts,
@@ -136,7 +136,7 @@ class PostgresStreams:
         sightings: Sightings,
         quiet: QuietChanges,
     ) -> ReplicationStream:
-        resolver = TypeResolver(partial(connect, self._uri), sorted(self._known), publications)
+        resolver = TypeResolver(partial(catalog_session, self._uri), sorted(self._known), publications)
         converter = self._converter
         binary = not (self._is_text or converter or resolver.needs_text)
         tracker = self._tracker()
@@ -163,7 +163,7 @@ class PostgresStreams:
         if self._converter or not isinstance(error, UnconvertibleError):
             return error
         _log.warning("the stream has a text that UTF-8 does not have; it continues in the database's encoding")
-        self._converter = Converter(partial(connect, self._uri))
+        self._converter = Converter(partial(catalog_session, self._uri))
         return StreamRestart()
 
     def _tracker(self) -> SchemaTracker:
@@ -179,11 +179,11 @@ class PostgresStreams:
 
     def _look_up(self, table_id: int) -> CatalogTable:
         """Through a session of its own, as every question: see ``_check_position``."""
-        with connect(self._uri) as session:
+        with catalog_session(self._uri) as session:
             return look_up(session, table_id, read_terms(session, slots.all_publications(self._names), with_rows=False))
 
     def _verified(self, table_id: int, guesses: Mapping[str, Guess]) -> tuple[dict[str, str], list[str]]:
-        with connect(self._uri) as session:
+        with catalog_session(self._uri) as session:
             return verified(session, table_id, guesses)
 
     def _resolve(self, resolver: TypeResolver, declared: TableSchema, *, binary: bool) -> TableSchema:

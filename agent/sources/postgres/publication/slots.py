@@ -23,7 +23,7 @@ from agent.errors import (
 )
 from agent.ports.source import Position
 from agent.sources.postgres.publication.prover import first_proof
-from agent.sources.postgres.server.connection import Connection, connect
+from agent.sources.postgres.server.connection import Connection, catalog_session, connect
 from agent.sources.postgres.server.lsn import format_lsn, parse_lsn
 from agent.sources.postgres.server.sql import identifier, literal, qualified
 from agent.sources.postgres.server.terms import GENERATED_VERSION
@@ -225,7 +225,7 @@ def open_upstream(source: str, names: Names, tables: Sequence[TableRecord]) -> P
 
     :raises SourceError: the server refuses.
     """
-    with connect(source) as session:
+    with catalog_session(source) as session:
         ensure_publications(session, names, tables)
         drop_slot(session, names.slot)  # of an attempt without a record: what was published since is unknown
         proof = first_proof(session, all_publications(names), [table.table_id for table in tables])
@@ -238,11 +238,11 @@ def drop_upstream(source: str, names: Names) -> None:
 
     :raises SourceError: the server refuses or cannot be reached; call again.
     """
-    with connect(source) as connection:
+    with catalog_session(source) as connection:
         if names.owns_slot:
             drop_slot(connection, names.slot)
         for name in all_publications(names) if names.owns_publication else ():
-            connection.query(f"DROP PUBLICATION IF EXISTS {identifier(name)}")
+            _define(connection, f"DROP PUBLICATION IF EXISTS {identifier(name)}")
 
 
 def evict_reader(connection: Connection, slot: str) -> None:
@@ -294,9 +294,10 @@ def _ensure_publication(connection: Connection, name: str, tables: Sequence[Tabl
     if not exists:
         generated = ", publish_generated_columns = stored" if connection.server_version >= GENERATED_VERSION else ""
         # partitions appear as their root, which is the table that the changefeed knows
-        connection.query(
+        _define(
+            connection,
             f"CREATE PUBLICATION {identifier(name)} "
-            f"WITH (publish = {literal(publish)}, publish_via_partition_root = true{generated})"
+            f"WITH (publish = {literal(publish)}, publish_via_partition_root = true{generated})",
         )
     there = _members(connection, name) if exists and wanted else set()
     _change_members(connection, name, "ADD", wanted - there)
@@ -310,7 +311,12 @@ def _change_members(connection: Connection, name: str, change: str, tables: Coll
     names = [f"ONLY {qualified(*table)}" for table in sorted(tables)]
     for first in range(0, len(names), _PUBLISHED_AT_ONCE):
         some = ", ".join(names[first : first + _PUBLISHED_AT_ONCE])
-        connection.query(f"ALTER PUBLICATION {identifier(name)} {change} TABLE {some}")
+        _define(connection, f"ALTER PUBLICATION {identifier(name)} {change} TABLE {some}")
+
+
+def _define(connection: Connection, sql: str) -> None:
+    """Change the catalog. Event triggers of the database find what they name, as in any session of our role."""
+    connection.query(f"SET LOCAL search_path = DEFAULT; {sql}")
 
 
 def _members(connection: Connection, name: str) -> set[tuple[str, str]]:

@@ -248,6 +248,21 @@ def connect(source: str | Target, *, replication: bool = False) -> Connection:
     return connection
 
 
+def catalog_session(source: str | Target) -> Connection:
+    """Open a session in which functions and operators are PostgreSQL's own: anybody who may create some in a schema of
+    the search path could have better fitting ones called in their place, with our rights.
+
+    :raises SourceError: see ``connect``.
+    """
+    connection = connect(source)
+    try:
+        connection.query(QUALIFIED_NAMES_SQL)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def _shake_hands(
     raw: socket.socket, target: Target, context: ssl.SSLContext | bool, *, replication: bool
 ) -> CoreConnection:

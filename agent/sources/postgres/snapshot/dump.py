@@ -48,7 +48,7 @@ from agent.ports.snapshot import (
 )
 from agent.rows.schema import TableSchema
 from agent.sources.postgres.publication.prover import first_proof
-from agent.sources.postgres.server.connection import Connection, connect
+from agent.sources.postgres.server.connection import Connection, catalog_session
 from agent.sources.postgres.server.terms import AllTerms, read_terms
 from agent.sources.postgres.server.uri import Target, parse_uri
 from agent.sources.postgres.snapshot import rows as snapshot
@@ -143,7 +143,7 @@ class PostgresDumper:
         """Return True if the slot is at the plan's position; any other slot of that name is a leftover, and is
         dropped."""
         slot = self._slot
-        with connect(self._target) as connection:
+        with catalog_session(self._target) as connection:
             is_resumed = previous is not None and slot_position(connection, slot) == previous.start_ts + 1
             if not is_resumed:
                 drop_slot(connection, slot)

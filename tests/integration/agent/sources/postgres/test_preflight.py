@@ -10,9 +10,9 @@ import pytest
 from agent.errors import SourceAuthError, SourceConfigError, SourceUnreachableError, TableIneligibleError
 from agent.ports.source import Scope, SourceReport
 from agent.sources.postgres.preflight import check_source
-from agent.sources.postgres.publication import digest
-from agent.sources.postgres.publication.slots import create_slot, drop_slot
-from agent.sources.postgres.server.connection import connect
+from agent.sources.postgres.publication import digest, slots
+from agent.sources.postgres.publication.slots import create_slot, drop_slot, names_for
+from agent.sources.postgres.server.connection import catalog_session, connect
 from agent.sources.postgres.source import PostgresSource
 from capture.embedded import EmbeddedPostgres
 from capture.embedded import postgres as embedded
@@ -352,21 +352,41 @@ def test_tables_whose_names_are_not_utf_8_are_left_out_alone(
     postgres.execute("DROP DATABASE latin WITH (FORCE)")
 
 
-def test_functions_of_who_may_create_some_are_not_called(uri: str) -> None:
+@pytest.mark.parametrize("is_safe", [True, False])
+def test_functions_and_operators_of_who_may_create_some_are_not_called(uri: str, *, is_safe: bool) -> None:
     """One whose parameters fit better than those of PostgreSQL's own is called in its place, with our rights."""
+    take = "INSERT INTO public.stolen VALUES (current_user)"
     traps = {
         "unnest(smallint[]) RETURNS SETOF smallint": "RETURN QUERY SELECT pg_catalog.unnest($1);",
         "concat_ws(text, oid, xid) RETURNS text": "RETURN '';",
-        "concat_ws(text, bigint, numeric) RETURNS text": "RETURN '';",
+        "is_it(oid, integer) RETURNS boolean": "RETURN $1::int8 = $2::int8;",
     }
     execute(uri, "CREATE TABLE stolen (who text); CREATE TABLE t (a int, b int, PRIMARY KEY (b, a))")
     for head, body in traps.items():
-        take = "INSERT INTO public.stolen VALUES (current_user)"
         execute(uri, f"CREATE FUNCTION public.{head} LANGUAGE plpgsql AS $$ BEGIN {take}; {body} END $$")
+    execute(uri, "CREATE OPERATOR public.= (FUNCTION = public.is_it, LEFTARG = oid, RIGHTARG = integer)")
     assert keys_of(check(uri, "public.t")) == {"public.t": ("b", "a")}
-    with connect(uri) as connection:
-        connection.query("CREATE PUBLICATION weir_trap FOR TABLE t")
-        digest.prepare(connection, ["weir_trap"], [int(connection.query("SELECT 't'::regclass::oid::int8")[0][0] or 0)])
+    with (catalog_session if is_safe else connect)(uri) as connection:
+        slots.ensure_publications(connection, names_for("c", "f"), check(uri, "public.t").tables)
+        [[table]] = connection.query("SELECT oid::int8 FROM pg_catalog.pg_class WHERE relname = 't'")
+        assert connection.query(f"SELECT relname FROM pg_catalog.pg_class WHERE oid = {table}") == [("t",)]
+        digest.prepare(connection, slots.all_publications(names_for("c", "f")), [int(table or 0)])
         assert digest.read(connection)
         assert digest.changes(connection)
-        assert connection.query("SELECT who FROM stolen") == []
+        assert (connection.query("SELECT who FROM public.stolen") == []) is is_safe
+        assert connection.query("SHOW search_path") == [('""' if is_safe else '"$user", public',)]
+
+
+def test_event_triggers_find_what_they_name(uri: str) -> None:
+    execute(uri, "CREATE TABLE defined (tag text); CREATE TABLE t (id int PRIMARY KEY)")
+    execute(
+        uri,
+        "CREATE FUNCTION note() RETURNS event_trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN INSERT INTO defined VALUES (tg_tag); END $$;"
+        "CREATE EVENT TRIGGER noting ON ddl_command_end EXECUTE FUNCTION note()",
+    )
+    with catalog_session(uri) as connection:
+        slots.ensure_publications(connection, names_for("c", "f"), check(uri, "public.t").tables)
+    with connect(uri) as connection:
+        tags = connection.query("SELECT tag FROM defined ORDER BY tag")
+        assert tags == [("ALTER PUBLICATION",), ("CREATE PUBLICATION",)]
