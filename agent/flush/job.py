@@ -46,14 +46,14 @@ class FlushContext:
 
 
 class QuietSpans:
-    """Spans without events, and how far the log was searched for those.
+    """Spans without events, or whose events change nothing, and how far the log was searched for others.
 
-    The sink's record of a span without events stays where it is, however far the span gets. Without this, each flush
+    The sink's record of such a span stays where it is, however far the span gets. Without this, each flush
     would search all of the log behind the least of the records: hours of it, for tens of thousands of tables.
     """
 
     def __init__(self) -> None:
-        #: by span: its record, and up to where there is no event behind that
+        #: by span: its record, and up to where there is nothing to write behind that
         self._searched: dict[TableSpan, tuple[Ts, Ts]] = {}
 
     def first_ts(self, position: SpanPosition) -> Ts:
@@ -62,7 +62,7 @@ class QuietSpans:
         return searched_ts if committed_ts == position.committed_ts else position.committed_ts
 
     def note(self, quiet: Iterable[tuple[SpanPosition, Ts]]) -> None:
-        """Note up to where each has no event behind its record."""
+        """Note up to where each has nothing to write behind its record."""
         for position, ts in quiet:
             self._searched[position.span] = position.committed_ts, ts
 
@@ -130,7 +130,9 @@ def flush(
         failpoints.reach(Point.FLUSH_AFTER_COMMIT)
         took = {"plan_s": planned - began, "job_s": ran - planned, "commit_s": time.monotonic() - ran}
         _log.debug("flush", tasks=len(tasks), **{name: round(seconds, 3) for name, seconds in took.items()})
-    return Flushed(outcomes(plan, results, limits), plan.is_behind or is_short, limits.highest_ts)
+    spans = outcomes(plan, results, limits)
+    context.quiet.note((span.position, span.position.checkpoint_ts) for span in spans if span.is_settled)
+    return Flushed(spans, plan.is_behind or is_short, limits.highest_ts)
 
 
 def _done(task: FlushTask, result: FlushResult) -> FlushTask:
@@ -166,7 +168,7 @@ def _plan(
     if weights.is_backlog(sum(item.bytes for item in segments)):
         weights = weights.for_cores(context.executor.cores())
     positions = [*positions, *context.quiet.woken(together, segments)]
-    plan = plan_flush(positions, segments, limits, feed=context.feed, weights=weights)
+    plan = plan_flush(positions, segments, limits, feed=context.feed, weights=weights, first_ts=context.quiet.first_ts)
     context.quiet.note(plan.quiet)
     return plan
 
@@ -213,5 +215,6 @@ def _outcome(
     moved = replace(position, checkpoint_ts=to_ts, committed_ts=to_ts if is_recorded else position.committed_ts)
     newest = max((result.commit_time for result in results), default=0.0)
     commit_time = limits.time_at(to_ts) if to_ts == limits.head.resolved_ts else newest
-    is_settled = is_quiet or moved.committed_ts == to_ts
+    # what is not recorded had nothing to write: see ``Sink.commit``
+    is_settled = is_quiet or bool(results) or moved.committed_ts == to_ts
     return SpanFlushed(moved, commit_time, sum(result.rows for result in results), is_settled=is_settled)

@@ -13,9 +13,10 @@ range). Otherwise
 If anything was shortened the flush is *behind*, and the next one should follow at once.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
+from operator import attrgetter
 
 from agent.control.runtime import FlushLimits, SpanPosition
 from agent.ports.sink import FeedContext, FlushTask
@@ -76,9 +77,10 @@ def plan_flush(
     *,
     feed: FeedContext,
     weights: Weights = Weights(),
+    first_ts: Callable[[SpanPosition], Ts] = attrgetter("committed_ts"),
 ) -> FlushPlan:
-    """``segments``: the log (in order) from the lowest Ts behind which a span may have events, to the highest
-    target."""
+    """``segments``: the log (in order) from the lowest Ts behind which a span may have events, its ``first_ts``, to the
+    highest target."""
     tasks: list[FlushTask] = []
     targets: list[tuple[SpanPosition, Ts]] = []
     quiet: list[tuple[SpanPosition, Ts]] = []
@@ -88,7 +90,8 @@ def plan_flush(
         wanted = limits.target(position.table.table_id)
         if wanted <= position.checkpoint_ts:
             continue
-        ahead = _ahead(position, of_table.get(position.table.table_id, ()), wanted)
+        behind = max(first_ts(position), position.table.skipped_ts)
+        ahead = _between(of_table.get(position.table.table_id, ()), behind, wanted)
         if not ahead:
             quiet.append((position, wanted))
         to_ts = _reachable(position, ahead, wanted, _weight_max(position, feed, weights))
@@ -145,10 +148,8 @@ def _by_table(segments: Sequence[SegmentRef], ids: Collection[int]) -> dict[int,
     return found
 
 
-def _ahead(position: SpanPosition, segments: Sequence[SegmentRef], target: Ts) -> list[SegmentRef]:
-    """Return those of its table's segments that are between its record, or what it leaves out, and its target."""
-    recorded = max(position.committed_ts, position.table.skipped_ts)
-    return [item for item in segments if item.last_ts > recorded and item.first_ts <= target]
+def _between(segments: Sequence[SegmentRef], behind: Ts, target: Ts) -> list[SegmentRef]:
+    return [item for item in segments if item.last_ts > behind and item.first_ts <= target]
 
 
 def _is_appended(position: SpanPosition, feed: FeedContext) -> bool:

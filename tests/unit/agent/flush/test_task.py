@@ -147,3 +147,37 @@ def test_a_flush_says_how_far_it_came(sink: Sink) -> None:
     assert [item.to_ts for item in sink.commits] == [20]
     flushed = job.flush(context, [moved.position], limits)
     assert (flushed.spans[0].position.checkpoint_ts, flushed.is_behind) == (40, False)
+
+
+def test_a_part_of_the_log_without_a_change_of_the_table_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that was altered behind its last row and before the end of a segment was read in each flush, until the
+    segment was removed, which failed."""
+
+    class Idle(Sink):
+        def write(self, task: FlushTask, changes: Iterable[Changes]) -> FlushResult:
+            return replace(super().write(task, changes), committed=bool(self.written[-1]))
+
+    class Log:
+        segments_ = (replace(SEGMENTS[0], last_ts=Ts(9)), replace(SEGMENTS[1], tables=frozenset({2})), SEGMENTS[2])
+
+        def segments(self, _: object, from_ts: Ts, to_ts: Ts, **__: object) -> Sequence[SegmentRef]:
+            return [item for item in self.segments_ if item.last_ts > from_ts and item.first_ts <= to_ts]
+
+    class Here:
+        def map(self, function: Any, groups: Sequence[Any], **_: object) -> list[Any]:
+            return [function(group) for group in groups]
+
+        def cores(self) -> int:
+            return 2
+
+    sink = with_sink(monkeypatch, Idle())
+    context = job.FlushContext(FEED, cast("Any", sink), cast("Any", Log()), cast("Any", Here()))
+    position = SpanPosition(TableSpan(1), TABLE, Ts(6), Ts(6))
+    for end in (10, 11, 20, 30):
+        [moved] = job.flush(context, [position], FlushLimits(LogHead(resolved_ts=Ts(end)), Barrier(Ts(1 << 62)))).spans
+        assert moved.is_settled
+        position = moved.position
+        assert position.checkpoint_ts == end
+    assert sink.written == [[], [25]]
+    assert [task.segments for task in sink.commits] == [Log.segments_[:1], Log.segments_[2:]]
+    assert position.committed_ts == 30
