@@ -31,7 +31,7 @@ from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.schema_changes.apply import Terms, apply
 from owner.scheduler.spans import even_spans
 from reactor.failpoints import Point
-from reactor.ids import Ts
+from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import ChangefeedConfig, SinkMode
 from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
 from reactor.records.tables.table import TableRecord
@@ -283,6 +283,26 @@ def test_a_schema_change(loaded: Bed) -> None:
     loaded.assert_holds((1, "a", 7), table=renamed, arrow=wide)
     assert loaded.flush(100, 200, [insert(2, "b", None, ts=150)], table=renamed, arrow=wide).error == ""
     loaded.assert_holds((1, "a", 7), (2, "b", None), table=renamed, arrow=wide)
+
+
+def test_a_table_takes_the_place_of_one_that_was_held_under_its_name_and_dropped_later(loaded: Bed) -> None:
+    """The source had renamed the held one by then; here it kept its name, and its drop did not wait for others."""
+    sink = loaded.open()
+    needs(isinstance(sink, Alters) and loaded.can.keeps_record, "schema changes")
+    assert isinstance(sink, Alters)
+    gone = SchemaChange(Ts(300), SchemaChangeKind.DROP, TABLE, None, (), None, None)
+    sink.alter([gone])
+    other = TABLE.with_(table_id=17000, start_ts=Ts(149))
+    made = SchemaChange(Ts(150), SchemaChangeKind.CREATE, None, other, (), table_schema(ARROW), ARROW)
+    for change in (made, made, gone):
+        sink.alter([change])
+        assert loaded.at(TableSpan(17000), other) == 149
+        loaded.assert_holds(table=other)
+    stale = replace(made, ts=Ts(120), after=TABLE.with_(table_id=18000, start_ts=Ts(119)))
+    assert loaded.flush(149, 200, [insert(2, "b", "y", ts=160)], table=other, span=TableSpan(17000)).committed
+    sink.alter([replace(gone, ts=Ts(400), before=other)])
+    sink.alter([stale])
+    assert loaded.at(TableSpan(17000), other) == 200, "a later table's place is not taken"
 
 
 @pytest.mark.sample(0.4)

@@ -135,7 +135,7 @@ def load(
     stored = iceberg_schema.stored_schema(arrow, is_changelog=owner.is_changelog, marks=owner.marks)
     columns = fit.joined(stored, staged, name=name)
     opened_or_made(place, owner, wanted, columns, record.start_ts)
-    state = State({str(TableSpan(record.table_id)): int(record.start_ts)}, ddl=ddl)
+    state = State({str(TableSpan(record.table_id)): int(record.start_ts)}, ddl=ddl, placed=int(record.start_ts))
 
     def attempt(table: Table) -> None:
         if not is_loaded(table, place, owner, record):

@@ -58,7 +58,7 @@ def test_a_server_that_dies_in_mid_query_loses_and_doubles_nothing(
         batches = tmp_path / "checkpoint" / "commits"
         bed.wait_for("a batch is written", lambda: batches.is_dir() and any(batches.iterdir()), timeout_s=120.0)
         server.kill()
-        assert query.wait(patient(120.0)) != 0
+        query.kill()  # it would try for ten minutes to reach the server again
     bed.execute("UPDATE account SET balance = balance + 1 WHERE id % 5 = 0; DELETE FROM account WHERE id = 1")
     ts = bed.last_ts()
     bed.wait_for("the sink has it", lambda: bed.covers(UPSERT, ts))

@@ -51,11 +51,15 @@ def refuse_before(table: DeltaTable, ts: Ts, *, name: str) -> None:
         raise SinkFencedError(f"{name} left its changefeed at {left['ts']}, so a copy of it at {ts} is stale")
 
 
-def refuse_made_before(table: DeltaTable, changefeed: str, change: SchemaChange) -> None:
+def is_placed(table: DeltaTable, changefeed: str, ts: Ts) -> bool:
+    """Return whether the table came here at ``ts`` or later."""
+    return (table.transaction_version(placed_record_id(changefeed)) or 0) >= ts
+
+
+def refuse_made_before(table: DeltaTable, change: SchemaChange) -> None:
     """:raises TableHeldError: the table has left later than ``change`` made another one, which never came here."""
     left = _marks(table).get(_LEFT)
-    is_placed = (table.transaction_version(placed_record_id(changefeed)) or 0) >= change.ts
-    if left is not None and left["ts"] > change.ts and dropped_ts(table) is None and not is_placed:
+    if left is not None and left["ts"] > change.ts and dropped_ts(table) is None:
         raise TableHeldError(
             f"table {change.name} was made when another one of its name had not left the changefeed yet; {RESYNC}"
         )

@@ -106,6 +106,9 @@ def take_over(
     """Start an empty table at the location of one that was dropped, or has left. ``partitions``: the columns that
     divide it.
 
+    That one may have been dropped later than the table was made: it was held meanwhile, under a name that its source
+    had given to others.
+
     :raises TableHeldError: that one has left later than the table was made, and its rows are not this table's.
     """
     assert change.after is not None
@@ -113,10 +116,13 @@ def take_over(
 
     def attempt(table: DeltaTable) -> None:
         gone_ts = dropping.gone_ts(table)
-        if gone_ts is None or gone_ts > change.ts:
-            if gone_ts is not None and not is_applied(table, writer, record.table_id, change.ts):
-                dropping.refuse_made_before(table, writer.changefeed, change)
-            return  # already taken over, or by a later one; one statement may drop a table and create it
+        if gone_ts is None:
+            return  # already taken over
+        if gone_ts > change.ts:
+            is_done = is_applied(table, writer, record.table_id, change.ts)
+            if is_done or dropping.is_placed(table, writer.changefeed, change.ts):
+                return  # already taken over, and dropped since, or by a later one
+            dropping.refuse_made_before(table, change)
         whole = TableSpan(record.table_id)
         positions = {
             **delta_log.other_spans(place, writer.changefeed, record.table_id, [whole]),

@@ -109,7 +109,9 @@ class Alterer:
         if table is not None:
             self._owner.refuse_foreign(table, place)
             state = State.of(table)
-            if 0 < (state.dropped or state.left) <= change.ts:
+            # a table that was held may have been dropped later than its source gave its name to this one
+            is_earlier = max(state.placed, state.moved) < change.ts and not state.tells_of(change.after.table_id)
+            if 0 < (state.dropped or state.left) <= change.ts or (state.dropped and is_earlier):
                 _make_way(place, table, Ts(state.dropped or state.left))
             elif state.dropped or _is_created(state, change):
                 return  # already done; one statement may drop a table and create it

@@ -102,6 +102,7 @@ def _replace(
     is_same = not was.dropped and was.tells_of(copy.table.table_id)
     known = was if is_same or not (was.dropped or was.left) else State()
     state = replaced(known, ddl=int(ts), copy=int(ts), cut=copy.cut, dropped=0, left=0, left_at="")
+    state = replaced(state, placed=known.placed or int(ts))
     state = state.without_spans().at(dict.fromkeys(copy.spans, int(ts)))
     keeps_rows = owner.is_changelog or (owner.is_history and bool(copy.table.key))
     kept = _kept_columns(table, columns, staged, name=copy.schema.qualified_name) if keeps_rows else None
