@@ -32,6 +32,8 @@ Warn = Callable[[RunningError], None]
 IsSettled = Callable[[TableRecord], bool]
 
 _RETRY_S, _RETRY_MAX_S = 1.0, 15.0
+#: failures after which a table that the sink has elsewhere is reported: a schema change takes less than half a minute
+_REPORTED_AFTER = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ class SpanWriter:
     def _ask_again(self, order: effects.PrepareSpan | effects.RunSpan, error: WeirError) -> None:
         assert self._context is not None
         self._failures += 1
-        if error.code in PASSING:
+        if error.code in PASSING or self._failures > _REPORTED_AFTER:
             self._warn(running_error(error))
         self._context.schedule(min(_RETRY_S * 2 ** (self._failures - 1), _RETRY_MAX_S), _Again(order))
 

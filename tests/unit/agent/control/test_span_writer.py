@@ -58,12 +58,20 @@ class Rig:
 
 
 @asynccontextmanager
-async def rig() -> AsyncIterator[Rig]:
+async def rig(*, is_settled: bool = True) -> AsyncIterator[Rig]:
     runtime, flusher, events = MemoryParts(), Flushers(), list[effects.SpanEvent]()
     warned: list[RunningError] = []
     async with ActorSystem("test") as system:
         flusher_ref = system.spawn(flusher, "flusher")
-        writer = SpanWriter(SPAN, TABLE, runtime=runtime, flusher=flusher_ref, emit=events.append, warn=warned.append)
+        writer = SpanWriter(
+            SPAN,
+            TABLE,
+            runtime=runtime,
+            flusher=flusher_ref,
+            emit=events.append,
+            warn=warned.append,
+            is_settled=lambda _: is_settled,
+        )
         yield Rig(system.spawn(writer, "writer"), runtime, flusher, events, warned, flusher_ref)
 
 
@@ -136,6 +144,28 @@ async def test_a_sink_that_refuses_the_span_fails_it_with_the_reason(monkeypatch
         assert failed.error.code == "TableForeign"
         assert failed.error.is_of_table
         assert failed.error.table_id == SPAN.table_id
+
+
+async def test_a_table_that_stays_elsewhere_at_the_sink_is_no_silent_standstill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A schema change moves it: it is asked for again, and reported if that takes long."""
+    asked = []
+
+    async def refuse(table: TableRecord, span: TableSpan, checkpoint_ts: Ts) -> SpanPosition:
+        asked.append(span)
+        raise TableForeignError("the sink has no record of it; create the changefeed again")
+
+    async with rig(is_settled=False) as r:
+        monkeypatch.setattr(r.runtime, "open_span", refuse)
+        await r.writer.tell(effects.PrepareSpan(SPAN, AT_10))
+        await anyio.sleep(10)
+        assert (len(asked) > 2, r.warned) == (True, [])
+        await anyio.sleep(60)
+        assert {error.code for error in r.warned} == {"TableForeign"}
+        assert r.events == []
+        await r.writer.tell(effects.StopSpan(SPAN))
+        assert [type(event) for event in await r.settle()] == [effects.SpanStopped]
 
 
 async def test_a_sink_that_is_away_is_asked_until_it_is_back_and_people_are_notified(
