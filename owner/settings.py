@@ -17,7 +17,8 @@ class BackoffSettings:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
-    """``full_heartbeat_s``: interval of full answers from captures, which limits the effect of a lost message.
+    """``full_heartbeat_s``: interval of full answers from captures, which limits the effect of a lost message. Of those
+    that count their messages, while none is missing: ``whole_heartbeat_s``.
 
     With many spans they are requested less often: at most ``full_spans_per_s`` in total and ``full_spans_per_round`` at
     once. With many changefeeds, heartbeats are sent less often, too: about ``beats_per_s`` in total, but of each
@@ -27,6 +28,7 @@ class SchedulerSettings:
 
     heartbeat_s: float = 0.5
     full_heartbeat_s: float = 2.0
+    whole_heartbeat_s: float = 60.0
     beats_per_s: int = 50
     beat_max_s: float = 20.0
     full_spans_per_s: int = 20_000

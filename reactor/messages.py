@@ -75,9 +75,11 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Owner → agent. ``spans``: what the owner expects; the agent answers for these and all it has.
+    """Owner → agent. ``spans``: what the owner expects; the agent answers for these and, unless the heartbeat names its
+    run, all it has.
 
     Sent in ``parts`` one after the other if there are many; ``part`` counts from 0, and the last one is answered.
+    ``takes_together``: this owner understands ``HeartbeatResponse.together``.
     """
 
     spans: tuple[TableSpan, ...] = ()
@@ -85,6 +87,14 @@ class Heartbeat:
     barrier: Barrier = Barrier()
     part: int = 0
     parts: int = 1
+    takes_together: bool = False
+
+
+class Place(NamedTuple):
+    """Where spans are that are together. ``time``: commit time there, 0 if unknown."""
+
+    checkpoint: SpanCheckpoint
+    time: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,10 @@ class HeartbeatResponse:
     """Agent → owner. ``rows_flushed``: row changes this run of the processor has written to the sink so far.
 
     Sent in ``parts`` like a heartbeat: the answer is complete with the last part.
+
+    ``together``: where all spans are that this run has reported as ``joined``, and has not reported singly since (in
+    ``statuses``, or in a dispatch response). That holds only for who has had all of the run's messages since a full
+    answer (``is_full``): their ``number`` grows by one with each, 0 if the sender does not count.
     """
 
     statuses: tuple[SpanStatus, ...] = ()
@@ -100,6 +114,15 @@ class HeartbeatResponse:
     rows_flushed: int = 0
     part: int = 0
     parts: int = 1
+    number: int = 0
+    is_full: bool = False
+    together: Place | None = None
+    joined: tuple[TableSpan, ...] = ()
+
+    def at_place(self) -> list[SpanStatus]:
+        """Return the statuses of the spans that have joined."""
+        place, state = self.together, SpanState.REPLICATING
+        return [SpanStatus(span, state, *place) for span in self.joined] if place else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +143,10 @@ class RemoveSpan:
 
 @dataclass(frozen=True, slots=True)
 class DispatchResponse:
-    """Agent → owner: the answer to ``AddSpan`` and ``RemoveSpan``."""
+    """Agent → owner: the answer to ``AddSpan`` and ``RemoveSpan``. ``number``: see ``HeartbeatResponse``."""
 
     status: SpanStatus
+    number: int = 0
 
 
 class WorkerStage(StrEnum):

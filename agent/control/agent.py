@@ -5,16 +5,21 @@ answers.
 reports to the owner what has changed since the last report. All return effects, perform none, and never raise on
 foreign input.
 
-A heartbeat that does not name this run of the processor, or that asks about spans, gets a full answer: every span here,
-and Absent for every requested one that is not. Any other gets the changes only, which is cheap with many spans. The
-owner requests full answers often enough that a lost answer does not matter. Until it has named this run once, every
-answer is full: a part must never be taken for the whole. An answer with too many spans for one message is sent in
-numbered parts.
+A heartbeat that does not name this run of the processor gets a full answer: every span here, and Absent for every
+requested one that is not. Any other gets the requested spans and the changes, which is cheap with many spans: those
+that are together (``agent.control.together``) change as one. All messages are counted, so that the owner sees when one
+is lost, and requests a full answer. Until it has named this run once, every answer is full: a part must never be taken
+for the whole. An answer with too many spans for one message is sent in numbered parts. An owner of an older version,
+which does not understand spans together, is told of each.
 """
+
+from collections.abc import Iterable
+from itertools import zip_longest
 
 from agent.control import effects
 from agent.control.gate import Gate
 from agent.control.table_span import LocalSpan, Order, Step
+from agent.control.together import SpansTogether
 from agent.control.unit_slot import UnitSlot
 from reactor.effects import Log, Send
 from reactor.errors import Scope
@@ -64,6 +69,11 @@ class Agent:
         self._asked: set[TableSpan] = set()
         self._worker_reported: WorkerStatus | None = None
         self._liveness_reported = Liveness.ALIVE
+        self.together = SpansTogether()
+        #: revision of the owner that understands spans together
+        self._takes_together = -1
+        #: of the last message that was sent
+        self._number = 0
         #: the processor epoch that the owner has named, which proves that it has had a full answer of this run
         self._epoch_known = ""
 
@@ -102,24 +112,23 @@ class Agent:
             return []
         before = span.status
         step = span.handle_event(event)
+        self.together.note(span)
         if span.status != before:
             self._unreported[event.span] = None
         return self._after(span, step)
 
     def _on_progress(self, event: effects.SpansProgress) -> Effects:
+        together, spans, unreported = self.together, self.spans, self._unreported
+        unreported.update((at, None) for at in event.left if together.leave(at))
+        together.move(event.place)
         for progress in event.spans:
-            span = self.spans.get(progress.span)
+            span = spans.get(progress.span)
             if span is not None and span.advance(progress):
-                self._unreported[progress.span] = None
-        spans, unreported, checkpoint, time = self.spans, self._unreported, event.checkpoint, event.checkpoint_time
-        for at in event.together:  # with no call for each, since they are many
+                together.note(span)
+                unreported[progress.span] = None
+        for at in [*together.awaited(), *event.joined]:
             span = spans.get(at)
-            if span is None:
-                continue
-            if span.checkpoint.resolved_ts <= checkpoint.checkpoint_ts:
-                span.checkpoint, span.checkpoint_time = checkpoint, time or span.checkpoint_time
-                unreported[at] = None
-            elif span.advance(effects.SpanProgress(at, checkpoint, time)):
+            if span is not None and together.join(span):
                 unreported[at] = None
         return []
 
@@ -128,13 +137,14 @@ class Agent:
         worker = self._worker()
         is_news = worker is not None and _without_progress(worker) != self._worker_reported
         is_news = is_news or self.liveness is not self._liveness_reported
+        is_news = is_news or self.together.is_moved or bool(self.together.untold)
         if self.gate.owner.id is None or not (self._unreported or is_news):
             return []
-        return [*self._respond([])]
+        return [*self._respond()]
 
     def announce(self) -> Effects:
         """Report that this run has begun, to an owner that may not ask before long."""
-        return [*self._respond([])] if self.gate.owner.id is not None else []
+        return [*self._respond()] if self.gate.owner.id is not None else []
 
     def stop_serving(self) -> None:
         """This capture is leaving: its spans are moved away, and it accepts no new ones. One-way."""
@@ -147,6 +157,8 @@ class Agent:
             assert not span.is_gone, f"span {at} is {span.state} but was not removed"
             span.validate()
         assert self._unreported.keys() <= self.spans.keys(), "unreported changes of unknown spans"
+        assert self.together.spans.keys() <= self.spans.keys(), "unknown spans are together"
+        self.together.validate()
         for source, slot in self.slots.items():
             assert slot.source == source, f"the unit of {slot.source} is known as {source}'s"
             slot.validate()
@@ -157,6 +169,9 @@ class Agent:
         if is_news:
             self.stop_serving()
         self.barrier, self.is_barrier_known = heartbeat.barrier, True
+        if heartbeat.takes_together and self._takes_together != self.gate.owner.revision:
+            self._takes_together = self.gate.owner.revision
+            self.together.untold = dict.fromkeys(self.together.spans)
         result: Effects = [*self._answer(heartbeat, is_full=is_full)]
         return [*result, effects.LeaveAsked()] if is_news else result
 
@@ -166,15 +181,14 @@ class Agent:
         if heartbeat.part + 1 < heartbeat.parts:
             return []
         asked, self._asked = self._asked, set()
-        absent = [_absent(span) for span in sorted(asked - self.spans.keys())]
-        return self._respond(absent, is_full=is_full or bool(asked))
+        return self._respond(asked, is_full=is_full)
 
     def _on_add(self, order: AddSpan) -> Effects:
         span = self.spans.get(order.span)
         if span is None:
             # a span already prepared here may still be ordered to run: its old writer has been stopped for it
             if self.liveness is Liveness.STOPPING:
-                return [self._send(DispatchResponse(_absent(order.span)))]
+                return [self._reply(_absent(order.span))]
             span = self.spans[order.span] = LocalSpan(order.span)
         kind = Order.PREPARE if order.is_secondary else Order.RUN
         return self._after(span, span.handle_order(kind, order.checkpoint))
@@ -186,29 +200,56 @@ class Agent:
         return self._after(span, span.handle_order(Order.REMOVE))
 
     def _after(self, span: LocalSpan, step: Step) -> Effects:
+        self.together.note(span)
         result: Effects = list(step.effects)
         if step.reply:
             self._unreported.pop(span.span, None)
-            result.append(self._send(DispatchResponse(span.status)))
+            result.append(self._reply(span.status))
         if span.is_gone:
             self._unreported.pop(span.span, None)
             del self.spans[span.span]
         return result
 
-    def _respond(self, absent: list[SpanStatus], *, is_full: bool = False) -> list[Send]:
-        """Report all spans, or only the changed ones; always all until the owner has shown that it had them once."""
+    def _respond(self, asked: Iterable[TableSpan] = (), *, is_full: bool = False) -> list[Send]:
+        """Report all spans, or only the changed ones and those that are ``asked`` for; always all until the owner has
+        shown that it had them once."""
         is_full = is_full or self._epoch_known != self.gate.processor_epoch
-        due = self.spans if is_full else self._unreported
-        statuses = [self.spans[span].status for span in sorted(due)] + absent
+        together, is_taken = self.together, self._takes_together == self.gate.owner.revision
+        here = self.spans.keys()
+        due = here if is_full else self._unreported.keys() | (here & asked)
+        joined = together.spans.keys() & due | together.untold.keys()
+        if is_taken:
+            due -= joined
+        else:
+            due |= together.spans.keys() if together.is_moved else joined
+            joined = set()
+        statuses = [self.spans[span].status for span in sorted(due)]
+        statuses += [_absent(span) for span in sorted(set(asked) - here)]
         self._unreported.clear()
+        together.untold.clear()
+        together.is_moved = False
         worker = self._worker()
         self._worker_reported = _without_progress(worker) if worker else None
         self._liveness_reported = self.liveness
-        parts = in_parts(statuses)
+        parts = list(zip_longest(in_parts(statuses), in_parts(sorted(joined))))
+        place = together.place if is_taken else None
+        of_all = self.liveness, worker, self.rows_flushed
         return [
-            self._send(HeartbeatResponse(part, self.liveness, worker, self.rows_flushed, number, len(parts)))
-            for number, part in enumerate(parts)
+            self._send(
+                HeartbeatResponse(part or (), *of_all, number, len(parts), self._next(), is_full, place, some or ())
+            )
+            for number, (part, some) in enumerate(parts)
         ]
+
+    def _reply(self, status: SpanStatus) -> Send:
+        """Answer an order. For the owner the span is not with those together from then on."""
+        if status.span in self.together.spans:
+            self.together.untold[status.span] = None
+        return self._send(DispatchResponse(status, self._next()))
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
 
     def _worker(self) -> WorkerStatus | None:
         statuses = [slot.status for slot in self.slots.values() if slot.status]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from reactor.effects import Effect
 from reactor.ids import TableSpan, Ts
-from reactor.messages import SpanCheckpoint
+from reactor.messages import Place, SpanCheckpoint
 from reactor.records.changefeed import RunningError, Unit
 
-_NOWHERE = SpanCheckpoint(Ts(0), Ts(0))
+_NOWHERE = Place(SpanCheckpoint(Ts(0), Ts(0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +96,13 @@ class SpanProgress:
 class SpansProgress:
     """The progress of all spans that one flush has moved: one event, since there may be tens of thousands.
 
-    ``together``: further ones, which are all at ``checkpoint``."""
+    Those that are together are all at ``place``. Since the last event of this kind, some have ``joined`` them, and
+    others have ``left`` them, before they moved."""
 
     spans: tuple[SpanProgress, ...]
-    together: tuple[TableSpan, ...] = ()
-    checkpoint: SpanCheckpoint = _NOWHERE
-    checkpoint_time: float = 0.0
+    place: Place = _NOWHERE
+    joined: tuple[TableSpan, ...] = ()
+    left: tuple[TableSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

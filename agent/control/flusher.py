@@ -261,7 +261,7 @@ class Flusher:
             elif self._is_final(span.position.span, span.error):
                 self._report(span)
         if advanced or moved:
-            self._advanced(Advanced(tuple(advanced), moved, ts, limits.time_at(ts)))
+            self._advanced(Advanced(tuple(advanced), ts, limits.time_at(ts), *self._positions.take_changes()))
         passing = {span.error.code: span.error for span in spans if span.error is not None and _is_passing(span.error)}
         for error in passing.values():
             self._warn(error)

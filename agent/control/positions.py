@@ -20,6 +20,9 @@ class Positions:
     def __init__(self) -> None:
         self.apart: dict[TableSpan, SpanPosition] = {}
         self.together = Together()
+        #: what spans have done last since ``take_changes``: joined those together, or left them
+        self._joined: dict[TableSpan, None] = {}
+        self._left: dict[TableSpan, None] = {}
 
     def __len__(self) -> int:
         return len(self.apart) + len(self.together)
@@ -33,12 +36,12 @@ class Positions:
 
     def put(self, position: SpanPosition) -> None:
         """Set a span's own position: it is apart."""
-        self.together.remove(position.span)
+        self._leave(position.span)
         self.apart[position.span] = position
 
     def pop(self, span: TableSpan) -> SpanPosition | None:
         """Remove a span; return its position."""
-        return self.apart.pop(span, None) or self.together.remove(span)
+        return self.apart.pop(span, None) or self._leave(span)
 
     def part(self, tables: Collection[int]) -> None:
         """Set these tables apart: they do not move with the others."""
@@ -49,13 +52,13 @@ class Positions:
     def part_all(self) -> list[SpanPosition]:
         """Set all apart; return those that were not."""
         before = self.together.of(self.together.tables)
-        self.apart.update((position.span, position) for position in before)
-        self.together = Together()
+        for position in before:
+            self.put(position)
         return before
 
-    def move(self, spans: Iterable[SpanFlushed], together_ts: Ts) -> tuple[TableSpan, ...]:
-        """Take over a flush that has moved ``spans``, and to ``together_ts`` all others that are together; return the
-        latter. Of the former, those that have arrived there join them."""
+    def move(self, spans: Iterable[SpanFlushed], together_ts: Ts) -> bool:
+        """Take over a flush that has moved ``spans``, and to ``together_ts`` all others that are together; return
+        whether there are any. Of the former, those that have arrived there join them."""
         spans = tuple(spans)
         for flushed in spans:
             before, after = self.pop(flushed.position.span), flushed.position
@@ -65,8 +68,26 @@ class Positions:
         moved = self.together.move(together_ts)
         for flushed in spans:
             if flushed.is_settled and flushed.position.checkpoint_ts == together_ts:
-                self.together.add(self.apart.pop(flushed.position.span))
+                self._join(self.apart.pop(flushed.position.span))
         return moved
+
+    def take_changes(self) -> tuple[tuple[TableSpan, ...], tuple[TableSpan, ...]]:
+        """Return who has joined those together since the last call, and is there, and who has left them, and is not."""
+        changes = tuple(self._joined), tuple(self._left)
+        self._joined, self._left = {}, {}
+        return changes
+
+    def _join(self, position: SpanPosition) -> None:
+        self.together.add(position)
+        self._left.pop(position.span, None)
+        self._joined[position.span] = None
+
+    def _leave(self, span: TableSpan) -> SpanPosition | None:
+        position = self.together.remove(span)
+        if position is not None:
+            self._joined.pop(span, None)
+            self._left[span] = None
+        return position
 
     def renew(self, spans: Iterable[TableSpan] | None, newest: Callable[[TableRecord], TableRecord]) -> None:
         """Take over the newest records of the tables of ``spans`` (None: of all)."""

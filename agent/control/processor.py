@@ -27,7 +27,7 @@ from agent.running_error import running_error
 from reactor.effects import Log, Send
 from reactor.errors import CrashedTooOftenError, WeirError
 from reactor.ids import TableSpan, Ts
-from reactor.messages import Message, SpanCheckpoint
+from reactor.messages import Message, Place, SpanCheckpoint
 from reactor.records.changefeed import RunningError
 from reactor.records.log_head import LogHead
 from reactor.records.tables.held import tried_after_end
@@ -309,8 +309,8 @@ class Processor:
     def _on_advanced(self, advanced: Advanced) -> None:
         self._agent.rows_flushed += sum(span.rows for span in advanced.spans)
         spans = tuple(map(_progress, advanced.spans))
-        checkpoint = SpanCheckpoint(advanced.checkpoint_ts, advanced.checkpoint_ts)
-        self._post(Happened(effects.SpansProgress(spans, advanced.together, checkpoint, advanced.commit_time)))
+        place = Place(SpanCheckpoint(advanced.checkpoint_ts, advanced.checkpoint_ts), advanced.commit_time)
+        self._post(Happened(effects.SpansProgress(spans, place, advanced.joined, advanced.left)))
 
     def _on_failed(self, flushed: SpanFlushed) -> None:
         assert flushed.error is not None, "a span that has moved continues"

@@ -94,12 +94,12 @@ class Together:
             del self._spans[span.table_id]
         return replace(position, checkpoint_ts=self.ts)
 
-    def move(self, ts: Ts) -> tuple[TableSpan, ...]:
-        """Move all to ``ts``; return them, or nothing if they are there."""
+    def move(self, ts: Ts) -> bool:
+        """Move all to ``ts``; return whether there are any that were not there."""
         assert not self or ts >= self.ts, f"spans together move back from {self.ts} to {ts}"
-        moved = ts > self.ts
+        moved = bool(self) and ts > self.ts
         self.ts = ts
-        return tuple(self) if moved else ()
+        return moved
 
 
 #: what a flush of single spans is given
@@ -118,12 +118,14 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """Progress by one flush: single spans, and others that are all at ``checkpoint_ts``."""
+    """Progress by one flush: single spans, and those that are together at ``checkpoint_ts``. Since the last one, some
+    have ``joined`` the latter, and others have ``left`` them, before they moved."""
 
     spans: tuple[SpanFlushed, ...]
-    together: tuple[TableSpan, ...] = ()
     checkpoint_ts: Ts = NOBODY.ts
     commit_time: float = 0.0
+    joined: tuple[TableSpan, ...] = ()
+    left: tuple[TableSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

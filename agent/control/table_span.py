@@ -21,7 +21,7 @@ from enum import Enum, auto
 from agent.control import effects
 from agent.control.effects import AgentEffect
 from reactor.ids import TableSpan, Ts
-from reactor.messages import SpanCheckpoint, SpanState, SpanStatus
+from reactor.messages import Place, SpanCheckpoint, SpanState, SpanStatus
 from reactor.transitions import Steps, invalid, noted
 
 
@@ -84,6 +84,7 @@ LATE: frozenset[tuple[SpanState, type[effects.SpanEvent]]] = frozenset(
     for event in (effects.SpanPrepared, effects.SpanRunning)
     if (state, event) not in EVENTS
 )
+_NOWHERE = Place(SpanCheckpoint(Ts(0), Ts(0)))
 _NAMES = {state: state.name.lower() for state in SpanState}
 #: state → the orders that may be in progress in it
 _IN_WORK: dict[SpanState, tuple[Order | None, ...]] = {
@@ -100,20 +101,37 @@ class Step:
     reply: bool = False
 
 
+class Here:
+    """A place that spans share, or that one has for itself."""
+
+    __slots__ = ("at",)
+
+    def __init__(self, at: Place) -> None:
+        self.at = at
+
+
 class LocalSpan:
     """The state machine of one span on this capture."""
 
     def __init__(self, span: TableSpan) -> None:
         self.span = span
         self.state = SpanState.ABSENT
-        self.checkpoint = SpanCheckpoint(Ts(0), Ts(0))
-        self.checkpoint_time = 0.0
+        #: its own, or that of the spans together, which moves
+        self.place = Here(_NOWHERE)
         self._in_work: Order | None = None
         self._steps: Steps = ()
 
     @property
+    def checkpoint(self) -> SpanCheckpoint:
+        return self.place.at.checkpoint
+
+    @property
+    def checkpoint_time(self) -> float:
+        return self.place.at.time
+
+    @property
     def status(self) -> SpanStatus:
-        return SpanStatus(self.span, self.state, self.checkpoint, self.checkpoint_time)
+        return SpanStatus(self.span, self.state, *self.place.at)
 
     @property
     def is_gone(self) -> bool:
@@ -152,10 +170,9 @@ class LocalSpan:
 
     def advance(self, event: effects.SpanProgress) -> bool:
         """Take over the executor's progress; return whether anything has changed."""
-        before = self.checkpoint, self.checkpoint_time
-        self._raise_checkpoint(event.checkpoint)
-        self.checkpoint_time = event.checkpoint_time or self.checkpoint_time
-        return before != (self.checkpoint, self.checkpoint_time)
+        before = self.place
+        self._raise_checkpoint(event.checkpoint, event.checkpoint_time)
+        return self.place is not before
 
     def orders_again(self) -> effects.PrepareSpan | effects.RunSpan | effects.StopSpan | None:
         """Return the order that brings an executor that has lost its memory to this span's state."""
@@ -199,8 +216,11 @@ class LocalSpan:
         assert self._in_work in _IN_WORK.get(self.state, (None,)), f"{self.span} is {self.state}, {self._in_work} waits"
         assert self.checkpoint.checkpoint_ts <= self.checkpoint.resolved_ts, f"{self.span} is past its resolved Ts"
 
-    def _raise_checkpoint(self, new: SpanCheckpoint) -> None:
-        """Raise the checkpoint, which never goes back; nothing is checkpointed that is not resolved."""
+    def _raise_checkpoint(self, new: SpanCheckpoint, time: float = 0.0) -> None:
+        """Raise the checkpoint, which never goes back; nothing is checkpointed that is not resolved. What changes is
+        the span's own from then on."""
         checkpoint_ts = max(self.checkpoint.checkpoint_ts, new.checkpoint_ts)
         resolved_ts = max(self.checkpoint.resolved_ts, new.resolved_ts, checkpoint_ts)
-        self.checkpoint = SpanCheckpoint(checkpoint_ts, resolved_ts)
+        after = Place(SpanCheckpoint(checkpoint_ts, resolved_ts), time or self.checkpoint_time)
+        if after != self.place.at:
+            self.place = Here(after)

@@ -28,6 +28,7 @@ from reactor.messages import (
     HeartbeatResponse,
     Liveness,
     Message,
+    Place,
     RemoveSpan,
     SpanCheckpoint,
     SpanState,
@@ -157,6 +158,10 @@ def _span_row(span: TableSpan) -> tuple[object, ...]:
     return span.table_id, span.start, span.end - 1
 
 
+def _span_rows(spans: Iterable[TableSpan]) -> list[tuple[object, ...]]:
+    return [(id, start, end - 1) for id, start, end in spans]
+
+
 def _span(row: object) -> TableSpan:
     return _spans([row])[0]
 
@@ -235,12 +240,20 @@ def _checkpoint(row: object) -> SpanCheckpoint:
 
 def _heartbeat_row(body: Heartbeat) -> tuple[object, ...]:
     barrier = (body.barrier.global_ts, body.barrier.tables)
-    return [(id, start, end - 1) for id, start, end in body.spans], body.is_stopping, barrier, body.part, body.parts
+    parts = body.part, body.parts
+    return _span_rows(body.spans), body.is_stopping, barrier, *parts, body.takes_together
 
 
 def _heartbeat(row: object) -> Heartbeat:
-    spans, is_stopping, barrier, part, parts = fields(row, 0, [], False, [], 0, 1)
-    return Heartbeat(_spans(spans), _boolean(is_stopping), _barrier(barrier), integer(part), integer(parts))
+    spans, is_stopping, barrier, part, parts, takes_together = fields(row, 0, [], False, [], 0, 1, False)
+    return Heartbeat(
+        _spans(spans),
+        _boolean(is_stopping),
+        _barrier(barrier),
+        integer(part),
+        integer(parts),
+        _boolean(takes_together),
+    )
 
 
 def _barrier(row: object) -> Barrier:
@@ -251,11 +264,14 @@ def _barrier(row: object) -> Barrier:
 
 def _response_row(body: HeartbeatResponse) -> tuple[object, ...]:
     worker = None if body.worker is None else _worker_row(body.worker)
-    return _status_rows(body.statuses), body.liveness, worker, body.rows_flushed, body.part, body.parts
+    together = None if body.together is None else (*body.together.checkpoint, body.together.time)
+    numbers = body.rows_flushed, body.part, body.parts, body.number
+    return _status_rows(body.statuses), body.liveness, worker, *numbers, body.is_full, together, _span_rows(body.joined)
 
 
 def _response(row: object) -> HeartbeatResponse:
-    statuses, liveness, worker, rows_flushed, part, parts = fields(row, 0, [], Liveness.ALIVE.value, None, 0, 0, 1)
+    known = fields(row, 0, [], Liveness.ALIVE.value, None, 0, 0, 1, 0, False, None, [])
+    statuses, liveness, worker, rows_flushed, part, parts, number, is_full, together, joined = known
     return HeartbeatResponse(
         _statuses(statuses),
         _word(liveness, Liveness),
@@ -263,7 +279,16 @@ def _response(row: object) -> HeartbeatResponse:
         integer(rows_flushed),
         integer(part),
         integer(parts),
+        integer(number),
+        _boolean(is_full),
+        None if together is None else _place(together),
+        _spans(joined),
     )
+
+
+def _place(row: object) -> Place:
+    checkpoint_ts, resolved_ts, time = fields(row, 3)
+    return Place(_checkpoint([checkpoint_ts, resolved_ts]), _seconds(time))
 
 
 def _worker_row(worker: WorkerStatus) -> tuple[object, ...]:
@@ -317,7 +342,8 @@ def _remove(row: object) -> RemoveSpan:
 
 
 def _dispatched(row: object) -> DispatchResponse:
-    return DispatchResponse(_status(fields(row, 1)[0]))
+    status, number = fields(row, 1, 0)
+    return DispatchResponse(_status(status), integer(number))
 
 
 def _start_worker(row: object) -> StartWorker:
@@ -336,7 +362,7 @@ _WRITERS: dict[type, tuple[int, Callable[[Any], tuple[object, ...]]]] = {
     HeartbeatResponse: (2, _response_row),
     AddSpan: (3, _add_row),
     RemoveSpan: (4, lambda body: (_span_row(body.span),)),
-    DispatchResponse: (5, lambda body: (*_status_rows([body.status]),)),
+    DispatchResponse: (5, lambda body: (*_status_rows([body.status]), body.number)),
     StartWorker: (6, lambda body: (body.source, body.unit, body.epoch)),
     StopWorker: (7, lambda body: (body.source, body.epoch)),
 }

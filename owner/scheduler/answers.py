@@ -4,9 +4,9 @@ A capture whose processor has restarted reports all it has; spans that it does n
 count only when they have arrived from the first to the last without a gap; after a gap it is asked again.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from reactor.ids import CaptureId
+from reactor.ids import CaptureId, TableSpan
 from reactor.messages import HeartbeatResponse, SpanStatus
 
 
@@ -18,6 +18,7 @@ class _Begun:
     parts: int
     next: int = 0
     statuses: list[SpanStatus] = field(default_factory=list)
+    joined: list[TableSpan] = field(default_factory=list)
 
 
 class Answers:
@@ -26,11 +27,11 @@ class Answers:
     def __init__(self) -> None:
         self._begun: dict[CaptureId, _Begun] = {}
 
-    def take(self, sender: CaptureId, epoch: str, response: HeartbeatResponse) -> tuple[SpanStatus, ...] | None:
-        """Return all statuses of the answer that ``response`` completes; None if it is incomplete."""
+    def take(self, sender: CaptureId, epoch: str, response: HeartbeatResponse) -> HeartbeatResponse | None:
+        """Return the answer that ``response`` completes as one; None if it is incomplete."""
         if response.parts == 1:
             self.forget(sender)
-            return response.statuses
+            return response
         if response.part == 0:
             self._begun[sender] = _Begun(epoch, response.parts)
         begun = self._begun.get(sender)
@@ -38,11 +39,12 @@ class Answers:
             self.forget(sender)
             return None
         begun.statuses += response.statuses
+        begun.joined += response.joined
         begun.next += 1
         if begun.next < begun.parts:
             return None
         self.forget(sender)
-        return tuple(begun.statuses)
+        return replace(response, statuses=tuple(begun.statuses), joined=tuple(begun.joined), part=0, parts=1)
 
     def forget(self, sender: CaptureId) -> None:
         self._begun.pop(sender, None)

@@ -6,6 +6,9 @@ The scheduler starts when every capture has answered once (then it is known what
 captures that joined after it began: they have taken no order of an earlier owner or run, so they hold nothing, and one
 may never be reached. A capture whose processor restarts answers under another processor epoch: the spans it held
 are reported as ``lost``. There is no way back: a stopping capture can only disappear.
+
+Captures count their messages. While none is missing since a full answer, another one is requested rarely, and between
+them answers for the spans of which more is expected than progress. When one is missing, a full one is requested soon.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -31,7 +34,8 @@ class CaptureStatus(StrEnum):
 @dataclass(slots=True)
 class Capture:
     """``epoch``: the run of its processor, empty until it has answered. ``is_newcomer``: it joined after the
-    scheduler began."""
+    scheduler began. ``number``: of its last message; ``is_whole``: all of them are here since a full answer.
+    ``asked_at``: when it was asked for spans, all or some."""
 
     id: CaptureId
     is_newcomer: bool = False
@@ -39,6 +43,9 @@ class Capture:
     epoch: str = ""
     heartbeat_at: float = float("-inf")
     full_heartbeat_at: float = float("-inf")
+    asked_at: float = float("-inf")
+    number: int = 0
+    is_whole: bool = False
 
 
 class CaptureManager:
@@ -98,17 +105,19 @@ class CaptureManager:
             self.captures[capture] = Capture(capture, is_newcomer=self._has_begun)
         self._has_begun = True
 
-    def handle_response(
-        self, sender: CaptureId, epoch: str, response: HeartbeatResponse
-    ) -> tuple[SpanStatus, ...] | None:
-        """Record the sender's processor epoch; return its span statuses, or None while parts of the answer are missing.
+    def is_whole(self, capture: CaptureId) -> bool:
+        """Return whether nothing is missing of what ``capture`` has sent since a full answer."""
+        return self.captures[capture].is_whole
+
+    def handle_response(self, sender: CaptureId, epoch: str, response: HeartbeatResponse) -> HeartbeatResponse | None:
+        """Record the sender's processor epoch; return the answer, or None while parts of it are missing.
 
         Messages of one capture arrive in order, so the last epoch is the newest.
         """
         capture = self.captures[sender]
         is_known = capture.epoch == epoch
-        statuses = response.statuses if is_known else self._answers.take(sender, epoch, response)
-        if statuses is None:
+        answer = response if is_known else self._answers.take(sender, epoch, response)
+        if answer is None:
             return None
         if not is_known:
             if capture.epoch:
@@ -120,8 +129,16 @@ class CaptureManager:
             capture.status = CaptureStatus.INITIALIZED
         if response.liveness is Liveness.STOPPING:
             capture.status = CaptureStatus.STOPPING
-        self.note_statuses(sender, statuses)
-        return statuses
+        self.count(sender, answer.number, is_start=answer.is_full and answer.part == 0)
+        self.note_statuses(sender, [*answer.statuses, *answer.at_place()])
+        return answer
+
+    def count(self, sender: CaptureId, number: int, *, is_start: bool = False) -> None:
+        """Note the number of a message. ``is_start``: a full answer begins with it."""
+        capture = self.captures[sender]
+        is_next = capture.is_whole and number == capture.number + 1
+        capture.is_whole = self.is_initialized and number > 0 and (is_start or is_next)
+        capture.number = number
 
     def note_statuses(self, sender: CaptureId, statuses: Iterable[SpanStatus]) -> None:
         """Until the last capture has answered, keep the newest status of each span."""
@@ -143,27 +160,41 @@ class CaptureManager:
         return {capture: tuple(statuses.values()) for capture, statuses in initial.items()}
 
     def heartbeats(
-        self, held: Held, barrier: Barrier, now: float, *, drain: CaptureId | None, heartbeat_budget: HeartbeatBudget
+        self,
+        held: Held,
+        barrier: Barrier,
+        now: float,
+        *,
+        to_ask: Held = lambda _: (),
+        drain: CaptureId | None,
+        heartbeat_budget: HeartbeatBudget,
     ) -> list[tuple[CaptureId, str, Heartbeat]]:
         """Return the heartbeats due at ``now``, each with its processor epoch; a changed barrier makes all due.
 
-        An empty epoch requests a full answer. ``held``: the spans that each capture should have.
+        An empty epoch requests a full answer. ``held``: the spans that each capture should have; ``to_ask``: those of
+        which more is expected than progress.
         """
         is_urgent, self._barrier_sent = barrier != self._barrier_sent, barrier
         self._beat_s = heartbeat_budget.beat_s(self._phase)
         full = self._due_fully(held, heartbeat_budget, now)
+        asked_s = heartbeat_budget.full_s(self._phase)
         due: list[tuple[CaptureId, str, Heartbeat]] = []
         for capture in self.captures.values():
             is_full = capture.id in full
-            if not (is_urgent or is_full or now >= self._beat_at(capture)):
+            spans: Collection[TableSpan] = ()
+            if is_full:
+                spans, capture.full_heartbeat_at = held(capture.id), now
+            elif capture.is_whole and now - capture.asked_at >= asked_s:
+                spans = to_ask(capture.id)
+            if not (is_urgent or is_full or spans or now >= self._beat_at(capture)):
                 continue
             capture.heartbeat_at = now
-            if is_full:
-                capture.full_heartbeat_at = now
-            parts = in_parts(sorted(held(capture.id)) if is_full else ())
+            if is_full or spans:
+                capture.asked_at = now
+            parts = in_parts(sorted(spans))
             epoch = "" if is_full else capture.epoch
-            for number, spans in enumerate(parts):
-                beat = Heartbeat(spans, capture.id == drain, barrier, number, len(parts))
+            for number, part in enumerate(parts):
+                beat = Heartbeat(part, capture.id == drain, barrier, number, len(parts), takes_together=True)
                 due.append((capture.id, epoch, beat))
         return due
 
@@ -171,7 +202,7 @@ class CaptureManager:
         """Return when the next heartbeat is due; in the past if this round could not send all."""
         if self._is_full_late:
             return float("-inf")
-        return min(map(self._beat_at, self.captures.values()), default=float("inf"))
+        return min(map(self._next_at, self.captures.values()), default=float("inf"))
 
     def validate(self) -> None:
         """Assert the invariants between two rounds."""
@@ -192,13 +223,13 @@ class CaptureManager:
         """
         due: set[CaptureId] = set()
         self._is_full_late = False
-        interval_s = heartbeat_budget.full_s(self._phase)
+        full_s = heartbeat_budget.full_s(self._phase)
         waiting: list[Capture] = []
         for capture in self.captures.values():
             if not capture.epoch:
                 if now >= self._beat_at(capture):
                     due.add(capture.id)
-            elif now - capture.full_heartbeat_at >= interval_s:
+            elif now - capture.full_heartbeat_at >= self._full_s(capture, full_s):
                 waiting.append(capture)
         for capture in sorted(waiting, key=lambda known: (known.full_heartbeat_at, known.id)):
             if heartbeat_budget.take(len(held(capture.id))):
@@ -206,6 +237,22 @@ class CaptureManager:
             else:
                 self._is_full_late = True
         return due
+
+    def _full_s(self, capture: Capture, full_s: float) -> float:
+        """Return the interval of full answers of ``capture``."""
+        if capture.is_whole:
+            return max(full_s, self._settings.whole_heartbeat_s)
+        return self._settings.heartbeat_s if self._is_missing(capture) else full_s
+
+    def _is_missing(self, capture: Capture) -> bool:
+        """Return whether a message of a capture that counts them is missing."""
+        return self.is_initialized and capture.number > 0 and not capture.is_whole
+
+    def _next_at(self, capture: Capture) -> float:
+        beat_at = self._beat_at(capture)
+        if self._is_missing(capture):
+            return min(beat_at, capture.full_heartbeat_at + self._settings.heartbeat_s)
+        return beat_at
 
     def _beat_at(self, capture: Capture) -> float:
         """Return when the next heartbeat is due; until it has answered, a capture is asked often."""

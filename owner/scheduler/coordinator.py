@@ -186,20 +186,38 @@ class Coordinator:
         match message.body:
             case HeartbeatResponse() as response:
                 return self._handle_response(message, response)
-            case DispatchResponse(status=status):
+            case DispatchResponse(status=status, number=number):
+                self.captures.count(message.sender, number)
                 self.captures.note_statuses(message.sender, (status,))
+                self._part(message.sender, [status.span])
                 return self._handle_statuses(message.sender, (status,))
         return []
 
     def _handle_response(self, message: Message, response: HeartbeatResponse) -> list[Order]:
         sender, epoch = message.sender, message.header.processor_epoch
-        statuses = self.captures.handle_response(sender, epoch, response)
-        if statuses is None:
+        answer = self.captures.handle_response(sender, epoch, response)
+        if answer is None:
             return []
         orders = self._handle_lost()
         self._reports.append(WorkerReport(sender, response.worker))
         self._rows_flushed[sender, epoch] = response.rows_flushed
-        return orders + self._handle_statuses(sender, statuses)
+        statuses = [*answer.statuses, *answer.at_place()]
+        self._part(sender, [status.span for status in statuses])
+        if answer.together is None or not self.captures.is_whole(sender):
+            return orders + self._handle_statuses(sender, statuses)
+        if (answer.is_full and answer.part == 0) or not self.span_index.has_together(sender):
+            self.span_index.begin_together(sender, answer.together)
+        statuses += self.span_index.move_together(sender, answer.together)
+        orders += self._handle_statuses(sender, statuses)
+        self.span_index.join_together(sender, answer.joined)
+        return orders
+
+    def _part(self, capture: CaptureId, spans: Iterable[TableSpan]) -> None:
+        """These are reported singly, or all are because a message that may have said so is missing."""
+        if self.captures.is_whole(capture):
+            self.span_index.leave_together(capture, spans)
+        else:
+            self.span_index.end_together(capture)
 
     def _handle_statuses(self, capture: CaptureId, statuses: Sequence[SpanStatus]) -> list[Order]:
         if not self.captures.is_initialized:
@@ -226,6 +244,7 @@ class Coordinator:
         if lost:
             self._want()
         for capture in lost:
+            self.span_index.end_together(capture)
             affected = list(self.span_index.held_by(capture))
             self.inflight.drop(affected)
             for span in affected:
@@ -357,6 +376,8 @@ class Coordinator:
         return sends
 
     def _heartbeats(self, barrier: Barrier, heartbeat_budget: HeartbeatBudget, now: float) -> list[Send]:
-        held, drain = self.span_index.held_by, self.drain_target
-        due = self.captures.heartbeats(held, barrier, now, drain=drain, heartbeat_budget=heartbeat_budget)
+        index, drain = self.span_index, self.drain_target
+        due = self.captures.heartbeats(
+            index.held_by, barrier, now, to_ask=index.to_ask, drain=drain, heartbeat_budget=heartbeat_budget
+        )
         return [self.identity.message(capture, body, processor_epoch=epoch) for capture, epoch, body in due]

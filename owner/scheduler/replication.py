@@ -27,8 +27,9 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 
 from owner.errors import InconsistentSpanError, MultiplePrimaryError
+from owner.scheduler.together import Here
 from reactor.ids import CaptureId, TableSpan, Ts
-from reactor.messages import AddSpan, RemoveSpan, SpanCheckpoint, SpanState, SpanStatus
+from reactor.messages import AddSpan, Place, RemoveSpan, SpanCheckpoint, SpanState, SpanStatus
 from reactor.transitions import Steps, invalid, noted
 
 
@@ -63,14 +64,14 @@ class ReplicationSet:
     """The state machine of one span. Methods return the orders to send; an inconsistency raises and changes nothing
     more."""
 
-    __slots__ = ("captures", "checkpoint", "checkpoint_time", "span", "state", "steps")
+    __slots__ = ("captures", "place", "span", "state", "steps")
 
     def __init__(self, span: TableSpan, checkpoint_ts: Ts) -> None:
         self.span = span
         self.state = SetState.ABSENT
         self.captures: dict[CaptureId, Role] = {}
-        self.checkpoint = SpanCheckpoint(checkpoint_ts, checkpoint_ts)
-        self.checkpoint_time = 0.0
+        #: its own, or that of the spans together (``owner.scheduler.together``), which moves
+        self.place = Here(Place(SpanCheckpoint(checkpoint_ts, checkpoint_ts)))
         #: its last transitions
         self.steps: Steps = ()
 
@@ -93,6 +94,14 @@ class ReplicationSet:
         self.steps = noted((), SetState.ABSENT, "first answers", self.state)
         self.check()
         return self
+
+    @property
+    def checkpoint(self) -> SpanCheckpoint:
+        return self.place.at.checkpoint
+
+    @property
+    def checkpoint_time(self) -> float:
+        return self.place.at.time
 
     @property
     def primary(self) -> CaptureId | None:
@@ -301,14 +310,15 @@ class ReplicationSet:
             del self.captures[self.secondary]
 
     def _raise_checkpoint(self, status: SpanStatus) -> None:
-        (checkpoint_ts, resolved_ts), reported = self.checkpoint, status.checkpoint
+        ((checkpoint_ts, resolved_ts), time), reported = self.place.at, status.checkpoint
         if checkpoint_ts <= reported.checkpoint_ts <= reported.resolved_ts >= resolved_ts:
-            self.checkpoint = reported
+            after = reported
         else:
             checkpoint_ts = max(checkpoint_ts, reported.checkpoint_ts)
-            self.checkpoint = SpanCheckpoint(checkpoint_ts, max(resolved_ts, reported.resolved_ts, checkpoint_ts))
-        if status.checkpoint_time and reported.checkpoint_ts == self.checkpoint.checkpoint_ts:
-            self.checkpoint_time = status.checkpoint_time
+            after = SpanCheckpoint(checkpoint_ts, max(resolved_ts, reported.resolved_ts, checkpoint_ts))
+        if status.checkpoint_time and reported.checkpoint_ts == after.checkpoint_ts:
+            time = status.checkpoint_time
+        self.place = Here(Place(after, time))
 
     def _in_role(self, role: Role) -> CaptureId | None:
         return next((capture for capture, has in self.captures.items() if has is role), None)

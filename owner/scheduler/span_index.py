@@ -2,8 +2,8 @@
 
 Each round needs to know which capture has which spans, which spans are missing, whether anything is in progress, and
 the slowest position. These are maintained incrementally: with hundreds of thousands of spans, a round must cost what
-has changed. So sets change only through ``change`` and ``note``; ``want`` alone scans all spans, and is called when the
-tables have changed.
+has changed. So sets change only through ``change``, ``note`` and ``move_together``; ``want`` alone scans all spans, and
+is called when the tables have changed.
 
 Orders are made by the sets (``owner.scheduler.replication``), plans by the policies.
 """
@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Iterable, MutableMapping
 
 from owner.scheduler.lowest import LowestPosition
 from owner.scheduler.replication import Orders, ReplicationSet, Role, SetState
+from owner.scheduler.together import Groups, Here
 from reactor.ids import CaptureId, TableSpan, Ts
-from reactor.messages import SpanState, SpanStatus
+from reactor.messages import Place, SpanState, SpanStatus
 
 # looked up once: an enumeration's members are computed attributes
 _WRITING, _UNDISTURBED, _WRITER = SpanState.REPLICATING, SetState.REPLICATING, Role.PRIMARY
@@ -42,6 +43,7 @@ class SpanIndex:
         #: spans that have a set and are not wanted
         self._surplus: dict[TableSpan, None] = {}
         self._moved: dict[TableSpan, None] = {}
+        self._groups = Groups()
 
     @property
     def missing(self) -> Collection[TableSpan]:
@@ -91,6 +93,8 @@ class SpanIndex:
 
     def want(self, spans: Iterable[TableSpan], *, aside: frozenset[int] = frozenset()) -> None:
         """Set the wanted spans, in this order. Those of tables in ``aside`` do not count in ``lowest``."""
+        for capture in self._groups.by_capture:
+            self._part_all(capture)
         self.wanted = tuple(spans)
         self._wanted, self._aside = frozenset(self.wanted), aside
         sets = self.sets
@@ -101,6 +105,8 @@ class SpanIndex:
         for span in self.wanted:
             if span in sets and span.table_id not in aside:
                 self.lowest.add(sets[span].checkpoint.checkpoint_ts, sets[span].checkpoint_time)
+        for capture in self._groups.by_capture:
+            self.join_together(capture, ())
 
     def add(self, replication: ReplicationSet) -> None:
         """Add a span."""
@@ -129,6 +135,7 @@ class SpanIndex:
 
     def change(self, replication: ReplicationSet, act: Callable[[], Orders]) -> Orders:
         """Let ``act`` change the set; remove the span if that ends it."""
+        self._part(replication)
         before, before_ts = tuple(replication.captures), replication.checkpoint.checkpoint_ts
         orders = act()
         if self._counts(replication.span):
@@ -161,11 +168,11 @@ class SpanIndex:
             ):
                 others.append(status)
                 continue
-            before_ts = known.checkpoint[0]
-            if not (before_ts <= reported[0] <= reported[1] >= known.checkpoint[1] and time):
+            before_ts, before_resolved_ts = known.place.at[0]
+            if not (before_ts <= reported[0] <= reported[1] >= before_resolved_ts and time):
                 others.append(status)
                 continue
-            known.checkpoint, known.checkpoint_time = reported, time
+            known.place = Here(Place(reported, time))
             if step == (before_ts, reported[0], time):
                 count += 1
                 continue
@@ -177,6 +184,57 @@ class SpanIndex:
         for before_ts, after_ts, time, many in steps:
             self.lowest.move(before_ts, after_ts, time, many)
         return others
+
+    def begin_together(self, capture: CaptureId, at: Place) -> None:
+        """``capture`` reports anew who is together."""
+        self.end_together(capture)
+        self._groups.begin(capture, at)
+
+    def has_together(self, capture: CaptureId) -> bool:
+        return capture in self._groups.by_capture
+
+    def end_together(self, capture: CaptureId) -> None:
+        """It is not known any more who is."""
+        self._part_all(capture)
+        self._groups.end(capture)
+
+    def move_together(self, capture: CaptureId, to: Place) -> list[SpanStatus]:
+        """Move all that are together; return what that says of each that is not plain, unprocessed."""
+        group = self._groups.by_capture[capture]
+        before = group.here.at
+        if to == before or to.checkpoint < before.checkpoint:
+            return []
+        group.here.at = to
+        if group.plain:
+            self.lowest.move(before.checkpoint.checkpoint_ts, to.checkpoint.checkpoint_ts, to.time, len(group.plain))
+        return group.statuses()
+
+    def leave_together(self, capture: CaptureId, spans: Iterable[TableSpan]) -> None:
+        """``capture`` reports these each by itself."""
+        group = self._groups.by_capture.get(capture)
+        if group is None:
+            return
+        for span in spans:
+            if span in group.plain:
+                self._part(self.sets[span])
+            group.others.pop(span, None)
+
+    def join_together(self, capture: CaptureId, spans: Iterable[TableSpan]) -> None:
+        """These are together with the others, after they were noted where those are. Those of them, and of the others,
+        of which nothing else is to be noted, share their place from now on."""
+        group = self._groups.by_capture[capture]
+        group.others.update((span, None) for span in spans if span not in group.plain)
+        for span in list(group.others):
+            known = self.sets.get(span)
+            if known is not None and self._is_plain(known, capture) and known.checkpoint == group.here.at.checkpoint:
+                known.place = group.here
+                group.plain[span] = group.others.pop(span)
+
+    def to_ask(self, capture: CaptureId) -> list[TableSpan]:
+        """Return the spans of which more is expected of ``capture`` than that they advance, sorted."""
+        sets, group = self.sets, self._groups.by_capture.get(capture)
+        unsettled = {span for span in self._unsettled if capture in sets[span].captures}
+        return sorted(unsettled.union(group.others if group else ()))
 
     def validate(self) -> None:
         """Assert that all indexes equal the result of a scan."""
@@ -199,6 +257,28 @@ class SpanIndex:
         counted = {span for span in wanted if span.table_id not in self._aside}
         assert self._unknown == counted - sets.keys(), "of what nothing is known is wrong"
         self.lowest.validate(sets[span].checkpoint.checkpoint_ts for span in counted & sets.keys())
+        shared = {span: capture for capture, group in self._groups.by_capture.items() for span in group.plain}
+        assert {span for span, known in sets.items() if self._groups.of(known.place)} == shared.keys(), "who shares"
+        for span, capture in shared.items():
+            assert self._is_plain(sets[span], capture), f"{span} is {sets[span].state}, and moves with others"
+
+    def _is_plain(self, known: ReplicationSet, capture: CaptureId) -> bool:
+        """Return whether nothing is to be noted of a span but where it is; like the loop of ``note``."""
+        span = known.span
+        is_undisturbed = known.state is _UNDISTURBED and known.captures == {capture: _WRITER}
+        return is_undisturbed and span not in self._surplus and span.table_id not in self._aside
+
+    def _part(self, known: ReplicationSet) -> None:
+        """Let a span have its own place, before anything else is noted of it."""
+        group = self._groups.of(known.place)
+        if group is not None:
+            group.others[known.span] = group.plain.pop(known.span)
+            known.place = Here(group.here.at)
+
+    def _part_all(self, capture: CaptureId) -> None:
+        group = self._groups.by_capture.get(capture)
+        for span in list(group.plain) if group else ():
+            self._part(self.sets[span])
 
     def _counts(self, span: TableSpan) -> bool:
         return span in self._wanted and span.table_id not in self._aside

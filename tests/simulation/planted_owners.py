@@ -1,4 +1,4 @@
-"""Planted bugs of controllers and owners: each breaks one rule of ``owner.metadata``."""
+"""Planted bugs of controllers and owners: each breaks one rule of ``owner.metadata``, or of what owners hear."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -8,10 +8,15 @@ from capture.member.ownership import owners
 from owner.metadata.observations import CaptureObservation, ControllerObservation, OwnerObservation
 from owner.metadata.schedule import ScheduledChangefeed
 from owner.owner import Owner
+from owner.scheduler.captures import CaptureManager
+from owner.scheduler.coordinator import Coordinator
+from owner.scheduler.replication import Order
+from owner.scheduler.span_index import SpanIndex
 from reactor import keys, patches
 from reactor.effects import Commit
-from reactor.ids import ChangefeedId, Ts
+from reactor.ids import CaptureId, ChangefeedId, Ts
 from reactor.membership.election import Elector
+from reactor.messages import HeartbeatResponse, Message
 from reactor.records.capture import Assignment, OwnerState
 from reactor.records.changefeed import ChangefeedStatus
 from reactor.state import ChangefeedState, ClusterState
@@ -105,6 +110,27 @@ def write_when_deposed(stack: ExitStack) -> None:
     stack.enter_context(mock.patch.object(Elector, "proof", proof))
 
 
+def miss_that_a_report_is_missing(stack: ExitStack) -> None:
+    """Of the reports of who is together with others some are lost, and the owner does not look at their numbers."""
+    handle = Coordinator._handle_response
+
+    def lossy(self: Coordinator, message: Message, response: HeartbeatResponse) -> list[Order]:
+        is_lost = response.number % 3 == 0 and not response.is_full and self.captures.is_initialized
+        return [] if is_lost else handle(self, message, response)
+
+    def count(self: CaptureManager, sender: CaptureId, number: int, *, is_start: bool = False) -> None:
+        known = self.captures[sender]
+        known.is_whole = self.is_initialized and number > 0 and (is_start or known.is_whole)
+
+    stack.enter_context(mock.patch.object(Coordinator, "_handle_response", lossy))
+    stack.enter_context(mock.patch.object(CaptureManager, "count", count))
+
+
+def move_who_has_left_along(stack: ExitStack) -> None:
+    """A span that its capture reports by itself still counts as together with the others."""
+    stack.enter_context(mock.patch.object(SpanIndex, "leave_together", return_value=None))
+
+
 PLANTED: dict[str, Callable[[ExitStack], None]] = {
     plant.__name__.replace("_", " "): plant
     for plant in (
@@ -115,5 +141,7 @@ PLANTED: dict[str, Callable[[ExitStack], None]] = {
         write_without_the_assignment,
         own_over_a_crash,
         write_when_deposed,
+        miss_that_a_report_is_missing,
+        move_who_has_left_along,
     )
 }

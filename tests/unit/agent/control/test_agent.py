@@ -14,6 +14,7 @@ from reactor.messages import (
     Body,
     Heartbeat,
     Liveness,
+    Place,
     SpanState,
     StartWorker,
     StopWorker,
@@ -89,9 +90,16 @@ def test_full_heartbeat_answers_every_span_and_every_question() -> None:
     for number, state in enumerate(LIVE[1:], start=1):
         bring_to(agent, state, TableSpan(number))
     unknown = [TableSpan(number) for number in range(11, 16)]
-    (response,) = responses(tell(agent, Heartbeat(tuple(unknown))))
+    absent = {span.table_id: SpanState.ABSENT for span in unknown}
+    full = message(agent, Heartbeat(tuple(unknown)), processor_epoch="")
+    (response,) = responses(agent.handle(full, 0.0))
+    assert response.is_full
     states = {status.span.table_id: status.state for status in response.statuses}
-    assert states == dict(enumerate(LIVE[1:], start=1)) | {span.table_id: SpanState.ABSENT for span in unknown}
+    assert states == dict(enumerate(LIVE[1:], start=1)) | absent
+    (response,) = responses(tell(agent, Heartbeat((TableSpan(2), *unknown))))
+    assert not response.is_full
+    states = {status.span.table_id: status.state for status in response.statuses}
+    assert states == {2: SpanState.PREPARED} | absent, "who names the run is answered for what it asks"
 
 
 def test_liveness_is_one_way() -> None:
@@ -283,16 +291,35 @@ def test_unit_error_is_reported_with_its_text() -> None:
     assert _worker(agent) == WorkerStatus("main", Unit.SYNC, 4, WorkerStage.ERROR, error=ERROR)
 
 
-def test_spans_that_move_together_are_reported_where_they_are() -> None:
+def test_an_owner_that_does_not_know_of_spans_together_is_told_of_each() -> None:
     spans = [TableSpan(1), TableSpan(2), TableSpan(3)]
     agent = new_agent()
     for span in spans:
         bring_to(agent, SpanState.REPLICATING, span)
-    agent.handle_event(effects.SpansProgress((), tuple(spans[:2]), checkpoint(50), 7.0), 0.0)
+    agent.handle_event(effects.SpansProgress((), Place(checkpoint(50), 7.0), tuple(spans[:2])), 0.0)
+    agent.handle_event(effects.SpansProgress((), Place(checkpoint(60), 8.0)), 0.0)
     [response] = responses(agent.tick(0.0))
     assert {at.span: (at.checkpoint, at.checkpoint_time) for at in response.statuses} == {
-        span: (checkpoint(50), 7.0) for span in spans[:2]
+        span: (checkpoint(60), 8.0) for span in spans[:2]
     }
-    agent.handle_event(effects.SpansProgress((), (TableSpan(1), TableSpan(9)), checkpoint(40), 6.0), 0.0)
-    assert agent.spans[TableSpan(1)].checkpoint == checkpoint(50), "no span goes back"
+    assert (response.together, response.joined) == (None, ())
+    agent.handle_event(effects.SpansProgress((), Place(checkpoint(40), 6.0), (TableSpan(9),)), 0.0)
+    assert agent.spans[TableSpan(1)].checkpoint == checkpoint(60), "no span goes back"
+    agent.validate()
+
+
+def test_of_many_spans_that_move_together_only_the_place_is_reported() -> None:
+    spans = tuple(TableSpan(number) for number in range(1, 101))
+    agent = new_agent()
+    for span in spans:
+        bring_to(agent, SpanState.REPLICATING, span)
+    tell(agent, Heartbeat(takes_together=True))
+    agent.handle_event(effects.SpansProgress((), Place(checkpoint(50), 7.0), spans), 0.0)
+    [response] = responses(agent.tick(0.0))
+    assert (response.statuses, response.joined, response.together) == ((), spans, Place(checkpoint(50), 7.0))
+    agent.handle_event(effects.SpansProgress((), Place(checkpoint(60), 8.0), left=(SPAN,)), 0.0)
+    [later] = responses(agent.tick(0.0))
+    assert [(at.span, at.checkpoint) for at in later.statuses] == [(SPAN, checkpoint(50))]
+    assert (later.number, later.joined, later.together) == (response.number + 1, (), Place(checkpoint(60), 8.0))
+    assert agent.tick(0.0) == []
     agent.validate()

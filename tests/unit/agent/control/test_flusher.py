@@ -77,13 +77,16 @@ class Rig:
     limits: Limits
     poke: object
     reached: dict[int, int] = field(default_factory=dict)
+    together: set[int] = field(default_factory=set)
     failed: dict[int, RunningError] = field(default_factory=dict)
     warned: list[RunningError] = field(default_factory=list)
 
     def on_advanced(self, advanced: Advanced) -> None:
         assert not any(span.error for span in advanced.spans)
         self.reached |= {span.position.table.table_id: span.position.checkpoint_ts for span in advanced.spans}
-        self.reached |= {span.table_id: advanced.checkpoint_ts for span in advanced.together}
+        self.together |= {span.table_id for span in advanced.joined}
+        self.together -= {span.table_id for span in advanced.left}
+        self.reached |= dict.fromkeys(self.together, advanced.checkpoint_ts)
 
     def on_report(self, flushed: SpanFlushed) -> None:
         assert flushed.error is not None

@@ -22,6 +22,7 @@ from reactor.messages import (
     HeartbeatResponse,
     Liveness,
     Message,
+    Place,
     RemoveSpan,
     SpanCheckpoint,
     SpanState,
@@ -70,7 +71,7 @@ workers = st.builds(
 )
 barriers = st.builds(Barrier, timestamps, st.lists(st.tuples(ints, timestamps), max_size=3).map(tuple))
 bodies: st.SearchStrategy[Body] = st.one_of(
-    st.builds(Heartbeat, st.lists(spans(), max_size=4).map(tuple), st.booleans(), barriers, ints, ints),
+    st.builds(Heartbeat, st.lists(spans(), max_size=4).map(tuple), st.booleans(), barriers, ints, ints, st.booleans()),
     st.builds(
         HeartbeatResponse,
         st.lists(statuses, max_size=4).map(tuple),
@@ -79,10 +80,14 @@ bodies: st.SearchStrategy[Body] = st.one_of(
         ints,
         ints,
         ints,
+        ints,
+        st.booleans(),
+        st.none() | st.builds(Place, checkpoints, seconds),
+        st.lists(spans(), max_size=4).map(tuple),
     ),
     st.builds(AddSpan, spans(), st.booleans(), checkpoints),
     st.builds(RemoveSpan, spans()),
-    st.builds(DispatchResponse, statuses),
+    st.builds(DispatchResponse, statuses, ints),
     st.builds(StartWorker, texts, st.sampled_from(Unit), ints),
     st.builds(StopWorker, texts, ints),
 )

@@ -121,7 +121,7 @@ def test_an_answer_with_a_gap_is_no_answer() -> None:
     assert answers.take(A, "run", _part(0, 2, first)) is None
     whole = answers.take(A, "run", _part(1, 2, second))
     assert whole is not None
-    assert [known.span for known in whole] == [first, second]
+    assert [known.span for known in whole.statuses] == [first, second]
 
 
 def test_a_part_initializes_nobody() -> None:

@@ -1,0 +1,61 @@
+"""Spans together: those of a capture that it reports as one, since they are all at one place.
+
+A capture says once of each span that it has joined, and then only where all of them are. Those of which nothing else is
+to be noted than where they are (``plain``) share one place here, too. To the others each move of the place is what a
+report of their own would be: they are being moved or removed, catch up, or are not where the owner had them.
+
+That holds only if no message was lost, since it may have said that a span has left: whoever calls this has all of the
+capture's messages since a full answer, or ends the group (``owner.scheduler.captures``).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from reactor.ids import CaptureId, TableSpan
+from reactor.messages import Place, SpanState, SpanStatus
+
+
+class Here:
+    """A place that spans share, or that one has for itself."""
+
+    __slots__ = ("at",)
+
+    def __init__(self, at: Place) -> None:
+        self.at = at
+
+
+@dataclass(slots=True)
+class Group:
+    """The spans together of one capture."""
+
+    here: Here
+    plain: dict[TableSpan, None] = field(default_factory=dict)
+    others: dict[TableSpan, None] = field(default_factory=dict)
+
+    def statuses(self) -> list[SpanStatus]:
+        """Return what the capture would report of the others, each by itself."""
+        return [SpanStatus(span, SpanState.REPLICATING, *self.here.at) for span in self.others]
+
+
+class Groups:
+    """The groups by capture, and by the place that they share."""
+
+    def __init__(self) -> None:
+        self.by_capture: dict[CaptureId, Group] = {}
+        self._by_place: dict[Here, Group] = {}
+
+    def of(self, place: Here) -> Group | None:
+        """Return the group whose spans share ``place``."""
+        return self._by_place.get(place)
+
+    def begin(self, capture: CaptureId, at: Place) -> None:
+        here = Here(at)
+        self.by_capture[capture] = self._by_place[here] = Group(here)
+
+    def end(self, capture: CaptureId) -> Iterable[TableSpan]:
+        """Return who shared its place."""
+        group = self.by_capture.pop(capture, None)
+        if group is None:
+            return ()
+        del self._by_place[group.here]
+        return group.plain
