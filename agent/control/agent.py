@@ -10,7 +10,7 @@ requested one that is not. Any other gets the requested spans and the changes, w
 that are together (``agent.control.together``) change as one. All messages are counted, so that the owner sees when one
 is lost, and requests a full answer. Until it has named this run once, every answer is full: a part must never be taken
 for the whole. An answer with too many spans for one message is sent in numbered parts. An owner of an older version,
-which does not understand spans together, is told of each.
+which does not understand spans together, gets each by itself.
 """
 
 from collections.abc import Iterable
@@ -137,7 +137,7 @@ class Agent:
         worker = self._worker()
         is_news = worker is not None and _without_progress(worker) != self._worker_reported
         is_news = is_news or self.liveness is not self._liveness_reported
-        is_news = is_news or self.together.is_moved or bool(self.together.untold)
+        is_news = is_news or self.together.is_moved or bool(self.together.unnamed)
         if self.gate.owner.id is None or not (self._unreported or is_news):
             return []
         return [*self._respond()]
@@ -171,7 +171,7 @@ class Agent:
         self.barrier, self.is_barrier_known = heartbeat.barrier, True
         if heartbeat.takes_together and self._takes_together != self.gate.owner.revision:
             self._takes_together = self.gate.owner.revision
-            self.together.untold = dict.fromkeys(self.together.spans)
+            self.together.unnamed = dict.fromkeys(self.together.spans)
         result: Effects = [*self._answer(heartbeat, is_full=is_full)]
         return [*result, effects.LeaveAsked()] if is_news else result
 
@@ -217,7 +217,7 @@ class Agent:
         together, is_taken = self.together, self._takes_together == self.gate.owner.revision
         here = self.spans.keys()
         due = here if is_full else self._unreported.keys() | (here & asked)
-        joined = together.spans.keys() & due | together.untold.keys()
+        joined = together.spans.keys() & due | together.unnamed.keys()
         if is_taken:
             due -= joined
         else:
@@ -226,7 +226,7 @@ class Agent:
         statuses = [self.spans[span].status for span in sorted(due)]
         statuses += [_absent(span) for span in sorted(set(asked) - here)]
         self._unreported.clear()
-        together.untold.clear()
+        together.unnamed.clear()
         together.is_moved = False
         worker = self._worker()
         self._worker_reported = _without_progress(worker) if worker else None
@@ -244,7 +244,7 @@ class Agent:
     def _reply(self, status: SpanStatus) -> Send:
         """Answer an order. For the owner the span is not with those together from then on."""
         if status.span in self.together.spans:
-            self.together.untold[status.span] = None
+            self.together.unnamed[status.span] = None
         return self._send(DispatchResponse(status, self._next()))
 
     def _next(self) -> int:

@@ -1,8 +1,8 @@
-"""Spans together: those of a processor that are all at one place, and how the owner is told of them.
+"""Spans together: those of a processor that are all at one place, and how they are reported to the owner.
 
 After a flush nearly all spans are at its target (``agent.control.positions``). They share one place here, too, and the
-owner is told that it has moved, not where each of tens of thousands of spans is. It is told once of each span that it
-has joined, and of one that has left with the span's own status.
+report says that it has moved, not where each of tens of thousands of spans is. A span is named once when it has joined,
+and reported with its own status when it has left.
 """
 
 from agent.control import effects
@@ -17,8 +17,8 @@ class SpansTogether:
     def __init__(self) -> None:
         self.spans: dict[TableSpan, LocalSpan] = {}
         #: of them, those that the owner does not take for such
-        self.untold: dict[TableSpan, None] = {}
-        #: the place is not the one that the owner has been told
+        self.unnamed: dict[TableSpan, None] = {}
+        #: the place is not the one that was reported
         self.is_moved = False
         self._here = Here(Place(SpanCheckpoint(Ts(0), Ts(0))))
         #: are together with them in the flusher, and not yet here: their own place is ahead, or they do not run yet
@@ -45,7 +45,7 @@ class SpansTogether:
         if span.state is SpanState.REPLICATING and span.checkpoint == at.checkpoint:
             span.place = self._here
             self.spans[span.span] = span
-            self.untold[span.span] = None
+            self.unnamed[span.span] = None
             self._awaited.pop(span.span, None)
             return False
         self._awaited[span.span] = None
@@ -61,7 +61,7 @@ class SpansTogether:
         span = self.spans.pop(at, None)
         if span is None:
             return False
-        self.untold.pop(at, None)
+        self.unnamed.pop(at, None)
         if span.place is self._here:
             span.place = Here(self.place)
         return True
@@ -84,4 +84,4 @@ class SpansTogether:
             assert span.place is self._here, f"{at} is not where the others are"
             assert span.state is SpanState.REPLICATING, f"{at} is {span.state}, and together with others"
             assert at not in self._awaited, f"{at} is awaited, and there"
-        assert self.untold.keys() <= self.spans.keys(), "the owner is to be told of others"
+        assert self.unnamed.keys() <= self.spans.keys(), "others are to be reported"

@@ -186,7 +186,7 @@ class SpanIndex:
         return others
 
     def begin_together(self, capture: CaptureId, at: Place) -> None:
-        """``capture`` reports anew who is together."""
+        """``capture`` reports again who is together."""
         self.end_together(capture)
         self._groups.begin(capture, at)
 
