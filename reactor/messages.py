@@ -91,7 +91,7 @@ class Heartbeat:
 
 
 class Place(NamedTuple):
-    """Where spans are that are together. ``time``: commit time there, 0 if unknown."""
+    """Place that spans share, or that one has for itself. ``time``: commit time there, 0 if unknown."""
 
     checkpoint: SpanCheckpoint
     time: float = 0.0

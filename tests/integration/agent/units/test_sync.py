@@ -192,7 +192,10 @@ async def test_enums_and_domains_stay_binary_and_a_type_made_later_turns_the_str
             await rig.wait_resolved()
             assert unit.statistics().sessions == 1
             columns = rig.schemas()[-1].columns
-            assert [(c.type_id, c.type_name) for c in columns[1:]] == [(ENUM_OID, "mood"), (1700, "price")]
+            assert [(c.type_id, c.type_name) for c in columns[1:]] == [
+                (ENUM_OID, "public.mood"),
+                (1700, "public.price"),
+            ]
             assert rig.logged() == rig.expected()
 
             rig.execute("ALTER TABLE e ADD COLUMN span interval; INSERT INTO e VALUES (2, 'bad', 8, '1 day')")

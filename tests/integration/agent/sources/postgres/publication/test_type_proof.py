@@ -51,7 +51,7 @@ async def test_tables_of_an_altered_type_are_held_before_anything_behind_it_coun
         await rig.wait_resolved()
     held, [record] = _held(rig), rig.ddl()
     assert held.keys() == {"b", "c"}
-    assert "public.b has rows of the type mood, which was altered" in held["b"]
+    assert "public.b has rows of the type public.mood, which was altered" in held["b"]
     [row] = [event for event in rig.logged() if event[0] == rig.tables[1].table_id and event[1] > at.resolved_ts]
     assert at.resolved_ts < record.ts <= row[1]
     async with rig.running(rig.unit("c")):  # nobody finds it twice
