@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from deltalake.table import TableAlterer
 
 from agent.errors import SinkFencedError, TableHeldError
 from agent.ports.sink import FlushTask, MarksLeft, SpanRepartition
 from agent.rows.schema_change import ColumnMove, SchemaChange
+from agent.sinks.delta.alter import dropping
 from agent.sinks.iceberg.sink import IcebergSink
 from agent.sinks.iceberg.table.state import State
 from owner.scheduler.spans import even_spans
@@ -197,6 +199,26 @@ def test_a_copy_of_another_table_is_put_in_place_by_whoever_comes_after_a_crash(
     bed.assert_at(200, *other.spans)
     assert mark(bed) is None
     bed.assert_holds((5, "e", "v"))
+
+
+@pytest.mark.parametrize("kind", ["delta-upsert", "delta-changelog"])
+def test_a_place_that_is_taken_over_loses_its_mark_also_after_a_crash(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table was dropped later than the new one was made; with its mark, the new one would lose its place to others."""
+    bed = Bed.of(IMPLEMENTATIONS[kind], tmp_path)
+    bed.load((1, "a", "x"))
+    gone = SchemaChange(Ts(300), SchemaChangeKind.DROP, TABLE, None, (), None, None)
+    other = TABLE.with_(table_id=17000, start_ts=Ts(149))
+    made = SchemaChange(Ts(150), SchemaChangeKind.CREATE, None, other, (), table_schema(ARROW), ARROW)
+    sink_of(bed).alter([gone])
+    with monkeypatch.context() as patched:
+        patched.setattr(TableAlterer, "set_table_description", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sink_of(bed).alter([made])
+    sink_of(bed).alter([made])
+    assert dropping.gone_ts(DeltaTable(sink_of(bed).place(other).location)) is None
+    bed.assert_holds(table=other)
 
 
 def killed(*_: object, **__: object) -> None:

@@ -51,9 +51,9 @@ def refuse_before(table: DeltaTable, ts: Ts, *, name: str) -> None:
         raise SinkFencedError(f"{name} left its changefeed at {left['ts']}, so a copy of it at {ts} is stale")
 
 
-def is_placed(table: DeltaTable, changefeed: str, ts: Ts) -> bool:
-    """Return whether the table came here at ``ts`` or later."""
-    return (table.transaction_version(placed_record_id(changefeed)) or 0) >= ts
+def placed_ts(table: DeltaTable, changefeed: str) -> Ts:
+    """Return when the table came here; 0 if it does not say."""
+    return Ts(table.transaction_version(placed_record_id(changefeed)) or 0)
 
 
 def refuse_made_before(table: DeltaTable, change: SchemaChange) -> None:

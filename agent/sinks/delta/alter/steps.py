@@ -119,10 +119,14 @@ def take_over(
         if gone_ts is None:
             return  # already taken over
         if gone_ts > change.ts:
-            is_done = is_applied(table, writer, record.table_id, change.ts)
-            if is_done or dropping.is_placed(table, writer.changefeed, change.ts):
+            placed_ts = dropping.placed_ts(table, writer.changefeed)
+            if is_applied(table, writer, record.table_id, gone_ts) or placed_ts > change.ts:
                 return  # already taken over, and dropped since, or by a later one
-            dropping.refuse_made_before(table, change)
+            if placed_ts < change.ts and not is_applied(table, writer, record.table_id, change.ts):
+                dropping.refuse_made_before(table, change)
+            elif dropping.dropped_ts(table) is None:
+                return  # it has left since
+            # what was begun and is still marked as dropped has ended between the two commits below
         whole = TableSpan(record.table_id)
         positions = {
             **delta_log.other_spans(place, writer.changefeed, record.table_id, [whole]),
