@@ -22,6 +22,7 @@ from agent.control import effects
 from agent.control.effects import AgentEffect
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Place, SpanCheckpoint, SpanState, SpanStatus
+from reactor.places import Here, Placed
 from reactor.transitions import Steps, invalid, noted
 
 
@@ -101,33 +102,15 @@ class Step:
     reply: bool = False
 
 
-class Here:
-    """A place that spans share, or that one has for itself."""
-
-    __slots__ = ("at",)
-
-    def __init__(self, at: Place) -> None:
-        self.at = at
-
-
-class LocalSpan:
+class LocalSpan(Placed):
     """The state machine of one span on this capture."""
 
     def __init__(self, span: TableSpan) -> None:
+        super().__init__(_NOWHERE)
         self.span = span
         self.state = SpanState.ABSENT
-        #: its own, or that of the spans together, which moves
-        self.place = Here(_NOWHERE)
         self._in_work: Order | None = None
         self._steps: Steps = ()
-
-    @property
-    def checkpoint(self) -> SpanCheckpoint:
-        return self.place.at.checkpoint
-
-    @property
-    def checkpoint_time(self) -> float:
-        return self.place.at.time
 
     @property
     def status(self) -> SpanStatus:

@@ -6,9 +6,10 @@ and reported with its own status when it has left.
 """
 
 from agent.control import effects
-from agent.control.table_span import Here, LocalSpan
+from agent.control.table_span import LocalSpan
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Place, SpanCheckpoint, SpanState
+from reactor.places import Here
 
 
 class SpansTogether:

@@ -8,7 +8,7 @@ may never be reached. A capture whose processor restarts answers under another p
 are reported as ``lost``. There is no way back: a stopping capture can only disappear.
 
 Captures count their messages. While none is missing since a full answer, another one is requested rarely, and between
-them answers for the spans of which more is expected than progress. When one is missing, a full one is requested soon.
+them the states of spans that do more than advance. When a message is missing, a full answer is requested soon.
 """
 
 from collections.abc import Callable, Collection, Iterable
@@ -171,8 +171,8 @@ class CaptureManager:
     ) -> list[tuple[CaptureId, str, Heartbeat]]:
         """Return the heartbeats due at ``now``, each with its processor epoch; a changed barrier makes all due.
 
-        An empty epoch requests a full answer. ``held``: the spans that each capture should have; ``to_ask``: those of
-        which more is expected than progress.
+        An empty epoch requests a full answer. ``held``: the spans that each capture should have; ``to_ask``: those
+        that do more than advance.
         """
         is_urgent, self._barrier_sent = barrier != self._barrier_sent, barrier
         self._beat_s = heartbeat_budget.beat_s(self._phase)

@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 
 from owner.errors import InconsistentSpanError, MultiplePrimaryError
-from owner.scheduler.together import Here
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.messages import AddSpan, Place, RemoveSpan, SpanCheckpoint, SpanState, SpanStatus
+from reactor.places import Here, Placed
 from reactor.transitions import Steps, invalid, noted
 
 
@@ -60,18 +60,17 @@ class Order:
 Orders = list[Order]
 
 
-class ReplicationSet:
+class ReplicationSet(Placed):
     """The state machine of one span. Methods return the orders to send; an inconsistency raises and changes nothing
     more."""
 
-    __slots__ = ("captures", "place", "span", "state", "steps")
+    __slots__ = ("captures", "span", "state", "steps")
 
     def __init__(self, span: TableSpan, checkpoint_ts: Ts) -> None:
+        super().__init__(Place(SpanCheckpoint(checkpoint_ts, checkpoint_ts)))
         self.span = span
         self.state = SetState.ABSENT
         self.captures: dict[CaptureId, Role] = {}
-        #: its own, or that of the spans together (``owner.scheduler.together``), which moves
-        self.place = Here(Place(SpanCheckpoint(checkpoint_ts, checkpoint_ts)))
         #: its last transitions
         self.steps: Steps = ()
 
@@ -94,14 +93,6 @@ class ReplicationSet:
         self.steps = noted((), SetState.ABSENT, "first answers", self.state)
         self.check()
         return self
-
-    @property
-    def checkpoint(self) -> SpanCheckpoint:
-        return self.place.at.checkpoint
-
-    @property
-    def checkpoint_time(self) -> float:
-        return self.place.at.time
 
     @property
     def primary(self) -> CaptureId | None:

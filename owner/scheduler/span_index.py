@@ -13,9 +13,10 @@ from collections.abc import Callable, Collection, Iterable, MutableMapping
 
 from owner.scheduler.lowest import LowestPosition
 from owner.scheduler.replication import Orders, ReplicationSet, Role, SetState
-from owner.scheduler.together import Groups, Here
+from owner.scheduler.together import Groups
 from reactor.ids import CaptureId, TableSpan, Ts
 from reactor.messages import Place, SpanState, SpanStatus
+from reactor.places import Here
 
 # looked up once: an enumeration's members are computed attributes
 _WRITING, _UNDISTURBED, _WRITER = SpanState.REPLICATING, SetState.REPLICATING, Role.PRIMARY
@@ -220,8 +221,8 @@ class SpanIndex:
             group.others.pop(span, None)
 
     def join_together(self, capture: CaptureId, spans: Iterable[TableSpan]) -> None:
-        """These are together with the others, after they were noted where those are. Those of them, and of the others,
-        of which nothing else is to be noted, share their place from now on."""
+        """Add spans that have joined, after their positions were noted. A span that only advances, of these or of
+        earlier ones, shares the place of the group from now on."""
         group = self._groups.by_capture[capture]
         group.others.update((span, None) for span in spans if span not in group.plain)
         for span in list(group.others):
@@ -231,7 +232,7 @@ class SpanIndex:
                 group.plain[span] = group.others.pop(span)
 
     def to_ask(self, capture: CaptureId) -> list[TableSpan]:
-        """Return the spans of which more is expected of ``capture`` than that they advance, sorted."""
+        """Return the spans of ``capture`` that do more than advance, sorted: it is asked for their states."""
         sets, group = self.sets, self._groups.by_capture.get(capture)
         unsettled = {span for span in self._unsettled if capture in sets[span].captures}
         return sorted(unsettled.union(group.others if group else ()))

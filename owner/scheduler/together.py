@@ -1,27 +1,18 @@
 """Spans together: those of a capture that it reports as one, since they are all at one place.
 
-A capture says once of each span that it has joined, and then only where all of them are. Those of which nothing else is
-to be noted than where they are (``plain``) share one place here, too. To the others each move of the place is what a
-report of their own would be: they are being moved or removed, catch up, or are not where the owner had them.
+A capture names each span once, when it joins, and from then on reports one position for all. Spans that only advance
+(``plain``) share one place here, too. All ``others`` are being moved or removed, catch up, or are not where the owner
+had them: each move of the place counts as a report of their own.
 
 That holds only if no message was lost, since it may have said that a span has left: whoever calls this has all of the
 capture's messages since a full answer, or ends the group (``owner.scheduler.captures``).
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from reactor.ids import CaptureId, TableSpan
 from reactor.messages import Place, SpanState, SpanStatus
-
-
-class Here:
-    """A place that spans share, or that one has for itself."""
-
-    __slots__ = ("at",)
-
-    def __init__(self, at: Place) -> None:
-        self.at = at
+from reactor.places import Here
 
 
 @dataclass(slots=True)
@@ -52,10 +43,7 @@ class Groups:
         here = Here(at)
         self.by_capture[capture] = self._by_place[here] = Group(here)
 
-    def end(self, capture: CaptureId) -> Iterable[TableSpan]:
-        """Return who shared its place."""
+    def end(self, capture: CaptureId) -> None:
         group = self.by_capture.pop(capture, None)
-        if group is None:
-            return ()
-        del self._by_place[group.here]
-        return group.plain
+        if group is not None:
+            del self._by_place[group.here]

@@ -205,7 +205,7 @@ def test_a_copy_of_another_table_is_put_in_place_by_whoever_comes_after_a_crash(
 def test_a_place_that_is_taken_over_loses_its_mark_also_after_a_crash(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table was dropped later than the new one was made; with its mark, the new one would lose its place to others."""
+    """A table was dropped later than the new one was made. With its mark, the new one would lose its place."""
     bed = Bed.of(IMPLEMENTATIONS[kind], tmp_path)
     bed.load((1, "a", "x"))
     gone = SchemaChange(Ts(300), SchemaChangeKind.DROP, TABLE, None, (), None, None)

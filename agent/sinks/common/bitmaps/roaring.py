@@ -18,7 +18,7 @@ _NO_RUNS, _WITH_RUNS = 12346, 12347
 _ARRAY_MAX: Final = 4096
 _OFFSETS_MIN: Final = 4
 _CONTAINER_MAX: Final = 1 << 16
-#: a few bytes may stand for any number of positions, each of which takes eight
+#: a run of a few bytes can describe millions of positions, and a position takes eight bytes of memory
 _POSITIONS_MAX: Final = 1 << 27
 
 

@@ -67,7 +67,7 @@ _STEPS = st.lists(st.one_of(st.sampled_from(FEEDS).flatmap(_written), _OF_ALL, _
 
 
 def _shown(effects: list[object]) -> list[object]:
-    """Commits are functions, of which only the number can be compared; a changefeed's state continues to change."""
+    """Compare the number of commits, since they are functions; a changefeed's state continues to change."""
     return [
         type(one) if type(one).__name__ == "Commit" else (one.changefeed if isinstance(one, Observe) else one)
         for one in effects

@@ -1,4 +1,4 @@
-"""Databases in SQL_ASCII, which take any bytes, and in encodings of which UTF-8 does not have all: such names and
+"""Databases in SQL_ASCII, which take any bytes, and in encodings with characters that UTF-8 lacks: such names and
 values hold their tables alone."""
 
 from collections.abc import Iterator
