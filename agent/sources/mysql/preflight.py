@@ -15,8 +15,8 @@ from agent.filter.events import rules_for
 from agent.filter.tables import TableFilter
 from agent.ports.source import SourceReport
 from agent.sources.mysql.ddl import reasons
+from agent.sources.mysql.ddl.expressions.unsteady import is_unsteady, timestamps
 from agent.sources.mysql.ddl.parser.table_options import FOREIGN_ROWS
-from agent.sources.mysql.ddl.unsteady import is_unsteady, timestamps
 from agent.sources.mysql.server import grants
 from agent.sources.mysql.server.cascades import unlogged_cascades
 from agent.sources.mysql.server.catalog import read_schemas

@@ -18,12 +18,12 @@ import structlog
 from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl import guard, reasons, shown, written
 from agent.sources.mysql.ddl.collations import Collations
-from agent.sources.mysql.ddl.computed import recomputed
 from agent.sources.mysql.ddl.copies.copies import Copies, by_name
 from agent.sources.mysql.ddl.copies.memory import Memory
 from agent.sources.mysql.ddl.effects import Effects
 from agent.sources.mysql.ddl.environment import Server
 from agent.sources.mysql.ddl.event import DdlEvent
+from agent.sources.mysql.ddl.expressions.computed import recomputed
 from agent.sources.mysql.ddl.likeness import is_open
 from agent.sources.mysql.ddl.parser import parse
 from agent.sources.mysql.ddl.parser.cursor import Name

@@ -12,7 +12,8 @@ from sqlglot import exp
 
 from agent.rows.schema import Column, TableSchema
 from agent.sources.common.schema_diff import Columns
-from agent.sources.mysql.ddl import defaults
+from agent.sources.mysql.ddl.expressions import defaults
+from agent.sources.mysql.ddl.expressions.unsteady import is_unsteady, timestamps
 from agent.sources.mysql.ddl.parser.alterations import (
     PRIMARY,
     AddColumn,
@@ -29,7 +30,6 @@ from agent.sources.mysql.ddl.parser.alterations import (
 from agent.sources.mysql.ddl.parser.column_types import DefinitionContext, column_of, length_bytes, sized
 from agent.sources.mysql.ddl.parser.cursor import UnreadableError
 from agent.sources.mysql.ddl.parser.definitions import FIRST, Definition
-from agent.sources.mysql.ddl.unsteady import is_unsteady, timestamps
 from agent.sources.mysql.decode import charsets, type_names
 from agent.sources.mysql.decode.types import FieldType, is_binary
 from agent.sources.mysql.retyping import texts

@@ -1,7 +1,8 @@
 """Fill values: converts a default in a statement to the Arrow value that existing rows get.
 
-The text comes from ``agent.sources.mysql.ddl.defaults``. It is converted as by the server: numbers are rounded, members
-match in any case, dates are accepted in all notations; the ``zero-dates`` setting applies to invalid dates.
+The text comes from ``agent.sources.mysql.ddl.expressions.defaults``. It is converted as by the server: numbers are
+rounded, members match in any case, dates are accepted in all notations; the ``zero-dates`` setting applies to invalid
+dates.
 """
 
 import socket

@@ -15,7 +15,7 @@ from sqlglot import exp
 from agent.errors import DecodeError
 from agent.rows.schema import Column, ZeroDates
 from agent.rows.schema_change import Refused
-from agent.sources.mysql.ddl import constants
+from agent.sources.mysql.ddl.expressions import constants
 from agent.sources.mysql.decode import types
 from agent.sources.mysql.decode.types import FieldType
 from agent.sources.mysql.retyping import texts as retyping_texts
