@@ -13,7 +13,7 @@ upserted table of a lakehouse sink, so whoever reads one back knows what they me
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,16 @@ NAMES: Final = frozenset({DELETED, SYNCED_AT})
 _MOMENT: Final = pa.timestamp("us", "UTC")
 
 
+class MarkOptions(Protocol):
+    """The options of a sink's URI that ask for marks: ``"true"`` or ``"false"``."""
+
+    @property
+    def soft_delete(self) -> str: ...
+
+    @property
+    def synced_at(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Marks:
     """The columns that a sink adds. ``history``: those of history tables (``agent.sinks.common.history``)."""
@@ -42,10 +52,12 @@ class Marks:
     synced_at: bool = False
     history: bool = False
 
-    def of_mode(self, mode: SinkMode) -> "Marks":
+    @classmethod
+    def of(cls, options: MarkOptions, mode: SinkMode) -> "Marks":
         """:raises SinkUriError: an option is not one of this mode."""
-        self.refuse_unless_upsert(mode)
-        return replace(self, history=mode is SinkMode.HISTORY)
+        wanted = cls(options.soft_delete == "true", options.synced_at == "true")
+        wanted.refuse_unless_upsert(mode)
+        return replace(wanted, history=mode is SinkMode.HISTORY)
 
     @property
     def fields(self) -> list[pa.Field]:

@@ -7,7 +7,6 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 from agent.errors import SinkUriError
 from agent.ports.capabilities import Capabilities, Guarantee
 from agent.sinks.common.readers import Format, parse_readers, without_vectors
-from agent.sinks.common.row_marks import Marks
 from reactor.records.changefeed import SinkMode
 
 #: ten years
@@ -85,10 +84,6 @@ class DeltaOptions(BaseModel, extra="allow"):
         if cannot or self.deletion_vectors == "false":
             who = f"{cannot[0]} does not read" if cannot else "deletion_vectors=false refuses"
             raise SinkUriError(f"sink mode history needs deletion vectors, and {who} them; use upsert, or Iceberg")
-
-    @property
-    def marks(self) -> Marks:
-        return Marks(self.soft_delete == "true", self.synced_at == "true")
 
     @property
     def storage(self) -> dict[str, str]:

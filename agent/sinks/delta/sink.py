@@ -45,6 +45,7 @@ from agent.sinks.common import changelog, layouts
 from agent.sinks.common.commits import Work, commit_results, table_by_table
 from agent.sinks.common.flush_rows import RowCounts, refuse_unless_inserts
 from agent.sinks.common.forms import missing_fields
+from agent.sinks.common.row_marks import Marks
 from agent.sinks.common.span_records import RETIRED, refuse_retired
 from agent.sinks.delta import read, row_repair
 from agent.sinks.delta.alter import dropping, repartition, replacement
@@ -86,7 +87,7 @@ class DeltaSink:
             raise SinkUriError(f"unknown option {min(options.storage)!r}: {uri.scheme}:// knows {known}")
         self._options = options.storage
         self._lake = Lake(uri.location, uri.is_local, options.storage)
-        self._owner = TableOwner(scope.changefeed, scope.mode, options.marks.of_mode(scope.mode))
+        self._owner = TableOwner(scope.changefeed, scope.mode, Marks.of(options, scope.mode))
         self._layouts = scope.layouts
         if scope.mode is SinkMode.HISTORY:
             options.refuse_history()

@@ -6,7 +6,6 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from agent.ports.capabilities import Capabilities, Guarantee
 from agent.sinks.common.readers import Format, parse_readers, without_version_3
-from agent.sinks.common.row_marks import Marks
 from reactor.records.changefeed import SinkMode
 
 #: ten years
@@ -52,10 +51,6 @@ class IcebergOptions(BaseModel, extra="allow"):
                 f"{missing[0]!r} of readers is not known to read format_version=3; leave one of the two options out"
             )
         return self
-
-    @property
-    def marks(self) -> Marks:
-        return Marks(self.soft_delete == "true", self.synced_at == "true")
 
     @property
     def rest(self) -> dict[str, str]:

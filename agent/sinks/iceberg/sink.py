@@ -37,6 +37,7 @@ from agent.rows.schema_change import SchemaChange
 from agent.sinks.common import layouts
 from agent.sinks.common.commits import Work, commit_results, table_by_table
 from agent.sinks.common.layouts import Wanted
+from agent.sinks.common.row_marks import Marks
 from agent.sinks.common.span_records import RETIRED, refuse_retired
 from agent.sinks.iceberg import append, load, read, row_repair
 from agent.sinks.iceberg.alter import leaving, repartition, replacement
@@ -61,7 +62,7 @@ class IcebergSink:
         options = IcebergOptions.model_validate(uri.options)
         self._retention_s = options.retention_seconds
         self._lake = Lake.of(uri)
-        self._owner = TableOwner(scope.changefeed, scope.mode, options.marks.of_mode(scope.mode))
+        self._owner = TableOwner(scope.changefeed, scope.mode, Marks.of(options, scope.mode))
         self._layouts = scope.layouts
 
     def writer(self) -> "IcebergSink":

@@ -44,6 +44,9 @@ assert not [name for name in sys.modules if name.startswith(("agent.sinks", "age
 from agent.sinks import open_sink
 open_sink("blackhole://", changefeed="f", mode="upsert")
 assert not [name for name in sys.modules if name.startswith(("agent.sinks.delta", "agent.sources", "deltalake"))]
+assert [entry for entry, sink in plugin.sinks().importable()] and [entry for entry, s in plugin.sources().importable()]
+heavy = {"numba", "deltalake", "pyiceberg", "pyspark"} & sys.modules.keys()
+assert not heavy, heavy
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 
