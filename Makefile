@@ -14,6 +14,7 @@ VENV := .venv
 PYTHON := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 ARGS ?=
+ALL ?=
 NAME ?=
 SEEDS ?= 1000
 SEED ?=
@@ -72,10 +73,10 @@ soak: java mariadb $(if $(findstring mysql,$(ARGS)),mysql) ## random schema chan
 monkey: java mariadb ## an operator's random commands, with schema changes, rows and kills: MINUTES=5 SEED=7
 	@$(PYTHON) -m tests.soak.monkey --seconds $$((60 * $(MINUTES))) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-# Promised times are checked here, which more processes would take from each other.
+# Promised times are checked here, which more processes would take from each other. tests/selection.py: what a run leaves out.
 matrix: WORKERS = $(if $(ARGS),0,2)
-matrix: java mariadb mysql azurite iproute ## what make test leaves out: every fail-point, longer stories of faults, all generated cases
-	@TEST_PATIENCE=1 $(PYTHON) -m pytest $(PARALLEL) -m matrix $(ARGS)
+matrix: java mariadb mysql azurite iproute ## what make test leaves out: fail-points, longer stories of faults, generated cases; ALL=1: every one, in hours
+	@TEST_PATIENCE=1 TEST_MATRIX=$(if $(ARGS)$(ALL),,turn) $(PYTHON) -m pytest $(PARALLEL) -m matrix $(ARGS)
 	@$(if $(ARGS),,$(PYTHON) -m pytest $(PARALLEL) --hypothesis-profile matrix tests/unit)
 
 fuzz: $(INSTALLED) ## bytes that nobody would send, for everything that reads bytes: SECONDS=60 for each target, ARGS="--only frames,toml"

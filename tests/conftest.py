@@ -10,11 +10,9 @@ import contextlib
 import gc
 import importlib
 import os
-import re
 import shutil
 import tempfile
 import warnings
-import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -29,7 +27,7 @@ from agent import host_cache
 from agent.spark.executor import SparkExecutor
 from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB
 from capture.embedded import postgres as embedded_postgres
-from tests import object_stores, scratch, validated
+from tests import object_stores, scratch, selection, validated
 from tests.mysql_package import why_not
 from tests.mysql_server import EmbeddedMysql
 from tests.patience import patient
@@ -111,23 +109,6 @@ def _places(items: list[pytest.Item]) -> dict[str, float]:
     return spread | {unit: at / len(others) for at, unit in enumerate(others)}
 
 
-def _is_left_to_matrix(item: pytest.Item) -> bool:
-    """Of cases that are generated, ``make test`` runs a share that a seed chooses, and ``make matrix`` the others."""
-    mark = item.get_closest_marker("sample")
-    chosen = f"{os.environ.get('WEIR_SAMPLE', '')}{item.nodeid}".encode()
-    return mark is not None and zlib.crc32(chosen) % 100 >= 100 * mark.args[0]
-
-
-def _is_of_the_other_flavour(item: pytest.Item) -> bool:
-    """Of a case that runs on MariaDB and on MySQL, ``make test`` runs one, which a seed chooses for each case."""
-    mark, parameters = item.get_closest_marker("one_flavour"), getattr(item, "callspec", None)
-    if mark is None or mark.args == (False,) or parameters is None or "flavour" not in parameters.params:
-        return False
-    case = re.sub(r"\[(mariadb|mysql)\b", "[", item.nodeid)
-    is_on_mysql = zlib.crc32(f"{os.environ.get('WEIR_SAMPLE', '')}{case}".encode()) % 2 == 1 and not why_not()
-    return is_on_mysql is not (parameters.params["flavour"] is EmbeddedMysql)
-
-
 def _import_share(config: pytest.Config) -> None:
     """Import this process's share of the test modules, so that a fresh clone's assertions are rewritten once: that is
     half of the time of collecting tests, and each process would need it for all. The cache then has the others."""
@@ -155,10 +136,12 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 @pytest.hookimpl(tryfirst=True)  # before marks choose tests
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if _is_left_to_matrix(item) or _is_of_the_other_flavour(item):
-            item.add_marker("matrix")
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    selection.mark(items)
+    if left_out := selection.left_out(items):
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(map(id, left_out))
+        items[:] = [item for item in items if id(item) not in gone]
     for item in items:
         mark = item.get_closest_marker("timeout")
         seconds = float(mark.args[0] if mark else item.config.getini("timeout"))

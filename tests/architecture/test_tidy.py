@@ -169,5 +169,5 @@ def test_nothing_is_left_undone() -> None:
 def test_variables_of_the_tests_are_not_named_like_settings() -> None:
     """A capture refuses unknown variables that begin with WEIR_, also those of the pytest process that starts it."""
     texts = {path: path.read_text() for path in (ROOT / "Makefile", *(ROOT / "tests").glob("*.py"))}
-    asked = re.compile(r'\bWEIR_\w+=|environ\.get\("WEIR_|environ\["WEIR_')
+    asked = re.compile(r"""\bWEIR_\w+=|environ(\.get\(|\[)['"]WEIR_""")
     assert [str(path) for path, text in texts.items() if asked.search(text)] == []

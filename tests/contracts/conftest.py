@@ -9,19 +9,20 @@ import pytest
 
 from agent.ports import plugin as plugins
 from capture.embedded import EmbeddedEtcd, EmbeddedMariaDB, EmbeddedPostgres
-from tests import example_package, iceberg_rest, mysql_package
+from tests import iceberg_rest, mysql_package
 from tests.contracts.sink_bed import COMBINATIONS, IMPLEMENTATIONS, ON_STORES, Bed
 from tests.contracts.store_bed import DURABLE, OWN, Store, etcd_connect, memory_connect, sql_connect, sqlite_url
 from tests.integration.agent.conftest import no_checkpoint_by_chance  # noqa: F401
 from tests.mysql_server import EmbeddedMysql
 from tests.object_stores import RunningStore
+from tests.packages import example
 
 
 @pytest.fixture(scope="session")
 def example_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """``examples/weir-sqlite``, installed where this process and its children find it."""
     site = tmp_path_factory.mktemp("site")
-    example_package.install("weir-sqlite", site)
+    example.install("weir-sqlite", site)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(site))
         patch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]))

@@ -16,7 +16,13 @@ from reactor.records.changefeed import SinkMode
 from tests.acceptance.bed import Bed, Load, Process
 from tests.acceptance.checks import CHANGELOG, UPSERT, check_changelog, check_upsert, follows
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.matrix, pytest.mark.spark, pytest.mark.timeout(200)]
+pytestmark = [
+    pytest.mark.acceptance,
+    pytest.mark.matrix,
+    pytest.mark.in_turn("ground"),
+    pytest.mark.spark,
+    pytest.mark.timeout(200),
+]
 
 SESSION_TTL_S = 5
 SERVICE_TIMEOUT_S = SESSION_TTL_S + 5
@@ -254,6 +260,7 @@ def test_an_executor_dies_in_mid_flush(ground: Ground) -> None:
     assert not ground.fallen()
 
 
+@pytest.mark.in_turn(None)  # on every ground
 def test_nothing_is_lost_or_doubled(ground: Ground) -> None:
     """After all that."""
     ground.load.stop()

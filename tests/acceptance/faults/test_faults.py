@@ -27,7 +27,7 @@ from tests.acceptance.checks import (
 from tests.acceptance.history import History
 from tests.patience import patient
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.acceptance, pytest.mark.in_turn("bed"), pytest.mark.spark, pytest.mark.timeout(400)]
 
 WARM_TRANSACTIONS = 200
 LEAVE_TIMEOUT_S = 15

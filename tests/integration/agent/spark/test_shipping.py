@@ -9,7 +9,7 @@ import pytest
 from agent.ports import plugin as plugins
 from agent.ports.plugin import SINKS
 from agent.spark.shipping import archive_in
-from tests import plugin_package
+from tests.packages import plugin as plugin_package
 
 _ON_AN_EXECUTOR = """
 import sys

@@ -14,7 +14,7 @@ from agent.ports.plugin import SINKS, SOURCES, SinkPlugin, SourcePlugin, load
 from agent.sinks import open_sink
 from agent.sources import registry
 from reactor.records.changefeed import SinkMode
-from tests import plugin_package
+from tests.packages import plugin as plugin_package
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from agent.ports import plugin as plugins
 from agent.ports.plugin import SINKS, SOURCES
 from capture.cli.main import main
-from tests import plugin_package
+from tests.packages import plugin as plugin_package
 
 
 @pytest.fixture(autouse=True)

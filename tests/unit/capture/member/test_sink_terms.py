@@ -10,7 +10,7 @@ from agent.ports import plugin as plugins
 from agent.ports.plugin import SINKS
 from capture.member.preflight import check_sink_terms, refuse_split
 from reactor.records.changefeed import ChangefeedConfig, SinkMode
-from tests import plugin_package
+from tests.packages import plugin as plugin_package
 
 _UPSERTS_ONLY = plugin_package.SINK.format(scheme="toy").replace(
     "guarantee=Guarantee.NONE", "guarantee=Guarantee.EXACTLY_ONCE, modes=frozenset(['upsert'])"

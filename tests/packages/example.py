@@ -6,7 +6,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1] / "examples"
+ROOT = Path(__file__).parents[2] / "examples"
 
 
 def install(name: str, site: Path) -> None:

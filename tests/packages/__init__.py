@@ -1,0 +1,1 @@
+"""Packages that tests install: Weir's examples, and plugins of other packages."""
