@@ -12,6 +12,7 @@ ended by the server (``idle_in_transaction_session_timeout``), and what it had b
 import logging
 import math
 import os
+import re
 import secrets
 import select
 import time
@@ -32,6 +33,7 @@ from reactor.store.sql.logic import FORMAT
 CHANNEL = "weir_store"
 #: ``hashtext`` of nothing in particular: the lock under which the tables are created
 _LOCK = 0x7765_6972
+_TABLES = ("weir_store", "weir_key", "weir_lease", "weir_change", "weir_lineage")
 _SCHEMA = (
     """CREATE TABLE IF NOT EXISTS weir_store (
         id bigint PRIMARY KEY CHECK (id = 1), format bigint NOT NULL, revision bigint NOT NULL,
@@ -54,6 +56,8 @@ _WRITE = Query("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 _READ = Query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 _COMMIT = Query("COMMIT")
 _LOCK_STORE = Query("SELECT id FROM weir_store WHERE id = 1 FOR UPDATE")
+#: names of the store in statements; not the channel, which is a string
+_NAMES = re.compile(rf"(?<![\w'])(?:{'|'.join((*_TABLES, *views.NAMES, 'weir_json'))})\b")
 #: modes in which libpq uses nothing but TLS
 _ENCRYPTED = ("require", "verify-ca", "verify-full")
 #: how soon a listener notices that nobody waits for it any longer
@@ -162,33 +166,60 @@ class PostgresDatabase:
     def _prepare(self, timeout_ms: int) -> None:
         execute = self._connection.execute
         for setting in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
-            execute("SELECT set_config(%s, %s, false)", [setting, str(timeout_ms)])
+            execute("SELECT pg_catalog.set_config(%s, %s, false)", [setting, str(timeout_ms)])
         # a commit that the server might forget would be a decision that never happened
         if execute("SHOW synchronous_commit").fetchone() == ("off",):
             execute("SET synchronous_commit = on")
-        if execute("SELECT to_regclass('weir_lineage')").fetchone() == (None,):
+        self._schema = self._choose_schema()
+        if not self._has("weir_lineage"):
             with self._connection.transaction():
                 execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
                 values = {"format": FORMAT, "clock": "{clock}", "lineage": secrets.randbits(62)}
                 for statement in _SCHEMA:
-                    execute(_sql(statement.format(**values)))
-        found = execute("SELECT format FROM weir_store").fetchone()
+                    execute(_sql(statement.format(**values), self._schema))
+        found = execute(_sql("SELECT format FROM weir_store", self._schema)).fetchone()
         if found != (FORMAT,):
             raise StoreError(f"{self.name} has a format that this version does not know; use the version that wrote it")
         self._show()
 
+    def _choose_schema(self) -> str:
+        """Return the schema that has the store, or that its tables are created in, quoted. The session searches none
+        from then on: where others may create functions and operators in it (``public`` before PostgreSQL 15), theirs
+        would be called with the rights of this user."""
+        execute = self._connection.execute
+        found = execute("SELECT pg_catalog.to_regclass('weir_lineage')::oid::bigint, pg_catalog.current_schema()")
+        oid, current = found.fetchone() or (None, None)
+        execute("SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false)")
+        if oid is None and current is None:
+            raise StoreError(
+                f"{self.name} has no schema in the search path of this user; create one, or set search_path"
+            )
+        row = execute(
+            "SELECT quote_ident(coalesce((SELECT nspname FROM pg_namespace WHERE oid ="
+            " (SELECT relnamespace FROM pg_class WHERE oid = %s::bigint::oid))::text, %s))",
+            [oid, current],
+        ).fetchone()
+        assert row is not None  # there is no FROM
+        if "%" in row[0]:  # psycopg takes it for a parameter
+            raise StoreError(f"{self.name} has its tables in schema {row[0]}; use a schema without % in its name")
+        return str(row[0])
+
+    def _has(self, name: str) -> bool:
+        found = self._connection.execute("SELECT to_regclass(%s)", [f"{self._schema}.{name}"]).fetchone()
+        return found != (None,)
+
     def _show(self) -> None:
         """Create the views, or replace those of an older version."""
         execute = self._connection.execute
-        if execute("SELECT to_regclass('weir_views')").fetchone() != (None,):
-            found = execute(views.READ_VERSION.encode()).fetchone()
+        if self._has("weir_views"):
+            found = execute(_sql(views.READ_VERSION, self._schema)).fetchone()
             if found is not None and found[0] >= views.VERSION:
                 return
         try:
             with self._connection.transaction():
                 execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
                 for statement in (*views.drops(), *views.statements(views.POSTGRES)):
-                    execute(statement.encode())
+                    execute(_sql(statement, self._schema))
         except (errors.InsufficientPrivilege, errors.DependentObjectsStillExist, errors.WrongObjectType) as error:
             _log.info("the store's views are not created", store=self.name, reason=" ".join(str(error).split()))
 
@@ -206,7 +237,7 @@ class PostgresDatabase:
             self._connection.pipeline() as pipeline,
             self._closing_after_errors(),  # leaving the pipeline would wait for an answer
         ):
-            yield _Statements(self._connection, pipeline, first)
+            yield _Statements(self._connection, pipeline, self._schema, first)
 
     @contextmanager
     def _closing_after_errors(self) -> Iterator[None]:
@@ -227,16 +258,20 @@ class PostgresDatabase:
 class _Statements:
     """Statements wait until there is something to read, or the end."""
 
-    def __init__(self, connection: psycopg.Connection[Row], pipeline: psycopg.Pipeline, first: Sequence[Query]) -> None:
+    def __init__(
+        self, connection: psycopg.Connection[Row], pipeline: psycopg.Pipeline, schema: str, first: Sequence[Query]
+    ) -> None:
         self._connection = connection
         self._pipeline = pipeline
+        self._schema = schema
         self._waiting: list[tuple[str, Sequence[Sequence[object]]]] = [(each.sql, [()]) for each in first]
         self._revision = 0
 
     def read(self, *queries: Query) -> list[list[Row]]:
         self._flush()
         cursors = [
-            self._connection.execute(_sql(query.sql), query.parameters or None, binary=True) for query in queries
+            self._connection.execute(_sql(query.sql, self._schema), query.parameters or None, binary=True)
+            for query in queries
         ]
         self._pipeline.sync()  # else fetching is a round trip for each
         return [cursor.fetchall() for cursor in cursors]
@@ -257,7 +292,7 @@ class _Statements:
         waiting, self._waiting = self._waiting, []
         for sql, rows in waiting:
             for row in rows:
-                self._connection.execute(_sql(sql), row or None)
+                self._connection.execute(_sql(sql, self._schema), row or None)
 
 
 def name_of(uri: str) -> str:
@@ -283,8 +318,9 @@ def _is_line_safe(uri: str) -> bool:
 
 
 @cache
-def _sql(sql: str) -> bytes:
-    return sql.replace("?", "%s").replace("{now}", _NOW).replace("{clock}", _CLOCK).encode()
+def _sql(sql: str, schema: str) -> bytes:
+    found = sql.replace("?", "%s").replace("{now}", _NOW).replace("{clock}", _CLOCK)
+    return _NAMES.sub(lambda name: f"{schema}.{name[0]}", found).encode()
 
 
 def _translated(error: Exception, name: str) -> StoreError:

@@ -191,7 +191,8 @@ POSTGRES = Words(
     time=lambda number: f"CASE WHEN {number} > 0 THEN to_timestamp(({number})::double precision) END",
     concat=lambda *texts: "(" + " || ".join(texts) + ")",
     before=(
-        "CREATE OR REPLACE FUNCTION weir_json(value bytea) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE AS"
+        "CREATE OR REPLACE FUNCTION weir_json(value bytea) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE"
+        " SET search_path = pg_catalog AS"
         " $$ BEGIN RETURN convert_from(value, 'UTF8')::jsonb; EXCEPTION WHEN OTHERS THEN RETURN NULL; END $$",
     ),
 )

@@ -49,3 +49,40 @@ async def test_what_the_server_refuses_is_explained_in_one_line_without_secrets(
             await sql.connect(url)
         assert "\n" not in str(caught.value)
         assert "geheim" not in str(caught.value)
+
+
+async def test_functions_and_operators_of_others_are_not_called(server: EmbeddedPostgres) -> None:
+    """Before PostgreSQL 15, every role may create them in ``public``."""
+    server.create_database("open")
+    for statement in (
+        "CREATE TABLE caught (who text)",
+        "GRANT CREATE ON SCHEMA public TO PUBLIC; GRANT INSERT ON caught TO PUBLIC",
+        "CREATE FUNCTION product(numeric, integer) RETURNS numeric LANGUAGE sql AS"
+        " 'INSERT INTO public.caught VALUES (current_user); SELECT pg_catalog.numeric_mul($1, $2)'",
+        "CREATE OPERATOR * (LEFTARG = numeric, RIGHTARG = integer, FUNCTION = product)",
+    ):
+        server.execute(statement, database="open")
+    client = await sql.connect(server.uri("open"))
+    await client.put("/n", b"1")
+    assert await client.get("/n") is not None
+    await client.close()
+    assert server.execute("SELECT * FROM caught", database="open") == []
+    server.execute("SELECT 2.0 * 3", database="open")
+    assert server.execute("SELECT * FROM caught", database="open") == [["postgres"]]
+
+
+async def test_the_store_is_in_the_schema_that_the_user_s_search_path_names(server: EmbeddedPostgres) -> None:
+    server.create_database("several")
+    server.execute('CREATE SCHEMA "Weir?"; CREATE SCHEMA other; CREATE SCHEMA "100%"', database="several")
+    path = server.uri("several") + "?options=-csearch_path%3D"
+    first = await sql.connect(path + "%22Weir?%22,other")
+    await first.put("/n", b"1")
+    second = await sql.connect(path + "nowhere,other,%22Weir?%22")  # where it is, not where it could be
+    found = await second.get("/n")
+    assert found is not None
+    assert found.value == b"1"
+    await first.close()
+    await second.close()
+    for schema, text in (("nowhere", "create one, or set search_path"), ("%22100%25%22", "without % in its name")):
+        with pytest.raises(StoreError, match=text):
+            await sql.connect(path + schema)
