@@ -3,6 +3,7 @@
 Ids are permanent: a table keeps its id under every name; a new table gets another id while its name's is in use.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import structlog
@@ -28,13 +29,17 @@ _log = structlog.get_logger()
 
 
 class Effects:
-    """Keeps ``known`` up to date. ``changes``: of the current statement."""
+    """Keeps ``known`` up to date. ``burnt``: see ``NewTables``; ``changes``: of the current statement."""
 
-    def __init__(self, known: KnownTables, server: Server) -> None:
+    def __init__(self, known: KnownTables, server: Server, burnt: Collection[int]) -> None:
         self.known = known
         self.server = server
         self.changes = ChangingTables(known)
-        self._new = NewTables(known)
+        self._new = NewTables(known, {*burnt})
+
+    @property
+    def burnt(self) -> frozenset[int]:
+        return frozenset(self._new.burnt)
 
     def begin_statement(self) -> None:
         self.changes = ChangingTables(self.known)

@@ -61,7 +61,7 @@ class Interpreter:
         self._known = known
         self._server = server
         self._copies = Copies(known, by_name=dict(remembered.copies), left={*remembered.left})
-        self._effects = Effects(known, server)
+        self._effects = Effects(known, server, remembered.burnt)
         self._renames = Renames(self._effects, self._copies)
         self._collations = Collations(remembered, server.collations, server.place)
         #: the memory before the newest statement, and that one's Ts
@@ -123,7 +123,7 @@ class Interpreter:
     def _learnt(self) -> str:
         copies, left = self._copies.by_name, frozenset(self._copies.left)
         filled = frozenset(filter(self._known.had_rows, copies))
-        memory = replace(self._known.memory(), copies=copies, filled=filled, left=left)
+        memory = replace(self._known.memory(), copies=copies, filled=filled, left=left, burnt=self._effects.burnt)
         return self._collations.remembered(memory).to_text()
 
     def _holding(self, names: list[Name], event: DdlEvent) -> AbstractContextManager[None]:

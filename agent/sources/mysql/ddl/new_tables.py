@@ -1,7 +1,7 @@
 """New tables: the records that tables get when the log first names them; ids are permanent. Pure."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
@@ -14,10 +14,10 @@ from reactor.records.tables.table import TableRecord
 
 @dataclass(slots=True)
 class NewTables:
-    """``burnt``: ids of tables that were held when they were dropped."""
+    """``burnt``: ids of tables that were held when they were dropped; the hold ends later than the log has the drop."""
 
     known: KnownTables
-    burnt: set[int] = field(default_factory=set)
+    burnt: set[int]
 
     def record(self, name: Name, schema: TableSchema | None, ts: Ts, changing: Collection[int]) -> TableRecord:
         """Return the record of a table that begins with a statement at ``ts``. ``changing``: ids of tables that the

@@ -24,6 +24,7 @@ class Bench:
     cuts: list[LogChunk] = field(default_factory=list)
     changed: threading.Condition = field(default_factory=threading.Condition)
     error: SourceError | None = None
+    settled: int = 0
 
     def deliver(self, cut: LogChunk) -> None:
         with self.changed:
@@ -38,6 +39,13 @@ class Bench:
         if cut.arena is not None:
             self.pool.give(cut.arena)
         self.stream_reader.settled(cut.resolved_ts)
+
+    def next_cut(self) -> LogChunk:
+        """The cut after those that are settled, settled as well: until then there is no other without rows."""
+        self.wait(lambda: len(self.cuts) > self.settled)
+        self.settled += 1
+        self.settle(self.cuts[self.settled - 1])
+        return self.cuts[self.settled - 1]
 
     def feed(self, *messages: bytes) -> None:
         self.wire.server.sendall(b"".join(messages))
@@ -129,9 +137,8 @@ def test_a_quiet_stream_is_asked_and_its_position_passed_on() -> None:
     with running(settings()) as bench:
         assert bench.next_report() == (51, True)
         bench.feed(keepalive(1000, clock=5))
-        bench.wait(lambda: any(cut.resolved_ts == 999 for cut in bench.cuts))
-        for cut in list(bench.cuts):
-            bench.settle(cut)
+        while bench.next_cut().resolved_ts != 999:
+            pass  # of a position before
         while bench.next_report()[0] != 1000:
             pass
         assert all(cut.arena is None for cut in bench.cuts)

@@ -102,9 +102,10 @@ class Copies:
         self.vacated[name] = table
 
     def end_statement(self) -> Iterator[KnownTable]:
-        """Yield the tables that were renamed away, in their new state."""
+        """Yield the tables that were renamed away, in their new state. A name that another replicated table has got
+        by the same statement is not kept for a copy."""
         for name, table in self.vacated.items():
-            if self._is_awaited(name):
+            if name not in self.known.by_name and self._is_awaited(name):
                 self.left.add(name)
                 schema = table.schema and replace(table.schema, schema_name=name[0], name=name[1])
                 record = table.record.named(*name)

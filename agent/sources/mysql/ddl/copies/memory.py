@@ -16,7 +16,7 @@ from agent.sources.mysql.ddl.parser.cursor import Name
 from reactor.ids import Ts
 
 _BEGIN: Final = Ts(0)
-_SETS: Final = ("filled", "left", "empty", "unread", "made", "stated", "assumed")
+_SETS: Final = ("filled", "left", "empty", "unread", "made", "stated", "assumed", "burnt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class Memory:
     """``copies`` and ``left``: see ``Copies``; ``filled``: copies that had rows. ``collations``: of databases, None if
     they are not known. ``empty``: ids of tables without rows; ``unread``: of those that had none since the server
     showed their key. ``gone``: names that tables have given up, with their ids; ``made``: first names of tables that
-    others have now, which may not be replicated. ``asked_ts``, ``stated`` and ``assumed``: see ``Collations``."""
+    others have now, which may not be replicated. ``asked_ts``, ``stated`` and ``assumed``: see ``Collations``;
+    ``burnt``: see ``NewTables``."""
 
     copies: Mapping[Name, Shadow] = field(default_factory=dict)
     filled: frozenset[Name] = frozenset()
@@ -37,6 +38,7 @@ class Memory:
     asked_ts: Ts = _BEGIN
     stated: frozenset[str] = frozenset()
     assumed: frozenset[Name] = frozenset()
+    burnt: frozenset[int] = frozenset()
 
     def to_text(self) -> str:
         fields = {
@@ -64,6 +66,7 @@ class Memory:
             asked_ts=Ts(fields.get("asked_ts", 0)),
             stated=frozenset(fields.get("stated", ())),
             assumed=frozenset(map(_name, fields.get("assumed", ()))),
+            burnt=frozenset(fields.get("burnt", ())),
         )
 
 

@@ -37,11 +37,11 @@ _COLLATIONS = {"u": 9}
 
 
 def definitions(tables: KnownTables) -> dict[tuple[str, str], object]:
-    """All that rows are read by, and new columns get."""
+    """All that rows are read by, and new columns get: of a held table nothing, until it is copied."""
     return {
         name: (table.record, table.schema, table.schema.collation if table.schema else 0)
         if not table.is_held
-        else (table.record, table.held)
+        else (table.record.with_(collation=0), table.held)
         for name, table in tables.by_name.items()
     }
 

@@ -29,3 +29,14 @@ def test_a_table_goes_on_under_its_new_name() -> None:
     rig = Rig("t")
     [change] = rig.run("RENAME TABLE t TO v")
     assert (change.kind, rig.names()) == (RENAME, ["v"])
+
+
+def test_another_table_takes_the_name_beside_a_copy_that_is_left_over() -> None:
+    """Not the copy, which failed and was never dropped."""
+    rig = Rig("t", "u")
+    number = {name: found.record.table_id for (_, name), found in rig.tables.by_name.items()}
+    rig.run("CREATE TABLE _t_new LIKE t")
+    changes = rig.run("RENAME TABLE t TO _t_old, u TO t")
+    assert {(change.kind, change.table_id) for change in changes} == {(RENAME, number["t"]), (RENAME, number["u"])}
+    now = {name: found.record.table_id for (_, name), found in rig.tables.by_name.items()}
+    assert now == {"_t_old": number["t"], "t": number["u"]}

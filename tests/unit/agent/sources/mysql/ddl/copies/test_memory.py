@@ -110,6 +110,12 @@ HISTORIES = {
         "RENAME TABLE t TO _t_gho",
         "DROP TABLE _t_gho",
     ],
+    "another table of a held one's name": [
+        "ALTER TABLE t ADD c INT DEFAULT 1",
+        "rows of t",
+        "DROP TABLE t",
+        "CREATE TABLE t (id INT PRIMARY KEY)",
+    ],
     "a database's collation": [
         "ALTER DATABASE d CHARACTER SET latin1",
         "CREATE TABLE v (id INT PRIMARY KEY, x varchar(9))",
@@ -214,7 +220,7 @@ def test_memories_are_kept_as_they_are() -> None:
     copy, one = ("d", "_t_gho"), ("d", "t")
     memory = Memory(
         {copy: shadow}, frozenset({copy}), frozenset({one}), {"d": 8}, frozenset({5}), frozenset({6}), {one: 7},
-        frozenset({one}),
+        frozenset({one}), burnt=frozenset({9}),
     )  # fmt: skip
     again = Memory.from_text(memory.to_text())
     assert again == memory
