@@ -65,7 +65,7 @@ def conformed(rows: pa.Table, wanted: pa.Schema, *, leaves_out: bool) -> pa.Tabl
     """Return ``rows`` with the columns of ``wanted``; one that they lack is NULL. ``leaves_out``: columns that
     ``wanted`` lacks are left out.
 
-    :raises DecodeError: the rows have a column that ``wanted`` lacks, or has with another type.
+    :raises DecodeError: the rows have a column that ``wanted`` lacks, or has with a type that does not keep its values.
     """
     extra = [name for name in rows.schema.names if name not in wanted.names]
     if extra and not leaves_out:
@@ -74,12 +74,39 @@ def conformed(rows: pa.Table, wanted: pa.Schema, *, leaves_out: bool) -> pa.Tabl
     for item in wanted:
         column = rows.column(item.name) if item.name in rows.schema.names else pa.nulls(rows.num_rows, item.type)
         try:
-            columns.append(column if column.type == item.type else column.cast(item.type))
+            columns.append(column if column.type == item.type else _cast(column, item.type))
         except pa.ArrowException:
             raise DecodeError(
                 f"column {item.name} is {column.type} at the source, and {item.type} to the reader"
             ) from None
     return pa.table(columns, schema=wanted)
+
+
+def _cast(column: Any, wanted: pa.DataType) -> Any:
+    """:raises pa.ArrowException: a value of ``column`` would not be the same."""
+    if not _keeps_values(column.type, wanted):
+        raise pa.ArrowTypeError(f"{column.type} is no {wanted}")
+    return column.cast(wanted)
+
+
+def _keeps_values(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether Arrow's cast of a value keeps it or fails. Others bend it: a text that looks like a number becomes
+    one, a time without a zone one of UTC, a number a moment."""
+    types = pa.types
+    if types.is_list(found):
+        return bool(types.is_list(wanted)) and _keeps_values(found.value_type, wanted.value_type)
+    if types.is_string(wanted):
+        return not types.is_binary(found)
+    if types.is_integer(found) or types.is_boolean(found):
+        return bool(types.is_integer(wanted) or types.is_decimal(wanted) or types.is_floating(wanted))
+    if types.is_decimal(found):
+        return bool(types.is_decimal(wanted) or types.is_integer(wanted))
+    if types.is_floating(found):
+        return bool(types.is_integer(wanted) or (types.is_floating(wanted) and wanted.bit_width >= found.bit_width))
+    if types.is_timestamp(wanted):
+        zone = found.tz if types.is_timestamp(found) else None
+        return bool(types.is_timestamp(found) or types.is_date(found)) and (zone is None) == (wanted.tz is None)
+    return bool(found == wanted or types.is_null(found))
 
 
 def divided(segments: Sequence[SegmentRef], bytes_max: int) -> Iterator[tuple[SegmentRef, ...]]:

@@ -1,5 +1,6 @@
 """Spark options: those of one reader of Spark's ``weir`` source, checked, and the subscriptions that they ask for."""
 
+import hashlib
 import re
 import uuid
 import warnings
@@ -121,6 +122,11 @@ class Options:
             expires=self.expires,
         )
 
+    def looking(self, table: str) -> Subscription:
+        """Return a subscription that ends with its block, for a table's columns. It begins at the log's end: where a
+        query began may be gone when it continues from its checkpoint."""
+        return Subscription(self.connection, self.changefeed, table, expires=self.expires)
+
     def one_time(self, table: str) -> Subscription:
         """Return a subscription that ends with its block."""
         return Subscription(
@@ -130,6 +136,13 @@ class Options:
             from_ts="earliest" if self.starting is None else self.starting,
             expires=self.expires,
         )
+
+    def hold(self, table: str, table_id: int, ts: int) -> None:
+        """Keep the log behind ``ts`` while a batch query reads it: Spark does not tell when it ends, so until the
+        position expires. All with the same options have one, so that repeated queries do not add up."""
+        asked = f"{table_id} {self.starting} {self.from_snapshot}"
+        name = f"read-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
+        Subscription(self.connection, self.changefeed, table, name=name, at_ts=ts, expires=self.expires)
 
 
 def _tables(text: str) -> Iterator[str]:

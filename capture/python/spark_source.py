@@ -62,7 +62,7 @@ class SparkSource(DataSource):
         struct of these for each."""
         found = {}
         for table in self._options.tables:
-            with self._options.one_time(table) as subscription:
+            with self._options.looking(table) as subscription:
                 found[table] = from_arrow_schema(subscription.schema(), prefer_timestamp_ntz=True)
         if len(found) == 1:
             return next(iter(found.values()))
@@ -127,12 +127,20 @@ class _Reader(DataSourceReader):
         options = self._options
         with options.one_time(table) as subscription:
             if not options.from_snapshot:
-                return self._parts.of_log(subscription, table, subscription.ts, options.ending)
+                return self._of_log(subscription, table, subscription.ts)
             pinned = options.pin(table, subscription)
             if options.ending is not None and options.ending < pinned.ts:
                 raise ConfigError(f"option endingTs is {options.ending}, before the snapshot's Ts, {pinned.ts}")
             found = self._parts.of_snapshot(pinned, table)
-            return [*found, *self._parts.of_log(subscription, table, pinned.ts, options.ending)]
+            return [*found, *self._of_log(subscription, table, pinned.ts)]
+
+    def _of_log(self, subscription: Subscription, table: str, from_ts: int) -> list[_Part]:
+        """The tasks read after ``subscription`` has ended."""
+        found = self._parts.of_log(subscription, table, from_ts, self._options.ending)
+        for first in found[:1]:
+            assert isinstance(first.part, LogSlice)
+            self._options.hold(table, first.part.table.table_id, from_ts)
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)
@@ -175,7 +183,8 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         after = {table: self._at(table, None).ts for table in self._options.tables} if is_first else self._after(start)
         if self._ends_now and self._last_ts is None:
             self._last_ts = max(self._at(table, ts).part(ts, max_bytes=1).newest_ts for table, ts in after.items())
-        if self._last_ts is not None and min(after.values()) >= self._last_ts:
+        # Spark stores the end of a query's first batch even if that is its start: where it began has to be in it
+        if not is_first and self._last_ts is not None and min(after.values()) >= self._last_ts:
             return start
         to_ts = self._reached(after, is_limited=not isinstance(limit, ReadAllAvailable))
         if is_first:

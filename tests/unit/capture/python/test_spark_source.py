@@ -6,9 +6,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pytest
@@ -20,7 +20,7 @@ from agent.feeds.changes import LogSlice
 from agent.log import segment
 from capture.api.subscriptions import LogPart, SegmentView
 from capture.errors import ConfigError
-from capture.python import spark_source
+from capture.python import spark_options, spark_source
 from capture.python.snapshot_start import Pinned, SnapshotPart
 from capture.python.spark_options import Options
 from capture.python.spark_source import SparkSource, _Part, _StreamReader
@@ -172,13 +172,14 @@ class Query:
         if until_now:
             reader.prepareForTriggerAvailableNow()
         limit = reader.getDefaultReadLimit()
-        first = _stored(reader.initialOffset())  # asked for again in each life whose first batch is not done
+        # asked for again in each life whose first batch is not done
+        first = {} if self.done else _stored(reader.initialOffset())
         while True:
             start = self.offsets[self.done - 1] if self.done else first
             if len(self.offsets) == self.done:
                 end = _stored(reader.latestOffset(start, limit))
                 self._may_end(kills)
-                if end == start:
+                if end == start and self.offsets:  # the first batch is one in any case
                     return
                 self.offsets.append(end)
             end = self.offsets[self.done]
@@ -277,6 +278,65 @@ def test_rows_of_a_batch_are_limited_but_no_transaction_is_divided(log: Log) -> 
 def test_wrong_options(given: dict[str, str], line: str) -> None:
     with pytest.raises(ConfigError, match=line):
         SparkSource(GIVEN | given)
+
+
+@pytest.mark.parametrize("start", STARTS[:2], ids=str)
+@pytest.mark.parametrize("log", [(1, 1), (1, 2)], ids=str, indirect=True)
+def test_a_query_that_found_nothing_at_first_gets_what_came_after_it(log: Log, start: dict[str, str]) -> None:
+    """Each life ends before the next changes are there, and has a reader of another name."""
+    query = Query(log, Options.of(GIVEN | {"table": ",".join(log.tables)} | start))
+    log.end_ts = 30  # the log has no change, and every table has begun
+    log.first_ts = dict.fromkeys(log.tables, 30)
+    for life in range(4):
+        query.options = replace(query.options, name=f"life-{life}")
+        query.run(0.0, until_now=True)
+        log.grow()
+    found = Counter(change for batch in query.output.values() for change in batch)
+    reached = query.offsets[-1]["ts"]
+    assert reached > 30
+    assert found == Counter((table, ts) for table in log.tables for ts in log.changes(table, 0, reached))
+
+
+def test_columns_are_asked_for_where_the_log_still_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that continues from its checkpoint began where the log no longer has anything."""
+    asked = []
+
+    def subscribe(*_: object, **given: object) -> None:
+        asked.append(given.get("from_ts", "latest"))
+        raise ConfigError("asked")
+
+    monkeypatch.setattr(spark_options, "Subscription", subscribe)
+    with pytest.raises(ConfigError, match="asked"):
+        SparkSource(GIVEN | {"table": "public.a", "startingTs": "12"}).schema()
+    assert asked == ["latest"]
+
+
+@pytest.mark.parametrize("log", [(1, 1)], ids=str, indirect=True)
+def test_the_log_is_kept_while_a_batch_query_reads_it(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tasks begin when all that was asked for its plan is over."""
+    log.grow()
+    table, opened = log.tables[0], dict[str, int]()
+
+    class OneTime(Subscription):
+        def __init__(
+            self, *_: object, name: str = "", from_ts: str = "", at_ts: int | None = None, **__: object
+        ) -> None:
+            super().__init__(log, table, name, from_ts, at_ts)
+            opened[name] = self.ts
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            del opened[""]
+
+    monkeypatch.setattr(spark_options, "Subscription", OneTime)
+    for _ in range(2):
+        source = SparkSource(GIVEN | {"table": table})
+        parts = source.reader(SCHEMA).partitions()
+        assert len(parts) == 1
+        assert list(opened.values()) == [log.first_ts[table]]
+        assert all(name.startswith("read-") for name in opened)
 
 
 def test_struct_columns_are_named_apart() -> None:
