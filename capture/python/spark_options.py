@@ -80,7 +80,7 @@ class Options:
             expires=float(_number("expires", known["expires"])) if "expires" in known else EXPIRES_DEFAULT_S,
             max_bytes=_limit("maxBytesPerTrigger", known),
             max_rows=_limit("maxRowsPerTrigger", known),
-            leaves_out=known.get("mergeschema", "").lower() == "true",
+            leaves_out=_flag("mergeSchema", known),
         )
         if problem := made.connection.unprotected():
             warnings.warn(problem, stacklevel=2)
@@ -161,6 +161,14 @@ def _limit(name: str, given: dict[str, str]) -> int | None:
     if number < 1:
         raise ConfigError(f"option {name} is {number}; it is 1 at least")
     return number
+
+
+def _flag(name: str, given: dict[str, str]) -> bool:
+    """:raises ConfigError: it is neither true nor false."""
+    text = given.get(name.lower(), "false").lower()
+    if text not in ("true", "false"):
+        raise ConfigError(f"option {name} is {text!r}; it may be true or false")
+    return text == "true"
 
 
 def _number(name: str, text: str) -> int:

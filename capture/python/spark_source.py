@@ -73,6 +73,9 @@ class SparkSource(DataSource):
         return _Reader(self._options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """:raises ConfigError: the query would not end where it was told to."""
+        if self._options.ending is not None:
+            raise ConfigError("option endingTs is for spark.read; a streaming query ends by its trigger")
         return _StreamReader(self._options, schema)
 
 

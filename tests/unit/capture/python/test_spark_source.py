@@ -273,6 +273,7 @@ def test_rows_of_a_batch_are_limited_but_no_transaction_is_divided(log: Log) -> 
         ({"table": "public.a, public.a"}, "write each table once"),
         ({"table": "public.a", "maxRowsPerTrigger": "0"}, "maxRowsPerTrigger is 0; it is 1 at least"),
         ({"table": "public.a", "maxBytesPerTrigger": "many"}, "maxBytesPerTrigger is 'many', which is no number"),
+        ({"table": "public.a", "mergeSchema": "yes"}, "mergeSchema is 'yes'; it may be true or false"),
     ],
 )
 def test_wrong_options(given: dict[str, str], line: str) -> None:
@@ -337,6 +338,11 @@ def test_the_log_is_kept_while_a_batch_query_reads_it(log: Log, monkeypatch: pyt
         assert len(parts) == 1
         assert list(opened.values()) == [log.first_ts[table]]
         assert all(name.startswith("read-") for name in opened)
+
+
+def test_a_stream_has_no_end() -> None:
+    with pytest.raises(ConfigError, match=r"endingTs is for spark\.read"):
+        SparkSource(GIVEN | {"table": "public.a", "endingTs": "5"}).streamReader(SCHEMA)
 
 
 def test_struct_columns_are_named_apart() -> None:
