@@ -13,6 +13,17 @@ from cryptography.x509.oid import NameOID
 
 _HOUR = datetime.timedelta(hours=1)
 _PEM = serialization.Encoding.PEM
+_SIGNS = x509.KeyUsage(
+    digital_signature=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 @dataclass(frozen=True)
@@ -65,8 +76,16 @@ def identity(
         .not_valid_after(begin + 2 * _HOUR)
         .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        # Python 3.13 trusts no chain without these
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
-    made = Identity(name, key, builder.sign(issuer.key if issuer else key, hashes.SHA256()), directory)
+    signing = issuer.key if issuer else key
+    if issuer:
+        authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(signing.public_key())
+        builder = builder.add_extension(authority_key, critical=False)
+    if is_authority:
+        builder = builder.add_extension(_SIGNS, critical=True)
+    made = Identity(name, key, builder.sign(signing, hashes.SHA256()), directory)
     made.write()
     return made
 
