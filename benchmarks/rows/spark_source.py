@@ -3,6 +3,11 @@
 The peer is the catch-up of the same changes into our own changelog, in the same run. The query runs in this machine's
 own threads, and on a standalone cluster of one worker and of two, of one core each; beside Debezium, reading only,
 where that runs.
+
+Where the time goes, in CPU seconds for 2 M changes (a batch query over the same parts, in a new session of two threads,
+without the session's own start, on a machine with six times more to do than cores): 28.5 in the JVM, which plans,
+compiles, and takes each row from Arrow through a form of its own into Parquet; 4.1 in Python, of which 1.0 is decoding,
+and the rest planning and Spark's protocol. With a source that costs nothing the query would take an eighth less.
 """
 
 import os
