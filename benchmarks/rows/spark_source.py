@@ -7,7 +7,8 @@ where that runs.
 Where the time goes, in CPU seconds for 2 M changes (a batch query over the same parts, in a new session of two threads,
 without the session's own start, on a machine with six times more to do than cores): 28.5 in the JVM, which plans,
 compiles, and takes each row from Arrow through a form of its own into Parquet; 4.1 in Python, of which 1.0 is decoding,
-and the rest planning and Spark's protocol. With a source that costs nothing the query would take an eighth less.
+and the rest planning and Spark's protocol. A source that only maps the same Arrow batches from files took as much: 27.6
+in the JVM (16.1 in its tasks, 8.1 in its compilers) and 5.9 in Python. The ratio is Spark's to the way that is ours.
 """
 
 import os
