@@ -49,6 +49,8 @@ class _Table:
     has_primary_key: bool = False
     #: a partition that has no identity, though the table may have one
     leaf: str = ""
+    #: a partition whose identity lacks columns of the table's key
+    other: str = ""
     has_columns: bool = True
 
     @property
@@ -212,6 +214,8 @@ def _table(
         theirs = _table(leaf, all_keys, ())
         if not theirs.sends_keys:
             return replace(found, identity=theirs.identity, has_primary_key=False, leaf=theirs.record.name)
+        if theirs.identity != "f" and not set(record.key) <= set(theirs.record.key):
+            found = replace(found, other=theirs.name)
     return found
 
 
@@ -228,6 +232,7 @@ def _unfit(tables: Sequence[_Table], sink_mode: SinkMode, *, force_replicate: bo
 def _check_tables(tables: Sequence[_Table], sink_mode: SinkMode, *, force_replicate: bool) -> None:
     if not force_replicate:
         _check_keys(tables, sink_mode)
+    _check_partitions(tables)
     if sink_mode.is_keyed:
         _check_columns(tables)
 
@@ -256,6 +261,17 @@ def _likewise(others: Sequence[_Table]) -> str:
     names = ", ".join(table.name for table in others[:_NAMED_MAX])
     more = f" and {len(others) - _NAMED_MAX} more" if len(others) > _NAMED_MAX else ""
     return f"; so it is with {names}{more}"
+
+
+def _check_partitions(tables: Sequence[_Table]) -> None:
+    for table in tables:
+        if table.other:
+            raise TableIneligibleError(
+                f"the partition {table.other} of table {table.name} sends updates and deletes with its own key, which "
+                f"lacks columns of the table's ({', '.join(table.record.key)}): ALTER TABLE {table.other} REPLICA "
+                f"IDENTITY FULL, leave it out by a filter rule !{table.name}, or let a publication with "
+                "publish_via_partition_root = false send each partition as a table"
+            )
 
 
 def _check_columns(tables: Sequence[_Table]) -> None:

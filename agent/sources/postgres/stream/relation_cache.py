@@ -9,7 +9,7 @@ published are not in the stream; if it is published in the transaction that crea
 """
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 import structlog
@@ -23,6 +23,7 @@ from agent.sources.postgres.server.sql import is_text, shown
 from agent.sources.postgres.stream import column_numbers
 from agent.sources.postgres.stream.catalog_lookup import CatalogTable, Guess
 from agent.sources.postgres.stream.column_numbers import Numbers
+from agent.sources.postgres.stream.partition_keys import PartitionKeys
 from reactor.ids import Ts
 from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
 from reactor.records.tables.table import TableRecord
@@ -57,11 +58,12 @@ class SchemaTracker:
         #: new tables, as the transaction that brought their first rows declared them first
         self._first: dict[tuple[Ts, int], TableSchema] = {}
         self._changes: dict[Ts, dict[int, TableChange | None]] = {}
+        self._partitions = PartitionKeys()
 
     @property
     def changed_ts(self) -> Ts:
         """Where the last change is that was not taken."""
-        return max(self._changes, default=Ts(0))
+        return max(self._partitions.last_ts, max(self._changes, default=Ts(0)))
 
     def is_wanted(self, table_id: int) -> bool:
         return table_id in self.known
@@ -91,6 +93,20 @@ class SchemaTracker:
             self._refused.add(table_id)
             self._changes.setdefault(ts, {})[table_id] = _hold(record, reason)
             _log.warning("a new table is not taken in", table=declared.qualified_name, reason=reason)
+        if table_id in self.known:
+            self._partitions.judge(self.known[table_id].record, ts)
+
+    def note_partition(self, root: int, partition: TableSchema, ts: Ts, *, is_in_log: bool) -> None:
+        """Note a partition whose rows from ``ts`` on are sent as those of ``root``. ``is_in_log``: it was declared in
+        front of rows that are in the log already."""
+        known = self.known.get(root)
+        if is_in_log:
+            self._partitions.withdraw([partition.table_id], ts)
+        self._partitions.note(root, known.record if known else None, partition, ts)
+
+    def note_truncate(self, table_ids: Collection[int], ts: Ts) -> None:
+        """Tables that one TRUNCATE names are declared in a row, too, and are no partitions of each other."""
+        self._partitions.withdraw(table_ids, ts)
 
     def _new_record(self, declared: TableSchema, ts: Ts) -> TableRecord:
         return TableRecord.new(
@@ -192,6 +208,8 @@ class SchemaTracker:
 
     def take(self, upto: Ts) -> tuple[DdlRecord, ...]:
         """Return, and forget, the changes of transactions that end at or below ``upto``."""
+        for ts, record, reason in self._partitions.take(upto):
+            self._changes.setdefault(ts, {})[record.table_id] = _hold(record, reason)
         done = [ts for ts in sorted(self._changes) if ts <= upto]
         taken = [(ts, self._changes.pop(ts)) for ts in done]
         self._before = {key: before for key, before in self._before.items() if key[0] > upto}
@@ -218,6 +236,8 @@ class SchemaTracker:
         self._before.setdefault((ts, declared.table_id), known)
         self.known[declared.table_id] = after
         self._settle(after, found, ts, empty_at)
+        if record.key != known.record.key:
+            self._partitions.judge(record, ts)
         if is_renamed:
             self._displace(after_schema, ts)
         return after_schema

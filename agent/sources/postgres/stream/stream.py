@@ -268,9 +268,17 @@ class ReplicationStream:
         """A partition whose rows are sent as its root's is declared right behind that."""
         table_id, state, (root, *before) = schema.table_id, self._state, self._declared
         self._declared = table_id, ts, int(state[split.SEQ])
-        if before == [*self._declared[1:]] and root != table_id and not state[split.SKIPPING]:
+        if before != [*self._declared[1:]] or root == table_id:
+            return
+        if not state[split.SKIPPING]:
             shape = frozenset((column.name, column.type_id, column.modifier) for column in schema.columns)
             self._sightings.note_partition(root, table_id, ts, int(state[split.XID]), shape)
+        if self._tracker is not None:
+            self._tracker.note_partition(root, schema, self._first_ts(ts), is_in_log=bool(state[split.SKIPPING]))
+
+    def _first_ts(self, ts: Ts) -> Ts:
+        """Return where the first row is, of those that a declaration at ``ts`` counts for, that is not in the log."""
+        return max(ts, Ts(int(self._state[split.SKIP_UNTIL]) + 1))
 
     def _take_in(self, relation: int) -> bool:
         """Handle the first row of a table; return False if the table has not been described."""
@@ -299,7 +307,10 @@ class ReplicationStream:
         """Record one event for each of its tables; they share the bytes."""
         state = self._state
         slots = [self._declarations.slot(relation) for relation in relations]
-        self._sightings.note_truncate(relations, Ts(int(state[split.COMMIT_TS])), int(state[split.XID]))
+        ts = Ts(int(state[split.COMMIT_TS]))
+        self._sightings.note_truncate(relations, ts, int(state[split.XID]))
+        if self._tracker is not None:
+            self._tracker.note_truncate(relations, self._first_ts(ts))
         for slot in slots:
             seq = int(state[split.SEQ])
             state[split.SEQ] += 1

@@ -485,3 +485,27 @@ def computed_key(built_empty: dict[str, int]) -> Rig:
     rig.columns[1], rig.key, rig.built_empty = ("new", "old"), ("new",), built_empty
     rig.guesses = {"new": Guess(2, None, is_required=True)}
     return rig
+
+
+def test_a_partition_that_was_declared_in_front_of_rows_of_the_log_counts_as_it_was_last() -> None:
+    """The stream is opened behind rows that it sends again; it declares no partition twice."""
+    rig = Rig(known(1, "r", "o"))
+    other = replace(declared(2, "p"), columns=(Column("id", _INT, -1), Column("o", _TEXT, -1, is_key=True)))
+    rig.tracker.note_partition(1, other, Ts(50), is_in_log=True)
+    assert rig.tracker.changed_ts == 50
+    rig.tracker.note_partition(1, declared(2, "p", "o"), Ts(50), is_in_log=True)
+    assert rig.tracker.take(Ts(60)) == ()
+    rig.tracker.note_partition(1, other, Ts(70), is_in_log=False)
+    rig.tracker.note_partition(1, declared(2, "p", "o"), Ts(70), is_in_log=False)
+    [record] = rig.tracker.take(Ts(70))
+    assert [(record.ts, change.kind) for change in record.changes] == [(70, HOLD)]
+
+
+def test_a_partition_holds_its_root_when_the_stream_has_its_first_row() -> None:
+    rig = Rig()
+    other = replace(declared(2, "p"), columns=(Column("id", _INT, -1), Column("o", _TEXT, -1, is_key=True)))
+    rig.tracker.note_partition(1, other, Ts(50), is_in_log=False)
+    rig.tracker.meet(declared(1, "r", "o"), Ts(50))
+    rig.tracker.note(declared(1, "r", "o"), Ts(50), _XID)
+    [record] = rig.tracker.take(Ts(50))
+    assert [change.kind for change in record.changes] == [HOLD]
