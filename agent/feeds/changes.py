@@ -93,10 +93,14 @@ def _keeps_values(found: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether Arrow's cast of a value keeps it or fails. Others bend it: a text that looks like a number becomes
     one, a time without a zone one of UTC, a number a moment."""
     types = pa.types
-    if types.is_list(found):
-        return bool(types.is_list(wanted)) and _keeps_values(found.value_type, wanted.value_type)
-    if types.is_string(wanted):
-        return not types.is_binary(found)
+    if found == wanted or types.is_null(found):
+        return True
+    if _is_any_list(found):
+        return _is_any_list(wanted) and _keeps_values(found.value_type, wanted.value_type)
+    if _is_bytes(found) or _is_bytes(wanted):
+        return _is_bytes(found) and _is_bytes(wanted)
+    if _is_text(wanted):
+        return True
     if types.is_integer(found) or types.is_boolean(found):
         return bool(types.is_integer(wanted) or types.is_decimal(wanted) or types.is_floating(wanted))
     if types.is_decimal(found):
@@ -106,7 +110,20 @@ def _keeps_values(found: pa.DataType, wanted: pa.DataType) -> bool:
     if types.is_timestamp(wanted):
         zone = found.tz if types.is_timestamp(found) else None
         return bool(types.is_timestamp(found) or types.is_date(found)) and (zone is None) == (wanted.tz is None)
-    return bool(found == wanted or types.is_null(found))
+    return False
+
+
+def _is_text(found: pa.DataType) -> bool:
+    return bool(pa.types.is_string(found) or pa.types.is_large_string(found) or pa.types.is_string_view(found))
+
+
+def _is_bytes(found: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_binary(found) or types.is_large_binary(found) or types.is_binary_view(found))
+
+
+def _is_any_list(found: pa.DataType) -> bool:
+    return bool(pa.types.is_list(found) or pa.types.is_large_list(found))
 
 
 def divided(segments: Sequence[SegmentRef], bytes_max: int) -> Iterator[tuple[SegmentRef, ...]]:

@@ -31,6 +31,10 @@ def read(values: list[Any], found: pa.DataType, wanted: pa.DataType) -> list[Any
         ([12], pa.int32(), pa.string(), ["12"]),
         ([["x"], None], pa.list_(pa.string()), pa.list_(pa.field("element", pa.string())), [["x"], None]),
         ([[1]], pa.list_(pa.int32()), pa.list_(pa.int64()), [[1]]),
+        (["a"], pa.large_string(), pa.string(), ["a"]),
+        ([b"a"], pa.large_binary(), pa.binary(), [b"a"]),
+        ([["a"]], pa.large_list(pa.large_string()), pa.list_(pa.string()), [["a"]]),
+        ([None], pa.null(), pa.binary(), [None]),
     ],
     ids=str,
 )
