@@ -27,10 +27,13 @@ def refuse_early(job: jobs.FeedJob, number: int) -> None:
             formats.refuse_early(*what, number)
         except FormatError as error:
             raise JobRefusedError(str(error)) from None
-    if not isinstance(job, jobs.Update) or job.config is None:
+    if not isinstance(job, jobs.Update):
         return
-    for name, needed in formats.needed_by(job.config).items():
+    needs = {f"option {name} of the sink": needed for name, needed in job.needs}
+    if job.config is not None:
+        needs |= {name.replace("_", "-"): needed for name, needed in formats.needed_by(job.config).items()}
+    for name, needed in needs.items():
         try:
-            formats.refuse_early(name.replace("_", "-"), needed, number)
+            formats.refuse_early(name, needed, number)
         except FormatError as error:
             raise JobRefusedError(str(error)) from None

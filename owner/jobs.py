@@ -73,7 +73,8 @@ class Update:
     it has finished. ``target_ts`` 0: none. ``is_trial``: only return the differences. ``joining``: schema and name of
     all tables that another filter takes in, with the rows that they have; ``leaving``: those that it leaves out.
     ``copy_limits``: ``UnitRecord.copy_limits`` from now on; None: as they are. ``copied``: tables to copy again, whose
-    rows or columns are filtered otherwise. ``basis``: refused with ``StaleRequest`` where the records are others, since
+    rows or columns are filtered otherwise. ``needs``: options of the sink that need a format of the cluster, with it.
+    ``basis``: refused with ``StaleRequest`` where the records are others, since
     two requests at the same time would undo each other; None: whatever they are.
 
     Value: a tuple of ``owner.feed.amendment.Difference``.
@@ -91,6 +92,7 @@ class Update:
     leaving: tuple[int, ...] = ()
     copy_limits: tuple[CopyLimit, ...] | None = None
     copied: tuple[int, ...] = ()
+    needs: tuple[tuple[str, int], ...] = ()
     basis: Basis | None = None
 
 

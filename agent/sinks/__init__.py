@@ -12,7 +12,8 @@ from agent.ports.capabilities import Capabilities
 from agent.ports.plugin import SinkPlugin
 from agent.ports.sink import Sink, SinkScope, SinkUri
 from agent.ports.table_reader import TableReader
-from agent.sinks.uri import parse_named_uri, parse_sink_uri
+from agent.sinks.uri import parse_given_uri, parse_named_uri, parse_sink_uri
+from reactor.records.base import NEEDS
 from reactor.records.changefeed import SinkMode
 from reactor.records.sink_settings import TableLayout
 
@@ -51,6 +52,21 @@ def notices_of(uri: str, mode: SinkMode) -> tuple[str, ...]:
     parsed = parse_sink_uri(uri)
     plugin = _plugin(parsed.scheme)
     return plugin.notices(parsed, mode) if plugin.notices is not None else ()
+
+
+def formats_of(uri: str) -> dict[str, int]:
+    """Return the options of the sink that ``uri`` names which need a format of the cluster: name → the format. A value
+    may be a reference.
+
+    :raises SinkUriError: not a URI, or no sink has its scheme.
+    """
+    parsed = parse_given_uri(uri)
+    needed: dict[str, int] = {}
+    for name, field in _plugin(parsed.scheme).options.model_fields.items():
+        extra = field.json_schema_extra
+        if isinstance(extra, dict) and NEEDS in extra and parsed.options.get(name, field.default) != field.default:
+            needed[name] = int(str(extra[NEEDS]))
+    return needed
 
 
 def capabilities_of(uri: str) -> Capabilities:

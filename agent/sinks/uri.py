@@ -31,6 +31,14 @@ def parse_sink_uri(text: str) -> SinkUri:
     return replace(uri, options={name: _resolved(name, value) for name, value in uri.options.items()})
 
 
+def parse_given_uri(text: str) -> SinkUri:
+    """Return a URI as it was given, references included.
+
+    :raises SinkUriError: not a URI.
+    """
+    return _parsed(text)
+
+
 def parse_named_uri(text: str) -> SinkUri:
     """Return a URI that a server names, without what it hides, and without references and files of this machine.
 

@@ -9,6 +9,7 @@ import structlog
 
 from agent import sources
 from agent.ports.source import Position
+from agent.sinks import formats_of
 from capture.api import port as views
 from capture.errors import ChangefeedExistsError, ChangefeedNotFoundError
 from capture.member.ownership import gathering
@@ -107,6 +108,8 @@ class ChangefeedCreation(ABC):
             formats.refuse_early("sink mode history", Feature.HISTORY, membership.state.format)
         for name, needed in formats.needed_by(spec.config).items():
             formats.refuse_early(name.replace("_", "-"), needed, membership.state.format)
+        for name, needed in formats_of(spec.sink_uri).items():
+            formats.refuse_early(f"option {name} of the sink", needed, membership.state.format)
         notices = await self._capture.data_plane.check(spec)
         return views.CheckView(
             id=changefeed, source=mask_uri(spec.source_uri), sink=mask_uri(spec.sink_uri), notices=notices

@@ -17,6 +17,7 @@ cluster's format refuses to join. So two neighbouring versions may run side by s
     11  each changefeed has an owner of its own (``reactor.records.capture``)
     12  progress of all owners of a capture is one record (``reactor.membership.progress``)
     17  layouts of tables, and sink mode history
+    18  column mapping of Delta tables: older captures would write files under the columns' names
 
 A field that was added later (``reactor.records.base.later``) says which format it needs where it is set; a new kind of
 record, or a new word in an old one, is a ``Feature``.
@@ -30,7 +31,7 @@ from pydantic import BaseModel, Field
 from reactor.errors import FormatError
 from reactor.records.base import COUNT_MAX, NEEDS, Record, later
 
-FIRST, NEWEST = 1, 17
+FIRST, NEWEST = 1, 18
 #: of a cluster that no capture of any version may join
 HALTED = 1_000_000
 
@@ -50,6 +51,7 @@ class Feature(IntEnum):
     OWNERS = 11
     PROGRESS = 12
     HISTORY = 17
+    COLUMN_MAPPING = 18
 
 
 class ClusterFormat(Record):

@@ -9,12 +9,14 @@ import pyarrow as pa
 import pytest
 
 from agent.ports.capabilities import Capabilities
-from agent.ports.sink import FeedContext, FlushResult, FlushTask, ReadsBack, Sink, TableCopy
+from agent.ports.sink import Alters, FeedContext, FlushResult, FlushTask, ReadsBack, Sink, TableCopy
+from agent.rows.schema_change import ColumnMove, SchemaChange
 from agent.rows.spans import keep_span
 from agent.sinks import capabilities_of, open_sink
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import SinkMode
 from reactor.records.sink_settings import TableLayout
+from reactor.records.tables.schema_change import SchemaChangeKind
 from reactor.records.tables.table import TableRecord
 from tests.contracts.change_feed import assert_plays_back
 from tests.unit.agent.changes_build import ARROW, Change, changes, insert, table_schema
@@ -63,6 +65,7 @@ IMPLEMENTATIONS = {
         "delta+file://{}/lake", SinkMode.CHANGELOG, layouts=(TableLayout(matcher=("*.*",), partition_by=("id",)),)
     ),
     "delta-history-partitioned": Implementation("delta+file://{}/lake", SinkMode.HISTORY, layouts=(_BY_NAME,)),
+    "delta-vectors-mapped": Implementation("delta+file://{}/lake?deletion_vectors=true&column_mapping=name"),
     "delta-vectors-feed": Implementation("delta+file://{}/lake?change_data_feed=true&deletion_vectors=true"),
     "delta-feed-marks": Implementation("delta+file://{}/lake?change_data_feed=true&soft_delete=true&synced_at=true"),
     "blackhole": Implementation("blackhole://"),
@@ -76,6 +79,13 @@ COMBINATIONS = {
     "delta-vectors-feed-partitioned": Implementation(
         "delta+file://{}/lake?change_data_feed=true&deletion_vectors=true", layouts=(_BY_NAME,)
     ),
+    "delta-mapped": Implementation("delta+file://{}/lake?column_mapping=name"),
+    "delta-mapped-marks": Implementation(
+        "delta+file://{}/lake?column_mapping=name&deletion_vectors=true&soft_delete=true&synced_at=true"
+    ),
+    "delta-mapped-changelog": Implementation("delta+file://{}/lake?column_mapping=name", SinkMode.CHANGELOG),
+    "delta-mapped-history": Implementation("delta+file://{}/lake?column_mapping=name", SinkMode.HISTORY),
+    "delta-mapped-partitioned": Implementation("delta+file://{}/lake?column_mapping=name", layouts=(_BY_NAME,)),
     "iceberg-v3": Implementation("iceberg+file://{}/lake?format_version=3"),
     "iceberg-v3-marks": Implementation("iceberg+file://{}/lake?format_version=3&soft_delete=true&synced_at=true"),
     "iceberg-v3-history": Implementation("iceberg+file://{}/lake?format_version=3", SinkMode.HISTORY),
@@ -94,6 +104,7 @@ ON_STORES = {
     "delta-changelog-partitioned-s3": Implementation(
         "delta+{}/lake", SinkMode.CHANGELOG, store="s3", layouts=(_BY_NAME,)
     ),
+    "delta-mapped-s3": Implementation(f"{_VECTORS}&column_mapping=name", store="s3"),
     "delta-vectors-feed-s3": Implementation(f"{_VECTORS}&change_data_feed=true", store="s3"),
     "delta-marks-s3": Implementation("delta+{}/lake?soft_delete=true&synced_at=true", store="s3"),
     "iceberg-upsert-s3": Implementation(_LAKE, store="s3"),
@@ -137,9 +148,19 @@ class Bed:
         self.load_as(ARROW, *rows)
 
     def load_as(self, arrow: pa.Schema, *rows: tuple[Any, ...]) -> None:
-        batch = changes([insert(*row) for row in rows], arrow=arrow).after
-        staged = self.open().writer().stage(TABLE, "1-0", iter([batch]), Ts(100)) if rows else []
-        self.open().load(TABLE, table_schema(arrow), arrow, staged)
+        """A sink that maps columns has them under other names in the files of this table than the table has."""
+        is_mapped = "column_mapping=name" in self.uri and not self.layouts
+        first = pa.schema([(f"{item.name}-1", item.type) for item in arrow]) if is_mapped else arrow
+        table = TABLE.with_(key=tuple(f"{name}-1" for name in TABLE.key)) if is_mapped else TABLE
+        batch = changes([insert(*row) for row in rows], arrow=first).after
+        staged = self.open().writer().stage(table, "1-0", iter([batch]), Ts(100)) if rows else []
+        self.open().load(table, table_schema(first), first, staged)
+        if is_mapped:
+            sink = self.open()
+            assert isinstance(sink, Alters)
+            moves = tuple(ColumnMove(item.name, item.type, f"{item.name}-1") for item in arrow)
+            kind = SchemaChangeKind.ALTER
+            sink.alter([SchemaChange(Ts(100), kind, table, TABLE, moves, table_schema(arrow), arrow)])
 
     def copied(self, ts: int, *rows: tuple[Any, ...], arrow: pa.Schema = ARROW) -> TableCopy:
         """The table as it is at the source at ``ts``, staged."""

@@ -19,31 +19,32 @@ class Format(StrEnum):
 class Reader:
     """``formats``: of the tables that it reads as Weir writes them by default. ``vectors``: whether it also reads
     Delta's deletion vectors that are in the table's log, without settings of its own; ``version_3``: Iceberg's, which
-    tables of format version 3 have."""
+    tables of format version 3 have; ``mapping``: Delta's names of columns that differ from those in files."""
 
     formats: frozenset[Format]
     vectors: bool = False
     version_3: bool = False
+    mapping: bool = False
 
 
 _DELTA, _ICEBERG, _BOTH = frozenset({Format.DELTA}), frozenset({Format.ICEBERG}), frozenset(Format)
 
 READERS: Final = {
-    "chdb": Reader(_BOTH),  # with vectors a bare count(*) counts rows that are gone
+    "chdb": Reader(_BOTH, mapping=True),  # with vectors a bare count(*) counts rows that are gone
     "daft": Reader(_BOTH),
-    "databricks": Reader(_DELTA, vectors=True),
-    "delta-kernel": Reader(_DELTA, vectors=True),
-    "delta-rs": Reader(_DELTA, vectors=True),
-    "duckdb": Reader(_BOTH, vectors=True, version_3=True),
+    "databricks": Reader(_DELTA, vectors=True, mapping=True),
+    "delta-kernel": Reader(_DELTA, vectors=True, mapping=True),
+    "delta-rs": Reader(_DELTA, vectors=True, mapping=True),
+    "duckdb": Reader(_BOTH, vectors=True, version_3=True, mapping=True),
     "flink": Reader(_ICEBERG),
     "pandas": Reader(_DELTA),  # through delta-rs's to_pandas
     "polars": Reader(_BOTH, vectors=True, version_3=True),
     "presto": Reader(_BOTH),
     "pyiceberg": Reader(_ICEBERG, version_3=True),
     "sail": Reader(_DELTA, vectors=True),
-    "spark": Reader(_BOTH, vectors=True, version_3=True),
+    "spark": Reader(_BOTH, vectors=True, version_3=True, mapping=True),
     "trino": Reader(_BOTH),
-    "weir": Reader(_BOTH, vectors=True, version_3=True),
+    "weir": Reader(_BOTH, vectors=True, version_3=True, mapping=True),
 }
 
 
@@ -63,6 +64,11 @@ def parse_readers(text: str, of: Format) -> tuple[str, ...]:
 def without_version_3(names: Sequence[str]) -> tuple[str, ...]:
     """Return the readers that are not known to read deletion vectors of Iceberg."""
     return tuple(name for name in names if not READERS[name].version_3)
+
+
+def without_mapping(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the readers that are not known to read Delta's column mapping."""
+    return tuple(name for name in names if not READERS[name].mapping)
 
 
 def without_vectors(names: Sequence[str]) -> tuple[str, ...]:

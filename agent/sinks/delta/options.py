@@ -6,8 +6,10 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 
 from agent.errors import SinkUriError
 from agent.ports.capabilities import Capabilities, Guarantee
-from agent.sinks.common.readers import Format, parse_readers, without_vectors
+from agent.sinks.common.readers import Format, parse_readers, without_mapping, without_vectors
+from reactor.records.base import NEEDS
 from reactor.records.changefeed import SinkMode
+from reactor.records.formats import Feature
 
 #: ten years
 _RETENTION_MAX_S: Final = 315_360_000
@@ -38,6 +40,12 @@ class DeltaOptions(BaseModel, extra="allow"):
     change_data_feed: Literal["true", "false"] = Field(
         "false", description="upsert: new tables have a Change Data Feed, so a flush writes changed rows once more"
     )
+    column_mapping: Literal["none", "name"] = Field(
+        "none",
+        description="name: a renamed or dropped column costs no rewriting; new tables map names of columns to those in "
+        "files, others from their first such change on",
+        json_schema_extra={NEEDS: int(Feature.COLUMN_MAPPING)},
+    )
     readers: str = Field("", description="who reads the tables: duckdb,trino,…; new tables use what all of them read")
 
     @field_validator("readers")
@@ -48,9 +56,17 @@ class DeltaOptions(BaseModel, extra="allow"):
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
-        cannot = without_vectors(parse_readers(self.readers, Format.DELTA))
+        readers = parse_readers(self.readers, Format.DELTA)
+        cannot = without_vectors(readers)
         if self.deletion_vectors == "true" and cannot:
             raise ValueError(f"{cannot[0]} does not read deletion vectors; leave deletion_vectors=true or it out")
+        if self.maps_columns and (cannot := without_mapping(readers)):
+            raise ValueError(f"{cannot[0]} is not known to read column mapping; leave column_mapping=name or it out")
+        if self.maps_columns and self.has_feed:
+            raise ValueError(
+                "readers of a Change Data Feed do not see that a mapped column has another name, or is gone; leave "
+                "column_mapping=name or change_data_feed=true out"
+            )
         return self
 
     @property
@@ -59,6 +75,11 @@ class DeltaOptions(BaseModel, extra="allow"):
         names = parse_readers(self.readers, Format.DELTA)
         is_readable = bool(names) and not without_vectors(names)
         return self.deletion_vectors == "true" if self.deletion_vectors else is_readable
+
+    @property
+    def maps_columns(self) -> bool:
+        """Whether tables may have names of columns that differ from those in their files."""
+        return self.column_mapping == "name"
 
     @property
     def retention_s(self) -> int:
@@ -91,13 +112,18 @@ class DeltaOptions(BaseModel, extra="allow"):
 
     def notices(self, mode: SinkMode) -> tuple[str, ...]:
         """Return what the readers cost, for who creates a changefeed."""
+        mapping = (
+            "new tables map their columns (column_mapping=name): pandas, polars and other readers without that feature "
+            "refuse them",
+        )
+        mapped = mapping if self.maps_columns else ()
         if mode is not SinkMode.UPSERT:
-            return ()
+            return mapped
         feed = (
             "new tables have a Change Data Feed: a flush reads the rows that it replaces and writes all changed ones "
             f"once more; they can be read for {self.retention_s} s (retention_seconds)",
         )
-        return (*self._reader_notices(), *(feed if self.has_feed else ()))
+        return (*self._reader_notices(), *(feed if self.has_feed else ()), *mapped)
 
     def _reader_notices(self) -> tuple[str, ...]:
         names = parse_readers(self.readers, Format.DELTA)

@@ -69,7 +69,7 @@ def _append(table: DeltaTable, place: TablePlace, order: RowRepair) -> None:
     def name() -> str:
         return f"changes-{order.ts:x}-repair-{uuid4().hex[:8]}.parquet"
 
-    files = list(delta_files.write_files(place, name, [rows], partitions=delta_table.partitions(table)))
+    files = list(delta_files.write_files(place, name, [rows], layout=delta_table.layout(table)))
     commit.commit_to(place, table, files, {})
 
 

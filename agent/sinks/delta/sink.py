@@ -18,9 +18,7 @@ from itertools import chain, groupby
 from uuid import uuid4
 
 import pyarrow as pa
-from deltalake import CommitProperties, Schema
-from deltalake.exceptions import DeltaError
-from deltalake.transaction import create_table_with_add_actions
+from deltalake import Schema
 
 from agent.errors import RESYNC, CopyLostError, SinkUriError, TableForeignError, TableHeldError
 from agent.ports.checksums import ALL_KEYS, KeyRange
@@ -48,20 +46,23 @@ from agent.sinks.common.forms import missing_fields
 from agent.sinks.common.row_marks import Marks
 from agent.sinks.common.span_records import RETIRED, refuse_retired
 from agent.sinks.delta import read, row_repair
-from agent.sinks.delta.alter import dropping, repartition, replacement
+from agent.sinks.delta.alter import creation, dropping, repartition, replacement
 from agent.sinks.delta.alter.alter import Alterer
+from agent.sinks.delta.alter.creation import NewTable
 from agent.sinks.delta.alter.replacement import Replacement
 from agent.sinks.delta.options import CAPABILITIES, DeltaOptions
-from agent.sinks.delta.table import change_feed, disk, history, partitions
+from agent.sinks.delta.table import change_feed, history, partitions
 from agent.sinks.delta.table import commit as delta_commit
 from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table import schema as delta_schema
-from agent.sinks.delta.table.errors import away_error, storage_error
+from agent.sinks.delta.table.errors import away_error
 from agent.sinks.delta.table.files import TRUNCATION, DataFile
 from agent.sinks.delta.table.lake import Lake
+from agent.sinks.delta.table.layout import Layout
 from agent.sinks.delta.table.log import TableLog
+from agent.sinks.delta.table.mapping import NO_MAPPING, ColumnNames
 from agent.sinks.delta.table.place import TableOwner, TablePlace
 from agent.sinks.delta.upkeep import upkeep
 from agent.sinks.delta.upsert import history as versions
@@ -82,6 +83,7 @@ class DeltaSink:
         options.refuse_feed(scope.mode)
         self._has_feed = options.has_feed
         self._takes_vectors = options.takes_vectors
+        self._maps_columns = options.maps_columns
         if uri.is_local and options.storage:
             known = ", ".join(sorted(DeltaOptions.model_fields))
             raise SinkUriError(f"unknown option {min(options.storage)!r}: {uri.scheme}:// knows {known}")
@@ -193,8 +195,15 @@ class DeltaSink:
             return f"{label}.parquet" if is_named_once else f"{label}-{uuid4().hex[:8]}.parquet"
 
         place.make()
-        files = delta_files.write_files(place, name, chain([first], tables), partitions=divided_by)
+        layout = Layout(divided_by, self._staged_names(place, first.schema))
+        files = delta_files.write_files(place, name, chain([first], tables), layout=layout)
         return [StagedFile(f"{place}/{file.path}", file.rows, file.bytes, file.to_json()) for file in files]
+
+    def _staged_names(self, place: TablePlace, columns: pa.Schema) -> ColumnNames:
+        """Return the names of columns in staged files: those that a table which is there has in its own, so that they
+        need not be written again when they take its place."""
+        table = place.open() if self._maps_columns else None
+        return NO_MAPPING if table is None else delta_table.names_for(table, columns)
 
     def _staged_rows(self, batch: pa.RecordBatch, ts: Ts) -> pa.Table:
         return (
@@ -212,7 +221,7 @@ class DeltaSink:
         changefeed = self._owner.changefeed
         names = (delta_table.record_id(changefeed, span), dropping.placed_record_id(changefeed))
         record = delta_table.first_properties(dict.fromkeys(names, int(table.start_ts)))
-        self._create(place, columns, staged, divided_by, record)
+        creation.create(place, self._new_table(columns, divided_by), staged, record)
         self._is_loaded(place, table, span)
 
     def _staged(
@@ -228,12 +237,12 @@ class DeltaSink:
         staged = [DataFile.from_json(file.stats) for file in files]
         columns = self._columns(arrow, table)
         for text in dict.fromkeys(file.schema for file in staged):
-            found = delta_table.to_arrow(Schema.from_json(text))
+            found = delta_table.plain_schema(Schema.from_json(text))
             missing = missing_fields(columns, found, table=schema.qualified_name)
             columns = pa.schema([*columns, *missing])
         _refuse_lost(place, staged)
         divided_by = self._partitions(table, columns)
-        return columns, delta_files.divided_again(place, staged, divided_by), divided_by
+        return columns, staged, divided_by
 
     def replace(self, copy: TableCopy) -> None:
         place = self.place(copy.table)
@@ -247,7 +256,8 @@ class DeltaSink:
         order = Replacement(self._owner, copy, columns, staged, divided_by)
         if table is None:
             place.make()
-            self._create(place, columns, staged, divided_by, delta_table.first_properties(order.records()))
+            first = delta_table.first_properties(order.records())
+            creation.create(place, self._new_table(columns, divided_by), staged, first)
         replacement.replace(place, order)
 
     def _is_loaded(self, place: TablePlace, table: TableRecord, span: TableSpan) -> bool:
@@ -269,35 +279,13 @@ class DeltaSink:
             )
         return True
 
-    def _create(
-        self,
-        place: TablePlace,
-        columns: pa.Schema,
-        files: Sequence[DataFile],
-        divided_by: Sequence[str],
-        record: CommitProperties,
-    ) -> None:
-        try:
-            create_table_with_add_actions(
-                place.location,
-                Schema.from_arrow(columns),
-                [file.add_action() for file in files],
-                mode="error",
-                partition_by=list(divided_by),
-                description=self._owner.description(),
-                configuration=upkeep.table_properties(
-                    self._retention_s,
-                    takes_vectors=self._takes_vectors and not self._is_changelog,
-                    has_feed=self._has_feed,
-                ),
-                storage_options=self._options or None,
-                commit_properties=record,
-            )
-            disk.sync_commits(place, 0)
-            disk.sync_names(place)
-        except (DeltaError, OSError) as error:
-            if place.open() is None:  # otherwise another one was faster, and its table is checked
-                raise storage_error(place, "create", error) from error
+    def _new_table(self, columns: pa.Schema, divided_by: Sequence[str]) -> NewTable:
+        properties = upkeep.table_properties(
+            self._retention_s,
+            takes_vectors=self._takes_vectors and not self._is_changelog,
+            has_feed=self._has_feed,
+        )
+        return NewTable(self._owner, columns, divided_by, properties, self._maps_columns)
 
     def maintain(self, table: TableRecord) -> Maintained:
         return upkeep.maintain(self.place(table))
@@ -312,7 +300,8 @@ class DeltaSink:
         row_repair.repair(self.place(order.table), self._owner, order)
 
     def alter(self, changes: Sequence[SchemaChange]) -> None:
-        Alterer(self._lake, self._owner, self.load, self._partitions).alter(changes)
+        alterer = Alterer(self._lake, self._owner, self.load, self._partitions, maps_columns=self._maps_columns)
+        alterer.alter(changes)
 
     def read_rows(self, table: TableRecord, schema: TableSchema, arrow: pa.Schema) -> Iterator[pa.RecordBatch]:
         return self.read_range(table, schema, arrow, ALL_KEYS)
@@ -339,11 +328,11 @@ class DeltaSink:
             opened = log or place.opened()
             if delta_table.is_written(opened, task):
                 return task.result(committed=True)
-            divided_by = opened.partitions if isinstance(opened, TableLog) else delta_table.partitions(opened)
-        return self._write_files(place, task, changes, divided_by)
+            layout = opened.layout if isinstance(opened, TableLog) else delta_table.layout(opened)
+        return self._write_files(place, task, changes, layout)
 
     def _write_files(
-        self, place: TablePlace, task: FlushTask, changes: Iterable[Changes], divided_by: Sequence[str]
+        self, place: TablePlace, task: FlushTask, changes: Iterable[Changes], layout: Layout
     ) -> FlushResult:
         """Write this task's rows as files for ``commit``, one per schema of the changes and partition."""
         counts = RowCounts()
@@ -357,7 +346,7 @@ class DeltaSink:
             parts = iter(rest)
         for _, group in groupby(parts, lambda part: part.after.schema):
             tables: Iterator[pa.Table] = (self._rows(part, task) for part in group)
-            files += delta_files.write_files(place, partial(_changes_name, task), tables, partitions=divided_by)
+            files += delta_files.write_files(place, partial(_changes_name, task), tables, layout=layout)
         return task.result(
             rows=counts.rows,
             bytes=sum(file.bytes for file in files),

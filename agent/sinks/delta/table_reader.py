@@ -18,8 +18,9 @@ from agent.sinks.delta.options import DeltaOptions
 from agent.sinks.delta.table import history, place
 from agent.sinks.delta.table.errors import storage_errors
 from agent.sinks.delta.table.files import read_file
+from agent.sinks.delta.table.layout import FileLayout
 from agent.sinks.delta.table.partitions import Partition, value_text
-from agent.sinks.delta.table.place import TableOwner, TablePlace, arrow_schema, partitions, plain_schema
+from agent.sinks.delta.table.place import TableOwner, TablePlace, arrow_schema, layout, partitions, plain_schema
 from reactor.ids import TableSpan, Ts
 
 
@@ -76,11 +77,12 @@ class DeltaTableReader:
         with storage_errors(self._place, f"read version {version} of"):
             vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
             kept = dict(zip(map(_name, vectors.column(0).to_pylist()), vectors.column(1), strict=True))
-            values = _partitions(table)
+            values, names = _partitions(table), layout(table).names
             for path in files:
                 mask = kept.get(_name(path))
                 gone = None if mask is None else np.flatnonzero(~np.asarray(mask.values, dtype=np.bool_))
-                rows = read_file(self._place, path, schema, without=gone, partition=values.get(_name(path)))
+                laid = FileLayout(values.get(_name(path), {}), names)
+                rows = read_file(self._place, path, schema, layout=laid, without=gone)
                 yield from map(source_rows, rows)
 
     def history(self, limit: int) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from agent.filter import events
 from agent.filter.tables import TableFilter
+from agent.sinks import formats_of
 from agent.sources.registry import check_settings
 from capture.api import port as views
 from capture.errors import JobRefusedError, StaleRequestError
@@ -91,6 +92,7 @@ async def update(
             joining=joining,
             leaving=leaving,
             copied=copied,
+            needs=() if asked.sink_uri is None else tuple(formats_of(asked.sink_uri).items()),
             basis=None if joining is None and not copied else _basis(info, unit),
         )
     )

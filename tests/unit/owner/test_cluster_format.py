@@ -133,6 +133,9 @@ def test_an_update_that_older_captures_could_not_read_is_refused() -> None:
     cluster.jobs.append(jobs.Update("u", FEED, config=NextConfig(deadline=6)))
     cluster.step(2)
     assert "deadline needs format 2" in cluster.answers["u"].error
+    cluster.jobs.append(jobs.Update("w", FEED, needs=(("column_mapping", 18),)))
+    cluster.step(2)
+    assert "option column_mapping of the sink needs format 18" in cluster.answers["w"].error
     member(cluster, A, 2)
     cluster.step(2)
     cluster.jobs.append(jobs.Update("v", FEED, config=NextConfig(deadline=6)))

@@ -24,14 +24,16 @@ Partitions = Callable[[TableRecord, pa.Schema], Sequence[str]]
 
 
 class Alterer:
-    """For tables of one ``owner``. ``load``: that of ``Sink``."""
+    """For tables of one ``owner``. ``load``: that of ``Sink``; ``maps_columns``: see ``steps.Writer``."""
 
-    def __init__(self, lake: Lake, owner: TableOwner, load: Load, partitions: Partitions) -> None:
+    def __init__(
+        self, lake: Lake, owner: TableOwner, load: Load, partitions: Partitions, *, maps_columns: bool = False
+    ) -> None:
         self._lake = lake
         self._owner = owner
         self._load = load
         self._partitions = partitions
-        self._writer = steps.Writer(owner.changefeed, owner.mode is SinkMode.CHANGELOG, owner.marks)
+        self._writer = steps.Writer(owner.changefeed, owner.mode is SinkMode.CHANGELOG, owner.marks, maps_columns)
 
     def alter(self, changes: Sequence[SchemaChange]) -> None:
         """See ``agent.ports.sink.Sink.alter``."""

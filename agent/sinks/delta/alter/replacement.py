@@ -21,7 +21,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 
 from agent.errors import CopyBehindError, SinkFencedError, TableForeignError, TableHeldError
 from agent.ports.sink import TableCopy
@@ -38,6 +38,7 @@ from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.files import DataFile
+from agent.sinks.delta.table.layout import Layout
 from agent.sinks.delta.table.place import TableOwner, TablePlace
 from reactor.records.changefeed import SinkMode
 
@@ -47,7 +48,8 @@ _FILE_BYTES: Final = 128 << 20
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """``columns``: of the Delta table; ``files``: the copy's, divided by ``partitions``."""
+    """``columns``: of the Delta table; ``files``: the copy's, which are written again if they do not lie as the
+    table's; ``partitions``: the columns that divide it afterwards."""
 
     owner: TableOwner
     copy: TableCopy
@@ -123,7 +125,7 @@ def _replace(table: DeltaTable, place: TablePlace, order: Replacement) -> None:
     columns, copy = order.columns, order.copy
     others = delta_log.other_spans(place, order.owner.changefeed, copy.table.table_id, copy.spans)
     records = {**others, **order.records()}
-    steps.allow(table, order.columns.types)
+    steps.allow(place, table, order.columns.types)
     if dropping.gone_ts(table) is not None:  # it had left, or is an earlier one of the same name
         # the table is this one from here on, whoever puts the rows in place
         ours = (delta_table.record_id(order.owner.changefeed, span) for span in copy.spans)
@@ -131,22 +133,33 @@ def _replace(table: DeltaTable, place: TablePlace, order: Replacement) -> None:
         properties = delta_table.commit_properties(table, retired)
         table.alter.set_table_description(dropping.taken_over(table, order.owner), commit_properties=properties)
         table.update_incremental()
-    if order.is_changelog:
-        files = [write_marker(place, order), *order.files]
-        if not _has_other_types(table, order) and delta_table.partitions(table) == tuple(order.partitions):
-            commit.add_columns(table, files, name=order.name)
-            commit.commit_to(place, table, files, records)
-            return
-        if not _has_other_types(table, order):
-            columns = pa.schema([*columns, *missing_fields(columns, _stored(table), table=order.name)])
-            files = [*_written(place, order, "changes", _scanned(table, columns)), *files]
-    elif order.owner.mode is SinkMode.HISTORY and order.copy.table.key and not _has_other_types(table, order):
+    is_alike = not _has_other_types(table, order)
+    if order.is_changelog and is_alike and delta_table.partitions(table) == tuple(order.partitions):
+        commit.add_fields(place, table, Schema.from_arrow(columns), name=order.name)
+        layout = delta_table.layout(table)
+        files = [write_marker(place, order, layout), *delta_files.fitted(place, order.files, layout)]
+        commit.commit_to(place, table, files, records)
+        return
+    if is_alike and (order.is_changelog or (order.owner.mode is SinkMode.HISTORY and copy.table.key)):
         columns = pa.schema([*columns, *missing_fields(columns, _stored(table), table=order.name)])
-        files = list(_versions(table, place, order, columns))
+    layout = _layout(table, order, columns)
+    if order.is_changelog:
+        files = [write_marker(place, order, layout), *delta_files.fitted(place, order.files, layout)]
+        if is_alike:
+            files = [*_written(place, order, layout, "changes", _scanned(table, columns)), *files]
+    elif order.owner.mode is SinkMode.HISTORY and copy.table.key and is_alike:
+        files = list(_versions(table, place, order, columns, layout))
     else:
-        files = [*order.files, *_vanished(table, place, order)]
+        files = [*delta_files.fitted(place, order.files, layout), *_vanished(table, place, order, layout)]
     key = copy.table.key if order.owner.mode is SinkMode.UPSERT else ()
-    commit.overwrite(place, table, columns, files, order.partitions, records, key=key)
+    commit.overwrite(place, table, columns, files, layout, records, key=key)
+
+
+def _layout(table: DeltaTable, order: Replacement, columns: pa.Schema) -> Layout:
+    """Return how the table's files lie afterwards: its columns of the same names and types stay the same."""
+    stored = {item.name: item.type for item in _stored(table)}
+    origins = [(item.name, item.name if stored.get(item.name) == item.type else None) for item in columns]
+    return delta_table.layout(table).after(origins, order.partitions)
 
 
 def _stored(table: DeltaTable) -> pa.Schema:
@@ -158,12 +171,16 @@ def _scanned(table: DeltaTable, columns: pa.Schema) -> Iterator[pa.Table]:
         yield _shaped(pa.Table.from_batches([batch]), columns)
 
 
-def _written(place: TablePlace, order: Replacement, label: str, rows: Iterable[pa.Table]) -> Iterator[DataFile]:
+def _written(
+    place: TablePlace, order: Replacement, layout: Layout, label: str, rows: Iterable[pa.Table]
+) -> Iterator[DataFile]:
     names = (f"{label}-{order.ts:x}-copy-{uuid4().hex[:8]}.parquet" for _ in repeat(None))
-    return delta_files.write_files(place, names.__next__, rows, bytes_max=_FILE_BYTES, partitions=order.partitions)
+    return delta_files.write_files(place, names.__next__, rows, bytes_max=_FILE_BYTES, layout=layout)
 
 
-def _versions(table: DeltaTable, place: TablePlace, order: Replacement, columns: pa.Schema) -> Iterator[DataFile]:
+def _versions(
+    table: DeltaTable, place: TablePlace, order: Replacement, columns: pa.Schema, layout: Layout
+) -> Iterator[DataFile]:
     """Write the history again, with an end for what the copy lacks, and a begin for what only it has."""
     ts = order.ts
 
@@ -173,7 +190,7 @@ def _versions(table: DeltaTable, place: TablePlace, order: Replacement, columns:
 
     def copied() -> Iterator[pa.Table]:
         for file in order.files:
-            yield from delta_files.read_file(place, file.path, columns, partition=file.partition)
+            yield from delta_files.read_file(place, file.path, columns, layout=file.layout)
 
     def compared() -> Iterator[pa.Table | Ended[None] | Kept]:
         count = sum(file.rows for file in order.files) + sum(len(rows) for rows in _scanned(table, columns))
@@ -195,7 +212,7 @@ def _versions(table: DeltaTable, place: TablePlace, order: Replacement, columns:
                 yield history.ended(rows, Moments.same(ts, 0.0, rows.num_rows))
 
     for some in (current(), ended()):
-        yield from _written(place, order, "rows", some)
+        yield from _written(place, order, layout, "rows", some)
 
 
 def _shaped(rows: pa.Table, columns: pa.Schema) -> pa.Table:
@@ -207,7 +224,7 @@ def _shaped(rows: pa.Table, columns: pa.Schema) -> pa.Table:
     return pa.table(arrays, schema=columns)
 
 
-def _vanished(table: DeltaTable, place: TablePlace, order: Replacement) -> Iterator[DataFile]:
+def _vanished(table: DeltaTable, place: TablePlace, order: Replacement, layout: Layout) -> Iterator[DataFile]:
     """Write the rows that the copy lacks, where deleted ones stay."""
     marks, key = order.owner.marks, order.copy.table.key
     if not marks.soft_delete or not key:
@@ -221,11 +238,11 @@ def _vanished(table: DeltaTable, place: TablePlace, order: Replacement) -> Itera
     def copied(names: Sequence[str]) -> Iterator[pa.Table]:
         keys = pa.schema([order.columns.field(name) for name in names])
         for file in order.files:
-            yield from delta_files.read_file(place, file.path, keys, partition=file.partition)
+            yield from delta_files.read_file(place, file.path, keys, layout=file.layout)
 
     count = sum(file.rows for file in order.files)
     found = vanished(stored, copied, order.columns, marks, key=key, copied_rows=count)
-    yield from _written(place, order, "rest", found)
+    yield from _written(place, order, layout, "rest", found)
 
 
 def _has_other_types(table: DeltaTable, order: Replacement) -> bool:
@@ -237,7 +254,7 @@ def _has_other_types(table: DeltaTable, order: Replacement) -> bool:
     return False
 
 
-def write_marker(place: TablePlace, order: Replacement) -> DataFile:
+def write_marker(place: TablePlace, order: Replacement, layout: Layout) -> DataFile:
     """Write the ``truncate`` that precedes a copy, as a file."""
-    [file] = _written(place, order, "changes", [truncate_row(order.columns, order.copy.table.start_ts)])
+    [file] = _written(place, order, layout, "changes", [truncate_row(order.columns, order.copy.table.start_ts)])
     return file

@@ -1,4 +1,5 @@
-"""Rewrite: writes the rows of a Delta table again with other columns (``agent.sinks.common.conversion``)."""
+"""Rewrite: writes the rows of a Delta table again with other columns (``agent.sinks.common.conversion``), where the
+mapping of its columns does not do (``by_names``)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
@@ -10,11 +11,12 @@ from deltalake import DeltaTable
 
 from agent.kernels.key_digest import new_secret
 from agent.rows.schema_change import ColumnMove, SchemaChange
-from agent.sinks.common import conversion
+from agent.sinks.common import changelog, conversion
 from agent.sinks.delta.table import change_feed, files, partitions
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.files import DataFile
+from agent.sinks.delta.table.layout import Layout
 from agent.sinks.delta.table.place import TablePlace
 
 #: bytes of rows per file of a rewritten table
@@ -34,6 +36,31 @@ def _has_type(stored: pa.Schema, name: str, arrow: pa.DataType) -> bool:
     return bool(delta_schema.plain_type(stored.field(name).type) == delta_schema.plain_type(arrow))
 
 
+def is_by_names(table: DeltaTable, stored: pa.Schema, moves: Sequence[ColumnMove]) -> bool:
+    """Return whether the names of the columns in files, and new columns that are NULL in existing rows, are all of the
+    change. A changelog's rows may name renamed columns themselves."""
+    if not all(_is_by_name(stored, move) for move in moves) or len(divided_by(table, moves)) != len(
+        delta_table.partitions(table)
+    ):
+        return False
+    renamed = conversion.renames(moves)
+    if not renamed or changelog.UNCHANGED not in stored.names:
+        return True
+    reader = pa.RecordBatchReader.from_stream(table.scan(columns=[changelog.UNCHANGED]))
+    return not any(conversion.are_named(batch.column(0), renamed) for batch in reader)
+
+
+def _is_by_name(stored: pa.Schema, move: ColumnMove) -> bool:
+    if move.origin is None:
+        return not conversion.is_filled(move)
+    return move.convert is None and _has_type(stored, move.origin, move.type)
+
+
+def layout_after(layout: Layout, stored: pa.Schema, moves: Sequence[ColumnMove], divided_by: Sequence[str]) -> Layout:
+    """Return how the table's files lie afterwards. A column of another type has another name in them."""
+    return layout.after([(move.name, move.origin if _is_by_name(stored, move) else None) for move in moves], divided_by)
+
+
 def divided_by(table: DeltaTable, moves: Sequence[ColumnMove]) -> tuple[str, ...]:
     """Return the columns that divide the table afterwards: those that did. One that is gone, or has a type by which
     Delta does not divide, is left out."""
@@ -41,12 +68,10 @@ def divided_by(table: DeltaTable, moves: Sequence[ColumnMove]) -> tuple[str, ...
     return tuple(fit[name] for name in delta_table.partitions(table) if name in fit)
 
 
-def rewritten(
-    place: TablePlace, rows: Iterable[pa.Table], change: SchemaChange, divided_by: Sequence[str]
-) -> Iterator[DataFile]:
+def rewritten(place: TablePlace, rows: Iterable[pa.Table], change: SchemaChange, layout: Layout) -> Iterator[DataFile]:
     """Yield the table's rows under its new schema, in files of a moderate size."""
     names = (f"schema-{int(change.ts):x}-{number}-{uuid4().hex[:8]}.parquet" for number in count())
-    return files.write_files(place, names.__next__, rows, bytes_max=_FILE_BYTES, partitions=divided_by)
+    return files.write_files(place, names.__next__, rows, bytes_max=_FILE_BYTES, layout=layout)
 
 
 def converted_rows(table: DeltaTable, moves: Sequence[ColumnMove], change: SchemaChange) -> Iterator[pa.Table]:

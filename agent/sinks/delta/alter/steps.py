@@ -4,10 +4,13 @@ idempotent.
 The cost of a change:
 
 - A new column with NULL in existing rows is a commit without data.
-- Every other change of stored data (a dropped, renamed or retyped column, a new one with a value in existing rows)
-  rewrites the table, in new files under the new schema, in one commit. delta-rs can neither map column names nor widen
-  types in place; and data of a dropped column must not come back with a later one of its name. Readers see the table's
-  old version until then, and can go back to it as long as its files are kept.
+- So is a renamed or dropped column where the columns have names of their own in files (``table.mapping``), which the
+  table gets with its first such change if the sink is to map columns. A table with a change feed gets none: its readers
+  take a change of columns for none of rows.
+- Every other change of stored data (a retyped column, a new one with a value in existing rows; without a mapping a
+  dropped or renamed one) rewrites the table, in new files under the new schema, in one commit. Types are not widened in
+  place; and data of a dropped column must not come back with a later one of its name. Readers see the table's old
+  version until then, and can go back to it as long as its files are kept.
 - A dropped table stays where it is, marked in its description; a later one at its location takes it over, with the old
   one in its history. A renamed table is moved (``moving``).
 
@@ -19,7 +22,7 @@ The record is an application transaction ``weir/{changefeed}/{table id}/ddl`` wi
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -36,6 +39,7 @@ from agent.sinks.delta.alter import dropping, repartition, rewrite
 from agent.sinks.delta.table import change_feed, commit, schema
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
+from agent.sinks.delta.table.layout import Layout
 from agent.sinks.delta.table.place import TablePlace
 from reactor.ids import TableSpan, Ts
 
@@ -44,11 +48,13 @@ _WITHOUT_ZONE = "timestampNtz"
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """The owner of the tables, their write mode, and the columns that the sink adds to them."""
+    """The owner of the tables, their write mode, and the columns that the sink adds to them. ``maps_columns``: whether
+    a table may get a mapping of its columns."""
 
     changefeed: str
     is_changelog: bool
     marks: Marks = NO_MARKS
+    maps_columns: bool = False
 
     @property
     def keeps_dropped(self) -> bool:
@@ -135,8 +141,9 @@ def take_over(
             record_id(writer, record.table_id): int(change.ts),
             dropping.placed_record_id(writer.changefeed): int(change.ts),
         }
-        allow(table, columns.types)
-        commit.overwrite(place, table, columns, [], partitions, positions)
+        allow(place, table, columns.types)
+        layout = delta_table.layout(table).after([(name, None) for name in columns.names], partitions)
+        commit.overwrite(place, table, columns, [], layout, positions)
         table.update_incremental()
         table.alter.set_table_description(description, commit_properties=delta_table.commit_properties(table, {}))
 
@@ -170,24 +177,47 @@ def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaC
         change_feed.refuse_reserved([move.name for move in change.columns], table=change.name)
     copied = _copied(table, writer, change.after.table_id)
     moves = conversion.moves(stored, change, keeps_dropped=writer.keeps_dropped, forms=schema.FORMS, copied=copied)
-    allow(table, [move.type for move in moves])
-    record = _record(table, writer, change.after.table_id, change.ts)
+    allow(place, table, [move.type for move in moves])
     survivors = change.survivors() if change.survivors else None
     comparison = Comparison(survivors, is_changelog=writer.is_changelog, forms=schema.FORMS) if survivors else None
-    if rewrite.is_in_place(stored, moves):
-        if comparison:
-            for rows in rewrite.converted_rows(table, moves, change):
-                comparison.note(history.current(rows))
-        _judge(comparison, change)
-        _add(table, [move for move in moves if move.origin is None], record)
-        return
-    converted = rewrite.converted_rows(table, moves, change)
-    partitions = rewrite.divided_by(table, moves)
-    files = list(rewrite.rewritten(place, _noted(comparison, converted), change, partitions))
-    _judge(comparison, change)
     records = {record_id(writer, change.after.table_id): int(change.ts)}
+
+    def converted() -> Iterator[pa.Table]:
+        return _noted(comparison, rewrite.converted_rows(table, moves, change))
+
+    is_in_place, before = rewrite.is_in_place(stored, moves), delta_table.layout(table)
+    named = None if is_in_place and not before.names.is_mapped else _named(table, place, writer, moves, before)
+    if is_in_place or named is not None:
+        for _ in converted() if comparison else ():
+            pass
+        _judge(comparison, change)
+        if named is not None:
+            commit.own_log(place, table).define("CHANGE COLUMNS", conversion.columns_of(moves), named, records)
+        else:
+            properties = delta_table.commit_properties(table, records)
+            _add(table, [move for move in moves if move.origin is None], properties)
+        return
+    layout = rewrite.layout_after(before, stored, moves, rewrite.divided_by(table, moves))
+    files = list(rewrite.rewritten(place, converted(), change, layout))
+    _judge(comparison, change)
     columns, changed = conversion.columns_of(moves), partial(rewrite.changed_rows, table, moves, change)
-    commit.overwrite(place, table, columns, files, partitions, records, changed=changed)
+    commit.overwrite(place, table, columns, files, layout, records, changed=changed)
+
+
+def _named(
+    table: DeltaTable, place: TablePlace, writer: Writer, moves: Sequence[ColumnMove], before: Layout
+) -> Layout | None:
+    """Return how the table's files lie afterwards if none is written for the change; None if they have to be."""
+    stored, is_mapped = delta_table.arrow_schema(table), before.names.is_mapped
+    if not (is_mapped or writer.maps_columns) or not rewrite.is_by_names(table, stored, moves):
+        return None
+    has_feed = change_feed.is_on(table.metadata().configuration, stored.names)
+    if has_feed and not rewrite.is_in_place(stored, moves):
+        return None
+    if not is_mapped and not commit.is_own(place):
+        return None
+    names = before.names if is_mapped else before.names.begun(stored.names)
+    return rewrite.layout_after(replace(before, names=names), stored, moves, rewrite.divided_by(table, moves))
 
 
 def _noted(comparison: Comparison | None, converted: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -203,10 +233,27 @@ def _judge(comparison: Comparison | None, change: SchemaChange) -> None:
         comparison.verdict(change)
 
 
-def allow(table: DeltaTable, types: Sequence[pa.DataType]) -> None:
+def map_columns(place: TablePlace) -> None:
+    """Give a table a mapping of its columns, under whose names its files have them already."""
+
+    def attempt(table: DeltaTable) -> None:
+        layout, columns = delta_table.layout(table), delta_table.plain_schema(table.schema())
+        if not layout.names.is_mapped and commit.is_own(place):
+            names = layout.names.begun(columns.names)
+            commit.own_log(place, table).define("CHANGE COLUMNS", columns, replace(layout, names=names), {})
+
+    commit.with_retries(place, attempt)
+
+
+def allow(place: TablePlace, table: DeltaTable, types: Sequence[pa.DataType]) -> None:
     """Enable the table features that new column types need: a separate commit, harmless by itself."""
     needs_feature = any(pa.types.is_timestamp(arrow) and arrow.tz is None for arrow in types)
-    if needs_feature and _WITHOUT_ZONE not in (table.protocol().writer_features or ()):
+    if not needs_feature or _WITHOUT_ZONE in (table.protocol().writer_features or ()):
+        return
+    if delta_table.layout(table).names.is_mapped:  # delta-rs may take the mapping away
+        commit.own_log(place, table).support(_WITHOUT_ZONE)
+        table.update_incremental()
+    else:
         properties = delta_table.commit_properties(table, {})
         table.alter.add_feature(
             TableFeatures.TimestampWithoutTimezone, allow_protocol_versions_increase=True, commit_properties=properties

@@ -23,6 +23,7 @@ from agent.sinks.common import changelog, forms
 from agent.sinks.common.row_digests import KEYS_MAX, Part, row_digests
 from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table.commits import Action
+from agent.sinks.delta.table.layout import Layout
 from agent.sinks.delta.table.place import TablePlace
 
 PROPERTY: Final = "delta.enableChangeDataFeed"
@@ -86,7 +87,7 @@ def _values(rows: pa.Table, columns: pa.Schema, secret: bytes) -> Digests:
     return row_digests(pa.table(shaped, schema=columns), columns.names, secret)
 
 
-def write(place: TablePlace, rows: Iterable[pa.Table], partitions: Sequence[str]) -> list[Action]:
+def write(place: TablePlace, rows: Iterable[pa.Table], layout: Layout) -> list[Action]:
     """Write changed rows, each with its kind; return the actions of their files, none if there are no rows.
 
     :raises TableHeldError: a value cannot be that of a partition.
@@ -98,12 +99,12 @@ def write(place: TablePlace, rows: Iterable[pa.Table], partitions: Sequence[str]
         {
             "cdc": {
                 "path": file.path,
-                "partitionValues": dict(file.partition),
+                "partitionValues": dict(file.layout.values),
                 "size": file.bytes,
                 "dataChange": False,
             }
         }
-        for file in delta_files.write_files(place, names.__next__, some, partitions=partitions)
+        for file in delta_files.write_files(place, names.__next__, some, layout=layout)
     ]
 
 

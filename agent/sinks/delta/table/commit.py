@@ -26,6 +26,7 @@ from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.commits import Action
 from agent.sinks.delta.table.errors import is_of_storage, storage_error
 from agent.sinks.delta.table.files import DataFile
+from agent.sinks.delta.table.layout import Layout
 from agent.sinks.delta.table.log import TableLog
 from agent.sinks.delta.table.place import TablePlace
 
@@ -80,7 +81,7 @@ def commit_work(place: TablePlace, work: Sequence[Work], stale: Stale) -> None:
             if isinstance(table, TableLog):
                 append_to(table, files, tasks)
             else:
-                add_columns(table, files, name=_name(tasks[0]))
+                add_columns(place, table, files, name=_name(tasks[0]))
                 commit_to(place, table, files, delta_table.new_records(tasks))
 
     with delta_log.borrowed(place) as log:
@@ -105,7 +106,7 @@ def append_to(
     """
     if not all(log.has_columns(file.schema, name=_name(tasks[0])) for file in files):
         raise CommitFailedError("the table has other columns now")
-    _refuse_divided_otherwise(files, log.partitions)
+    _refuse_laid_otherwise(files, log.layout)
     records = delta_table.new_records(tasks)
     log.commit("MERGE" if removed else "WRITE", [*removed, *(file.add() for file in files if file.rows)], records)
 
@@ -126,11 +127,14 @@ def commit_to(
     ``key``: see ``overwrite``."""
     cuts = [at for at, file in enumerate(files) if file.is_truncate]
     visible = files[cuts[-1] :] if cuts else files
-    partitions = delta_table.partitions(table)
-    _refuse_divided_otherwise(visible, partitions)
+    layout = delta_table.layout(table)
+    _refuse_laid_otherwise(visible, layout)
     columns = delta_table.plain_schema(table.schema())
-    if cuts and change_feed.is_on(table.metadata().configuration, columns.names):
-        overwrite(place, table, columns, visible, partitions, records, key=key)
+    if cuts and (layout.names.is_mapped or change_feed.is_on(table.metadata().configuration, columns.names)):
+        overwrite(place, table, columns, visible, layout, records, key=key)
+        return
+    if layout.names.is_mapped:
+        own_log(place, table).commit("WRITE", [file.add() for file in visible if file.rows], records)
         return
     table.create_write_transaction(
         [file.add_action() for file in visible if file.rows],
@@ -140,10 +144,37 @@ def commit_to(
     )
 
 
-def _refuse_divided_otherwise(files: Sequence[DataFile], partitions: Sequence[str]) -> None:
-    """:raises SinkConflictError: a file was written for other partitions than the table has."""
-    if any(file.rows and {*file.partition} != {*partitions} for file in files):
-        raise SinkConflictError("the table was given other partitions while rows were written; they are written again")
+def is_own(place: TablePlace) -> bool:
+    """Return whether we make all kinds of commits in a table's log: it has no features of others."""
+    log = TableLog(place)
+    log.refresh()
+    return log.is_plain
+
+
+def own_log(place: TablePlace, table: DeltaTable) -> TableLog:
+    """Return the log of ``table``, for commits on top of it that delta-rs does not make.
+
+    :raises CommitFailedError: another commit was first.
+    :raises TableHeldError: the table has features of others.
+    """
+    log = TableLog(place)
+    log.refresh()
+    if not log.is_plain:
+        raise TableHeldError(
+            f"{place} has features of others, with which its partitions, columns and their names cannot change; move "
+            f"it away, and {RESYNC}"
+        )
+    if log.version != table.version():
+        raise CommitFailedError(f"version {table.version() + 1} exists")
+    return log
+
+
+def _refuse_laid_otherwise(files: Sequence[DataFile], layout: Layout) -> None:
+    """:raises SinkConflictError: a file was written for other partitions, or names of columns, than the table has."""
+    if any(file.rows and not file.fits(layout) for file in files):
+        raise SinkConflictError(
+            "the table was given other partitions or columns while rows were written; they are written again"
+        )
 
 
 def overwrite(
@@ -151,25 +182,23 @@ def overwrite(
     table: DeltaTable,
     columns: pa.Schema,
     files: Sequence[DataFile],
-    partitions: Sequence[str],
+    layout: Layout,
     records: Mapping[str, int],
     *,
     key: Sequence[str] = (),
     changed: Callable[[], Iterable[pa.Table]] | None = None,
 ) -> None:
-    """Commit on top of ``table`` that it has other columns, partitions and rows. delta-rs changes no partitions, knows
-    no change feed, and columns are the same to it in any order. ``key``: of rows that a feed compares, if they are not
-    all others; ``changed``: what it has in place of their comparison.
+    """Commit on top of ``table`` that it has other columns, layout and rows. delta-rs changes no layout, knows no
+    change feed, and columns are the same to it in any order. ``key``: of rows that a feed compares, if they are not all
+    others; ``changed``: what it has in place of their comparison.
 
     :raises CommitFailedError: another commit was first.
     """
-    stored, is_like = delta_table.arrow_schema(table).names, tuple(partitions) == delta_table.partitions(table)
+    stored, before = delta_table.arrow_schema(table).names, delta_table.layout(table)
+    is_like = layout.partitions == before.partitions and not before.names.is_mapped
     is_in_order = columns.names == stored or {*columns.names} != {*stored}
     has_feed = change_feed.is_on(table.metadata().configuration, stored)
-    log = None if is_like and is_in_order and not has_feed else TableLog(place)
-    if log is not None:
-        log.refresh()
-    if log is None or (is_like and not log.is_plain):
+    if is_like and ((is_in_order and not has_feed) or not is_own(place)):
         table.create_write_transaction(
             [file.add_action() for file in files if file.rows],
             "overwrite",
@@ -177,18 +206,12 @@ def overwrite(
             commit_properties=delta_table.commit_properties(table, records),
         )
         return
-    if not log.is_plain:
-        raise TableHeldError(
-            f"{place} has features of others, with which its partitions cannot change; move it away, and {RESYNC}"
-        )
-    if log.version != table.version():
-        raise CommitFailedError(f"version {table.version() + 1} exists")
-    feed = None
+    log, feed = own_log(place, table), None
     if has_feed:
         feed = change_feed.write(
-            place, _differences(place, table, columns, files, key) if changed is None else changed(), partitions
+            place, _differences(place, table, columns, files, key) if changed is None else changed(), layout
         )
-    log.overwrite(columns, partitions, files, records, feed)
+    log.overwrite(columns, layout, files, records, feed)
 
 
 def _differences(
@@ -203,32 +226,44 @@ def _differences(
     def written() -> Iterator[pa.Table]:
         for file in files:
             if file.rows:
-                yield from delta_files.read_file(place, file.path, columns, partition=file.partition)
+                yield from delta_files.read_file(place, file.path, columns, layout=file.layout)
 
     every = pa.schema([*columns, *(item for item in before if item.name not in columns.names)])
     count = table.count() + sum(file.rows for file in files)
     return change_feed.differences(stored, written, key, every, rows=count)
 
 
-def add_columns(table: DeltaTable, files: Sequence[DataFile], *, name: str) -> None:
+def add_columns(place: TablePlace, table: DeltaTable, files: Sequence[DataFile], *, name: str) -> None:
     """Add the columns that only the files have: a separate commit, harmless if nothing follows it.
 
     :raises TableHeldError: a column's type differs from the table's.
     """
     for text in dict.fromkeys(file.schema for file in files if file.schema):
         wanted = Schema.from_json(text)
-        add_fields(table, wanted, name=name)
+        add_fields(place, table, wanted, name=name)
 
 
-def add_fields(table: DeltaTable, wanted: Schema, *, name: str) -> None:
+def add_fields(place: TablePlace, table: DeltaTable, wanted: Schema, *, name: str) -> None:
     """:raises TableHeldError: a column's type differs from the table's, or its name only in case."""
     stored = delta_table.arrow_schema(table)
-    arrow = delta_table.to_arrow(wanted)
-    missing = {item.name for item in missing_fields(stored, arrow, table=name)}
-    fields: list[Field] = [field for field in wanted.fields if field.name in missing]
-    if fields:
-        delta_schema.refuse_alike([*stored.names, *(field.name for field in fields)], table=name)
+    arrow = delta_table.plain_schema(wanted)
+    missing = [item.name for item in missing_fields(stored, arrow, table=name)]
+    if missing:
+        delta_schema.refuse_alike([*stored.names, *missing], table=name)
         if change_feed.is_on(table.metadata().configuration, stored.names):
             change_feed.refuse_reserved(missing, table=name)
-        table.alter.add_columns(fields, commit_properties=delta_table.commit_properties(table, {}))
+        _add_columns(place, table, pa.schema([arrow.field(column) for column in missing]))
         table.update_incremental()
+
+
+def _add_columns(place: TablePlace, table: DeltaTable, columns: pa.Schema) -> None:
+    """Add columns by delta-rs, which refuses to where columns have names in files."""
+    layout = delta_table.layout(table)
+    if not layout.names.is_mapped:
+        fields: list[Field] = list(Schema.from_arrow(columns).fields)
+        table.alter.add_columns(fields, commit_properties=delta_table.commit_properties(table, {}))
+        return
+    stored = delta_table.plain_schema(table.schema())
+    origins = [*((name, name) for name in stored.names), *((name, None) for name in columns.names)]
+    after = layout.after(origins, layout.partitions)
+    own_log(place, table).define("ADD COLUMNS", pa.schema([*stored, *columns]), after, {})

@@ -31,6 +31,8 @@ from agent.sinks.common.history.columns import VALID_TO
 from agent.sinks.delta.table import disk
 from agent.sinks.delta.table import partitions as delta_partitions
 from agent.sinks.delta.table.errors import storage_error
+from agent.sinks.delta.table.layout import PLAIN, FileLayout, Layout
+from agent.sinks.delta.table.mapping import names_of_file
 from agent.sinks.delta.table.partitions import Partition
 from agent.sinks.delta.table.place import TablePlace
 
@@ -45,7 +47,8 @@ PREFIXES = ("changes-", "rows-", "rest-", "compact-", "snapshot-", "schema-")
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """``path``: relative to the table. ``stats``: Delta's own JSON. ``schema``: Delta's JSON of its columns.
+    """``path``: relative to the table. ``stats``: Delta's own JSON. ``schema``: Delta's JSON of its columns, with their
+    names in the file.
 
     ``is_truncate``: the table's earlier content is removed before this file; such a "file" may have no path and no
     rows. ``partition``: has the columns by which the table divides rows, none if it does not.
@@ -66,9 +69,21 @@ class DataFile:
     def from_json(cls, text: str) -> "DataFile":
         return cls(**json.loads(text))
 
+    @property
+    def layout(self) -> FileLayout:
+        return FileLayout(self.partition, names_of_file(self.schema))
+
+    def fits(self, layout: Layout) -> bool:
+        """Return whether it is as a table with this layout has its files."""
+        return {*self.partition} == {*layout.partitions} and layout.names.has_file(self.schema)
+
     def add(self, *, is_change: bool = True) -> dict[str, Any]:
         """Return the file as an action of the table's log. ``is_change``: it has rows that the table did not have."""
-        fields: dict[str, Any] = {"path": self.path, "partitionValues": dict(self.partition), "size": self.bytes}
+        fields: dict[str, Any] = {
+            "path": self.path,
+            "partitionValues": dict(self.layout.values),
+            "size": self.bytes,
+        }
         fields |= {"modificationTime": int(time.time() * 1000), "dataChange": is_change, "stats": self.stats}
         return {"add": fields}
 
@@ -81,9 +96,9 @@ TRUNCATION = DataFile("", 0, 0, "", "", is_truncate=True)
 
 
 def write_file(
-    place: TablePlace, name: str, tables: Iterable[pa.Table], schema: pa.Schema, partition: Partition | None = None
+    place: TablePlace, name: str, tables: Iterable[pa.Table], schema: pa.Schema, layout: FileLayout
 ) -> DataFile | None:
-    """Write one Parquet file, whose rows are all of one ``partition``; return None (and write no file) if there are no
+    """Write one Parquet file, whose rows are all of one partition; return None (and write no file) if there are no
     rows.
 
     :raises SinkError: the storage fails.
@@ -93,19 +108,21 @@ def write_file(
     if first is None:
         return None
     metadata: list[Any] = []
+    stored = layout.names.in_file(schema)
+    repetitive = [layout.names.physical(item) for item in row_groups.repetitive(first)]
     try:
         with _opened(place, name) as file:
-            with _writing(file, schema, row_groups.repetitive(first), metadata) as writer:
-                writer.write_table(first, row_group_size=row_groups.ROWS_MAX)
+            with _writing(file, stored, repetitive, metadata) as writer:
+                writer.write_table(first.rename_columns(stored.names), row_group_size=row_groups.ROWS_MAX)
                 del first  # free what is written while the next is made
                 for table in groups:
-                    writer.write_table(table, row_group_size=row_groups.ROWS_MAX)
+                    writer.write_table(table.rename_columns(stored.names), row_group_size=row_groups.ROWS_MAX)
                     del table
             size = file.tell()
     except OSError as error:
         raise storage_error(place, f"write {name} in", error) from error
-    stats, columns = json.dumps(_stats(metadata[0], schema)), Schema.from_arrow(schema).to_json()
-    return DataFile(name, metadata[0].num_rows, size, stats, columns, partition=partition or {})
+    stats, columns = json.dumps(_stats(metadata[0], schema, layout)), layout.names.described(schema)
+    return DataFile(name, metadata[0].num_rows, size, stats, columns, partition=layout.partition)
 
 
 @contextmanager
@@ -136,37 +153,38 @@ def write_files(
     tables: Iterable[pa.Table],
     *,
     bytes_max: float = math.inf,
-    partitions: Sequence[str] = (),
+    layout: Layout = PLAIN,
 ) -> Iterator[DataFile]:
-    """Write as many files as needed, each with one schema and about ``bytes_max`` in memory. ``partitions``: the
-    columns that divide rows; those that wait for their partitions' files take so much together.
+    """Write as many files as needed, each with one schema and about ``bytes_max`` in memory. Rows that wait for their
+    partitions' files take so much together.
 
     :raises TableHeldError: a value cannot be that of a partition.
     :raises SinkError: the storage fails.
     """
     for schema, group in groupby(tables, key=lambda table: table.schema):
-        if partitions:
-            pieces = (item for table in group for item in delta_partitions.divided(table, partitions))
+        if layout.partitions:
+            pieces = (item for table in group for item in delta_partitions.divided(table, layout.partitions))
             for values, rows in row_groups.gathered(pieces, min(bytes_max, _WAITING_BYTES)):
-                file = write_file(place, name(), rows, schema, dict(zip(partitions, values, strict=True)))
+                file = write_file(place, name(), rows, schema, layout.file(values))
                 if file is not None:
                     yield file
             continue
         for first in group:
             some = _up_to(bytes_max, chain([first], group))  # noqa: B031  # what it leaves is the next file's
-            file = write_file(place, name(), some, schema)
+            file = write_file(place, name(), some, schema, layout.file())
             if file is not None:
                 yield file
 
 
-def divided_again(place: TablePlace, files: Sequence[DataFile], partitions: Sequence[str]) -> list[DataFile]:
-    """Return files with the same rows that are divided by ``partitions``: those that are stay."""
-    found = [file for file in files if {*file.partition} == {*partitions}]
+def fitted(place: TablePlace, files: Sequence[DataFile], layout: Layout) -> list[DataFile]:
+    """Return files with the same rows that have this layout: those that have it stay."""
+    found = [file for file in files if file.fits(layout)]
     for file in files:
         if file not in found:
             columns = pa.schema(Schema.from_json(file.schema).to_arrow())
-            rows = read_file(place, file.path, columns, partition=file.partition)
-            found += write_files(place, partial(_again, file.path), rows, partitions=partitions)
+            schema = pa.schema([pa.field(item.name, item.type) for item in columns])
+            rows = read_file(place, file.path, schema, layout=file.layout)
+            found += write_files(place, partial(_again, file.path), rows, layout=layout)
     return found
 
 
@@ -187,21 +205,16 @@ def read_file(
     path: str,
     schema: pa.Schema,
     *,
+    layout: FileLayout,
     without: npt.NDArray[np.int64] | None = None,
-    partition: Partition | None = None,
 ) -> Iterator[pa.Table]:
     """Yield the rows of a file, except those at the increasing positions ``without``, with the columns of ``schema``:
-    one that the file lacks is as in ``partition``, or NULL. ``path``: as in the table's log."""
+    one that the file lacks is as in its partition, or NULL. ``path``: as in the table's log."""
     gone = np.empty(0, np.int64) if without is None else without
     begin = 0
     with pq.ParquetFile(place.path_of(path)) as parquet:
         for batch in parquet.iter_batches(_batch_rows(parquet.metadata), use_threads=False):
-            columns = [
-                batch.column(item.name).cast(item.type)
-                if item.name in batch.schema.names
-                else delta_partitions.column(partition or {}, item, batch.num_rows)
-                for item in schema
-            ]
+            columns = [layout.column(batch, item) for item in schema]
             end = begin + batch.num_rows
             stays = np.ones(batch.num_rows, np.bool_)
             stays[gone[slice(*np.searchsorted(gone, (begin, end)))] - begin] = False
@@ -258,21 +271,24 @@ def _uploaded(place: TablePlace, name: str) -> Iterator[Any]:
         raise
 
 
-def _stats(metadata: Any, schema: pa.Schema) -> dict[str, Any]:
+def _stats(metadata: Any, schema: pa.Schema, layout: FileLayout) -> dict[str, Any]:
+    """Return Delta's statistics, which are under the names that the file has."""
+    types = {layout.names.physical(item.name): item.type for item in schema}
+    always = layout.names.physical(VALID_TO)
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     for index in range(metadata.num_columns):
         name = metadata.schema.column(index).path
-        if index >= _STATS_COLUMNS_MAX and name != VALID_TO:
+        if index >= _STATS_COLUMNS_MAX and name != always:
             continue
-        if name not in schema.names:  # a part of a nested column
+        if name not in types:  # a part of a nested column
             continue
         chunks = [metadata.row_group(group).column(index).statistics for group in range(metadata.num_row_groups)]
         if any(chunk is None or not chunk.has_null_count for chunk in chunks):
             continue
         nulls[name] = sum(chunk.null_count for chunk in chunks)
-        bounds = _bounds([chunk for chunk in chunks if chunk.num_values], schema.field(name).type)
+        bounds = _bounds([chunk for chunk in chunks if chunk.num_values], types[name])
         if bounds is not None:
             least[name], most[name] = bounds
     return {"numRecords": metadata.num_rows, "minValues": least, "maxValues": most, "nullCount": nulls}

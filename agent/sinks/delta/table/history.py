@@ -21,7 +21,7 @@ from deltalake.exceptions import DeltaError
 from agent.errors import RESYNC, TableForeignError, TableHeldError
 from agent.sinks.delta.table.commits import actions_in
 from agent.sinks.delta.table.errors import storage_errors
-from agent.sinks.delta.table.place import OWNER, SEEN, TableOwner, TablePlace, arrow_schema
+from agent.sinks.delta.table.place import OWNER, SEEN, TableOwner, TablePlace, arrow_schema, layout
 
 Action = Mapping[str, Any]
 
@@ -166,7 +166,13 @@ def _has_same_columns(place: TablePlace, version: int) -> bool:
         return False
     is_same = then.metadata().id == now.metadata().id and TableOwner.of(then) == TableOwner.of(now)
     is_cut_alike = then.metadata().partition_columns == now.metadata().partition_columns
-    return is_same and is_cut_alike and arrow_schema(then).equals(arrow_schema(now))
+    is_named_alike = _stored_names(then) == _stored_names(now)
+    return is_same and is_cut_alike and is_named_alike and arrow_schema(then).equals(arrow_schema(now))
+
+
+def _stored_names(table: DeltaTable) -> list[str]:
+    """Return the names of the table's columns in its files."""
+    return [layout(table).names.physical(name) for name in arrow_schema(table).names]
 
 
 def _read(place: TablePlace, version: int) -> Sequence[Action] | None:

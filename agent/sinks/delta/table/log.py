@@ -16,8 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -34,17 +33,20 @@ from agent.sinks.delta.table.change_feed import PROPERTY, is_on
 from agent.sinks.delta.table.commits import Action, commits_of, is_shaped
 from agent.sinks.delta.table.files import DataFile
 from agent.sinks.delta.table.history import Commit
-from agent.sinks.delta.table.partitions import Partition
+from agent.sinks.delta.table.layout import Layout
+from agent.sinks.delta.table.live_file import LiveFile, now_ms
+from agent.sinks.delta.table.mapping import FEATURE, NO_MAPPING, ColumnNames, supporting
 from agent.sinks.delta.table.place import SEEN, TablePlace
 from reactor.ids import TableSpan
 
 #: writer features supported here; tables with others are left to delta-rs. Those of the second line may be listed, but
 #: not used: a table with a change feed lists them when it gets another feature
-_FEATURES = frozenset({"appendOnly", "changeDataFeed", "deletionVectors", "invariants", "timestampNtz", "variantType"})
+_FEATURES = frozenset(
+    {"appendOnly", "changeDataFeed", FEATURE, "deletionVectors", "invariants", "timestampNtz", "variantType"}
+)
 _UNUSED = frozenset({"checkConstraints", "generatedColumns"})
-_WRITER_VERSIONS = (1, 2, 3, 4, 7)
+_WRITER_VERSIONS = (1, 2, 3, 4, 5, 7)
 _VECTORS = "deletionVectors"
-_STATISTICS = {"numRecords": int, "minValues": dict, "maxValues": dict, "nullCount": dict}
 #: what reading raises of a log that others have filled with anything
 _BROKEN = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError, pa.ArrowException)
 _KNOWN_MAX = 64
@@ -52,73 +54,6 @@ _KNOWN_MAX = 64
 _KNOWN_S = 600.0
 
 _log = structlog.get_logger()
-
-
-@dataclass(frozen=True)
-class LiveFile:
-    """A data file of the table's current version: the ``add`` action that declares it."""
-
-    add: Action
-
-    @property
-    def path(self) -> str:
-        return str(self.add["path"])
-
-    @property
-    def size(self) -> int:
-        return int(self.add["size"])
-
-    @property
-    def partition(self) -> Partition:
-        """The values by which the table divides rows."""
-        return self.add.get("partitionValues") or {}
-
-    @property
-    def vector(self) -> Action | None:
-        """The deletion vector, or None."""
-        found = self.add.get("deletionVector")
-        return None if found is None else dict(found)
-
-    @property
-    def rows(self) -> int:
-        """The number of rows including deleted ones; 0 if not recorded."""
-        return int(self._stats.get("numRecords") or 0)
-
-    @property
-    def deleted_rows(self) -> int:
-        return 0 if self.vector is None else int(self.vector["cardinality"])
-
-    def bounds(self, column: str) -> tuple[Any, Any]:
-        """Return the least and the greatest value of a column, as in Delta's JSON; None where it is not recorded."""
-        least, most = ((self._stats.get(name) or {}).get(column) for name in ("minValues", "maxValues"))
-        return least, most
-
-    def nulls(self, column: str) -> int | None:
-        """Return the number of a column's NULLs, deleted rows included; None: it is not recorded."""
-        found = (self._stats.get("nullCount") or {}).get(column)
-        return found if isinstance(found, int) else None
-
-    @cached_property
-    def _stats(self) -> dict[str, Any]:
-        """Others may have written anything; they only save reading files."""
-        try:
-            found = json.loads(self.add.get("stats") or "{}")
-        except (ValueError, TypeError, RecursionError):
-            found = {}
-        if not isinstance(found, dict):
-            return {}
-        return {name: found[name] for name, kind in _STATISTICS.items() if isinstance(found.get(name), kind)}
-
-    def remove(self, *, is_change: bool = True) -> Action:
-        """Return the remove action. ``is_change``: its rows are not all in what is added with it."""
-        fields = {
-            "path": self.path,
-            "deletionTimestamp": now_ms(),
-            "dataChange": is_change,
-            "extendedFileMetadata": True,
-        }
-        fields |= {"partitionValues": dict(self.partition), "size": self.size}
-        return {"remove": fields | ({} if self.vector is None else {"deletionVector": self.vector})}
 
 
 class TableLog:
@@ -140,6 +75,7 @@ class TableLog:
         self._records: dict[str, int] = {}
         self._protocol: Action = {}
         self._metadata: Action = {}
+        self._names = NO_MAPPING
         self._fitting: set[str] = set()
         #: others' commits since our last one
         self.since: list[Commit] = []
@@ -175,6 +111,10 @@ class TableLog:
     def partitions(self) -> tuple[str, ...]:
         """The columns by which the table divides rows."""
         return tuple(self._metadata["partitionColumns"] or ())
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.partitions, self._names)
 
     def transaction_version(self, name: str) -> int | None:
         return self._records.get(name)
@@ -251,24 +191,47 @@ class TableLog:
     def overwrite(
         self,
         columns: pa.Schema,
-        partitions: Sequence[str],
+        layout: Layout,
         files: Sequence[DataFile],
         records: Mapping[str, int],
         feed: Sequence[Action] | None = None,
     ) -> None:
-        """Append the commit after which the table has other columns, partitions and rows. ``feed``: the files with the
+        """Append the commit after which the table has other columns, layout and rows. ``feed``: the files with the
         rows that are others to readers of changes; None: the table has no feed.
 
         :raises CommitFailedError: another commit was first, or requires that delta-rs handles the table.
         """
-        actions: list[Action] = []
-        if self.partitions != tuple(partitions) or delta_table.plain_schema(self.schema()) != columns:
-            schema = Schema.from_arrow(columns).to_json()
-            actions = [{"metaData": self._metadata | {"schemaString": schema, "partitionColumns": list(partitions)}}]
+        actions = self._definition(columns, layout)
         is_change = feed is None or bool(feed)
         actions += [file.remove(is_change=is_change) for file in self.files.values()]
         actions += [file.add(is_change=is_change) for file in files if file.rows]
         self.commit("WRITE", [*actions, *(feed or ())], records)
+
+    def define(self, operation: str, columns: pa.Schema, layout: Layout, records: Mapping[str, int]) -> None:
+        """Append the commit after which the same files are a table with other columns and names.
+
+        :raises CommitFailedError: as for ``overwrite``.
+        """
+        self.commit(operation, self._definition(columns, layout), records)
+
+    def support(self, feature: str) -> None:
+        """Append a commit after which the table has a feature of readers and writers.
+
+        :raises CommitFailedError: as for ``overwrite``.
+        """
+        self.commit("ADD FEATURE", [{"protocol": supporting(self._protocol, feature)}])
+
+    def _definition(self, columns: pa.Schema, layout: Layout) -> list[Action]:
+        if self.layout == layout and delta_table.plain_schema(self.schema()) == columns:
+            return []
+        begins = layout.names.is_mapped and not self._names.is_mapped
+        protocol = [{"protocol": supporting(self._protocol, FEATURE)}] if begins else []
+        changed = {
+            "schemaString": layout.names.described(columns, self._metadata["schemaString"]),
+            "partitionColumns": list(layout.partitions),
+            "configuration": layout.names.configured(self._metadata["configuration"]),
+        }
+        return [*protocol, {"metaData": self._metadata | changed}]
 
     def _read_checkpoint(self) -> None:
         """Read the newest checkpoint. One that delta-rs did not write stops reading at a version that is not plain:
@@ -299,6 +262,7 @@ class TableLog:
         self.version, self._commits.mark, self._read_s = version, mark, time.monotonic()
         self._protocol, self._metadata, self._records, self.since = protocol, metadata, records, since
         self.files, self._noted = {path: LiveFile(add) for path, add in files.items()}, version
+        self._name_columns()
 
     def note(self) -> None:
         """Cache the state for the other processes of this machine."""
@@ -316,19 +280,31 @@ class TableLog:
         return f"delta-log:{self._place.location}"
 
     def _take(self, actions: Sequence[Action]) -> None:
+        is_redefined = False
         for kind, fields in sorted((item for action in actions for item in action.items()), key=_removes_first):
             match kind:
                 case "protocol":
-                    self._protocol = fields
+                    self._protocol, is_redefined = fields, True
                 case "metaData":
-                    self._metadata = fields
+                    self._metadata, is_redefined = fields, True
                     self._fitting = set()
                 case "txn":
                     self._records[fields["appId"]] = fields["version"]
                 case "remove":
                     self.files.pop(fields["path"], None)
                 case "add":
-                    self.files[fields["path"]] = LiveFile(_without_nulls(fields))
+                    self.files[fields["path"]] = LiveFile(_without_nulls(fields), self._names)
+        if is_redefined:
+            self._name_columns()
+
+    def _name_columns(self) -> None:
+        """Give the files the names of the table's columns."""
+        if not self._protocol or not self._metadata:
+            return
+        names = ColumnNames.of(self._protocol, self._metadata["configuration"], self._metadata["schemaString"])
+        if names != self._names:
+            self._names = names
+            self.files = {path: replace(file, names=names) for path, file in self.files.items()}
 
 
 def _removes_first(item: tuple[str, Any]) -> bool:
@@ -340,10 +316,6 @@ def _without_nulls(fields: Action) -> Action:
     vector = fields.get("deletionVector")
     kept = {name: value for name, value in fields.items() if value is not None}
     return kept if vector is None else kept | {"deletionVector": {n: v for n, v in vector.items() if v is not None}}
-
-
-def now_ms() -> int:
-    return int(time.time() * 1000)
 
 
 _known: OrderedDict[str, TableLog] = OrderedDict()

@@ -25,8 +25,11 @@ from agent.ports.sink import FlushTask
 from agent.sinks.common import span_records
 from agent.sinks.common.keys.former_keys import FormerKeys
 from agent.sinks.common.row_marks import NO_MARKS, Marks
+from agent.sinks.delta.table import mapping
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.errors import MARK, away_error, storage_errors
+from agent.sinks.delta.table.layout import Layout
+from agent.sinks.delta.table.mapping import NO_MAPPING, ColumnNames
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import SinkMode
 
@@ -253,6 +256,23 @@ def partitions(table: DeltaTable) -> tuple[str, ...]:
     return tuple(table.metadata().partition_columns)
 
 
+def layout(table: DeltaTable) -> Layout:
+    """:raises TableHeldError: the table has a column mapping that Weir does not write."""
+    configuration = table.metadata().configuration
+    if not mapping.is_set(configuration):
+        return Layout(partitions(table))
+    found = table.protocol()
+    protocol = {"minWriterVersion": found.min_writer_version, "writerFeatures": found.writer_features}
+    return Layout(partitions(table), ColumnNames.of(protocol, configuration, table.schema().to_json()))
+
+
+def names_for(table: DeltaTable, columns: pa.Schema) -> ColumnNames:
+    """Return the names in files of some columns; without a mapping unless the table has all, with these types."""
+    stored = {item.name: item.type for item in plain_schema(table.schema())}
+    has_all = all(stored.get(item.name) == item.type for item in columns)
+    return layout(table).names if has_all else NO_MAPPING
+
+
 def arrow_schema(table: DeltaTable) -> pa.Schema:
     return to_arrow(table.schema())
 
@@ -273,7 +293,8 @@ def writer_properties(table: DeltaTable) -> WriterProperties:
     such a value skip files with wrong bounds, including delta-rs's own MERGE, which then duplicates a key (seen with
     1.6.6, keys of MySQL's ``bigint unsigned``).
     """
-    wrong = [item.name for item in arrow_schema(table) if _has_wrong_bounds(item.type)]
+    names = layout(table).names
+    wrong = [names.physical(item.name) for item in arrow_schema(table) if _has_wrong_bounds(item.type)]
     without = ColumnProperties(statistics_enabled="NONE")
     return WriterProperties(
         compression="ZSTD", compression_level=1, column_properties=dict.fromkeys(wrong, without) or None

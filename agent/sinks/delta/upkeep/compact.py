@@ -22,7 +22,8 @@ from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.files import DataFile
-from agent.sinks.delta.table.log import LiveFile, TableLog
+from agent.sinks.delta.table.live_file import LiveFile, now_ms
+from agent.sinks.delta.table.log import TableLog
 from agent.sinks.delta.table.place import OWNER, TablePlace
 
 #: the record of the newest compaction's time, Unix milliseconds: it stays when the commit is removed from the log
@@ -65,11 +66,9 @@ def _known(file: LiveFile) -> Positions:
 
 def _replace(place: TablePlace, group: Sequence[LiveFile], schema: pa.Schema) -> None:
     rows = chain.from_iterable(
-        delta_files.read_file(place, item.path, schema, without=_known(item), partition=item.partition)
-        for item in group
+        delta_files.read_file(place, item.path, schema, without=_known(item), layout=item.layout) for item in group
     )
-    name, partition = f"compact-{uuid4().hex}.parquet", group[0].partition
-    file = delta_files.write_file(place, name, rows, schema, partition)
+    file = delta_files.write_file(place, f"compact-{uuid4().hex}.parquet", rows, schema, group[0].layout)
     with delta_log.borrowed(place) as log:
         if log is None:
             raise SinkConflictError(f"{place} was replaced by another table meanwhile")
@@ -90,4 +89,4 @@ def _commit(log: TableLog, place: TablePlace, group: Sequence[LiveFile], file: D
         assert file is not None, "only rows that are left can go"
         stats = json.loads(file.stats) | {"tightBounds": False}
         added[0]["add"] |= {"stats": json.dumps(stats), "deletionVector": deletion_vectors.encode(gone)}
-    log.commit("OPTIMIZE", [*(item.remove(is_change=False) for item in live), *added], {COMPACTED: delta_log.now_ms()})
+    log.commit("OPTIMIZE", [*(item.remove(is_change=False) for item in live), *added], {COMPACTED: now_ms()})

@@ -13,7 +13,6 @@ import re
 import threading
 import time
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -30,6 +29,7 @@ from agent.sinks.delta.table import change_feed, disk, history
 from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.errors import storage_error, storage_errors
+from agent.sinks.delta.table.layout import PLAIN, Layout
 from agent.sinks.delta.table.place import TablePlace
 from agent.sinks.delta.upkeep import compact as delta_compact
 
@@ -48,6 +48,8 @@ _OWN_NAME = re.compile(
     r"|part-\d+-[0-9a-f-]{36}-c\d+(?:\.\w+)?\.parquet)",
     re.ASCII,
 )
+#: directories into which delta-rs puts files of a table with a mapping of columns
+_PREFIX = re.compile(r"[0-9A-Za-z]{2}", re.ASCII)
 
 _log = structlog.get_logger()
 
@@ -150,6 +152,8 @@ def compact_small_files(place: TablePlace, plan: Plan | None = None) -> int:
 
 def _compact_by_delta_rs(place: TablePlace) -> int:
     table = place.opened()
+    if delta_table.layout(table).names.is_mapped:  # which delta-rs does not compact
+        return 0
     first = table.version() + 1
     sizes = table.get_add_actions(flatten=True).column("size_bytes").to_pylist()
     small = int(sum(size < _SMALL_FILE_BYTES for size in sizes))
@@ -223,25 +227,27 @@ def remove_replaced_files(place: TablePlace) -> list[str]:
     """Remove files that no version within the table's retention names.
 
     delta-rs lists them, whatever is below the table's directory. Only data files directly in it with names of ours or
-    delta-rs's are removed, and delta-rs's in the directories that it makes for the values of the table's partitions: no
-    directory, no link, nothing of a table deeper in the tree.
+    delta-rs's are removed, and delta-rs's in the directories that it makes, for the values of the table's partitions or
+    for a table with a mapping of columns: no directory, no link, nothing of a table deeper in the tree.
     """
     table = place.opened()
     history.check(place, table)  # a RESTORE may need them
     found = table.vacuum(retention_hours=None, dry_run=True, enforce_retention_duration=False, full=True)
-    partitions = delta_table.partitions(table)
-    removed = [name for path in found if (name := _own_name(path, partitions)) and _remove(place, name)]
+    layout = delta_table.layout(table)
+    removed = [name for path in found if (name := _own_name(path, layout)) and _remove(place, name)]
     if removed:
         _log.info("removed replaced files", table=str(place), files=len(removed))
     care.note("delta", removed=len(removed))
     return removed
 
 
-def _own_name(path: str, partitions: Sequence[str] = ()) -> str:
+def _own_name(path: str, layout: Layout = PLAIN) -> str:
     """Return the name of one of the table's own files, otherwise empty; ``path``: as delta-rs returns it, which does
     not encode the names of directories again."""
     *above, name = path.removeprefix(f"{change_feed.DIRECTORY}/").split("/")
-    is_home = not above or [unquote(part.partition("=")[0]) for part in above] == [*partitions]
+    is_home = not above or [unquote(part.partition("=")[0]) for part in above] == [*layout.partitions]
+    if layout.names.is_mapped and len(above) == 1:
+        is_home = _PREFIX.fullmatch(above[0]) is not None
     return path if is_home and _OWN_NAME.fullmatch(name) else ""
 
 

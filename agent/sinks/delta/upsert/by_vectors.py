@@ -29,13 +29,14 @@ from agent.sinks.common.row_marks import Marks
 from agent.sinks.delta.table import change_feed, deletion_vectors
 from agent.sinks.delta.table import commit as delta_commit
 from agent.sinks.delta.table import files as delta_files
-from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.commits import Action
 from agent.sinks.delta.table.deletion_vectors import Positions
 from agent.sinks.delta.table.files import DataFile
-from agent.sinks.delta.table.log import LiveFile, TableLog
+from agent.sinks.delta.table.layout import Layout
+from agent.sinks.delta.table.live_file import LiveFile, now_ms
+from agent.sinks.delta.table.log import TableLog
 from agent.sinks.delta.table.place import TablePlace
 from agent.sinks.delta.upsert import stored as delta_stored
 from agent.sinks.delta.upsert.find import Found, KeySearch, read_keys
@@ -99,11 +100,11 @@ def deleted(file: LiveFile) -> Positions:
 
 def can_apply(log: TableLog, net: NetChanges, task: FlushTask, marks: Marks) -> bool:
     """Return whether the table's columns and files are as we write them, and its files can stay or are cheap to
-    rewrite. In a table with partitions or a change feed those that are touched are rewritten: a MERGE writes other
-    ones."""
+    rewrite. In a table with partitions, a mapping of columns or a change feed those that are touched are rewritten: a
+    MERGE writes other ones."""
     is_small = sum(file.size for file in log.files.values()) < _SMALL_BYTES
-    can_write = log.takes_vectors or is_small or log.partitions or log.has_feed or is_new(net, task)
-    if not can_write or net.is_truncated:
+    is_ours = log.partitions or log.layout.names.is_mapped or log.has_feed
+    if net.is_truncated or not (log.takes_vectors or is_small or is_ours or is_new(net, task)):
         return False
     return fits(log, marks.stored(net, forms=delta_schema.FORMS))
 
@@ -155,14 +156,14 @@ def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges, ma
     schema = delta_table.plain_schema(log.schema())
     new = [upserts.select(schema.names)] if upserts.num_rows else []
     contents = chain(*(rest(place, item, schema) for item in merged), new)
-    written = write_rows(place, task, schema, contents, log.partitions)
+    written = write_rows(place, task, schema, contents, log.layout)
     changed = Changed([*written], [item.file.remove() for item in merged])
     for item in touched:
         if item not in merged:
             changed.leave_rest(log, place, task, item)
     if changed.actions and log.has_feed:
         rows = _changed_rows(place, touched, upserts.select(schema.names) if new else schema.empty_table(), task)
-        changed.actions.extend(change_feed.write(place, rows, log.partitions))
+        changed.actions.extend(change_feed.write(place, rows, log.layout))
     changed.commit(log, task)
     return True
 
@@ -234,14 +235,14 @@ def replace(
             changed.leave_rest(log, place, task, item)
             if log.has_feed:
                 rows = _old_rows(place, item, schema, replacement.come_again(item.keys))
-                changed.actions.extend(change_feed.write(place, rows, log.partitions))
-    filled = list(write_files(place, task, replacement.filled(), log.partitions))
+                changed.actions.extend(change_feed.write(place, rows, log.layout))
+    filled = list(write_files(place, task, replacement.filled(), log.layout))
     changed.files.extend(filled)
     if not changed.files and not changed.actions:
         return False
     if changed.actions and log.has_feed:
         rows = _new_rows(place, [*files, *filled], schema, keys.names, replacement)
-        changed.actions.extend(change_feed.write(place, rows, log.partitions))
+        changed.actions.extend(change_feed.write(place, rows, log.layout))
     changed.commit(log, task)
     return True
 
@@ -250,7 +251,7 @@ def _new_rows(
     place: TablePlace, files: Sequence[DataFile], schema: pa.Schema, key: Sequence[str], replacement: Replacement
 ) -> Iterator[pa.Table]:
     for file in files:
-        for rows in delta_files.read_file(place, file.path, schema, partition=file.partition):
+        for rows in delta_files.read_file(place, file.path, schema, layout=file.layout):
             yield change_feed.new_rows(rows, replacement.were_there(rows.select(key)))
 
 
@@ -268,7 +269,7 @@ class Changed:
             return
         if item.is_worn or not log.takes_vectors:
             schema = delta_table.plain_schema(log.schema())
-            self.files.extend(write_rows(place, task, schema, rest(place, item, schema), log.partitions))
+            self.files.extend(write_rows(place, task, schema, rest(place, item, schema), log.layout))
         else:
             self.actions.append(_thinner(item))
 
@@ -287,14 +288,14 @@ def changed_keys(task: FlushTask, net: NetChanges, upserts: pa.Table) -> pa.Tabl
 
 
 def _replaced(place: TablePlace, item: Thinned) -> ReplacedRows:
-    return ReplacedRows(place.path_of(item.file.path), item.taken, item.keys, item.file.partition)
+    return ReplacedRows(place.path_of(item.file.path), item.taken, item.keys, item.file.layout)
 
 
 def _thinner(item: Thinned) -> Action:
     """Return the action for the same file with fewer rows."""
     stats = json.loads(item.file.add.get("stats") or "{}") | {"numRecords": item.rows, "tightBounds": False}
     fields = {"stats": json.dumps(stats), "deletionVector": deletion_vectors.encode(item.gone)}
-    return {"add": item.file.add | fields | {"modificationTime": delta_log.now_ms(), "dataChange": True}}
+    return {"add": item.file.add | fields | {"modificationTime": now_ms(), "dataChange": True}}
 
 
 def many_small(items: Sequence[Thinned], kind: Callable[[LiveFile], Hashable]) -> list[list[Thinned]]:
@@ -307,20 +308,18 @@ def many_small(items: Sequence[Thinned], kind: Callable[[LiveFile], Hashable]) -
 
 
 def write_rows(
-    place: TablePlace, task: FlushTask, schema: pa.Schema, tables: Iterable[pa.Table], partitions: Sequence[str]
+    place: TablePlace, task: FlushTask, schema: pa.Schema, tables: Iterable[pa.Table], layout: Layout
 ) -> list[DataFile]:
     """Write a file of rows at ``task.to_ts``, or one for each partition; none if there are no rows."""
-    if partitions:
-        return list(delta_files.write_files(place, lambda: _name(task), tables, partitions=partitions))
-    file = delta_files.write_file(place, _name(task), tables, schema)
+    if layout.partitions:
+        return list(delta_files.write_files(place, lambda: _name(task), tables, layout=layout))
+    file = delta_files.write_file(place, _name(task), tables, schema, layout.file())
     return [] if file is None else [file]
 
 
-def write_files(
-    place: TablePlace, task: FlushTask, tables: Iterable[pa.Table], partitions: Sequence[str]
-) -> Iterator[DataFile]:
+def write_files(place: TablePlace, task: FlushTask, tables: Iterable[pa.Table], layout: Layout) -> Iterator[DataFile]:
     """Write many rows, in several files."""
-    return delta_files.write_files(place, lambda: _name(task), tables, bytes_max=_FILE_BYTES, partitions=partitions)
+    return delta_files.write_files(place, lambda: _name(task), tables, bytes_max=_FILE_BYTES, layout=layout)
 
 
 def _name(task: FlushTask) -> str:
@@ -329,4 +328,4 @@ def _name(task: FlushTask) -> str:
 
 def rest(place: TablePlace, item: Thinned, schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield a file's rows that are not deleted."""
-    return delta_files.read_file(place, item.file.path, schema, without=item.gone, partition=item.file.partition)
+    return delta_files.read_file(place, item.file.path, schema, without=item.gone, layout=item.file.layout)

@@ -23,9 +23,8 @@ from agent.sinks.common.keys.kept import KeptByBytes
 from agent.sinks.common.keys.key_bounds import KeyBounds
 from agent.sinks.common.keys.key_index import IndexedFile, IndexSearch
 from agent.sinks.delta.table import files as delta_files
-from agent.sinks.delta.table import partitions as delta_partitions
 from agent.sinks.delta.table.deletion_vectors import Positions
-from agent.sinks.delta.table.log import LiveFile
+from agent.sinks.delta.table.live_file import LiveFile
 from agent.sinks.delta.table.place import TablePlace
 
 _KEYS_BYTES_MAX: Final = 48 << 20
@@ -105,15 +104,9 @@ def places_of(stored: pa.Table, wanted: pa.Table) -> Positions:
 def read_keys(place: TablePlace, file: LiveFile, schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield the key columns of a file, from its first row on."""
     with _opened(place, file) as parquet:
-        names = [name for name in schema.names if name in parquet.schema_arrow.names]
+        names = file.layout.columns_in(parquet.schema_arrow.names, schema.names)
         for batch in parquet.iter_batches(_BATCH_ROWS, columns=names, use_threads=False):
-            columns = [
-                batch.column(item.name).cast(item.type)
-                if item.name in names
-                else delta_partitions.column(file.partition, item, batch.num_rows)
-                for item in schema
-            ]
-            yield pa.table(columns, schema=schema)
+            yield pa.table([file.layout.column(batch, item) for item in schema], schema=schema)
 
 
 @contextmanager
@@ -129,7 +122,8 @@ def _opened(place: TablePlace, file: LiveFile) -> Iterator[Any]:
 
 def _identity(place: TablePlace, file: LiveFile, schema: pa.Schema) -> str:
     """Name the key columns of a file. A local file of another table may have its path later."""
-    name = f"{place}/{file.path}:{file.size}:{schema.names!r}"
+    columns = [file.names.physical(name) for name in schema.names]
+    name = f"{place}/{file.path}:{file.size}:{columns!r}"
     if not place.is_local:
         return name
     found = os.stat(place.path_of(file.path))

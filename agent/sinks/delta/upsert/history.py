@@ -30,7 +30,8 @@ from agent.sinks.delta.table import log as delta_log
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.deletion_vectors import Positions
-from agent.sinks.delta.table.log import LiveFile, TableLog
+from agent.sinks.delta.table.live_file import LiveFile
+from agent.sinks.delta.table.log import TableLog
 from agent.sinks.delta.table.place import TablePlace
 from agent.sinks.delta.upsert import stored as delta_stored
 from agent.sinks.delta.upsert.by_vectors import Changed, Thinned, deleted, fits, is_new, many_small, rest, write_rows
@@ -85,7 +86,7 @@ def _add_columns(place: TablePlace, task: FlushTask, columns: pa.Schema, marks: 
         stored = None if log is None else delta_table.plain_schema(log.schema())
     if stored is None or missing_fields(stored, wanted, table=name):
         schema = Schema.from_arrow(wanted)
-        commit.with_retries(place, lambda table: commit.add_fields(table, schema, name=name))
+        commit.with_retries(place, lambda table: commit.add_fields(place, table, schema, name=name))
 
 
 def _write(log: TableLog, place: TablePlace, task: FlushTask, found: Iterable[Versions], columns: pa.Schema) -> bool:
@@ -156,7 +157,7 @@ class _Work:
         self.taken[file.path] = np.union1d(self.taken.get(file.path, np.empty(0, np.int64)), places)
 
     def _replaced(self, file: LiveFile, places: Positions, keys: pa.Table) -> ReplacedRows:
-        return ReplacedRows(self.place.path_of(file.path), places, keys, file.partition)
+        return ReplacedRows(self.place.path_of(file.path), places, keys, file.layout)
 
     def _rows(self, file: LiveFile, places: Positions) -> pa.Table:
         found = self._replaced(file, places, pa.table({}))
@@ -166,7 +167,7 @@ class _Work:
         """Yield the current versions of the span that have not ended by themselves, with the end of all."""
         for file in self._current:
             begin = 0
-            for batch in delta_files.read_file(self.place, file.path, self.schema, partition=file.partition):
+            for batch in delta_files.read_file(self.place, file.path, self.schema, layout=file.layout):
                 places = self._live(file, begin + np.arange(batch.num_rows))
                 rows = batch.take(pa.array(places - begin))
                 begin += batch.num_rows
@@ -189,7 +190,7 @@ class _Work:
         for mask in (now, pc.invert(now)):
             some = rows.filter(mask)
             if some.num_rows:
-                self.files += write_rows(self.place, self.task, self.schema, [some], self.log.partitions)
+                self.files += write_rows(self.place, self.task, self.schema, [some], self.log.layout)
 
     def commit(self) -> bool:
         changed = Changed(list(self.files), [])
@@ -201,7 +202,7 @@ class _Work:
         merged = [item for group in groups for item in group]
         for group in groups:
             contents = (piece for item in group for piece in rest(self.place, item, self.schema))
-            changed.files.extend(write_rows(self.place, self.task, self.schema, contents, self.log.partitions))
+            changed.files.extend(write_rows(self.place, self.task, self.schema, contents, self.log.layout))
             changed.actions.extend(item.file.remove() for item in group)
         for item in items:
             if item.is_touched and item not in merged:
@@ -209,7 +210,7 @@ class _Work:
         if not changed.files and not changed.actions:
             return False
         if changed.actions and self.log.has_feed:
-            changed.actions.extend(change_feed.write(self.place, self._changed_rows(), self.log.partitions))
+            changed.actions.extend(change_feed.write(self.place, self._changed_rows(), self.log.layout))
         changed.commit(self.log, self.task)
         return True
 
@@ -219,7 +220,7 @@ class _Work:
             rows = self._rows(self.log.files[path], places)
             yield change_feed.old_rows(rows, np.zeros(rows.num_rows, np.bool_))
         for file in self.files:
-            for rows in delta_files.read_file(self.place, file.path, self.schema, partition=file.partition):
+            for rows in delta_files.read_file(self.place, file.path, self.schema, layout=file.layout):
                 yield change_feed.new_rows(rows, np.zeros(rows.num_rows, np.bool_))
 
 

@@ -77,8 +77,8 @@ def write(
             scratch.lay_down(part)
             del part  # free it before the next ones are read
         scratch.fits &= not (scratch.is_truncated and marks.soft_delete)  # the table's rows are not just removed
-        partitions = delta_table.partitions(place.opened()) if log is None else log.partitions
-        files = list(by_vectors.write_files(place, task, _folded(log, task, scratch, marks), partitions))
+        layout = delta_table.layout(place.opened()) if log is None else log.layout
+        files = list(by_vectors.write_files(place, task, _folded(log, task, scratch, marks), layout))
         committed = scratch.fits and _commit(place, log, task, scratch, files)
     if not scratch.fits:
         return list(changes)
@@ -343,7 +343,7 @@ def _append(
 ) -> None:
     if delta_table.is_written(table, task):
         return
-    commit.add_columns(table, files, name=f"{task.table.schema_name}.{task.table.name}")
+    commit.add_columns(place, table, files, name=f"{task.table.schema_name}.{task.table.name}")
     if scratch.is_truncated:
         assert scratch.schema is not None, "the TRUNCATE was laid down"
         files = [*truncate.in_front(table, place, task, scratch.schema, NO_MARKS, pa.table({})), *files]

@@ -77,10 +77,10 @@ def _apply(
     name = f"{task.table.schema_name}.{task.table.name}"
     marks.refuse_left(delta_table.arrow_schema(table).names, table=name)
     upserts = marks.stored(net, forms=delta_schema.FORMS)
-    commit.add_fields(table, Schema.from_arrow(upserts.schema), name=name)
+    commit.add_fields(place, table, Schema.from_arrow(upserts.schema), name=name)
     if net.is_truncated or by_vectors.is_new(net, task):
         files = truncate.in_front(table, place, task, source, marks, upserts) if net.is_truncated else []
-        files += by_vectors.write_rows(place, task, upserts.schema, [upserts], delta_table.partitions(table))
+        files += by_vectors.write_rows(place, task, upserts.schema, [upserts], delta_table.layout(table))
         commit.commit_to(place, table, files, delta_table.new_records([task]), key=task.table.key)
         return True
     _replace(table, task, net, upserts)

@@ -9,22 +9,21 @@ import pyarrow.parquet as pq
 
 from agent.rows.fold import NetChanges
 from agent.sinks.common.left_out import IncompleteRows, match
-from agent.sinks.delta.table import partitions as delta_partitions
 from agent.sinks.delta.table.deletion_vectors import Positions
-from agent.sinks.delta.table.partitions import Partition
+from agent.sinks.delta.table.layout import FileLayout
 from agent.sinks.delta.table.schema import FORMS
 from reactor.records.tables.table import TableRecord
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplacedRows:
-    """Rows of one data file that go: at which ``places`` (they rise), and with which ``keys``. ``partition``: the
+    """Rows of one data file that go: at which ``places`` (they rise), and with which ``keys``. ``layout``: the
     file's."""
 
     path: str
     places: Positions
     keys: pa.Table
-    partition: Partition = field(default_factory=dict)
+    layout: FileLayout = field(default_factory=FileLayout)
 
     def values(self, at: Positions, columns: pa.Schema) -> Iterator[tuple[Positions, pa.Table]]:
         """``columns`` of the rows numbered ``at`` (they rise), a row group at a time, with the numbers that it has; a
@@ -32,21 +31,16 @@ class ReplacedRows:
         begin = first = 0
         places = self.places[at]
         with pq.ParquetFile(self.path) as parquet:
-            names = [name for name in columns.names if name in parquet.schema_arrow.names]
+            names = self.layout.columns_in(parquet.schema_arrow.names, columns.names)
             for group in range(parquet.num_row_groups):
                 end = begin + parquet.metadata.row_group(group).num_rows
                 last = int(np.searchsorted(places, end))
                 if last > first:
                     rows = parquet.read_row_group(group, columns=names, use_threads=False)
                     # converted first: texts that delta-rs has written are views, which cannot be taken
-                    found = pa.table([self._column(rows, item) for item in columns], schema=columns)
+                    found = pa.table([self.layout.column(rows, item) for item in columns], schema=columns)
                     yield at[first:last], found.take(pa.array(places[first:last] - begin))
                 begin, first = end, last
-
-    def _column(self, rows: pa.Table, wanted: pa.Field) -> pa.ChunkedArray | pa.Array:
-        if wanted.name not in rows.schema.names:
-            return delta_partitions.column(self.partition, wanted, rows.num_rows)
-        return rows.column(wanted.name).cast(wanted.type)
 
 
 def fill(

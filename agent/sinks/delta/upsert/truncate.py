@@ -38,7 +38,7 @@ def in_front(
     def name() -> str:
         return f"rest-{task.from_ts:x}-{task.to_ts:x}-{uuid4().hex[:8]}.parquet"
 
-    return [TRUNCATION, *files.write_files(place, name, rest, partitions=delta_table.partitions(table))]
+    return [TRUNCATION, *files.write_files(place, name, rest, layout=delta_table.layout(table))]
 
 
 def _rest(

@@ -49,7 +49,7 @@ def test_what_is_shown_has_no_secret() -> None:
         ("delta+file://lake", r"must name an absolute directory: delta\+file:///dir"),
         (
             "delta+file:///lake?retention=1",
-            r"unknown option 'retention': delta\+file:// knows change_data_feed, deletion_vectors, rea",
+            r"unknown option 'retention': delta\+file:// knows change_data_feed, column_mapping, deletion_",
         ),
         (
             "delta+file:///lake?retention_seconds=soon",

@@ -40,6 +40,7 @@ def test_sinks_with_their_guarantees_and_options(capsys: pytest.CaptureFixture[s
     assert {option["name"]: option["default"] for option in delta["options"]} == {
         "retention_seconds": "600",
         "change_data_feed": "false",
+        "column_mapping": "none",
         "deletion_vectors": "",
         "readers": "",
         "soft_delete": "false",

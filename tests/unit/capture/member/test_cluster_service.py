@@ -19,7 +19,7 @@ from capture.security.key_file import new_key
 from capture.security.secrets import Keeper
 from owner import jobs
 from reactor import keys
-from reactor.errors import WeirError
+from reactor.errors import FormatError, WeirError
 from reactor.ids import ChangefeedId
 from reactor.records.changefeed import ChangefeedConfig, ChangefeedInfo, FeedState, SealedUri
 from reactor.records.formats import Feature
@@ -85,6 +85,26 @@ async def test_a_changefeed_whose_creator_has_left_is_removed() -> None:
         tasks.cancel_scope.cancel()
         owner.sees.set()
     assert owner.removed == ["feed1"]
+
+
+async def test_an_option_of_the_sink_that_older_captures_do_not_keep_waits_for_the_format() -> None:
+    """They would write files under the wrong names."""
+
+    async def check(_: object) -> tuple[str, ...]:
+        return ()
+
+    state = ClusterState("c")
+    membership: Any = SimpleNamespace(client=MemoryClient(MemoryEtcd()), state=state, candidacy=ASlowOwner(), copies={})
+    data_plane = SimpleNamespace(check=check, keeper=Keeper(new_key()))
+    capture: Any = SimpleNamespace(membership=membership, data_plane=data_plane)
+    service = ClusterService(capture, HttpOwners(OwnToken(), ""))
+    uri = "delta+file:///x?column_mapping=name"
+    spec = ChangefeedSpec(changefeed_id="feed1", source_uri="postgresql://u@h/d", sink_uri=uri)
+    state.format = Feature.COLUMN_MAPPING - 1
+    with pytest.raises(FormatError, match="option column_mapping of the sink needs format 18, and the cluster uses 17"):
+        await service.check(spec)
+    state.format = Feature.COLUMN_MAPPING
+    await service.check(spec)
 
 
 @pytest.mark.parametrize("there", [[], ["7"], ["7"] * (ROWS_MAX + 1), ["7" * (ID_MAX + 1)]])

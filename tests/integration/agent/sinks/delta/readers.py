@@ -25,7 +25,8 @@ Read = Callable[[str, str, str], pa.Table]
 @dataclass(frozen=True)
 class Reader:
     """``packages``: what it needs. ``has_sql``: it takes conditions, and may leave files and row groups alone by them.
-    ``moment``: how these have a moment. ``has_all``: it has each value that Weir writes."""
+    ``moment``: how these have a moment. ``has_all``: it has each value that Weir writes. ``has_mapping``: it reads
+    columns that have other names in files."""
 
     name: str
     packages: tuple[str, ...]
@@ -33,6 +34,7 @@ class Reader:
     has_sql: bool = True
     moment: str = "TIMESTAMP '{}'"
     has_all: bool = True
+    has_mapping: bool = True
 
     def why_not(self) -> str | None:
         missing = [name for name in self.packages if importlib.util.find_spec(name) is None]
@@ -116,7 +118,7 @@ READERS = (
     Reader("duckdb", ("duckdb", "duckdb_extension_delta"), _duckdb),
     Reader("delta-kernel", ("delta_kernel_rust_sharing_wrapper",), _kernel, has_sql=False),
     Reader("delta-rs", ("deltalake",), _delta_rs),
-    Reader("polars", ("polars",), _polars),
+    Reader("polars", ("polars",), _polars, has_mapping=False),
     Reader("polars-deltalake", ("polars_deltalake",), _polars_kernel),
     Reader("clickhouse", ("chdb",), _clickhouse, moment="toDateTime64('{}', 6)", has_all=False),
 )

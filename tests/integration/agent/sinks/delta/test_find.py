@@ -11,7 +11,8 @@ from agent import host_cache
 from agent.object_store import ObjectStore
 from agent.sinks.common.keys import key_index
 from agent.sinks.delta.table import files as delta_files
-from agent.sinks.delta.table.log import LiveFile
+from agent.sinks.delta.table.layout import FileLayout
+from agent.sinks.delta.table.live_file import LiveFile
 from agent.sinks.delta.table.place import TablePlace
 from agent.sinks.delta.upsert import find
 from agent.sinks.delta.upsert.find import KeySearch
@@ -28,7 +29,7 @@ def cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 
 
 def file_of(place: TablePlace, rows: pa.Table, name: str = "rows-1.parquet") -> LiveFile:
-    made = delta_files.write_file(place, name, [rows], rows.schema)
+    made = delta_files.write_file(place, name, [rows], rows.schema, FileLayout())
     assert made is not None
     return LiveFile(made.add()["add"])
 
