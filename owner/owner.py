@@ -11,7 +11,7 @@ from dataclasses import replace
 from traceback import extract_tb
 from typing import Any
 
-from owner import cluster_format, jobs, stored_values, views
+from owner import cluster_format, feed_jobs, jobs, stored_values, views
 from owner.agenda import Agenda
 from owner.errors import (
     BrokenRecordError,
@@ -22,7 +22,6 @@ from owner.errors import (
     UnknownCaptureError,
     UnknownChangefeedError,
 )
-from owner.feed import amendment
 from owner.feed.backoff import uniform_of
 from owner.feed.changefeed import Changefeed
 from owner.feed.crashes import Crashes
@@ -30,15 +29,14 @@ from owner.feed.run import Run
 from owner.feed.site import Site
 from owner.job_formats import refuse_early
 from owner.metadata.observations import Elected, OwnerObservation, Ownership
-from owner.progress.facts import Facts, TickContext
+from owner.progress.facts import TickContext
 from owner.progress.shared_progress import SharedProgress
-from owner.scheduler.coordinator import Coordinator
 from owner.scheduler.heartbeat_budget import HeartbeatBudget
 from owner.settings import OwnerSettings
 from owner.worker_loads import WorkerLoads, all_workers, workers_of
 from reactor.effects import CONFLICT, Answer, Commit, Effect, Log, Resign, WakeAt
 from reactor.ids import CaptureId, ChangefeedId
-from reactor.messages import Message
+from reactor.messages import Message, is_progress
 from reactor.questions import Answered
 from reactor.state import ChangefeedState, ClusterState
 from reactor.views import ChangefeedView
@@ -75,6 +73,17 @@ class Owner:
         self._ownership = Elected(ownership) if isinstance(ownership, int) else ownership
         self._crashes: dict[ChangefeedId, Crashes] = {}
         self._agenda = Agenda()
+        #: the state of the last tick, and its changes until then
+        self._seen: tuple[ClusterState | None, int] = None, 0
+        #: the changefeeds that were met last: the same object while none comes or goes
+        self._met: object = None
+        #: messages of those that are not ticked at once
+        self._kept: dict[ChangefeedId, list[Message]] = {}
+        #: the number of spans of each changefeed, and of all
+        self._spans: dict[ChangefeedId, int] = {}
+        self._spans_of_all = 0
+        #: those whose newest positions may not be stored
+        self._ahead: set[ChangefeedId] = set()
         self._loads = WorkerLoads(tuple)
         self._stored_values = stored_values.StoredValues()
         self._settings = settings or OwnerSettings()
@@ -86,11 +95,10 @@ class Owner:
         effects = self._hand_over(state)
         effects += self._meet(state)
         touched: set[ChangefeedId] = set()
-        messages: dict[ChangefeedId, list[Message]] = {}
         for event in inbox:
             match event:
                 case Message():
-                    messages.setdefault(event.changefeed, []).append(event)
+                    self._keep(event)
                 case Answered():
                     effects += self._on_answer(event, state, now)
                 case jobs.List() | jobs.DrainCapture() | jobs.ResignOwner():
@@ -102,13 +110,14 @@ class Owner:
         if isinstance(self._ownership, Elected):
             effects += cluster_format.tick(state)
             effects += self._stored_values.tick(state, now)
-        effects += self._tick_changefeeds(state, messages, touched, now)
-        running = {id: known.latest for id, known in self.changefeeds.items() if known.latest and id not in touched}
-        effects += self._progress.tick(state, running, now)
+        effects += self._tick_changefeeds(state, touched, now)
+        effects += self._store_progress(state, touched, now)
         return _with_one_wake(effects)
 
     def validate(self) -> None:
         """Assert the invariants between two ticks."""
+        self._agenda.validate(self.changefeeds.keys())
+        assert self._kept.keys() <= self.changefeeds.keys(), "messages of changefeeds that are not owned"
         for id, changefeed in self.changefeeds.items():
             assert changefeed.id == id, f"changefeed {changefeed.id} is known as {id}"
             changefeed.validate()
@@ -128,10 +137,17 @@ class Owner:
     def _meet(self, state: ClusterState) -> list[Effect]:
         """Add and remove changefeeds as they are assigned and removed. Whoever waits for one that goes asks again."""
         owned, effects = self._ownership.owned(state), list[Effect]()
+        if owned is self._met:
+            return effects
+        self._met = owned
         for id, changefeed in sorted(self.changefeeds.items()):
             if owned.get(id) != changefeed.site.owner_revision:
                 del self.changefeeds[id]
                 self._crashes.pop(id, None)
+                self._agenda.forget(id)
+                self._kept.pop(id, None)
+                self._ahead.discard(id)
+                self._spans_of_all -= self._spans.pop(id, 0)
                 text = f"changefeed {id} is moving to another owner; ask again"
                 effects += [Answer(job, text, NotOwnedError.code) for job in changefeed.removal.waiting_jobs]
         for id in sorted(owned.keys() - self.changefeeds.keys()):
@@ -139,31 +155,56 @@ class Owner:
             self._agenda.note(id)
         return effects
 
-    def _tick_changefeeds(
-        self,
-        state: ClusterState,
-        messages: dict[ChangefeedId, list[Message]],
-        touched: set[ChangefeedId],
-        now: float,
-    ) -> list[Effect]:
+    def _keep(self, message: Message) -> None:
+        """Keep a message until its changefeed is ticked; one that only reports progress may wait for others."""
+        id = message.changefeed
+        if id in self.changefeeds:
+            self._kept.setdefault(id, []).append(message)
+            self._agenda.note(id, is_urgent=not is_progress(message.body))
+
+    def _tick_changefeeds(self, state: ClusterState, touched: set[ChangefeedId], now: float) -> list[Effect]:
+        """Tick those that are due; ``touched`` ones are being changed by a job."""
         effects: list[Effect] = []
         context = self._context(state)
         self._agenda.begin(self.changefeeds.keys(), (context.alive, context.format))
+        self._note_changed(state)
         for id in touched & self.changefeeds.keys():
             self._agenda.note(id)
+            self._kept.pop(id, None)
             effects.append(WakeAt(now))
-        others = [state.changefeeds[id] for id in sorted(self.changefeeds.keys() - touched)]
-        for feed in self._agenda.due(others, now, with_messages=messages):
-            decided = self._tick_changefeed(feed, messages.get(feed.id, []), context, now)
-            self._agenda.done(feed, decided, now)
+        for id in self._agenda.due(now, without=touched):
+            feed = state.changefeeds[id]
+            decided = self._tick_changefeed(feed, self._kept.pop(id, []), context, now)
+            self._agenda.done(id, decided, now)
+            self._ahead.add(id)
             effects += self._ownership.fenced(feed, state, decided)
         return [*effects, *self._agenda.wakes(now)]
 
+    def _note_changed(self, state: ClusterState) -> None:
+        of, seen = self._seen
+        self._seen = state, state.changes.latest
+        if of is not state:
+            for id in self.changefeeds:
+                self._agenda.note(id)
+            return
+        for id in state.changes.since(seen):
+            if id in self.changefeeds:
+                self._agenda.note(id, is_urgent=state.changefeeds[id].news > seen)
+
+    def _store_progress(self, state: ClusterState, touched: set[ChangefeedId], now: float) -> list[Effect]:
+        latest = {id: self.changefeeds[id].latest for id in sorted(self._ahead)}
+        running = {id: status for id, status in latest.items() if status and id not in touched}
+        effects = self._progress.tick(state, running, now, owned=len(self.changefeeds))
+        self._ahead = {*self._progress.ahead, *(self._ahead & touched)}
+        return effects
+
     def _context(self, state: ClusterState) -> TickContext:
         alive = tuple(sorted(cluster_format.knowing(state)))
-        spans = sum(len(changefeed.run.coordinator.sets) for changefeed in self.changefeeds.values() if changefeed.run)
         budget = HeartbeatBudget(
-            self._settings.scheduler, spans=spans, changefeeds=len(self.changefeeds), captures=len(alive)
+            self._settings.scheduler,
+            spans=self._spans_of_all,
+            changefeeds=len(self.changefeeds),
+            captures=len(alive),
         )
         self._loads = WorkerLoads(lambda: all_workers(self.changefeeds, state))
         return TickContext(alive, self._loads, budget, state.format)
@@ -184,6 +225,13 @@ class Owner:
         finally:
             if workers_of(self.changefeeds[feed.id]) != before:
                 self._loads.forget()
+            self._count_spans(feed.id)
+
+    def _count_spans(self, id: ChangefeedId) -> None:
+        run = self.changefeeds[id].run
+        spans = len(run.coordinator.sets) if run else 0
+        self._spans_of_all += spans - self._spans.get(id, 0)
+        self._spans[id] = spans
 
     def _crash(self, feed: ChangefeedState, error: Exception, now: float) -> list[Effect]:
         """Handle a bug: recreate this changefeed's part from etcd's records; others are not affected."""
@@ -254,7 +302,8 @@ class Owner:
         self, job: jobs.FeedJob, state: ClusterState, touched: set[ChangefeedId], now: float
     ) -> list[Effect]:
         """Execute or refuse it; only one change of stored records per tick, the next ones are submitted again."""
-        self._agenda.note(job.changefeed)
+        if job.changefeed in self.changefeeds:
+            self._agenda.note(job.changefeed)
         try:
             changefeed, feed = self._find(job, state)
             if job.changefeed in touched and not isinstance(job, jobs.Query | jobs.Tables):
@@ -283,61 +332,12 @@ class Owner:
         return changefeed, feed
 
     def _carry_out(self, job: jobs.FeedJob, changefeed: Changefeed, feed: ChangefeedState, now: float) -> list[Effect]:
-        done = Answer(job.job_id)
-        match job:
-            case jobs.Query():
-                return [Answer(job.job_id, value=self._view(feed, now, with_tables=job.tables))]
-            case jobs.Tables():
-                return [Answer(job.job_id, value=views.tables(job, changefeed, feed))]
-            case jobs.Pause():
-                return [*changefeed.pause(feed, now), done]
-            case jobs.Resume():
-                effects = changefeed.resume(feed, job.overwrite_checkpoint_ts, now, is_resync=job.is_resync)
-                self._crashes.pop(job.changefeed, None)  # an operator has looked: all of the budget is there again
-                return [*effects, done]
-            case jobs.Update():
-                effects, after = changefeed.update(feed, job, now)
-                assert feed.info is not None, "a changefeed without info is not found"
-                return [*effects, Answer(job.job_id, value=amendment.differences(feed.info, after))]
-            case jobs.Rewind():
-                return [*changefeed.rewind(feed, job.ts, now), done]
-            case jobs.Remove():
-                return changefeed.remove(feed, job.job_id, now, force=job.force)  # answered when it is removed
-            case jobs.HoldAt():
-                changefeed.hold_at(feed, job.ts, until=now + job.timeout_s)
-                return [Answer(job.job_id, value=job.ts)]
-            case jobs.Release():
-                held, changefeed.hold = changefeed.hold, None
-                return [Answer(job.job_id, value=held.ts if held else None)]
-            case jobs.MoveTable():
-                return [self._move_table(job, changefeed)]
-            case jobs.Repartition():
-                effects, spans = changefeed.tables.repartition(Facts.of(feed, amendment.existing(feed)), job, now)
-                return [*effects, Answer(job.job_id, value=spans)]
-            case jobs.ResyncTable():
-                facts = Facts.of(feed, amendment.existing(feed))
-                if job.is_cancelled:
-                    return [*changefeed.tables.cancel_resync(facts, job.table_id, now), done]
-                return [*changefeed.tables.resync(facts, job, now), done]
-            case jobs.PauseTable() | jobs.ResumeTable() | jobs.SkipTable():
-                effects, ts = changefeed.tables.step(Facts.of(feed, amendment.existing(feed)), job, now)
-                return [*effects, Answer(job.job_id, value=ts)]
-            case jobs.Rebalance():
-                _running(changefeed).rebalance()
-                return [done]
-
-    def _move_table(self, job: jobs.MoveTable, changefeed: Changefeed) -> Answer:
-        coordinator = _running(changefeed)
-        if job.capture not in coordinator.captures.serving():
-            raise JobRefusedError(
-                f"capture {job.capture} does not serve {job.changefeed}; `weir capture list` shows which there are"
-            )
-        count = coordinator.move_table(job.table_id, job.capture)
-        if not count:
-            raise JobRefusedError(
-                f"changefeed {job.changefeed} has no table {job.table_id}; `weir tables` shows which it has"
-            )
-        return Answer(job.job_id, value=count)
+        if isinstance(job, jobs.Query):
+            return [Answer(job.job_id, value=self._view(feed, now, with_tables=job.tables))]
+        effects = feed_jobs.carry_out(job, changefeed, feed, now)
+        if isinstance(job, jobs.Resume):
+            self._crashes.pop(job.changefeed, None)  # an operator has looked: all of the budget is there again
+        return effects
 
     def _view(self, feed: ChangefeedState, now: float, *, with_tables: bool) -> ChangefeedView | None:
         if feed.info is None:
@@ -366,12 +366,6 @@ def _where(error: Exception) -> str:
     """Return the line that raised it."""
     frames = extract_tb(error.__traceback__)
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-
-
-def _running(changefeed: Changefeed) -> Coordinator:
-    if changefeed.run is None:
-        raise JobRefusedError(f"changefeed {changefeed.id} is not running; resume it first")
-    return changefeed.run.coordinator
 
 
 def _refusal(job_id: str, error: OwnerError) -> Answer:

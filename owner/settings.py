@@ -22,7 +22,8 @@ class SchedulerSettings:
 
     With many spans they are requested less often: at most ``full_spans_per_s`` in total and ``full_spans_per_round`` at
     once. With many changefeeds, heartbeats are sent less often, too: about ``beats_per_s`` in total, but of each
-    changefeed to each capture one in ``beat_max_s`` at least, on average.
+    changefeed to each capture one in ``beat_max_s`` at least, on average. Captures of which nothing is missing report
+    changes by themselves: they get about ``quiet_beats_per_s``, and one in ``whole_heartbeat_s``.
     ``add_table_batch_size``: spans assigned to each serving capture at once.
     """
 
@@ -31,6 +32,7 @@ class SchedulerSettings:
     whole_heartbeat_s: float = 60.0
     beats_per_s: int = 50
     beat_max_s: float = 20.0
+    quiet_beats_per_s: int = 10
     full_spans_per_s: int = 20_000
     full_spans_per_round: int = 2_000
     max_task_concurrency: int = 10
@@ -66,7 +68,8 @@ class PlacementSettings:
 class OwnerSettings:
     """``wall_offset_s``: Unix time minus the clock that ticks are given.
 
-    ``status_interval_s``: minimum interval between writes of a changefeed's status.
+    ``status_interval_s``: minimum interval between writes of a changefeed's status. With many changefeeds, their
+    statuses are written together: at most ``statuses_per_s`` of them, but each within ``status_interval_max_s``.
     """
 
     version: str = "0.1.0"
@@ -78,6 +81,8 @@ class OwnerSettings:
     #: of the owner's part of each changefeed
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     status_interval_s: float = 0.2
+    status_interval_max_s: float = 1.0
+    statuses_per_s: int = 200
     #: unchanged positions at a later time are written at this interval only
     status_time_interval_s: float = 5.0
     #: a changefeed without progress for this long is in state warning

@@ -203,6 +203,16 @@ class Message:
     body: Body
 
 
+def is_progress(body: Body) -> bool:
+    """Return whether it reports nothing but progress: where spans are that are together, and rows of a worker."""
+    return (
+        isinstance(body, HeartbeatResponse)
+        and not (body.statuses or body.joined or body.is_full)
+        and body.liveness is Liveness.ALIVE
+        and (body.worker is None or (body.worker.stage is WorkerStage.RUNNING and body.worker.error is None))
+    )
+
+
 def in_parts(items: Sequence[T], size: int = SPANS_PER_MESSAGE) -> list[tuple[T, ...]]:
     """Divide ``items`` into parts of at most ``size``, in order; one empty part if there are none."""
     return [tuple(items[start : start + size]) for start in range(0, len(items), size)] or [()]

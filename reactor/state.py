@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from reactor import keys
+from reactor.changes import Changes
 from reactor.division import divided as division
 from reactor.division.divided import Divided
 from reactor.errors import InvalidKeyError, InvalidRecordError
@@ -70,9 +71,7 @@ class ChangefeedState:
     heads: dict[str, LogHead] = field(default_factory=dict)
     ddl: dict[int, DdlRecord] = field(default_factory=dict)
     sync_points: dict[int, SyncPoint] = field(default_factory=dict)
-    #: by table id
     partitionings: dict[int, TablePartitioning] = field(default_factory=dict)
-    #: by table id
     held: dict[int, HeldTable] = field(default_factory=dict)
     attempts: dict[CaptureId, Attempt] = field(default_factory=dict)
     schema_attempts: dict[CaptureId, Attempt] = field(default_factory=dict)
@@ -82,7 +81,6 @@ class ChangefeedState:
     signals: HandledSignals | None = None
     #: by source
     stream_attempts: dict[str, StreamAttempt] = field(default_factory=dict)
-    #: by table id
     resyncs: dict[int, TableResync] = field(default_factory=dict)
     #: by name
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
@@ -91,8 +89,9 @@ class ChangefeedState:
     #: key → its value that is divided
     divided: dict[str, Divided] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)
-    #: grows with every change of one of its keys, and is unique across changefeeds
+    #: the last of ``ClusterState.changes`` that is of one of its keys; that is more than progress of it or its log
     change: int = 0
+    news: int = 0
 
     @property
     def is_ahead(self) -> bool:
@@ -160,7 +159,8 @@ class ClusterState:
         #: captures present in this tick
         self.captures: Mapping[CaptureId, CaptureInfo] = {}
         self._presence = Presence(removal_grace_s)
-        self._changes = 0
+        #: of changefeeds
+        self.changes = Changes()
         #: grows with every change of an assignment
         self.assignments = 0
         #: keys of changefeeds whose values are stored whole, and large
@@ -250,7 +250,7 @@ class ClusterState:
             self.broken[text] = str(error)
         if isinstance(key, (keys.FeedKey, keys.PositionKey)) and key.namespace == self.namespace:
             self._note_divided(key.changefeed, text, item)
-            self._settle_changefeed(key.changefeed, text)
+            self._settle_changefeed(key, text)
 
     def _note_divided(self, changefeed: ChangefeedId, text: str, item: KeyValue | None) -> None:
         known = self.changefeeds[changefeed].divided
@@ -346,8 +346,7 @@ class ClusterState:
             feed = self.changefeeds.get(id)
             if feed is not None and before.changefeeds.get(id) != after.changefeeds.get(id):
                 self._settle_status(feed)
-                self._changes += 1
-                feed.change = self._changes
+                feed.change = self.changes.note(id)
 
     def _settle_status(self, feed: ChangefeedState) -> None:
         feed.status = newest(self.progress.values(), feed.info, feed.stored_status)
@@ -358,16 +357,17 @@ class ClusterState:
         else:
             self._presence.put(_record(CaptureInfo, text, value, id=key.capture))
 
-    def _settle_changefeed(self, changefeed: ChangefeedId, text: str) -> None:
+    def _settle_changefeed(self, key: keys.FeedKey | keys.PositionKey, text: str) -> None:
         """Copy the key's fault to its changefeed, and remove a changefeed whose last key is gone."""
-        feed = self.changefeeds[changefeed]
-        self._changes += 1
-        feed.change = self._changes
+        feed = self.changefeeds[key.changefeed]
+        feed.change = self.changes.note(feed.id)
+        if not isinstance(key, keys.LogKey):
+            feed.news = feed.change
         feed.broken.pop(text, None)
         if text in self.broken:
             feed.broken[text] = self.broken[text]
         if not feed.exists:
-            del self.changefeeds[changefeed]
+            del self.changefeeds[feed.id]
 
     def _first_owner(self) -> Owner | None:
         """Return the oldest candidate, which holds the election (see ``reactor.membership.election``)."""

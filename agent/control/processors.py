@@ -21,8 +21,9 @@ from reactor.state import ChangefeedState, ClusterState
 
 _RUNNING = (FeedState.NORMAL, FeedState.WARNING)
 #: interval at which unchanged records are shown again; of many changefeeds, so many a second
-_SHOW_AGAIN_S, _SHOWN_PER_S = 5.0, 50.0
-_ALL_S = 0.5
+_SHOW_AGAIN_S, _SHOWN_PER_S = 5.0, 10.0
+#: interval at which all are settled; of many, so many a second
+_ALL_S, _ALL_PER_S = 0.5, 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +112,8 @@ class Processors:
         #: what each processor was shown last, and when
         self._shown: dict[ChangefeedId, tuple[int, float]] = {}
         self._peers: tuple[tuple[CaptureId, str], ...] = ()
-        #: what was settled last of each changefeed's records, and of the cluster
-        self._settled: dict[ChangefeedId, int] = {}
+        #: the state, and how many changes of it have been settled; and what was last of the cluster
+        self._seen: tuple[ClusterState | None, int] = None, 0
         self._shared: object = None
         #: when all changefeeds are settled, whatever has changed
         self._all_at = float("-inf")
@@ -146,13 +147,13 @@ class Processors:
     def _changed(self, state: ClusterState, now: float) -> Sequence[ChangefeedId]:
         """Return the changefeeds whose records have changed since the last tick, by id, with those that are gone; at
         intervals all of them."""
-        known, self._settled = self._settled, {id: feed.change for id, feed in state.changefeeds.items()}
+        of, seen = self._seen
+        self._seen = state, state.changes.latest
         shared = (state.owner, state.format)
-        if shared == self._shared and now < self._all_at:
-            changed = self._settled.items() ^ known.items() if self._settled != known else set()
-            return sorted({id for id, _ in changed})
-        self._shared, self._all_at = shared, now + _ALL_S
-        return sorted(known.keys() | self._settled.keys() | self._running.keys())
+        if of is state and shared == self._shared and now < self._all_at:
+            return sorted(state.changes.since(seen))
+        self._shared, self._all_at = shared, now + max(_ALL_S, len(state.changefeeds) / _ALL_PER_S)
+        return sorted(state.changefeeds.keys() | self._running.keys() | self._owners.keys())
 
     def _meet_peers(self, state: ClusterState) -> list[ManagerEffect]:
         peers = tuple(sorted((info.id, info.peer_address) for info in state.captures.values()))
@@ -163,9 +164,8 @@ class Processors:
 
     def _meet_owners(self, state: ClusterState, changed: Sequence[ChangefeedId]) -> list[ManagerEffect]:
         """An owner that has left remains the owner until there is another, which learns the state itself."""
-        gone = self._owners.keys() - state.changefeeds.keys()
-        effects: list[ManagerEffect] = [MeetOwner(changefeed, Owner()) for changefeed in sorted(gone)]
-        self._owners = {id: owner for id, owner in self._owners.items() if id not in gone} if gone else self._owners
+        gone = [id for id in changed if id not in state.changefeeds and self._owners.pop(id, None) is not None]
+        effects: list[ManagerEffect] = [MeetOwner(changefeed, Owner()) for changefeed in gone]
         for changefeed in [id for id in changed if id in state.changefeeds]:
             owner, known = state.owner_of(changefeed), self._owners.get(changefeed)
             if owner is not None and owner.revision > (known.revision if known else 0):

@@ -44,6 +44,15 @@ class Conditions:
         ]
         return [condition for condition in found if condition is not None]
 
+    def next_at(self, run: Run, facts: Facts, now: float) -> float:
+        """Return when a condition begins if nothing happens before."""
+        worker = run.workers.workers.get(SOURCE)
+        trouble = worker.trouble if worker else None
+        times = [trouble.time + _TROUBLE_S - self._wall_offset_s] if trouble else []
+        if facts.unit is not None:
+            times.append(now + self._standstill_s - run.still_s(facts, now))
+        return min((at for at in times if at > now), default=float("inf"))
+
     def _trouble(self, run: Run | None, facts: Facts, now: float) -> RunningError | None:
         """Return what the source's reader waits for, and what the source has to keep meanwhile."""
         worker = run.workers.workers.get(SOURCE) if run else None

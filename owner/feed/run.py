@@ -50,6 +50,7 @@ class Run:
         self._progress_pulse = Stall()
         self._settings = settings
         self._started_at = now
+        self._has_waited = False
         self._tables: tuple[TableRecord, ...] | None = None
         self._starts: dict[int, Ts] = {}
         self._parked: frozenset[int] = frozenset()
@@ -168,7 +169,9 @@ class Run:
     def next_at(self) -> float:
         """Return when this run wants its next tick."""
         captures = self.coordinator.captures
+        waited_at = self._started_at + self._settings.workers.creating_timeout_s
         parts = (
+            float("inf") if captures.is_initialized or self._has_waited else waited_at,
             self.workers.next_check_at(),
             self.repartitions.next_at(),
             self.schemas.next_at(),
@@ -205,7 +208,8 @@ class Run:
         """Return whether all captures have reported their workers; one that is silent for long is not waited for, since
         epochs fence it."""
         patience_s = self._settings.workers.creating_timeout_s
-        return self.coordinator.captures.is_initialized or now - self._started_at >= patience_s
+        self._has_waited = now - self._started_at >= patience_s
+        return self.coordinator.captures.is_initialized or self._has_waited
 
     def _place_workers(self, facts: Facts, context: TickContext, now: float) -> list[Send]:
         captures = self.coordinator.captures

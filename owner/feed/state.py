@@ -248,6 +248,13 @@ class FeedStateMachine:
             return self.step(info, Trigger.PROGRESS)
         return info
 
+    def next_at(self, info: ChangefeedInfo, now: float) -> float:
+        """Return when a running changefeed is stuck, or a transient cause has ended, if nothing happens before."""
+        times = [self._passing_at + _PASSING_KNOWN_S] if self._passing is not None else []
+        if self._progress_at is not None:
+            times.append(self._progress_at + info.config.stuck_seconds)
+        return min((at for at in times if at > now), default=float("inf"))
+
     def reset(self) -> None:
         """Forget history: an operator has resumed the changefeed."""
         self.retry_at = self._progress_at = self._failed_at_progress = self._passing = None

@@ -99,31 +99,32 @@ class CaptureObservation:
     def __init__(self, capture: CaptureId, spent: Mapping[ChangefeedId, int] | None = None) -> None:
         self.capture = capture
         self._spent = spent if spent is not None else {}
-        #: those of a state, and how many changes of assignments it had seen: each of its ticks asks for them
-        self._assigned_of: tuple[ClusterState | None, int] = (None, 0)
-        self._known: list[ChangefeedState] = []
+        #: what follows from the assignments of a state, and how many changes of them it had seen: each tick asks for it
+        self._known_of: tuple[ClusterState | None, int] = (None, 0)
+        self._owned: Mapping[ChangefeedId, int] = {}
+        self._ending: Sequence[ChangefeedState] = ()
 
     def owned(self, state: ClusterState) -> Mapping[ChangefeedId, int]:
-        return {
-            feed.id: feed.owner_revision
-            for feed in self._assigned(state)
-            if feed.is_launched and not self._is_spent(feed)
-        }
+        """Return the same object while no assignment changes."""
+        self._look(state)
+        return self._owned
 
     def ending(self, state: ClusterState) -> Iterator[ChangefeedState]:
-        return (feed for feed in self._assigned(state) if not feed.is_launched or self._is_spent(feed))
+        self._look(state)
+        return iter(self._ending)
 
     def fenced(self, feed: ChangefeedState, state: ClusterState, effects: Iterable[Effect]) -> list[Effect]:
         return OwnerObservation(feed, state).fenced(effects)
 
-    def _assigned(self, state: ClusterState) -> Sequence[ChangefeedState]:
-        if not state.has_owners:
-            return ()
-        if self._assigned_of != (state, state.assignments):
-            self._assigned_of = state, state.assignments
-            of_all = ((feed, feed.assignment) for feed in state.changefeeds.values())
-            self._known = [feed for feed, at in of_all if at is not None and at.capture == self.capture]
-        return self._known
+    def _look(self, state: ClusterState) -> None:
+        known_of = state, state.assignments if state.has_owners else -1
+        if known_of == self._known_of:
+            return
+        self._known_of = known_of
+        of_all = ((feed, feed.assignment) for feed in state.changefeeds.values()) if state.has_owners else ()
+        mine = [feed for feed, at in of_all if at is not None and at.capture == self.capture]
+        self._owned = {feed.id: feed.owner_revision for feed in mine if feed.is_launched and not self._is_spent(feed)}
+        self._ending = [feed for feed in mine if feed.id not in self._owned]
 
     def _is_spent(self, feed: ChangefeedState) -> bool:
         return self._spent.get(feed.id, 0) >= feed.owner_revision

@@ -5,7 +5,7 @@ to the stored status. The transaction requires no assignments: an owner hands ov
 its entry void (``reactor.membership.progress``), and one whose capture is gone is fenced by the capture's record.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from owner.progress.watermark import has_advanced
 from owner.settings import OwnerSettings
@@ -24,23 +24,35 @@ class SharedProgress:
         self._settings = settings
         self._written_at = float("-inf")
         self._times_written_at = float("-inf")
+        #: the changefeeds whose newest positions the last tick has found not to be stored
+        self.ahead: Collection[ChangefeedId] = ()
 
-    def tick(self, state: ClusterState, latest: Mapping[ChangefeedId, ChangefeedStatus], now: float) -> list[Effect]:
-        """``latest``: the newest positions of the changefeeds that run here."""
+    def tick(
+        self, state: ClusterState, latest: Mapping[ChangefeedId, ChangefeedStatus], now: float, *, owned: int = 1
+    ) -> list[Effect]:
+        """``latest``: the newest positions of changefeeds that run here; those of others are stored. ``owned``: how
+        many there are."""
+        self.ahead = ()
         if state.format < Feature.PROGRESS:
             return []
         known = ((id, status, state.changefeeds[id].status) for id, status in latest.items())
         ahead = {id: status for id, status, stored in known if status is not stored and status != stored}
+        self.ahead = ahead.keys()
         if not ahead:
             return []
         has_moved = any(has_advanced(state.changefeeds[id].status, status) for id, status in ahead.items())
-        due_at = self._written_at + self._settings.status_interval_s
+        due_at = self._written_at + self._interval_s(owned)
         if not has_moved:
             due_at = max(due_at, self._times_written_at + self._settings.status_time_interval_s)
         if now < due_at:
             return [WakeAt(due_at)]
         self._written_at = self._times_written_at = now
         return [Commit(patches.group([self._put(state, ahead)]))]
+
+    def _interval_s(self, owned: int) -> float:
+        """Return the interval of writes: each has an entry for every changefeed, and every capture reads it."""
+        settings = self._settings
+        return max(settings.status_interval_s, min(owned / settings.statuses_per_s, settings.status_interval_max_s))
 
     def _put(self, state: ClusterState, ahead: Mapping[ChangefeedId, ChangefeedStatus]) -> patches.Patch:
         before = state.progress.get(self._capture)

@@ -58,8 +58,8 @@ class CaptureManager:
         self._has_begun = False
         self._settings = settings
         self._phase = phase
-        #: between two heartbeats to a capture that has answered
-        self._beat_s = settings.heartbeat_s
+        #: between two heartbeats to a capture that has answered, and to one of which nothing is missing
+        self._beat_s = self._quiet_s = settings.heartbeat_s
         self._answers = Answers()
         self._first_answers: dict[CaptureId, dict[TableSpan, SpanStatus]] = {}
         self._lost: list[CaptureId] = []
@@ -176,6 +176,7 @@ class CaptureManager:
         """
         is_urgent, self._barrier_sent = barrier != self._barrier_sent, barrier
         self._beat_s = heartbeat_budget.beat_s(self._phase)
+        self._quiet_s = heartbeat_budget.quiet_s(self._phase)
         full = self._due_fully(held, heartbeat_budget, now)
         asked_s = heartbeat_budget.full_s(self._phase)
         due: list[tuple[CaptureId, str, Heartbeat]] = []
@@ -256,4 +257,6 @@ class CaptureManager:
 
     def _beat_at(self, capture: Capture) -> float:
         """Return when the next heartbeat is due; until it has answered, a capture is asked often."""
-        return capture.heartbeat_at + (self._beat_s if capture.epoch else self._settings.heartbeat_s)
+        if not capture.epoch:
+            return capture.heartbeat_at + self._settings.heartbeat_s
+        return capture.heartbeat_at + (self._quiet_s if capture.is_whole else self._beat_s)

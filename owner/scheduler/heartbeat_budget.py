@@ -19,12 +19,18 @@ class HeartbeatBudget:
         self._room = settings.full_spans_per_round
         #: each capture hears from its owner once in this time at least, from whichever changefeed
         heard_s = changefeeds * settings.heartbeat_s
-        self._beat_s = min(changefeeds * captures / settings.beats_per_s, heard_s, settings.beat_max_s)
+        pairs = changefeeds * captures
+        self._beat_s = min(pairs / settings.beats_per_s, heard_s, settings.beat_max_s)
+        self._quiet_s = min(pairs / settings.quiet_beats_per_s, heard_s, settings.whole_heartbeat_s)
 
     def beat_s(self, phase: float) -> float:
         """Return the interval of one changefeed's heartbeats to a capture. ``phase``, from 0 to 1, differs from
         changefeed to changefeed, which keeps them from all being due at once."""
         return max(self._settings.heartbeat_s, self._beat_s * (0.5 + phase))
+
+    def quiet_s(self, phase: float) -> float:
+        """Return the interval of one changefeed's heartbeats to a capture of which nothing is missing."""
+        return max(self._settings.heartbeat_s, self._quiet_s * (0.5 + phase))
 
     def full_s(self, phase: float) -> float:
         """Return the interval of full answers."""

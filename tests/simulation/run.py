@@ -14,6 +14,7 @@ from unittest import mock
 import anyio
 import structlog
 
+from owner import agenda
 from reactor.division import divided
 from reactor.division.divided import Limits
 from reactor.ids import ChangefeedId
@@ -308,6 +309,7 @@ def simulate(seed: int, *, kind: type[Run] = Run) -> Outcome:
             closed_world(world),
             mock.patch.object(divided, "LIMITS", _limits(world.chance("division"))),
             mock.patch.object(formats, "NEWEST", newest),
+            mock.patch.object(agenda, "_MANY", world.chance("agenda").choice((0, agenda._MANY))),
         ):
             return _run(world, loop, kind)
     finally:
