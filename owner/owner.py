@@ -33,6 +33,7 @@ from owner.progress.facts import TickContext
 from owner.progress.shared_progress import SharedProgress
 from owner.scheduler.heartbeat_budget import HeartbeatBudget
 from owner.settings import OwnerSettings
+from owner.speaking import Speaking
 from owner.worker_loads import WorkerLoads, all_workers, workers_of
 from reactor.effects import CONFLICT, Answer, Commit, Effect, Log, Resign, WakeAt
 from reactor.ids import CaptureId, ChangefeedId
@@ -84,6 +85,7 @@ class Owner:
         self._spans_of_all = 0
         #: those whose newest positions may not be stored
         self._ahead: set[ChangefeedId] = set()
+        self._speaking = Speaking()
         self._loads = WorkerLoads(tuple)
         self._stored_values = stored_values.StoredValues()
         self._settings = settings or OwnerSettings()
@@ -168,6 +170,7 @@ class Owner:
         context = self._context(state)
         self._agenda.begin(self.changefeeds.keys(), (context.alive, context.format))
         self._note_changed(state)
+        self._speak(context.alive, now)
         for id in touched & self.changefeeds.keys():
             self._agenda.note(id)
             self._kept.pop(id, None)
@@ -177,8 +180,19 @@ class Owner:
             decided = self._tick_changefeed(feed, self._kept.pop(id, []), context, now)
             self._agenda.done(id, decided, now)
             self._ahead.add(id)
+            self._speaking.note(decided, now)
             effects += self._ownership.fenced(feed, state, decided)
-        return [*effects, *self._agenda.wakes(now)]
+        return [*effects, *self._agenda.wakes(now), *(self._speaking.wakes() if self.changefeeds else ())]
+
+    def _speak(self, alive: Sequence[CaptureId], now: float) -> None:
+        """Let a changefeed send heartbeats to the captures that have heard nothing for a while."""
+        if not (silent := self._speaking.silent((one for one in alive if one != self.capture), now)):
+            return
+        running = {id: changefeed.run for id, changefeed in self.changefeeds.items() if changefeed.run}
+        speaker = self._speaking.speaker(running, now)
+        if speaker is not None:
+            running[speaker].coordinator.captures.ask_now(silent)
+            self._agenda.note(speaker)
 
     def _note_changed(self, state: ClusterState) -> None:
         of, seen = self._seen

@@ -199,6 +199,12 @@ class CaptureManager:
                 due.append((capture.id, epoch, beat))
         return due
 
+    def ask_now(self, captures: Iterable[CaptureId]) -> None:
+        """Let heartbeats to these be due."""
+        for capture in captures:
+            if capture in self.captures:
+                self.captures[capture].heartbeat_at = float("-inf")
+
     def next_heartbeat_at(self) -> float:
         """Return when the next heartbeat is due; in the past if this round could not send all."""
         if self._is_full_late:

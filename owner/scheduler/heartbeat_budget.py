@@ -21,7 +21,7 @@ class HeartbeatBudget:
         heard_s = changefeeds * settings.heartbeat_s
         pairs = changefeeds * captures
         self._beat_s = min(pairs / settings.beats_per_s, heard_s, settings.beat_max_s)
-        self._quiet_s = min(pairs / settings.quiet_beats_per_s, heard_s, settings.whole_heartbeat_s)
+        self._quiet_s = min(pairs / settings.quiet_beats_per_s, settings.whole_heartbeat_s)
 
     def beat_s(self, phase: float) -> float:
         """Return the interval of one changefeed's heartbeats to a capture. ``phase``, from 0 to 1, differs from
