@@ -16,7 +16,7 @@ SPEAK_S = 1.0
 
 
 class Speaking:
-    """What one owner has sent, and when."""
+    """Times at which one owner has spoken to each capture."""
 
     def __init__(self) -> None:
         self._heard: dict[CaptureId, float] = {}
