@@ -5,10 +5,11 @@ from reactor.ids import ChangefeedId
 
 
 class Changes:
-    """The last change of each changefeed, also of those that are gone. ``latest``: the number of changes so far."""
+    """The last change of each changefeed, also of those that are gone. ``latest``: the number of changes so far;
+    ``news``: of the last one that was more than progress."""
 
     def __init__(self) -> None:
-        self.latest = 0
+        self.latest = self.news = 0
         #: in the order of the numbers
         self._last: dict[ChangefeedId, int] = {}
 

@@ -361,11 +361,11 @@ class ClusterState:
         """Copy the key's fault to its changefeed, and remove a changefeed whose last key is gone."""
         feed = self.changefeeds[key.changefeed]
         feed.change = self.changes.note(feed.id)
-        if not isinstance(key, keys.LogKey):
-            feed.news = feed.change
-        feed.broken.pop(text, None)
+        was_broken = feed.broken.pop(text, None)
         if text in self.broken:
             feed.broken[text] = self.broken[text]
+        if was_broken or feed.broken or not isinstance(key, keys.LogKey):
+            feed.news = self.changes.news = feed.change
         if not feed.exists:
             del self.changefeeds[feed.id]
 

@@ -134,7 +134,7 @@ class Membership:
             await anyio.sleep(_HEARING_POLL_S)
             formats.refuse_unknown(self.state.format)
             unheard = set(liveness.unheard(self.state, anyio.current_time()))
-            concerned = liveness.awaiting(self.state) | set(await self.host.at_work() if unheard else ())
+            concerned = {*liveness.awaiting(self.state), *await self.host.at_work()} if unheard else set()
             is_deaf = not unheard.isdisjoint(concerned)
             silent = silent + 1 if is_deaf else 0
         _log.warning("an owner is not heard: this capture starts again", capture=self.info.id)

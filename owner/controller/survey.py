@@ -11,24 +11,22 @@ class Survey:
     """``look`` at the state in each tick."""
 
     def __init__(self) -> None:
-        #: the change of each changefeed's records that was seen last, and what of them matters
-        self._seen: dict[ChangefeedId, tuple[int, object]] = {}
+        #: what matters of each changefeed
+        self._seen: dict[ChangefeedId, object] = {}
+        #: the state that was seen last, and its changes until then
+        self._at: tuple[ClusterState | None, int] = None, 0
         self._shared: object = None
 
     def look(self, state: ClusterState, shared: object) -> bool:
         """Return whether there may be something to plan. ``shared``: what matters besides changefeeds."""
         has_changed, self._shared = shared != self._shared, shared
-        for id, feed in state.changefeeds.items():
-            known = self._seen.get(id)
-            if known is not None and known[0] == feed.change:
-                continue
-            basis = _basis(feed)
-            has_changed = has_changed or known is None or known[1] != basis
-            self._seen[id] = feed.change, basis
-        if len(self._seen) == len(state.changefeeds):
-            return has_changed
-        self._seen = {id: seen for id, seen in self._seen.items() if id in state.changefeeds}
-        return True
+        (of, at), self._at = self._at, (state, state.changes.latest)
+        for id in state.changes.since(at) if of is state else {**self._seen, **state.changefeeds}:
+            feed, known = state.changefeeds.get(id), self._seen.pop(id, None)
+            if feed is not None:
+                self._seen[id] = _basis(feed)
+            has_changed = has_changed or known != self._seen.get(id)
+        return has_changed
 
     def forget(self) -> None:
         """Something was planned, which may not be stored: there is another plan in any case."""

@@ -31,6 +31,11 @@ class OwnerLiveness:
         self._patience_s = session_ttl_s + _MARGIN_S
         #: captures with owners → the newest revision of an ownership there, and when they were heard
         self._heard: dict[CaptureId, tuple[int, float]] = {}
+        #: what the two mappings below follow from
+        self._seen: object = None
+        #: captures with owners → their changefeeds that run, and the newest revision of an ownership
+        self._spoken: dict[CaptureId, list[ChangefeedId]] = {}
+        self._newest: dict[CaptureId, int] = {}
 
     def note(
         self, state: ClusterState, sender: CaptureId, changefeed: ChangefeedId, owner_revision: int, now: float
@@ -42,19 +47,14 @@ class OwnerLiveness:
 
     def unheard(self, state: ClusterState, now: float) -> Collection[ChangefeedId]:
         """Return the changefeeds whose owners should have sent messages for this long, and none has arrived."""
-        spoken: dict[CaptureId, list[ChangefeedId]] = {}
-        newest: dict[CaptureId, int] = {}
-        for id, feed in state.changefeeds.items():
-            owner = state.owner_of(id)
-            if owner is not None and owner.capture != self._me and _is_spoken_of(feed):
-                spoken.setdefault(owner.capture, []).append(id)
-                newest[owner.capture] = max(newest.get(owner.capture, 0), owner.revision)
+        self._first = self._first or state.owner
+        self._look(state)
         self._heard = {
             capture: known if (known := self._heard.get(capture)) and known[0] == revision else (revision, now)
-            for capture, revision in newest.items()
+            for capture, revision in self._newest.items()
         }
         deaf_to = [capture for capture, (_, at) in self._heard.items() if now - at > self._patience_s]
-        return [id for capture in deaf_to for id in spoken[capture]]
+        return [id for capture in deaf_to for id in self._spoken[capture]]
 
     def awaiting(self, state: ClusterState) -> set[ChangefeedId]:
         """Return the changefeeds whose owners may wait for this capture's first answer (``owner.scheduler.captures``),
@@ -62,6 +62,19 @@ class OwnerLiveness:
         lasts."""
         self._first = self._first or state.owner
         return {id for id in state.changefeeds if self._has_changed(state, id)}
+
+    def _look(self, state: ClusterState) -> None:
+        """Note the owners, if there is news of any changefeed: progress alone does not matter."""
+        seen = state.changes.news, state.owner, state.format
+        if seen == self._seen:
+            return
+        self._seen = seen
+        self._spoken, self._newest = {}, {}
+        for id, feed in state.changefeeds.items():
+            owner = state.owner_of(id)
+            if owner is not None and owner.capture != self._me and _is_spoken_of(feed):
+                self._spoken.setdefault(owner.capture, []).append(id)
+                self._newest[owner.capture] = max(self._newest.get(owner.capture, 0), owner.revision)
 
     def _has_changed(self, state: ClusterState, id: ChangefeedId) -> bool:
         """The revision of an election is older: that of the candidacy."""
