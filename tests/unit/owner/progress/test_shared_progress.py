@@ -130,6 +130,18 @@ def test_it_writes_once_per_interval_and_times_alone_less_often() -> None:
     assert store.status(id).checkpoint_time == 9.0
 
 
+@pytest.mark.parametrize(("owned", "interval_s"), [(1, 0.2), (40, 0.2), (100, 0.5), (1000, 1.0)])
+def test_many_are_written_less_often(owned: int, interval_s: float) -> None:
+    store, shared = Store(), SharedProgress(A, OwnerSettings())
+    (id,) = feeds(1)
+    store.create(id, incarnation="1")
+    store.commit(shared.tick(store.state(), {id: at(store, id, 2)}, 100.0, owned=owned))
+    assert shared.ahead == {id}
+    assert shared.tick(store.state(), {id: at(store, id, 3)}, 100.1, owned=owned) == [WakeAt(100.0 + interval_s)]
+    assert shared.tick(store.state(), {id: at(store, id, 2)}, 102.0, owned=owned) == []
+    assert not shared.ahead, "it is stored"
+
+
 def test_older_captures_have_no_such_record() -> None:
     store, shared = Store(number=Feature.OWNERS), SharedProgress(A, OwnerSettings())
     (id,) = feeds(1)
