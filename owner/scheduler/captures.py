@@ -20,6 +20,7 @@ from owner.scheduler.heartbeat_budget import HeartbeatBudget
 from owner.settings import SchedulerSettings
 from reactor.ids import CaptureId, TableSpan
 from reactor.messages import Barrier, Heartbeat, HeartbeatResponse, Liveness, SpanStatus, in_parts
+from reactor.records.changefeed import Unit
 
 #: capture → its spans
 Held = Callable[[CaptureId], Collection[TableSpan]]
@@ -46,6 +47,8 @@ class Capture:
     asked_at: float = float("-inf")
     number: int = 0
     is_whole: bool = False
+    #: its answers to heartbeats have the progress of a copy, which it does not report by itself
+    is_copying: bool = False
 
 
 class CaptureManager:
@@ -129,6 +132,7 @@ class CaptureManager:
             capture.status = CaptureStatus.INITIALIZED
         if response.liveness is Liveness.STOPPING:
             capture.status = CaptureStatus.STOPPING
+        capture.is_copying = response.worker is not None and response.worker.unit is not Unit.SYNC
         self.count(sender, answer.number, is_start=answer.is_full and answer.part == 0)
         self.note_statuses(sender, [*answer.statuses, *answer.at_place()])
         return answer
@@ -265,4 +269,5 @@ class CaptureManager:
         """Return when the next heartbeat is due; until it has answered, a capture is asked often."""
         if not capture.epoch:
             return capture.heartbeat_at + self._settings.heartbeat_s
-        return capture.heartbeat_at + (self._quiet_s if capture.is_whole else self._beat_s)
+        is_quiet = capture.is_whole and not capture.is_copying
+        return capture.heartbeat_at + (self._quiet_s if is_quiet else self._beat_s)

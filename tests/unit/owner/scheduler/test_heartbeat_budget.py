@@ -9,7 +9,8 @@ from owner.scheduler.captures import CaptureManager
 from owner.scheduler.heartbeat_budget import HeartbeatBudget
 from owner.settings import SchedulerSettings
 from reactor.ids import CaptureId, Ts
-from reactor.messages import Barrier, HeartbeatResponse
+from reactor.messages import Barrier, HeartbeatResponse, WorkerStage, WorkerStatus
+from reactor.records.changefeed import Unit
 
 SETTINGS = SchedulerSettings()
 
@@ -51,6 +52,26 @@ def test_a_capture_that_has_not_answered_is_asked_often_however_many_changefeeds
     assert math.isclose(budget.beat_s(0.5), SETTINGS.beat_max_s)
     assert [beats(now) for now in (1.5, 20.9, 21.0, 21.5)] == [0, 0, 1, 0]
     assert manager.next_heartbeat_at() == 41.0
+
+
+def test_a_capture_of_which_nothing_is_missing_is_asked_seldom_unless_it_copies() -> None:
+    manager, capture, budget = CaptureManager(SETTINGS, phase=0.5), CaptureId("a"), _budget(1000, 5)
+    manager.handle_alive([capture])
+    copying = WorkerStatus("main", Unit.DUMP, 1, WorkerStage.RUNNING, rows_done=5)
+
+    def beats(now: float) -> int:
+        return len(manager.heartbeats(lambda _: (), Barrier(), now, drain=None, heartbeat_budget=budget))
+
+    assert beats(0.0) == 1
+    manager.handle_response(capture, "run", HeartbeatResponse(number=1, is_full=True))
+    manager.take_initial()
+    manager.handle_response(capture, "run", HeartbeatResponse(number=2, is_full=True))
+    assert manager.is_whole(capture)
+    assert [beats(now) for now in (59.9, 60.0, 60.1)] == [0, 1, 0]
+    manager.handle_response(capture, "run", HeartbeatResponse(number=3, worker=copying))
+    assert [beats(now) for now in (79.9, 80.0, 80.1)] == [0, 1, 0]
+    manager.handle_response(capture, "run", HeartbeatResponse(number=4))
+    assert manager.next_heartbeat_at() == 140.0
 
 
 def test_a_changed_barrier_is_sent_at_once_however_many_changefeeds_there_are() -> None:
