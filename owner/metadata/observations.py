@@ -121,10 +121,13 @@ class CaptureObservation:
         if known_of == self._known_of:
             return
         self._known_of = known_of
-        of_all = ((feed, feed.assignment) for feed in state.changefeeds.values()) if state.has_owners else ()
-        mine = [feed for feed, at in of_all if at is not None and at.capture == self.capture]
+        mine = self._assigned(state)
         self._owned = {feed.id: feed.owner_revision for feed in mine if feed.is_launched and not self._is_spent(feed)}
         self._ending = [feed for feed in mine if feed.id not in self._owned]
+
+    def _assigned(self, state: ClusterState) -> list[ChangefeedState]:
+        of_all = ((feed, feed.assignment) for feed in state.changefeeds.values()) if state.has_owners else ()
+        return [feed for feed, at in of_all if at is not None and at.capture == self.capture]
 
     def _is_spent(self, feed: ChangefeedState) -> bool:
         return self._spent.get(feed.id, 0) >= feed.owner_revision
