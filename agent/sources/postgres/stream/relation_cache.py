@@ -236,7 +236,8 @@ class SchemaTracker:
         self._before.setdefault((ts, declared.table_id), known)
         self.known[declared.table_id] = after
         self._settle(after, found, ts, empty_at)
-        if record.key != known.record.key:
+        # behind a new primary key, the server declares each partition again in front of its next row
+        if record.key != known.record.key and declared.replica_identity == "i":
             self._partitions.judge(record, ts)
         if is_renamed:
             self._displace(after_schema, ts)

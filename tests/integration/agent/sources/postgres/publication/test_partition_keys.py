@@ -77,6 +77,20 @@ async def test_identities_with_the_key_of_the_table_hold_nothing(
     drop_slots(rig)
 
 
+async def test_a_new_primary_key_is_one_of_all_partitions(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
+    """The table is declared with it before a partition that has no row yet."""
+    rig = make(postgres, tmp_path)
+    async with rig.running():
+        rig.execute("INSERT INTO r VALUES (1, 1, 1), (2, 2, 2)")
+        await rig.wait_resolved()
+        rig.execute("ALTER TABLE r DROP CONSTRAINT r_pkey, ADD PRIMARY KEY (o, k)")
+        for k in (2, 1):
+            rig.execute(f"UPDATE r SET id = 9 WHERE k = {k}; DELETE FROM r WHERE k = {k}")
+            await rig.wait_resolved()
+    assert reasons(rig) == {}
+    drop_slots(rig)
+
+
 async def test_a_new_table_with_another_identity_is_not_taken_in(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
     rig = make_rig(postgres, tmp_path, "CREATE TABLE a (id int PRIMARY KEY)", ["a"], publication=_ALL)
     rig.rules = ("public.*",)
