@@ -56,13 +56,17 @@ def notices_of(uri: str, mode: SinkMode) -> tuple[str, ...]:
 
 def formats_of(uri: str) -> dict[str, int]:
     """Return the options of the sink that ``uri`` names which need a format of the cluster: name → the format. A value
-    may be a reference.
+    may be a reference. A sink that cannot be used here has none: it is refused when it is opened.
 
-    :raises SinkUriError: not a URI, or no sink has its scheme.
+    :raises SinkUriError: not a URI.
     """
     parsed = parse_given_uri(uri)
     needed: dict[str, int] = {}
-    for name, field in _plugin(parsed.scheme).options.model_fields.items():
+    try:
+        plugin = plugins.sinks().get(parsed.scheme.partition("+")[0])
+    except PluginError:
+        plugin = None
+    for name, field in plugin.options.model_fields.items() if plugin else ():
         extra = field.json_schema_extra
         if isinstance(extra, dict) and NEEDS in extra and parsed.options.get(name, field.default) != field.default:
             needed[name] = int(str(extra[NEEDS]))

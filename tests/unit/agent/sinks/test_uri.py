@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from agent.errors import SinkUriError
-from agent.sinks import open_sink, open_table
+from agent.sinks import formats_of, open_sink, open_table
 from agent.sinks.uri import masked, parse_named_uri, parse_sink_uri
 from reactor.records.changefeed import SinkMode
+from reactor.records.formats import Feature
 
 
 def test_a_local_directory() -> None:
@@ -84,3 +85,10 @@ def test_a_uri_that_a_server_names_reads_nothing_of_this_machine(
 def test_a_table_is_opened_with_nothing_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOBODY", raising=False)
     assert open_table("delta+file:///lake?retention_seconds=env:NOBODY", "public/item").location == "/lake/public/item"
+
+
+def test_a_sink_that_is_not_here_needs_no_format() -> None:
+    """It is refused when it is opened; a simulated cluster has sinks of its own."""
+    assert formats_of("sim://sink1") == {}
+    assert formats_of("delta+file:///lake") == {}
+    assert formats_of("delta+file:///lake?column_mapping=name") == {"column_mapping": Feature.COLUMN_MAPPING}
