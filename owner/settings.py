@@ -22,8 +22,8 @@ class SchedulerSettings:
 
     With many spans they are requested less often: at most ``full_spans_per_s`` in total and ``full_spans_per_round`` at
     once. With many changefeeds, heartbeats are sent less often, too: about ``beats_per_s`` in total, but of each
-    changefeed to each capture one in ``beat_max_s`` at least, on average. Captures of which nothing is missing report
-    changes by themselves: they get about ``quiet_beats_per_s``, and one in ``whole_heartbeat_s``.
+    changefeed to each capture one in ``beat_max_s`` at least, on average. Captures whose reports are complete
+    report changes by themselves: they get about ``quiet_beats_per_s``, and one in ``whole_heartbeat_s``.
     ``add_table_batch_size``: spans assigned to each serving capture at once.
     """
 

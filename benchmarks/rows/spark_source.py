@@ -4,11 +4,14 @@ The peer is the catch-up of the same changes into our own changelog, in the same
 own threads, and on a standalone cluster of one worker and of two, of one core each; beside Debezium, reading only,
 where that runs.
 
-Where the time goes, in CPU seconds for 2 M changes (a batch query over the same parts, in a new session of two threads,
-without the session's own start, on a machine with six times more to do than cores): 28.5 in the JVM, which plans,
-compiles, and takes each row from Arrow through a form of its own into Parquet; 4.1 in Python, of which 1.0 is decoding,
-and the rest planning and Spark's protocol. A source that only maps the same Arrow batches from files took as much: 27.6
-in the JVM (16.1 in its tasks, 8.1 in its compilers) and 5.9 in Python. The ratio is Spark's to the way that is ours.
+Where the time goes, in CPU seconds for 2 M changes (one batch query in a new session of two threads, without the start
+of the session, on a loaded machine):
+
+- JVM: 28.5. It plans, compiles, and converts each row from Arrow to Spark's format and then to Parquet.
+- Python: 4.1. Decoding takes 1.0; planning and Spark's protocol take the rest.
+
+A source that only maps the same Arrow batches from files took 27.6 in the JVM (16.1 in tasks, 8.1 in compilers) and 5.9
+in Python. So the ratio compares Spark's writer with ours, rather than the two readers.
 """
 
 import os

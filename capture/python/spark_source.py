@@ -73,7 +73,7 @@ class SparkSource(DataSource):
         return _Reader(self._options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """:raises ConfigError: the query would not end where it was told to."""
+        """:raises ConfigError: option ``endingTs`` is set, which only batch queries have."""
         if self._options.ending is not None:
             raise ConfigError("option endingTs is for spark.read; a streaming query ends by its trigger")
         return _StreamReader(self._options, schema)

@@ -61,7 +61,7 @@ class CaptureManager:
         self._has_begun = False
         self._settings = settings
         self._phase = phase
-        #: between two heartbeats to a capture that has answered, and to one of which nothing is missing
+        #: interval of heartbeats to a capture that has answered, and to one whose reports are complete
         self._beat_s = self._quiet_s = settings.heartbeat_s
         self._answers = Answers()
         self._first_answers: dict[CaptureId, dict[TableSpan, SpanStatus]] = {}

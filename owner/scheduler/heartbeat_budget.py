@@ -29,7 +29,7 @@ class HeartbeatBudget:
         return max(self._settings.heartbeat_s, self._beat_s * (0.5 + phase))
 
     def quiet_s(self, phase: float) -> float:
-        """Return the interval of one changefeed's heartbeats to a capture of which nothing is missing."""
+        """Return the interval of one changefeed's heartbeats to a capture whose reports are complete."""
         return max(self._settings.heartbeat_s, self._quiet_s * (0.5 + phase))
 
     def full_s(self, phase: float) -> float:

@@ -1,5 +1,5 @@
-"""Rewrite: writes the rows of a Delta table again with other columns (``agent.sinks.common.conversion``), where the
-mapping of its columns does not do (``by_names``)."""
+"""Rewrite: writes the rows of a Delta table again with other columns (``agent.sinks.common.conversion``), unless a
+mapping of its columns makes that needless (``is_by_names``)."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count

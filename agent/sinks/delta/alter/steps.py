@@ -181,15 +181,12 @@ def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaC
     survivors = change.survivors() if change.survivors else None
     comparison = Comparison(survivors, is_changelog=writer.is_changelog, forms=schema.FORMS) if survivors else None
     records = {record_id(writer, change.after.table_id): int(change.ts)}
-
-    def converted() -> Iterator[pa.Table]:
-        return _noted(comparison, rewrite.converted_rows(table, moves, change))
-
     is_in_place, before = rewrite.is_in_place(stored, moves), delta_table.layout(table)
     named = None if is_in_place and not before.names.is_mapped else _named(table, place, writer, moves, before)
     if is_in_place or named is not None:
-        for _ in converted() if comparison else ():
-            pass
+        if comparison:
+            for rows in rewrite.converted_rows(table, moves, change):
+                comparison.note(history.current(rows))
         _judge(comparison, change)
         if named is not None:
             commit.own_log(place, table).define("CHANGE COLUMNS", conversion.columns_of(moves), named, records)
@@ -198,7 +195,8 @@ def _alter(table: DeltaTable, place: TablePlace, writer: Writer, change: SchemaC
             _add(table, [move for move in moves if move.origin is None], properties)
         return
     layout = rewrite.layout_after(before, stored, moves, rewrite.divided_by(table, moves))
-    files = list(rewrite.rewritten(place, converted(), change, layout))
+    converted = _noted(comparison, rewrite.converted_rows(table, moves, change))
+    files = list(rewrite.rewritten(place, converted, change, layout))
     _judge(comparison, change)
     columns, changed = conversion.columns_of(moves), partial(rewrite.changed_rows, table, moves, change)
     commit.overwrite(place, table, columns, files, layout, records, changed=changed)
