@@ -169,6 +169,8 @@ class Interpreter:
                 self._create(edit, event)
             case Dropped(table):
                 self._drop(table)
+            case DatabaseDefined(name, _, if_absent) if if_absent and name in self._collations.by_database:
+                return
             case DatabaseDefined(name, collation):
                 for table in self._collations.define(name, collation, event.ts):
                     if not self._known.tells_charsets(table):

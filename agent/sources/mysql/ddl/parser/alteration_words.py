@@ -127,7 +127,7 @@ def _drop(cursor: Cursor) -> Sequence[Part]:
         return [DropKey(cursor.name())]
     cursor.take("COLUMN")
     if_exists = cursor.take("IF", "EXISTS")
-    name = cursor.name()
+    name = cursor.column()
     cursor.take_one("RESTRICT", "CASCADE")
     _end(cursor)
     return [DropColumn(name, if_exists)]
@@ -137,9 +137,9 @@ def _change(cursor: Cursor, session: Session) -> Sequence[Part]:
     is_change = cursor.next().word == "CHANGE"
     cursor.take("COLUMN")
     if_exists = cursor.take("IF", "EXISTS")
-    old = cursor.name() if is_change else cursor.peek().name
+    old = cursor.column() if is_change else ""
     definition = take_definition(cursor, session)
-    found: list[Part] = [ChangeColumn(old, definition, if_exists)]
+    found: list[Part] = [ChangeColumn(old or definition.name, definition, if_exists)]
     if definition.is_primary:
         found.append(AddKey(PRIMARY, (definition.name,)))
     elif definition.is_unique:
@@ -173,8 +173,9 @@ def _convert(cursor: Cursor, database: str) -> Part:
     if cursor.take("TABLE"):
         return RowsMoved("another table became a partition", cursor.table(database), ends=True)
     cursor.expect("TO")
-    if not cursor.take("CHARSET"):
-        cursor.expect("CHARACTER", "SET")
+    if not (word := cursor.take_one("CHARACTER", "CHAR", "CHARSET")):
+        raise UnreadableError("to what is it converted?")
+    cursor.charset(word)
     cursor.symbol("=")
     charset = cursor.next().value
     if charset.upper() == "DEFAULT" and cursor.take("COLLATE"):

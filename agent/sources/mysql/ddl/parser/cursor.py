@@ -68,6 +68,14 @@ class Cursor:
         self._at += is_next
         return is_next
 
+    def charset(self, word: str) -> None:
+        """Consume what is left of CHARACTER SET or CHAR SET behind ``word``; CHARSET and COLLATE are whole.
+
+        :raises UnreadableError: SET is missing.
+        """
+        if word in ("CHARACTER", "CHAR"):
+            self.expect("SET")
+
     def expect(self, *words: str) -> None:
         """Consume these bare words.
 
@@ -85,6 +93,17 @@ class Cursor:
         if not token.name:
             raise UnreadableError(f"{token.text!r} is no name")
         return token.name
+
+    def column(self) -> str:
+        """Consume and return a column's name, without the names of its table and database before it.
+
+        :raises UnreadableError: no name comes next.
+        """
+        self.symbol(".")
+        name = self.name()
+        while self.symbol("."):
+            name = self.name()
+        return name
 
     def table(self, database: str) -> Name:
         """Consume and return a table's name; unqualified names are in ``database``.

@@ -88,7 +88,7 @@ def take_definition(cursor: Cursor, session: Session) -> Definition:
 
     :raises UnreadableError: it contains unknown words.
     """
-    name = cursor.name()
+    name = cursor.column()
     words = take_type(cursor, session)
     found = Definition(name, words, charset=words.charset)
     if words.name == "SERIAL":
@@ -140,7 +140,7 @@ def _take_attribute(cursor: Cursor, found: Definition, session: Session) -> None
             if word == "PRIMARY":
                 cursor.take("KEY")
             found.is_primary = found.is_required = True
-        case "CHARACTER" | "CHARSET" | "COLLATE" | "BINARY":
+        case "CHARACTER" | "CHAR" | "CHARSET" | "COLLATE" | "BINARY":
             _take_charset(cursor, word, found)
         case "GENERATED" | "AS":
             _take_generated(cursor, word, found)
@@ -162,8 +162,7 @@ def _take_not(cursor: Cursor, found: Definition) -> None:
 def _take_charset(cursor: Cursor, word: str, found: Definition) -> None:
     if word == "BINARY":  # the binary collation of the character set
         return
-    if word == "CHARACTER":
-        cursor.expect("SET")
+    cursor.charset(word)
     cursor.symbol("=")
     value = cursor.next().value
     is_known = word == "COLLATE" and (found.charset or value.lower().startswith("uca1400"))

@@ -114,10 +114,12 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseDefined:
-    """``collation``: of its future tables; 0 if it is not known."""
+    """``collation``: of its future tables; 0 if it is not known. ``if_absent``: a database of this name stays as it is,
+    and the log has the statement all the same."""
 
     name: str
     collation: int
+    if_absent: bool = False
 
 
 @dataclass(frozen=True, slots=True)

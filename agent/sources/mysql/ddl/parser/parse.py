@@ -206,12 +206,12 @@ def _drop(read: _Statement) -> Iterator[Edit]:
 
 
 def _database(read: _Statement, *, is_new: bool, replaces: bool = False) -> Iterator[Edit]:
-    name, charset = take_database(read.cursor)
+    name, charset, if_absent = take_database(read.cursor)
     if replaces:
         yield DatabaseDropped(read.fold((name, ""))[0])
     if charset is not None or is_new:
         collation = collation_of(charset) if charset else read.session.server
-        yield DatabaseDefined(read.fold((name or read.database, ""))[0], collation)
+        yield DatabaseDefined(read.fold((name or read.database, ""))[0], collation, if_absent)
 
 
 def _create(read: _Statement) -> Iterator[Edit]:

@@ -17,8 +17,9 @@ _OPTIONS: Final = frozenset(
     | {"PASSWORD", "ROW_FORMAT", "SECONDARY_ENGINE_ATTRIBUTE", "SECONDARY_ENGINE", "STATS_AUTO_RECALC"}
     | {"STATS_PERSISTENT", "STATS_SAMPLE_PAGES", "AUTOEXTEND_SIZE", "PAGE_CHECKSUM", "PAGE_COMPRESSED", "SEQUENCE"}
     | {"PAGE_COMPRESSION_LEVEL", "ENCRYPTED", "ENCRYPTION_KEY_ID", "TRANSACTIONAL", "TABLE_CHECKSUM", "TABLESPACE"}
-    | {"IETF_QUOTES", "ALGORITHM", "LOCK", "START"}
+    | {"IETF_QUOTES", "ALGORITHM", "LOCK", "START", "STORAGE"}
 )
+_CHARSETS: Final = ("CHARACTER", "CHAR", "CHARSET", "COLLATE")
 #: partition operations that neither add nor remove rows
 _HARMLESS: Final = ("REORGANIZE", "ANALYZE", "CHECK", "OPTIMIZE", "REBUILD", "REPAIR", "COALESCE")
 
@@ -36,7 +37,7 @@ def take_options(cursor: Cursor) -> list[Part]:
 
 
 def _option(cursor: Cursor, *, has_charset: bool) -> Sequence[Part]:
-    word = cursor.next().word
+    word = cursor.next().name.upper()  # MariaDB takes quoted ones
     if word in _HARMLESS and cursor.peek().word == "PARTITION":
         _skip(cursor)
         return []
@@ -51,7 +52,10 @@ def _option(cursor: Cursor, *, has_charset: bool) -> Sequence[Part]:
     if word == "ORDER":
         _skip(cursor)
         return []
-    if word == "DEFAULT" or word in ("CHARACTER", "CHARSET", "COLLATE"):
+    if word == "DEFAULT" and cursor.take("ENCRYPTION"):
+        _value(cursor)
+        return []
+    if word == "DEFAULT" or word in _CHARSETS:
         return _default_charset(cursor, word, has_charset=has_charset)
     if word in ("ENGINE", "TYPE"):
         cursor.symbol("=")
@@ -80,8 +84,7 @@ def _default_charset(cursor: Cursor, word: str, *, has_charset: bool) -> Sequenc
     """Parse the default of new texts. ``has_charset``: a character set is stated before; COLLATE DEFAULT keeps it."""
     if word == "DEFAULT":
         word = cursor.next().word
-    if word == "CHARACTER":
-        cursor.expect("SET")
+    cursor.charset(word)
     cursor.symbol("=")
     charset = cursor.next().value
     if charset.upper() != "DEFAULT":

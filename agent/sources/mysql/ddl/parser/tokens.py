@@ -60,7 +60,9 @@ class Token:
 
     @property
     def value(self) -> str:
-        """The text without quotes and escapes; other tokens unchanged."""
+        """The text or name without quotes and escapes; other tokens unchanged."""
+        if self.kind is TokenKind.NAME:
+            return self.name
         if self.kind is not TokenKind.TEXT or self.text[0] not in "'\"":
             return self.text
         inside = self.text[1:-1].replace(self.text[0] * 2, self.text[0])

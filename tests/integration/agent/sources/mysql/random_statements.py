@@ -106,8 +106,9 @@ def read_tables(cursor: Any) -> dict[str, Table]:
 class Statements:
     """``tables``: as the statements so far have left them."""
 
-    def __init__(self, random: Random, *, is_mariadb: bool) -> None:
+    def __init__(self, random: Random, *, is_mariadb: bool, database: str) -> None:
         self.tables: dict[str, Table] = {}
+        self._database = database
         self._random = random
         self._is_mariadb = is_mariadb
         self._values = _VALUES | (_MARIADB if is_mariadb else {})
@@ -429,7 +430,8 @@ class Statements:
                 )
                 return [f"ALTER TABLE {name} ADD {foreign}{action}", self._row(other)]
             case "database":
-                return [f"ALTER DATABASE CHARACTER SET {random.choice(('latin1', 'utf8mb4', 'ucs2'))}"]
+                verb = random.choice(("ALTER DATABASE", f"CREATE DATABASE IF NOT EXISTS {self._database}"))
+                return [f"{verb} CHARACTER SET {random.choice(('latin1', 'utf8mb4', 'ucs2'))}"]
         return ["DO 1"]
 
     def _partition(self, name: str, table: Table) -> str:

@@ -48,7 +48,7 @@ async def test_the_tables_equal_their_source_or_are_held(server: EmbeddedMariaDB
     server.create_database(database)
     levels = ("FULL", "FULL", "MINIMAL", "NO_LOG") if is_mariadb(server) else ("FULL", "FULL", "MINIMAL")
     level, pauses = random.choice(levels), random.choice((0.0, 0.0, 0.1, 0.3))
-    statements = Statements(random, is_mariadb=is_mariadb(server))
+    statements = Statements(random, is_mariadb=is_mariadb(server), database=database)
     run(server, database, f"SET GLOBAL binlog_row_metadata = {level}", _FIRST)
     rules = random.choice(([f"{database}.*"], [f"{database}.{name}" for name in "tuw"]))
     mode = random.choice((SinkMode.UPSERT, SinkMode.UPSERT, SinkMode.CHANGELOG))

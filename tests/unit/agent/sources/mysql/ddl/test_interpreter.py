@@ -851,6 +851,7 @@ def test_new_texts_have_the_character_set_that_the_database_had_then() -> None:
     rig.record("ALTER DATABASE d CHARACTER SET latin1")
     rig.record("CREATE TABLE v (id int PRIMARY KEY, x text)")
     rig.record("ALTER DATABASE DEFAULT COLLATE = ucs2_bin")
+    rig.record("CREATE DATABASE IF NOT EXISTS d CHARACTER SET latin1")
     rig.record("CREATE TABLE w (id int PRIMARY KEY, x text)")
     rig.record("CREATE TABLE x (id int PRIMARY KEY, x text) CHARACTER SET greek COLLATE DEFAULT")
     schemas = [rig.tables.by_name["d", name].schema for name in "vwx"]

@@ -122,6 +122,14 @@ def names(schema: TableSchema) -> list[str]:
             {},
         ),
         ("/* app */ ALTER TABLE t ADD n INT COMMENT 'a, b (c)'", ["id", "a", "b", "n"], {}, ("n",), {}),
+        ("ALTER TABLE t ADD d.t.n INT, DROP t.a, CHANGE .t.b c INT", ["id", "c", "n"], {"c": "b"}, ("n",), {}),
+        (
+            "ALTER TABLE t ADD n TEXT CHAR SET `latin1`, STORAGE DISK `page_compressed` = 1 DEFAULT CHAR SET utf8mb4",
+            ["id", "a", "b", "n"],
+            {},
+            ("n",),
+            {},
+        ),
         ("ALTER TABLE t ADD n INT, ADD INDEX i (n), LOCK=NONE", ["id", "a", "b", "n"], {}, ("n",), {}),
     ],
 )
@@ -257,12 +265,18 @@ def test_types(definition: str, arrow: str) -> None:
         ("DROP DATABASE IF EXISTS `d`", [DatabaseDropped("d")]),
         ("DROP SCHEMA d", [DatabaseDropped("d")]),
         ("CREATE DATABASE e", [DatabaseDefined("e", 0)]),
+        ("CREATE DATABASE IF NOT EXISTS e CHAR SET latin1 DEFAULT ENCRYPTION 'N'", [DatabaseDefined("e", 5, True)]),
+        ("ALTER DATABASE e DEFAULT ENCRYPTION = 'Y'", []),
         ("CREATE OR REPLACE SCHEMA d", [DatabaseDropped("d"), DatabaseDefined("d", 0)]),
         ("CREATE INDEX i ON t (a)", []),
         ("ALTER TABLE t ENGINE=InnoDB", []),
         ("ALTER TABLE t ADD UNIQUE KEY u (a)", [Rekeyed(T, (frozenset("a"),))]),
         ("ALTER TABLE t PARTITION BY HASH(id) PARTITIONS 4", []),
         ("ALTER TABLE t ADD PARTITION (PARTITION p VALUES LESS THAN (5))", []),
+        (
+            "ALTER TABLE t ENGINE=`blackhole`, ALGORITHM=COPY",
+            [Unfollowed(T, "its engine is blackhole, which has other rows than its log, or none", True)],
+        ),
         ("ALTER TABLE t DROP PARTITION p, q", [Unfollowed(T, "a partition was dropped with its rows", True)]),
         ("ALTER TABLE t TRUNCATE PARTITION ALL", [Unfollowed(T, "a partition was emptied", True)]),
         (
