@@ -7,7 +7,6 @@ existing files): the changefeed and the write mode. Each span's position is an a
 
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -19,17 +18,18 @@ from deltalake import ColumnProperties, CommitProperties, DeltaTable, Schema, Tr
 from deltalake.exceptions import TableNotFoundError
 
 from agent import host_cache
-from agent.errors import RESYNC, TableForeignError, TableHeldError
+from agent.errors import RESYNC, TableForeignError
 from agent.object_store import ObjectStore
 from agent.ports.sink import FlushTask
 from agent.sinks.common import span_records
 from agent.sinks.common.keys.former_keys import FormerKeys
 from agent.sinks.common.row_marks import NO_MARKS, Marks
-from agent.sinks.delta.table import mapping
+from agent.sinks.delta.table import mapping, own_files
 from agent.sinks.delta.table import schema as delta_schema
 from agent.sinks.delta.table.errors import MARK, away_error, storage_errors
 from agent.sinks.delta.table.layout import Layout
 from agent.sinks.delta.table.mapping import NO_MAPPING, ColumnNames
+from agent.sinks.delta.table.own_files import OwnTable
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import SinkMode
 
@@ -40,7 +40,6 @@ FORMER_KEYS: Final = "former_keys"
 #: the record of our newest commit's own number (see ``history``)
 SEEN = f"{OWNER}/seen"
 _MARK_TEXT = b"Weir writes the tables below. Without this file the directory is taken for one whose mount has gone.\n"
-_WITH_SCHEME = re.compile(r"[A-Za-z][\w+.-]*:/")
 #: sinks' directories that this process has seen, with their devices
 _seen: dict[str, int] = {}
 
@@ -70,12 +69,8 @@ class TablePlace:
         :raises OSError: it cannot be read.
         :raises TableHeldError: it is no file of the table's directory.
         """
+        own_files.refuse_others([path], self)
         name = unquote(path)
-        if name.startswith("/") or ".." in name.split("/") or _WITH_SCHEME.match(name):
-            raise TableHeldError(
-                f"the log of {self} names the file {path[:200]!r}, which is not in the table's directory; undo what "
-                f"another writer has added and resume the changefeed, or {RESYNC}"
-            )
         if self.is_local:
             return os.path.join(self.location, name)
         return host_cache.fetch_path(f"{self.location}/{name}", lambda: self.store.read(name))
@@ -135,7 +130,7 @@ class TablePlace:
             return None
         with storage_errors(self, "open the Delta table"):
             try:
-                table = DeltaTable(self.location, storage_options=self.options or None)
+                table = OwnTable(self.location, storage_options=self.options or None)
             except TableNotFoundError:
                 return None
             self.mark()

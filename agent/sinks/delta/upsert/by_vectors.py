@@ -14,7 +14,6 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol, Self
-from urllib.parse import unquote
 from uuid import uuid4
 
 import numpy as np
@@ -26,7 +25,7 @@ from agent.rows.fold import NetChanges
 from agent.rows.unify import Mask
 from agent.sinks.common import left_out
 from agent.sinks.common.row_marks import Marks
-from agent.sinks.delta.table import change_feed, deletion_vectors
+from agent.sinks.delta.table import change_feed, deletion_vectors, own_files
 from agent.sinks.delta.table import commit as delta_commit
 from agent.sinks.delta.table import files as delta_files
 from agent.sinks.delta.table import place as delta_table
@@ -128,8 +127,7 @@ def is_new(net: NetChanges, task: FlushTask) -> bool:
 
 
 def _is_ours(file: LiveFile) -> bool:
-    is_inside = "://" not in file.path and not file.path.startswith("/") and ".." not in unquote(file.path).split("/")
-    return is_inside and (file.vector is None or file.vector["storageType"] == "i")
+    return own_files.is_own(file.path) and (file.vector is None or file.vector["storageType"] == "i")
 
 
 def apply(log: TableLog, place: TablePlace, task: FlushTask, net: NetChanges, marks: Marks) -> bool:

@@ -1,22 +1,29 @@
 """Errors of the storage by what they concern and whether they may pass: one table or the sink, now or always."""
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake.exceptions import DeltaError
 
 from agent.errors import SinkConfigError, SinkError, SinkPassingError, TableForeignError, TableHeldError
+from agent.ports.sink import TableCopy
+from agent.sinks import open_table
 from agent.sinks.delta.sink import DeltaSink
 from agent.sinks.delta.table import place as delta_table
 from agent.sinks.delta.table.errors import MARK, storage_error
 from agent.sinks.delta.table.place import TablePlace
 from reactor.errors import Scope
+from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode
-from tests.integration.agent.sinks.delta.test_sink import KEYED, SPAN, both_modes, flush, loaded, sink_at, task
+from tests.integration.agent.sinks.delta.test_alter import altered, moves
+from tests.integration.agent.sinks.delta.test_sink import KEYED, SPAN, both_modes, flush, loaded, rows, sink_at, task
 from tests.unit.agent.changes_build import ARROW, changes, insert, table_schema, update
 
 PART = changes([update(1, "b", "y"), insert(2, "c", "z")])
@@ -199,3 +206,28 @@ def test_an_object_store_says_it_in_words(text: str, kind: type[SinkError]) -> N
     error = storage_error(BUCKET, "write to", DeltaError(text))
     assert type(error) is kind
     assert (error.scope is Scope.TABLE) == (kind is TableHeldError)
+
+
+@pytest.mark.parametrize("path", ["file://{}", "../../elsewhere.parquet"])
+def test_rows_of_a_file_elsewhere_that_another_writer_has_named_are_not_read(tmp_path: Path, path: str) -> None:
+    """delta-rs reads any file: it is not asked. A copy replaces the table."""
+    elsewhere = tmp_path / "elsewhere.parquet"
+    pq.write_table(pa.table({"id": [99], "name": ["theirs"], "big": ["b"]}), elsewhere)
+    sink = loaded(tmp_path, rows=[(1, "a", "x")])
+    fields = {"path": path.format(elsewhere), "size": 100, "partitionValues": {}, "modificationTime": 1}
+    theirs = [{"commitInfo": {"operation": "OPTIMIZE"}}, {"add": fields | {"dataChange": False}}]
+    log = Path(sink.place(KEYED).location, "_delta_log", f"{1:020}.json")
+    log.write_text("\n".join(map(json.dumps, theirs)))
+    renamed = altered(moves(pa.schema([("id", pa.int64()), ("x", pa.string()), ("big", pa.string())]), x="name"))
+    for read in (
+        lambda: flush(sink, task(sink, 100, 200), PART),
+        lambda: sink.alter([renamed]),
+        lambda: list(sink.read_rows(KEYED, table_schema(), ARROW)),
+        lambda: open_table(f"delta+file://{tmp_path}", KEYED.path).scan().read_all(),
+    ):
+        with pytest.raises(TableHeldError, match="not in the table's directory; undo what another writer has added"):
+            read()
+    staged = sink.stage(KEYED, "1", iter([changes([insert(2, "c", "y")]).after]), Ts(300))
+    sink.replace(TableCopy(KEYED.with_(start_ts=Ts(300)), (SPAN,), table_schema(), ARROW, tuple(staged)))
+    assert rows(sink) == [(2, "c", "y")]
+    assert elsewhere.exists()

@@ -108,7 +108,8 @@ def test_no_object_of_a_store_is_taken_for_a_logs_state(tmp_path: Path, monkeypa
     names = ("c/d?log", "c/d", "delta-log:s3://bucket/lake/a/b/c/d", "c/d%3Flog")
     monkeypatch.setattr(ObjectStore, "read", lambda *_: content)
     for name in names:
-        TablePlace(bucket, is_local=False).path_of(quote(name, safe="/:?"))
+        with suppress(TableHeldError):  # a name that is none of a table's file
+            TablePlace(bucket, is_local=False).path_of(quote(name, safe="/:?"))
     TableLog(TablePlace(f"{bucket}/c/d", is_local=False))
     assert not mark.exists()
 
@@ -122,7 +123,10 @@ def test_what_is_no_commit(commit: bytes) -> None:
 @pytest.mark.parametrize("is_local", [True, False])
 @pytest.mark.parametrize(
     "path",
-    ["../x", "a/../../x", "/etc/passwd", "%2e%2e/x", "..%2Fx", "file:///etc/x", "s3://b/x", "%2fx", ".."],
+    [
+        *("../x", "a/../../x", "/etc/passwd", "%2e%2e/x", "..%2Fx", "file:///etc/x", "s3://b/x", "%2fx", ".."),
+        *("..\\x", "FILE:x", " file:///x", ".\t./x"),
+    ],
 )
 def test_files_outside_of_the_table_are_not_read(path: str, is_local: bool, tmp_path: Path) -> None:
     with pytest.raises(TableHeldError, match="not in the table's directory"):
