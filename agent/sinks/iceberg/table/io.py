@@ -5,6 +5,9 @@ exists and whose files do not. The names of a commit's files are made durable to
 metadata, is. So is the content of files that one thread writes for one commit (``together``): a disk takes about as
 long for several at a time as for one.
 
+Metadata and manifests name files by any path, and of these only files in the table's directory are its: no other is
+read or removed with the rights of this process (``of_table``).
+
 pyiceberg imports and calls what some properties name. A REST catalog's answers and a table's properties have such ones
 too, so whoever controls these would choose what runs on captures and executors: no property names code here.
 """
@@ -15,15 +18,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Self
 from uuid import uuid4
 
-from pyiceberg.io import FileIO, OutputStream
+from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.table import TableProperties
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
-from agent.errors import TableHeldError
+from agent.errors import RESYNC, TableHeldError
 
 #: the file that names all others
 _LAST: Final = ".metadata.json"
@@ -99,12 +102,43 @@ class LakeFileIO(PyArrowFileIO):
 
     def __init__(self, properties: Properties = EMPTY_DICT) -> None:
         super().__init__({name: value for name, value in properties.items() if not names_code(name)})
+        self._home, self._removes = "", True
+
+    def of_table(self, home: str, *, removes: bool = True) -> Self:
+        """Return the access to the files of a table whose directory is ``home``. ``removes``: it may remove some."""
+        found = type(self)(self.properties)
+        found._home, found._removes, found.fs_by_scheme = home, removes, self.fs_by_scheme
+        return found
+
+    def new_input(self, location: str) -> PyArrowFile:
+        """:raises TableHeldError: it is no file of the table's directory."""
+        if self._home and not is_below(self._home, location):
+            raise TableHeldError(
+                f"the metadata of the table in {self._home} names the file {location[:200]!r}, which is not in that "
+                f"directory; undo what another writer has added and resume the changefeed, or {RESYNC}"
+            )
+        return super().new_input(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        """:raises PermissionError: it is no file of the table's directory: it stays."""
+        path = location if isinstance(location, str) else location.location
+        if self._home and not (self._removes and is_below(self._home, path)):
+            raise PermissionError(f"{path[:200]!r} is not in {self._home}")
+        super().delete(location)
 
     def new_output(self, location: str) -> PyArrowFile:
         scheme, netloc, path = self.parse_location(location, self.properties)
         if scheme != "file":
             return super().new_output(location)
         return _DurableFile(location, path, self.fs_by_scheme(scheme, netloc))
+
+
+def is_below(home: str, location: str) -> bool:
+    """Return whether a file is in a directory: schemes of one kind of store are the same."""
+    scheme, host, directory = PyArrowFileIO.parse_location(home)
+    other, its_host, path = PyArrowFileIO.parse_location(location)
+    is_same_store = (scheme == "file", host) == (other == "file", its_host)
+    return is_same_store and path.startswith(f"{directory.rstrip('/')}/") and ".." not in path.split("/")
 
 
 class OwnFileIO:

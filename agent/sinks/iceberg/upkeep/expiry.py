@@ -10,7 +10,6 @@ A commit that comes between makes it lose, and it is due again after the next.
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Final
 
 from pyiceberg.exceptions import CommitFailedException
@@ -22,7 +21,6 @@ from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveS
 
 from agent.sinks.iceberg.table.catalogs.lake import TablePlace
 from agent.sinks.iceberg.table.errors import storage_errors
-from agent.sinks.iceberg.table.io import LakeFileIO
 from agent.sinks.iceberg.table.metadata import manifests
 
 #: so many snapshots go at a time
@@ -53,21 +51,10 @@ def expire(place: TablePlace, *, retention_s: int, at_least: int = _BATCH) -> in
             )
         except CommitFailedException:
             return 0
-    for path in filter(partial(_is_inside, table), paths):
+    for path in paths:
         with suppress(OSError):
             table.io.delete(path)
     return len(old)
-
-
-def _is_inside(table: Table, path: str) -> bool:
-    """Whether the file is in the table's directory: a snapshot of another writer may name any file."""
-    io = table.io
-    if not isinstance(io, LakeFileIO):
-        return False
-    scheme, host, home = io.parse_location(table.metadata.location, io.properties)
-    other, its_host, name = io.parse_location(path, io.properties)
-    is_same_store = (scheme == "file", host) == (other == "file", its_host)
-    return is_same_store and name.startswith(f"{home.rstrip('/')}/") and ".." not in name.split("/")
 
 
 def _old(table: Table, *, before_ms: int) -> tuple[list[Snapshot], Snapshot | None]:

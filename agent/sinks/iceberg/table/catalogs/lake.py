@@ -32,12 +32,12 @@ from pyiceberg.table import Table
 from sqlalchemy import URL
 from sqlalchemy.exc import IntegrityError
 
-from agent.errors import RESYNC, SinkPassingError, SinkUriError, TableForeignError
+from agent.errors import RESYNC, SinkPassingError, SinkUriError, TableForeignError, TableHeldError
 from agent.ports.sink import SinkUri
 from agent.sinks.common.directory import refuse_unwritable
 from agent.sinks.iceberg.options import IcebergOptions
 from agent.sinks.iceberg.table.errors import option_errors, storage_errors
-from agent.sinks.iceberg.table.io import LakeFileIO, OwnFileIO, names_code
+from agent.sinks.iceberg.table.io import LakeFileIO, OwnFileIO, is_below, names_code
 from reactor.records.tables.table import TableRecord
 
 _DATABASE: Final = "catalog.db"
@@ -222,9 +222,23 @@ class TablePlace:
             return None
         with storage_errors(self, "open the Iceberg table"):
             try:
-                return self.lake.catalog().load_table(self.identifier)
+                table = self.lake.catalog().load_table(self.identifier)
             except (NoSuchTableError, NoSuchNamespaceError):
                 return None
+        self._keep_to_its_directory(table)
+        return table
+
+    def _keep_to_its_directory(self, table: Table) -> None:
+        """:raises TableHeldError: the table is not in the sink's directory."""
+        home, warehouse = table.metadata.location, self.lake.warehouse
+        is_ours = self.lake.storage == "rest" or is_below(warehouse, home) or _is_below_linked(warehouse, home)
+        if self.lake.storage == "file" and not is_ours:
+            raise TableHeldError(
+                f"the metadata of {self} says that the table is in {home[:200]!r}, which is not in the sink's "
+                "directory; undo what another writer has changed, then resume the changefeed"
+            )
+        assert isinstance(table.io, LakeFileIO), "catalogs are ours"
+        table.io = table.io.of_table(home, removes=is_ours)
 
     def opened(self) -> Table:
         """:raises TableForeignError: there is no table.
@@ -253,6 +267,12 @@ class TablePlace:
         new.make_namespace()
         with storage_errors(self, f"rename to {new.namespace}.{new.name}"):
             self.lake.catalog().rename_table(self.identifier, new.identifier)
+
+
+def _is_below_linked(directory: str, location: str) -> bool:
+    """Return whether a local directory is in another one, which may have moved and left a link."""
+    paths = [os.path.realpath(path.removeprefix("file://")) for path in (directory, location)]
+    return directory.startswith("file://") and is_below(f"file://{paths[0]}", f"file://{paths[1]}")
 
 
 def _rest_catalog(name: str, properties: Mapping[str, Any]) -> Catalog:

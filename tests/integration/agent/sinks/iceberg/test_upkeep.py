@@ -11,15 +11,17 @@ import pytest
 from prometheus_client import REGISTRY
 from pyiceberg.table.snapshots import Operation
 
-from agent.errors import SinkConflictError
+from agent.errors import SinkConflictError, TableHeldError
 from agent.ports.sink import Maintains
+from agent.sinks import open_table
 from agent.sinks.common.compaction import Plan
 from agent.sinks.iceberg.table import compact
 from agent.sinks.iceberg.table.catalogs.lake import TablePlace
+from agent.sinks.iceberg.table.metadata import manifests
 from agent.sinks.iceberg.upkeep import expiry, orphans, rewrite, upkeep
 from reactor.records.changefeed import SinkMode
 from tests.contracts.sink_bed import TABLE, Bed
-from tests.integration.agent.sinks.iceberg.lake import place_of, table_of
+from tests.integration.agent.sinks.iceberg.lake import edit_metadata, place_of, table_of
 from tests.unit.agent.changes_build import delete, insert, update
 
 _THOROUGH = Plan(1 << 20).thorough()
@@ -150,19 +152,46 @@ def test_files_of_a_writer_that_died_go_after_a_day(bed: Bed) -> None:
     assert rows(bed) == before | {1: "again"}
 
 
-def test_a_file_elsewhere_that_another_writer_has_named_stays(tmp_path: Path) -> None:
+def test_a_file_elsewhere_that_another_writer_has_named_is_not_read_and_stays(tmp_path: Path) -> None:
     bed = Bed(f"iceberg+file://{tmp_path}/lake", SinkMode.UPSERT)
     bed.load((1, "a", "x"))
-    table = table_of(bed, TABLE)
-    elsewhere = tmp_path / "elsewhere.parquet"
-    found = table.scan().to_arrow()
+    place, elsewhere = place_of(bed, TABLE), tmp_path / "elsewhere.parquet"
+    theirs = place.lake.catalog().load_table(place.identifier)
+    found = theirs.scan().to_arrow()
     pq.write_table(found.set_column(0, found.schema.field(0), pa.array([999], found.schema.field(0).type)), elsewhere)
-    table.add_files([str(elsewhere)])
-    table.delete("id = 999")
-    while expiry.expire(place_of(bed, TABLE), retention_s=0, at_least=1):
+    theirs.add_files([str(elsewhere)])
+    for read in (
+        lambda: open_table(bed.uri, TABLE.path).scan().read_all(),
+        bed.assert_holds,
+        lambda: _compacted(place),
+    ):
+        with pytest.raises(TableHeldError, match=r"elsewhere.parquet', which is not in that directory"):
+            read()
+    theirs.delete("id = 999")
+    while expiry.expire(place, retention_s=0, at_least=1):
         pass
     assert len(table_of(bed, TABLE).metadata.snapshots) == 1
     assert elsewhere.exists()
+
+
+def _compacted(place: TablePlace) -> None:
+    table = place.opened()
+    compact.rewritten(table, table.schema(), manifests.live(table).data, {}, file_bytes=1)
+
+
+def test_a_directory_elsewhere_is_not_the_tables(tmp_path: Path) -> None:
+    """Nor are old metadata files elsewhere, which each commit removes."""
+    bed = Bed(f"iceberg+file://{tmp_path}/lake?retention_seconds=0", SinkMode.UPSERT)
+    bed.load((1, "a", "x"))
+    elsewhere = tmp_path / "elsewhere.metadata.json"
+    elsewhere.write_text("{}")
+    old = [{"timestamp-ms": 1, "metadata-file": f"file://{elsewhere}"}]
+    edit_metadata(bed, TABLE, lambda known: known | {"metadata-log": old * 100})
+    flush(bed, 0, update(1, "b", "x"))
+    assert elsewhere.exists()
+    edit_metadata(bed, TABLE, lambda known: known | {"location": f"file://{tmp_path}"})
+    with pytest.raises(TableHeldError, match="which is not in the sink's directory"):
+        flush(bed, 1, update(1, "c", "x"))
 
 
 def test_it_begins_after_some_commits(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
