@@ -225,6 +225,7 @@ def rows_and_columns_are_filtered_otherwise(bed: Bed, schema: str, mode: SinkMod
 
 
 @pytest.mark.matrix
+@pytest.mark.in_turn("mode")
 @pytest.mark.parametrize("mode", [SinkMode.UPSERT, SinkMode.CHANGELOG], ids=str)
 @pytest.mark.parametrize("kind", [Bed, MariaBed], ids=["postgresql", "mariadb"])
 def test_rows_and_columns_that_other_filters_choose(kind: type[Bed], mode: SinkMode, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ _GENERATED: Final = (
 _NOW: Final = (exp.CurrentTimestamp, exp.Localtimestamp, exp.Localtime)
 _FRACTIONAL: Final = frozenset({FieldType.DATETIME2, FieldType.TIMESTAMP2, FieldType.TIME2})
 _MOMENTS: Final = _FRACTIONAL | {FieldType.DATE}
+_MEMBERS: Final = (FieldType.ENUM, FieldType.SET)
 _NUMBERS: Final = types.NUMERIC_TYPES | {FieldType.BIT}
 
 
@@ -62,6 +63,7 @@ def of_new_column(
         default = _without_empty(default.unnest())
     if default is None or isinstance(default, exp.Null) or (not is_mariadb and _is_ignored(default, column)):
         return _implicit(column) if is_required(definition) else None
+    is_literal = not isinstance(default, exp.Paren)
     while isinstance(default, exp.Paren):
         default = default.this
     if isinstance(default, _NOW) or default.name.upper() == "NOW":
@@ -72,6 +74,8 @@ def of_new_column(
         value = constants.value_of(default, column)
         if value is None:
             return UNKNOWN_FILL if is_required(definition) else None
+        if not is_mariadb and column.type_id in _MEMBERS:
+            value = _text_of_literal(value) if is_literal else _member_of_number(value, column)
         if isinstance(value, str) and not session.keeps(value, column.collation):
             return UNKNOWN_FILL
         return _stored(value, column, RetypeTerms(is_mariadb, session.sql_mode, session.time_zone))
@@ -141,6 +145,31 @@ def _digits(default: exp.Expr) -> int | None:
     """Return the number of digits behind the second that a function is asked for."""
     asked = default.expressions[0] if default.expressions else default.this
     return int(asked.name) if isinstance(asked, exp.Literal) else None
+
+
+def _text_of_literal(value: constants.Value) -> constants.Value:
+    """Return a literal as MySQL looks for it among the members of an ``enum`` or ``set``: as text. MariaDB takes a
+    number for that of a member.
+
+    :raises NotConstantError: the text depends on how the number is written.
+    """
+    if isinstance(value, (str, bytes)):
+        return value
+    if not isinstance(value, int):
+        raise constants.NotConstantError
+    return str(int(value))
+
+
+def _member_of_number(value: constants.Value, column: Column) -> constants.Value:
+    """Return the members that an expression's number stands for in MySQL; a text as it is.
+
+    :raises NotConstantError: no whole number.
+    """
+    if isinstance(value, (str, bytes)):
+        return value
+    if value is None or value != int(value):
+        raise constants.NotConstantError
+    return retyping_texts.member_of_number(column)(int(value))
 
 
 def _stored(value: constants.Value, column: Column, terms: RetypeTerms) -> str | _UnknownFill:

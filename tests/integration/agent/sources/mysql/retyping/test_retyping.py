@@ -60,6 +60,7 @@ def test_some_types_as_all_others(server: EmbeddedMariaDB, database: str) -> Non
 
 
 @pytest.mark.matrix
+@pytest.mark.in_turn("flavour")
 @pytest.mark.timeout(900)
 def test_all_types_as_all_others(server: EmbeddedMariaDB, database: str) -> None:
     types = types_of(server)

@@ -180,7 +180,16 @@ def test_empty_texts_that_mariadb_reads_as_null(mariadb: EmbeddedMariaDB) -> Non
     _check(mariadb, "nulls", samples, modes=[_NULLING])
 
 
+def test_numbers_as_members(server: EmbeddedMariaDB, database: str) -> None:
+    """MySQL looks for a literal among the texts of the members, MariaDB takes it for the number of one."""
+    numbers = ("1", "2", "01", "+1", "true", "FALSE", "0", "-1", "3", "1.0", "1e0", "0x31", "b'110001'", "'1'")
+    spellings = (*numbers, *(f"({number})" for number in numbers))
+    kinds = ("enum('2','1')", "enum('0','-1','3')", "set('2','1')", "set('0','-1','3','1')")
+    _check(server, database, [(Sample(kind, ()), spellings) for kind in kinds])
+
+
 @pytest.mark.matrix
+@pytest.mark.in_turn("flavour")
 @pytest.mark.timeout(900)
 def test_defaults_of_all_types(server: EmbeddedMariaDB, database: str) -> None:
     _check(server, database, [(sample, _SPELLINGS) for sample in types_of(server)])
