@@ -75,12 +75,17 @@ _COMMANDS_SQL: Final = (
     "SELECT cmin::text::int8 FROM pg_catalog.pg_type WHERE xmin::text = '{xid}')::text "
     "WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_index WHERE indrelid = {table})"
 )
-#: new columns, and whether they have a default or a constraint, of their own or their type's, by which the server
-#: fills all rows, unless it keeps one value for all of them in the catalog
+#: new columns; whether they have a default, or may not be NULL, of their own or by their type; and whether they have
+#: what makes the server fill all rows, unless it keeps one value for all of them in the catalog
 _ADDED_SQL: Final = (
-    "SELECT attname, attnotnull OR atthasdef OR atthasmissing OR typtype = 'd', NOT atthasmissing "
-    "AND (atthasdef OR typtype = 'd') FROM pg_catalog.pg_attribute JOIN pg_catalog.pg_type t ON t.oid = atttypid "
-    "WHERE attrelid = {table} AND attnum IN ({numbers}) ORDER BY attnum"
+    "SELECT attname, attnotnull OR atthasdef OR atthasmissing OR typdefault IS NOT NULL OR typnotnull, NOT "
+    "atthasmissing AND (atthasdef OR attidentity <> '' OR typtype = 'd') FROM pg_catalog.pg_attribute "
+    "JOIN pg_catalog.pg_type t ON t.oid = atttypid WHERE attrelid = {table} AND attnum IN ({numbers}) ORDER BY attnum"
+)
+#: those of these columns whose domain was altered since
+_OF_DOMAINS_SQL: Final = (
+    "SELECT attnum::int4 FROM pg_catalog.pg_attribute JOIN (SELECT oid, {is_old} AS is_old FROM pg_catalog.pg_type "
+    "WHERE typtype = 'd') d ON d.oid = atttypid WHERE attrelid = {table} AND attnum IN ({numbers}) AND NOT is_old"
 )
 #: a partition is created by one command, which counts up to here
 _OWN_COMMANDS: Final = 2
@@ -203,17 +208,31 @@ class Newcomers:
         rows (``VACUUM FULL``) leave none; tables with another access method are excluded."""
         return self._has_rows(relation, _REWRITTEN.format(table=relation.table_id), otherwise=False)
 
-    def filled_column(self, relation: Relation, numbers: Collection[int]) -> str:
+    def filled_column(self, relation: Relation, numbers: Collection[int], *, is_new: bool = False) -> str:
         """Return the first of these new columns that has no default, and yet a value in rows of before the last proof,
-        or in those that a rewrite has written: it had a default when it was added. Empty if there is none."""
-        of_before = f"{self._older_than(self.before.horizon)} OR {_REWRITTEN.format(table=relation.table_id)}"
-        names = [str(row[0]) for row in self._added(relation, numbers) if row[1] != "t"]
-        filled = (
-            name
-            for name in names
-            if self._has_rows(relation, f"{identifier(name)} IS DISTINCT FROM NULL AND ({of_before})")
+        or in those that a rewrite has written: it had a default when it was added. Empty if there is none. ``is_new``:
+        of a table that the last proof did not have; then rows count that are older than the column's own row."""
+        rewritten = _REWRITTEN.format(table=relation.table_id)
+        for name, has_default, *_ in self._added(relation, numbers):
+            xid = self.now.xids[f"c{relation.table_id}.{relation.numbers[str(name)]}"]
+            older = self._older_than(xid if is_new else self.before.horizon)
+            filled = f"{identifier(str(name))} IS DISTINCT FROM NULL AND ({older} OR {rewritten})"
+            if has_default != "t" and self._has_rows(relation, filled):
+                return str(name)
+        return ""
+
+    def of_altered_domains(self, relation: Relation, numbers: Collection[int]) -> list[int]:
+        """Return those of the columns whose type is a domain that was altered since the last proof."""
+        if not numbers:
+            return []
+        rows = self.connection.query(
+            _OF_DOMAINS_SQL.format(
+                is_old=self._older_than(self.before.horizon),
+                table=relation.table_id,
+                numbers=", ".join(map(str, sorted(numbers))),
+            )
         )
-        return next(filled, "")
+        return [int(row[0] or 0) for row in rows]
 
     def fills_rows(self, relation: Relation, numbers: Collection[int]) -> bool:
         """Return whether the server had to rewrite the table to add one of these columns."""

@@ -49,7 +49,8 @@ _TABLES_SQL: Final = (
 #: what another type leaves as it is comes last
 _COLUMNS_SQL: Final = (
     "SELECT attrelid::int8, attnum::int4, xmin::text, atttypid::int8, atttypmod, hashtext(ROW(attname, attnotnull, "
-    "atthasdef, atthasmissing, attidentity, attgenerated, attstattarget, attoptions, attacl::text)::text), attname "
+    "atthasdef, atthasmissing, attidentity, attgenerated, attstattarget, attoptions, attacl::text)::text || CASE WHEN "
+    "attislocal AND attinhcount = 0 THEN '' ELSE ROW(attislocal, attinhcount)::text END), attname "
     "FROM pg_catalog.pg_attribute WHERE attrelid IN ({ids}) AND attnum > 0 AND NOT attisdropped ORDER BY 1, 2"
 )
 _KEYS_SQL: Final = (

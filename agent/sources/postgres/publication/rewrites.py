@@ -69,7 +69,7 @@ class Rewrites:
             return self._trouble_of_defaults(relation, declared)
         altered = self._altered(relation)
         added = relation.columns.keys() - before.columns.get(table_id, {}).keys()
-        is_extended = bool(added)
+        is_extended = self.asked.fills_rows(relation, added)
         if table_id in before.columns and (column := self.asked.filled_column(relation, added)):
             return _filled(column)
         if table_id in before.columns and not altered and not is_extended:
@@ -95,11 +95,13 @@ class Rewrites:
         )
 
     def _trouble_of_defaults(self, relation: Relation, declared: TableSchema | None) -> str:
-        """Return the trouble of a column that has been altered since it was seen first, and that the stream has not
-        declared yet: its rows may have got a default that is gone."""
+        """Return the trouble of a column that the stream has not declared yet, if it, or its domain, has been altered
+        since it was seen first: its rows may have got a default that is gone."""
         known = self.asked.before.columns.get(relation.table_id, {})
         places = {column.place for column in declared.columns} if declared else set(known)
-        altered = [at for at in known.keys() - places if at in relation.columns and self._is_explained(relation, at)]
+        undeclared = [at for at in known.keys() - places if at in relation.columns]
+        altered = {at for at in undeclared if self._is_explained(relation, at)}
+        altered.update(self.asked.of_altered_domains(relation, undeclared))
         column = self.asked.filled_column(relation, altered)
         return _filled(column) if column else ""
 
@@ -123,6 +125,8 @@ class Rewrites:
         changed no value only if every column that it altered has a type that explains it.
         """
         relation = self.asked.now.tables[table_id]
+        if first is not None and (column := self._filled_of_new(relation, first)):
+            return _filled(column)
         if not (rewriters := self.asked.rewriters(relation)):
             return ""
         created_by = self.asked.created_by(table_id)
@@ -132,6 +136,14 @@ class Rewrites:
             "was rewritten with rows since it was created, as by ALTER COLUMN … TYPE … USING, or SET LOGGED: what its "
             "values are now is not in the log"
         )
+
+    def _filled_of_new(self, relation: Relation, first: TableSchema) -> str:
+        """Return a column with values that no stream has, as for a known table; without a rewrite, the catalog has
+        them."""
+        if relation.is_partitioned or relation.file == relation.table_id:
+            return ""
+        added = relation.columns.keys() - {column.place for column in first.columns}
+        return self.asked.filled_column(relation, added, is_new=True)
 
     def _explains(self, relation: Relation, first: TableSchema, created_by: int) -> bool:
         """Return whether the types of altered columns, or what new ones are filled with, are reason enough for the

@@ -23,6 +23,7 @@ from agent.sources.postgres.publication.rewrites import keeps
 from agent.sources.postgres.server.catalog import leaves_sql, read_schemas, rows_of
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.sql import identifier
+from agent.sources.postgres.server.terms import AllTerms, PublishedTerms
 from agent.sources.postgres.server.uri import Target
 from agent.sources.postgres.snapshot.chunks import WHOLE_TABLE, Chunk, PlanKind
 from agent.sources.postgres.snapshot.rows import copy_rows, session
@@ -38,6 +39,8 @@ _FEW_ROWS: Final = 200
 _APART_BYTES: Final = 1_000
 #: timeout to find a row, or that there is none
 _SEARCH_MS: Final = 60_000
+#: ``after`` says which columns are sent
+_ALL_STORED: Final = AllTerms(PublishedTerms(sends_stored=True))
 #: from this version on, scans of a ctid range read only its pages
 _TID_RANGE_VERSION: Final = 14
 
@@ -79,7 +82,7 @@ def read(
             return None
         if len(kept) == len(retyped) and not _has_company(connection, after, kept):
             return None
-        today = read_schemas(connection, [after.table_id])[after.table_id]
+        today = read_schemas(connection, [after.table_id], _ALL_STORED)[after.table_id]
         now = _as_now(today, after)
         if any(name in now and _kind(now[name]) != _kind(new[name]) for name in kept):
             raise _unknown(after, "the table was altered again before its rows were compared")

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from agent.errors import TableHeldError
-from agent.sources.postgres.server.terms import ALL_ROWS
+from agent.sources.postgres.server.catalog import read_schemas
+from agent.sources.postgres.server.connection import connect
+from agent.sources.postgres.server.terms import ALL_ROWS, AllTerms, PublishedTerms
 from agent.sources.postgres.snapshot import survivors
 from capture.embedded import EmbeddedPostgres
 from reactor.records.changefeed import SinkMode
@@ -176,3 +178,18 @@ def test_of_a_large_table_some_pages_are_read(
     rest = survivors.read(bed.uri, bed.schema, after, {"id": "id", "v": "v"}, ["id"], "true")
     assert rest is not None
     assert set(rest.rows["id"].to_pylist()) == set(range(19990, 20001))
+
+
+def test_a_generated_column_is_compared(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
+    bed = Bed(
+        postgres, tmp_path, SinkMode.UPSERT, f"{_BED}; ALTER TABLE t ADD g int GENERATED ALWAYS AS (v + 1) STORED"
+    )
+    stored = AllTerms(PublishedTerms(sends_stored=True))
+    with connect(bed.uri) as connection:
+        before = read_schemas(connection, [bed.table_id], stored)[bed.table_id]
+        connection.query("ALTER TABLE t ALTER g TYPE bigint")
+        after = read_schemas(connection, [bed.table_id], stored)[bed.table_id]
+    origins = {column.name: column.name for column in after.columns}
+    found = survivors.read(bed.uri, before, after, origins, ("id",), ALL_ROWS)
+    assert found is not None
+    assert found.columns == ("g",)

@@ -207,6 +207,18 @@ _REWRITTEN = {
         "ALTER TYPE c ADD ATTRIBUTE b int",
     ),
     "computed in its transaction": (f"BEGIN; {_MADE}; {_ROWS}; ALTER TABLE n ADD u float DEFAULT random(); COMMIT",),
+    "filled by the default of a domain": (
+        _MADE,
+        _ROWS,
+        "CREATE DOMAIN filled AS text DEFAULT 'x' CHECK (value <> ''); ALTER TABLE n ADD u filled",
+        "ALTER DOMAIN filled DROP DEFAULT",
+    ),
+    "filled by a default that only the rows have": (
+        _MADE,
+        _ROWS,
+        "ALTER TABLE n ADD u int DEFAULT 5; ALTER TABLE n ALTER u DROP DEFAULT",
+        "VACUUM FULL n",
+    ),
     "computed, with rows behind it": (
         f"BEGIN; {_MADE}; {_ROWS}; ALTER TABLE n ADD u float DEFAULT random(); INSERT INTO n VALUES (3); COMMIT",
     ),
