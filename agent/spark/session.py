@@ -31,6 +31,7 @@ from pyspark.sql import SparkSession
 from agent.deadline import Deadline
 from agent.errors import JobError
 from agent.spark import shipping, standalone
+from agent.spark.api_mode import classic_mode, leave_connect_mode
 from agent.spark.class_archive import jvm_option
 from agent.spark.defaults import driver_settings
 from agent.spark.java import find_java
@@ -70,14 +71,18 @@ def open_session(order: Order) -> SparkSession:
     """Return the session on ``order.master``: Spark Connect for ``sc://``, otherwise with a driver JVM of our own.
 
     :raises JavaError: a JVM is needed, and there is no Java or one too old.
-    :raises JobError: this process has a session on another master.
+    :raises JobError: this process has a session on another master, or a user's session of Spark Connect.
     """
     global _shared
     master = order.master
     java = None if is_connect(master) else find_java()
     with _sharing:
         if _shared is None:
-            opened = _driver_session(order, java) if java else _connect_session(order)
+            if java:
+                with classic_mode():
+                    opened = _driver_session(order, java)
+            else:
+                opened = _connect_session(order)
             _shared = _Shared(opened, master)
         elif _shared.master != master:
             raise JobError(
@@ -126,6 +131,7 @@ def close_session(session: SparkSession, *, exit_timeout_s: float = _EXIT_TIMEOU
             _log.info("spark's session was gone already", reason=str(error).splitlines()[:1])
         finally:
             _end_jvm(exit_timeout_s)
+            leave_connect_mode()
 
 
 def forget_dead_session(session: SparkSession) -> bool:

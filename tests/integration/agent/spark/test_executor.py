@@ -206,11 +206,17 @@ sys.stdin.read()
 """
 
 
+#: what a parent with a session of Spark Connect passes on, and a user of it has in the environment
+_CONNECT = {"SPARK_CONNECT_MODE_ENABLED": "1", "SPARK_REMOTE": "sc://127.0.0.1:1", "SPARK_API_MODE": "connect"}
+
+
 @pytest.mark.matrix
 def test_jvm_and_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
+    """It has its own driver, whatever the environment says about Spark Connect."""
     directory = tmp_path / "longer-than-the-directory-of-a-socket-may-be"
     command = [sys.executable, "-c", _CHILD, str(directory)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+    environment = os.environ | _CONNECT
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as child:
         assert child.stdout is not None
         assert any(line == "ready\n" for line in child.stdout)  # log lines come before it
         family = psutil.Process(child.pid).children(recursive=True)
