@@ -107,6 +107,11 @@ class Cascade:
 
 
 @dataclass(frozen=True, slots=True)
+class MakesSequence:
+    """It is a sequence of MariaDB, not a table."""
+
+
+@dataclass(frozen=True, slots=True)
 class Versioning:
     """The table's history is stored from now on."""
 
@@ -129,6 +134,7 @@ Part = (
     | RowsMoved
     | SetDefault
     | Cascade
+    | MakesSequence
     | Versioning
     | Unread
 )

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from agent.sources.mysql.ddl.parser.alteration_words import without_partitions
-from agent.sources.mysql.ddl.parser.alterations import AddColumn, AddKey, Cascade, Part, Versioning
+from agent.sources.mysql.ddl.parser.alterations import AddColumn, AddKey, Cascade, MakesSequence, Part, Versioning
 from agent.sources.mysql.ddl.parser.cursor import Cursor, Name, UnreadableError
 from agent.sources.mysql.ddl.parser.definitions import is_column, take_definition
 from agent.sources.mysql.ddl.parser.indexes import column_parts, take_index
@@ -28,6 +28,10 @@ class Creation:
     @property
     def is_versioned(self) -> bool:
         return any(isinstance(part, Versioning) for part in self.options)
+
+    @property
+    def is_sequence(self) -> bool:
+        return any(isinstance(part, MakesSequence) for part in self.options)
 
     @property
     def cascades(self) -> bool:

@@ -232,7 +232,7 @@ def _create(read: _Statement) -> Iterator[Edit]:
     creation = take_creation(cursor, read.database, read.session)
     if creation.like is not None:
         yield Created(table, read.fold(creation.like), if_absent=if_absent, replaces=replaces)
-    else:
+    elif not creation.is_sequence:
         editor = TableEditor(TableSchema(0, *table, ()), read.around(table, None))
         schema = _define(creation, editor)
         reason, is_keyless, is_primary = _reason(creation, editor), creation.is_keyless, creation.is_primary

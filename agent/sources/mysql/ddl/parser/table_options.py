@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from agent.sources.mysql.ddl.parser.alterations import Convert, Part, RowsMoved, Versioning
+from agent.sources.mysql.ddl.parser.alterations import Convert, MakesSequence, Part, RowsMoved, Versioning
 from agent.sources.mysql.ddl.parser.cursor import Cursor, UnreadableError
 
 #: storage engines that show rows of other tables
@@ -15,7 +15,7 @@ _OPTIONS: Final = frozenset(
     {"AUTO_INCREMENT", "AVG_ROW_LENGTH", "CHECKSUM", "COMMENT", "COMPRESSION", "CONNECTION", "DELAY_KEY_WRITE"}
     | {"ENCRYPTION", "ENGINE_ATTRIBUTE", "INSERT_METHOD", "KEY_BLOCK_SIZE", "MAX_ROWS", "MIN_ROWS", "PACK_KEYS"}
     | {"PASSWORD", "ROW_FORMAT", "SECONDARY_ENGINE_ATTRIBUTE", "SECONDARY_ENGINE", "STATS_AUTO_RECALC"}
-    | {"STATS_PERSISTENT", "STATS_SAMPLE_PAGES", "AUTOEXTEND_SIZE", "PAGE_CHECKSUM", "PAGE_COMPRESSED", "SEQUENCE"}
+    | {"STATS_PERSISTENT", "STATS_SAMPLE_PAGES", "AUTOEXTEND_SIZE", "PAGE_CHECKSUM", "PAGE_COMPRESSED"}
     | {"PAGE_COMPRESSION_LEVEL", "ENCRYPTED", "ENCRYPTION_KEY_ID", "TRANSACTIONAL", "TABLE_CHECKSUM", "TABLESPACE"}
     | {"IETF_QUOTES", "ALGORITHM", "LOCK", "START", "STORAGE"}
 )
@@ -65,6 +65,9 @@ def _option(cursor: Cursor, *, has_charset: bool) -> Sequence[Part]:
     if (word in ("DATA", "INDEX") and cursor.take("DIRECTORY")) or word in _OPTIONS:
         _value(cursor)
         return []
+    if word == "SEQUENCE":
+        cursor.symbol("=")
+        return [] if cursor.next().text == "0" else [MakesSequence()]
     if word == "UNION":
         cursor.symbol("=")
         cursor.group()

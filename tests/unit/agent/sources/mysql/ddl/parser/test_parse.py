@@ -259,6 +259,7 @@ def test_types(definition: str, arrow: str) -> None:
         ("DROP /* x */ TABLES t WAIT 5 CASCADE", [Dropped(T)]),
         ("CREATE TABLE u (LIKE t)", [Created(("d", "u"), T)]),
         ("CREATE TABLE IF NOT EXISTS u FANCY", [Created(("d", "u"), if_absent=True)]),
+        ("CREATE TABLE u (increment bigint(21) NOT NULL) ENGINE=InnoDB SEQUENCE=1", []),
         ("CREATE OR REPLACE TABLE t FANCY", [Dropped(T), Created(T, replaces=True)]),
         ("DROP DATABASE d /* bye */", [DatabaseDropped("d")]),
         ("CREATE TABLE u LIKE t", [Created(("d", "u"), T)]),
