@@ -40,6 +40,7 @@ from agent.sources.mysql.ddl.replicated_tables import TableUnknownError
 from agent.sources.mysql.ddl.statements import StatementKind
 from agent.sources.mysql.decode import wire
 from agent.sources.mysql.decode.table_ids import table_id
+from agent.sources.mysql.names import lowered
 from agent.sources.mysql.position.positions import FIRST_POSITION, BinlogPosition, behind_in_file, unpack
 from agent.sources.mysql.server.refusals import refusal
 from agent.sources.mysql.server.uri import Target
@@ -257,7 +258,7 @@ class RareEvents:
         return True
 
     def _folded(self, name: tuple[str, str] | None) -> tuple[str, str] | None:
-        return (name[0].lower(), name[1].lower()) if name and self._folds_names else name
+        return (lowered(name[0]), lowered(name[1])) if name and self._folds_names else name
 
     def _hold_written(self, query: Query) -> None:
         """Hold tables whose rows a statement changed: the result is unknown."""

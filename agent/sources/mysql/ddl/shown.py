@@ -15,6 +15,7 @@ from agent.sources.mysql.ddl.likeness import is_like
 from agent.sources.mysql.ddl.parser.cursor import Name
 from agent.sources.mysql.ddl.parser.edits import Altered, Edit, Rebuilt, Rekeyed, Unparsed
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
+from agent.sources.mysql.names import lowered
 from reactor.ids import Ts
 from reactor.records.tables.table import TableRecord
 
@@ -37,10 +38,10 @@ def altered(server: Server, edit: Altered) -> TableSchema:
     if schema.key or not edit.asks_key or not edit.uniques:
         return schema
     found = server.look(edit.table)
-    key = frozenset(name.lower() for name in found.key) if found else frozenset()
+    key = frozenset(map(lowered, found.key)) if found else frozenset()
     if not key or key not in edit.uniques:
         return schema
-    return replace(schema, columns=tuple(replace(one, is_key=one.name.lower() in key) for one in schema.columns))
+    return replace(schema, columns=tuple(replace(one, is_key=lowered(one.name) in key) for one in schema.columns))
 
 
 def is_of_another(server: Server, edit: Altered, schema: TableSchema, record: TableRecord) -> bool:

@@ -32,6 +32,7 @@ from agent.sources.mysql.ddl.parser.cursor import UnreadableError
 from agent.sources.mysql.ddl.parser.definitions import FIRST, Definition
 from agent.sources.mysql.decode import charsets, type_names
 from agent.sources.mysql.decode.types import FieldType, is_binary
+from agent.sources.mysql.names import lowered
 from agent.sources.mysql.retyping import texts
 from agent.sources.mysql.retyping.numbers import UnfitError
 
@@ -97,8 +98,8 @@ class TableEditor:
     def schema(self) -> TableSchema:
         columns = [item.column for item in self._items]
         if self._key is not None:
-            wanted = {name.lower() for name in self._key}
-            columns = [replace(column, is_key=column.name.lower() in wanted) for column in columns]
+            wanted = {*map(lowered, self._key)}
+            columns = [replace(column, is_key=lowered(column.name) in wanted) for column in columns]
         return replace(self._before, columns=tuple(columns), collation=self._around.known_collation)
 
     @property
@@ -141,8 +142,8 @@ class TableEditor:
             for item in self._items
             if item.origin is not None and item.origin != item.column.name
         }
-        wanted = {name.lower() for name in (*self._required, *(self._key or ()))}
-        required = frozenset(item.column.name for item in self._items if item.column.name.lower() in wanted)
+        wanted = {*map(lowered, (*self._required, *(self._key or ())))}
+        required = frozenset(item.column.name for item in self._items if lowered(item.column.name) in wanted)
         fills = {name: text for name, text in self._fills.items() if name in added}
         return Columns(renames, added, fills, required)
 
@@ -150,8 +151,8 @@ class TableEditor:
         """Apply the parts; return whether all are understood. As on the server, columns are first dropped and renamed,
         then placed one after another."""
         keys = [part for part in parts if isinstance(part, AddKey) and part.is_primary]
-        self._of_primary = {name.lower() for key in keys for name in key.columns}
-        self._defaults = {part.name.lower(): part.default for part in parts if isinstance(part, SetDefault)}
+        self._of_primary = {lowered(name) for key in keys for name in key.columns}
+        self._defaults = {lowered(part.name): part.default for part in parts if isinstance(part, SetDefault)}
         steps = [*((step, part) for step in (self._set, self._leave, self._come) for part in parts)]
         done = [_is_done(step, part) for step, part in steps]
         self._fill_first_timestamp()
@@ -202,8 +203,8 @@ class TableEditor:
 
     def _is_hashed(self, key: AddKey) -> bool:
         """Return whether MariaDB hashes the key's columns, as they are too long for an index."""
-        names = {name.lower() for name in key.columns}
-        columns = [item.column for item in self._items if item.column.name.lower() in names]
+        names = {*map(lowered, key.columns)}
+        columns = [item.column for item in self._items if lowered(item.column.name) in names]
         has_blob = any(column.type_id in _BLOBS for column in columns)
         longest = sum(column.modifier for column in columns if column.type_id in _SHORT_TEXTS)
         return self._around.is_mariadb and (key.is_hashed or has_blob or longest > _KEY_BYTES_MAX)
@@ -212,7 +213,7 @@ class TableEditor:
         self.touches_key = True
         if isinstance(part, AddKey) and not part.is_primary:
             self.has_hash = self.has_hash or self._is_hashed(part)
-            self.uniques = (*self.uniques, frozenset(name.lower() for name in part.columns))
+            self.uniques = (*self.uniques, frozenset(map(lowered, part.columns)))
         if isinstance(part, AddKey) and part.is_primary and part.if_absent and self.schema.key:
             self.asks_key = True  # it may be the primary one
         elif isinstance(part, AddKey) and part.is_primary:
@@ -245,13 +246,13 @@ class TableEditor:
 
     def _add(self, part: AddColumn) -> bool:
         definition = part.definition
-        default = self._defaults.get(definition.name.lower(), definition.default)
+        default = self._defaults.get(lowered(definition.name), definition.default)
         definition = replace(definition, default=default)
         if part.if_absent and _index(definition.name, self._taken) is not None:
             return True
         self._taken.append(definition.name)
         column = self._column(definition)
-        is_required = definition.is_required or definition.name.lower() in self._of_primary
+        is_required = definition.is_required or lowered(definition.name) in self._of_primary
         self._fill(replace(definition, is_required=is_required).node(), column)
         if definition.is_bare_timestamp and self._around.session.explicit_timestamps is False:
             self._bare_timestamps[column.name] = definition
@@ -391,5 +392,5 @@ def _named(column: Column, modifier: int) -> Column:
 
 
 def _index(name: str, names: list[str]) -> int | None:
-    lowered = [other.lower() for other in names]
-    return lowered.index(name.lower()) if name.lower() in lowered else None
+    others = [*map(lowered, names)]
+    return others.index(lowered(name)) if lowered(name) in others else None

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from agent.sources.mysql.names import lowered
 from agent.sources.mysql.server.connection import Connection
 from agent.sources.mysql.server.sql import literal
 
@@ -46,5 +47,6 @@ def computed_columns(connection: Connection, schema_name: str, name: str) -> Map
         rows = [row for row in rows if str(row[0]) == name]
     found: dict[str, str] = {}
     for _, column, expression in rows:
-        found[str(column).lower()] = f"{found.get(str(column).lower(), '')} {expression}"
+        at = lowered(str(column))
+        found[at] = f"{found.get(at, '')} {expression}"
     return found

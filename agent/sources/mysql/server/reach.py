@@ -6,6 +6,7 @@ Row events name each table; a statement does not. Triggers are visible only with
 from collections.abc import Sequence
 from typing import Final
 
+from agent.sources.mysql.names import lowered
 from agent.sources.mysql.server.connection import Connection
 from agent.sources.mysql.server.sql import literal
 
@@ -43,4 +44,4 @@ def _covers(pattern: str, schema: str) -> bool:
 
 
 def _folded(name: tuple[str, str]) -> tuple[str, str]:
-    return name[0].lower(), name[1].lower()
+    return lowered(name[0]), lowered(name[1])

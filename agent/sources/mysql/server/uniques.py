@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from agent.sources.mysql.names import lowered
 from agent.sources.mysql.server.computed import is_there
 from agent.sources.mysql.server.connection import Connection
 from agent.sources.mysql.server.sql import literal
@@ -22,4 +23,4 @@ def unique_columns(connection: Connection, schema_name: str, name: str) -> froze
     rows = connection.query(_SQL.format(schema=literal(schema_name)))
     if rows and is_there(connection, schema_name, name):
         rows = [row for row in rows if str(row[0]) == name]
-    return frozenset(str(column).lower() for _, column in rows)
+    return frozenset(lowered(str(column)) for _, column in rows)

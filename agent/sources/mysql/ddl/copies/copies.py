@@ -19,6 +19,7 @@ from agent.sources.mysql.ddl.parser.cursor import Name
 from agent.sources.mysql.ddl.parser.edits import Altered
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
 from agent.sources.mysql.decode.table_ids import table_id
+from agent.sources.mysql.names import lowered
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ class Copies:
         key. ``renames``: new column → old, of the same statement."""
         if (shadow := self.by_name.get(name)) is not None:
             new = {old: column for column, old in renames.items()}
-            key = {new.get(column, column).lower() for column in shadow.schema.key}
+            key = {lowered(new.get(column, column)) for column in shadow.schema.key}
             if any(not key or not key <= columns for columns in uniques):
                 self.doubt(name, reasons.DUPLICATES)
 

@@ -6,6 +6,7 @@ from typing import Final
 from agent.rows.schema import Column, TableSchema
 from agent.sources.mysql.ddl.parser.edits import Altered
 from agent.sources.mysql.decode.charsets import charset_of
+from agent.sources.mysql.names import lowered
 from agent.sources.mysql.retyping.families import Family, family_of, is_same
 from agent.sources.mysql.retyping.numbers import bounds
 
@@ -21,7 +22,7 @@ def may_merge(before: TableSchema, edit: Altered, statement: str) -> frozenset[s
     for after in edit.schema.columns:
         column = old.get(edit.renames.get(after.name, after.name))
         if column is not None and after.name not in edit.added and not _stay_apart(column, after, is_collated):
-            found.add(after.name.lower())
+            found.add(lowered(after.name))
     return frozenset(found)
 
 

@@ -10,6 +10,7 @@ from agent.rows.schema import Column, TableSchema
 from agent.sources.mysql.ddl.parser.edits import Altered
 from agent.sources.mysql.ddl.parser.tokens import tokens
 from agent.sources.mysql.decode.charsets import UTF8, charset_of
+from agent.sources.mysql.names import lowered
 from agent.sources.mysql.retyping.families import Family, family_of
 from agent.sources.mysql.retyping.numbers import bounds
 from agent.sources.mysql.retyping.retyping import conversion
@@ -30,12 +31,12 @@ def recomputed(
     if not found and (changed := _changed(before, edit, terms)):
         expressions = computed()
         there = [column.name for column in edit.schema.columns if column.name not in edit.added]
-        found = tuple(name for name in there if _names(expressions.get(name.lower(), "")) & changed)
+        found = tuple(name for name in there if _names(expressions.get(lowered(name), "")) & changed)
     return _REASON.format(", ".join(found)) if found else ""
 
 
 def _names(expression: str) -> frozenset[str]:
-    return frozenset(token.name.lower() for token in tokens(expression) if token.name)
+    return frozenset(lowered(token.name) for token in tokens(expression) if token.name)
 
 
 def _changed(before: TableSchema, edit: Altered, terms: RetypeTerms) -> frozenset[str]:
@@ -50,7 +51,7 @@ def _changed(before: TableSchema, edit: Altered, terms: RetypeTerms) -> frozense
             and origin in old
             and (is_filled or not _is_neutral(old[origin], column, terms))
         ):
-            found |= {column.name.lower(), origin.lower()}
+            found |= {lowered(column.name), lowered(origin)}
     return frozenset(found)
 
 

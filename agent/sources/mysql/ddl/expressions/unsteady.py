@@ -12,6 +12,7 @@ from typing import Final
 from agent.rows.schema import TableSchema
 from agent.sources.mysql.ddl.parser.tokens import tokens
 from agent.sources.mysql.decode.types import FieldType
+from agent.sources.mysql.names import lowered
 
 _CALLED: Final = """
 RAND RANDOM_BYTES UUID UUID_SHORT UUID_V4 UUID_V7 SYS_GUID NOW SYSDATE CURDATE CURTIME UNIX_TIMESTAMP FROM_UNIXTIME USER
@@ -30,12 +31,12 @@ _TIMESTAMPS: Final = frozenset({FieldType.TIMESTAMP, FieldType.TIMESTAMP2})
 
 def timestamps(schema: TableSchema) -> frozenset[str]:
     """Return the columns, in lower case, whose text goes by the session's time zone."""
-    return frozenset(column.name.lower() for column in schema.columns if column.type_id in _TIMESTAMPS)
+    return frozenset(lowered(column.name) for column in schema.columns if column.type_id in _TIMESTAMPS)
 
 
 def is_unsteady(expression: str, timestamps: Collection[str]) -> bool:
     """Return whether an expression may have another value in another session, or later. ``timestamps``: see there."""
     found = list(tokens(expression))
-    if any(one.text == "@" or one.word in _WORDS or one.name.lower() in timestamps for one in found):
+    if any(one.text == "@" or one.word in _WORDS or lowered(one.name) in timestamps for one in found):
         return True
     return any(one.word in _FUNCTIONS and behind.text == "(" for one, behind in pairwise(found))

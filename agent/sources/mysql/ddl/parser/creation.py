@@ -9,6 +9,7 @@ from agent.sources.mysql.ddl.parser.cursor import Cursor, Name, UnreadableError
 from agent.sources.mysql.ddl.parser.definitions import is_column, take_definition
 from agent.sources.mysql.ddl.parser.indexes import column_parts, take_index
 from agent.sources.mysql.ddl.parser.table_options import take_options
+from agent.sources.mysql.names import lowered
 from agent.sources.mysql.values.session import Session
 
 #: words that start a query
@@ -44,10 +45,10 @@ class Creation:
         parts = self.parts or ()
         columns = [part.definition for part in parts if isinstance(part, AddColumn)]
         columns = [column for column in columns if column.is_stored or not column.generated]
-        required = {column.name.lower() for column in columns if column.is_required}
+        required = {lowered(column.name) for column in columns if column.is_required}
         keys = [part for part in parts if isinstance(part, AddKey)]
         for key in sorted(keys, key=lambda key: not key.is_primary):
-            if key.columns and (key.is_primary or {name.lower() for name in key.columns} <= required):
+            if key.columns and (key.is_primary or {*map(lowered, key.columns)} <= required):
                 return key.columns
         return ()
 

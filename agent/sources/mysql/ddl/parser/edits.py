@@ -7,6 +7,7 @@ from typing import Final
 from agent.rows.schema import TableSchema
 from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl.parser.cursor import Name
+from agent.sources.mysql.names import lowered
 
 VERSIONED: Final = "it keeps the history of its rows from here on (SYSTEM VERSIONING), which is mixed into the log"
 CASCADES: Final = "a foreign key changes its rows from here on, and the server does not log that"
@@ -92,7 +93,7 @@ class Altered:
     @property
     def made_uniques(self) -> tuple[frozenset[str], ...]:
         """Return the columns, in lower case, of all unique keys that it makes, the primary one too."""
-        primary = frozenset(name.lower() for name in self.schema.key)
+        primary = frozenset(map(lowered, self.schema.key))
         return (*self.uniques, primary) if self.makes_key else self.uniques
 
 

@@ -54,6 +54,7 @@ from agent.sources.mysql.ddl.parser.edits import (
 )
 from agent.sources.mysql.ddl.table_editor import TableEditor
 from agent.sources.mysql.decode.charsets import collation_of
+from agent.sources.mysql.names import lowered
 from agent.sources.mysql.values.session import UNKNOWN, Session
 
 _PARTITION_WORDS: Final = ("PARTITION", "PARTITIONING")
@@ -150,7 +151,7 @@ def folding(folds_names: bool) -> Callable[[Name], Name]:
 
 
 def _folded(name: Name) -> Name:
-    return name[0].lower(), name[1].lower()
+    return lowered(name[0]), lowered(name[1])
 
 
 def _same(name: Name) -> Name:

@@ -553,6 +553,9 @@ def test_names_are_folded_where_the_server_folds_them(tmp_path: Path) -> None:
         table = TableRecord(table_id=table_id("shop", "t"), schema_name="shop", name="t", key=("id",))
         begin = where(server)
         run(server, "shop", "ALTER TABLE T ADD n int", "TRUNCATE SHOP.T", "CREATE TABLE New_ LIKE T", "DROP TABLE NEW_")
+        run(
+            server, "shop", "CREATE TABLE ΛΌΓΟΣ LIKE t", "ALTER TABLE ΛΌΓΟΣ ADD ΟΔΟΣ int", "ALTER TABLE ΛΌΓΟΣ DROP οδοσ"
+        )
         with contextlib.closing(opened_at(server, begin, table, rules=("*.*",))) as opened:
             cuts = [*read_until(opened.stream, where(server)), opened.stream.progress()]
     found = [(change.kind, change.added) for cut in cuts for record in cut.ddl for change in record.changes]
@@ -560,6 +563,9 @@ def test_names_are_folded_where_the_server_folds_them(tmp_path: Path) -> None:
         (SchemaChangeKind.ALTER, ("n",)),
         (SchemaChangeKind.CREATE, ()),
         (SchemaChangeKind.DROP, ()),
+        (SchemaChangeKind.CREATE, ()),
+        (SchemaChangeKind.ALTER, ("ΟΔΟΣ",)),
+        (SchemaChangeKind.ALTER, ()),
     ]
     assert [event[:1] for _, _, _, event in lines(cuts)] == [bytes([wire.TRUNCATED])]
 

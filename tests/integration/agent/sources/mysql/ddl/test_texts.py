@@ -6,6 +6,7 @@ from itertools import product
 import pymysql
 import pytest
 
+from agent.sources.mysql.names import lowered
 from capture.embedded import EmbeddedMariaDB
 from tests.integration.agent.sources.mysql.binlog_rig import run, where
 from tests.integration.agent.sources.mysql.ddl.test_statements import Followed, schema_of
@@ -77,3 +78,10 @@ def test_members_that_are_given_as_bytes(server: EmbeddedMariaDB) -> None:
         there = schema_of(server, database).columns[-1]
         assert [column.members for column in followed.schema().columns[1:]] == [there.members], charset
         run(server, database, "ALTER TABLE t DROP e")
+
+
+def test_letters_have_the_lower_case_that_names_have_at_the_server(server: EmbeddedMariaDB) -> None:
+    names = "".join(letter for letter in map(chr, range(0x80, 0x10000)) if letter.isalpha())
+    [[found]] = server.execute(f"SELECT LOWER(CONVERT(_utf8mb4 x'{names.encode().hex()}' USING utf8mb3))")
+    assert lowered(names) == found
+    assert lowered("ΣΟΦΟΣ") == "σοφοσ"
