@@ -99,6 +99,7 @@ KINDS: Final = (
             "delta-vectors": "with deletion vectors",
             "delta-history": "history",
             "delta-changelog": "changelog",
+            "delta-mapped": "with column mapping",
         },
         (
             _known("duckdb", "duckdb"),
