@@ -26,9 +26,9 @@ def carried(error: Exception) -> JobError:
 
 
 def received(sent: JobError, description: str, *, is_here: bool) -> JobError:
-    """Return the error as the capture takes it. ``is_here``: tasks run on this machine, so what they lack this capture
-    lacks."""
-    error = _like(sent, f"{description}: {sent}")
+    """Return the error as the capture takes it. ``description``: of the job; empty: the error says enough. ``is_here``:
+    tasks run on this machine, so what they lack this capture lacks."""
+    error = _like(sent, f"{description}: {sent}" if description else str(sent))
     if error.scope is Scope.CAPTURE and not is_here:
         error.code, error.scope = JobError.code, Scope.CHANGEFEED
     return error

@@ -244,7 +244,8 @@ class ChangefeedRuntime:
         if recorded is None:
             name = f"{table.schema_name}.{table.name}"
             if reason := self._refused.get(table.table_id):
-                raise TableHeldError(f"{name} could not be copied: {reason}; correct it there, and then {RESYNC}")
+                cure = "" if RESYNC in reason else f"; correct it there, and then {RESYNC}"
+                raise TableHeldError(f"{name} could not be copied: {reason}{cure}")
             if self._sink.capabilities.keeps_record:
                 raise TableForeignError(f"the sink has no record of {name}: it was removed or replaced there; {RESYNC}")
         return recorded or table.start_ts

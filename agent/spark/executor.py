@@ -261,7 +261,12 @@ def _results(rows: Sequence[Any], description: str, *, is_here: bool) -> list[An
 
 
 def _opened(result: list[Any], description: str, *, is_here: bool) -> list[Any]:
-    return [received(one, description, is_here=is_here) if isinstance(one, JobError) else one for one in result]
+    """Return parts of a result, each of which may be an error: one of a table is not described by the whole job."""
+
+    def opened(one: JobError) -> JobError:
+        return received(one, "" if one.scope is Scope.TABLE else description, is_here=is_here)
+
+    return [opened(one) if isinstance(one, JobError) else one for one in result]
 
 
 def _dumps(value: object) -> bytes:

@@ -1,5 +1,6 @@
 """Repair command: what ``weir repair`` asks for, and how it shows which rows were made equal."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,11 +29,11 @@ def repair(
     """
     from capture.api.inputs import model_of
 
+    if parquet is not None:
+        _refuse_unwritable(parquet)
     asked = model_of(RepairAsked, tables=tuple(tables), dry_run=dry_run, where=where, rows_per_second=rows_per_second)
     with client_of(server) as client, console.waiting("comparing source and sink"):
         found = client.repair(changefeed_id, asked)
-    if parquet is not None:
-        _write(found, parquet)
     keys = sum(len(one.keys) for one in found)
     left_out = [one for one in found if one.waiting or one.refused]
     if json:
@@ -46,11 +47,24 @@ def repair(
         for one in left_out:
             console.print_line(f"{one.table} is left as it is: {one.waiting or one.refused}")
         console.print_line(f"{keys} rows {'differ' if dry_run else 'repaired'}")
+    if parquet is not None:
+        _write(found, parquet)
     return 1 if left_out or (dry_run and keys) else 0
 
 
 def _words(key: dict[str, str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in key.items())
+
+
+def _refuse_unwritable(path: Path) -> None:
+    """Refuse a file before rows are compared and repaired, which may take hours.
+
+    :raises ConfigError: it cannot be written.
+    """
+    target = path if path.exists() else path.absolute().parent
+    if path.is_dir() or not target.exists() or not os.access(target, os.W_OK):
+        reason = "it is a directory" if path.is_dir() else "no such directory" if not target.exists() else "no access"
+        raise ConfigError(f"cannot write {path}: {reason}; choose another file")
 
 
 def _write(found: Sequence[TableRepair], path: Path) -> None:

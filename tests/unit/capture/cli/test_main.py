@@ -464,8 +464,12 @@ def test_rows_that_would_be_repaired_are_shown_and_written(
     assert capsys.readouterr().out.splitlines()[-1] == "2 rows repaired"
     assert main(["repair", "-c", "feed"]) == 1
     assert "a.u is left as it is: it has no key" in capsys.readouterr().out
+    cluster.conditions.clear()
     assert main(["repair", "-c", "feed", "--parquet", str(tmp_path / "none" / "x")]) == 1
-    assert "cannot write" in capsys.readouterr().err
+    assert "no such directory; choose another file" in capsys.readouterr().err
+    assert main(["repair", "-c", "feed", "--parquet", str(tmp_path)]) == 1
+    assert "it is a directory" in capsys.readouterr().err
+    assert cluster.conditions == [], "nothing was repaired"
 
 
 def test_tables_that_wait_are_not_success(capsys: pytest.CaptureFixture[str], cluster: MemoryCluster) -> None:
