@@ -103,7 +103,10 @@ def _clock(hours: int, minutes: int, seconds: int, micros: int, *, digits: int) 
 
 
 def _members(column: Column, text: str) -> str:
-    """Return the members spelled as in the column, those of a set in its order."""
+    """Return the members spelled as in the column, those of a set in its order. Some differ in their case alone."""
+    parts = {*text.split(",")} if column.type_id == FieldType.SET else {text}
+    if parts <= {*column.members}:
+        return ",".join(member for member in column.members if member in parts)
     wanted = (
         {part.strip().casefold() for part in text.split(",")} if column.type_id == FieldType.SET else {text.casefold()}
     )

@@ -193,3 +193,8 @@ def test_numbers_as_members(server: EmbeddedMariaDB, database: str) -> None:
 @pytest.mark.timeout(900)
 def test_defaults_of_all_types(server: EmbeddedMariaDB, database: str) -> None:
     _check(server, database, [(sample, _SPELLINGS) for sample in types_of(server)])
+
+
+def test_members_that_differ_in_their_case_alone(server: EmbeddedMariaDB, database: str) -> None:
+    kinds = [f"{kind}('b', 'a', 'A') COLLATE utf8mb4_bin" for kind in ("enum", "set")]
+    _check(server, database, [(Sample(kind, ()), ("'A'", "'a'", "'b'", "'A,a'")) for kind in kinds])
