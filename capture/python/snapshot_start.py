@@ -1,7 +1,9 @@
 """Snapshot start: finds the version of a sink's table from which a reader of changes begins, and reads it in parts.
 
-The version is one at which all spans of the table are at one Ts: the newest, or that of a sync point. Changes with a
-greater Ts are what it lacks. The reader's subscription is opened before the version is chosen, so the log has them.
+The version is one at which all spans of the table are at one Ts: the newest, or that of a sync point. It records the
+Ts of the last flush that wrote to the table; a quiet table has all changes up to the checkpoint nevertheless. Changes
+with a greater Ts are what it lacks. The reader's subscription is opened before the version is chosen, so the log has
+them.
 """
 
 import time
@@ -30,18 +32,22 @@ _PATIENCE_S, _POLL_S = 60.0, 0.5
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """A version of a table, and its Ts. ``spans``: what records it, by which the version is known again."""
+    """A version of a table that has all changes up to ``ts``. ``recorded``: the Ts that it records for ``spans``, by
+    which the version is known again."""
 
     ts: int
     version: int
     spans: tuple[str, ...]
+    recorded: int
 
     def to_offset(self) -> dict[str, Any]:
-        return {"ts": self.ts, "version": self.version, "spans": ",".join(self.spans)}
+        return {"ts": self.ts, "version": self.version, "spans": ",".join(self.spans), "recorded": self.recorded}
 
     @classmethod
     def of_offset(cls, offset: Mapping[str, Any]) -> Self:
-        return cls(offset["ts"], offset["version"], tuple(offset["spans"].split(",")))
+        """Return what a query's checkpoint holds; older ones have no ``recorded``, which was ``ts``."""
+        ts = offset["ts"]
+        return cls(ts, offset["version"], tuple(offset["spans"].split(",")), offset.get("recorded", ts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +136,13 @@ class SnapshotStart:
             return f"changefeed {feed.id} is still copying it; try again when the copy is in the sink"
         reader = _opened(feed, table)
         spans = tuple(sorted(TableSpan.parse(item.span) for item in table.spans)) or (TableSpan(table.table_id),)
-        states = [reader.state(spans)]
-        if states[0].ts(spans) is None:
+        # the views are older than the version: that has all changes up to their checkpoint
+        covers = max(table.checkpoint_ts, 0 if table.held else feed.checkpoint_ts)
+        states = [(reader.state(spans), covers)]
+        if states[0][0].ts(spans) is None:
             points = self._connection.call(lambda client: list(client.sync_points(feed.id)))
             states += _of_points(reader, spans, self._name, points)
-        found = next((state for state in states if state.ts(spans) is not None), None)
+        found, covered = next((one for one in states if one[0].ts(spans) is not None), (None, 0))
         if found is None:
             return (
                 f"its {len(spans)} spans are at several Ts in the sink; set sync-point-interval-seconds of changefeed "
@@ -145,9 +153,9 @@ class SnapshotStart:
                 f"column {min(other)} is not both at the source and in the sink; "
                 "start the query again when the sink has the schema change"
             )
-        ts = found.ts(spans)
-        assert ts is not None
-        return Pinned(int(ts), found.version, tuple(map(str, spans)))
+        recorded = found.ts(spans)
+        assert recorded is not None
+        return Pinned(max(recorded, covered), found.version, tuple(map(str, spans)), int(recorded))
 
 
 def _opened(feed: ChangefeedView, table: TableView) -> TableReader:
@@ -162,12 +170,12 @@ def _opened(feed: ChangefeedView, table: TableView) -> TableReader:
 
 def _of_points(
     reader: TableReader, spans: tuple[TableSpan, ...], name: str, points: list[SyncPoint]
-) -> Iterator[TableState]:
-    """Yield the versions of sync points, newest first, as far as they are still there."""
+) -> Iterator[tuple[TableState, int]]:
+    """Yield the versions of sync points and their Ts, newest first, as far as they are still there."""
     for point in sorted(points, key=lambda item: item.ts, reverse=True):
         if version := point.versions.get(name):
             try:
-                yield reader.state(spans, version=int(version))
+                yield reader.state(spans, version=int(version)), point.ts
             except SinkError:  # it, and older ones, were removed
                 return
 
@@ -177,10 +185,10 @@ def _check_same(reader: TableReader, pinned: Pinned) -> None:
     :raises PositionGoneError: it is one of another table in the same place."""
     spans = tuple(map(TableSpan.parse, pinned.spans))
     found = reader.state(spans, version=pinned.version).ts(spans)
-    if found != pinned.ts:
+    if found != pinned.recorded:
         raise PositionGoneError(
-            f"version {pinned.version} of {reader.location} is at {found}, not at {pinned.ts}: the table was replaced; "
-            "start the query again with another checkpoint directory"
+            f"version {pinned.version} of {reader.location} is at {found}, not at {pinned.recorded}: the table was "
+            "replaced; start the query again with another checkpoint directory"
         )
 
 

@@ -204,7 +204,7 @@ async def test_a_store_is_linearizable_while_its_server_fails(name: str, fault: 
             await anyio.sleep(1.0)
 
         found = await _observed(lambda: connect(url), seed=7, calls=100, fault=fail)
-    assert sum(map(len, found.calls.values())) > _CLIENTS * 100
+    assert sum(map(len, found.calls.values())) >= _CLIENTS * 100
     assert found.violations() == [], f"{found.lost} answers were lost"
 
 

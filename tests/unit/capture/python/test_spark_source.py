@@ -122,7 +122,7 @@ class Snapshot:
 
     def pin(self, columns: set[str] | None) -> Pinned:
         ts = max(self.log.first_ts[self.table], self.log.end_ts - self.log.chance.randrange(4))
-        return Pinned(ts, ts, ("1",))
+        return Pinned(ts, ts, ("1",), ts)
 
     def parts(self, pinned: Pinned) -> list[SnapshotPart]:
         return [SnapshotPart("", "", self.table, pinned, ())]
