@@ -47,6 +47,8 @@ Hashes = npt.NDArray[np.uint64]
 _BUCKET_BITS = 12
 _BUCKETS_SHOWN = 16
 _DIFFERENCES_MAX = 10
+#: characters of a key that are shown
+_KEY_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +360,8 @@ def _differences(ours: tuple[pa.Table, Hashes], theirs: tuple[pa.Table, Hashes],
 
 
 def _in_words(key: dict[str, object], rows: pa.Table, in_source: int, in_sink: int) -> str:
-    named = ", ".join(f"{name}={value}" for name, value in key.items())[:200]
+    named = ", ".join(f"{name}={value}" for name, value in key.items())
+    named = named if len(named) <= _KEY_MAX else f"{named[: _KEY_MAX - 1]}…"
     if not in_sink:
         return f"{named}: missing in the sink"
     if not in_source:

@@ -185,7 +185,16 @@ def _named(changes: Changes, key: Sequence[str]) -> "list[RepairedKey]":
 
 
 def _differs(ours: pa.Array, theirs: pa.Array) -> npt.NDArray[np.bool_]:
+    if pa.types.is_floating(ours.type):
+        ours, theirs = _bits(ours), _bits(theirs)
     differs = pc.fill_null(pc.not_equal(ours, theirs), True).to_numpy(zero_copy_only=False)
     is_null = (pc.is_null(column).to_numpy(zero_copy_only=False) for column in (ours, theirs))
     found: npt.NDArray[np.bool_] = differs & ~np.logical_and(*is_null)
     return found
+
+
+def _bits(floats: pa.Array) -> pa.Array:
+    """Return what is the same of any two NaN, and of the two zeros is not."""
+    is_nan = pc.fill_null(pc.is_nan(floats), False)
+    plain = pc.if_else(is_nan, pa.scalar(float("nan"), floats.type), floats)
+    return plain.view(pa.int64() if floats.type.bit_width == 64 else pa.int32())
