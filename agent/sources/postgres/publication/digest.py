@@ -1,9 +1,9 @@
 """Catalog digest: over all rows that decide what the publications send, and whether any of them can have changed.
 
 ``changes`` is asked for each move of the head: how many rows the catalogs have, of all tables, and the sum of the
-transactions that wrote them. Only where that differs, ``read`` takes the digest of the rows that count; only where the
-digest differs, ``published`` reads these rows. None of it takes a lock on a table, so it never waits for somebody who
-changes one.
+transactions that wrote them; with them the one setting that counts (see ``type_facts``). Only where that differs,
+``read`` takes the digest of the rows that count; only where the digest differs, ``published`` reads these rows. None of
+it takes a lock on a table, so it never waits for somebody who changes one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,6 +25,7 @@ _CHANGES: Final = (
     "SELECT pg_catalog.concat_ws(':', count(*), (count(*) - {own}) * pg_catalog.age('3'::pg_catalog.xid) "
     "- sum(pg_catalog.age(xmin))) FROM pg_catalog.{catalog}"
 )
+_SETTING: Final = "pg_catalog.current_setting('lc_monetary')"
 
 _PUBLICATIONS: Final = (
     "SELECT string_agg(p.xmin::text || p::text, ';' ORDER BY p.oid) FROM pg_catalog.pg_publication p WHERE {ours}"
@@ -88,7 +89,7 @@ def prepare(connection: Connection, publications: Iterable[str], table_ids: Sequ
     own = {catalog: connection.query(_OWN_SQL.format(catalog=catalog))[0][0] for catalog in catalogs}
     sums = ", ".join(f"({_CHANGES.format(catalog=catalog, own=own[catalog])})" for catalog in catalogs)
     connection.query("SET jit = off; DEALLOCATE ALL")
-    connection.query(f"PREPARE weir_changes AS SELECT pg_catalog.concat_ws(';', {sums})")
+    connection.query(f"PREPARE weir_changes AS SELECT pg_catalog.concat_ws(';', {sums}, {_SETTING})")
     connection.query(f"PREPARE weir_digest AS SELECT md5(ROW({columns})::text)")
 
 

@@ -1,4 +1,5 @@
-"""Type facts: the labels of enums and parts of composites, on which the text of their values depends.
+"""Type facts: the labels of enums and parts of composites, on which the text of their values depends; and the setting
+on which that of ``money`` does.
 
 ``ALTER TYPE`` changes the text of old rows without writing them: it renames a label, or adds or removes a part. The log
 does not show it: the facts are read with each proof and compared with the last ones. They follow nested types: element
@@ -13,11 +14,14 @@ from agent.sources.postgres.server.connection import Connection
 
 #: oids of user-defined types begin here
 _FIRST_USERS_OID: Final = 16384
+_MONEY: Final = 790
+#: types with facts, and those that may have some nested in them; the last one is of lists of money
+_WITH_FACTS: Final = f"(atttypid >= {_FIRST_USERS_OID} OR atttypid IN ({_MONEY}, 791))"
 #: a column's type, and all types nested in it
 _USED: Final = f"""
 WITH RECURSIVE used(relation, type) AS (
   SELECT attrelid, atttypid FROM pg_catalog.pg_attribute
-   WHERE attrelid = ANY ({{typed}}) AND attnum > 0 AND NOT attisdropped AND atttypid >= {_FIRST_USERS_OID}
+   WHERE attrelid = ANY ({{typed}}) AND attnum > 0 AND NOT attisdropped AND {_WITH_FACTS}
   UNION
   SELECT u.relation, inner_type FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.type CROSS JOIN LATERAL (
     SELECT t.typelem UNION ALL SELECT t.typbasetype
@@ -33,10 +37,13 @@ UNION ALL
 SELECT u.relation::int8, u.type::int8, 'c' || t.oid || '.' || a.attnum, a.atttypid || ':' || a.atttypmod
   FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.type
   JOIN pg_catalog.pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+UNION ALL
+SELECT u.relation::int8, u.type::int8, 'm', pg_catalog.current_setting('lc_monetary') FROM used u
+ WHERE u.type = {_MONEY}
 """
 _TABLES_SQL: Final = (
     "SELECT DISTINCT attrelid::int8 FROM pg_catalog.pg_attribute WHERE attrelid = ANY ({ids}) AND attnum > 0 "
-    f"AND NOT attisdropped AND atttypid >= {_FIRST_USERS_OID}"
+    f"AND NOT attisdropped AND {_WITH_FACTS}"
 )
 #: of a table and since a transaction: types whose labels or parts were written again, after the type was. A label that
 #: was added is younger than a table that has an older type.
@@ -83,7 +90,7 @@ def read(connection: Connection, table_ids: Collection[int]) -> TypeFacts:
 
 
 def tables_with_types(connection: Connection, table_ids: Collection[int]) -> list[int]:
-    """Return the tables that have columns of user-defined types, usually few."""
+    """Return the tables that have columns of such types, usually few."""
     rows = connection.query(_TABLES_SQL.format(ids=ids_of(table_ids)))
     return [int(row[0] or 0) for row in rows]
 
@@ -120,6 +127,8 @@ def altered_since(connection: Connection, table_id: int, xid: int) -> int:
 
 def trouble(connection: Connection, type_id: int) -> str:
     """Return what is wrong with a table that has rows of an altered type."""
+    if type_id == _MONEY:
+        return "has rows of the type money, and lc_monetary was changed: what they say now is not in the log"
     rows = connection.query(_NAME_SQL.format(type=int(type_id)))
     name = rows[0][0] if rows else type_id
     return f"has rows of the type {name}, which was altered: what they say now is not in the log"

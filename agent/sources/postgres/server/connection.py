@@ -24,28 +24,12 @@ from agent.errors import SourceAuthError, SourceConfigError, SourceError, Source
 from agent.sources.common.answers import ANSWER_BYTES_MAX
 from agent.sources.common.tls import unverified
 from agent.sources.postgres.server.refusals import ErrorFields, parse_error, refusal
+from agent.sources.postgres.server.session_settings import QUALIFIED_NAMES_SQL, SESSION, STREAM_SESSION
 from agent.sources.postgres.server.sql import bytes_of, text_of
 from agent.sources.postgres.server.uri import Target, parse_uri
 from reactor.tls import untrusted, words_of
 
 Row = tuple[str | None, ...]
-
-#: session settings that make the text form of values unique, and queries complete
-_SESSION = {
-    "client_encoding": "UTF8",
-    "datestyle": "ISO",
-    "timezone": "UTC",
-    "intervalstyle": "postgres",
-    "extra_float_digits": "3",
-    "bytea_output": "hex",
-    "quote_all_identifiers": "off",
-    # an error instead of fewer rows
-    "row_security": "off",
-}
-#: Values of ``regclass`` and similar types include the schema unless it is in the search path. Streams have an empty
-#: search path from the start; sessions that read values set it.
-_STREAM_SESSION = _SESSION | {"search_path": ""}
-QUALIFIED_NAMES_SQL = "SET search_path = ''"
 
 _QUERY_TIMEOUT_S = 60.0
 _TRANSACTION_TIMEOUT_VERSION = 17
@@ -97,14 +81,12 @@ class Connection:
         return rows
 
     def unlimit(self) -> None:
-        """Let statements and transactions take any time, whatever the server says: a snapshot is read to its end.
+        """Let transactions take any time, whatever the server says: a snapshot is read to its end.
 
         :raises SourceError: the server refuses.
         """
-        limits = ["statement_timeout", "idle_in_transaction_session_timeout"]
         if self.server_version >= _TRANSACTION_TIMEOUT_VERSION:
-            limits.append("transaction_timeout")
-        self.query("; ".join(f"SET {limit} = 0" for limit in limits))
+            self.query("SET transaction_timeout = 0")
 
     def take_bytes(self) -> None:
         """Get texts, and send them, in the database's own encoding.
@@ -256,6 +238,7 @@ def catalog_session(source: str | Target) -> Connection:
     """
     connection = connect(source)
     try:
+        connection.unlimit()
         connection.query(QUALIFIED_NAMES_SQL)
     except BaseException:
         connection.close()
@@ -275,7 +258,7 @@ def _shake_hands(
             ssl_context=context,
             application_name=target.application_name,
             replication="database" if replication else None,
-            startup_params=dict(_STREAM_SESSION if replication else _SESSION),
+            startup_params=dict(STREAM_SESSION if replication else SESSION),
             sock=raw,
         )
     except _ClearPasswordRefused as error:

@@ -21,8 +21,9 @@ from agent.sources.common.blocks import RowsReader
 from agent.sources.postgres.decode import columns, locate, types
 from agent.sources.postgres.decode.wire import read_i32
 from agent.sources.postgres.server.catalog import rows_of
-from agent.sources.postgres.server.connection import QUALIFIED_NAMES_SQL, Connection, connect
+from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.server.refusals import ErrorFields, parse_error, refusal
+from agent.sources.postgres.server.session_settings import QUALIFIED_NAMES_SQL
 from agent.sources.postgres.server.sql import identifier, literal, output_text
 from agent.sources.postgres.server.terms import ALL_ROWS
 from agent.sources.postgres.server.uri import Target

@@ -19,8 +19,9 @@ from agent.sources.postgres.decode import types
 from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.xids import older_sql
 from agent.sources.postgres.server.catalog import ALL_COLUMNS, rows_of
-from agent.sources.postgres.server.connection import QUALIFIED_NAMES_SQL, Connection
+from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.keys import key_of
+from agent.sources.postgres.server.session_settings import QUALIFIED_NAMES_SQL
 from agent.sources.postgres.server.sql import identifier, literal, output_text
 from agent.sources.postgres.server.terms import AllTerms
 from agent.sources.postgres.stream.column_numbers import Numbers

@@ -23,8 +23,13 @@ CREATE TABLE lists (id int PRIMARY KEY, v host[]);
 CREATE TABLE ranges (id int PRIMARY KEY, v moods);
 CREATE TABLE rows_of (id int PRIMARY KEY, v plain);
 CREATE TABLE others (id int PRIMARY KEY, v other);
+CREATE TYPE item AS (price money);
+CREATE TABLE prices (id int PRIMARY KEY, v money);
+CREATE TABLE price_lists (id int PRIMARY KEY, v money[]);
+CREATE TABLE items (id int PRIMARY KEY, v item);
 """
-_ALL = ("plain", "direct", "domains", "composite", "lists", "ranges", "rows_of", "others")
+_OF_MONEY = {"prices", "price_lists", "items"}
+_ALL = ("plain", "direct", "domains", "composite", "lists", "ranges", "rows_of", "others", *_OF_MONEY)
 _OF_MOOD = {"direct", "domains", "composite", "lists", "ranges"}
 _OF_HOST = {"composite", "lists"}
 
@@ -58,6 +63,7 @@ def _tables(connection: Connection) -> dict[int, str]:
         ("ALTER TABLE plain ADD w int", {"rows_of"}),
         ("ALTER TABLE plain DROP v", {"rows_of"}),
         ("ALTER TABLE direct ADD w mood", set()),
+        ("SET lc_monetary = 'POSIX'", _OF_MONEY),
         ("ALTER TABLE others DROP v; ALTER TABLE others ADD v host", set()),
         ("INSERT INTO direct VALUES (1, 'ok'); VACUUM FULL pg_enum; ANALYZE", set()),
     ],

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import anyio
 import pytest
 
 from agent.settings import SyncSettings
@@ -17,12 +18,13 @@ CREATE TYPE host AS (at inet, mood mood);
 CREATE TABLE a (id int PRIMARY KEY, v text);
 CREATE TABLE b (id int PRIMARY KEY, v mood);
 CREATE TABLE c (id int PRIMARY KEY, v host[]);
+CREATE TABLE d (id int PRIMARY KEY, v money);
 """
 
 
 @pytest.fixture
 def rig(postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[SyncRig]:
-    rig = make_rig(postgres, tmp_path, _SCHEMA, ["a", "b", "c"], binary=False)
+    rig = make_rig(postgres, tmp_path, _SCHEMA, ["a", "b", "c", "d"], binary=False)
     rig.settings = SyncSettings(progress_s=0.05)
     with connect(rig.uri) as connection:
         rig.first_schemas = read_schemas(connection, [table.table_id for table in rig.tables])
@@ -73,3 +75,23 @@ async def test_another_part_of_a_composite_holds_its_tables_and_a_new_label_none
         rig.execute("INSERT INTO a VALUES (1)")
         await rig.wait_resolved()
     assert _held(rig).keys() == {"c"}
+
+
+async def test_money_that_is_written_in_another_way_holds_its_tables(rig: SyncRig) -> None:
+    """The stream's session and the prover's have the new setting at once, while no row of the catalog has changed."""
+    async with rig.running():
+        for number in range(4):
+            rig.execute(f"INSERT INTO d VALUES ({number}, 1.5)")
+            await rig.wait_resolved()
+        rig.execute("ALTER SYSTEM SET lc_monetary = 'POSIX'")
+        try:
+            rig.execute("SELECT pg_reload_conf()")
+            await anyio.sleep(0.5)
+            rig.execute("INSERT INTO d VALUES (9, 1.5); INSERT INTO a VALUES (1)")
+            await rig.wait_resolved()
+        finally:
+            rig.execute("ALTER SYSTEM RESET lc_monetary")
+            rig.execute("SELECT pg_reload_conf()")
+    held = _held(rig)
+    assert held.keys() == {"d"}
+    assert "lc_monetary" in held["d"]

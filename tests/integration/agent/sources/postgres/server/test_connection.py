@@ -7,6 +7,7 @@ import ssl
 import struct
 import subprocess
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from agent.errors import SourceAuthError, SourceConfigError, SourceError, SourceUnreachableError
-from agent.sources.postgres.server.connection import connect
+from agent.sources.postgres.server.connection import catalog_session, connect
 from agent.sources.postgres.snapshot.export import create_slot
 from agent.sources.postgres.snapshot.rows import session
 from capture.embedded import EmbeddedPostgres
@@ -244,3 +245,23 @@ def test_limits_of_the_server_do_not_end_a_snapshot(postgres: EmbeddedPostgres) 
         assert connection.query("SELECT 1") == [("1",)]
         unlimited = [limit for limit in limits if limit != "lock_timeout"]
         assert [export._connection.query(f"SHOW {limit}") for limit in unlimited] == [[("0",)]] * len(unlimited)
+
+
+def test_settings_of_the_database_end_no_session_and_refuse_no_publication(postgres: EmbeddedPostgres) -> None:
+    postgres.create_database("settings")
+    uri = postgres.uri("settings")
+    settings = {
+        **dict.fromkeys((*_LIMITS[:3], "idle_session_timeout"), "200ms"),
+        **dict.fromkeys(("default_transaction_read_only", "default_transaction_deferrable"), "on"),
+        "default_transaction_isolation": "serializable",
+    }
+    with connect(uri) as connection:
+        known = {str(name) for (name,) in connection.query("SELECT name FROM pg_settings")}
+        for name in known.intersection(settings):
+            connection.query(f"ALTER DATABASE settings SET {name} = '{settings[name]}'")
+    with catalog_session(uri) as connection:
+        for _ in range(2):
+            connection.query("SELECT pg_catalog.pg_sleep(0.3)")
+            time.sleep(0.3)
+        connection.query("CREATE PUBLICATION p; DROP PUBLICATION p")
+        assert connection.query("SHOW transaction_isolation") == [("read committed",)]
