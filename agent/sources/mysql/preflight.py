@@ -15,7 +15,7 @@ from agent.filter.events import rules_for
 from agent.filter.tables import TableFilter
 from agent.ports.source import SourceReport
 from agent.sources.mysql.ddl import reasons
-from agent.sources.mysql.ddl.expressions.unsteady import is_unsteady, timestamps
+from agent.sources.mysql.ddl.expressions.unsteady import FULL_IMAGES, is_unsteady, timestamps, unlogged
 from agent.sources.mysql.ddl.parser.table_options import FOREIGN_ROWS
 from agent.sources.mysql.server import grants
 from agent.sources.mysql.server.cascades import unlogged_cascades
@@ -84,9 +84,11 @@ def check_source(
                 grants.check_may_lock(connection, names)
         unfit: Mapping[int, str] = {}
         with missing:
-            has_full_images = settings.get("binlog_row_image", "FULL") == "FULL"
-            unfit = _unfit(tables, sink_mode, force_replicate=force_replicate, has_full_images=has_full_images)
-            unfit = {**_unsteady(connection, tables, filters), **unfit}
+            images = settings.get("binlog_row_image", FULL_IMAGES)
+            is_full = images == FULL_IMAGES
+            unfit = _unfit(tables, sink_mode, force_replicate=force_replicate, has_full_images=is_full)
+            images = images if connection.is_mariadb else FULL_IMAGES
+            unfit = {**_virtual(connection, tables, filters, images), **unfit}
             if unfit and not accepts_unfit:
                 raise TableIneligibleError(next(iter(unfit.values())))
         missing.refuse()
@@ -267,19 +269,24 @@ def _unfit(
     return found
 
 
-def _unsteady(connection: Connection, tables: Iterable[FoundTable], filters: FilterConfig) -> dict[int, str]:
-    """Return the tables with virtual columns that have another value whenever they are read, and are replicated."""
+def _virtual(
+    connection: Connection, tables: Iterable[FoundTable], filters: FilterConfig, images: str
+) -> dict[int, str]:
+    """Return the tables with replicated virtual columns that have another value whenever they are read, or that updates
+    do not log."""
     by_name = {(table.record.schema_name, table.record.name): table.record.table_id for table in tables}
     found, virtual = {}, virtual_columns(connection, by_name)
     schemas = read_schemas(connection, virtual)
     for name, columns in virtual.items():
-        times, rules = timestamps(schemas[by_name[name]]), rules_for(filters, *name)
-        unsteady = [one for one, text in columns.items() if rules.selects(one) and is_unsteady(text, times)]
-        if unsteady:
+        schema, rules = schemas[by_name[name]], rules_for(filters, *name)
+        mine = {one: text for one, text in columns.items() if rules.selects(one)}
+        unsteady = [one for one, text in mine.items() if is_unsteady(text, timestamps(schema))]
+        reason = reasons.unsteady(unsteady) if unsteady else ""
+        if not reason and (missing := unlogged(schema, mine, images)):
+            reason = reasons.unlogged(missing, images)
+        if reason:
             table = ".".join(name)
-            found[by_name[name]] = (
-                f"table {table}: {reasons.unsteady(unsteady)}, or the table by a filter rule !{table}"
-            )
+            found[by_name[name]] = f"table {table}: {reason}, or the table by a filter rule !{table}"
     return found
 
 

@@ -23,6 +23,7 @@ from agent.sources.mysql.binlog.reread import Reread
 from agent.sources.mysql.binlog.rolled_back import RolledBack
 from agent.sources.mysql.binlog.stream import BinlogStream
 from agent.sources.mysql.ddl.environment import Server
+from agent.sources.mysql.ddl.expressions.unsteady import FULL_IMAGES
 from agent.sources.mysql.ddl.interpreter import Interpreter
 from agent.sources.mysql.ddl.replicated_tables import KnownTables
 from agent.sources.mysql.decode.table_ids import table_id
@@ -112,7 +113,8 @@ class MysqlStreams:
 
     def _server(self, connection: Connection, epoch: int) -> Server:
         config = self._scope.config
-        [(time_zone, folding)] = connection.query("SELECT @@system_time_zone, @@lower_case_table_names")
+        sql = "SELECT @@system_time_zone, @@lower_case_table_names, @@binlog_row_image"
+        [(time_zone, folding, images)] = connection.query(sql)
         wanted = TableFilter(config.filter.rules)
         is_free = config.force_replicate or not self._scope.sink_mode.is_keyed
         return Server(
@@ -134,6 +136,7 @@ class MysqlStreams:
             has_primary=self._has_primary,
             has_checks=self._has_checks,
             selects=lambda name, column: rules_for(config.filter, *name).selects(column),
+            images=str(images) if connection.is_mariadb else FULL_IMAGES,
             logs_cascades=self._settings.unlogged_cascades == "accept" or logs_cascades(connection),
         )
 

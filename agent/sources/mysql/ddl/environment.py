@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.rows.schema import TableSchema, ZeroDates
+from agent.sources.mysql.ddl.expressions.unsteady import FULL_IMAGES
 from agent.sources.mysql.ddl.parser.cursor import Name
 from agent.sources.mysql.ddl.parser.edits import Effort
 from agent.sources.mysql.retyping.terms import STRICT, RetypeTerms
@@ -24,7 +25,7 @@ class Server:
     where the log does not record it; None if MariaDB logs it as an option. ``place``: the end of the log.
     ``uniques``: the columns of a table's unique keys now, in lower case. ``has_primary``: whether a table has a primary
     key now; ``has_checks``: constraints that rows may fail (asked of MariaDB). ``selects``: whether a table's
-    column is replicated."""
+    column is replicated. ``images``: MariaDB's ``binlog_row_image``; ``FULL`` of MySQL, which logs virtual columns."""
 
     wants: Callable[[str, str], bool]
     takes: Callable[[TableRecord], bool]
@@ -45,6 +46,7 @@ class Server:
     has_primary: Callable[[Name], bool] = lambda name: True
     has_checks: Callable[[Name], bool] = lambda name: False
     selects: Callable[[Name, str], bool] = lambda name, column: True
+    images: str = FULL_IMAGES
 
     def session(self, logged: Session) -> Session:
         """Return the session of a statement, with what the log leaves to the server."""

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import structlog
 
+from agent.rows.schema import TableSchema
 from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl import guard, reasons, shown, written
 from agent.sources.mysql.ddl.collations import Collations
@@ -24,6 +25,7 @@ from agent.sources.mysql.ddl.effects import Effects
 from agent.sources.mysql.ddl.environment import Server
 from agent.sources.mysql.ddl.event import DdlEvent
 from agent.sources.mysql.ddl.expressions.computed import recomputed
+from agent.sources.mysql.ddl.expressions.unsteady import unlogged
 from agent.sources.mysql.ddl.likeness import is_open
 from agent.sources.mysql.ddl.parser import parse
 from agent.sources.mysql.ddl.parser.cursor import Name
@@ -219,8 +221,8 @@ class Interpreter:
         if edit.reason and not self._is_harmless(edit.reason):
             self._effects.begin_held(name, edit.reason, event, schema)
             return
-        if unsteady := self._selected(name, edit.unsteady):
-            self._effects.begin_held(name, reasons.unsteady(unsteady), event, schema)
+        if reason := self._unread(name, schema, edit):
+            self._effects.begin_held(name, reason, event, schema)
             return
         place = None if schema else self._server.place()
         stated, schema = schema, shown.exact(self._server, name, schema)
@@ -273,13 +275,21 @@ class Interpreter:
         if shown.is_of_another(self._server, edit, schema, table.record):
             self._effects.hold(edit.table, reasons.KEY_UNKNOWN)
             return
-        if unsteady := self._selected(edit.table, edit.unsteady):
-            self._effects.hold(edit.table, reasons.unsteady(unsteady))
+        if reason := self._unread(edit.table, edit.schema, edit):
+            self._effects.hold(edit.table, reason)
             return
         if self._known.is_empty(table.record.table_id):
             return
         if reason := reasons.unknown_fills(edit.unknown_fills) if edit.unknown_fills else doubt:
             self._effects.hold(edit.table, reason)
+
+    def _unread(self, name: Name, schema: TableSchema | None, edit: Created | Altered) -> str:
+        """Return why the values of a new virtual column cannot be followed; empty if they can."""
+        if unsteady := self._selected(name, edit.unsteady):
+            return reasons.unsteady(unsteady)
+        images = self._server.images
+        found = self._selected(name, unlogged(schema, edit.virtual, images)) if schema else ()
+        return reasons.unlogged(found, images) if found else ""
 
     def _selected(self, name: Name, columns: Iterable[str]) -> list[str]:
         return [column for column in columns if self._server.selects(name, column)]

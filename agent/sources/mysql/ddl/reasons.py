@@ -63,6 +63,14 @@ def unsteady(columns: Iterable[str]) -> str:
     )
 
 
+def unlogged(columns: Iterable[str], image: str) -> str:
+    these = ", ".join(columns)
+    return (
+        f"updates do not log the virtual column {these} (binlog_row_image = {image}); run: SET GLOBAL binlog_row_image "
+        "= 'FULL', or make it STORED, or leave it out by a column selector"
+    )
+
+
 def line(name: Name, reason: str) -> str:
     return f"{'.'.join(name)}: {reason}; {CURE}"
 

@@ -82,7 +82,7 @@ class TableEditor:
         #: columns that were there and get an expression, or AUTO_INCREMENT
         self.recomputed: tuple[str, ...] = ()
         #: virtual generated columns that it defines, and their expressions
-        self._virtual: dict[str, str] = {}
+        self.virtual: dict[str, str] = {}
         self.numbered: frozenset[str] = frozenset()
         self.asks_key = False
         #: it may change which key the server uses
@@ -106,7 +106,7 @@ class TableEditor:
     def unsteady(self) -> tuple[str, ...]:
         """Return the virtual columns that it defines, and that have another value whenever they are read."""
         times = timestamps(self.schema)
-        return tuple(name for name, expression in self._virtual.items() if is_unsteady(expression, times))
+        return tuple(name for name, expression in self.virtual.items() if is_unsteady(expression, times))
 
     @property
     def of_database(self) -> bool:
@@ -318,7 +318,7 @@ class TableEditor:
                 raise UnreadableError(f"{definition.charset} is no known character set")
             around = replace(around, collation=collation)
         if definition.generated and not definition.is_stored:
-            self._virtual[definition.name] = definition.generated
+            self.virtual[definition.name] = definition.generated
         kind = definition.node().args["kind"]
         assert isinstance(kind, exp.DataType)
         column = column_of(definition.name, kind, around)

@@ -5,7 +5,7 @@ log has the value that a writer's session would have seen, a snapshot that of We
 they are equal. Stored columns have one value, however it was computed.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from itertools import pairwise
 from typing import Final
 
@@ -14,6 +14,8 @@ from agent.sources.mysql.ddl.parser.tokens import tokens
 from agent.sources.mysql.decode.types import FieldType
 from agent.sources.mysql.names import lowered
 
+#: the ``binlog_row_image`` that has all columns
+FULL_IMAGES: Final = "FULL"
 _CALLED: Final = """
 RAND RANDOM_BYTES UUID UUID_SHORT UUID_V4 UUID_V7 SYS_GUID NOW SYSDATE CURDATE CURTIME UNIX_TIMESTAMP FROM_UNIXTIME USER
 SESSION_USER SYSTEM_USER CONNECTION_ID DATABASE SCHEMA LAST_INSERT_ID LASTVAL NEXTVAL ROW_COUNT FOUND_ROWS VERSION
@@ -32,6 +34,15 @@ _TIMESTAMPS: Final = frozenset({FieldType.TIMESTAMP, FieldType.TIMESTAMP2})
 def timestamps(schema: TableSchema) -> frozenset[str]:
     """Return the columns, in lower case, whose text goes by the session's time zone."""
     return frozenset(lowered(column.name) for column in schema.columns if column.type_id in _TIMESTAMPS)
+
+
+def unlogged(schema: TableSchema, virtual: Iterable[str], image: str) -> tuple[str, ...]:
+    """Return the virtual columns that updates do not log, also if their values change, where MariaDB has the
+    ``binlog_row_image`` ``image``. Those with an index are logged, which is not asked for."""
+    if image == FULL_IMAGES:
+        return ()
+    blobs = {column.name for column in schema.columns if column.type_id == FieldType.BLOB}
+    return tuple(name for name in virtual if image != "NOBLOB" or name in blobs)
 
 
 def is_unsteady(expression: str, timestamps: Collection[str]) -> bool:

@@ -23,8 +23,8 @@ class Created:
     """``like``: the table whose definition is copied. ``schema``: the statement's definition, None if it has none.
     ``reason``: why the table cannot be followed, empty if it can. ``is_keyless``: the statement makes
     no key. ``replaces``: it drops the table of that name first. ``is_primary``: it says the primary key.
-    ``unsteady``: virtual columns that have another value whenever they are read. ``of_database``: texts have the
-    character set of the database, if they say none."""
+    ``virtual``: virtual columns; ``unsteady``: those that have another value whenever they are read. ``of_database``:
+    texts have the character set of the database, if they say none."""
 
     table: Name
     like: Name | None = None
@@ -36,6 +36,7 @@ class Created:
     is_primary: bool = False
     unsteady: tuple[str, ...] = ()
     of_database: bool = False
+    virtual: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class Altered:
     statement makes the primary key; ``touches_key``: it may change which key the server uses; ``uniques``: columns, in
     lower case, of the unique keys that it makes. ``required``: columns that are declared NOT NULL. ``recomputed``:
     columns that get an expression, so the server recomputes them. ``numbered``: those that get AUTO_INCREMENT.
-    ``effort``: what the statement asks of the server. ``unsteady``, ``of_database``: see ``Created``."""
+    ``effort``: what the statement asks of the server. ``virtual``, ``unsteady``, ``of_database``: see ``Created``."""
 
     table: Name
     schema: TableSchema
@@ -89,6 +90,7 @@ class Altered:
     effort: Effort = EFFORT
     unsteady: tuple[str, ...] = ()
     of_database: bool = False
+    virtual: tuple[str, ...] = ()
 
     @property
     def made_uniques(self) -> tuple[frozenset[str], ...]:

@@ -237,9 +237,10 @@ def _create(read: _Statement) -> Iterator[Edit]:
         editor = TableEditor(TableSchema(0, *table, ()), read.around(table, None))
         schema = _define(creation, editor)
         reason, is_keyless, is_primary = _reason(creation, editor), creation.is_keyless, creation.is_primary
-        unsteady, of_database = editor.unsteady, schema is not None and editor.of_database
+        unsteady, virtual = editor.unsteady, tuple(editor.virtual)
+        of_database = schema is not None and editor.of_database
         yield Created(
-            table, None, schema, if_absent, reason, is_keyless, replaces, is_primary, unsteady, of_database=of_database
+            table, None, schema, if_absent, reason, is_keyless, replaces, is_primary, unsteady, of_database, virtual
         )
 
 
@@ -379,6 +380,7 @@ def _of_editor(table: Name, editor: TableEditor, effort: Effort) -> Altered:
         effort=effort,
         unsteady=editor.unsteady,
         of_database=editor.of_database,
+        virtual=tuple(editor.virtual),
     )
 
 

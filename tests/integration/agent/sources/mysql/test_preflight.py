@@ -355,6 +355,26 @@ def test_virtual_columns_that_are_others_for_each_reader_are_refused_unless_they
         server.execute("DROP DATABASE unsteady")
 
 
+def test_virtual_columns_that_updates_do_not_log(server: EmbeddedMariaDB) -> None:
+    """MariaDB logs those without an index with full row images only, also where their values change."""
+    server.create_database("virtuals")
+    table = "(id int PRIMARY KEY, n int, v int AS (n + 1) VIRTUAL, w text AS (n + 2) VIRTUAL, s int AS (n) STORED)"
+    try:
+        server.execute(f"CREATE TABLE t {table}", database="virtuals")
+        for images, columns in (("MINIMAL", "v, w"), ("NOBLOB", "w"), ("FULL", "")):
+            server.execute(f"SET GLOBAL binlog_row_image = {images}")
+            if columns and is_mariadb(server):
+                with pytest.raises(
+                    TableIneligibleError, match=f"virtual column {columns} .binlog_row_image = {images}"
+                ):
+                    _check(server, "virtuals.*")
+            else:
+                _check(server, "virtuals.*")
+    finally:
+        server.execute("SET GLOBAL binlog_row_image = FULL")
+        server.execute("DROP DATABASE virtuals")
+
+
 def test_tables_without_key_may_be_appended(server: EmbeddedMariaDB) -> None:
     for options in ({"force": True}, {"mode": SinkMode.CHANGELOG}):
         [table] = _check(server, "shop.no_key", **options).tables

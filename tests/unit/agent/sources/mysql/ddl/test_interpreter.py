@@ -839,6 +839,15 @@ def test_a_copy_with_a_generated_column_that_is_computed_anew_holds_its_table() 
     assert change.kind is HOLD
 
 
+@pytest.mark.parametrize(("images", "held"), [("FULL", set()), ("NOBLOB", {"w"}), ("MINIMAL", {"t", "w"})])
+def test_a_virtual_column_that_updates_do_not_log_holds_its_table(images: str, held: set[str]) -> None:
+    rig = Rig("t", images=images)
+    rig.run("ALTER TABLE t ADD v INT AS (a) VIRTUAL", "CREATE TABLE w (id INT PRIMARY KEY, x TEXT AS (id))")
+    rig.run("CREATE TABLE s (id INT PRIMARY KEY, x TEXT AS (id) STORED)")
+    reasons = {name: table.held for (_, name), table in rig.tables.by_name.items()}
+    assert {name for name, reason in reasons.items() if f"binlog_row_image = {images}" in reason} == held
+
+
 @pytest.mark.parametrize("statement", ["RENAME TABLE IF EXISTS v TO t", "ALTER TABLE IF EXISTS v RENAME TO t"])
 def test_what_was_not_there_takes_no_name(statement: str) -> None:
     rig = Rig("t")
