@@ -178,9 +178,8 @@ class DeltaSink:
         return repartition.repartition(self.place(table), self._owner.changefeed, table, order)
 
     def stage(self, table: TableRecord, chunk_id: str, batches: Iterator[pa.RecordBatch], ts: Ts) -> list[StagedFile]:
-        """File names contain chunk and Ts, so the same chunk of another snapshot is another file. On an object store no
-        name is ever reused, since machines cache files (``agent.host_cache``); nor are those of a table that is
-        divided, whose files of a chunk may come in another order."""
+        """No name is ever used again, also by a task that stages a chunk once more: the table may name the file by
+        then, and what is known of a file is kept by its name."""
         place = self.place(table)
         label = f"{_STAGED}{ts:x}-{re.sub('[^A-Za-z0-9_-]', '_', chunk_id)}"
         tables = (self._staged_rows(batch, ts) for batch in batches)
@@ -189,10 +188,9 @@ class DeltaSink:
             return []
         delta_schema.refuse_alike(first.schema.names, table=f"{table.schema_name}.{table.name}")
         divided_by = self._partitions(table, first.schema)
-        is_named_once = place.is_local and not divided_by
 
         def name() -> str:
-            return f"{label}.parquet" if is_named_once else f"{label}-{uuid4().hex[:8]}.parquet"
+            return f"{label}-{uuid4().hex[:8]}.parquet"
 
         place.make()
         layout = Layout(divided_by, self._staged_names(place, first.schema))

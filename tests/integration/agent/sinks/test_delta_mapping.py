@@ -279,6 +279,14 @@ def test_a_crash_between_the_steps_of_a_creation(tmp_path: Path, monkeypatch: py
     lake.assert_holds(*_ROWS)
 
 
+def test_a_chunk_that_is_staged_again_leaves_the_tables_file_as_it_is(tmp_path: Path) -> None:
+    """As a task does that was given up, and writes what the table has by now under other names and ids."""
+    lake = Lake(tmp_path).load(_ROWS)
+    [late] = lake.sink.stage(KEYED, "0", iter([changes([insert(1, "late", "b")]).after]), Ts(100))
+    assert Path(late.path).name not in lake.data()
+    lake.assert_holds(*_ROWS)
+
+
 def test_done_again_changes_nothing(tmp_path: Path) -> None:
     lake = Lake(tmp_path).load(_ROWS)
     change = lake.change(_schema(id=WHOLE, big=TEXT, name=TEXT), big="name", name="big")

@@ -112,6 +112,8 @@ _OTHERS = {
     "delta-vectors": "OPTIMIZE {table}; REORG TABLE {table} APPLY (PURGE)",
     "delta-changelog": "OPTIMIZE {table}",
     "delta-history": "OPTIMIZE {table}; REORG TABLE {table} APPLY (PURGE)",
+    "delta-mapped": "OPTIMIZE {table} ZORDER BY (id); VACUUM {table}",
+    "delta-vectors-mapped": "OPTIMIZE {table}; REORG TABLE {table} APPLY (PURGE)",
     "iceberg-upsert": (
         "CALL weir.system.rewrite_data_files(table => 'public.t', options => map('rewrite-all', 'true'));"
         "CALL weir.system.rewrite_manifests('public.t');"
