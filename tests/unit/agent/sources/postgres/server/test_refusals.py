@@ -4,6 +4,8 @@ import pytest
 
 from agent.errors import (
     PositionLostError,
+    SnapshotLostByGCError,
+    SourceAuthError,
     SourceError,
     SourceUnreachableError,
     StatementRefusedError,
@@ -46,3 +48,26 @@ def test_a_stream_without_its_publication_has_lost_its_position() -> None:
     found = refusal({"C": "42704", "M": 'publication "mine" does not exist'}, _TARGET)
     assert isinstance(found, PositionLostError)
     assert "resume --resync" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        (
+            {"C": "42704", "M": "Replikations-Slot „weir“ existiert nicht", "R": "ReplicationSlotAcquire"},
+            PositionLostError,
+        ),
+        ({"C": "42704", "M": "Publikation „mine“ existiert nicht", "R": "get_publication_oid"}, PositionLostError),
+        ({"C": "55000", "M": "kann nicht von „weir“ lesen", "R": "CreateDecodingContext"}, PositionLostError),
+        (
+            {"C": "58P01", "M": "das angeforderte WAL-Segment 00000001000000000000002A wurde schon entfernt"},
+            SnapshotLostByGCError,
+        ),
+        ({"C": "42501", "M": "keine Berechtigung", "R": "CheckSlotPermissions"}, SourceAuthError),
+        ({"C": "42704", "M": "Typ „x“ existiert nicht", "R": "typenameType"}, StatementRefusedError),
+    ],
+)
+def test_a_server_may_answer_in_any_language(fields: dict[str, str], error: type[SourceError]) -> None:
+    found = refusal(fields, _TARGET)
+    assert type(found) is error
+    assert fields["M"] in str(found) or "ALTER ROLE weir REPLICATION" in str(found)
