@@ -31,7 +31,7 @@ _PASSING_CLASSES: Final = frozenset({"08", "40", "53", "57"})
 _PASSING: Final = frozenset({"25P03", "25P04", "58030"})
 #: routines of PostgreSQL 14 to 18 that refuse a slot, a publication, a role's wish to replicate
 _OF_SLOTS: Final = re.compile(
-    "ReplicationSlot|CreateDecodingContext|StartLogicalReplication|RaiseSlotInvalidationError"
+    "ReplicationSlot|CreateDecodingContext|StartLogicalReplication|RaiseSlotInvalidationError|pg_logical_slot"
 )
 _OF_PUBLICATIONS: Final = frozenset({"get_publication_oid", "GetPublicationByName"})
 _OF_REPLICATION: Final = frozenset({"InitPostgres", "CheckSlotPermissions"})
