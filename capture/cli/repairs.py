@@ -46,7 +46,7 @@ def repair(
             console.print_line(f"{len(rows) - _SHOWN} more; --parquet and --json have all")
         for one in left_out:
             console.print_line(f"{one.table} is left as it is: {one.waiting or one.refused}")
-        console.print_line(f"{keys} rows {'differ' if dry_run else 'repaired'}")
+        console.print_line(f"rows {'that differ' if dry_run else 'repaired'}: {keys}")
     if parquet is not None:
         _write(found, parquet)
     return 1 if left_out or (dry_run and keys) else 0

@@ -176,7 +176,7 @@ def test_rows_are_found_by_a_schedule_and_copied_again_by_a_condition_and_slowly
     bed.wait_for("that is seen", lambda: last().differing == ("public.item",), timeout_s=60.0)
     capsys.readouterr()
     assert main(["table", "resync", *table, "--where", "id BETWEEN 1 AND 7", "--rows-per-second", "1000"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "1 rows repaired"
+    assert capsys.readouterr().out.splitlines()[-1] == "rows repaired: 1"
     assert main(["repair", *table, "--where", "value = 1 AND id <= 500", "--dry-run"]) == 1, (
         "it matches at the sink alone"
     )

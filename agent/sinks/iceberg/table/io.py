@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import IO, Any, Final, Self
+from typing import IO, Any, ClassVar, Final, Self
 from uuid import uuid4
 
 from pyiceberg.io import FileIO, InputFile, OutputFile, OutputStream
@@ -89,6 +89,8 @@ def sync_waiting() -> None:
 
 #: names of properties whose values are code
 _CODE: Final = re.compile(r"impl$", re.IGNORECASE)
+#: properties with server, account and credentials of a store: requests with ours could be sent elsewhere
+_ACCESS: Final = ("s3.", "gcs.", "adls.", "hdfs.", "hf.", "client.")
 _LOCATION_PROVIDER: Final = TableProperties.WRITE_PY_LOCATION_PROVIDER_IMPL
 
 
@@ -142,8 +144,10 @@ def is_below(home: str, location: str) -> bool:
 
 
 class OwnFileIO:
-    """A catalog whose tables are accessed through ``LakeFileIO``, whatever the properties say."""
+    """A catalog whose tables are accessed through ``LakeFileIO``, whatever the properties say. ``TELLS_ACCESS``: it
+    adds to a table's properties how the table's files are accessed; otherwise only whoever wrote the table did."""
 
+    TELLS_ACCESS: ClassVar[bool] = False
     properties: Properties
 
     def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
@@ -153,6 +157,8 @@ class OwnFileIO:
                 f"the table of {location} has the property {_LOCATION_PROVIDER}, which names code that would run here; "
                 "remove the property, then resume the changefeed"
             )
+        if not self.TELLS_ACCESS:
+            properties = {name: value for name, value in properties.items() if not name.startswith(_ACCESS)}
         return LakeFileIO({**self.properties, **properties})
 
 

@@ -264,7 +264,7 @@ def test_some_rows_of_a_table_are_copied_again(capsys: pytest.CaptureFixture[str
     some = ["table", "resync", "-c", "feed", "--table", "a.t", "--where", "note LIKE 'x%'"]
     capsys.readouterr()
     assert main([*some, "--rows-per-second", "500"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "1 rows repaired"
+    assert capsys.readouterr().out.splitlines()[-1] == "rows repaired: 1"
     assert main(["repair", "-c", "feed", "--table", "a.t", "--where", "id = 7", "--dry-run"]) == 1
     assert (cluster.conditions, cluster.limits) == (["note LIKE 'x%'", "id = 7"], [500, None])
     assert main([*some, "--cancel"]) == 1
@@ -455,13 +455,13 @@ def test_rows_that_would_be_repaired_are_shown_and_written(
     assert main(["repair", "-c", "feed", "--table", "a.t", "--dry-run", "--parquet", str(file)]) == 1
     shown = capsys.readouterr().out
     assert "id=7" in shown
-    assert shown.splitlines()[-1] == "2 rows differ"
+    assert shown.splitlines()[-1] == "rows that differ: 2"
     assert pq.read_table(file).to_pylist() == [
         {"table": "a.t", "ts": 5, "key": [("id", "7")], "what": "updated", "columns": ["note"]},
         {"table": "a.t", "ts": 5, "key": [("id", "9")], "what": "deleted", "columns": []},
     ]
     assert main(["repair", "-c", "feed", "--table", "a.t"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "2 rows repaired"
+    assert capsys.readouterr().out.splitlines()[-1] == "rows repaired: 2"
     assert main(["repair", "-c", "feed"]) == 1
     assert "a.u is left as it is: it has no key" in capsys.readouterr().out
     cluster.conditions.clear()

@@ -279,7 +279,9 @@ def _rest_catalog(name: str, properties: Mapping[str, Any]) -> Catalog:
     from pyiceberg.catalog.rest import RestCatalog
 
     class LakeRestCatalog(OwnFileIO, RestCatalog):
-        """pyiceberg's, with file access of ours: its server may not name another."""
+        """pyiceberg's, with file access of ours: its server may not name another, but says where files are."""
+
+        TELLS_ACCESS = True
 
     return LakeRestCatalog(name, **properties)
 

@@ -14,7 +14,7 @@ from capture.embedded import EmbeddedPostgres, EmbeddedS3
 from reactor.records.changefeed import SinkMode
 from tests import iceberg_rest
 from tests.contracts.sink_bed import SPAN, TABLE, Bed
-from tests.integration.agent.sinks.iceberg.lake import edit_metadata, place_of
+from tests.integration.agent.sinks.iceberg.lake import edit_metadata, place_of, table_of
 from tests.unit.agent.changes_build import delete, insert, update
 
 
@@ -96,7 +96,7 @@ def test_a_catalogs_server_chooses_no_code(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_who_changes_a_tables_properties_chooses_no_code(tmp_path: Path) -> None:
+def test_who_changes_a_tables_properties_chooses_no_code_and_no_server(tmp_path: Path) -> None:
     bed = Bed(f"iceberg+file://{tmp_path}/lake", SinkMode.UPSERT)
     bed.load((1, "a", "x"))
 
@@ -104,8 +104,10 @@ def test_who_changes_a_tables_properties_chooses_no_code(tmp_path: Path) -> None
         properties = {name.replace("_", "-").replace("--", "."): value for name, value in named.items()}
         edit_metadata(bed, TABLE, lambda metadata: metadata | {"properties": metadata["properties"] | properties})
 
-    give(py_io_impl="os.abort", s3__retry_strategy_impl="os.abort")
+    give(py_io_impl="os.abort", s3__retry_strategy_impl="os.abort", s3__endpoint="http://192.0.2.1", hf__token="t")
     assert bed.flush(100, 200, [insert(2, "b", "y", ts=120)]).error == ""
+    access = table_of(bed, TABLE).io.properties
+    assert not [name for name in access if name.startswith(("s3.", "hf."))], "requests would be sent there"
     give(write__py_location_provider__impl="shutil.rmtree")
     with pytest.raises(TableHeldError, match="remove the property, then resume"):
         bed.open().committed_ts(TABLE, SPAN)
