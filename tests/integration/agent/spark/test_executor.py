@@ -75,10 +75,11 @@ def test_a_task_error_keeps_its_code(spark_executor: SparkExecutor) -> None:
 
 
 def test_an_error_of_one_part_of_a_task_leaves_the_others(spark_executor: SparkExecutor) -> None:
+    """It is of a table, so the job, which may be of several, does not describe it."""
     [[first, error, last]] = spark_executor.map(partly, [1], description="reading")
     assert (first, last) == (1, 3)
     assert isinstance(error, JobError)
-    assert (str(error), error.code) == ("reading: value 2 is not what its schema says; read the table again", "Decode")
+    assert (str(error), error.code) == ("value 2 is not what its schema says; read the table again", "Decode")
 
 
 def test_an_unexpected_error_is_one_line_and_retryable(spark_executor: SparkExecutor) -> None:

@@ -182,10 +182,10 @@ def test_empty_texts_that_mariadb_reads_as_null(mariadb: EmbeddedMariaDB) -> Non
 
 def test_numbers_as_members(server: EmbeddedMariaDB, database: str) -> None:
     """MySQL looks for a literal among the texts of the members, MariaDB takes it for the number of one."""
-    numbers = ("1", "2", "01", "+1", "true", "FALSE", "0", "-1", "3", "1.0", "1e0", "0x31", "b'110001'", "'1'")
+    numbers = ("1", "01", "true", "0", "-1", "3", "1.0", "1e0", "0x31")
     spellings = (*numbers, *(f"({number})" for number in numbers))
-    kinds = ("enum('2','1')", "enum('0','-1','3')", "set('2','1')", "set('0','-1','3','1')")
-    _check(server, database, [(Sample(kind, ()), spellings) for kind in kinds])
+    kinds = ("enum('0','-1','3','1')", "set('0','-1','3','1')")
+    _check(server, database, [(Sample(kind, ()), spellings) for kind in kinds], modes=[""])
 
 
 @pytest.mark.matrix
