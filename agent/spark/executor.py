@@ -261,7 +261,8 @@ def _results(rows: Sequence[Any], description: str, *, is_here: bool) -> list[An
 
 
 def _opened(result: list[Any], description: str, *, is_here: bool) -> list[Any]:
-    """Return parts of a result, each of which may be an error: one of a table is not described by the whole job."""
+    """Return a task's result that has several parts. Errors among them get the job's description, except those of a
+    single table: a job may read several tables."""
 
     def opened(one: JobError) -> JobError:
         return received(one, "" if one.scope is Scope.TABLE else description, is_here=is_here)
