@@ -24,7 +24,14 @@ from agent.filter.patterns import Pattern, for_statements
 from agent.filter.tables import TableFilter
 from agent.rows.changes import DELETE, INSERT, TRUNCATE, UPDATE, Changes
 from agent.rows.schema import TableSchema
-from reactor.records.changefeed import ColumnSelector, EventFilter, FilterConfig
+from reactor.records.changefeed import (
+    DROP_PARTITION,
+    TRUNCATE_PARTITION,
+    ColumnSelector,
+    EventFilter,
+    FilterConfig,
+    event_name,
+)
 
 _ROW_EVENTS = {"insert": INSERT, "update": UPDATE, "delete": DELETE}
 _TRUNCATE = "truncate table"
@@ -32,8 +39,10 @@ _DDL_EVENTS = frozenset(
     {
         *("create database", "drop database", "create table", "drop table", "rename table", "alter table"),
         *("add column", "drop column", "modify column", "rename column", "add index", "drop index", _TRUNCATE),
+        *(DROP_PARTITION, TRUNCATE_PARTITION),
     }
 )
+_LEAVE_ROWS = frozenset({"update", "delete", _TRUNCATE, DROP_PARTITION, TRUNCATE_PARTITION})
 _GROUPS = {"all dml": frozenset(_ROW_EVENTS), "all ddl": _DDL_EVENTS}
 
 
@@ -77,9 +86,7 @@ class TableRules:
     @property
     def leaves_rows(self) -> bool:
         """Whether the sink may keep rows that the source has deleted, so that an insert may meet its own key."""
-        return bool(
-            self.events & {"update", "delete", _TRUNCATE} or self.updates_new or self.updates_old or self.deletes
-        )
+        return bool(self.events & _LEAVE_ROWS or self.updates_new or self.updates_old or self.deletes)
 
     def expressions(self) -> tuple[Expression, ...]:
         return (*self.inserts, *self.updates_new, *self.updates_old, *self.deletes)
@@ -220,7 +227,7 @@ def _with(known: tuple[Expression, ...], text: str) -> tuple[Expression, ...]:
 def _events(item: EventFilter) -> set[str]:
     found: set[str] = set()
     for name in item.ignore_event:
-        wanted = " ".join(name.lower().split())
+        wanted = event_name(name)
         group = _GROUPS.get(wanted, frozenset({wanted}))
         if not group <= _DDL_EVENTS | set(_ROW_EVENTS):
             known = ", ".join(sorted([*_GROUPS, *_DDL_EVENTS, *_ROW_EVENTS]))

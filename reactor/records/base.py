@@ -95,6 +95,10 @@ class UserConfig(Record):
 
     model_config = ConfigDict(strict=True)
 
+    def words(self) -> dict[str, int]:
+        """Return the words in its values that older captures refuse: what they are → the format that they need."""
+        return {}
+
     @model_validator(mode="after")
     def _refuse_unknown(self, info: ValidationInfo) -> Self:
         if self.model_extra and not (isinstance(info.context, dict) and info.context.get("stored")):

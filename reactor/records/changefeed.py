@@ -82,6 +82,16 @@ class SealedUri(Record):
     sealed: str
 
 
+#: names of events: rows go with a partition, or out of one, and the other rows of the table stay
+DROP_PARTITION, TRUNCATE_PARTITION = "drop table partition", "truncate table partition"
+_EVENT_FORMATS = {DROP_PARTITION: 19, TRUNCATE_PARTITION: 19}
+
+
+def event_name(text: str) -> str:
+    """Return an event's name as it is known, however a user spells it."""
+    return " ".join(text.lower().split())
+
+
 class EventFilter(UserConfig):
     """Changes to ignore, of the tables that ``matcher`` names (see ``agent.filter.events``)."""
 
@@ -93,6 +103,10 @@ class EventFilter(UserConfig):
     ignore_update_new_value_expr: Text = ""
     ignore_update_old_value_expr: Text = ""
     ignore_delete_value_expr: Text = ""
+
+    def words(self) -> dict[str, int]:
+        names = map(event_name, self.ignore_event)
+        return {f"ignore-event {name!r}": _EVENT_FORMATS[name] for name in names if name in _EVENT_FORMATS}
 
 
 class ColumnSelector(UserConfig):

@@ -18,9 +18,10 @@ cluster's format refuses to join. So two neighbouring versions may run side by s
     12  progress of all owners of a capture is one record (``reactor.membership.progress``)
     17  layouts of tables, and sink mode history
     18  column mapping of Delta tables: older captures would write files under the columns' names
+    19  event filters that ignore the end of partitions
 
 A field that was added later (``reactor.records.base.later``) says which format it needs where it is set; a new kind of
-record, or a new word in an old one, is a ``Feature``.
+record, or a new word in an old one, is a ``Feature``; a new word in a user's setting is in its ``words``.
 """
 
 from enum import IntEnum
@@ -29,9 +30,9 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from reactor.errors import FormatError
-from reactor.records.base import COUNT_MAX, NEEDS, Record, later
+from reactor.records.base import COUNT_MAX, NEEDS, Record, UserConfig, later
 
-FIRST, NEWEST = 1, 18
+FIRST, NEWEST = 1, 19
 #: of a cluster that no capture of any version may join
 HALTED = 1_000_000
 
@@ -95,7 +96,7 @@ def refuse_early(what: str, needed: int, number: int) -> None:
 
 def needed_by(record: BaseModel) -> dict[str, int]:
     """Return what is set in the record, at any depth, that needs a format: its name → the format."""
-    found: dict[str, int] = {}
+    found = record.words() if isinstance(record, UserConfig) else {}
     for name, field in type(record).model_fields.items():
         value = getattr(record, name)
         extra = field.json_schema_extra

@@ -10,13 +10,15 @@ from functools import partial
 import structlog
 
 from agent.errors import NEW_POSITION, PositionLostError, SourceError
+from agent.filter.events import rules_for
 from agent.filter.tables import TableFilter
 from agent.ports.source import Position, Scope, StreamOrder, StreamRestart
 from agent.rows.arena import Arena, LogChunk
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import known_tables
 from agent.sources.postgres.publication import slots
-from agent.sources.postgres.publication.prover import Prover, Wants
+from agent.sources.postgres.publication.choosing import Wanted
+from agent.sources.postgres.publication.prover import Prover
 from agent.sources.postgres.publication.quiet_changes import QuietChanges
 from agent.sources.postgres.publication.sightings import Sightings
 from agent.sources.postgres.publication.slots import Names
@@ -88,7 +90,7 @@ class PostgresStreams:
             {table: known.record for table, known in self._known.items()},
             at=at.ts,
             proof=at.attachment or at.text,
-            wants=self._wants(),
+            wanted=self._wanted(),
             sightings=sightings,
             quiet=quiet,
             joining=self._joining(),
@@ -96,14 +98,15 @@ class PostgresStreams:
             is_ours=self._names.owns_publication,
         )
 
-    def _wants(self) -> Wants:
+    def _wanted(self) -> Wanted:
         config = self._scope.config
         is_free = config.force_replicate or not self._scope.sink_mode.is_keyed
         wanted, joining = TableFilter(config.filter.rules), self._joining()
-        return Wants(
+        return Wanted(
             lambda schema, name: (schema, name) not in joining and is_text(schema, name) and wanted.wants(schema, name),
             lambda table: is_free or bool(table.key),
             copies=self._scope.settings(PostgresSettings).partition_rows == "copy",
+            ignored=lambda schema, name: rules_for(config.filter, schema, name).events,
         )
 
     def _joining(self) -> frozenset[tuple[str, str]]:
@@ -167,11 +170,11 @@ class PostgresStreams:
         return StreamRestart()
 
     def _tracker(self) -> SchemaTracker:
-        wants = self._wants()
+        wanted = self._wanted()
         return SchemaTracker(
             self._known,
-            wants=wants.named,
-            takes=wants.takes,
+            wants=wanted.named,
+            takes=wanted.takes,
             look_up=self._look_up,
             verified=self._verified,
             needs_columns=self._scope.sink_mode.is_keyed,

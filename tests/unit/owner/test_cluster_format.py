@@ -119,6 +119,10 @@ def test_a_setting_that_older_captures_refuse_waits_for_the_format() -> None:
     assert formats.needed_by(NextConfig(deadline=6)) == {"deadline": 2}
     assert formats.needed_by(NextConfig(filter=NextFilter(colour="red"))) == {"colour": 3}
     assert formats.needed_by(ChangefeedConfig(filter=FilterConfig(event_filters=(EventFilter(),)))) == {}
+    events = EventFilter(ignore_event=("delete", "Drop table  partition"))
+    assert formats.needed_by(ChangefeedConfig(filter=FilterConfig(event_filters=(events,)))) == {
+        "ignore-event 'drop table partition'": 19
+    }
     assert b"deadline" not in NextConfig().encode(), "what has its default is not written"
     with pytest.raises(FormatError, match=r"deadline needs format 2, and the cluster uses 1: upgrade all captures"):
         formats.refuse_early("deadline", 2, 1)

@@ -17,20 +17,22 @@ from reactor.records.tables.table import TableRecord
 class Server:
     """``wants``: whether a new table is selected, by schema and name; ``takes``: whether it can be replicated.
     ``look``: a table's current definition, None if it is gone. ``ignores_rename``: whether to ignore a table that gets
-    this name by this statement. ``time_zone``: the server's, empty if unknown. ``folds_names``: the server has table
-    names in lower case, however statements spell them. ``logs_cascades``: row changes by foreign keys are logged, or
-    accepted as missing. ``collations``: of all databases; ``collation_of``: of one that the log does not define, 0 if
-    unknown. ``reaches``: whether a change of tables of these names may change others too. ``computed``: the
-    expressions of a table's generated columns. ``explicit_timestamps``: ``explicit_defaults_for_timestamp`` of sessions
-    where the log does not record it; None if MariaDB logs it as an option. ``place``: the end of the log.
-    ``uniques``: the columns of a table's unique keys now, in lower case. ``has_primary``: whether a table has a primary
-    key now; ``has_checks``: constraints that rows may fail (asked of MariaDB). ``selects``: whether a table's
-    column is replicated. ``images``: MariaDB's ``binlog_row_image``; ``FULL`` of MySQL, which logs virtual columns."""
+    this name by this statement; ``ignores``: an event, by its name in event filters. ``time_zone``: the server's, empty
+    if unknown. ``folds_names``: the server has table names in lower case, however statements spell them.
+    ``logs_cascades``: row changes by foreign keys are logged, or accepted as missing. ``collations``: of all databases;
+    ``collation_of``: of one that the log does not define, 0 if unknown. ``reaches``: whether a change of tables of
+    these names may change others too. ``computed``: the expressions of a table's generated columns.
+    ``explicit_timestamps``: ``explicit_defaults_for_timestamp`` of sessions where the log does not record it; None if
+    MariaDB logs it as an option. ``place``: the end of the log. ``uniques``: the columns of a table's unique keys now,
+    in lower case. ``has_primary``: whether a table has a primary key now; ``has_checks``: constraints that rows may
+    fail (asked of MariaDB). ``selects``: whether a table's column is replicated. ``images``: MariaDB's
+    ``binlog_row_image``; ``FULL`` of MySQL, which logs virtual columns."""
 
     wants: Callable[[str, str], bool]
     takes: Callable[[TableRecord], bool]
     look: Callable[[Name], TableSchema | None]
     ignores_rename: Callable[[Name, str], bool]
+    ignores: Callable[[Name, str], bool]
     zero_dates: ZeroDates
     is_mariadb: bool
     time_zone: str = ""

@@ -195,7 +195,8 @@ class Interpreter:
                 self._copies.doubt_rows(table, uniques)
                 self._doubts_key(table, event.ts)
             case Unfollowed():
-                self._unfollow(edit)
+                if not (edit.event and self._server.ignores(edit.table, edit.event)):
+                    self._unfollow(edit)
             case Unparsed():
                 self._reread_definition(edit, event)
         if isinstance(edit, Altered | Rebuilt | Unparsed):

@@ -6,12 +6,26 @@ publication of the user's it is as that says (``publish_via_partition_root``).
 """
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from agent.errors import SourceConfigError
 from agent.sources.postgres.publication.published import Catalog
+from reactor.records.tables.table import TableRecord
 
 #: whether the rules match a table, by its number
 Wants = Callable[[int], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The new tables that are taken in: by schema and name, and those that can be replicated. ``copies``: whether
+    tables whose partitions come or go with rows are copied by themselves. ``ignored``: the events that filters ignore,
+    by schema and name."""
+
+    named: Callable[[str, str], bool]
+    takes: Callable[[TableRecord], bool]
+    copies: bool = True
+    ignored: Callable[[str, str], Collection[str]] = lambda schema, name: ()
 
 
 def for_ours(tables: Collection[int], parents: Mapping[int, int], wants: Wants) -> list[int]:

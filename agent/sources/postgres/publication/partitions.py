@@ -22,10 +22,12 @@ from dataclasses import dataclass
 
 from agent.errors import RESYNC
 from agent.sources.postgres.publication import xids
+from agent.sources.postgres.publication.choosing import Wanted
 from agent.sources.postgres.publication.newcomers import Newcomers
 from agent.sources.postgres.publication.published import Relation
 from agent.sources.postgres.publication.sightings import PartitionSighting, Shape, Sightings
 from reactor.ids import Ts
+from reactor.records.changefeed import DROP_PARTITION, TRUNCATE_PARTITION
 
 #: the cure of a table whose partitions came or went with rows
 COPIED = f"it is copied again by itself; in mode incremental, with a target, or if filters keep other rows, {RESYNC}"
@@ -36,7 +38,8 @@ class Partitions:
     """``was_truncated``: whether the stream has a TRUNCATE of the table behind the last proof, by this transaction; it
     is asked to have come as far as the log was when the catalog was read. ``sightings``: of transactions that the
     catalog shows. ``writers``: of a partition, which transactions that it may not show had its first rows.
-    ``seen``: what the stream has shown. ``retyped``: see ``Rewrites``."""
+    ``seen``: what the stream has shown. ``retyped``: see ``Rewrites``. ``wanted``: which ends of
+    partitions filters ignore."""
 
     asked: Newcomers
     was_truncated: Callable[[int, Ts, int | None], bool]
@@ -44,6 +47,7 @@ class Partitions:
     writers: Callable[[int], Collection[int]] = lambda _: ()
     seen: Sightings | None = None
     retyped: Callable[[int], Shape] = lambda _: frozenset()
+    wanted: Wanted | None = None
 
     def trouble(self, root: int) -> str:
         """Why rows of the table may be in no stream; empty where none is."""
@@ -55,28 +59,40 @@ class Partitions:
         return self._trouble(root, self.asked.before.leaves.get(root, {}))
 
     def _trouble(self, root: int, before: Mapping[int, int]) -> str:
-        now, tables = self.asked.now.leaves(root), self.asked.now.tables
-        if not all(map(self._had_no_rows, before.keys() - now.keys())):
+        now, ignored = self.asked.now.leaves(root), self._ignored(root)
+        if DROP_PARTITION not in ignored and not all(map(self._had_no_rows, before.keys() - now.keys())):
             return "has lost a partition (detached or dropped): no event of the stream names the rows that went"
         if self._came_again(root, set(before)):
             return "has had a partition detached and attached again: what became of its rows meanwhile is in no stream"
         new = now.keys() - before.keys()
         if trouble := self._trouble_of_arrivals(root, new):
             return trouble
+        if TRUNCATE_PARTITION not in ignored and (trouble := self._trouble_of_emptied(root, before, new)):
+            return trouble
+        for sighting in self.sightings:
+            if sighting.root == root and (trouble := self._trouble_of(sighting, before, ignored)):
+                return trouble
+        return ""
+
+    def _trouble_of_emptied(self, root: int, before: Mapping[int, int], new: Collection[int]) -> str:
+        now, tables = self.asked.now.leaves(root), self.asked.now.tables
         emptied = [tables[leaf] for leaf in new if self._has_new_file(leaf)]
         emptied += [tables[leaf] for leaf, file in before.items() if now.get(leaf, file) != file]
         emptied = [relation for relation in emptied if not self._had_no_rows(relation.table_id)]
         retyped = self.retyped(root) if emptied and not new else frozenset()
         if retyped and all(self._is_only_retyped(relation, retyped) for relation in emptied):
-            emptied = []
+            return ""
         for relation in emptied:
             has_old_rows = relation.table_id in before and self.asked.has_old_rows(relation)
             if not has_old_rows and not self._was_truncated(root, emptied):
                 return f"has had partition {relation.name} emptied or rewritten, which is in no stream"
-        for sighting in self.sightings:
-            if sighting.root == root and (trouble := self._trouble_of(sighting, before)):
-                return trouble
         return ""
+
+    def _ignored(self, root: int) -> Collection[str]:
+        relation = self.asked.now.tables.get(root)
+        return (
+            () if self.wanted is None or relation is None else self.wanted.ignored(relation.schema_name, relation.name)
+        )
 
     def trouble_of_arrivals(self, root: int) -> str:
         """Like ``trouble``, for a table that the stream has not named yet: only of partitions that came with rows."""
@@ -113,12 +129,18 @@ class Partitions:
             return None
         return self.seen.declarations(leaf, upto=self.asked.now.end_ts)
 
-    def _trouble_of(self, sighting: PartitionSighting, before: Mapping[int, int]) -> str:
+    def _trouble_of(self, sighting: PartitionSighting, before: Mapping[int, int], ignored: Collection[str]) -> str:
         """Return the trouble of a partition whose rows are in the stream."""
         leaf, now = sighting.leaf, self.asked.now
         if leaf not in now.leaves(sighting.root):
             # one of before is lost, which is found above
-            return "" if leaf in before else "has had a partition with rows that came and went (detached or dropped)"
+            return (
+                ""
+                if leaf in before or DROP_PARTITION in ignored
+                else "has had a partition with rows that came and went (detached or dropped)"
+            )
+        if TRUNCATE_PARTITION in ignored:
+            return ""
         xid, relation = xids.near(sighting.xid, now.ahead), now.tables[leaf]
         made_by = now.xids[f"i{leaf}"]
         if xid <= made_by:  # a savepoint's number is above that of its transaction

@@ -10,7 +10,7 @@ The check uses a persistent connection (``digest``); the rows themselves are rea
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from agent.errors import NEW_POSITION, PositionLostError
@@ -19,6 +19,7 @@ from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common.joining import Joining, Name, Reading
 from agent.sources.postgres.publication import digest, losses, published, type_facts, xids
+from agent.sources.postgres.publication.choosing import Wanted
 from agent.sources.postgres.publication.findings import Findings, schemas_after
 from agent.sources.postgres.publication.held_newcomers import HeldNewcomers
 from agent.sources.postgres.publication.newcomers import Newcomers, keyless, late, renamed, unlogged
@@ -28,7 +29,7 @@ from agent.sources.postgres.publication.published import Catalog, Relation, one_
 from agent.sources.postgres.publication.quiet_changes import QuietChanges
 from agent.sources.postgres.publication.readded import ReaddedColumns
 from agent.sources.postgres.publication.rewrites import Rewrites
-from agent.sources.postgres.publication.sightings import Sightings
+from agent.sources.postgres.publication.sightings import Shape, Sightings
 from agent.sources.postgres.publication.silent import SilentTables
 from agent.sources.postgres.publication.unnamed_roots import UnnamedRoots
 from agent.sources.postgres.server.catalog import read_schemas, table_ids_of
@@ -52,16 +53,6 @@ def first_proof(connection: Connection, publications: Sequence[str], table_ids: 
     return replace(proof, types=dict(type_facts.read(connection, table_ids).values)).to_text(FIRST_MAX)
 
 
-@dataclass(frozen=True, slots=True)
-class Wants:
-    """The new tables that are taken in: by schema and name, and those that can be replicated. ``copies``: whether
-    tables whose partitions come or go with rows are copied by themselves."""
-
-    named: Callable[[str, str], bool]
-    takes: Callable[[TableRecord], bool]
-    copies: bool = True
-
-
 class Prover:
     """The prover of one stream. ``known``: the tables at ``at``, the position of ``proof``, which is empty if the log
     is of a version without proofs: then the first reading is trusted. ``is_ours``: see ``losses.lost``."""
@@ -74,7 +65,7 @@ class Prover:
         *,
         at: Ts,
         proof: str,
-        wants: Wants,
+        wanted: Wanted,
         sightings: Sightings,
         quiet: QuietChanges,
         joining: Collection[Name] = (),
@@ -88,11 +79,11 @@ class Prover:
         self._at = at
         self._proof = Proof.from_text(proof) if proof else None
         self._text = proof
-        self._wants = wants
+        self._wanted = wanted
         self._sightings = sightings
         self._quiet = quiet
-        self._silent = SilentTables(wants.named, wants.takes)
-        self._held_newcomers = HeldNewcomers(wants.named)
+        self._silent = SilentTables(wanted.named, wanted.takes)
+        self._held_newcomers = HeldNewcomers(wanted.named)
         self._unnamed_roots = UnnamedRoots()
         self._joining = Joining(set(joining))
         self._connection: Connection | None = None
@@ -183,7 +174,7 @@ class Prover:
             facts = type_facts.read(connection, watched)
             before = self._proof or replace(losses.first(now, seen, found.known), types=dict(facts.values))
             self._refuse_other_publications(before, now)
-            absorbed = losses.absorbed(now, found.known, self._wants.named)
+            absorbed = losses.absorbed(now, found.known, self._wanted.named)
             for table, reason in losses.lost(before, now, found.old, absorbed=absorbed, is_ours=self._is_ours).items():
                 found.hold(found.old[table], Ts(self._at + 1), reason)
             self._judge_types(connection, type_facts.altered(before.types, facts), found)
@@ -193,14 +184,8 @@ class Prover:
             shown = [one for one in sightings if one not in unseen]
             writers = partial(self._sightings.writers, upto=now.end_ts)
             rewrites, declared = Rewrites(asked, self._was_truncated), dict(self._schemas)
-            partitions = Partitions(
-                asked,
-                self._was_truncated,
-                shown,
-                writers,
-                self._sightings,
-                lambda root: rewrites.retyped(root, declared.get(root)),
-            )
+            retyped = partial(_retyped, rewrites, declared)
+            partitions = Partitions(asked, self._was_truncated, shown, writers, self._sightings, retyped, self._wanted)
             self._judge_roots(partitions, found)
             self._schemas |= schemas_after(cut.ddl)
             self._judge_rewrites(rewrites, found, declared)
@@ -249,7 +234,7 @@ class Prover:
         found.hold(record, Ts(self._at + 1), reason, code=code)
 
     def _judge_roots(self, partitions: Partitions, found: Findings) -> None:
-        cure, code = (COPIED, PARTITION_ROWS) if self._wants.copies else (losses.CURE, "")
+        cure, code = (COPIED, PARTITION_ROWS) if self._wanted.copies else (losses.CURE, "")
         for table in found.old:
             if table not in found.held and (trouble := partitions.trouble(table)):
                 self._hold_old(found, table, trouble, cure, code=code)
@@ -285,7 +270,7 @@ class Prover:
     def _recorded_leaves(self, asked: Newcomers, root: int, found: Findings, upto: Ts) -> dict[int, int]:
         """Return the partitions that the proof has."""
         relation = asked.now.tables[root]
-        if root in found.known or root in found.held or not self._wants.named(relation.schema_name, relation.name):
+        if root in found.known or root in found.held or not self._wanted.named(relation.schema_name, relation.name):
             return asked.now.leaves(root)
         return self._unnamed_roots.recorded(asked, root, upto)
 
@@ -328,7 +313,7 @@ class Prover:
         self._unsettled.clear()
         for table in self._candidates(now, found) - clean:
             record = asked.record(table)
-            if not self._wants.takes(record):
+            if not self._wanted.takes(record):
                 found.hold(record, upto, keyless(record))
             elif not asked.is_settled(table):
                 self._unsettled.add(table)
@@ -339,7 +324,7 @@ class Prover:
         known = {*found.known, *found.held, *joining.values(), *clean, *self._unsettled}
         for table, reason in list(self._silent.find(asked, partitions, known, upto)):
             record = asked.record(table)
-            found.hold(record, upto, reason if self._wants.takes(record) else keyless(record))
+            found.hold(record, upto, reason if self._wanted.takes(record) else keyless(record))
         return frozenset(clean)
 
     def _joining_ids(self, connection: Connection) -> dict[Name, int]:
@@ -378,7 +363,7 @@ class Prover:
         return {
             table
             for table in unknown
-            if now.ways(table) and self._wants.named(now.tables[table].schema_name, now.tables[table].name)
+            if now.ways(table) and self._wanted.named(now.tables[table].schema_name, now.tables[table].name)
         }
 
     def _judge_gone(self, now: Catalog, found: Findings, absorbed: Collection[int], upto: Ts) -> None:
@@ -389,6 +374,10 @@ class Prover:
             if end_ts <= upto:
                 found.drop(table, upto)
                 del self._gone[table]
+
+
+def _retyped(rewrites: Rewrites, declared: Mapping[int, TableSchema], root: int) -> Shape:
+    return rewrites.retyped(root, declared.get(root))
 
 
 def _name_held(now: Catalog, found: Findings, upto: Ts) -> None:

@@ -53,6 +53,21 @@ def test_what_is_ignored(fields: dict[str, Any], expected: list[int]) -> None:
     assert kept(**fields) == expected
 
 
+@pytest.mark.parametrize(
+    ("event", "leaves"),
+    [
+        ("drop table partition", True),
+        ("Truncate  table PARTITION", True),
+        ("all ddl", True),
+        ("delete", True),
+        ("insert", False),
+        ("drop table", False),
+    ],
+)
+def test_rows_that_stay_may_meet_inserts_of_their_keys(event: str, leaves: bool) -> None:
+    assert rules(EventFilter(ignore_event=(event,))).leaves_rows is leaves
+
+
 def test_all_filters_of_a_table_apply() -> None:
     both = rules(EventFilter(ignore_event=("insert",)), EventFilter(ignore_delete_value_expr="id = 1"))
     assert both.apply(changes(ROWS)).seq.tolist() == [1, 2, 4]

@@ -24,6 +24,7 @@ from agent.sources.mysql.ddl.parser.indexes import column_parts, take_index
 from agent.sources.mysql.ddl.parser.table_options import take_options
 from agent.sources.mysql.ddl.parser.tokens import spelt
 from agent.sources.mysql.values.session import Session
+from reactor.records.changefeed import DROP_PARTITION, TRUNCATE_PARTITION
 
 
 def take_parts(cursor: Cursor, database: str, session: Session) -> list[Part]:
@@ -117,7 +118,7 @@ def _drop(cursor: Cursor) -> Sequence[Part]:
     if cursor.take("PRIMARY", "KEY"):
         return [DropKey(PRIMARY)]
     if cursor.take("PARTITION"):
-        return [RowsMoved("a partition was dropped with its rows")]
+        return [RowsMoved("a partition was dropped with its rows", event=DROP_PARTITION)]
     if cursor.take("SYSTEM", "VERSIONING") or _is_period(cursor):
         return []
     if cursor.take("FOREIGN", "KEY") or cursor.peek().word == "CHECK":
@@ -207,7 +208,7 @@ def _moved(cursor: Cursor, database: str) -> RowsMoved:
     cursor.expect("PARTITION")
     if verb != "EXCHANGE":
         done = {"TRUNCATE": "emptied", "DISCARD": "discarded", "IMPORT": "imported"}[verb]
-        return RowsMoved(f"a partition was {done}", comes=comes)
+        return RowsMoved(f"a partition was {done}", comes=comes, event=TRUNCATE_PARTITION if verb == "TRUNCATE" else "")
     cursor.name()
     cursor.expect("WITH", "TABLE")
     return RowsMoved("a partition was exchanged for a table", cursor.table(database))

@@ -92,13 +92,15 @@ class RenameTo:
 @dataclass(frozen=True, slots=True)
 class RowsMoved:
     """Rows of the table come or go without events. ``other``: the table that they move to or from; ``makes``: it is
-    new; ``ends``: it is dropped. ``comes``: an empty table may have rows afterwards."""
+    new; ``ends``: it is dropped. ``comes``: an empty table may have rows afterwards. ``event``: its name in event
+    filters, empty if they have none."""
 
     reason: str
     other: Name | None = None
     makes: bool = False
     ends: bool = False
     comes: bool = False
+    event: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,11 +132,13 @@ class DatabaseDropped:
 
 @dataclass(frozen=True, slots=True)
 class Unfollowed:
-    """The table cannot be followed from here on. ``needs_rows``: only if it has any."""
+    """The table cannot be followed from here on. ``needs_rows``: only if it has any. ``event``: unless event filters
+    ignore this one."""
 
     table: Name
     reason: str
     needs_rows: bool = False
+    event: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -347,8 +347,8 @@ def _consequences(read: _Statement, table: Name, parts: Sequence[Part]) -> Itera
     """Yield effects that no later event shows."""
     for part in parts:
         match part:
-            case RowsMoved(reason, other, makes, ends, comes):
-                yield Unfollowed(table, reason, needs_rows=other is None and not comes)
+            case RowsMoved(reason, other, makes, ends, comes, event):
+                yield Unfollowed(table, reason, needs_rows=other is None and not comes, event=event)
                 if other is not None and ends:
                     yield Dropped(read.fold(other))
                 elif other is not None and makes:

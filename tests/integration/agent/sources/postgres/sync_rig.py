@@ -38,7 +38,7 @@ from capture.embedded import EmbeddedPostgres
 from reactor.errors import WeirError
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, Ts
 from reactor.keys import LogKey, ddl_prefix
-from reactor.records.changefeed import ChangefeedConfig, FilterConfig, SinkMode
+from reactor.records.changefeed import ChangefeedConfig, EventFilter, FilterConfig, SinkMode
 from reactor.records.log_head import LogHead
 from reactor.records.source_settings import Setting
 from reactor.records.tables.schema_change import DdlRecord
@@ -79,6 +79,8 @@ class SyncRig:
     first_schemas: dict[int, TableSchema] = field(default_factory=dict)
     #: which new tables are wanted
     rules: tuple[str, ...] = ("!*.*",)
+    #: events that filters ignore
+    ignored: tuple[str, ...] = ()
     #: of a database that no other test uses
     encoding: str = ""
     sink_mode: SinkMode = SinkMode.UPSERT
@@ -87,7 +89,8 @@ class SyncRig:
 
     @property
     def scope(self) -> Scope:
-        config = ChangefeedConfig(filter=FilterConfig(rules=self.rules), source=self.source)
+        filters = (EventFilter(ignore_event=self.ignored),) if self.ignored else ()
+        config = ChangefeedConfig(filter=FilterConfig(rules=self.rules, event_filters=filters), source=self.source)
         return Scope("c", "feed", self.sink_mode, config)
 
     def ddl(self) -> list[DdlRecord]:

@@ -111,6 +111,7 @@ class Followed:
             takes=lambda table: bool(table.key),
             look=lambda name: look_at(server, name) if looks else None,
             ignores_rename=lambda name, statement: False,
+            ignores=lambda name, event: False,
             zero_dates=zero_dates,
             is_mariadb=is_mariadb(server),
             time_zone="UTC",

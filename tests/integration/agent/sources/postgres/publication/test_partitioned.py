@@ -121,6 +121,57 @@ async def test_by_root_the_copy_can_be_left_to_an_operator(by_root: SyncRig) -> 
     assert "it is copied again by itself" not in changes(by_root)[0].reason
 
 
+@pytest.mark.parametrize("loss", _LOSSES)
+async def test_by_root_rows_that_go_may_stay_in_the_sink(by_root: SyncRig, loss: str) -> None:
+    """Those that come with a partition are in no stream all the same."""
+    by_root.ignored = ("drop table partition", "truncate table partition")
+    async with by_root.running():
+        by_root.execute(_ROWS[0])
+        await by_root.wait_resolved()
+        by_root.execute(_LOSSES[loss])
+        by_root.execute("INSERT INTO a VALUES (1)")
+        await by_root.wait_resolved()
+    assert len(changes(by_root)) == ("attach" in loss)
+
+
+@pytest.mark.parametrize(
+    ("ignored", "loss", "held"),
+    [
+        ("drop table partition", "TRUNCATE r20", 1),
+        ("truncate table partition", "DROP TABLE r1", 1),
+        (
+            "drop table partition",
+            "CREATE TABLE r21 PARTITION OF r2 FOR VALUES FROM (30) TO (40); "
+            "INSERT INTO r VALUES (31, 'x'); DROP TABLE r21",
+            0,
+        ),
+        (
+            "truncate table partition",
+            "CREATE TABLE r21 PARTITION OF r2 FOR VALUES FROM (30) TO (40); "
+            "INSERT INTO r VALUES (31, 'x'); TRUNCATE r21",
+            0,
+        ),
+        (
+            "truncate table partition",
+            "BEGIN; CREATE TABLE r21 PARTITION OF r2 FOR VALUES FROM (30) TO (40); "
+            "INSERT INTO r VALUES (31, 'x'); TRUNCATE r21; COMMIT",
+            0,
+        ),
+    ],
+)
+async def test_by_root_each_kind_of_end_is_ignored_by_its_name(
+    by_root: SyncRig, ignored: str, loss: str, held: int
+) -> None:
+    by_root.ignored = (ignored,)
+    async with by_root.running():
+        by_root.execute(_ROWS[0])
+        await by_root.wait_resolved()
+        by_root.execute(loss)
+        by_root.execute("INSERT INTO a VALUES (1)")
+        await by_root.wait_resolved()
+    assert len(changes(by_root)) == held
+
+
 _EMPTY = {
     "detach": "ALTER TABLE r DETACH PARTITION r0; INSERT INTO r0 VALUES (5, 'x')",
     "drop": "DROP TABLE r1",

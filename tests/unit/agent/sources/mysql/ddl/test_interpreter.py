@@ -72,12 +72,15 @@ class Rig:
     def __init__(self, *tables: str, takes: bool = True, ignores_rename: bool = False, **facts: Any) -> None:
         self.there: dict[tuple[str, str], TableSchema] = {}
         self.computed: dict[str, str] = {}
+        #: events that filters ignore, with their table
+        self.ignored: set[tuple[tuple[str, str], str]] = set()
         self.tables = known(*tables)
         server = Server(
             wants=lambda schema, _: schema == "d",
             takes=lambda record: takes or bool(record.key),
             look=self.there.get,
             ignores_rename=lambda name, statement: ignores_rename and name == ("d", "v") and "RENAME" in statement,
+            ignores=lambda name, event: (name, event) in self.ignored,
             zero_dates=ZeroDates.NULL,
             is_mariadb=True,
             computed=lambda name: self.computed,
@@ -483,6 +486,24 @@ def test_a_table_that_is_renamed_into_the_filter_may_be_left_out() -> None:
     rig.there["d", "v"] = table("v")
     assert not rig.run("RENAME TABLE e.other TO d.v")
     assert rig.names() == ["t"]
+
+
+@pytest.mark.parametrize(
+    ("event", "statement"),
+    [
+        ("drop table partition", "ALTER TABLE t DROP PARTITION p, q"),
+        ("truncate table partition", "alter table t truncate partition all"),
+    ],
+)
+def test_rows_that_go_with_a_partition_may_stay(event: str, statement: str) -> None:
+    rig = Rig("t", "u")
+    rig.ignored = {(("d", "t"), event)}
+    assert not rig.run(statement)
+    assert [change.kind for change in rig.run("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE u")] == [HOLD, HOLD]
+
+    rig = Rig("t")
+    rig.ignored = {(("d", "u"), event), (("d", "t"), "rename table")}
+    assert [change.kind for change in rig.run(statement)] == [HOLD]
 
 
 def test_a_copy_that_takes_its_tables_place_in_two_statements() -> None:

@@ -278,8 +278,14 @@ def test_types(definition: str, arrow: str) -> None:
             "ALTER TABLE t ENGINE=`blackhole`, ALGORITHM=COPY",
             [Unfollowed(T, "its engine is blackhole, which has other rows than its log, or none", True)],
         ),
-        ("ALTER TABLE t DROP PARTITION p, q", [Unfollowed(T, "a partition was dropped with its rows", True)]),
-        ("ALTER TABLE t TRUNCATE PARTITION ALL", [Unfollowed(T, "a partition was emptied", True)]),
+        (
+            "ALTER TABLE t DROP PARTITION p, q",
+            [Unfollowed(T, "a partition was dropped with its rows", True, "drop table partition")],
+        ),
+        (
+            "ALTER TABLE t TRUNCATE PARTITION ALL",
+            [Unfollowed(T, "a partition was emptied", True, "truncate table partition")],
+        ),
         (
             "ALTER TABLE t EXCHANGE PARTITION p WITH TABLE e.`u` WITHOUT VALIDATION",
             [
