@@ -20,7 +20,7 @@ from agent.sources.postgres.publication.slots import Names
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import Connection, catalog_session, connect
 from agent.sources.postgres.server.identity import read_identity
-from agent.sources.postgres.server.lsn import format_lsn
+from agent.sources.postgres.server.lsn import END_SQL, format_lsn, last_ts
 from agent.sources.postgres.server.sql import identifier, literal, qualified
 from agent.sources.postgres.server.terms import AllTerms, read_terms, refuse_unsent
 from agent.sources.postgres.server.uri import parse_uri
@@ -151,8 +151,8 @@ class PostgresSource:
     def current_ts(self, log: Position = BEGIN) -> Ts:
         """A commit record starts before the end of what is written."""
         with catalog_session(self._uri) as connection:
-            [[end]] = connection.query("SELECT (pg_catalog.pg_current_wal_insert_lsn() - '0/0')::int8")
-        return Ts(int(end or 0) - 1)
+            [end] = connection.query(f"SELECT {END_SQL}")
+        return last_ts(*(int(number or 0) for number in end))
 
     def survivors(
         self, before: TableSchema, after: TableSchema, origins: Mapping[str, str], key: Sequence[str]

@@ -14,14 +14,13 @@ from typing import Final
 from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.proof import ColumnFacts, RowKey
 from agent.sources.postgres.server.connection import Connection, Row
+from agent.sources.postgres.server.lsn import END_SQL, last_ts
 from agent.sources.postgres.server.sql import literal
 from agent.sources.postgres.server.terms import TERMS_VERSION
 from reactor.ids import Ts
 
 _KINDS: Final = ("insert", "update", "delete", "truncate")
-_NOW_SQL: Final = (
-    "SELECT pg_catalog.pg_current_snapshot()::text, (pg_catalog.pg_current_wal_insert_lsn() - '0/0')::int8"
-)
+_NOW_SQL: Final = f"SELECT pg_catalog.pg_current_snapshot()::text, {END_SQL}"
 _PUBLICATIONS_SQL: Final = (
     "SELECT oid::int8, xmin::text, pubname, puballtables, pubviaroot, pubinsert, pubupdate, pubdelete, pubtruncate "
     "FROM pg_catalog.pg_publication "
@@ -103,8 +102,8 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """``xids``: by which transaction each row was written. ``end_ts``: where the server's log ended when it was read.
-    ``parents``: of each partition."""
+    """``xids``: by which transaction each row was written. ``end_ts``: the last position of the
+    server's log when it was read. ``parents``: of each partition."""
 
     horizon: int
     ahead: int
@@ -222,14 +221,15 @@ def read(
 ) -> Catalog:
     """The publications of these names, and what concerns these tables; inside ``one_moment``. ``others``: tables that
     need no columns and keys."""
-    [[snapshot, end]] = connection.query(_NOW_SQL)
+    [[snapshot, *end]] = connection.query(_NOW_SQL)
     horizon, ahead, running = xids.parse_snapshot(str(snapshot))
     reader = _Reader(connection, ahead, {})
     publications = reader.publications(names)
     parents = reader.parents()
     members = [table for publication in publications.values() for table in publication.members]
     tables = reader.tables({*table_ids, *others, *members, *parents, *parents.values()}, table_ids)
-    return Catalog(horizon, ahead, Ts(int(end or 0)), publications, tables, parents, reader.xids, running)
+    end_ts = last_ts(*(int(number or 0) for number in end))
+    return Catalog(horizon, ahead, end_ts, publications, tables, parents, reader.xids, running)
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,7 @@ class QuietChanges:
         found: list[tuple[Ts, TableSchema, int]] = []
         with self._lock:
             for table, posted in sorted(self._posted.items(), key=lambda item: item[1].catalog.end_ts):
-                ts = max(posted.catalog.end_ts - 1, after + 1)  # a commit record starts before the log's end
+                ts = max(posted.catalog.end_ts, after + 1)
                 if ts > upto:
                     break
                 del self._posted[table]

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+import anyio
 import pytest
 
 from agent.errors import PositionLostError
@@ -13,7 +14,8 @@ from agent.sources.postgres.server.connection import connect
 from capture.embedded import EmbeddedPostgres
 from reactor.records.changefeed import SinkMode
 from reactor.records.tables.schema_change import SchemaChangeKind, TableChange
-from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
+from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig, wait_until
+from tests.patience import patient
 
 pytestmark = pytest.mark.sample(0.4)  # cases of a few causes each, on a real server
 
@@ -38,6 +40,19 @@ def rig(postgres: EmbeddedPostgres, tmp_path: Path) -> Iterator[SyncRig]:
 
 def holds(rig: SyncRig) -> dict[str, TableChange]:
     return {change.table.name: change for record in rig.ddl() for change in record.holds if change.table}
+
+
+@pytest.mark.sample(1.0)
+async def test_a_dropped_table_goes_though_nothing_else_is_written(rig: SyncRig) -> None:
+    """An idle server writes to its log four times a minute at most."""
+    async with rig.running():
+        rig.execute("INSERT INTO a VALUES (1)")
+        await rig.wait_resolved()
+        with anyio.fail_after(patient(8.0)):
+            for number, table in enumerate("abc", 1):
+                rig.execute(f"DROP TABLE {table}")
+                await wait_until(lambda number=number: len(rig.ddl()) == number)  # type: ignore[misc]
+    assert [change.kind for record in rig.ddl() for change in record.changes] == [SchemaChangeKind.DROP] * 3
 
 
 #: each loses changes of b, and is over when anybody looks

@@ -43,7 +43,7 @@ def look(
 
 
 def test_a_definition_waits_for_the_stream(changes: QuietChanges) -> None:
-    look(changes, horizon=100, ahead=100, end_ts=1000)
+    look(changes, horizon=100, ahead=100, end_ts=999)
     assert changes.take(Ts(0), Ts(998)) == []
     assert changes.take(Ts(0), Ts(999)) == [(Ts(999), _ALTERED, 100)]
     assert changes.take(Ts(1000), Ts(1001)) == []
@@ -51,7 +51,7 @@ def test_a_definition_waits_for_the_stream(changes: QuietChanges) -> None:
 
 def test_each_table_has_a_place_of_its_own(changes: QuietChanges) -> None:
     for table_id in (7, 8):
-        look(changes, horizon=100, ahead=100, end_ts=1000, table_id=table_id)
+        look(changes, horizon=100, ahead=100, end_ts=999, table_id=table_id)
     assert [ts for ts, *_ in changes.take(Ts(0), Ts(999))] == [999]
     assert changes.take(Ts(999), Ts(999)) == []
     assert [ts for ts, *_ in changes.take(Ts(999), Ts(1100))] == [1000]
@@ -60,24 +60,24 @@ def test_each_table_has_a_place_of_its_own(changes: QuietChanges) -> None:
 @pytest.mark.parametrize(("xid", "counts"), [(98, True), (99, False), (100, False)])
 def test_a_declaration_that_the_catalog_did_not_show_is_newer(changes: QuietChanges, xid: int, counts: bool) -> None:
     changes.note_declared(7, xid)
-    look(changes, horizon=99, ahead=100, end_ts=1000, running=(99,))
+    look(changes, horizon=99, ahead=100, end_ts=999, running=(99,))
     assert bool(changes.take(Ts(0), Ts(2000))) is counts
 
 
 def test_without_a_declaration_all_transactions_of_the_first_reading_must_have_ended(changes: QuietChanges) -> None:
-    look(changes, horizon=80, ahead=100, end_ts=1000, running=(80,))
+    look(changes, horizon=80, ahead=100, end_ts=999, running=(80,))
     assert changes.take(Ts(0), Ts(1000)) == []
-    look(changes, horizon=99, ahead=120, end_ts=1100, running=(99,))
+    look(changes, horizon=99, ahead=120, end_ts=1099, running=(99,))
     assert changes.take(Ts(1000), Ts(1100)) == []
-    look(changes, horizon=110, ahead=130, end_ts=1200, running=(110,))
+    look(changes, horizon=110, ahead=130, end_ts=1199, running=(110,))
     assert changes.take(Ts(1100), Ts(1200)) == [(Ts(1199), _ALTERED, 130)]
 
 
 def test_what_does_not_count_yet_is_read_again(changes: QuietChanges, monkeypatch: pytest.MonkeyPatch) -> None:
-    look(changes, horizon=80, ahead=100, end_ts=1000, running=(80,))
+    look(changes, horizon=80, ahead=100, end_ts=999, running=(80,))
     assert not changes.is_due()
     monkeypatch.setattr(quiet_changes, "_AGAIN_S", 0.0)
-    look(changes, horizon=80, ahead=100, end_ts=1000, running=(80,))
+    look(changes, horizon=80, ahead=100, end_ts=999, running=(80,))
     assert changes.is_due()
-    look(changes, horizon=100, ahead=100, end_ts=1000)
+    look(changes, horizon=100, ahead=100, end_ts=999)
     assert not changes.is_due()
