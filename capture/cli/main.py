@@ -320,7 +320,8 @@ def diff(
     from capture.api.port import DiffAsked
 
     asked = model_of(DiffAsked, sample=sample, rows_per_second=rows_per_second, resume=resume)
-    with client_of(server) as client, console.waiting("comparing source and sink"):
+    left = f"`weir diff -c {changefeed_id} --continue` compares what is left"
+    with client_of(server) as client, console.waiting("comparing source and sink", interrupted=left):
         found = client.diff(changefeed_id, asked)
     equal, waiting = all(table.equal for table in found), sum(bool(table.waiting) for table in found)
     if json:

@@ -32,7 +32,8 @@ def repair(
     if parquet is not None:
         _refuse_unwritable(parquet)
     asked = model_of(RepairAsked, tables=tuple(tables), dry_run=dry_run, where=where, rows_per_second=rows_per_second)
-    with client_of(server) as client, console.waiting("comparing source and sink"):
+    left = "nothing was changed" if dry_run else "tables that have been repaired stay so; for the others run it again"
+    with client_of(server) as client, console.waiting("comparing source and sink", interrupted=left):
         found = client.repair(changefeed_id, asked)
     keys = sum(len(one.keys) for one in found)
     left_out = [one for one in found if one.waiting or one.refused]

@@ -120,10 +120,18 @@ def is_debugging() -> bool:
 
 
 @contextmanager
-def waiting(text: str) -> Iterator[Callable[[str], None]]:
-    """Show a spinner on stderr if that is a terminal. Yields a function that changes its text."""
-    with Console(stderr=True).status(_plain_text(text)) as status:
-        yield lambda news: status.update(_plain_text(news))
+def waiting(text: str, *, interrupted: str = "") -> Iterator[Callable[[str], None]]:
+    """Show a spinner on stderr if that is a terminal. Yields a function that changes its text.
+
+    ``interrupted``: a line for a user who interrupts it, that says what is done and how to continue.
+    """
+    try:
+        with Console(stderr=True).status(_plain_text(text)) as status:
+            yield lambda news: status.update(_plain_text(news))
+    except BaseException as error:
+        if interrupted and isinstance(root_of(error), KeyboardInterrupt):
+            print_warning(f"interrupted; {interrupted}")
+        raise
 
 
 def when(seconds: float) -> str:

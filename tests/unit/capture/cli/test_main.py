@@ -282,6 +282,25 @@ def test_a_part_of_each_table_is_compared(capsys: pytest.CaptureFixture[str], cl
     assert "sample is wrong" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["diff"], "`weir diff -c feed --continue` compares what is left"),
+        (["repair"], "tables that have been repaired stay so; for the others run it again"),
+        (["repair", "--dry-run"], "nothing was changed"),
+    ],
+)
+def test_ctrl_c_during_a_comparison_says_how_to_continue(
+    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("capture.api.client.Client._call", interrupted)
+    assert main([*arguments, "-c", "feed"]) == 130
+    assert capsys.readouterr().err == f"warning: interrupted; {line}\n"
+
+
 def test_a_table_is_paused_resumed_and_skips_what_was_confirmed(
     capsys: pytest.CaptureFixture[str], cluster: MemoryCluster
 ) -> None:
