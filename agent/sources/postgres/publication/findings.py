@@ -107,8 +107,12 @@ class Findings:
             self._never_joined[ts] = names
 
     def drop(self, table_id: int, ts: Ts) -> None:
-        """Drop the table: it is gone from the source."""
+        """Drop the table: it is gone from the source. Of a new one nothing is left to be shown."""
         self.held.discard(table_id)
+        if table_id in self.created:
+            self.forget(table_id, since=self.created.pop(table_id))
+            del self.known[table_id]
+            return
         change = schema_diff.dropped(KnownTable(self.known.pop(table_id), None))
         self._changes.setdefault(ts, []).append(change)
 

@@ -1,13 +1,14 @@
 """Held newcomers: tables that were held before the stream had them, and are dropped or renamed at the source.
 
 The stream says nothing of them. A hold ends with its table, or its table's name: under another one the table is judged
-again. It also ends where the table becomes a partition, whose rows are sent under its root's name.
+again. It also ends where the table becomes a partition, whose rows belong to its root's table.
 """
 
 from collections.abc import Callable, Collection, Mapping
 
 from agent.sources.postgres.publication.findings import Findings
 from agent.sources.postgres.publication.published import Catalog
+from agent.sources.postgres.publication.silent import place
 from agent.sources.postgres.server.connection import Connection
 from reactor.ids import Ts
 
@@ -44,13 +45,20 @@ class HeldNewcomers:
         for table_id in sorted(unknown):
             name = names.get(table_id)
             is_wanted = name == found.newcomers[table_id] and (name in joining or self._wants(*name))
-            if is_wanted and not any(now.ways(above) for above in now.lineage(table_id)[1:]):
+            if is_wanted and not self._is_part(now, table_id):
                 continue
             self._since[table_id] = since.get(table_id, now.end_ts)
             if self._since[table_id] <= upto:
                 del self._since[table_id]
                 found.withdraw(table_id, upto)
                 self._is_renamed = self._is_renamed or name is not None
+
+    def _is_part(self, now: Catalog, table_id: int) -> bool:
+        """Return whether its rows are sent under a root's name, or will be as soon as that is published."""
+        above = [table for table in now.lineage(table_id)[1:] if table in now.tables]
+        named = (now.tables[table] for table in above)
+        wanted = {table_id, *(one.table_id for one in named if self._wants(one.schema_name, one.name))}
+        return any(now.ways(table) for table in above) or place(now, table_id, wanted) != table_id
 
     @staticmethod
     def _names(connection: Connection, tables: Collection[int]) -> dict[int, Name]:

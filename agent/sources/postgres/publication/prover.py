@@ -295,8 +295,7 @@ class Prover:
                 found.hold(record, ts, reason)
         for table, ts in list(found.created.items()):
             if table not in now.tables:
-                found.forget(table, since=ts)  # it is gone again, and nothing of it is left to be shown
-                del found.known[table], found.created[table]
+                found.drop(table, ts)
             elif not asked.is_whole(table):
                 found.hold(found.known[table], ts, late(now, table))
             elif table in passed_over:

@@ -113,7 +113,7 @@ class SilentTables:
         """Yield the tables that no publication sends. One without a key to upsert by may have been left out when the
         changefeed was created."""
         now = asked.now
-        tables = (self._place(now, table) for table in self._with_rows(now) if _is_apart(now, table, known))
+        tables = (place(now, table, self._wanted) for table in self._with_rows(now) if _is_apart(now, table, known))
         for table_id in sorted({table for table in tables if table}.difference(known)):
             written_by = now.tables[table_id].written_by
             if self._harmless.get(table_id) == written_by:
@@ -130,14 +130,6 @@ class SilentTables:
             found.update(now.leaves(table_id) if now.is_partitioned(table_id) else [table_id])
         return found
 
-    def _place(self, now: Catalog, table_id: int) -> int | None:
-        """Return the table under whose name the rows of ``table_id`` belong to the sink: that of its root, unless the
-        publication sends other partitions of that under their own names."""
-        wanted = [table for table in now.lineage(table_id) if table in self._wanted]
-        if wanted and any(now.ways(leaf) for leaf in now.leaves(wanted[-1])):
-            return wanted[0] if wanted[0] == table_id else None
-        return wanted[-1] if wanted else None
-
     def _has_rows(self, asked: Newcomers, relation: Relation) -> bool:
         """Later rows of an empty table are sent under the name that it has then; without a change of name or kind, that
         is this one."""
@@ -149,6 +141,15 @@ class SilentTables:
             return True
         self._harmless[table_id] = relation.written_by
         return False
+
+
+def place(now: Catalog, table_id: int, wanted: Collection[int]) -> int | None:
+    """Return the table under whose name the rows of ``table_id`` belong to the sink: that of its root, unless the
+    publication sends other partitions of that under their own names. ``wanted``: tables with wanted names."""
+    lineage = [table for table in now.lineage(table_id) if table in wanted]
+    if lineage and any(now.ways(leaf) for leaf in now.leaves(lineage[-1])):
+        return table_id if lineage[0] == table_id else None
+    return lineage[-1] if lineage else None
 
 
 def _old_leaves(before: Proof | None) -> set[int]:

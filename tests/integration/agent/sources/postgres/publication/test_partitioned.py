@@ -100,6 +100,7 @@ _LOSSES = {
 @pytest.mark.parametrize("loss", _LOSSES)
 async def test_by_root_rows_that_come_or_go_with_a_partition_hold_the_root(by_root: SyncRig, loss: str) -> None:
     """They are in no stream."""
+    by_root.rules = ("public.r", "public.a")
     async with by_root.running():
         by_root.execute(_ROWS[0])
         await by_root.wait_resolved()
@@ -125,6 +126,7 @@ async def test_by_root_the_copy_can_be_left_to_an_operator(by_root: SyncRig) -> 
 async def test_by_root_rows_that_go_may_stay_in_the_sink(by_root: SyncRig, loss: str) -> None:
     """Those that come with a partition are in no stream all the same."""
     by_root.ignored = ("drop table partition", "truncate table partition")
+    by_root.rules = ("public.r", "public.a")
     async with by_root.running():
         by_root.execute(_ROWS[0])
         await by_root.wait_resolved()
@@ -201,6 +203,7 @@ async def test_by_root_partitions_that_never_had_rows_come_and_go(by_root: SyncR
 async def test_by_root_a_partition_that_was_filled_since_the_last_reading_is_lost_with_its_rows(
     by_root: SyncRig, loss: str
 ) -> None:
+    by_root.rules = ("public.r", "public.a")
     async with by_root.running():
         by_root.execute("INSERT INTO a VALUES (1)")
         await by_root.wait_resolved()
@@ -604,6 +607,7 @@ _UNSEEN = {
 @pytest.mark.sample(0.3)
 @pytest.mark.parametrize("loss", _UNSEEN)
 async def test_by_root_what_comes_and_goes_between_two_readings_holds_the_root(by_root: SyncRig, loss: str) -> None:
+    by_root.rules = ("public.r", "public.a")
     async with by_root.running():
         by_root.execute(_ROWS[0])
         await by_root.wait_resolved()
