@@ -2,8 +2,9 @@
 
 A stream can follow a table from a position at which it knows the table's definition. The catalog has the current
 definition, and the stream may be far behind. So the catalog is read twice: if the stream has passed the end of the
-first reading, and the second one finds the same definition, the table had it at that position. The table is copied
-later (``TableRecord.to_copy``), at a position behind that one, so nothing from before it is needed.
+first reading, and the second one finds the same definition, the table had it at that position. Once is enough where the
+stream is at the end of the log, since an idle server brings it no further. The table is copied later
+(``TableRecord.to_copy``), at a position behind that one, so nothing from before it is needed.
 """
 
 import time
@@ -69,10 +70,10 @@ class Joining:
         ready = {}
         for name in self.names & reading.schemas.keys():
             schema = reading.schemas[name]
-            before, first = self._first.get(name, (None, reading))
-            if before != schema:
+            if self._first.setdefault(name, (schema, reading))[0] != schema:
                 self._first[name] = schema, reading
-            elif upto >= first.end_ts and reading.horizon >= first.ahead:
+            _, first = self._first[name]
+            if upto >= first.end_ts and reading.horizon >= first.ahead:
                 ready[name] = schema
         self._first = {name: seen for name, seen in self._first.items() if name in reading.schemas}
         self.names.difference_update(ready)

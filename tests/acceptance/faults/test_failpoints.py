@@ -4,6 +4,7 @@ All captures of the bed have all traps, each of which waits for a file; whoever 
 made it takes the file and is the one that falls. The load runs all the time; the last test ends it and compares.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from reactor.failpoints import VARIABLE, Action, Point
 from reactor.records.changefeed import SinkMode
 from tests.acceptance.bed import Bed, Load, Process
 from tests.acceptance.checks import CHANGELOG, UPSERT, check_changelog, check_upsert, follows
+from tests.patience import HANG_S
 
 pytestmark = [
     pytest.mark.acceptance,
@@ -44,6 +46,27 @@ BUSY = (
 )
 
 
+class _Caller(threading.Thread):
+    """A caller of the capture that may be the one that falls: one that is stopped answers when it wakes up."""
+
+    def __init__(self, cause: Callable[[], object]) -> None:
+        super().__init__(daemon=True)
+        self._cause = cause
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            self._cause()
+        except Exception as error:
+            self._error = error
+
+    def end(self) -> None:
+        self.join(HANG_S)
+        assert not self.is_alive(), "it has no answer"
+        if self._error is not None and not isinstance(self._error, WeirError):
+            raise self._error
+
+
 class Ground:
     """The bed with its traps, under load."""
 
@@ -60,8 +83,8 @@ class Ground:
     def strike(self, *blows: Blow, cause: Callable[[], object] = lambda: None) -> None:
         """Let one capture fall for each blow; who is left continues, and then they are asked to come back."""
         files = [self.set(point, action) for point, action in blows]
-        with suppress(WeirError):  # whoever is asked may be the one that falls
-            cause()
+        caller = _Caller(cause)
+        caller.start()
         what = " and ".join(f"{action} at {point}" for point, action in blows)
         wait = self.bed.wait_for
         wait(what, lambda: not any(file.exists() for file in files), timeout_s=REACH_TIMEOUT_S)
@@ -72,6 +95,7 @@ class Ground:
         wait("their leases are over", lambda: len(self.bed.captures()) == left, timeout_s=SERVICE_TIMEOUT_S)
         assert sorted(one.is_stopped for one in self.fallen()) == sorted(action is STOP for _, action in blows)
         self.mend()
+        caller.end()
 
     def fallen(self) -> list[Process]:
         return [process for process in self.bed.processes if process.has_fallen]

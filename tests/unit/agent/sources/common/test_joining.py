@@ -29,6 +29,14 @@ def test_a_table_joins_when_the_stream_is_past_a_reading_that_still_holds() -> N
         joining.restart()
 
 
+def test_one_reading_is_enough_at_the_end_of_the_log() -> None:
+    """An idle server writes nothing, so the stream comes to no later position."""
+    joining = Joining({NAME})
+    assert joining.ready(reading(100, "a"), Ts(99)) == {}
+    assert joining.ready(reading(100, "a", "b", horizon=7, ahead=8), Ts(100)) == {}, "a transaction runs"
+    assert joining.ready(reading(100, "a", "b", horizon=8, ahead=8), Ts(100)) == {NAME: schema("a", "b")}
+
+
 def test_a_definition_that_has_changed_is_read_again() -> None:
     joining = Joining({NAME})
     joining.ready(reading(100, "a"), Ts(50))
