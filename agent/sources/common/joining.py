@@ -49,6 +49,11 @@ class Joining:
         if self.has_joined:
             raise StreamRestart
 
+    @property
+    def awaited(self) -> set[Name]:
+        """The tables that have not joined yet, without those that the source has dropped or renamed."""
+        return self.names - self._told
+
     def is_due(self) -> bool:
         """Return whether to read the catalog for tables that have not joined yet."""
         return bool(self.names) and time.monotonic() - self._read_at >= self.pause_s

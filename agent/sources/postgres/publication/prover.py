@@ -34,6 +34,7 @@ from agent.sources.postgres.publication.silent import SilentTables
 from agent.sources.postgres.publication.unnamed_roots import UnnamedRoots
 from agent.sources.postgres.server.catalog import read_schemas, table_ids_of
 from agent.sources.postgres.server.connection import Connection
+from agent.sources.postgres.server.idle import IdleServer
 from agent.sources.postgres.server.keys import key_of
 from agent.sources.postgres.server.lsn import format_lsn
 from agent.sources.postgres.server.sql import is_text
@@ -99,6 +100,7 @@ class Prover:
         #: as the stream has them
         self._schemas = dict(schemas or {})
         self._readded = ReaddedColumns(sightings)
+        self._idle = IdleServer()
 
     def close(self) -> None:
         if self._connection is not None:
@@ -117,6 +119,8 @@ class Prover:
         """
         self._joining.restart()
         if not cut.is_complete or cut.resolved_ts <= self._at:
+            if cut.is_complete and self._waits():
+                self._idle.write(self._session())
             return replace(cut, attachment=self._text)
         connection = self._session()
         is_quiet = not (self._must_read or self._joining.is_due() or cut.ddl or self._unsettled or self._gone)
@@ -125,12 +129,19 @@ class Prover:
         is_quiet = is_quiet and not self._sightings.has_passed_over(cut.resolved_ts)
         is_quiet = is_quiet and not self._unnamed_roots.is_due(cut.resolved_ts)
         is_quiet = is_quiet and not (self._quiet.is_due() or self._silent.is_due or self._held_newcomers.is_due)
+        if not self._waits():
+            self._idle.rest()
         if is_quiet and self._proof and not self._proof.unseen and self._is_unchanged(connection, self._proof):
             self._pass(cut.resolved_ts)
             return replace(cut, attachment=self._text)
         ddl = self._judge(connection, cut)
         self._pass(cut.resolved_ts)
         return replace(cut, attachment=self._text, ddl=ddl)
+
+    def _waits(self) -> bool:
+        """Return whether something is judged at a later position."""
+        waits = self._silent.is_due or self._held_newcomers.is_due or self._readded.waits
+        return waits or bool(self._gone or self._joining.awaited)
 
     def _pass(self, ts: Ts) -> None:
         self._at = ts
@@ -358,10 +369,9 @@ class Prover:
     def _candidates(self, now: Catalog, found: Findings) -> set[int]:
         """Tables that are published by name, and that the stream has not named yet."""
         members = {table for publication in now.publications.values() for table in publication.members}
-        unknown = members.difference(found.known, found.held).intersection(now.tables)
         return {
             table
-            for table in unknown
+            for table in members.difference(found.known, found.held).intersection(now.tables)
             if now.ways(table) and self._wanted.named(now.tables[table].schema_name, now.tables[table].name)
         }
 

@@ -39,6 +39,11 @@ class ReaddedColumns:
         #: tables with columns that the catalog does not have any more
         self._behind: set[int] = set()
 
+    @property
+    def waits(self) -> bool:
+        """Return whether a table is judged at a later position."""
+        return bool(self._since)
+
     def is_due(self, upto: Ts) -> bool:
         """Return whether the catalog must be read again, for a stream that is at ``upto``."""
         return bool(self._since) or bool(self._behind and self._sightings.declared_tables(upto) & self._behind)
@@ -54,7 +59,8 @@ class ReaddedColumns:
         for table, schema in schemas.items():
             if column := readded(schema, now.tables[table]):
                 self._since[table] = since.get(table, now.end_ts)
-                if self._since[table] <= upto:
+                # at the end of the log a change without rows, which may rename it, is yet to be taken
+                if self._since[table] < upto:
                     del self._since[table]
                     found[table] = column
         for declaration in self._sightings.declarations_of(schemas.keys() - found.keys(), upto=upto):

@@ -79,6 +79,8 @@ class SyncRig:
     first_schemas: dict[int, TableSchema] = field(default_factory=dict)
     #: which new tables are wanted
     rules: tuple[str, ...] = ("!*.*",)
+    #: tables that a changed filter adds
+    joining: frozenset[tuple[str, str]] = frozenset()
     #: events that filters ignore
     ignored: tuple[str, ...] = ()
     #: of a database that no other test uses
@@ -108,7 +110,10 @@ class SyncRig:
     def unit(self, capture: str = "a", *, system_id: str = "") -> SyncUnit:
         return SyncUnit(
             PostgresStreams(
-                self.uri, self.names, StreamOrder(self.tables, Identity(system_id, 1), self.first_schemas), self.scope
+                self.uri,
+                self.names,
+                StreamOrder(self.tables, Identity(system_id, 1), self.first_schemas, joining=self.joining),
+                self.scope,
             ),
             self.start,
             writer=LogWriter(self.store(), capture=CaptureId(capture)),

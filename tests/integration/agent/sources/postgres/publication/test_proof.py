@@ -55,6 +55,22 @@ async def test_a_dropped_table_goes_though_nothing_else_is_written(rig: SyncRig)
     assert [change.kind for record in rig.ddl() for change in record.changes] == [SchemaChangeKind.DROP] * 3
 
 
+@pytest.mark.sample(1.0)
+async def test_a_table_joins_though_nothing_is_written(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
+    rig = make_rig(postgres, tmp_path, _SCHEMA, ["a"], publication="FOR ALL TABLES")
+    rig.settings = SyncSettings(progress_s=0.05)
+    async with rig.running():
+        rig.execute("INSERT INTO a VALUES (1)")
+        await rig.wait_resolved()
+    rig.joining = frozenset({("public", "b")})
+    async with rig.running(rig.unit("b")):
+        with anyio.fail_after(patient(8.0)):
+            await wait_until(lambda: bool(rig.ddl()))
+    [joined] = [change for record in rig.ddl() for change in record.changes]
+    assert (joined.kind, joined.table and joined.table.name) == (SchemaChangeKind.CREATE, "b")
+    drop_slots(rig)
+
+
 #: each loses changes of b, and is over when anybody looks
 _LOSSES = [
     "ALTER PUBLICATION {p} DROP TABLE b; INSERT INTO b VALUES (2); ALTER PUBLICATION {p} ADD TABLE b",
