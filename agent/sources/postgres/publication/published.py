@@ -102,8 +102,8 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """``xids``: by which transaction each row was written. ``end_ts``: the last position of the
-    server's log when it was read. ``parents``: of each partition."""
+    """``xids``: by which transaction each row was written. ``end_ts``: the last position of the server's log when the
+    catalog was read. ``parents``: of each partition."""
 
     horizon: int
     ahead: int

@@ -17,13 +17,13 @@ from typing import Final
 
 import structlog
 
-from agent.errors import StatementRefusedError
 from agent.rows.schema import TableSchema
 from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.published import Catalog, Relation
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import Connection
+from agent.sources.postgres.server.idle import write_message
 from agent.sources.postgres.server.terms import read_terms
 from reactor.ids import Ts
 from reactor.records.tables.table import TableRecord
@@ -102,12 +102,8 @@ class QuietChanges:
         place for each table. Outside ``published.one_moment``."""
         with self._lock:
             places = len(self._posted)
-        if not places:
-            return
-        try:
-            connection.query(f"SELECT pg_catalog.pg_logical_emit_message(false, 'weir', repeat(' ', {places}))")
-        except StatementRefusedError as error:
-            _log.info("a schema change waits until the source writes", tables=places, reason=str(error))
+        if places and (reason := write_message(connection, size=places)):
+            _log.info("a schema change waits until the source writes", tables=places, reason=reason)
 
     # The stream
 
