@@ -16,7 +16,7 @@ from tests.integration.agent.sources.mysql.log_rig import Copy, LogRig, make_rig
 from tests.integration.agent.sources.mysql.random_statements import Statements, read_tables
 from tests.mysql_server import is_mariadb
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.sample(0.0), pytest.mark.timeout(120)]
 
 _FIRST = "CREATE TABLE t (id int PRIMARY KEY, v varchar(20), n int)"
 _SEEDS = 40

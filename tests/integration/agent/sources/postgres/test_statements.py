@@ -18,7 +18,7 @@ from tests.integration.agent.sources.postgres.random_statements import SETUP, St
 from tests.integration.agent.sources.postgres.sink_copy import SinkCopy
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.sample(0.0), pytest.mark.timeout(120)]
 
 _SEEDS = 60
 _PARTITIONED_SEEDS = 20
