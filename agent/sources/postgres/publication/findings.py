@@ -9,7 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common import schema_diff
-from agent.sources.postgres.server.sql import shown
+from agent.sources.postgres.publication.published import Catalog
+from agent.sources.postgres.server.sql import is_text, shown
 from reactor.ids import Ts
 from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
 from reactor.records.tables.table import TableRecord
@@ -71,8 +72,16 @@ class Findings:
         )
         self._changes.setdefault(ts, []).append(change)
 
-    def name_held(self, table_id: int, schema_name: str, name: str, ts: Ts) -> None:
-        """Record at ``ts`` the name that a held table has at the source, if it is another one."""
+    def name_held(self, now: Catalog, ts: Ts) -> None:
+        """Give held tables the names that they have at the source. The stream names a table only where it declares it
+        again; a partitioned one not even then, if the row's partition is declared already."""
+        for table in self.held.intersection(self.known, now.tables):
+            schema_name, name = now.tables[table].schema_name, now.tables[table].name
+            if is_text(schema_name, name):
+                self._name(table, schema_name, name, ts)
+
+    def _name(self, table_id: int, schema_name: str, name: str, ts: Ts) -> None:
+        """Record at ``ts`` the name that a held table has, if it is another one."""
         known = self.known[table_id]
         renamed = known.named(schema_name, name)
         if renamed == known:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from agent.errors import NEW_POSITION, PositionLostError
+from agent.errors import NEW_POSITION, PositionLostError, SourceUnreachableError
 from agent.rows.arena import LogChunk
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
@@ -37,7 +37,6 @@ from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.idle import IdleServer
 from agent.sources.postgres.server.keys import key_of
 from agent.sources.postgres.server.lsn import format_lsn
-from agent.sources.postgres.server.sql import is_text
 from agent.sources.postgres.server.terms import read_terms
 from reactor.ids import Ts
 from reactor.records.tables.held import PARTITION_ROWS
@@ -88,6 +87,7 @@ class Prover:
         self._unnamed_roots = UnnamedRoots()
         self._joining = Joining(set(joining))
         self._connection: Connection | None = None
+        self._is_ended = False
         self._is_prepared = False
         #: before it has looked once itself, the digest says too little
         self._must_read = True
@@ -103,10 +103,12 @@ class Prover:
         self._idle = IdleServer()
 
     def close(self) -> None:
+        self._is_ended = True
         if self._connection is not None:
             self._connection.close()
 
     def abort(self) -> None:
+        self._is_ended = True
         if self._connection is not None:
             self._connection.abort()
 
@@ -163,6 +165,9 @@ class Prover:
         if self._connection is None:
             self._connection = self._connect()
             self._is_prepared = False
+            if self._is_ended:  # by another thread, which may have found no connection
+                self._connection.close()
+                raise SourceUnreachableError("the stream was closed while the catalog was to be read")
         if not self._is_prepared:
             digest.prepare(self._connection, self._publications, list(self._known))
             self._is_prepared = True
@@ -206,7 +211,7 @@ class Prover:
             first = schemas_after(cut.ddl, SchemaChangeKind.CREATE)
             clean = self._judge_newcomers(asked, partitions, first, found, passed_over, joining, upto)
             self._held_newcomers.judge(connection, now, found, upto, joining=self._joining.names)
-            _name_held(now, found, upto)
+            found.name_held(now, upto)
             self._quiet.look(connection, self._publications, before, now, found.flowing, self._schemas)
             self._join(connection, now, joining, found, upto)
             leaves = {table: self._recorded_leaves(asked, table, found, upto) for table in losses.roots(now)}
@@ -387,12 +392,3 @@ class Prover:
 
 def _retyped(rewrites: Rewrites, declared: Mapping[int, TableSchema], root: int) -> Shape:
     return rewrites.retyped(root, declared.get(root))
-
-
-def _name_held(now: Catalog, found: Findings, upto: Ts) -> None:
-    """Give held tables the names that they have at the source. The stream names a table only where it declares it
-    again; a partitioned one not even then, if the row's partition is declared already."""
-    for table in found.held.intersection(found.known, now.tables):
-        schema_name, name = now.tables[table].schema_name, now.tables[table].name
-        if is_text(schema_name, name):
-            found.name_held(table, schema_name, name, upto)
