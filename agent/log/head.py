@@ -8,7 +8,7 @@ A new epoch starts after the last segment that ends without an open transaction.
 beyond it are no longer part of the log, and the source is read again from ``resolved_ts``.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -245,6 +245,8 @@ class LogWriter:
         if resolved_ts > head.resolved_ts or (resolved_ts == head.resolved_ts and resolved_time > head.resolved_time):
             new = head.with_(resolved_ts=resolved_ts, resolved_time=resolved_time, position=position)
             await self._move(new.with_(attachment=attachment), ddl)
+        elif ddl:  # of a source that is idle: the head has nowhere to move to
+            await self._store_ddl(_parts(ddl))
 
     async def forget(self, *, first_seq: int, removed_ts: Ts) -> None:
         """Remove the segments before ``first_seq`` from the log; their files may be deleted afterwards.
@@ -273,12 +275,20 @@ class LogWriter:
         """
         before = self.head
         *firsts, last = _parts(ddl)
-        for part in firsts:
-            while not await self._put(before, self._stored, part):
-                await self._read_expecting(before)
+        await self._store_ddl(firsts)
         while not await self._put(new, self._stored, last):
             if (await self._read_expecting(before, new)).head == new:
                 return
+
+    async def _store_ddl(self, parts: Iterable[Sequence[DdlRecord]]) -> None:
+        """Store schema changes and leave the head where it is, retrying until etcd answers.
+
+        :raises LogFencedError: the head is another one.
+        """
+        head = self.head
+        for part in parts:
+            while not await self._put(head, self._stored, part):
+                await self._read_expecting(head)
 
     async def _read_expecting(self, *expected: LogHead) -> StoredHead:
         """:raises LogFencedError: the head is none of ``expected``."""

@@ -40,6 +40,33 @@ async def test_more_changes_than_a_transaction_takes_go_ahead_of_the_head() -> N
     assert stored(etcd).resolved_ts == 900
 
 
+@pytest.mark.parametrize("count", [1, 300])
+async def test_a_change_is_stored_where_the_head_does_not_move(count: int) -> None:
+    """A table joins the changefeed while nobody writes to the source. Also when answers get lost on the way."""
+    etcd, fault = MemoryEtcd(), Outage()
+    log = writer(etcd, fault=fault)
+    await log.take_over(Ts(1))
+    await log.advance(Ts(900), resolved_time=2.0)
+    before = stored(etcd)
+    fault.lost, fault.refused = ["txn"], ["txn"]
+    await log.advance(Ts(900), resolved_time=2.0, ddl=changes(*range(901 - count, 901)))
+    assert len(await log.read_ddl()) == count
+    assert stored(etcd) == before
+    await log.advance(Ts(950), resolved_time=3.0)
+    assert stored(etcd).resolved_ts == 950
+
+
+async def test_a_writer_that_was_replaced_stores_no_change_at_its_head() -> None:
+    etcd = MemoryEtcd()
+    old, new = writer(etcd, "old"), writer(etcd, "new")
+    await old.take_over(Ts(1))
+    await old.advance(Ts(900), resolved_time=2.0)
+    await new.take_over(Ts(1))
+    with pytest.raises(LogFencedError):
+        await old.advance(Ts(900), resolved_time=2.0, ddl=changes(900))
+    assert await new.read_ddl() == []
+
+
 async def test_a_writer_that_was_replaced_adds_no_change() -> None:
     etcd = MemoryEtcd()
     old, new = writer(etcd, "old"), writer(etcd, "new")
