@@ -4,7 +4,7 @@ The log lies in a directory, its head in the in-memory etcd. The copy is brought
 flushes up to each schema change, applies that, and continues.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,24 +82,34 @@ class LogRig:
 
     async def read(self) -> None:
         """Read the binlog to its present end, in a session of its own."""
+        async with self._running():
+            end = where(self.server).resolved
+            await self._wait(lambda: self.head().resolved_ts >= end)
+
+    async def join(self, *names: tuple[str, str]) -> None:
+        """Read the binlog until these tables, which a changed filter adds, have joined."""
+        async with self._running(frozenset(names)):
+            await self._wait(lambda: {*names} <= {_name(change) for one in self.ddl() for change in one.changes})
+
+    async def _wait(self, condition: Callable[[], bool]) -> None:
+        """Until it holds behind a move of the head, or a change of tables."""
+        with anyio.fail_after(patient(60.0)):
+            async with MemoryClient(self.etcd).watch_prefix(str(_KEY), start_revision=1) as batches:
+                async for batch in batches:
+                    if batch.events and condition():
+                        return
+
+    @asynccontextmanager
+    async def _running(self, joining: frozenset[tuple[str, str]] = frozenset()) -> AsyncIterator[None]:
+        order = StreamOrder(self.tables, Identity("", 1), self.schemas, reader=4711, joining=joining)
         unit = SyncUnit(
-            self.source.streams(StreamOrder(self.tables, Identity("", 1), self.schemas, reader=4711)),
+            self.source.streams(order),
             self.start,
             writer=LogWriter(MetaHeadStore(MemoryClient(self.etcd), _KEY), capture=CaptureId("a")),
             directory=self.directory,
             needs=lambda: Needs(Ts(0), 600.0, MAX_TS, 86_400.0, 10 << 30),
             settings=SyncSettings(),
         )
-        async with self._running(unit):
-            end = where(self.server).resolved
-            with anyio.fail_after(patient(60.0)):
-                async with MemoryClient(self.etcd).watch_prefix(str(_KEY), start_revision=1) as batches:
-                    async for batch in batches:
-                        if batch.events and self.head().resolved_ts >= end:
-                            return
-
-    @asynccontextmanager
-    async def _running(self, unit: SyncUnit) -> AsyncIterator[None]:
         async with anyio.create_task_group() as group:
             group.start_soon(unit.run)
             yield
@@ -119,6 +129,10 @@ def make_rig(
     tables = tuple(table.with_(start_ts=start.ts, consistent_ts=start.ts) for table in tables)
     directory = LogDirectory(str(path / "log"), changefeed="feed", source="mysql")
     return LogRig(server, source, scope, tables, schemas, start, directory)
+
+
+def _name(change: TableChange) -> tuple[str, str]:
+    return (change.table.schema_name, change.table.name) if change.table else ("", "")
 
 
 class Copy:
