@@ -122,6 +122,7 @@ class MysqlStreams:
             takes=lambda table: is_free or bool(table.key),
             look=self._look,
             ignores_rename=lambda name, statement: rules_for(config.filter, *name).ignores_ddl(_RENAME, statement),
+            # by name only: whoever upserts has to know from the filter that rows may stay
             ignores=lambda name, event: event in rules_for(config.filter, *name).events,
             zero_dates=self._zero_dates,
             is_mariadb=connection.is_mariadb,

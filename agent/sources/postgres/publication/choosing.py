@@ -1,7 +1,7 @@
 """Table choice: under which names a publication sends rows of partitioned tables, and which of them rules want.
 
 Rules are held against the names under which rows are sent. With a publication of ours a partitioned table is one table,
-sent under its root's name, if a rule wants that; a partition whose root no rule wants is a table of its own. With a
+sent under its root's name, if a rule matches that; a partition whose root no rule matches is a table of its own. With a
 publication of the user's it is as that says (``publish_via_partition_root``).
 """
 
@@ -13,7 +13,7 @@ from agent.sources.postgres.publication.published import Catalog
 from reactor.records.tables.table import TableRecord
 
 #: whether the rules match a table, by its number
-Wants = Callable[[int], bool]
+Matches = Callable[[int], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +28,24 @@ class Wanted:
     ignored: Callable[[str, str], Collection[str]] = lambda schema, name: ()
 
 
-def for_ours(tables: Collection[int], parents: Mapping[int, int], wants: Wants) -> list[int]:
+def for_ours(tables: Collection[int], parents: Mapping[int, int], matches: Matches) -> list[int]:
     """The tables that a publication of ours has to send."""
-    return [table for table in tables if wants(table) and not any(map(wants, _above(table, parents)))]
+    return [table for table in tables if matches(table) and not any(map(matches, _above(table, parents)))]
 
 
-def for_theirs(tables: Collection[int], catalog: Catalog, name: str, wants: Wants) -> list[int]:
+def for_theirs(tables: Collection[int], catalog: Catalog, name: str, matches: Matches) -> list[int]:
     """The tables that the publication sends, of those that are wanted. A partitioned table without partitions has no
     rows; those that it gets are sent as new tables.
 
     :raises SourceConfigError: a table is wanted and not sent, or sent under a name that is not wanted.
     """
     sent = {table for table in tables if catalog.ways(table)}
-    chosen = [table for table in tables if table in sent and wants(table)]
+    chosen = [table for table in tables if table in sent and matches(table)]
     covered = set(chosen)
     for table in chosen:
         covered.update(_above(table, catalog.parents))
     for table in tables:
-        if not wants(table) or table in covered or covered.intersection(_above(table, catalog.parents)):
+        if not matches(table) or table in covered or covered.intersection(_above(table, catalog.parents)):
             continue
         if not (catalog.is_empty_tree(table) and catalog.is_published(table)):
             raise SourceConfigError(_missing(table, sent, catalog, name))

@@ -38,8 +38,8 @@ class Partitions:
     """``was_truncated``: whether the stream has a TRUNCATE of the table behind the last proof, by this transaction; it
     is asked to have come as far as the log was when the catalog was read. ``sightings``: of transactions that the
     catalog shows. ``writers``: of a partition, which transactions that it may not show had its first rows.
-    ``seen``: what the stream has shown. ``retyped``: see ``Rewrites``. ``wanted``: which ends of
-    partitions filters ignore."""
+    ``seen``: what the stream has shown. ``retyped``: see ``Rewrites``. ``wanted``: which ends of partitions
+    filters ignore."""
 
     asked: Newcomers
     was_truncated: Callable[[int, Ts, int | None], bool]
@@ -134,11 +134,8 @@ class Partitions:
         leaf, now = sighting.leaf, self.asked.now
         if leaf not in now.leaves(sighting.root):
             # one of before is lost, which is found above
-            return (
-                ""
-                if leaf in before or DROP_PARTITION in ignored
-                else "has had a partition with rows that came and went (detached or dropped)"
-            )
+            is_new = leaf not in before and DROP_PARTITION not in ignored
+            return "has had a partition with rows that came and went (detached or dropped)" if is_new else ""
         if TRUNCATE_PARTITION in ignored:
             return ""
         xid, relation = xids.near(sighting.xid, now.ahead), now.tables[leaf]

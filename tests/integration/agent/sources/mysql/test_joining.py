@@ -16,7 +16,7 @@ async def test_a_table_joins_at_the_end_of_an_idle_servers_log(
 ) -> None:
     database = f"joins_{len(last)}"
     server.create_database(database)
-    run(server, database, *(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in "abc"))
+    run(server, database, *(f"CREATE TABLE {name} (id int PRIMARY KEY)" for name in "abcd"))
     rig = make_rig(server, tmp_path, [f"{database}.a", f"{database}.c"])
     run(server, database, last)
     await rig.read()
@@ -27,6 +27,9 @@ async def test_a_table_joins_at_the_end_of_an_idle_servers_log(
     assert [(one.kind, one.table and one.table.name) for one in joined.changes] == [(SchemaChangeKind.CREATE, "b")]
     assert head.resolved_ts - 1 <= joined.ts <= head.resolved_ts
 
+    await rig.join((database, "d"))
+    assert joined.ts - 1 in [record.ts for record in rig.ddl()], "it follows no other change"
+
     run(server, database, "INSERT INTO b VALUES (1)")
     await rig.read()
-    assert len(rig.ddl()) == 1 + last.startswith("DROP")
+    assert len(rig.ddl()) == 2 + last.startswith("DROP")

@@ -96,17 +96,22 @@ _LOSSES = {
 }
 
 
+async def follow(rig: SyncRig, statements: str) -> None:
+    """Execute them behind rows that the stream has read, and let it read on."""
+    async with rig.running():
+        rig.execute(_ROWS[0])
+        await rig.wait_resolved()
+        rig.execute(statements)
+        rig.execute("INSERT INTO a VALUES (1)")
+        await rig.wait_resolved()
+
+
 @pytest.mark.sample(0.3)
 @pytest.mark.parametrize("loss", _LOSSES)
 async def test_by_root_rows_that_come_or_go_with_a_partition_hold_the_root(by_root: SyncRig, loss: str) -> None:
     """They are in no stream."""
     by_root.rules = ("public.r", "public.a")
-    async with by_root.running():
-        by_root.execute(_ROWS[0])
-        await by_root.wait_resolved()
-        by_root.execute(_LOSSES[loss])
-        by_root.execute("INSERT INTO a VALUES (1)")
-        await by_root.wait_resolved()
+    await follow(by_root, _LOSSES[loss])
     assert named(by_root) == [("r", SchemaChangeKind.HOLD)]
     assert [change.code for change in changes(by_root)] == [PARTITION_ROWS], "which has it copied"
 
@@ -127,12 +132,7 @@ async def test_by_root_rows_that_go_may_stay_in_the_sink(by_root: SyncRig, loss:
     """Those that come with a partition are in no stream all the same."""
     by_root.ignored = ("drop table partition", "truncate table partition")
     by_root.rules = ("public.r", "public.a")
-    async with by_root.running():
-        by_root.execute(_ROWS[0])
-        await by_root.wait_resolved()
-        by_root.execute(_LOSSES[loss])
-        by_root.execute("INSERT INTO a VALUES (1)")
-        await by_root.wait_resolved()
+    await follow(by_root, _LOSSES[loss])
     assert len(changes(by_root)) == ("attach" in loss)
 
 
@@ -165,12 +165,7 @@ async def test_by_root_each_kind_of_end_is_ignored_by_its_name(
     by_root: SyncRig, ignored: str, loss: str, held: int
 ) -> None:
     by_root.ignored = (ignored,)
-    async with by_root.running():
-        by_root.execute(_ROWS[0])
-        await by_root.wait_resolved()
-        by_root.execute(loss)
-        by_root.execute("INSERT INTO a VALUES (1)")
-        await by_root.wait_resolved()
+    await follow(by_root, loss)
     assert len(changes(by_root)) == held
 
 
