@@ -147,6 +147,9 @@ class _MemberDataPlane:
         #: no table is copied
         self.copies: dict[CopyPlace, CopyProgress] = {}
 
+    async def load(self, info: ChangefeedInfo) -> None:
+        """Nothing is imported."""
+
     def open(self, info: ChangefeedInfo) -> _Parts:
         key = str(keys.InfoKey(CLUSTER, info.namespace, info.id))
         guard = Compare(key, Target.CREATE_REVISION, self._state.raw[key].create_revision)

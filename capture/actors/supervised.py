@@ -29,7 +29,8 @@ class Supervised:
         #: created at the first crash: there are a hundred thousand spans that never crash
         self._budget: RestartBudget | None = None
         self._stopping = anyio.Event()
-        self._is_cancelled = False
+        #: stopped without handling unread messages
+        self.is_cancelled = False
         self.restarts = 0
 
     @property
@@ -50,7 +51,7 @@ class Supervised:
                     return
                 with anyio.move_on_after(delay_s):
                     await self._stopping.wait()
-                if self._is_cancelled:
+                if self.is_cancelled:
                     return
             else:
                 return
@@ -58,7 +59,7 @@ class Supervised:
     def stop(self, *, drain: bool = True) -> None:
         """Stop the child. If it is waiting for a restart: restart at once to handle unread messages, or never if not
         ``drain``."""
-        self._is_cancelled = self._is_cancelled or not drain
+        self.is_cancelled = self.is_cancelled or not drain
         self._stopping.set()
         self._child.stop(drain=drain)
 

@@ -5,6 +5,7 @@ Each question has its handler here; ``capture.member.asking`` has what they shar
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -90,6 +91,7 @@ class LocalMemberDataPlane:
         self._capture = capture
         self._state = state
         self._threads: dict[type, CapacityLimiter] = {}
+        self._loaders = CapacityLimiter(_THREADS)
         self._handlers: Mapping[type, Callable[[ChangefeedInfo, Any], Awaitable[Any]]] = {
             ReleaseSource: self._release_source,
             ReadPositions: self._read_positions,
@@ -106,6 +108,12 @@ class LocalMemberDataPlane:
     @property
     def copies(self) -> Mapping[CopyPlace, CopyProgress]:
         return self._copies.progress
+
+    async def load(self, info: ChangefeedInfo) -> None:
+        """Open the sink once in a thread, so that its plugin is imported: PyIceberg takes seconds on a busy machine, in
+        which the event loop would renew no lease."""
+        with suppress(Exception):
+            await to_thread.run_sync(self._feed(info).open_sink, abandon_on_cancel=True, limiter=self._loaders)
 
     def open(self, info: ChangefeedInfo) -> SpanRuntime:
         member = self._state.raw.get(str(keys.CaptureKey(self._state.cluster, self._capture)))

@@ -77,6 +77,10 @@ _log = structlog.get_logger()
 class RuntimeFactory(Protocol):
     """Creates the parts a processor works with."""
 
+    async def load(self, info: ChangefeedInfo) -> None:
+        """Import in a thread what ``open`` needs. Raises nothing: ``open`` reports what is wrong."""
+        ...
+
     def open(self, info: ChangefeedInfo) -> SpanRuntime:
         """:raises WeirError: the changefeed's URIs cannot be opened here."""
         ...
@@ -242,19 +246,10 @@ class ProcessorHost:
             self._post(ProcessorReported(changefeed, info.epoch, error))
 
         self._feeds.pop(changefeed, None)
-        try:
-            first: Processor | None = self._build(info, report)
-        except Exception as error:  # the stored data may be anything, and concerns only this changefeed
-            _log.warning("a processor did not start", changefeed=changefeed, exc_info=error)
-            known = own_fault(error) or (error if isinstance(error, WeirError) else None)
-            report(running_error(known) if known else _unforeseen(changefeed, error))
-            self._post(ProcessorEnded(changefeed))
-            return
+        built: deque[Processor] = deque()
 
         def build() -> Processor:
-            nonlocal first
-            processor, first = first or self._build(info, report), None
-            return processor
+            return built.popleft() if built else self._build(info, report)
 
         def on_crash(error: Exception, is_final: bool) -> None:
             name = f"the processor of {changefeed}"
@@ -265,7 +260,7 @@ class ProcessorHost:
         cell: Cell[Input] = Cell(build, f"processor-{changefeed}", mailbox_size=_MAILBOX_SIZE)
         supervised = self._supervised[changefeed] = Supervised(cell, self._policy, on_crash)
         self._processors[changefeed] = cell.ref
-        self._tasks.start_soon(self._run, changefeed, supervised, name=cell.name)
+        self._tasks.start_soon(self._run, info, supervised, report, built, name=cell.name)
 
     def _build(self, info: ChangefeedInfo, report: Callable[[RunningError], None]) -> Processor:
         """Create a new run of a processor: by its name the owner recognises that it has nothing yet.
@@ -331,14 +326,33 @@ class ProcessorHost:
         shown = running_error(ProcessorCrashedError(text)).with_(capture=self._capture)
         self._post(ProcessorCrashed(changefeed, shown))
 
-    async def _run(self, changefeed: ChangefeedId, supervised: Supervised) -> None:
+    async def _run(
+        self,
+        info: ChangefeedInfo,
+        supervised: Supervised,
+        report: Callable[[RunningError], None],
+        built: deque[Processor],
+    ) -> None:
+        """Messages wait in the mailbox until the first processor is ``built``. If it cannot be, that is reported."""
         try:
-            await supervised.run()
+            await self._plant.load(info)
+            if not supervised.is_cancelled and (processor := self._built(info, report)):
+                built.append(processor)
+                await supervised.run()
         finally:
-            del self._processors[changefeed], self._supervised[changefeed]
-            self._feeds.pop(changefeed, None)
+            del self._processors[info.id], self._supervised[info.id]
+            self._feeds.pop(info.id, None)
             supervised.close()
-            self._post(ProcessorEnded(changefeed))
+            self._post(ProcessorEnded(info.id))
+
+    def _built(self, info: ChangefeedInfo, report: Callable[[RunningError], None]) -> Processor | None:
+        try:
+            return self._build(info, report)
+        except Exception as error:  # the stored data may be anything, and concerns only this changefeed
+            _log.warning("a processor did not start", changefeed=info.id, exc_info=error)
+            known = own_fault(error) or (error if isinstance(error, WeirError) else None)
+            report(running_error(known) if known else _unforeseen(info.id, error))
+            return None
 
     def _send(self, message: Message) -> None:
         try:

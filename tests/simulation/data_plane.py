@@ -196,6 +196,9 @@ class SimulatedMemberDataPlane:
     def copies(self) -> Mapping[CopyPlace, CopyProgress]:
         return {}
 
+    async def load(self, info: ChangefeedInfo) -> None:
+        await anyio.sleep(0.05)
+
     def open(self, info: ChangefeedInfo) -> SpanRuntime:
         def checkpoint() -> Ts:
             feed = self._state.changefeeds.get(info.id)

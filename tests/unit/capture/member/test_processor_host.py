@@ -56,6 +56,8 @@ class ActorContext:
         self.sent: list[Message] = []
         self.prepared: list[TableSpan] = []
 
+    async def load(self, info: ChangefeedInfo) -> None: ...
+
     def open(self, info: ChangefeedInfo) -> SpanRuntime:
         return cast("SpanRuntime", NoParts(self.prepared))
 
@@ -150,6 +152,39 @@ async def test_a_changefeed_whose_parts_cannot_be_built_affects_no_other() -> No
     assert isinstance(reported, ProcessorReported)
     assert reported.error.code == "ProcessorCrashed"
     assert ended == ProcessorEnded(ChangefeedId("one"))
+
+
+class SlowToLoad(ActorContext):
+    """A plugin whose import takes as long as a test wants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_load = anyio.Event()
+        self.opened: list[ChangefeedId] = []
+
+    async def load(self, info: ChangefeedInfo) -> None:
+        await self.may_load.wait()
+
+    def open(self, info: ChangefeedInfo) -> SpanRuntime:
+        self.opened.append(info.id)
+        return super().open(info)
+
+
+async def test_messages_wait_while_a_plugin_is_imported_and_who_is_stopped_meanwhile_opens_nothing() -> None:
+    one, two, around, posted = ChangefeedId("one"), ChangefeedId("two"), SlowToLoad(), list[object]()
+    async with anyio.create_task_group() as tasks:
+        host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=posted.append)
+        meet_owner(host)
+        for feed in (one, two):
+            host.perform(start(feed))
+            await host.on_message(heartbeat(feed))
+        host.perform(StopProcessor(two))
+        await anyio.sleep(60)
+        assert (around.sent, posted) == ([], [])
+        around.may_load.set()
+        await until(lambda: around.liveness(one) is Liveness.ALIVE and posted == [ProcessorEnded(two)])
+        assert around.opened == [one]
+        host.perform(StopProcessor(one))
 
 
 class Crashing(ActorContext):
@@ -270,6 +305,7 @@ async def test_what_finds_no_room_is_said_again(monkeypatch: pytest.MonkeyPatch)
     async with anyio.create_task_group() as tasks:
         host = ProcessorHost(HERE, peers=around, plant=around, tasks=tasks, post=lambda event: None)
         host.perform(start(one))
+        await anyio.sleep(1)  # it has begun without an owner
         for _ in range(3):
             host.perform(Observe(one, ChangefeedState(one)))
         meet_owner(host)
