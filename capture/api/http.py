@@ -29,7 +29,7 @@ from capture.api.description import describe
 from capture.api.guard import Guard
 from capture.api.requests.base import Asked, Name, PositionTs, TableName
 from capture.api.requests.errors import error_response, json_error, status_of
-from capture.api.requests.fit import Fit
+from capture.api.requests.fit import refuse_unfit
 from capture.api.requests.forwarding import PREFIX, Forwarder
 from capture.api.requests.shown import one_line
 from capture.api.subscription_routes import subscription_routes
@@ -87,7 +87,6 @@ def create_app(
     """
     forwarder = Forwarder(cluster, own_token, ca_file)
 
-    fit = Fit()
     app = FastAPIOffline(redoc_url=None, title="Weir", version=installed_version())
     routers = [
         _member_routes(cluster),
@@ -100,7 +99,7 @@ def create_app(
     if subscriptions is not None:
         routers.append(subscription_routes(subscriptions, PREFIX))
     for router in routers:
-        app.include_router(router, dependencies=[Depends(fit)])
+        app.include_router(router, dependencies=[Depends(refuse_unfit)])
     app.add_api_route("/health", partial(_health, cluster), include_in_schema=False)
     app.add_api_route("/ready", partial(_ready, cluster), include_in_schema=False)
     app.add_api_route("/metrics", partial(_metrics, cluster), include_in_schema=False)

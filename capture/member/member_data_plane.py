@@ -110,10 +110,15 @@ class LocalMemberDataPlane:
         return self._copies.progress
 
     async def load(self, info: ChangefeedInfo) -> None:
-        """Open the sink once in a thread, so that its plugin is imported: PyIceberg takes seconds on a busy machine, in
-        which the event loop would renew no lease."""
+        """Open source and sink once in a thread, so that their plugins are imported and the kernels read: on a busy
+        machine PyIceberg alone takes seconds, in which the event loop would renew no lease."""
+
+        def open_both(feed: Feed) -> None:
+            feed.open_source()
+            feed.open_sink()
+
         with suppress(Exception):
-            await to_thread.run_sync(self._feed(info).open_sink, abandon_on_cancel=True, limiter=self._loaders)
+            await to_thread.run_sync(open_both, self._feed(info), abandon_on_cancel=True, limiter=self._loaders)
 
     def open(self, info: ChangefeedInfo) -> SpanRuntime:
         member = self._state.raw.get(str(keys.CaptureKey(self._state.cluster, self._capture)))

@@ -3,9 +3,12 @@
 Whoever sends ``{"table": …}`` to the route that pauses a whole changefeed means something else than it would do.
 """
 
+from collections.abc import Iterator
+
 from fastapi import Request
-from fastapi.openapi.utils import get_openapi
-from starlette.routing import BaseRoute
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
 
 from reactor.errors import WeirError
 
@@ -18,33 +21,30 @@ class UnfitRequestError(WeirError):
     code = "InvalidRequest"
 
 
-class Fit:
-    """A dependency of all routes. A route's own description says what it takes; it is made when it is first needed, as
-    that of all routes would hold up the event loop."""
+async def refuse_unfit(request: Request) -> None:
+    """A dependency of all routes. What a route takes is what FastAPI reads for it and its dependencies.
 
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, str], tuple[frozenset[str], bool]] = {}
-
-    async def __call__(self, request: Request) -> None:
-        """:raises UnfitRequestError: the request has more than its route takes."""
-        route, method = request.scope["route"], request.method.lower()
-        if (route.path, method) not in self._known:
-            self._known[route.path, method] = _taken(route, method)
-        known, has_body = self._known[route.path, method]
-        names = [name for name, _ in request.query_params.multi_items()]
-        for name in names:
-            if name not in known:
-                takes = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
-                raise UnfitRequestError(f"this route does not know the query parameter {name[:64]!r}; {takes}")
-        if len(names) > len(set(names)):
-            raise UnfitRequestError("a query parameter is there twice; send it once")
-        if not has_body and (await request.body()).strip() not in _EMPTY:
-            raise UnfitRequestError("this route takes no body; send none, or use the route that takes it, see /docs")
+    :raises UnfitRequestError: the request has more than its route takes.
+    """
+    route: APIRoute = request.scope["route"]
+    known = frozenset(_query_parameters(route.dependant))
+    names = [name for name, _ in request.query_params.multi_items()]
+    for name in names:
+        if name not in known:
+            takes = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
+            raise UnfitRequestError(f"this route does not know the query parameter {name[:64]!r}; {takes}")
+    if len(names) > len(set(names)):
+        raise UnfitRequestError("a query parameter is there twice; send it once")
+    if route.body_field is None and (await request.body()).strip() not in _EMPTY:
+        raise UnfitRequestError("this route takes no body; send none, or use the route that takes it, see /docs")
 
 
-def _taken(route: BaseRoute, method: str) -> tuple[frozenset[str], bool]:
-    """Return the names of a route's query parameters, and whether it has a body."""
-    [described] = get_openapi(title="", version="", routes=[route])["paths"].values()
-    parameters = described[method].get("parameters", ())
-    known = frozenset(parameter["name"] for parameter in parameters if parameter["in"] == "query")
-    return known, "requestBody" in described[method]
+def _query_parameters(dependant: Dependant) -> Iterator[str]:
+    for field in dependant.query_params:
+        model = field.field_info.annotation
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            yield from model.model_fields
+        else:
+            yield field.alias
+    for needed in dependant.dependencies:
+        yield from _query_parameters(needed)
