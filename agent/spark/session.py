@@ -54,6 +54,8 @@ class _Shared:
 
 _shared: _Shared | None = None
 _sharing = threading.Lock()
+#: master → cores of its workers when a session was last opened there
+_cores: dict[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,10 +228,7 @@ def _driver_session(order: Order, java: Path) -> SparkSession:
         merged["spark.driver.extraJavaOptions"] = f"{options} {option}"
     _launch_jvm(merged, log_path=directory / "spark-jvm.log")
     if is_standalone(master) and "spark.cores.max" not in merged:
-        found = standalone.query(SparkContext._jvm, master, merged)
-        if found is not None and found.cores:
-            merged["spark.cores.max"] = str(found.shared(order.captures))
-            _log.info("cores are shared", cores=found.cores, captures=order.captures, ours=merged["spark.cores.max"])
+        _share_cores(merged, order)
     builder = SparkSession.builder.master(master)
     for key, value in merged.items():
         builder = builder.config(key, value)
@@ -242,6 +241,22 @@ def _driver_session(order: Order, java: Path) -> SparkSession:
         _forget_driver()
         raise
     return session
+
+
+def _share_cores(settings: dict[str, str], order: Order) -> None:
+    """Limit the application to this capture's share of a standalone cluster."""
+    expected = _cores.get(order.master, 0)
+    found = standalone.await_cores(
+        lambda: standalone.query(SparkContext._jvm, order.master, settings), expected=expected
+    )
+    if found is None:
+        _log.warning(
+            "the Spark master does not answer: cores are not shared; set spark.cores.max", master=shown(order.master)
+        )
+        return
+    cores = _cores[order.master] = found.cores or expected
+    settings["spark.cores.max"] = str(standalone.share(cores, order.captures))
+    _log.info("cores are shared", cores=cores, captures=order.captures, ours=settings["spark.cores.max"])
 
 
 def _log_accumulator_error(request: object, client_address: object) -> None:

@@ -5,7 +5,8 @@ optional: it is used to share cores, and to explain what a capture waits for.
 """
 
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +17,11 @@ from agent.errors import OwnFaultError
 from agent.spark.masters import addresses
 
 _ANSWER_S: Final = 5
+#: workers register within seconds of a master's start; on a busy machine it may take half a minute
+_WORKERS_S: Final = 30.0
+_POLL_S: Final = 0.5
+#: queries to a master that does not answer
+_ATTEMPTS: Final = 3
 #: of a master that closes the connection during the handshake: Spark reports no more than that
 _REFUSAL: Final = re.compile(r"Expected SaslMessage|Outbox is stopped|Connection from \S+ closed")
 _log = structlog.get_logger()
@@ -40,10 +46,6 @@ class Standalone:
     worker_memory_mib: int
     applications: tuple[Application, ...] = ()
 
-    def shared(self, captures: int) -> int:
-        """Return each capture's share of the cores."""
-        return max(1, self.cores // max(captures, 1))
-
     def explain_wait(self, application: str) -> str:
         """Return why ``application`` gets no executor, as far as known."""
         if not self.workers:
@@ -56,6 +58,30 @@ class Standalone:
             f"no worker has room for an executor (the largest has {self.worker_memory_mib} MiB); wait for another "
             "application's end, or set spark.executor.memory"
         )
+
+
+def share(cores: int, captures: int) -> int:
+    """Return each capture's share; one core at least."""
+    return max(1, cores // max(captures, 1))
+
+
+def await_cores(
+    query: Callable[[], Standalone | None], *, expected: int, timeout_s: float = _WORKERS_S
+) -> Standalone | None:
+    """Return the cluster's state when its workers have ``expected`` cores, at least one; after ``timeout_s`` as it is
+    then. A share of fewer cores, as while a cluster starts, would stay one; and an application that starts before all
+    workers, without a share, would take every core of theirs. None if no master answers.
+
+    :raises OwnFaultError: see ``query``.
+    """
+    ends, unanswered = time.monotonic() + timeout_s, 0
+    while True:
+        found = query()
+        unanswered = 0 if found else unanswered + 1
+        is_whole = found is not None and found.cores >= max(1, expected)
+        if is_whole or unanswered == _ATTEMPTS or time.monotonic() >= ends:
+            return found
+        time.sleep(_POLL_S)
 
 
 def query(jvm: Any, master: str, settings: Mapping[str, str]) -> Standalone | None:

@@ -1,11 +1,48 @@
 """Cores are shared by the captures there are to be, and the reason is reported to one that gets none."""
 
-from agent.spark.standalone import Application, Standalone
+import pytest
+
+from agent.spark.standalone import Application, Standalone, await_cores, share
 
 
 def test_each_capture_has_its_part_and_one_core_at_least() -> None:
-    cluster = Standalone(workers=2, cores=8, worker_memory_mib=1024)
-    assert [cluster.shared(captures) for captures in (1, 2, 3, 20)] == [8, 4, 2, 1]
+    assert [share(8, captures) for captures in (1, 2, 3, 20)] == [8, 4, 2, 1]
+
+
+class StartingCluster:
+    """Its master answers, or does not, in this order; the last answer is repeated. Waiting costs no time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *cores: int | None) -> None:
+        self.now, self._cores = 0.0, list(cores)
+        monkeypatch.setattr("agent.spark.standalone.time.monotonic", lambda: self.now)
+        monkeypatch.setattr("agent.spark.standalone.time.sleep", self._sleep)
+
+    def query(self) -> Standalone | None:
+        cores = self._cores.pop(0) if len(self._cores) > 1 else self._cores[0]
+        return None if cores is None else Standalone(cores, cores, 1024)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected", "cores", "seconds"),
+    [
+        ((8,), 0, 8, 0.0),  # a cluster that runs
+        ((0, 0, 2), 0, 2, 1.0),  # its workers come after the master
+        ((0, 2, 4, 8), 8, 8, 1.5),  # it had eight before it was started again
+        ((4,), 8, 4, 30.0),  # half of it is lost
+        ((0,), 0, 0, 30.0),
+        ((None, 0, None, None, 4), 0, 4, 2.0),  # a busy master
+        ((None,), 0, None, 1.0),
+    ],
+)
+def test_an_application_begins_when_the_workers_have_come(
+    monkeypatch: pytest.MonkeyPatch, answers: tuple[int | None, ...], expected: int, cores: int | None, seconds: float
+) -> None:
+    cluster = StartingCluster(monkeypatch, *answers)
+    found = await_cores(cluster.query, expected=expected)
+    assert (found.cores if found else None, cluster.now) == (cores, seconds)
 
 
 def test_what_an_application_lacks() -> None:
