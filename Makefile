@@ -76,7 +76,7 @@ monkey: java mariadb ## an operator's random commands, with schema changes, rows
 # Promised times are checked here, which more processes would take from each other. tests/selection.py: what a run leaves out.
 matrix: WORKERS = $(if $(ARGS),0,2)
 matrix: java mariadb mysql azurite iproute ## what make test leaves out: fail-points, longer stories of faults, generated cases; ALL=1: every one, in hours
-	@TEST_PATIENCE=1 TEST_MATRIX=$(if $(ARGS)$(ALL),,turn) $(PYTHON) -m pytest $(PARALLEL) -m matrix $(ARGS)
+	@TEST_PATIENCE=$(if $(ARGS),1,2) TEST_MATRIX=$(if $(ARGS)$(ALL),,turn) $(PYTHON) -m pytest $(PARALLEL) -m matrix $(ARGS)
 	@$(if $(ARGS),,$(PYTHON) -m pytest $(PARALLEL) --hypothesis-profile matrix tests/unit)
 
 fuzz: $(INSTALLED) ## bytes that nobody would send, for everything that reads bytes: SECONDS=60 for each target, ARGS="--only frames,toml"

@@ -65,6 +65,8 @@ class SparkExecutor:
         self._work_dir = work_dir
         self._is_installed = is_installed
         self._captures = captures
+        #: set by ``start``
+        self._report: Callable[[str], None] = lambda _: None
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._session: SparkSession | None = None
@@ -83,6 +85,13 @@ class SparkExecutor:
         if is_local(self._master):
             self.map(_warm_up, list(range(os.cpu_count() or 1)), description="warm up")
             return
+        self._report = report
+        try:
+            self._start_remotely(report)
+        finally:
+            self._report = lambda _: None
+
+    def _start_remotely(self, report: Callable[[str], None]) -> None:
         while not self._stopping.is_set():
             if reason := unreachable(self._master):
                 report(f"waits for Spark: {reason}")
@@ -214,7 +223,13 @@ class SparkExecutor:
         directory = self._work_dir or Path(tempfile.mkdtemp(prefix="weir-spark-"))
         try:
             order = spark_session.Order(
-                self._master, self._settings, directory.absolute(), self._is_installed, self._captures
+                self._master,
+                self._settings,
+                directory.absolute(),
+                self._is_installed,
+                self._captures,
+                self._stopping,
+                self._report,
             )
             session = spark_session.open_session(order)
         except WeirError:

@@ -17,7 +17,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -60,13 +60,16 @@ _cores: dict[str, int] = {}
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The parameters of a session. ``captures``: the number of captures that share a standalone cluster's cores."""
+    """The parameters of a session. ``captures``: the number of captures that share a standalone cluster's cores.
+    ``stopping``: nobody waits for the session any more; ``report`` receives what it waits for."""
 
     master: str
     settings: Mapping[str, str]
     directory: Path
     is_installed: bool = False
     captures: int = 1
+    stopping: threading.Event = field(default_factory=threading.Event)
+    report: Callable[[str], None] = lambda _: None
 
 
 def open_session(order: Order) -> SparkSession:
@@ -247,7 +250,10 @@ def _share_cores(settings: dict[str, str], order: Order) -> None:
     """Limit the application to this capture's share of a standalone cluster."""
     expected = _cores.get(order.master, 0)
     found = standalone.await_cores(
-        lambda: standalone.query(SparkContext._jvm, order.master, settings), expected=expected
+        lambda: standalone.query(SparkContext._jvm, order.master, settings),
+        expected=expected,
+        stopping=order.stopping,
+        report=order.report,
     )
     if found is None:
         _log.warning(

@@ -5,6 +5,7 @@ optional: it is used to share cores, and to explain what a capture waits for.
 """
 
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -66,22 +67,32 @@ def share(cores: int, captures: int) -> int:
 
 
 def await_cores(
-    query: Callable[[], Standalone | None], *, expected: int, timeout_s: float = _WORKERS_S
+    query: Callable[[], Standalone | None],
+    *,
+    expected: int,
+    stopping: threading.Event,
+    report: Callable[[str], None],
 ) -> Standalone | None:
-    """Return the cluster's state when its workers have ``expected`` cores, at least one; after ``timeout_s`` as it is
-    then. A share of fewer cores, as while a cluster starts, would stay one; and an application that starts before all
-    workers, without a share, would take every core of theirs. None if no master answers.
+    """Return the cluster's state when its workers have ``expected`` cores, at least one; after half a minute, or when
+    ``stopping``, as it is then. ``report`` receives what is being waited for. None if no master answers.
+
+    A share of fewer cores, as while a cluster starts, would stay one; and an application that starts before all
+    workers, without a share, would take every core of theirs.
 
     :raises OwnFaultError: see ``query``.
     """
-    ends, unanswered = time.monotonic() + timeout_s, 0
+    ends, unanswered = time.monotonic() + _WORKERS_S, 0
     while True:
         found = query()
         unanswered = 0 if found else unanswered + 1
-        is_whole = found is not None and found.cores >= max(1, expected)
-        if is_whole or unanswered == _ATTEMPTS or time.monotonic() >= ends:
+        if found is not None and found.cores >= max(1, expected):
             return found
-        time.sleep(_POLL_S)
+        if unanswered == _ATTEMPTS or time.monotonic() >= ends:
+            return found
+        cores = found.cores if found else "an unknown number of"
+        report(f"waits for workers of the Spark cluster, which have {cores} cores")
+        if stopping.wait(_POLL_S):
+            return found
 
 
 def query(jvm: Any, master: str, settings: Mapping[str, str]) -> Standalone | None:

@@ -1,5 +1,7 @@
 """Cores are shared by the captures there are to be, and the reason is reported to one that gets none."""
 
+import threading
+
 import pytest
 
 from agent.spark.standalone import Application, Standalone, await_cores, share
@@ -9,20 +11,23 @@ def test_each_capture_has_its_part_and_one_core_at_least() -> None:
     assert [share(8, captures) for captures in (1, 2, 3, 20)] == [8, 4, 2, 1]
 
 
-class StartingCluster:
-    """Its master answers, or does not, in this order; the last answer is repeated. Waiting costs no time."""
+class StartingCluster(threading.Event):
+    """Nobody stops it. Its master answers, or does not, in this order, and repeats the last answer. Waiting takes no
+    time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *cores: int | None) -> None:
+        super().__init__()
         self.now, self._cores = 0.0, list(cores)
         monkeypatch.setattr("agent.spark.standalone.time.monotonic", lambda: self.now)
-        monkeypatch.setattr("agent.spark.standalone.time.sleep", self._sleep)
 
     def query(self) -> Standalone | None:
         cores = self._cores.pop(0) if len(self._cores) > 1 else self._cores[0]
         return None if cores is None else Standalone(cores, cores, 1024)
 
-    def _sleep(self, seconds: float) -> None:
-        self.now += seconds
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.now += timeout
+        return False
 
 
 @pytest.mark.parametrize(
@@ -41,8 +46,10 @@ def test_an_application_begins_when_the_workers_have_come(
     monkeypatch: pytest.MonkeyPatch, answers: tuple[int | None, ...], expected: int, cores: int | None, seconds: float
 ) -> None:
     cluster = StartingCluster(monkeypatch, *answers)
-    found = await_cores(cluster.query, expected=expected)
+    reports: list[str] = []
+    found = await_cores(cluster.query, expected=expected, stopping=cluster, report=reports.append)
     assert (found.cores if found else None, cluster.now) == (cores, seconds)
+    assert len(reports) == seconds / 0.5
 
 
 def test_what_an_application_lacks() -> None:
