@@ -35,6 +35,7 @@ from capture.api.tls import ApiTls
 from capture.config import ServerSettings
 from capture.directory import locked
 from capture.errors import ConfigError, PortInUseError
+from capture.loop_watch import LoopWatch
 from capture.security.exposure import exposed
 from capture.security.own_token import LOCK_FILE, TOKEN_FILE, LocalServer, announced
 from capture.store import with_etcd
@@ -160,7 +161,7 @@ async def running(settings: ServerSettings, *, new_member: NewMember) -> AsyncIt
     _check_failpoints()
     settings.check_reach()
     settings.check_spark()
-    tls = ApiTls(settings)
+    tls, loop = ApiTls(settings), LoopWatch()
     own = [settings.data_dir / name for name in ("secret.key", TOKEN_FILE)]
     for problem in exposed((*settings.secret_files, *own, settings.data_dir)):
         _log.warning("a secret is open to others", cause=problem)
@@ -181,6 +182,7 @@ async def running(settings: ServerSettings, *, new_member: NewMember) -> AsyncIt
                     if tls.handshakes:
                         tasks.start_soon(tls.handshakes.run, listener, http.protocol)
                     tasks.start_soon(tls.renew)
+                    tasks.start_soon(loop.run)
                     tasks.start_soon(member.run)
                     await member.ready()
                     _log.info("ready", address=address, cluster_id=settings.cluster_id)
@@ -188,6 +190,7 @@ async def running(settings: ServerSettings, *, new_member: NewMember) -> AsyncIt
                     await member.leave()
                     http.should_exit = True
                     tls.stop()
+                    loop.stop()
 
 
 def _http_server(settings: ServerSettings, member: Member) -> _HttpServer:

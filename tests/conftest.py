@@ -55,8 +55,15 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(autouse=True)
 def _own_logging() -> Iterator[None]:
     """A command that a test runs configures the log for its captured stream, which is closed when the test ends."""
+    _log_plainly()
     yield
     structlog.reset_defaults()
+
+
+def _log_plainly() -> None:
+    """As by default, but for tracebacks: with all local values each takes up to seconds."""
+    renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], renderer])
 
 
 #: fixtures that start a server, in the order in which their tests run
