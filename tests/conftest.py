@@ -62,7 +62,7 @@ def _own_logging() -> Iterator[None]:
 
 def _log_plainly() -> None:
     """As by default, but for tracebacks: with all local values each takes up to seconds."""
-    renderer = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    renderer = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(processors=[*structlog.get_config()["processors"][:-1], renderer])
 
 
