@@ -73,7 +73,7 @@ soak: java mariadb $(if $(findstring mysql,$(ARGS)),mysql) ## random schema chan
 monkey: java mariadb ## an operator's random commands, with schema changes, rows and kills: MINUTES=5 SEED=7
 	@$(PYTHON) -m tests.soak.monkey --seconds $$((60 * $(MINUTES))) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-# Promised times are checked here, which more processes would take from each other. tests/selection.py: what a run leaves out.
+# Two tests at a time have twice the promised times, those that are named in ARGS the promised ones. tests/selection.py: what a run leaves out.
 matrix: WORKERS = $(if $(ARGS),0,2)
 matrix: java mariadb mysql azurite iproute ## what make test leaves out: fail-points, longer stories of faults, generated cases; ALL=1: every one, in hours
 	@TEST_PATIENCE=$(if $(ARGS),1,2) TEST_MATRIX=$(if $(ARGS)$(ALL),,turn) $(PYTHON) -m pytest $(PARALLEL) -m matrix $(ARGS)

@@ -113,12 +113,13 @@ class LocalMemberDataPlane:
         """Open source and sink once in a thread, so that their plugins are imported and the kernels read: on a busy
         machine PyIceberg alone takes seconds, in which the event loop would renew no lease."""
 
-        def open_both(feed: Feed) -> None:
+        def open_both() -> None:
+            feed = self._data_plane.feed(info)
             feed.open_source()
             feed.open_sink()
 
         with suppress(Exception):
-            await to_thread.run_sync(open_both, self._feed(info), abandon_on_cancel=True, limiter=self._loaders)
+            await to_thread.run_sync(open_both, abandon_on_cancel=True, limiter=self._loaders)
 
     def open(self, info: ChangefeedInfo) -> SpanRuntime:
         member = self._state.raw.get(str(keys.CaptureKey(self._state.cluster, self._capture)))
@@ -154,7 +155,7 @@ class LocalMemberDataPlane:
         """
         if await self._is_to_be_released(info):
             feed = self._data_plane.feed(info)
-            source = feed.open_source()
+            source = await self._in_thread(question, feed.open_source)  # which may import its plugin
             known = self._state.changefeeds.get(info.id)
             resyncs = known.resyncs.values() if known else ()
             names = ("main", *(copies.source_name(resync.table_id, resync.number) for resync in resyncs))

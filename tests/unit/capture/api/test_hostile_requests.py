@@ -5,6 +5,7 @@ values are generated from the description, so a new route or field is tested as 
 """
 
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -308,7 +309,7 @@ def _reads(value: object, parameter: dict[str, Any]) -> bool:
             case "string" if value == kind.get("const"):
                 return True
             case "string" if not {"const", "enum"} & kind.keys():
-                if value != "" or not {"minLength", "pattern"} & kind.keys():
+                if len(str(value)) >= kind.get("minLength", 0) and re.search(kind.get("pattern", ""), str(value)):
                     return True
     return False
 
