@@ -142,6 +142,8 @@ class Processor:
         self._tables: dict[int, TableRecord] = {}
         #: the records' own tuples: comparing their identity shows quickly that nothing has changed
         self._shown: list[tuple[TableRecord, ...]] = []
+        #: the last change of the records that was more than progress
+        self._news = -1
         self._unknown: list[effects.PrepareSpan] = []
         self._head: LogHead | None = None
         self._held: dict[int, Ts] = {}
@@ -187,6 +189,15 @@ class Processor:
         if feed.broken:
             return  # a record of a newer capture may hold a table: no head is followed past it
         self._head = next(iter(feed.heads.values()), None)
+        if feed.news != self._news:  # the log's head moves many times while there is nothing else
+            self._news = feed.news
+            self._take_news(feed)
+        waiting, self._unknown = self._unknown, []
+        for order in waiting:
+            self._prepare(order)
+        self._move_limits()
+
+    def _take_news(self, feed: ChangefeedState) -> None:
         self._held = held_tables(feed.ddl.values())
         self._changes = changed_tables(feed.ddl.values())
         self._suspects = tried_after_end(feed.held.values()).union(feed.suspects.tables if feed.suspects else ())
@@ -194,10 +205,6 @@ class Processor:
         if len(tables) != len(self._shown) or any(map(operator.is_not, tables, self._shown)):
             self._shown = tables
             self._tell_changes({table.table_id: table for known in tables for table in known})
-        waiting, self._unknown = self._unknown, []
-        for order in waiting:
-            self._prepare(order)
-        self._move_limits()
 
     def _tell_changes(self, tables: dict[int, TableRecord]) -> None:
         before, self._tables = self._tables, tables

@@ -195,9 +195,10 @@ def changed_tables(ddl: Iterable[DdlRecord]) -> dict[int, tuple[Ts, TableChange]
     """Return the newest completed change by table."""
     changed: dict[int, tuple[Ts, TableChange]] = {}
     for record in ddl:
+        pending = record.pending_ids
         for change in record.alterations:
             id = change.table_id
-            if id not in record.pending_ids and record.ts >= changed.get(id, (0,))[0]:
+            if id not in pending and record.ts >= changed.get(id, (0,))[0]:
                 changed[id] = record.ts, change
     return changed
 

@@ -69,10 +69,13 @@ class Facts:
     resyncs: Mapping[int, TableResync] = field(default_factory=dict)
     #: of earlier facts
     known_before: KnownTables | None = field(default=None, compare=False, repr=False)
+    #: the last change of the records that was more than progress (``ChangefeedState.news``)
+    news: int = field(default=0, compare=False, repr=False)
 
     @classmethod
     def of(cls, feed: ChangefeedState, info: ChangefeedInfo, *, before: "Facts | None" = None) -> "Facts":
-        """``before``: earlier facts of the same changefeed."""
+        """``before``: earlier facts of the same changefeed. The log's head moves many times while nothing else changes:
+        what does not follow from it is derived once."""
         status = feed.status or ChangefeedStatus(checkpoint_ts=info.start_ts)
         points = tuple(feed.sync_points[ts] for ts in sorted(feed.sync_points))
         unit, head = feed.units.get(SOURCE), feed.heads.get(SOURCE)
@@ -81,7 +84,15 @@ class Facts:
         faults = ((capture, position.fault) for capture, position in feed.positions.items())
         losses = {capture: fault for capture, fault in faults if fault is not None and fault.table_id is not None}
         known = before.known if before else None
-        return cls(info, status, unit, head, points, *tables, *attempts, losses, feed.resyncs, known)
+        facts = cls(info, status, unit, head, points, *tables, *attempts, losses, feed.resyncs, known, feed.news)
+        if before is not None and 0 < before.news == feed.news and before.info is info:
+            facts.__dict__.update({name: before.__dict__[name] for name in _LASTING if name in before.__dict__})
+        return facts
+
+    @cached_property
+    def version(self) -> object:
+        """The same object while there is nothing new but progress."""
+        return object()
 
     @cached_property
     def unit(self) -> Unit | None:
@@ -168,3 +179,19 @@ class Facts:
         """Return the table's schema.name."""
         known = self.by_id.get(table_id)
         return f"{known.schema_name}.{known.name}" if known else f"table {table_id}"
+
+
+#: derived values that progress does not change
+_LASTING = (
+    "unit",
+    "tables",
+    "known",
+    "flowing",
+    "lost",
+    "version",
+    "pending_ddl",
+    "waiting_names",
+    "catching_up",
+    "parked",
+    "tried_after_end",
+)

@@ -4,8 +4,9 @@ The checkpoint advances only when every table's whole key space is known: while 
 stays. ``owner.scheduler.span_index`` knows the slowest span, and whether one is missing.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from owner.progress.barrier import Limits
 from reactor.ids import KEY_SPACE, TableSpan, Ts
@@ -92,14 +93,27 @@ def validate(status: ChangefeedStatus) -> None:
     assert status.checkpoint_ts <= status.min_table_barrier_ts, f"{status} is past its barrier"
 
 
-def arrived(ids: Collection[int], known: Collection[int], ts: Ts, positions: Iterable[SpanPosition]) -> set[int]:
-    """Return those of ``ids`` of which everything before ``ts`` is in the sink: one that is not known has no spans."""
-    theirs: dict[int, list[SpanPosition]] = {id: [] for id in ids if id in known}
-    for at in positions:
-        if at.span.table_id in theirs:
-            theirs[at.span.table_id].append(at)
-    return {
-        id
-        for id in ids
-        if id not in theirs or (covers({id}, theirs[id]) and all(at.checkpoint_ts >= ts for at in theirs[id]))
-    }
+class Arrivals:
+    """The positions of tables, by table. One that is not ``known`` has no spans, and nothing to wait for."""
+
+    def __init__(self, known: Collection[int], positions: Iterable[SpanPosition]) -> None:
+        self._known = known
+        self._positions = positions
+
+    def is_at(self, table_id: int, ts: Ts) -> bool:
+        """Return whether everything of the table before ``ts`` is in the sink."""
+        if table_id not in self._known:
+            return True
+        spans = self._by_table.get(table_id, ())
+        return all(at.checkpoint_ts >= ts for at in spans) and covers({table_id}, spans)
+
+    def are_all_at(self, table_ids: Iterable[int], ts: Ts) -> bool:
+        """Return whether this holds for all of the tables."""
+        return all(self.is_at(id, ts) for id in table_ids)
+
+    @cached_property
+    def _by_table(self) -> Mapping[int, Sequence[SpanPosition]]:
+        found: dict[int, list[SpanPosition]] = {}
+        for at in self._positions:
+            found.setdefault(at.span.table_id, []).append(at)
+        return found

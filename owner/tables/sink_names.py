@@ -22,47 +22,51 @@ class SinkNames:
     held table frees no name in time, so nothing waits for it, unless it is dropped."""
 
     def __init__(self, facts: "Facts") -> None:
-        self._now = {table.table_id: _name(table) for table in facts.tables or ()}
-        #: names that tables have until their changes are done, by table
-        self._leaving: dict[int, set[_Name]] = {}
+        self._facts = facts
+        #: tables that have a name until their changes are done
+        self._leaving: dict[_Name, set[int]] = {}
 
     def leave(self, changes: Iterable[TableChange]) -> None:
         """Add changes that are in progress and will complete."""
         for change in changes:
-            names = self._leaving.setdefault(change.table_id, set())
-            names |= {self._now[change.table_id]} if change.table_id in self._now else set()
-            names |= {_name(change.table)} if change.table is not None else set()
+            for table in (self._facts.by_id.get(change.table_id), change.table):
+                if table is not None:
+                    self._leaving.setdefault(_name(table), set()).add(change.table_id)
 
     def is_awaited(self, changes: Iterable[TableChange]) -> bool:
         """Return whether one of their tables is to get a name that another table is about to give up."""
         return any(change.table is not None and self._is_awaited(change.table) for change in changes)
 
     def _is_awaited(self, table: TableRecord) -> bool:
-        name = _name(table)
-        others = (names for number, names in self._leaving.items() if number != table.table_id)
-        return self._now.get(table.table_id) != name and any(name in names for names in others)
+        name, now = _name(table), self._facts.by_id.get(table.table_id)
+        return (now is None or _name(now) != name) and bool(self._leaving.get(name, set()) - {table.table_id})
 
 
 def independent(changes: Sequence[TableChange], facts: "Facts") -> list[tuple[TableChange, ...]]:
     """Return ``changes`` in groups between which no name goes from one table to another, in order."""
-    groups: list[tuple[set[_Name], tuple[TableChange, ...]]] = []
-    for change in changes:
+    groups: dict[int, list[TableChange]] = {}
+    group_of: dict[_Name, int] = {}
+    names_of_group: dict[int, set[_Name]] = {}
+    for index, change in enumerate(changes):
         tables = (facts.by_id.get(change.table_id), change.table)
         names = {_name(table) for table in tables if table is not None}
-        members: tuple[TableChange, ...] = (change,)
-        at = len(groups)
-        for index, (known, those) in reversed([*enumerate(groups)]):
-            if known & names:
-                names, members, at = known | names, (*those, *members), index
-                del groups[index]
-        groups.insert(at, (names, members))
-    return [members for _, members in groups]
+        met = sorted({group_of[name] for name in names if name in group_of})
+        into = met[0] if met else index
+        members, known = groups.setdefault(into, []), names_of_group.setdefault(into, set())
+        for other in met[1:]:
+            members += groups.pop(other)
+            names |= names_of_group.pop(other)
+        members.append(change)
+        known |= names
+        group_of.update(dict.fromkeys(names, into))
+    return [tuple(groups[index]) for index in sorted(groups)]
 
 
 def located(part: DdlRecord, facts: "Facts") -> DdlRecord | None:
     """The whole record of ``part`` with other locations for tables that would come where held ones lie; None where none
     would."""
-    taken = {table.path for table in facts.tables or () if table.table_id in facts.held.keys() - part.table_ids}
+    held = (facts.by_id.get(id) for id in facts.held if id not in part.table_ids)
+    taken = {table.path for table in held if table is not None}
     beside = {
         change.table_id: change.table.with_(location=locations.beside(change.table.path, change.table_id))
         for change in part.changes
@@ -77,11 +81,8 @@ def begun(part: DdlRecord, facts: "Facts") -> DdlRecord | None:
     Between a move at the sink and the tables' new records, no span can open its table where its record says. So whether
     all spans were there must be known without them, should the owner or the capture that moves the tables end.
     """
-    known = {table.table_id: table.path for table in facts.tables or ()}
-    is_move = any(
-        change.table is not None and known.get(change.table_id, change.table.path) != change.table.path
-        for change in part.changes
-    )
+    tables = ((facts.by_id.get(change.table_id), change.table) for change in part.changes)
+    is_move = any(now is not None and then is not None and now.path != then.path for now, then in tables)
     if not is_move or is_begun(part):
         return None
     record = facts.ddl[part.ts]
@@ -94,7 +95,7 @@ def is_begun(part: DdlRecord) -> bool:
 
 def where_they_lie(part: DdlRecord, facts: "Facts") -> DdlRecord:
     """``part`` with its tables' locations: the source knows names only, and a table that keeps its name stays."""
-    known = {table.table_id: table for table in facts.tables or ()}
+    known = facts.by_id
     kept = {
         change.table_id: change.table.with_(location=known[change.table_id].location)
         for change in part.changes

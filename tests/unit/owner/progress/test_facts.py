@@ -1,5 +1,6 @@
 """Facts: what they keep of the tables while other records change."""
 
+import operator
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from owner.progress.units import SOURCE
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import ChangefeedInfo, SealedUri, Unit, UnitRecord, UnitStage
 from reactor.records.log_head import LogHead
+from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
 from reactor.records.tables.table import TableRecord
 from reactor.state import ChangefeedState
 
@@ -34,6 +36,22 @@ def test_tables_are_not_looked_at_again_when_the_head_moves() -> None:
     second = Facts.of(feed, INFO, before=first)
     assert second.known is first.known
     assert replace(second, info=INFO.with_(target_ts=Ts(5)), known_before=second.known).known is first.known
+
+
+def test_what_does_not_follow_from_progress_is_derived_once() -> None:
+    feed = state(table(1), table(2))
+    feed.news = 7
+    first = Facts.of(feed, INFO)
+    derived = first.version, first.pending_ddl, first.waiting_names, first.parked
+    feed.heads[SOURCE] = LogHead(resolved_ts=Ts(100))
+    second = Facts.of(feed, INFO, before=first)
+    assert second.head != first.head
+    assert all(map(operator.is_, derived, (second.version, second.pending_ddl, second.waiting_names, second.parked)))
+    feed.ddl[200] = DdlRecord(ts=Ts(200), changes=(TableChange(kind=SchemaChangeKind.DROP, table_id=1),))
+    feed.news = 8
+    third = Facts.of(feed, INFO, before=second)
+    assert third.version is not second.version
+    assert third.waiting_names == {1: "public.t1"}
 
 
 def test_other_tables_are_known_at_once() -> None:

@@ -1,6 +1,8 @@
 """Schema changes under the real owner: who waits for whom, that no order of crashes applies one twice or never."""
 
 import itertools
+from collections.abc import Iterable
+from time import process_time
 
 import pytest
 from hypothesis import given
@@ -8,10 +10,12 @@ from hypothesis import strategies as st
 
 from owner.jobs import Pause, Rewind
 from owner.progress.facts import Facts
+from owner.progress.watermark import SpanPosition
 from owner.questions import ApplySchema
+from owner.tables.schema_changes import SchemaChanges
 from owner.tables.sink_names import independent
 from reactor import keys
-from reactor.ids import Ts
+from reactor.ids import TableSpan, Ts
 from reactor.questions import Answered
 from reactor.records.changefeed import ChangefeedStatus, FeedState, RunningError, Unit, UnitRecord, UnitStage
 from reactor.records.tables.partitioning import TablePartitioning
@@ -341,3 +345,33 @@ def test_a_name_is_taken_after_its_table_has_left_it(leaves: str) -> None:
         cluster.step(10)
     assert asked(cluster) == [*range(300, 300 + len(gone)), 310]
     assert cluster.checkpoint_ts() == 410
+
+
+def many_tables(count: int) -> tuple[TableRecord, ...]:
+    return tuple(T1.with_(table_id=n, name=f"t{n}") for n in range(1, count + 1))
+
+
+def round_s(tables: tuple[TableRecord, ...], ddl: Iterable[DdlRecord], at: int) -> float:
+    """Return the processor time of a round in which ``tables`` are at ``at``, and of the next one."""
+    unit = UnitRecord(unit=Unit.SYNC, stage=UnitStage.RUNNING, tables=tables)
+    status = ChangefeedStatus(checkpoint_ts=Ts(at))
+    facts = Facts(info(), status, unit, None, ddl={record.ts: record for record in ddl})
+    spans = [SpanPosition(TableSpan(table.table_id), Ts(at)) for table in tables]
+    changes, begun = SchemaChanges(cluster=CLUSTER, wall_offset_s=0.0), process_time()
+    asked = changes.tick(facts, spans, 1.0)
+    assert len(asked) in (0, 1, 4)
+    changes.tick(facts, spans, 2.0)
+    return process_time() - begun
+
+
+@pytest.mark.parametrize("at", [200, 5_000], ids=["waiting", "there"])
+@pytest.mark.parametrize("kind", ["altered", "renamed", "created", "in one transaction"])
+def test_a_round_is_short_however_many_tables_change_at_once(kind: str, at: int) -> None:
+    """A migration of a thousand tables: a round took 17 s, in which the capture lost its lease, and so did the next."""
+    tables = many_tables(1_000)
+    new = [table.with_(name=f"{table.name}_new") if kind == "renamed" else table for table in tables]
+    changes = [create(table) if kind == "created" else alter(table) for table in new]
+    ddl = [record(1_000 + n, change) for n, change in enumerate(changes)]
+    if kind == "in one transaction":
+        ddl = [record(1_000, *changes)]
+    assert round_s(tables[:1] if kind == "created" else tables, ddl, at) < 2.0
