@@ -123,7 +123,7 @@ class Run:
         """Advance schema changes by one step."""
         if not facts.ddl:
             return []
-        return self.schemas.tick(facts, self.positions() if facts.pending_ddl else (), now)
+        return self.schemas.tick(facts, self.positions, now)
 
     def positions(self) -> list[SpanPosition]:
         """Return the known position of every span."""

@@ -4,7 +4,7 @@ The checkpoint advances only when every table's whole key space is known: while 
 stays. ``owner.scheduler.span_index`` knows the slowest span, and whether one is missing.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -96,7 +96,7 @@ def validate(status: ChangefeedStatus) -> None:
 class Arrivals:
     """The positions of tables, by table. One that is not ``known`` has no spans, and nothing to wait for."""
 
-    def __init__(self, known: Collection[int], positions: Iterable[SpanPosition]) -> None:
+    def __init__(self, known: Collection[int], positions: Callable[[], Iterable[SpanPosition]]) -> None:
         self._known = known
         self._positions = positions
 
@@ -114,6 +114,6 @@ class Arrivals:
     @cached_property
     def _by_table(self) -> Mapping[int, Sequence[SpanPosition]]:
         found: dict[int, list[SpanPosition]] = {}
-        for at in self._positions:
+        for at in self._positions():
             found.setdefault(at.span.table_id, []).append(at)
         return found

@@ -5,6 +5,7 @@ grow with the square of their number.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -23,14 +24,21 @@ Part = tuple[Ts, frozenset[int]]
 
 class PendingChanges:
     """The schema changes of ``facts``, valid until there is more news than progress. ``divided``: records that are
-    asked for in parts as small as possible."""
+    asked for in parts as small as possible. ``before``: earlier ones of the same changefeed."""
 
-    def __init__(self, facts: "Facts", divided: Collection[Ts]) -> None:
+    def __init__(self, facts: "Facts", divided: Collection[Ts], *, before: "PendingChanges | None" = None) -> None:
         self.divided = frozenset(divided)
         self._version = facts.version
         self._facts = facts
-        self._records = [(ts, record, record.pending_ids) for ts, record in sorted(facts.ddl.items())]
-        self._parts = [(ids, tuple(_parts(record, ids, facts, divided))) for _, record, ids in self._records if ids]
+        self._read = {ts: _read(record, ts, before) for ts, record in sorted(facts.ddl.items())}
+        suspects = facts.tried_after_end.union(facts.suspects.tables if facts.suspects else ())
+        special = suspects.union(facts.held)
+        self._parts: list[tuple[_Read, _Parts, bool]] = []
+        for read in self._read.values():
+            if read.pending:
+                is_plain = read.record.ts not in divided and read.pending.isdisjoint(special)
+                parts = read.whole if is_plain else tuple(_parts(read, facts, suspects, divided))
+                self._parts.append((read, parts, is_plain))
 
     def holds_for(self, facts: "Facts", divided: Collection[Ts]) -> bool:
         """Return whether these are the changes of ``facts`` too."""
@@ -39,7 +47,7 @@ class PendingChanges:
     @cached_property
     def parts(self) -> Mapping[Part, DdlRecord]:
         """The parts of all records."""
-        return {(part.ts, part.table_ids): part for _, parts in self._parts for part in parts}
+        return {name: part for _, parts, _ in self._parts for name, part in parts}
 
     @cached_property
     def firsts(self) -> Mapping[Part, DdlRecord]:
@@ -47,52 +55,81 @@ class PendingChanges:
         precedes, in order."""
         facts, names = self._facts, SinkNames(self._facts)
         firsts, waiting, coming = dict[Part, DdlRecord](), set[int](), set[int]()
-        for ids, parts in self._parts:
-            over = [change for part in parts if is_over(part, facts) for change in part.changes]
+        for read, parts, is_plain in self._parts:
+            over = [] if is_plain else [change for _, part in parts if is_over(part, facts) for change in part.changes]
             names.leave(over)
-            for part in parts:
-                tables = part.table_ids
-                is_first = tables.isdisjoint(coming if over and is_over(part, facts) else waiting)
+            for name, part in parts:
+                is_first = name[1].isdisjoint(coming if over and is_over(part, facts) else waiting)
                 if is_first and not names.is_awaited(part.changes):
-                    firsts[part.ts, tables] = part
-            names.leave(change for part in parts if not _is_tried_part(part, facts) for change in part.changes)
-            waiting |= ids
+                    firsts[name] = part
+            for _, part in parts:
+                if is_plain or not _is_tried_part(part, facts):
+                    names.leave(part.changes)
+            waiting |= read.pending
             coming |= {change.table_id for change in over if change.table is not None}
         return firsts
+
+    @cached_property
+    def moot(self) -> Mapping[Part, DdlRecord]:
+        """Those of ``firsts`` of whose tables the sink has none, and was asked to create none."""
+        there, created = self._facts.table_ids, {table for read, _, _ in self._parts for table in read.created}
+        firsts = self.firsts.items()
+        return {name: part for name, part in firsts if name[1].isdisjoint(there) and name[1].isdisjoint(created)}
 
     @cached_property
     def holds(self) -> Sequence[tuple[DdlRecord, Sequence[TableChange]]]:
         """The first pending changes of tables that the source cannot follow past them, and that are not held yet."""
         found, waiting = [], set[int]()
-        for _, record, ids in self._records:
-            first = [change for change in record.holds if change.table_id in ids and change.table_id not in waiting]
-            if here := [change for change in first if not _is_parked(self._facts.held.get(change.table_id))]:
-                found.append((record, here))
-            waiting |= ids
+        for read, _, _ in self._parts:
+            if read.has_holds:
+                pending, held = read.pending - waiting, self._facts.held
+                first = [change for change in read.record.holds if change.table_id in pending]
+                if here := [change for change in first if not _is_parked(held.get(change.table_id))]:
+                    found.append((read.record, here))
+            waiting |= read.pending
         return found
 
     @cached_property
     def superseded(self) -> Sequence[Ts]:
         """Finished records, each of whose tables has a newer one: a table's newest tells the sync unit its schema."""
-        newest: dict[int, Ts] = {}
-        for ts, record, _ in self._records:
-            newest.update(dict.fromkeys(record.table_ids, Ts(ts)))
+        newest: dict[int, int] = {}
+        for ts, read in self._read.items():
+            newest.update(dict.fromkeys(read.tables, ts))
         kept = set(newest.values())
-        return [Ts(ts) for ts, _, ids in self._records if not ids and ts not in kept]
+        return [Ts(ts) for ts, read in self._read.items() if not read.pending and ts not in kept]
 
-    def may_be_at_sink(self, part: DdlRecord) -> bool:
-        """Return whether the sink has one of its tables, or was asked to create it."""
-        return not part.table_ids.isdisjoint(self._facts.table_ids) or not part.table_ids.isdisjoint(self._created)
 
-    def is_of_none(self, part: DdlRecord) -> bool:
-        """Return whether it is only about tables that have left the changefeed."""
-        is_new = any(change.kind is SchemaChangeKind.CREATE for change in part.changes)
-        return not is_new and not self.may_be_at_sink(part)
+_Parts = tuple[tuple[Part, DdlRecord], ...]
 
-    @cached_property
-    def _created(self) -> frozenset[int]:
-        changes = (change for _, record, ids in self._records if ids for change in record.alterations)
-        return frozenset(change.table_id for change in changes if change.kind is SchemaChangeKind.CREATE)
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A record, and what follows from it alone. ``wanted``: what the sink is asked for; ``whole``: that as one part."""
+
+    record: DdlRecord
+    tables: frozenset[int]
+    pending: frozenset[int]
+    wanted: tuple[TableChange, ...]
+    created: frozenset[int]
+    has_holds: bool
+    whole: _Parts
+
+
+def _read(record: DdlRecord, ts: int, before: PendingChanges | None) -> _Read:
+    if before is not None and (known := before._read.get(ts)) is not None and known.record is record:
+        return known
+    pending = record.pending_ids
+    wanted = tuple(change for change in record.alterations if change.table_id in pending)
+    created = frozenset(change.table_id for change in record.alterations if _creates(change))
+    return _Read(record, record.table_ids, pending, wanted, created, bool(record.holds), _part(record, wanted))
+
+
+def _part(record: DdlRecord, changes: tuple[TableChange, ...]) -> _Parts:
+    """Return the part with these changes, if there are any."""
+    if not changes:
+        return ()
+    part = record if len(changes) == len(record.changes) else record.with_(changes=changes)
+    return (((record.ts, part.table_ids), part),)
 
 
 def is_over(part: DdlRecord, facts: "Facts") -> bool:
@@ -105,23 +142,26 @@ def _is_parked(held: HeldTable | None) -> bool:
     return held is not None and held.stage is not HoldStage.TRIED
 
 
-def _parts(record: DdlRecord, pending: Collection[int], facts: "Facts", divided: Collection[Ts]) -> Iterator[DdlRecord]:
+def _parts(
+    read: _Read, facts: "Facts", suspects: Collection[int], divided: Collection[Ts]
+) -> Iterator[tuple[Part, DdlRecord]]:
     """Yield the parts of a pending record that can be requested: for tables that flow, are retried, or start over; of a
     record in ``divided`` as small as possible."""
-    held = facts.held
-    wanted = [change for change in record.alterations if change.table_id in pending]
-    suspects = {*(facts.suspects.tables if facts.suspects else ())} | facts.tried_after_end
-    alone = ((change,) for change in wanted if change.table_id in suspects - facts.parked)
+    held, wanted = facts.held, read.wanted
+    alone = ((change,) for change in wanted if change.table_id in suspects and change.table_id not in facts.parked)
     others = [change for change in wanted if change.table_id not in suspects]
     flowing = tuple(change for change in others if change.table_id not in held)
     tried = tuple(change for change in others if _is_tried(held.get(change.table_id)))
     over = ((change,) for change in wanted if _starts_over(change, facts))
     together = [flowing, tried]
-    if record.ts in divided:
+    if read.record.ts in divided:
         together = [group for changes in together for group in independent(changes, facts)]
     for changes in (*together, *alone, *over):
-        if changes:
-            yield record if len(changes) == len(record.changes) else record.with_(changes=changes)
+        yield from _part(read.record, changes)
+
+
+def _creates(change: TableChange) -> bool:
+    return change.kind is SchemaChangeKind.CREATE
 
 
 def _starts_over(change: TableChange, facts: "Facts") -> bool:
@@ -130,7 +170,7 @@ def _starts_over(change: TableChange, facts: "Facts") -> bool:
     held = facts.held.get(change.table_id)
     if held is None or held.stage is HoldStage.TRIED:
         return False
-    is_new = change.kind is SchemaChangeKind.CREATE and change.table_id not in facts.table_ids
+    is_new = _creates(change) and change.table_id not in facts.table_ids
     return change.table is None or (is_new and held.origin is HoldOrigin.SOURCE)
 
 

@@ -20,7 +20,7 @@ forgotten, and created as if it had never been there. A table whose location a h
 (``owner.tables.sink_names``), which is in etcd before the sink is asked.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -101,8 +101,8 @@ class SchemaChanges:
         refusals, self._refusals = self._refusals, []
         return refusals
 
-    def tick(self, facts: "Facts", spans: Collection[SpanPosition], now: float) -> list[Effect]:
-        """Run one round."""
+    def tick(self, facts: "Facts", positions: Callable[[], Iterable[SpanPosition]], now: float) -> list[Effect]:
+        """Run one round. ``positions``: of all spans."""
         if facts.tables is None:
             return []
         if noted := moves.given_up(facts, cluster=self._cluster):
@@ -110,12 +110,13 @@ class SchemaChanges:
         pending = self._pending_of(facts)
         self._forget(pending.parts)
         self._take_answers(facts, pending.parts, now)
-        pending, arrivals = self._pending_of(facts), Arrivals(facts.table_ids, spans)
+        pending, arrivals = self._pending_of(facts), Arrivals(facts.table_ids, positions)
         self._room = _AT_ONCE - sum(work.retry_at is None for work in self._works.values())
         effects: list[Effect] = []
         changed: set[Ts] = set()  # a record is changed once in a round, whichever of its parts is done
         for name, part in pending.firsts.items():
-            if part.ts not in changed:
+            has_turn = self._room > 0 or name in self._works or name in pending.moot
+            if has_turn and part.ts not in changed:
                 steps = self._continue(facts, pending, arrivals, name, part, now)
                 changed |= {part.ts for step in steps if isinstance(step, Commit)}
                 effects += steps
@@ -135,7 +136,7 @@ class SchemaChanges:
 
     def _pending_of(self, facts: "Facts") -> PendingChanges:
         if self._pending is None or not self._pending.holds_for(facts, self._divided):
-            self._pending = PendingChanges(facts, self._divided)
+            self._pending = PendingChanges(facts, self._divided, before=self._pending)
         return self._pending
 
     def _continue(
@@ -153,9 +154,9 @@ class SchemaChanges:
             return [self._done(facts, part), Log("info", "the sink has a schema change", _fields(facts, part))]
         if work is not None and (work.retry_at is None or now < work.retry_at):
             return []
-        if is_over(part, facts) and part.changes[0].table is None and not pending.may_be_at_sink(part):
-            return [self._done(facts, part)]  # the sink never had it
-        if pending.is_of_none(part):
+        if name in pending.moot:
+            if is_over(part, facts) and part.changes[0].table is None:
+                return [self._done(facts, part)]  # the sink never had it
             key = keys.DdlKey(self._cluster, facts.info.namespace, facts.info.id, part.ts)
             return [Commit(patches.group([moves.without(key, facts.ddl[part.ts], part.table_ids)]))]
         if self._room <= 0 or not _is_there(part, facts, arrivals):

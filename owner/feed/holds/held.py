@@ -171,8 +171,9 @@ class HeldTables:
         self._catch_ups = {id: catch_up for id, catch_up in self._catch_ups.items() if id in tried}
 
     def _forget_gone(self, facts: "Facts", tables: Mapping[int, TableRecord], verdict: Verdict) -> None:
-        coming = {table for record in facts.ddl.values() for table in record.pending_ids}
-        for id in [id for id in facts.held if id not in tables and id not in coming]:
+        gone = [id for id in facts.held if id not in tables]
+        coming = {table for record in facts.pending_ddl for table in record.pending_ids} if gone else set[int]()
+        for id in [id for id in gone if id not in coming]:
             if verdict.is_full:
                 break
             self._change(verdict, Trigger.TABLE_GONE, facts.held[id], None)
