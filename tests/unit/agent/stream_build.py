@@ -73,9 +73,16 @@ def stream_on(
     resolved: int = 0,
     is_wanted: Callable[[int], bool] = lambda _: True,
     resolve: Callable[[TableSchema], TableSchema] = lambda schema: schema,
+    split_s: float = 60.0,
 ) -> ReplicationStream:
     return ReplicationStream(
-        wire, taken(pool), resolved=Ts(resolved), is_wanted=is_wanted, resolve=resolve, pause_s=0.0
+        wire,
+        taken(pool),
+        resolved=Ts(resolved),
+        is_wanted=is_wanted,
+        resolve=resolve,
+        pause_s=0.0,
+        split_s=split_s,
     )
 
 

@@ -42,6 +42,8 @@ T = TypeVar("T")
 #: a read this large left more behind: the next one need not wait
 _BLOCK_BYTES = 1 << 20
 _PAUSE_S = 0.015
+#: the catalog is asked about each changed table of a block; the server hangs up on a reader that is silent for too long
+_SPLIT_S = 1.0
 _STATUS = struct.Struct("!ciBqqqqB")
 _RELATION, _TRUNCATE, _ERROR = ord("R"), ord("T"), 256 + ord("E")
 
@@ -68,6 +70,7 @@ class ReplicationStream:
         line: Line | None = None,
         refused: Callable[[SourceError], Exception] = lambda error: error,
         pause_s: float = _PAUSE_S,
+        split_s: float = _SPLIT_S,
     ) -> None:
         self._connection = connection
         self._line = line or connection.socket
@@ -85,6 +88,9 @@ class ReplicationStream:
         self._state = split.new_state(resolved=resolved)
         self._pause_s = pause_s
         self._paused_until = 0.0
+        self._split_s = split_s
+        #: not all bytes at hand were split, because that takes long
+        self.is_behind = False
         #: tables that are taken in when a row of theirs comes
         self._awaited: dict[int, TableSchema] = {}
         self.bytes_read = 0
@@ -118,19 +124,13 @@ class ReplicationStream:
         return self._arena.free_bytes == 0 or int(self._state[split.ROWS]) == len(self._arena.rows)
 
     def read(self, *, timeout_s: float) -> bool:
-        """Wait for bytes and split them; False when none came in time.
+        """Wait for bytes and split them, or some of those at hand; False when none came in time.
 
         :raises SourceError: the connection is lost, or the server ended the stream.
         """
         assert not self.is_full, "there is no room: take a chunk first"
-        pause_s = min(self._paused_until - time.monotonic(), timeout_s)
-        if pause_s > 0:
-            time.sleep(pause_s)
-        count = self._receive(timeout_s=max(timeout_s, 0.001))
-        if count == 0:
+        if not self.is_behind and not self._receive_block(timeout_s):
             return False
-        self._paused_until = 0.0 if count >= _BLOCK_BYTES else time.monotonic() + self._pause_s
-        self.bytes_read += count
         self._split()
         self._sightings.reach(self.resolved_ts)
         self._make_room()
@@ -190,6 +190,17 @@ class ReplicationStream:
     def _resolved_time(self) -> float:
         return int(self._state[split.RESOLVED_TIME]) / 1e6
 
+    def _receive_block(self, timeout_s: float) -> bool:
+        """Wait for a block, or what there is of one; False when nothing came in time."""
+        pause_s = min(self._paused_until - time.monotonic(), timeout_s)
+        if pause_s > 0:
+            time.sleep(pause_s)
+        count = self._receive(timeout_s=max(timeout_s, 0.001))
+        if count > 0:
+            self._paused_until = 0.0 if count >= _BLOCK_BYTES else time.monotonic() + self._pause_s
+            self.bytes_read += count
+        return count > 0
+
     def _receive(self, *, timeout_s: float) -> int:
         """Receive available bytes into the arena, up to a block; return their number."""
         try:
@@ -201,7 +212,8 @@ class ReplicationStream:
         return count
 
     def _split(self) -> None:
-        while True:
+        until, self.is_behind = time.monotonic() + self._split_s, False
+        while not self.is_behind:
             declared, arena = self._declarations, self._arena
             outcome = split.split(arena.data, arena.filled, self._state, declared.keys, declared.slots, arena.rows)
             if outcome == split.RARE:
@@ -214,6 +226,7 @@ class ReplicationStream:
                 raise SourceUnreachableError(
                     f"{self._connection.target} {_FAULTS[outcome]}; the stream is opened again"
                 )
+            self.is_behind = time.monotonic() >= until
 
     def _make_room(self) -> None:
         """A full arena without a single row to give away: forget what was skipped, or grow for a giant message."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from agent.errors import SnapshotLostByGCError, SourceUnreachableError
 from agent.rows.arena import ArenaPool, LogChunk
+from agent.rows.schema import TableSchema
 from agent.sources.postgres.stream.stream import ReplicationStream
 from tests.unit.agent.stream_build import (
     StreamedEvent,
@@ -68,6 +69,25 @@ def test_events_are_grouped_by_table_with_their_commit_and_ordinal(wire: Wire, p
         (1, 200, 0, row_body(1, b"d", kind=b"D"), "id"),
         (2, 100, 1, row_body(2, b"b"), "k"),
     ]
+
+
+def test_tables_that_take_long_are_declared_in_turns(wire: Wire, pool: ArenaPool) -> None:
+    """The server hangs up on a reader that is silent while it asks about thousands of changed tables."""
+    asked: list[int] = []
+
+    def resolve(schema: TableSchema) -> TableSchema:
+        asked.append(schema.table_id)
+        return schema
+
+    stream = stream_on(wire, pool, resolve=resolve, split_s=0.0)
+    tables = [message for n in range(1, 6) for message in (relation(n), row(n, b"a"))]
+    wire.server.sendall(b"".join([begin(100), *tables, commit(100)]))
+    for n in range(1, 6):
+        assert stream.read(timeout_s=1.0)
+        assert asked == [*range(1, n + 1)]
+        assert (stream.is_behind, stream.complete_rows) == (True, 0)
+    assert stream.read(timeout_s=1.0)
+    assert (stream.is_behind, stream.complete_rows) == (False, 5)
 
 
 def test_a_cut_leaves_the_open_transaction_to_the_next_arena(wire: Wire, pool: ArenaPool) -> None:
@@ -228,19 +248,24 @@ _transactions = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(transactions=_transactions, blocks=st.lists(st.integers(1, 5000), min_size=1), eager=st.booleans())
+@given(
+    transactions=_transactions,
+    blocks=st.lists(st.integers(1, 5000), min_size=1),
+    eager=st.booleans(),
+    in_turns=st.booleans(),
+)
 def test_every_event_comes_out_once_and_in_order(
-    transactions: list[list[tuple[int, bytes]]], blocks: list[int], eager: bool
+    transactions: list[list[tuple[int, bytes]]], blocks: list[int], eager: bool, in_turns: bool
 ) -> None:
     sent, expected = _model(transactions)
     pool, found, positions = ArenaPool(2, 1024), list[StreamedEvent](), list[int]()
     wire, sent_bytes = Wire(), 0
     try:
-        stream = stream_on(wire, pool)
+        stream = stream_on(wire, pool, split_s=0.0 if in_turns else 60.0)
         for block in _blocks(sent, blocks):
             wire.server.sendall(block)
             sent_bytes += len(block)
-            while stream.bytes_read < sent_bytes:
+            while stream.bytes_read < sent_bytes or stream.is_behind:
                 stream.read(timeout_s=1.0)
                 while stream.is_full or (eager and stream.complete_rows):
                     cut = stream.take_chunk(taken(pool))
