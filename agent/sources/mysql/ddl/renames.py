@@ -26,7 +26,8 @@ class Renames:
         self._known = effects.known
         self._server = effects.server
         self._copies = copies
-        #: names that the server still shows, and the end of its log then: they may have been given again by then
+        #: names that the server still shows, and the end of its log a moment later: they may have been given again by
+        #: then, and also be given up again
         self._doubted: dict[Name, Ts] = {}
 
     def is_of_temporary(self, edit: Renamed, edits: Sequence[Edit], event: DdlEvent) -> bool:
@@ -48,10 +49,12 @@ class Renames:
 
     def reach(self, ts: Ts) -> None:
         """Hold tables whose earlier names, as the log has been read up to ``ts``, no statement has given again, though
-        the server showed them."""
-        for name in [name for name, place in self._doubted.items() if place < ts]:
-            del self._doubted[name]
-            table = self._known.left(name) if self._known.is_gone(name) else None
+        the server showed them. Called before each statement: a name that is given again is doubted no longer."""
+        for name, place in list(self._doubted.items()):
+            is_given_again = not self._known.is_gone(name)
+            if is_given_again or place < ts:
+                del self._doubted[name]
+            table = None if is_given_again or place >= ts else self._known.left(name)
             if table is not None:
                 self._effects.hold((table.record.schema_name, table.record.name), reasons.STAYED.format(".".join(name)))
 

@@ -6,7 +6,7 @@ import pytest
 
 from reactor.ids import Ts
 from tests.unit.agent.sources.mysql.ddl.parser.test_parse import table
-from tests.unit.agent.sources.mysql.ddl.test_interpreter import ALTER, HOLD, RENAME, Rig
+from tests.unit.agent.sources.mysql.ddl.test_interpreter import ALTER, CREATE, HOLD, RENAME, Rig
 
 #: the end of the first statement
 END = 119
@@ -40,3 +40,19 @@ def test_another_table_takes_the_name_beside_a_copy_that_is_left_over() -> None:
     assert {(change.kind, change.table_id) for change in changes} == {(RENAME, number["t"]), (RENAME, number["u"])}
     now = {name: found.record.table_id for (_, name), found in rig.tables.by_name.items()}
     assert now == {"_t_old": number["t"], "t": number["u"]}
+
+
+@pytest.mark.parametrize("is_given_again", [True, False])
+def test_a_name_that_was_given_and_given_up_again_before_the_servers_place_was_read(is_given_again: bool) -> None:
+    """The server is ahead: it shows the next table of the name, and has renamed that one too a moment later."""
+    rig = Rig("t", place=lambda: Ts(135))
+    rig.there["d", "t"] = table("t")
+    assert [change.kind for change in rig.run("RENAME TABLE t TO a")] == [RENAME]
+    rig.there.clear()
+    if is_given_again:
+        assert [change.kind for change in rig.run("CREATE TABLE t (id INT PRIMARY KEY)")] == [CREATE]
+        assert [change.kind for change in rig.run("RENAME TABLE t TO b")] == [RENAME]
+    else:
+        assert not rig.run("CREATE TABLE e.u (id INT)", "CREATE TABLE e.v (id INT)")
+    changes = rig.run("CREATE TABLE e.w (id INT)")
+    assert [change.kind for change in changes] == [HOLD] * (not is_given_again)
