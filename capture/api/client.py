@@ -17,6 +17,7 @@ from capture.api import port as views
 from capture.api.access import AuditView, TokenAsked, TokenView
 from capture.api.credentials import credentials
 from capture.api.subscriptions import AdvanceAsked, LogAsked, LogPart, OpenedSubscription, SubscriptionAsked
+from capture.api.transport import transport as network
 from capture.errors import ConfigError, ServerUnreachableError, StillRunningError
 from reactor.errors import WeirError
 from reactor.records.sync_point import SyncPoint
@@ -65,10 +66,9 @@ class Client:
         # no proxies from the environment: captures are called by their own addresses
         self._http = httpx.Client(
             timeout=timeout,
-            transport=transport,
+            transport=transport or network(self._server, ca_file=known.ca_file),
             trust_env=False,
             headers=headers,
-            verify=_verification(self._server, known.ca_file),
         )
 
     def __enter__(self) -> Self:
@@ -343,22 +343,6 @@ class Client:
 
 #: inside ``Client`` the name ``list`` is the method
 _Views = list
-
-
-def _verification(url: str, ca_file: str) -> ssl.SSLContext | bool:
-    """Without TLS there is nothing to verify, and building a context costs more than a request.
-
-    :raises ConfigError: the file holds no certificates.
-    """
-    if not url.startswith("https://"):
-        return False
-    context = ssl.create_default_context()
-    try:
-        if ca_file:
-            context.load_verify_locations(ca_file)
-    except OSError as error:
-        raise ConfigError(f"cannot use the authority's file {ca_file} ({error}); give another --ca-file") from None
-    return context
 
 
 def _is_still_running(answer: httpx.Response) -> bool:
