@@ -12,9 +12,13 @@ _PAGE_BYTES = 8192
 _LONG = 304  # bytes: a record of more than 255 has a longer header; records begin at multiples of 8
 
 
-@pytest.fixture
-def connection(postgres: EmbeddedPostgres) -> Iterator[Connection]:
-    with connect(postgres.uri()) as connection:
+@pytest.fixture(scope="module")
+def connection(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Connection]:
+    """Of a server to which nobody else writes, and which does not vacuum what other tests have left."""
+    with (
+        EmbeddedPostgres(tmp_path_factory.mktemp("postgres"), unsafe_no_fsync=True) as server,
+        connect(server.uri()) as connection,
+    ):
         yield connection
 
 
