@@ -4,6 +4,7 @@ Errors of the server are raised as ``RemoteError`` with the server's own code an
 """
 
 import re
+import socket
 import ssl
 from collections.abc import Sequence
 from types import TracebackType
@@ -15,9 +16,8 @@ from pydantic import BaseModel
 
 from capture.api import port as views
 from capture.api.access import AuditView, TokenAsked, TokenView
-from capture.api.credentials import credentials
+from capture.api.credentials import credentials, verification
 from capture.api.subscriptions import AdvanceAsked, LogAsked, LogPart, OpenedSubscription, SubscriptionAsked
-from capture.api.transport import transport as network
 from capture.errors import ConfigError, ServerUnreachableError, StillRunningError
 from reactor.errors import WeirError
 from reactor.records.sync_point import SyncPoint
@@ -27,6 +27,8 @@ from reactor.views import ChangefeedView, MaintainedView, OwnerMoveView, Subscri
 V = TypeVar("V", bound=BaseModel)
 _CONNECT_TIMEOUT_S = 5.0
 _ANSWER_TIMEOUT_S = 60.0
+#: seconds until a connection that waits is tested, between two tests, and how many may be lost
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 _NODE = re.compile(r"[a-z0-9-]{1,63}")
 #: tables in one answer
 _PAGE = 1000
@@ -66,7 +68,7 @@ class Client:
         # no proxies from the environment: captures are called by their own addresses
         self._http = httpx.Client(
             timeout=timeout,
-            transport=transport or network(self._server, ca_file=known.ca_file),
+            transport=transport or _network(verification(self._server, known.ca_file)),
             trust_env=False,
             headers=headers,
         )
@@ -343,6 +345,13 @@ class Client:
 
 #: inside ``Client`` the name ``list`` is the method
 _Views = list
+
+
+def _network(verify: ssl.SSLContext | bool) -> httpx.HTTPTransport:
+    """An answer may take hours, so there is no time limit; a machine that lost power never says that none will come."""
+    tests = [(getattr(socket, name), n) for name, n in _KEEPALIVE.items() if hasattr(socket, name)]
+    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *((socket.IPPROTO_TCP, name, n) for name, n in tests)]
+    return httpx.HTTPTransport(verify=verify, trust_env=False, socket_options=options)
 
 
 def _is_still_running(answer: httpx.Response) -> bool:

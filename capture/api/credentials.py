@@ -6,6 +6,7 @@ A server of this user on this machine is found by its address, with its own toke
 
 import os
 import re
+import ssl
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -77,3 +78,20 @@ def unknown_variables() -> list[str]:
         if (meant := variables.meant(name, ServerSettings.model_fields)) in variables.CLIENT:
             raise ConfigError(f"unknown variable {name}; did you mean {meant}?")
     return names
+
+
+def verification(url: str, ca_file: str) -> ssl.SSLContext | bool:
+    """Return how a server's certificate is verified. Without TLS there is nothing to verify, and building a context
+    costs more than a request.
+
+    :raises ConfigError: the file holds no certificates.
+    """
+    if not url.startswith("https://"):
+        return False
+    context = ssl.create_default_context()
+    try:
+        if ca_file:
+            context.load_verify_locations(ca_file)
+    except OSError as error:
+        raise ConfigError(f"cannot use the authority's file {ca_file} ({error}); give another --ca-file") from None
+    return context

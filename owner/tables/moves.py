@@ -121,7 +121,8 @@ def _continued(before: TableRecord, after: TableRecord) -> TableRecord:
 
 def given_up(facts: "Facts", *, cluster: str) -> list[Effect]:
     """Take note of the first record of tables that are gone before they have joined: nobody waits for them."""
-    record = next((record for _, record in sorted(facts.ddl.items()) if record.never_joined), None)
+    noted = (record for record in facts.ddl.values() if record.never_joined)
+    record = min(noted, key=lambda record: record.ts, default=None)
     if record is None:
         return []
     place, names = (cluster, facts.info.namespace, facts.info.id), set(record.never_joined)
@@ -134,8 +135,8 @@ def given_up(facts: "Facts", *, cluster: str) -> list[Effect]:
         return unit.with_(joining=joining, copy_limits=limits)
 
     key, after = keys.DdlKey(*place, record.ts), record.with_(never_joined=())
-    noted = patches.replace_record(key, record, after) if record.changes else patches.delete_record(key, record)
-    group = patches.group([noted, patches.patch_record(keys.UnitKey(*place, SOURCE), UnitRecord, left)])
+    change = patches.replace_record(key, record, after) if record.changes else patches.delete_record(key, record)
+    group = patches.group([change, patches.patch_record(keys.UnitKey(*place, SOURCE), UnitRecord, left)])
     tables = ", ".join(f"{schema}.{name}" for schema, name in record.never_joined)
     fields = (("changefeed", facts.info.id), ("tables", tables))
     return [Commit(group), Log("warning", "tables that were to join are gone from the source", fields)]

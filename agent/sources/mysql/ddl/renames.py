@@ -51,12 +51,16 @@ class Renames:
         """Hold tables whose earlier names, as the log has been read up to ``ts``, no statement has given again, though
         the server showed them. Called before each statement: a name that is given again is doubted no longer."""
         for name, place in list(self._doubted.items()):
-            is_given_again = not self._known.is_gone(name)
-            if is_given_again or place < ts:
+            if not self._known.is_gone(name):
                 del self._doubted[name]
-            table = None if is_given_again or place >= ts else self._known.left(name)
-            if table is not None:
-                self._effects.hold((table.record.schema_name, table.record.name), reasons.STAYED.format(".".join(name)))
+            elif place < ts:
+                del self._doubted[name]
+                self._hold_left(name)
+
+    def _hold_left(self, name: Name) -> None:
+        table = self._known.left(name)
+        if table is not None:
+            self._effects.hold((table.record.schema_name, table.record.name), reasons.STAYED.format(".".join(name)))
 
     def rename(self, old: Name, new: Name, event: DdlEvent) -> None:
         self._known.note_made(new)
