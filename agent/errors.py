@@ -7,6 +7,7 @@
       SourceUnreachableError     host down, connection lost (retryable)
         TableLockedError         a table's lock is not free: a statement changes the table, or waits to (retryable)
       SourceAuthError            wrong user or password, no replication privilege
+        SourcePrivilegeError     the user lacks a privilege, on a table or on the server
       SourceConfigError          the server is not set up for capture: wal_level, free slots, publication
       TableIneligibleError       a table without a usable key and without force_replicate
       SlotInUseError             another reader holds the slot, or a dead one still seems to (retryable)
@@ -92,6 +93,12 @@ class TableLockedError(SourceUnreachableError):
 
 class SourceAuthError(SourceError):
     """Wrong user or password, or no replication privilege."""
+
+
+class SourcePrivilegeError(SourceAuthError):
+    """The user lacks a privilege. Its code is that of all refusals of a user, which captures of all versions know."""
+
+    code = SourceAuthError.code
 
 
 class SourceConfigError(SourceError):
@@ -275,3 +282,14 @@ class JavaError(WeirError):
 
     retryable = True
     scope = Scope.CAPTURE
+
+
+#: raised while one of several tables is read, these say nothing about the others
+OF_READ_TABLE = (
+    DecodeError,
+    FilterError,
+    SourceConfigError,
+    SourcePrivilegeError,
+    StatementRefusedError,
+    TableHeldError,
+)

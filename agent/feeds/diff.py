@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from agent.errors import SinkUriError, SourceConfigError, TableHeldError
+from agent.errors import OF_READ_TABLE, SinkUriError
 from agent.feeds import range_diff
 from agent.feeds.progress import Progress, compared
 from agent.feeds.range_diff import Ranges, RangeSums, SinkTask
@@ -85,11 +85,12 @@ def compare_tables(
     sample: float = 1.0,
     progress: Progress | None = None,
 ) -> list[TableDiff]:
-    """Compare tables of the source under ``snapshot`` with those of the sink; one that is missing or unreadable there
-    differs. ``pushed`` None: compare all rows. ``sample``: the share of its keys' ranges that is compared of a table
-    with checksums. ``progress``: continue with what it lacks, as long as there is time; of at least one range.
+    """Compare tables of the source under ``snapshot`` with those of the sink; one that either side does not have, or
+    cannot read, differs. ``pushed`` None: compare all rows. ``sample``: the share of its keys' ranges that is compared
+    of a table with checksums. ``progress``: continue with what it lacks, as long as there is time; of at least one
+    range.
 
-    :raises SourceError: the source cannot be read, or the snapshot is gone.
+    :raises SourceError: the source cannot be reached, or the snapshot is gone.
     :raises SinkError: the sink cannot be read back.
     """
     if not isinstance(sink, ReadsBack):
@@ -147,7 +148,7 @@ def _compared_table(
         theirs = partial(_selected_rows, snapshot, schema, filter)
         ours = partial(sink.read_rows, table, selected, arrow_schema(selected))
         return replace(compare(name, theirs, ours, key=table.key, as_stored=sink.as_stored), by_rows=why)
-    except (SourceConfigError, TableHeldError) as error:
+    except OF_READ_TABLE as error:
         return _unread(name, str(error))
 
 

@@ -76,8 +76,9 @@ def check_source(
             grants.check_may_replicate(connection)
         with missing:
             _check_replica(connection, settings)
+        unreadable: Mapping[tuple[str, str], str] = {}
         with missing:
-            grants.check_may_read(connection, names)
+            unreadable = grants.check_may_read(connection, names)
             check_cascades(connection, names, is_accepted=accepts_cascades)
         with missing:
             if not connection.is_mariadb:
@@ -88,7 +89,7 @@ def check_source(
             is_full = images == FULL_IMAGES
             unfit = _unfit(tables, sink_mode, force_replicate=force_replicate, has_full_images=is_full)
             images = images if connection.is_mariadb else FULL_IMAGES
-            unfit = {**_virtual(connection, tables, filters, images), **unfit}
+            unfit = {**_virtual(connection, tables, filters, images), **unfit, **_unreadable(tables, unreadable)}
             if unfit and not accepts_unfit:
                 raise TableIneligibleError(next(iter(unfit.values())))
         missing.refuse()
@@ -267,6 +268,15 @@ def _unfit(
         except TableIneligibleError as error:
             found[table.record.table_id] = str(error)
     return found
+
+
+def _unreadable(tables: Iterable[FoundTable], refused: Mapping[tuple[str, str], str]) -> dict[int, str]:
+    by_name = {(table.record.schema_name, table.record.name): table.record.table_id for table in tables}
+    return {
+        by_name[name]: f"table {'.'.join(name)} cannot be read ({why}); repair it, or leave it out by a filter rule "
+        f"!{'.'.join(name)}"
+        for name, why in refused.items()
+    }
 
 
 def _virtual(

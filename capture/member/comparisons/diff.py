@@ -11,13 +11,15 @@ held, or do not reach the Ts (``capture.member.comparisons.arrival``), are shown
 compared all the same.
 
 The first hold keeps every span behind L until the second one is in force. A transaction is in the snapshot exactly if
-its commit record starts before L, so the sink has the same transactions at L-1. A span that passed the hold (by a flush
-in progress) is detected, and so is a lost hold (the changefeed restarted): then everything is repeated.
+its commit record starts before L, so the sink has the same transactions at L-1. A table that came or changed meanwhile,
+or a span of which passed the hold (by a flush in progress), is compared in the next part. A lost hold (the changefeed
+restarted) is detected: then everything is repeated.
 """
 
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import anyio
@@ -52,10 +54,24 @@ _PART_S = 45.0
 #: between two records of the progress
 _KEEP_S = 2.0
 
+_MOVED = "it was changed while the other tables were brought to one position; compare it again"
+
 Waiting = dict[int, views.TableDiff]
 T = TypeVar("T")
 #: also whether it counts even if the sink has moved meanwhile
 Work = Callable[[Comparison, Collection[int]], Awaitable[tuple[list[T], bool]]]
+
+
+@dataclass(slots=True)
+class _LeftOut:
+    """Tables that are not compared, as results. ``waiting``: they do not reach the Ts. ``moved``: they have come or
+    changed since the others did."""
+
+    waiting: Waiting = field(default_factory=dict)
+    moved: Waiting = field(default_factory=dict)
+
+    def shown(self) -> dict[str, views.TableDiff]:
+        return {one.table: one for one in (*self.waiting.values(), *self.moved.values())}
 
 
 class OwnerQueries(Protocol):
@@ -139,16 +155,15 @@ async def _in_parts(
         found = await snapshot.run(frozenset(ids) - progress.done(), asked, progress)
         return found, all(one.equal for one in found)
 
-    results = {one.name: shown(one) for one in progress.tables if one.done}
+    results: dict[str, views.TableDiff] = {}
     while True:
         before = progress.version
-        found, waiting = await _at_one_ts(operations, data_plane, info, work)
+        found, left_out = await _at_one_ts(operations, data_plane, info, work)
         progress.accept()
-        results |= {one.table: one for one in (*found, *waiting.values())}
-        results |= {one.name: shown(one) for one in progress.tables if one.done}
-        flowing = {one.table_id for one in _tables(operations, info.id)} - waiting.keys()
+        results |= {one.table: one for one in found}
+        flowing = _ids(_tables(operations, info.id)) - left_out.waiting.keys()
         if progress.version == before or not flowing - progress.done():
-            return results
+            return results | left_out.shown() | {one.name: shown(one) for one in progress.tables if one.done}
 
 
 def shown(table: ComparedTable) -> views.TableDiff:
@@ -187,25 +202,25 @@ async def repair(
         found = await snapshot.repair(wanted, operations.cuts_of(info.id), asked)
         return found, not asked.dry_run  # the sink refuses what is of an earlier Ts than its own
 
-    found, waiting = await _at_one_ts(operations, data_plane, info, work)
-    shown = [views.TableRepair(table=one.table, waiting=one.waiting) for one in waiting.values()]
+    found, left_out = await _at_one_ts(operations, data_plane, info, work)
+    shown = [views.TableRepair(table=one.table, waiting=one.waiting) for one in left_out.shown().values()]
     shown = [one for one in shown if not asked.tables or one.table in asked.tables]
     return sorted([*found, *shown], key=lambda one: one.table)
 
 
 async def _at_one_ts(
     operations: OwnerQueries, data_plane: "DataPlane", info: ChangefeedInfo, work: Work[T]
-) -> tuple[list[T], Waiting]:
-    """The findings of ``work`` on the tables that were at one Ts, and those that do not come there."""
-    waiting: Waiting = {}
+) -> tuple[list[T], _LeftOut]:
+    """The findings of ``work`` on the tables that were at one Ts, and the others."""
+    left_out = _LeftOut()
     try:
         for _ in range(_ATTEMPTS):
             await _begin(operations, info)
             # in the middle, as after an error that passes; or the source is about to change a table
             with suppress(arrival.PendingError, TableLockedError):
-                found = await _attempt(operations, data_plane, info, waiting, work)
+                found = await _attempt(operations, data_plane, info, left_out, work)
                 if found is not None:
-                    return found, waiting
+                    return found, left_out
     finally:
         with anyio.CancelScope(shield=True):
             await operations.ask(jobs.Release("", info.id))
@@ -216,11 +231,11 @@ async def _at_one_ts(
 
 
 async def _attempt(
-    operations: OwnerQueries, data_plane: "DataPlane", info: ChangefeedInfo, waiting: Waiting, work: Work[T]
+    operations: OwnerQueries, data_plane: "DataPlane", info: ChangefeedInfo, left_out: _LeftOut, work: Work[T]
 ) -> list[T] | None:
-    """Return the comparable tables' results; None: they were not at one Ts. ``waiting`` receives those that do not
-    arrive."""
-    waiting.update(await _held(operations, info.id))
+    """Return the comparable tables' results; None: they were not at one Ts. ``left_out`` receives the other tables."""
+    waiting = left_out.waiting
+    waiting |= await _held(operations, info.id)
     if not _ids(_tables(operations, info.id)) - waiting.keys():
         return []
     held_ts = await _hold(operations, info.id)
@@ -234,11 +249,12 @@ async def _attempt(
         except JobRefusedError:
             return None
         waiting |= await arrival.reach(operations, info.id, snapshot.ts, _ids(tables))
-        tables = _without(tables, waiting)
-        if not await _is_at(operations, info.id, snapshot.ts, _ids(tables)):
+        flowing = _without(tables, waiting)
+        tables = await _at(operations, info.id, snapshot.ts, flowing)
+        if flowing and not tables:
             return None
-        if _without(_tables(operations, info.id), waiting) != tables:
-            return None  # a schema changed meanwhile
+        others = _without(_tables(operations, info.id), waiting.keys() | _ids(tables))
+        left_out.moved = {table.table_id: _moved(table) for table in others}
         return await _read(operations, info.id, snapshot, tables, work)
 
 
@@ -309,8 +325,16 @@ async def _hold(operations: OwnerQueries, changefeed: ChangefeedId) -> Ts:
     return ts
 
 
-async def _is_at(operations: OwnerQueries, changefeed: ChangefeedId, ts: Ts, ids: Collection[int]) -> bool:
-    """Return whether each of the tables flows, and each of its spans is exactly at ``ts``."""
+async def _at(
+    operations: OwnerQueries, changefeed: ChangefeedId, ts: Ts, tables: Sequence[TableRecord]
+) -> tuple[TableRecord, ...]:
+    """Return those of the tables that are as they were and flow, with each of their spans exactly at ``ts``."""
     view = await arrival.running(operations, changefeed)
     flowing = {table.table_id: table.spans for table in view.tables if table.held is None and table.spans}
-    return all(id in flowing and all(span.checkpoint_ts == ts for span in flowing[id]) for id in ids)
+    at = {id for id, spans in flowing.items() if all(span.checkpoint_ts == ts for span in spans)}
+    present = {table.table_id: table for table in _tables(operations, changefeed)}
+    return tuple(table for table in tables if table.table_id in at and present.get(table.table_id) == table)
+
+
+def _moved(table: TableRecord) -> views.TableDiff:
+    return views.TableDiff(table=f"{table.schema_name}.{table.name}", equal=False, waiting=_MOVED)

@@ -31,10 +31,11 @@ from typing import Final
 
 import structlog
 
-from agent.errors import SourceAuthError, SourceConfigError, SourceUnreachableError
+from agent.errors import SourceAuthError, SourceConfigError, SourceUnreachableError, StatementRefusedError
 from agent.sources.mysql.position.event_list import list_events
 from agent.sources.mysql.position.gtid import MysqlGtidSet
 from agent.sources.mysql.position.positions import BinlogPosition, pack, split_file_name
+from agent.sources.mysql.server.computed import is_there
 from agent.sources.mysql.server.connection import Connection, connect
 from agent.sources.mysql.server.grants import no_lock
 from agent.sources.mysql.server.sql import literal, qualified
@@ -111,7 +112,8 @@ def begin_snapshot(connection: Connection) -> None:
 def hold_definitions(connection: Connection, tables: Sequence[Table]) -> None:
     """Prevent the tables from being altered, truncated, renamed or dropped for the duration of the transaction.
 
-    Nothing is read, so the server need not keep old row versions for it.
+    Nothing is read, so the server need not keep old row versions for it. A table that the server cannot open is left
+    out: it is refused alone when its rows are read.
 
     :raises SourceError: a table is gone, or is being altered.
     """
@@ -119,7 +121,11 @@ def hold_definitions(connection: Connection, tables: Sequence[Table]) -> None:
     connection.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     connection.execute("START TRANSACTION READ ONLY")
     for table in tables:
-        connection.query(f"SELECT 1 FROM {qualified(*table)} LIMIT 0")
+        try:
+            connection.query(f"SELECT 1 FROM {qualified(*table)} LIMIT 0")
+        except StatementRefusedError:
+            if not is_there(connection, *table):
+                raise
 
 
 def current_place(connection: Connection) -> Place:

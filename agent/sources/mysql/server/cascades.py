@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from agent.errors import StatementRefusedError
 from agent.sources.mysql.server.connection import Connection
 from agent.sources.mysql.server.sql import qualified
 
@@ -26,12 +27,16 @@ def logs_cascades(connection: Connection) -> bool:
 
 
 def unlogged_cascades(connection: Connection, tables: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return those of ``tables`` whose rows a change of the parent changes without logging."""
+    """Return those of ``tables`` whose rows a change of the parent changes without logging. Tables that the server
+    cannot open are left out: their rows are refused."""
     if logs_cascades(connection):
         return []
     found = []
     for table in tables:
-        [(_, definition, *_)] = connection.query(f"SHOW CREATE TABLE {qualified(*table)}")
+        try:
+            [(_, definition, *_)] = connection.query(f"SHOW CREATE TABLE {qualified(*table)}")
+        except StatementRefusedError:
+            continue
         if _ACTION.search(str(definition)):
             found.append(table)
     return found

@@ -4,11 +4,11 @@ MariaDB and MySQL have different names for some privileges; both accept the stat
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from agent.errors import SourceAuthError
+from agent.errors import SourceAuthError, StatementRefusedError
 from agent.sources.mysql.server.connection import Connection
 from agent.sources.mysql.server.sql import literal, qualified
 
@@ -50,15 +50,20 @@ def check_may_replicate(connection: Connection) -> None:
     )
 
 
-def check_may_read(connection: Connection, tables: Sequence[tuple[str, str]]) -> None:
-    """Check that the user may read the tables.
+def check_may_read(connection: Connection, tables: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """Check that the user may read the tables. Return those that the server cannot open, and what it answers.
 
     :raises SourceAuthError: it may not read a table, or not all of its columns.
     """
+    refused = {}
     for table in tables:
         name = qualified(*table)
         read = partial(connection.query, f"SELECT * FROM {name} LIMIT 0")
-        _try(connection, read, f"may not read all of {name}", f"SELECT ON {name}")
+        try:
+            _try(connection, read, f"may not read all of {name}", f"SELECT ON {name}")
+        except StatementRefusedError as error:
+            refused[table] = str(error)
+    return refused
 
 
 def check_may_lock(connection: Connection, tables: Sequence[tuple[str, str]]) -> None:

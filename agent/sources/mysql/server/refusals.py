@@ -14,6 +14,7 @@ from agent.errors import (
     SourceAuthError,
     SourceConfigError,
     SourceError,
+    SourcePrivilegeError,
     SourceUnreachableError,
     StatementRefusedError,
     TableLockedError,
@@ -72,7 +73,9 @@ def refusal(code: int, message: str, target: Target) -> SourceError:
         case _ if code in (BINLOG_FAILED, _SAME_ID):
             return binlog_refusal(message, target)
         case _ if code in _PRIVILEGE:
-            return SourceAuthError(f"user {target.user} lacks a privilege on {target} ({message}); have it granted")
+            return SourcePrivilegeError(
+                f"user {target.user} lacks a privilege on {target} ({message}); have it granted"
+            )
         case _ if code in _PASSING:
             return SourceUnreachableError(f"{target} is not taking part just now ({message}); it is tried again")
     return StatementRefusedError(f"{target} answered {code}: {message}")

@@ -6,6 +6,7 @@ The rules for reuse, and the reasons, are in ``dump``.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from agent.errors import StatementRefusedError
 from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan, is_complete
 from agent.rows.schema import TableSchema
 from agent.sources.mysql.position.positions import SourcePosition
@@ -49,7 +50,10 @@ class Planner:
         schema = self.schemas[record.table_id]
         if known is not None and self._is_reusable(known, schema):
             return replace(known, record=known.record.with_(consistent_ts=self._placeholder_ts))
-        chunks = plan_chunks(connection, schema, key=record.key, chunk_rows=self.order.rows_at_once)
+        try:
+            chunks = plan_chunks(connection, schema, key=record.key, chunk_rows=self.order.rows_at_once)
+        except StatementRefusedError:  # as for a damaged table, which is refused alone when this chunk is read
+            chunks = ChunkPlan(PlanKind.WHOLE, 1, 0)
         fresh = record.with_(
             start_ts=Ts(self.at.ts - 1),
             consistent_ts=Ts(0) if self.is_exact else self._placeholder_ts,

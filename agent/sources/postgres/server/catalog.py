@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any, Final, Protocol
 
-from agent.errors import SourceConfigError
+from agent.errors import SourceConfigError, SourcePrivilegeError, StatementRefusedError
 from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.decode import types
 from agent.sources.postgres.server.sql import literal, qualified, shown
@@ -41,6 +41,18 @@ class Queries(Protocol):
     """The part of ``connection.Connection`` that this module uses; all values are in text form."""
 
     def query(self, sql: str) -> Sequence[Sequence[Any]]: ...
+
+
+def try_query(connection: Queries, sql: str) -> Sequence[Sequence[Any]] | None:
+    """Run SQL in the connection's transaction, which continues if the server refuses it: None then."""
+    connection.query("SAVEPOINT weir_try")
+    try:
+        rows = connection.query(sql)
+    except (StatementRefusedError, SourcePrivilegeError):
+        connection.query("ROLLBACK TO SAVEPOINT weir_try")
+        return None
+    connection.query("RELEASE SAVEPOINT weir_try")
+    return rows
 
 
 def read_schemas(

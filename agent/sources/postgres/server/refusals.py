@@ -16,6 +16,7 @@ from agent.errors import (
     SourceAuthError,
     SourceConfigError,
     SourceError,
+    SourcePrivilegeError,
     SourceUnreachableError,
     StatementRefusedError,
     TableLockedError,
@@ -108,4 +109,4 @@ def _privilege(message: str, routine: str, target: Target) -> SourceAuthError:
         return SourceAuthError(
             f"user {target.user} may not replicate from {target}; run: ALTER ROLE {target.user} REPLICATION"
         )
-    return SourceAuthError(f"user {target.user} lacks a privilege on {target} ({message}); have it granted")
+    return SourcePrivilegeError(f"user {target.user} lacks a privilege on {target} ({message}); have it granted")

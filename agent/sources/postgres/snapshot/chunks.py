@@ -18,7 +18,7 @@ from typing import Any, Final, Self
 from agent.rows.schema import TableSchema
 from agent.sources.postgres.decode import types
 from agent.sources.postgres.decode.types import Kind
-from agent.sources.postgres.server.catalog import Queries, all_leaves_sql, rows_of_all
+from agent.sources.postgres.server.catalog import Queries, all_leaves_sql, rows_of_all, try_query
 from agent.sources.postgres.server.sql import identifier
 
 _CHUNKS_MAX: Final = 100_000
@@ -109,7 +109,8 @@ def plan_chunks(
     server_version: int,
 ) -> dict[int, ChunkPlan]:
     """Plan tables, given with their keys, by their ids, in the connection's transaction, under whose snapshot they will
-    be read. Questions about small tables are asked for many at once."""
+    be read. Questions about small tables are asked for many at once. A table about which the server refuses to answer,
+    as a damaged one, is one chunk: it is refused alone when that is read."""
     sizes = _sizes(connection, [schema for schema, _ in tables])
     return {
         schema.table_id: _plan(connection, schema, key, sizes[schema.table_id], chunk_rows, server_version)
@@ -125,7 +126,10 @@ def _plan(
     if count <= 1:
         return ChunkPlan(PlanKind.WHOLE, 1, rows)
     column = _integer_key(schema, key)
-    low, high = _key_bounds(connection, size.source, column) if column else (0, 0)
+    bounds = _key_bounds(connection, size.source, column) if column else (0, 0)
+    if bounds is None:
+        return ChunkPlan(PlanKind.WHOLE, 1, rows)
+    low, high = bounds
     is_one_file = size.source.startswith("ONLY ") and server_version >= _TID_RANGE_VERSION
     if column and (high - low <= rows * _SPARSE_FACTOR or not is_one_file):
         return ChunkPlan(PlanKind.KEYS, count, rows, column, low, high)
@@ -142,9 +146,12 @@ def _integer_key(schema: TableSchema, key: Sequence[str]) -> str:
     return column.name if types.kind_of(column) in (Kind.INT2, Kind.INT4, Kind.INT8) else ""
 
 
-def _key_bounds(connection: Queries, table: str, column: str) -> tuple[int, int]:
+def _key_bounds(connection: Queries, table: str, column: str) -> tuple[int, int] | None:
     name = identifier(column)
-    [(low, high)] = connection.query(f"SELECT min({name}), max({name}) FROM {table}")
+    found = try_query(connection, f"SELECT min({name}), max({name}) FROM {table}")
+    if found is None:
+        return None
+    [(low, high)] = found
     return (int(low), int(high) + 1) if low is not None else (0, 0)
 
 
@@ -177,6 +184,8 @@ def _sizes(connection: Queries, schemas: Sequence[TableSchema]) -> dict[int, _Si
 def _counts(connection: Queries, tables: Sequence[tuple[int, str]]) -> Iterator[tuple[int, int]]:
     for first in range(0, len(tables), _COUNTED_AT_ONCE):
         some = tables[first : first + _COUNTED_AT_ONCE]
-        counts = (f"SELECT {table}::int8, count(*) FROM {source}" for table, source in some)
-        for table, count in connection.query(" UNION ALL ".join(counts)):
-            yield int(table), int(count)
+        counts = [f"SELECT {table}::int8, count(*) FROM {source}" for table, source in some]
+        found = try_query(connection, " UNION ALL ".join(counts))
+        if found is None:  # one of them cannot be read
+            found = [row for count in counts for row in try_query(connection, count) or ()]
+        yield from ((int(table), int(count)) for table, count in found)

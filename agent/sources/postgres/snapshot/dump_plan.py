@@ -5,11 +5,19 @@ The rules for continuing, and why they are right, are in ``agent.sources.postgre
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from agent.errors import SourceUnreachableError
 from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan, is_complete
 from agent.rows.schema import TableSchema
-from agent.sources.postgres.server.catalog import ALL_COLUMNS, all_leaves_sql, leaves_sql, read_schemas, rows_of_all
+from agent.sources.postgres.server.catalog import (
+    ALL_COLUMNS,
+    all_leaves_sql,
+    leaves_sql,
+    read_schemas,
+    rows_of_all,
+    try_query,
+)
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.keys import keys_of
 from agent.sources.postgres.server.terms import AllTerms
@@ -17,6 +25,8 @@ from agent.sources.postgres.snapshot.chunks import ChunkPlan, PlanKind, plan_chu
 from reactor.ids import Ts
 from reactor.records.changefeed import SinkMode
 from reactor.records.tables.table import TableRecord
+
+_LOCK_SQL: Final = "LOCK TABLE {} IN ACCESS SHARE MODE"
 
 
 def plan_tables(
@@ -103,10 +113,14 @@ class _Planner:
 
 
 def _lock(connection: Connection, schemas: Sequence[TableSchema]) -> None:
-    """Hold off what snapshots do not protect from: a table that is rewritten (ALTER, TRUNCATE) seems empty to them."""
+    """Hold off what snapshots do not protect from: a table that is rewritten (ALTER, TRUNCATE) seems empty to them. A
+    table that cannot be locked, as a damaged one, is left out: it is refused alone when its rows are read."""
     if not schemas:
         return
-    connection.query(f"LOCK TABLE {', '.join(rows_of_all(connection, schemas).values())} IN ACCESS SHARE MODE")
+    tables = rows_of_all(connection, schemas).values()
+    if try_query(connection, _LOCK_SQL.format(", ".join(tables))) is None:
+        for table in tables:
+            try_query(connection, _LOCK_SQL.format(table))
     # The catalog's row is read under the snapshot, the function's answer is of now.
     rewritten = connection.query(
         "SELECT oid::regclass FROM pg_catalog.pg_class JOIN "

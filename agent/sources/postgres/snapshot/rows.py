@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from agent.errors import DecodeError
+from agent.errors import DecodeError, SourceUnreachableError, StatementRefusedError
 from agent.kernels.columns import BadValueError
 from agent.rows.columnless import columnless
 from agent.rows.schema import Column, TableSchema
@@ -50,8 +50,18 @@ def session(source: str | Target, snapshot: str | None, *, lock_timeout_ms: int 
         connection.query(f"SET lock_timeout = {lock_timeout_ms}; {QUALIFIED_NAMES_SQL}")
         connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         if snapshot is not None:
-            connection.query(f"SET TRANSACTION SNAPSHOT {literal(snapshot)}")
+            _join(connection, snapshot)
         yield connection
+
+
+def _join(connection: Connection, snapshot: str) -> None:
+    try:
+        connection.query(f"SET TRANSACTION SNAPSHOT {literal(snapshot)}")
+    except StatementRefusedError as error:
+        raise SourceUnreachableError(
+            f"the snapshot under which tables are read is gone ({error}): the session that exported it has ended; it "
+            "is read again under another one"
+        ) from error
 
 
 def read_chunk(

@@ -228,6 +228,33 @@ def test_postgres_against_delta(tmp_path: Path, postgres: EmbeddedPostgres) -> N
     assert damaged.differences[0].startswith(f"cannot read {tmp_path}/public/t: ")
 
 
+def test_a_table_that_the_source_cannot_read_differs_alone(tmp_path: Path, postgres: EmbeddedPostgres) -> None:
+    postgres.create_database("damaged")
+    uri = postgres.uri("damaged")
+    with connect(uri) as connection:
+        ids = []
+        for name in ("bad", "good"):
+            connection.query(f"CREATE TABLE {name} (id int PRIMARY KEY, v text STORAGE EXTERNAL)")
+            connection.query(f"INSERT INTO {name} VALUES (1, repeat('v', 9000))")
+            ids.append(int(connection.query(f"SELECT '{name}'::regclass::oid")[0][0] or 0))
+        schemas = read_schemas(connection, ids)
+    sink = open_sink(f"delta+file://{tmp_path}", changefeed="feed", mode=SinkMode.UPSERT)
+    tables = []
+    for table_id, schema in schemas.items():
+        record = TableRecord(table_id=table_id, schema_name="public", name=schema.name, key=("id",), start_ts=Ts(100))
+        staged = sink.writer().stage(record, "0", iter(read_table(uri, schema)), Ts(100))
+        sink.load(record, schema, arrow_schema(schema), staged)
+        tables.append(record)
+    with connect(uri) as connection:
+        [[toast]] = connection.query("SELECT reltoastrelid::int8 FROM pg_class WHERE relname = 'bad'")
+        connection.query(f"SET allow_system_table_mods = on; DELETE FROM pg_class WHERE oid = {toast}")
+    source = open_source(uri, Scope("c", "feed", SinkMode.UPSERT, ChangefeedConfig()))
+    bad, good = compared(source, f"delta+file://{tmp_path}", *tables)
+    assert (bad.table, bad.equal) == ("public.bad", False)
+    assert "could not open relation with OID" in bad.differences[0]
+    assert (good.table, good.equal, good.rows_source) == ("public.good", True, 1)
+
+
 def compared(source: Source, sink_uri: str, *records: TableRecord) -> list[TableDiff]:
     with closing(source.snapshot(records, BEGIN)) as snapshot:
         return compare_tables(snapshot, open_sink(sink_uri, changefeed="f", mode=SinkMode.UPSERT), records)

@@ -389,6 +389,22 @@ def test_a_table_that_cannot_be_copied_is_left_out_alone(source: Source, manifes
     assert executor.descriptions == read, "what is refused is not read again"
 
 
+def test_a_table_that_the_server_cannot_open_is_left_out_alone(source: Source, manifest: Manifest) -> None:
+    """It can be neither locked nor counted when the dump is planned."""
+    source.run("CREATE TABLE damaged (id int PRIMARY KEY, v int)", "INSERT INTO damaged VALUES (1, 1)")
+    tables = [source.record("damaged", ["id"]), source.record("keyed", ["id"])]
+    source.run(
+        "SET allow_system_table_mods = on",
+        "DELETE FROM pg_attribute WHERE attrelid = 'damaged'::regclass AND attname = 'v'",
+        "UPDATE pg_class SET reltuples = -1 WHERE relname IN ('damaged', 'keyed')",  # so that both are counted
+    )
+    done = source.unit(manifest, tables).run_blocking()
+    refused = manifest.read_refused()
+    assert list(refused) == [tables[0].table_id]
+    assert "1 attribute(s)" in refused[tables[0].table_id]
+    assert [(record.name, record.rows_estimated) for record, *_ in read_manifest(done.manifest)] == [("keyed", 4500)]
+
+
 def test_a_refused_login_is_no_tables_fault(source: Source, manifest: Manifest) -> None:
     """A password may change while tables are read; they are whole all the same."""
 

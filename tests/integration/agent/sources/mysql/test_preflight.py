@@ -312,6 +312,17 @@ def test_tables_may_come_later(server: EmbeddedMariaDB) -> None:
         assert _check(server, *rules).tables == ()
 
 
+def test_a_table_that_the_server_cannot_open_is_named(server: EmbeddedMariaDB) -> None:
+    server.create_database("damaged")
+    server.execute("CREATE TABLE sound (id int PRIMARY KEY)", database="damaged")
+    server.execute("CREATE TABLE part (id int PRIMARY KEY) ENGINE = MyISAM", database="damaged")
+    server.execute("CREATE TABLE lost (id int PRIMARY KEY) ENGINE = MERGE UNION = (part)", database="damaged")
+    server.execute("DROP TABLE part", database="damaged")
+    with pytest.raises(TableIneligibleError, match=r"table damaged\.lost cannot be read .*1168.*!damaged\.lost"):
+        _check(server, "damaged.*")
+    assert [table.name for table in _check(server, "damaged.*", "!damaged.lost").tables] == ["sound"]
+
+
 @pytest.mark.parametrize(
     ("rule", "mode", "message"),
     [

@@ -79,7 +79,8 @@ class Owner:
         self.compared.append(tuple(table.table_id for table in tables))
         if self._growing:
             self._growing -= 1
-            self._tables += (TableRecord(table_id=1 + len(self._tables), schema_name="public", name="u"),)
+            number = len(self._tables)
+            self._tables += (TableRecord(table_id=1 + number, schema_name="public", name="tuv"[number]),)
         yield self
 
     @property
@@ -184,11 +185,56 @@ async def test_a_difference_under_the_hold_is_one() -> None:
     assert owner.held is None
 
 
-async def test_the_tables_are_those_that_are_replicated_when_it_is_done() -> None:
-    owner = Owner(growing=2)
-    assert await compared(owner) == [True]
+class Growing(Owner):
+    """Another table comes as soon as the source is read, ``growing`` times."""
+
+    async def run(
+        self, ids: Collection[int], asked: views.DiffAsked = views.WHOLE, progress: Progress | None = None
+    ) -> list[views.TableDiff]:
+        assert progress is not None
+        self.read.append(tuple(sorted(ids)))
+        for table in self._tables:
+            if table.table_id in ids:
+                progress.note(compared_ranges(progress.start(table, Ranges("", 0, 0, 1)), (0,), (5, 5), (), self.ts))
+        return []
+
+
+async def test_tables_that_come_meanwhile_are_compared_in_the_next_part() -> None:
+    owner = Growing(growing=2)
+    assert await compared(owner) == [True, True, True]
     assert owner.compared == [(1,), (1, 2), (1, 2, 3)]
-    assert owner.comparisons == 1
+    assert owner.read == [(1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize("how", ["changes", "passes"])
+async def test_a_table_that_changes_meanwhile_keeps_no_other_from_being_compared(how: str) -> None:
+    class Changing(Growing):
+        """Its second table is changed with each look at the source, or is past the position."""
+
+        @asynccontextmanager
+        async def comparison(
+            self, info: ChangefeedInfo, tables: Sequence[TableRecord], head: LogHead
+        ) -> AsyncIterator[Owner]:
+            async with super().comparison(info, tables, head) as snapshot:
+                if how == "changes":
+                    first, second = self._tables
+                    self._tables = first, second.with_(key=(*second.key, "k"))
+                yield snapshot
+
+        async def query(self, changefeed_id: str, *, tables: bool = True) -> ChangefeedView:
+            view = await super().query(changefeed_id)
+            past = SpanView(span="2", checkpoint_ts=(self.held or 0) + (how == "passes"))
+            second = view.tables[1].model_copy(update={"spans": (past,)})
+            return view.model_copy(update={"tables": (view.tables[0], second)})
+
+    owner = Changing()
+    owner._tables += (TableRecord(table_id=2, schema_name="public", name="u"),)
+    found = await compare(owner, cast("DataPlane", owner), ChangefeedInfo(id=FEED, source=URI, sink=URI))
+    assert [(one.table, one.equal, one.waiting) for one in found] == [
+        ("public.t", True, ""),
+        ("public.u", False, "it was changed while the other tables were brought to one position; compare it again"),
+    ]
+    assert {id for ids in owner.read for id in ids} == {1}
 
 
 @pytest.mark.parametrize("others", [True, False])

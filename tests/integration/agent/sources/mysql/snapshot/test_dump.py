@@ -545,3 +545,16 @@ def test_cascades_that_came_before_the_dump_hold_their_table(source: Source, man
     refused = manifest.read_refused()
     assert list(refused) == ([] if is_logged else [source.record("child").table_id])
     assert is_logged or "foreign keys change its rows" in refused[source.record("child").table_id]
+
+
+@pytest.mark.parametrize("sink_mode", [SinkMode.UPSERT, SinkMode.CHANGELOG])
+def test_a_table_that_the_server_cannot_open_is_refused_alone(
+    source: Source, manifest: Manifest, sink_mode: SinkMode
+) -> None:
+    source.run("ALTER TABLE pair DISCARD TABLESPACE")
+    tables = source.record("keyed", "id"), source.record("pair", "a", "b")
+    source.unit(manifest, *tables, sink_mode=sink_mode).run_blocking()
+    assert source.staged(manifest, "keyed", ["id"]) == source.rows("keyed", ["id"])
+    refused = manifest.read_refused()
+    assert list(refused) == [source.record("pair").table_id]
+    assert "answered 1814" in refused[source.record("pair").table_id]

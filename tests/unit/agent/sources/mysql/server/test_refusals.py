@@ -9,6 +9,7 @@ from agent.errors import (
     SourceAuthError,
     SourceConfigError,
     SourceError,
+    SourcePrivilegeError,
     SourceUnreachableError,
     StatementRefusedError,
     TableLockedError,
@@ -22,7 +23,7 @@ from tests.binlog import TARGET
     [
         (1045, "Access denied for user 'weir'@'h' (using password: YES)", SourceAuthError, "or its password"),
         (1130, "Host 'h' is not allowed", SourceAuthError, "have the host allowed"),
-        (1227, "Access denied; you need REPLICATION SLAVE", SourceAuthError, "have it granted"),
+        (1227, "Access denied; you need REPLICATION SLAVE", SourcePrivilegeError, "have it granted"),
         (1862, "Your password has expired", SourceAuthError, "has expired"),
         (2059, "plugin 'auth_gssapi' not configured", SourceAuthError, "caching_sha2_password"),
         (1049, "Unknown database", SourceConfigError, "no such database"),

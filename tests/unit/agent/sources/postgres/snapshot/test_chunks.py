@@ -24,6 +24,7 @@ class Catalog:
             "relpages": (1, blocks, pages, tuples, True),
             "min(": bounds,
             "count(*)": (1, tuples),
+            "SAVEPOINT": (),
         }
 
     def query(self, sql: str) -> Sequence[Sequence[Any]]:
