@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from owner.tables.sink_names import SinkNames, independent
 from reactor.ids import Ts
-from reactor.records.tables.held import HeldTable, HoldOrigin, HoldStage
+from reactor.records.tables.held import HeldTable, HoldOrigin, HoldStage, is_parked
 from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class PendingChanges:
             if read.has_holds:
                 pending, held = read.pending - waiting, self._facts.held
                 first = [change for change in read.record.holds if change.table_id in pending]
-                if here := [change for change in first if not _is_parked(held.get(change.table_id))]:
+                if here := [change for change in first if not is_parked(held.get(change.table_id))]:
                     found.append((read.record, here))
             waiting |= read.pending
         return found
@@ -135,11 +135,6 @@ def _part(record: DdlRecord, changes: tuple[TableChange, ...]) -> _Parts:
 def is_over(part: DdlRecord, facts: "Facts") -> bool:
     """Return whether the part makes the past of all its tables irrelevant."""
     return all(_starts_over(change, facts) for change in part.changes)
-
-
-def _is_parked(held: HeldTable | None) -> bool:
-    """Return whether the table is held, and not being retried."""
-    return held is not None and held.stage is not HoldStage.TRIED
 
 
 def _parts(

@@ -29,7 +29,7 @@ from reactor.effects import Effect, Log
 from reactor.errors import Scope
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import ChangefeedStatus, RunningError
-from reactor.records.tables.held import CAPTURE_ENDED, HeldTable, HoldOrigin, HoldStage
+from reactor.records.tables.held import CAPTURE_ENDED, HeldTable, HoldOrigin, HoldStage, is_parked
 from reactor.records.tables.resync import ResyncStage, TableResync
 from reactor.records.tables.table import TableRecord
 from reactor.transitions import History
@@ -188,9 +188,9 @@ class HeldTables:
             held = facts.held.get(id)
             if verdict.is_full:
                 return
-            if resync.stage is ResyncStage.PLACED and _is_parked(held):
+            if resync.stage is ResyncStage.PLACED and is_parked(held):
                 self._place(held, resync, verdict)
-            elif resync.holds_table and id in tables and (not _is_parked(held) or _is_due_again(held)):
+            elif resync.holds_table and id in tables and (not is_parked(held) or _is_due_again(held)):
                 self._hold_for_copy(facts, tables[id], held, at, verdict, now)
 
     def _place(self, held: HeldTable | None, resync: TableResync, verdict: Verdict) -> None:
@@ -271,7 +271,7 @@ class HeldTables:
             if verdict.is_full:
                 return
             refusal, held = self._refusals.pop(id), facts.held.get(id)
-            if not _is_parked(held):
+            if not is_parked(held):
                 self._hold(verdict, Trigger.REFUSED, held, refusal, now)
 
     def _hold_failed(
@@ -283,7 +283,7 @@ class HeldTables:
         verdict: Verdict,
         now: float,
     ) -> None:
-        for id in [id for id in self._errors if _is_parked(facts.held.get(id))]:
+        for id in [id for id in self._errors if is_parked(facts.held.get(id))]:
             del self._errors[id]
         if (
             self._errors
@@ -311,7 +311,7 @@ class HeldTables:
     def _same_of_all(self, facts: "Facts", count: int) -> RunningError | None:
         """Return the one error that all tables, or very many, have; None if there is none."""
         codes = {error.code for error in self._errors.values()}
-        flowing = count - sum(_is_parked(held) for held in facts.held.values())
+        flowing = count - sum(is_parked(held) for held in facts.held.values())
         if len(codes) != 1 or len(self._errors) < max(2, min(flowing, _SAME_MAX)):
             return None
         first = self._errors[min(self._errors)]
@@ -389,7 +389,3 @@ class HeldTables:
 
 def _is_due_again(held: HeldTable | None) -> bool:
     return held is not None and held.retry_at > 0
-
-
-def _is_parked(held: HeldTable | None) -> bool:
-    return held is not None and held.stage is not HoldStage.TRIED

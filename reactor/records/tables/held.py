@@ -63,6 +63,11 @@ class HeldTable(Record):
         return self.origin is HoldOrigin.PAUSE
 
 
+def is_parked(held: HeldTable | None) -> bool:
+    """Return whether a table is held, and not being retried."""
+    return held is not None and held.stage is not HoldStage.TRIED
+
+
 def tried_after_end(held: Iterable[HeldTable]) -> frozenset[int]:
     """Return tables that have ended captures, or processes of Spark's, and are being retried."""
     codes = (CAPTURE_ENDED, WORKER_LOST)

@@ -28,6 +28,7 @@ from agent.errors import (
     StatementRefusedError,
 )
 from agent.sources.common.answers import ANSWER_BYTES_MAX
+from agent.sources.common.keepalive import keep_alive
 from agent.sources.common.tls import unverified
 from agent.sources.mysql.server.refusals import refusal
 from agent.sources.mysql.server.uri import SslMode, Target, parse_uri
@@ -41,7 +42,6 @@ _SESSION: Final = "SET SESSION time_zone = '+00:00', sql_mode = '', autocommit =
 _SHOW_MADE_KEYS: Final = ", show_gipk_in_create_table_and_information_schema = 1"
 _MADE_KEYS_SINCE: Final = (8, 0, 30)
 _QUERY_TIMEOUT_S = 60.0
-_KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 _TLS_FAILED = 2026
 _LOST = (2006, 2013)
 _ACCESS_DENIED, _LACKS_RIGHT = 1045, 1227
@@ -304,11 +304,7 @@ def _open_socket(target: Target) -> socket.socket:
         raise SourceUnreachableError(
             f"{target} cannot be reached ({reason}); check host and port, and that it runs"
         ) from error
-    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE.items():
-        if hasattr(socket, name):  # not on every platform
-            raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    keep_alive(raw)
     return raw
 
 

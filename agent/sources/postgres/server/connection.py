@@ -22,6 +22,7 @@ from pg8000.exceptions import DatabaseError, InterfaceError
 
 from agent.errors import SourceAuthError, SourceConfigError, SourceError, SourceUnreachableError
 from agent.sources.common.answers import ANSWER_BYTES_MAX
+from agent.sources.common.keepalive import keep_alive
 from agent.sources.common.tls import unverified
 from agent.sources.postgres.server.refusals import ErrorFields, parse_error, refusal
 from agent.sources.postgres.server.session_settings import QUALIFIED_NAMES_SQL, SESSION, STREAM_SESSION
@@ -33,7 +34,6 @@ Row = tuple[str | None, ...]
 
 _QUERY_TIMEOUT_S = 60.0
 _TRANSACTION_TIMEOUT_VERSION = 17
-_KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT = 20, 5, 3
 _CLEAR_PASSWORD = 3
 _HEADER = struct.Struct("!ci")
 #: as much as a value may have, and a little more
@@ -328,20 +328,8 @@ def _open_socket(target: Target) -> socket.socket:
         raise SourceUnreachableError(
             f"{target} cannot be reached ({reason}); check host and port, and that it runs"
         ) from error
-    _keep_alive(raw)
+    keep_alive(raw)
     return raw
-
-
-def _keep_alive(raw: socket.socket) -> None:
-    raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", _KEEPALIVE_IDLE_S),
-        ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_S),
-        ("TCP_KEEPCNT", _KEEPALIVE_COUNT),
-    ):
-        if hasattr(socket, name):  # not available on every platform
-            raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _tls_context(target: Target) -> ssl.SSLContext | bool:
