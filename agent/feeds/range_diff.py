@@ -3,15 +3,17 @@
     ranges of the key ─► sums at the source, in SQL, range by range ─┐
                      └─► sums at the sink, in one Spark task ────────┴─► ranges that differ ─► their rows
 
-Source and sink are summed side by side; of a sample, only some ranges of the source. Where sums differ, rows decide:
-they may be equal all the same, as a value may have two texts. Both sides are where the caller holds them.
+Source and sink are summed side by side; of a sample, only some ranges of the source. A small table, which the source
+has summed in a moment, is summed here: a Spark job for each would take longer than reading it. Where sums differ, rows
+decide: they may be equal all the same, as a value may have two texts. Both sides are where the caller holds them.
 """
 
 import math
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -30,6 +32,8 @@ from reactor.records.tables.table import TableRecord
 
 _RANGE_ROWS: Final = 100_000
 _RANGES_MAX: Final = 1_024
+#: a table that the source has not summed by then is no small one
+_SMALL_S: Final = 0.1
 
 Sums = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]
 
@@ -133,19 +137,27 @@ def sum_ranges(
     ranges: Ranges,
     chosen: tuple[int, ...],
 ) -> RangeSums:
-    """Both sides of some ranges of one table, side by side.
+    """Both sides of some ranges of one table.
 
     :raises WeirError: one of them cannot be read.
     """
-    keys = ranges.around(chosen)
-    with ThreadPoolExecutor(1, thread_name_prefix="diff-sink") as pool:
-        asked = pool.submit(
-            executor.map, _sum_sink, [order(checksums.form, ranges, keys)], description="diff: checksums of a table"
-        )
-        source = _sum_source(checksums, ranges, chosen)
-        [sink] = asked.result()
+    task = order(checksums.form, ranges, ranges.around(chosen))
+    with ThreadPoolExecutor(1, thread_name_prefix="diff-table") as pool:
+        asked = pool.submit(_sum_source, checksums, ranges, chosen)
+        if _is_small(asked):
+            sink = _sum_sink(task)
+        else:
+            [sink] = executor.map(_sum_sink, [task], description="diff: checksums of a table")
+        source = asked.result()
     is_chosen = np.isin(np.arange(ranges.count), chosen)
     return RangeSums(ranges, chosen, source, (sink[0] * is_chosen, sink[1] * is_chosen))
+
+
+def _is_small(source: Future[Sums]) -> bool:
+    with suppress(TimeoutError):
+        rows, _ = source.result(timeout=_SMALL_S)
+        return int(rows.sum()) <= _RANGE_ROWS
+    return False
 
 
 def plan(checksums: SourceChecksums, column: str) -> Ranges:

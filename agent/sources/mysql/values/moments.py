@@ -41,11 +41,13 @@ def year_of(number: int) -> int:
 
 
 def parse_time(text: str) -> timedelta | None:
-    """Parse a TIME value, which is a duration."""
+    """Parse a TIME value, which is a duration; None if it is none."""
     found = _TIME.match(text.strip()) or _TIME_DIGITS.match(text.strip())
     if found is None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in found.groups()[1:5])
+    if minutes > 59 or seconds > 59:
+        return None
     length = timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds, microseconds=_micros(found[6]))
     return -length if found[1] else length
 

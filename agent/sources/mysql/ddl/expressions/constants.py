@@ -1,7 +1,7 @@
 """Constant expressions of a default: evaluates those with the same value for every row and every server. Pure.
 
-Supported are addition, subtraction and multiplication of integers and exact decimals, and concatenation of texts. All
-else is unknown, e.g. division, whose number of digits depends on settings.
+Supported are addition, subtraction and multiplication of integers and exact decimals, concatenation of texts, and some
+functions (``functions``). All else is unknown, e.g. division, whose number of digits depends on settings.
 """
 
 import re
@@ -12,11 +12,10 @@ from typing import Final
 from sqlglot import exp
 
 from agent.rows.schema import Column
+from agent.sources.mysql.ddl.expressions.functions import Json, NotConstantError, Value, call, parsed
 from agent.sources.mysql.decode import charsets, types
 from agent.sources.mysql.decode.types import FieldType
 from agent.sources.mysql.retyping.numbers import EXACT, real_text
-
-Value = str | bytes | int | Decimal | float | None
 
 _UTF8MB4: Final = 45
 _TEXT_BYTES: Final = 65_532
@@ -40,10 +39,6 @@ _SAME_PLACE: Final = {
     exp.DataType.Type.TIMESTAMPTZ: (FieldType.DATE, FieldType.DATETIME2, FieldType.TIMESTAMP2),
     exp.DataType.Type.TIMESTAMP: (FieldType.DATE, FieldType.DATETIME2, FieldType.TIMESTAMP2),
 }
-
-
-class NotConstantError(ValueError):
-    """The value depends on more than the statement, or is unknown."""
 
 
 def value_of(node: exp.Expr, column: Column) -> Value:
@@ -75,13 +70,15 @@ def value_of(node: exp.Expr, column: Column) -> Value:
             return _negated(value_of(node.this, column))
         case exp.Add() | exp.Sub() | exp.Mul():
             return _computed(node, column)
-        case exp.Concat():
+        case exp.Concat() if not isinstance(node, exp.ConcatWs):
             return "".join(_text(value_of(item, column)) for item in node.expressions)
         case exp.Upper() | exp.Lower():
             return _cased(node, column)
+        case exp.Cast() if node.args["to"].this is exp.DataType.Type.JSON:
+            return _document(value_of(node.this, column))
         case exp.Cast():
             return _moment(node, column)
-    raise NotConstantError
+    return call(node, lambda argument: value_of(argument, column))
 
 
 def source_of(value: Value) -> Column:
@@ -105,6 +102,14 @@ def number_of_bytes(data: bytes) -> int:
     if len(data) > 8:
         raise NotConstantError
     return int.from_bytes(data)
+
+
+def _document(value: Value) -> Json:
+    if isinstance(value, Json):
+        return value
+    if not isinstance(value, str):
+        raise NotConstantError
+    return parsed(value)
 
 
 def _number(text: str) -> int | Decimal | float:

@@ -15,7 +15,9 @@ from sqlglot import exp
 from agent.errors import DecodeError
 from agent.rows.schema import Column, ZeroDates
 from agent.rows.schema_change import Refused
-from agent.sources.mysql.ddl.expressions import constants
+from agent.sources.mysql.ddl.expressions import constants, shifts
+from agent.sources.mysql.ddl.expressions.functions import Json, NotConstantError, Value, parsed
+from agent.sources.mysql.ddl.expressions.shifts import Shift
 from agent.sources.mysql.decode import types
 from agent.sources.mysql.decode.types import FieldType
 from agent.sources.mysql.retyping import texts as retyping_texts
@@ -39,7 +41,6 @@ _GENERATED: Final = (
     exp.ComputedColumnConstraint,
     exp.GeneratedAsIdentityColumnConstraint,
 )
-_NOW: Final = (exp.CurrentTimestamp, exp.Localtimestamp, exp.Localtime)
 _FRACTIONAL: Final = frozenset({FieldType.DATETIME2, FieldType.TIMESTAMP2, FieldType.TIME2})
 _MOMENTS: Final = _FRACTIONAL | {FieldType.DATE}
 _MEMBERS: Final = (FieldType.ENUM, FieldType.SET)
@@ -66,11 +67,14 @@ def of_new_column(
     is_literal = not isinstance(default, exp.Paren)
     while isinstance(default, exp.Paren):
         default = default.this
-    if isinstance(default, _NOW) or default.name.upper() == "NOW":
+    if shifts.is_now(default):
         return _now(default, column, session, is_mariadb=is_mariadb)
     if isinstance(default, (exp.CurrentDate, exp.CurrentTime)):
         return _today(default, column, session)
+    terms = RetypeTerms(is_mariadb, session.sql_mode, session.time_zone)
     try:
+        if shift := shifts.parse(default):
+            return _shifted(shift, column, session, terms)
         value = constants.value_of(default, column)
         if value is None:
             return UNKNOWN_FILL if is_required(definition) else None
@@ -78,8 +82,8 @@ def of_new_column(
             value = _text_of_literal(value) if is_literal else _member_of_number(value, column)
         if isinstance(value, str) and not session.keeps(value, column.collation):
             return UNKNOWN_FILL
-        return _stored(value, column, RetypeTerms(is_mariadb, session.sql_mode, session.time_zone))
-    except (constants.NotConstantError, UnfitError, DecodeError, ArithmeticError):
+        return _stored(value, column, terms)
+    except (NotConstantError, UnfitError, DecodeError, ArithmeticError):
         return UNKNOWN_FILL
 
 
@@ -141,13 +145,23 @@ def _today(default: exp.Expr, column: Column, session: Session) -> str | _Unknow
     return UNKNOWN_FILL
 
 
+def _shifted(shift: Shift, column: Column, session: Session, terms: RetypeTerms) -> str | _UnknownFill:
+    """Return a moment some time before or after the statement's, or its day."""
+    now = session.now(_digits(shift.base) or 0)
+    if now is None or session.zone is None or column.type_id not in _MOMENTS:
+        return UNKNOWN_FILL
+    local = now.astimezone(session.zone).replace(tzinfo=None)
+    is_day = isinstance(shift.base, exp.CurrentDate)
+    return _stored(shift.of(local.date() if is_day else local), column, terms)
+
+
 def _digits(default: exp.Expr) -> int | None:
     """Return the number of digits behind the second that a function is asked for."""
     asked = default.expressions[0] if default.expressions else default.this
     return int(asked.name) if isinstance(asked, exp.Literal) else None
 
 
-def _text_of_literal(value: constants.Value) -> constants.Value:
+def _text_of_literal(value: Value) -> Value:
     """Return a literal as MySQL looks for it among the members of an ``enum`` or ``set``: as text. MariaDB takes a
     number for that of a member.
 
@@ -156,11 +170,11 @@ def _text_of_literal(value: constants.Value) -> constants.Value:
     if isinstance(value, (str, bytes)):
         return value
     if not isinstance(value, int):
-        raise constants.NotConstantError
+        raise NotConstantError
     return str(int(value))
 
 
-def _member_of_number(value: constants.Value, column: Column) -> constants.Value:
+def _member_of_number(value: Value, column: Column) -> Value:
     """Return the members that an expression's number stands for in MySQL; a text as it is.
 
     :raises NotConstantError: no whole number.
@@ -168,11 +182,11 @@ def _member_of_number(value: constants.Value, column: Column) -> constants.Value
     if isinstance(value, (str, bytes)):
         return value
     if value is None or value != int(value):
-        raise constants.NotConstantError
+        raise NotConstantError
     return retyping_texts.member_of_number(column)(int(value))
 
 
-def _stored(value: constants.Value, column: Column, terms: RetypeTerms) -> str | _UnknownFill:
+def _stored(value: Value, column: Column, terms: RetypeTerms) -> str | _UnknownFill:
     """Return a constant as the column stores it."""
     if isinstance(value, bytes) and column.type_id in _NUMBERS:
         value = constants.number_of_bytes(value)
@@ -180,7 +194,11 @@ def _stored(value: constants.Value, column: Column, terms: RetypeTerms) -> str |
         return _moment(value, column, terms)
     if column.type_name in NAMED_ZERO:
         return value if isinstance(value, str) else UNKNOWN_FILL
-    if column.type_id in (FieldType.JSON, FieldType.GEOMETRY, FieldType.VECTOR):
+    if column.type_id == FieldType.JSON:
+        return _json(value)
+    if column.type_id in (FieldType.GEOMETRY, FieldType.VECTOR):
+        return UNKNOWN_FILL
+    if isinstance(value, Json) and column.type_id not in types.CHARACTER_TYPES:
         return UNKNOWN_FILL
     if column.type_id == FieldType.BIT and isinstance(value, str):
         value = constants.number_of_bytes(value.encode())
@@ -191,7 +209,14 @@ def _stored(value: constants.Value, column: Column, terms: RetypeTerms) -> str |
     return _converted(value, column, terms)
 
 
-def _converted(value: constants.Value, column: Column, terms: RetypeTerms) -> str | _UnknownFill:
+def _json(value: Value) -> str | _UnknownFill:
+    """Return a document; a text is parsed as one."""
+    if isinstance(value, Json):
+        return value
+    return parsed(value) if isinstance(value, str) else UNKNOWN_FILL
+
+
+def _converted(value: Value, column: Column, terms: RetypeTerms) -> str | _UnknownFill:
     """Return a constant as converted from a column of its own type."""
     source = constants.source_of(value)
     found = conversion(source, column, replace(terms, zero_dates=ZeroDates.STRING))
@@ -210,7 +235,7 @@ def _converted(value: constants.Value, column: Column, terms: RetypeTerms) -> st
     return str(stored)
 
 
-def _moment(value: constants.Value, column: Column, terms: RetypeTerms) -> str | _UnknownFill:
+def _moment(value: Value, column: Column, terms: RetypeTerms) -> str | _UnknownFill:
     """Return a date or time; numbers other than 0 are parsed like texts."""
     if value == 0 and column.type_id != FieldType.TIME2:
         return ZERO[FieldType(column.type_id)]

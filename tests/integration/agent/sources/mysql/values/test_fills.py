@@ -21,8 +21,20 @@ from tests.integration.agent.sources.mysql.retyping.rig import read
 from tests.integration.agent.sources.mysql.retyping.test_retyping import types_of
 from tests.mysql_server import is_mariadb
 
+_FUNCTIONS = (
+    "(current_date + interval 1 year)", "(now() + interval 8 month)", "(date_add(curdate(), interval -1 day))",
+    "(current_timestamp(2) - interval 36 hour)", "(curdate() + interval 5 minute)",
+    "(date_sub(now(), interval 1 quarter))", "(now() + interval 1 second)", "(repeat('ab', 3))", "(space(2))",
+    "(left('abc', 2))", "(right('abc', 2))", "(reverse('ab'))", "(substring('abc', 2, 1))", "(substr('abc', -2))",
+    "(lpad('5', 3, '0'))", "(rpad('5', 1, 'x'))", "(replace('aXb', 'X', 'y'))", "(trim('  a '))", "(ltrim(' a '))",
+    "(concat_ws('-', 'a', NULL, 'b'))", "(hex('ab'))", "(hex(255))", "(abs(-3))", "(coalesce(NULL, 'b'))",
+    "(ifnull(NULL, 3))", "(json_object())", "(json_array())", "(json_array(1, 'a', NULL, true))",
+    "(json_object('a', 1, 'bb', json_array('x')))", "('{}')", "(cast('[]' AS json))", '(\'[1.5, "a/b"]\')',
+    "(json_array(-7, 1.5))", "(json_object('bb', 1, 'a', 2))", "(concat_ws('-', 'a', 'b'))",
+)  # fmt: skip
 #: in whatever type they are taken
 _SPELLINGS = (
+    *_FUNCTIONS,
     "NULL", "0", "-1", "+7", "1.5", "-2.5e1", "1e2", "'12'", "'7' '8'", "b'1100001'", "x'41'", "0x4142", "X'C3A9'",
     "true", "FALSE", "_latin1'b'", "_utf8mb4 x'C3A9'", "N'c'", "(1 + 2)", "(concat('a', 'b'))", "(-(3))",
     "(2 * 3.5)", "('a')", "(upper('b'))", "('2024-02-29')", "20240229", "'2024-2-3 4:5:6'", "'24-02-03'",
@@ -186,6 +198,11 @@ def test_numbers_as_members(server: EmbeddedMariaDB, database: str) -> None:
     spellings = (*numbers, *(f"({number})" for number in numbers))
     kinds = ("enum('0','-1','3','1')", "set('0','-1','3','1')")
     _check(server, database, [(Sample(kind, ()), spellings) for kind in kinds], modes=[""])
+
+
+def test_functions_of_constants(server: EmbeddedMariaDB, database: str) -> None:
+    definitions = ["varchar(40)", "int", "date", "datetime(3)", *([] if is_mariadb(server) else ["json"])]
+    _check(server, database, [(Sample(definition, ()), _FUNCTIONS) for definition in definitions])
 
 
 @pytest.mark.matrix
