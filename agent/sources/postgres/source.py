@@ -1,6 +1,7 @@
 """PostgreSQL source: a slot, its publications, and what reads from them."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Final
 
 import pyarrow as pa
@@ -18,18 +19,20 @@ from agent.sources.postgres.preflight import check_source
 from agent.sources.postgres.publication import slots
 from agent.sources.postgres.publication.slots import Names
 from agent.sources.postgres.server.catalog import read_schemas
-from agent.sources.postgres.server.connection import Connection, catalog_session, connect
+from agent.sources.postgres.server.connection import catalog_session, connect
 from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.lsn import END_SQL, format_lsn, last_ts
 from agent.sources.postgres.server.sql import identifier, literal, qualified
-from agent.sources.postgres.server.terms import AllTerms, read_terms, refuse_unsent
+from agent.sources.postgres.server.terms import ALL_ROWS, AllTerms, read_terms, refuse_unsent
 from agent.sources.postgres.server.uri import parse_uri
 from agent.sources.postgres.settings import PostgresSettings
 from agent.sources.postgres.snapshot import survivors
 from agent.sources.postgres.snapshot.checksums import checksums
+from agent.sources.postgres.snapshot.chunks import WHOLE_TABLE
 from agent.sources.postgres.snapshot.dump import PostgresDumper
 from agent.sources.postgres.snapshot.export import ExportedSnapshot, create_slot
-from agent.sources.postgres.snapshot.rows import read_table, session
+from agent.sources.postgres.snapshot.rows import copy_rows
+from agent.sources.postgres.snapshot.sessions import SnapshotSessions
 from agent.sources.postgres.streams import PostgresStreams
 from reactor.ids import Ts
 from reactor.records.changefeed import FilterConfig
@@ -190,24 +193,22 @@ class PostgresSnapshot:
         self._export = export
         self._publications = publications
         self._filter = filter
+        self._sessions = SnapshotSessions(uri, export.snapshot)
 
     @property
     def ts(self) -> Ts:
         return self._export.start_ts
 
     def schema(self, table: TableRecord) -> TableSchema:
-        with session(self._uri, self._export.snapshot) as connection:
+        with self._sessions.use() as connection:
             refuse_unsent(connection, self._publications, [table], self._filter)
-            return read_schemas(connection, [table.table_id], self._terms(connection))[table.table_id]
+            return read_schemas(connection, [table.table_id], self._terms)[table.table_id]
 
     def read(self, schema: TableSchema) -> Iterator[pa.RecordBatch]:
         return self.read_range(schema, ALL_KEYS)
 
     def read_range(self, schema: TableSchema, keys: KeyRange) -> Iterator[pa.RecordBatch]:
-        with session(self._uri, self._export.snapshot) as connection:
-            rows = self._rows(connection, schema)
-        rows = " AND ".join([*keys.conditions(identifier(keys.column)), f"({rows})"])
-        return read_table(self._uri, schema, self._export.snapshot, rows=rows)
+        return self._read_if(schema, " AND ".join(keys.conditions(identifier(keys.column))) or ALL_ROWS)
 
     def read_where(self, schema: TableSchema, condition: str) -> Iterator[pa.RecordBatch]:
         names = [column.name for column in schema.columns]
@@ -218,20 +219,21 @@ class PostgresSnapshot:
             yield from self._read_if(schema, condition)
 
     def _read_if(self, schema: TableSchema, condition: str) -> Iterator[pa.RecordBatch]:
-        with session(self._uri, self._export.snapshot) as connection:
-            rows = self._rows(connection, schema)
-        return read_table(self._uri, schema, self._export.snapshot, rows=f"({rows}) AND {condition}")
+        with self._sessions.use() as connection:
+            yield from copy_rows(connection, schema, WHOLE_TABLE, rows=f"({self._rows(schema)}) AND {condition}")
 
     def checksums(self, schema: TableSchema) -> SourceChecksums | NoChecksums:
-        with session(self._uri, self._export.snapshot) as connection:
-            rows = self._rows(connection, schema)
-            return checksums(connection, self._uri, self._export.snapshot, schema, rows)
+        with self._sessions.use() as connection:
+            return checksums(connection, self._sessions, schema, self._rows(schema))
 
-    def _rows(self, connection: Connection, schema: TableSchema) -> str:
-        return self._terms(connection).of(schema.table_id).rows
+    def _rows(self, schema: TableSchema) -> str:
+        return self._terms.of(schema.table_id).rows
 
-    def _terms(self, connection: Connection) -> AllTerms:
-        return read_terms(connection, self._publications)
+    @cached_property
+    def _terms(self) -> AllTerms:
+        with self._sessions.use() as connection:
+            return read_terms(connection, self._publications)
 
     def close(self) -> None:
+        self._sessions.close()
         self._export.close()

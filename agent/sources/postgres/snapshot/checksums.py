@@ -23,8 +23,7 @@ from agent.sources.postgres.decode.types import Kind
 from agent.sources.postgres.server.catalog import rows_of
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.sql import identifier, output_text
-from agent.sources.postgres.server.uri import Target
-from agent.sources.postgres.snapshot.rows import session
+from agent.sources.postgres.snapshot.sessions import SnapshotSessions
 
 _TIMEOUT_S: Final = 3600.0
 #: columns of one ROW(…)
@@ -68,8 +67,7 @@ _PROBED: Final = (
 class PostgresChecksums:
     """``agent.ports.checksums.SourceChecksums``. ``rows``: the publication's condition."""
 
-    source: str | Target
-    snapshot: str
+    opened: SnapshotSessions
     schema: TableSchema
     form: RowForm
     rows: str
@@ -77,7 +75,7 @@ class PostgresChecksums:
 
     @contextmanager
     def open(self) -> Iterator[ChecksumSession]:
-        with session(self.source, self.snapshot) as connection:
+        with self.opened.use() as connection:
             yield _Session(connection, rows_of(connection, self.schema), _row(self.schema), self.rows)
 
 
@@ -103,7 +101,7 @@ class _Session:
 
 
 def checksums(
-    connection: Connection, source: str | Target, snapshot: str, schema: TableSchema, rows: str
+    connection: Connection, sessions: SnapshotSessions, schema: TableSchema, rows: str
 ) -> PostgresChecksums | NoChecksums:
     """Return the checksums of a table's selected columns, or why there are none."""
     [[encoding]] = connection.query("SHOW server_encoding")
@@ -117,7 +115,7 @@ def checksums(
     if not _knows_hashes(connection):
         return NoChecksums("its server computes hashes that are not known here")
     form = RowForm(RowHash.RECORD, tuple((column.name, _form(column)[0]) for column in schema.columns))
-    return PostgresChecksums(source, snapshot, schema, form, rows)
+    return PostgresChecksums(sessions, schema, form, rows)
 
 
 def _form(column: Column) -> tuple[Form, str]:

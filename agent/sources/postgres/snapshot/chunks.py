@@ -10,7 +10,7 @@
   server before version 14) whose key is not an integer.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, Self
@@ -160,11 +160,9 @@ def _sizes(connection: Queries, schemas: Sequence[TableSchema]) -> dict[int, _Si
     if not schemas:
         return {}
     sources = rows_of_all(connection, schemas)
-    found = connection.query(
-        "SELECT root::int8, sum(pg_catalog.pg_relation_size(oid)) / current_setting('block_size')::int8, "
-        "sum(relpages), sum(reltuples)::int8, bool_and(reltuples >= 0) FROM pg_catalog.pg_class "
-        f"JOIN {all_leaves_sql(sources)} AS leaves ON oid = leaf WHERE relkind <> 'p' GROUP BY 1"
-    )
+    found = try_query(connection, _sizes_sql(sources))
+    if found is None:  # one of them cannot be opened
+        found = [row for table in sources for row in try_query(connection, _sizes_sql([table])) or ()]
     sizes = {table: _Size(source, 0, 0) for table, source in sources.items()}
     uncounted = []
     for table, blocks_now, pages, tuples, is_analyzed in found:
@@ -179,6 +177,14 @@ def _sizes(connection: Queries, schemas: Sequence[TableSchema]) -> dict[int, _Si
     for table, rows in _counts(connection, [(table, sizes[table].source) for table in uncounted]):
         sizes[table] = replace(sizes[table], rows=rows)
     return sizes
+
+
+def _sizes_sql(table_ids: Iterable[int]) -> str:
+    return (
+        "SELECT root::int8, sum(pg_catalog.pg_relation_size(oid)) / current_setting('block_size')::int8, "
+        "sum(relpages), sum(reltuples)::int8, bool_and(reltuples >= 0) FROM pg_catalog.pg_class "
+        f"JOIN {all_leaves_sql(table_ids)} AS leaves ON oid = leaf WHERE relkind <> 'p' GROUP BY 1"
+    )
 
 
 def _counts(connection: Queries, tables: Sequence[tuple[int, str]]) -> Iterator[tuple[int, int]]:
