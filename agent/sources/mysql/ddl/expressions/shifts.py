@@ -53,7 +53,7 @@ class Shift:
 
 def is_now(node: exp.Expr) -> bool:
     """Return whether a node is the statement's time, by any of its names."""
-    return isinstance(node, _NOW) or node.name.upper() == "NOW"
+    return isinstance(node, _NOW) or (isinstance(node, exp.Anonymous) and node.name.upper() == "NOW")
 
 
 def parse(node: exp.Expr) -> Shift | None:

@@ -22,6 +22,7 @@ from tests.integration.agent.sources.mysql.retyping.test_retyping import types_o
 from tests.mysql_server import is_mariadb
 
 _FUNCTIONS = (
+    "'now'",
     "(current_date + interval 1 year)", "(now() + interval 8 month)", "(date_add(curdate(), interval -1 day))",
     "(current_timestamp(2) - interval 36 hour)", "(curdate() + interval 5 minute)",
     "(date_sub(now(), interval 1 quarter))", "(now() + interval 1 second)", "(repeat('ab', 3))", "(space(2))",
