@@ -284,8 +284,8 @@ class JavaError(WeirError):
     scope = Scope.CAPTURE
 
 
-#: raised while one of several tables is read, these say nothing about the others
-OF_READ_TABLE = (
+#: raised while one of several tables is read, these concern that table alone
+TABLE_READ_ERRORS = (
     DecodeError,
     FilterError,
     SourceConfigError,

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from agent.errors import OF_READ_TABLE, SinkUriError
+from agent.errors import TABLE_READ_ERRORS, SinkUriError
 from agent.feeds import range_diff
 from agent.feeds.progress import Progress, compared
 from agent.feeds.range_diff import Ranges, RangeSums, SinkTask
@@ -148,7 +148,7 @@ def _compared_table(
         theirs = partial(_selected_rows, snapshot, schema, filter)
         ours = partial(sink.read_rows, table, selected, arrow_schema(selected))
         return replace(compare(name, theirs, ours, key=table.key, as_stored=sink.as_stored), by_rows=why)
-    except OF_READ_TABLE as error:
+    except TABLE_READ_ERRORS as error:
         return _unread(name, str(error))
 
 

@@ -32,7 +32,7 @@ from reactor.records.tables.table import TableRecord
 
 _RANGE_ROWS: Final = 100_000
 _RANGES_MAX: Final = 1_024
-#: a table that the source has not summed by then is no small one
+#: seconds for the sums of the source; a table that takes longer counts as large
 _SMALL_S: Final = 0.1
 
 Sums = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]

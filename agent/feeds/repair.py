@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from agent.errors import OF_READ_TABLE, SinkUriError
+from agent.errors import TABLE_READ_ERRORS, SinkUriError
 from agent.feeds import diff
 from agent.feeds.diff import Pushed, Rows
 from agent.feeds.selection import TooManyRowsError, matching_sides
@@ -96,7 +96,7 @@ def repair_table(
         ]
     except TooManyRowsError:
         return TableRepair(name, refused=f"more than {_ROWS_MAX:,} rows match; narrow the condition, or {resync}")
-    except (*OF_READ_TABLE, _UnfitError) as error:
+    except (*TABLE_READ_ERRORS, _UnfitError) as error:
         return TableRepair(name, refused=f"{error}; {resync}" if isinstance(error, _UnfitError) else str(error))
     if not parts:
         return TableRepair(name)

@@ -271,12 +271,14 @@ def _unfit(
 
 
 def _unreadable(tables: Iterable[FoundTable], refused: Mapping[tuple[str, str], str]) -> dict[int, str]:
-    by_name = {(table.record.schema_name, table.record.name): table.record.table_id for table in tables}
-    return {
-        by_name[name]: f"table {'.'.join(name)} cannot be read ({why}); repair it, or leave it out by a filter rule "
-        f"!{'.'.join(name)}"
-        for name, why in refused.items()
-    }
+    found = {}
+    for record in (table.record for table in tables):
+        if why := refused.get((record.schema_name, record.name)):
+            name = f"{record.schema_name}.{record.name}"
+            found[record.table_id] = (
+                f"table {name} cannot be read ({why}); repair it, or leave it out by a filter rule !{name}"
+            )
+    return found
 
 
 def _virtual(

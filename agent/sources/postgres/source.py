@@ -77,7 +77,8 @@ class PostgresSource:
         names = self._names
         report = self._check(new_slot=names.slot, new_publication=names.publication if names.owns_publication else "")
         with catalog_session(self._uri) as connection:
-            refuse_unsent(connection, self._publications, report.tables, self._scope.config.filter)
+            terms = read_terms(connection, self._publications)
+            refuse_unsent(connection, terms, report.tables, self._scope.config.filter)
         return report
 
     def discover(self) -> SourceReport:
@@ -200,9 +201,10 @@ class PostgresSnapshot:
         return self._export.start_ts
 
     def schema(self, table: TableRecord) -> TableSchema:
+        terms = self._terms
         with self._sessions.use() as connection:
-            refuse_unsent(connection, self._publications, [table], self._filter)
-            return read_schemas(connection, [table.table_id], self._terms)[table.table_id]
+            refuse_unsent(connection, terms, [table], self._filter)
+            return read_schemas(connection, [table.table_id], terms)[table.table_id]
 
     def read(self, schema: TableSchema) -> Iterator[pa.RecordBatch]:
         return self.read_range(schema, ALL_KEYS)
@@ -219,12 +221,14 @@ class PostgresSnapshot:
             yield from self._read_if(schema, condition)
 
     def _read_if(self, schema: TableSchema, condition: str) -> Iterator[pa.RecordBatch]:
+        rows = f"({self._rows(schema)}) AND {condition}"
         with self._sessions.use() as connection:
-            yield from copy_rows(connection, schema, WHOLE_TABLE, rows=f"({self._rows(schema)}) AND {condition}")
+            yield from copy_rows(connection, schema, WHOLE_TABLE, rows=rows)
 
     def checksums(self, schema: TableSchema) -> SourceChecksums | NoChecksums:
+        rows = self._rows(schema)
         with self._sessions.use() as connection:
-            return checksums(connection, self._sessions, schema, self._rows(schema))
+            return checksums(connection, self._sessions, schema, rows)
 
     def _rows(self, schema: TableSchema) -> str:
         return self._terms.of(schema.table_id).rows

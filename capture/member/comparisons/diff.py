@@ -11,9 +11,9 @@ held, or do not reach the Ts (``capture.member.comparisons.arrival``), are shown
 compared all the same.
 
 The first hold keeps every span behind L until the second one is in force. A transaction is in the snapshot exactly if
-its commit record starts before L, so the sink has the same transactions at L-1. A table that came or changed meanwhile,
-or a span of which passed the hold (by a flush in progress), is compared in the next part. A lost hold (the changefeed
-restarted) is detected: then everything is repeated.
+its commit record starts before L, so the sink has the same transactions at L-1. A table is compared in the next part if
+it was added or changed meanwhile, or if one of its spans passed the hold (by a flush in progress). A lost hold (the
+changefeed restarted) is detected: then everything is repeated.
 """
 
 import time
@@ -64,8 +64,8 @@ Work = Callable[[Comparison, Collection[int]], Awaitable[tuple[list[T], bool]]]
 
 @dataclass(slots=True)
 class _LeftOut:
-    """Tables that are not compared, as results. ``waiting``: they do not reach the Ts. ``moved``: they have come or
-    changed since the others did."""
+    """Tables that are not compared, as results. ``waiting``: they do not reach the Ts. ``moved``: they were added
+    or changed while the others reached it."""
 
     waiting: Waiting = field(default_factory=dict)
     moved: Waiting = field(default_factory=dict)
@@ -234,7 +234,7 @@ async def _attempt(
     operations: OwnerQueries, data_plane: "DataPlane", info: ChangefeedInfo, left_out: _LeftOut, work: Work[T]
 ) -> list[T] | None:
     """Return the comparable tables' results; None: they were not at one Ts. ``left_out`` receives the other tables."""
-    waiting = left_out.waiting
+    waiting, left_out.moved = left_out.waiting, {}
     waiting |= await _held(operations, info.id)
     if not _ids(_tables(operations, info.id)) - waiting.keys():
         return []

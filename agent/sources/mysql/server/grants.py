@@ -4,7 +4,7 @@ MariaDB and MySQL have different names for some privileges; both accept the stat
 """
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -50,7 +50,7 @@ def check_may_replicate(connection: Connection) -> None:
     )
 
 
-def check_may_read(connection: Connection, tables: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+def check_may_read(connection: Connection, tables: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
     """Check that the user may read the tables. Return those that the server cannot open, and what it answers.
 
     :raises SourceAuthError: it may not read a table, or not all of its columns.

@@ -4,7 +4,7 @@ Snapshot, comparison and stream have to agree. Without a column list all columns
 ones are too if the publication says so (PostgreSQL 18), virtual ones never are: their values are not in the log.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from json import loads
 from typing import Final
@@ -90,13 +90,12 @@ def read_terms(connection: Connection, publications: Iterable[str], *, with_rows
 
 
 def refuse_unsent(
-    connection: Connection, publications: Sequence[str], tables: Collection[TableRecord], filter: FilterConfig
+    connection: Connection, terms: AllTerms, tables: Collection[TableRecord], filter: FilterConfig
 ) -> None:
     """Check that generated columns are either sent, or excluded explicitly.
 
     :raises SourceConfigError: a column is neither.
     """
-    terms = read_terms(connection, publications)
     ids = ", ".join(str(table.table_id) for table in tables) or "0"
     named = {table.table_id: table for table in tables}
     for oid, column, kind in connection.query(_GENERATED_SQL.format(ids=ids)):

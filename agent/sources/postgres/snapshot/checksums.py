@@ -67,7 +67,7 @@ _PROBED: Final = (
 class PostgresChecksums:
     """``agent.ports.checksums.SourceChecksums``. ``rows``: the publication's condition."""
 
-    opened: SnapshotSessions
+    pool: SnapshotSessions
     schema: TableSchema
     form: RowForm
     rows: str
@@ -75,7 +75,7 @@ class PostgresChecksums:
 
     @contextmanager
     def open(self) -> Iterator[ChecksumSession]:
-        with self.opened.use() as connection:
+        with self.pool.use() as connection:
             yield _Session(connection, rows_of(connection, self.schema), _row(self.schema), self.rows)
 
 
@@ -101,7 +101,7 @@ class _Session:
 
 
 def checksums(
-    connection: Connection, sessions: SnapshotSessions, schema: TableSchema, rows: str
+    connection: Connection, pool: SnapshotSessions, schema: TableSchema, rows: str
 ) -> PostgresChecksums | NoChecksums:
     """Return the checksums of a table's selected columns, or why there are none."""
     [[encoding]] = connection.query("SHOW server_encoding")
@@ -115,7 +115,7 @@ def checksums(
     if not _knows_hashes(connection):
         return NoChecksums("its server computes hashes that are not known here")
     form = RowForm(RowHash.RECORD, tuple((column.name, _form(column)[0]) for column in schema.columns))
-    return PostgresChecksums(sessions, schema, form, rows)
+    return PostgresChecksums(pool, schema, form, rows)
 
 
 def _form(column: Column) -> tuple[Form, str]:

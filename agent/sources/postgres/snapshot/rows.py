@@ -27,7 +27,7 @@ from agent.sources.postgres.server.session_settings import QUALIFIED_NAMES_SQL
 from agent.sources.postgres.server.sql import identifier, literal, output_text
 from agent.sources.postgres.server.terms import ALL_ROWS
 from agent.sources.postgres.server.uri import Target
-from agent.sources.postgres.snapshot.chunks import WHOLE_TABLE, Chunk
+from agent.sources.postgres.snapshot.chunks import Chunk
 
 BATCH_ROWS: Final = 65_536
 _BLOCK_BYTES: Final = 8 << 20
@@ -59,8 +59,8 @@ def _join(connection: Connection, snapshot: str) -> None:
         connection.query(f"SET TRANSACTION SNAPSHOT {literal(snapshot)}")
     except StatementRefusedError as error:
         raise SourceUnreachableError(
-            f"the snapshot under which tables are read is gone ({error}): the session that exported it has ended; it "
-            "is read again under another one"
+            f"the snapshot under which tables are read is gone ({error}): the session that exported it has ended; try "
+            "again"
         ) from error
 
 
@@ -106,13 +106,6 @@ class ChunkReader:
 
     def close(self) -> None:
         self._stack.close()
-
-
-def read_table(
-    source: str | Target, schema: TableSchema, snapshot: str | None = None, *, rows: str = ALL_ROWS
-) -> Iterator[pa.RecordBatch]:
-    """Yield all rows of a table, for comparisons."""
-    return read_chunk(source, snapshot, schema, WHOLE_TABLE, rows=rows)
 
 
 def copy_rows(

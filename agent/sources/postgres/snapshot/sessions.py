@@ -27,11 +27,12 @@ class SnapshotSessions:
         :raises SourceError: the snapshot is gone, or the source failed.
         """
         connection, stack = self._taken()
-        with ExitStack() as until_returned:
-            until_returned.push(stack)
+        try:
             yield connection
             connection.query("ROLLBACK TO SAVEPOINT weir_use")
-            until_returned.pop_all()
+        except BaseException:
+            stack.close()
+            raise
         self._free.put((connection, stack))
 
     def close(self) -> None:

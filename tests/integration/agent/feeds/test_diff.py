@@ -28,7 +28,8 @@ from agent.sources import open_source
 from agent.sources.postgres.decode.types import arrow_schema
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import connect
-from agent.sources.postgres.snapshot.rows import read_table
+from agent.sources.postgres.snapshot.chunks import WHOLE_TABLE
+from agent.sources.postgres.snapshot.rows import read_chunk
 from capture.embedded import EmbeddedPostgres
 from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import ChangefeedConfig, SinkMode
@@ -200,7 +201,7 @@ def test_postgres_against_delta(tmp_path: Path, postgres: EmbeddedPostgres) -> N
         schema = read_schemas(connection, [table_id])[table_id]
     record = TableRecord(table_id=table_id, schema_name="public", name="t", key=("id",), start_ts=Ts(100))
     sink = open_sink(f"delta+file://{tmp_path}", changefeed="feed", mode=SinkMode.UPSERT)
-    staged = sink.writer().stage(record, "0", iter(read_table(uri, schema)), Ts(100))
+    staged = sink.writer().stage(record, "0", iter(read_chunk(uri, None, schema, WHOLE_TABLE)), Ts(100))
     sink.load(record, schema, arrow_schema(schema), staged)
     source = open_source(uri, Scope("c", "feed", SinkMode.UPSERT, ChangefeedConfig()))
     [diff] = compared(source, f"delta+file://{tmp_path}", record)
@@ -242,7 +243,7 @@ def test_a_table_that_the_source_cannot_read_differs_alone(tmp_path: Path, postg
     tables = []
     for table_id, schema in schemas.items():
         record = TableRecord(table_id=table_id, schema_name="public", name=schema.name, key=("id",), start_ts=Ts(100))
-        staged = sink.writer().stage(record, "0", iter(read_table(uri, schema)), Ts(100))
+        staged = sink.writer().stage(record, "0", iter(read_chunk(uri, None, schema, WHOLE_TABLE)), Ts(100))
         sink.load(record, schema, arrow_schema(schema), staged)
         tables.append(record)
     with connect(uri) as connection:

@@ -12,7 +12,7 @@ from typing import Final
 from sqlglot import exp
 
 from agent.rows.schema import Column
-from agent.sources.mysql.ddl.expressions.functions import Json, NotConstantError, Value, call, parsed
+from agent.sources.mysql.ddl.expressions.functions import NotConstantError, Value, call, document
 from agent.sources.mysql.decode import charsets, types
 from agent.sources.mysql.decode.types import FieldType
 from agent.sources.mysql.retyping.numbers import EXACT, real_text
@@ -70,12 +70,12 @@ def value_of(node: exp.Expr, column: Column) -> Value:
             return _negated(value_of(node.this, column))
         case exp.Add() | exp.Sub() | exp.Mul():
             return _computed(node, column)
-        case exp.Concat() if not isinstance(node, exp.ConcatWs):
+        case exp.Concat() if not isinstance(node, exp.ConcatWs):  # which the parser derives from it
             return "".join(_text(value_of(item, column)) for item in node.expressions)
         case exp.Upper() | exp.Lower():
             return _cased(node, column)
         case exp.Cast() if node.args["to"].this is exp.DataType.Type.JSON:
-            return _document(value_of(node.this, column))
+            return document(value_of(node.this, column))
         case exp.Cast():
             return _moment(node, column)
     return call(node, lambda argument: value_of(argument, column))
@@ -102,14 +102,6 @@ def number_of_bytes(data: bytes) -> int:
     if len(data) > 8:
         raise NotConstantError
     return int.from_bytes(data)
-
-
-def _document(value: Value) -> Json:
-    if isinstance(value, Json):
-        return value
-    if not isinstance(value, str):
-        raise NotConstantError
-    return parsed(value)
 
 
 def _number(text: str) -> int | Decimal | float:

@@ -4,7 +4,7 @@ Values are SQL text, bytes in hex, ``timestamp`` values in UTC; ``fills`` conver
 """
 
 from dataclasses import replace
-from datetime import UTC
+from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
 from typing import Final
@@ -16,7 +16,7 @@ from agent.errors import DecodeError
 from agent.rows.schema import Column, ZeroDates
 from agent.rows.schema_change import Refused
 from agent.sources.mysql.ddl.expressions import constants, shifts
-from agent.sources.mysql.ddl.expressions.functions import Json, NotConstantError, Value, parsed
+from agent.sources.mysql.ddl.expressions.functions import Json, NotConstantError, Value, document
 from agent.sources.mysql.ddl.expressions.shifts import Shift
 from agent.sources.mysql.decode import types
 from agent.sources.mysql.decode.types import FieldType
@@ -133,12 +133,10 @@ def _now(default: exp.Expr, column: Column, session: Session, *, is_mariadb: boo
 def _today(default: exp.Expr, column: Column, session: Session) -> str | _UnknownFill:
     """Return the day of the statement, or its time of the day."""
     is_day, is_time = isinstance(default, exp.CurrentDate), isinstance(default, exp.CurrentTime)
-    digits = _digits(default) or 0
-    now = session.now(digits)
-    if now is None or session.zone is None:
+    local = _local(default, session)
+    if local is None:
         return UNKNOWN_FILL
-    local = now.astimezone(session.zone)
-    if column.type_id == FieldType.TIME2 and not is_day and digits <= column.modifier:
+    if column.type_id == FieldType.TIME2 and not is_day and (_digits(default) or 0) <= column.modifier:
         return local.time().isoformat()
     if (column.type_id == FieldType.DATE and not is_time) or (column.type_id == FieldType.DATETIME2 and is_day):
         return local.date().isoformat()
@@ -147,12 +145,17 @@ def _today(default: exp.Expr, column: Column, session: Session) -> str | _Unknow
 
 def _shifted(shift: Shift, column: Column, session: Session, terms: RetypeTerms) -> str | _UnknownFill:
     """Return a moment some time before or after the statement's, or its day."""
-    now = session.now(_digits(shift.base) or 0)
-    if now is None or session.zone is None or column.type_id not in _MOMENTS:
+    local = _local(shift.base, session)
+    if local is None or column.type_id not in _MOMENTS:
         return UNKNOWN_FILL
-    local = now.astimezone(session.zone).replace(tzinfo=None)
     is_day = isinstance(shift.base, exp.CurrentDate)
     return _stored(shift.of(local.date() if is_day else local), column, terms)
+
+
+def _local(default: exp.Expr, session: Session) -> datetime | None:
+    """Return the statement's time in its time zone, with the digits that are asked for; None if it is unknown."""
+    now = session.now(_digits(default) or 0)
+    return None if now is None or session.zone is None else now.astimezone(session.zone).replace(tzinfo=None)
 
 
 def _digits(default: exp.Expr) -> int | None:
@@ -195,7 +198,7 @@ def _stored(value: Value, column: Column, terms: RetypeTerms) -> str | _UnknownF
     if column.type_name in NAMED_ZERO:
         return value if isinstance(value, str) else UNKNOWN_FILL
     if column.type_id == FieldType.JSON:
-        return _json(value)
+        return document(value)
     if column.type_id in (FieldType.GEOMETRY, FieldType.VECTOR):
         return UNKNOWN_FILL
     if isinstance(value, Json) and column.type_id not in types.CHARACTER_TYPES:
@@ -207,13 +210,6 @@ def _stored(value: Value, column: Column, terms: RetypeTerms) -> str | _UnknownF
     if isinstance(value, bytes) and column.type_id in BYTES and not types.is_binary(column):
         return retyping_texts.text(column)(retyping_texts.decoded(value, column))
     return _converted(value, column, terms)
-
-
-def _json(value: Value) -> str | _UnknownFill:
-    """Return a document; a text is parsed as one."""
-    if isinstance(value, Json):
-        return value
-    return parsed(value) if isinstance(value, str) else UNKNOWN_FILL
 
 
 def _converted(value: Value, column: Column, terms: RetypeTerms) -> str | _UnknownFill:

@@ -36,27 +36,31 @@ def call(node: exp.Expr, read: Reader) -> Value:
     """
     name = node.name.lower() if isinstance(node, exp.Anonymous) else ""
     if name == "json_array":
-        return _document([_item(one, read) for one in node.expressions])
+        return _dumped([_item(one, read) for one in node.expressions])
     if isinstance(node, exp.JSONObject):
-        return _document(_members(node, read))
+        return _dumped(_members(node, read))
     if isinstance(node, exp.Coalesce):
         return _first([read(one) for one in (node.this, *node.expressions)])
     found = _FUNCTIONS.get(type(node))
     if found is None:
         raise NotConstantError
     result: Value = found(node, read)
-    if isinstance(result, str | bytes) and len(result) > _LENGTH_MAX:
+    if isinstance(result, str) and len(result) > _LENGTH_MAX:
         raise NotConstantError
     return result
 
 
-def parsed(text: str) -> Json:
-    """Return a text as the JSON document that MySQL makes of it.
+def document(value: Value) -> Json:
+    """Return a value as the JSON document that MySQL makes of it; a text is parsed as one.
 
     :raises NotConstantError: it is none, or one that servers write in different ways.
     """
+    if isinstance(value, Json):
+        return value
+    if not isinstance(value, str):
+        raise NotConstantError
     try:
-        return _document(json.loads(text, parse_float=_refuse, parse_constant=_refuse, object_pairs_hook=_sorted))
+        return _dumped(json.loads(value, parse_float=_refuse, parse_constant=_refuse, object_pairs_hook=_sorted))
     except (ValueError, RecursionError):
         raise NotConstantError from None
 
@@ -66,10 +70,11 @@ def _refuse(text: str) -> Any:
 
 
 def _text(node: exp.Expr | None, read: Reader) -> str:
-    value = read(node) if node is not None else None
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise NotConstantError
-    if isinstance(value, str) and not value.isascii():
+    return _as_text(read(node) if node is not None else None)
+
+
+def _as_text(value: Value) -> str:
+    if not isinstance(value, str | int) or (isinstance(value, str) and not value.isascii()):
         raise NotConstantError
     return str(value)
 
@@ -138,11 +143,10 @@ def _trimmed(node: exp.Expr, read: Reader) -> str:
 
 def _joined(node: exp.Expr, read: Reader) -> Value:
     """Return CONCAT_WS: arguments that are NULL are left out."""
-    separator, *rest = node.expressions
-    mark = read(separator)
-    if mark is None:
+    separator, *values = map(read, node.expressions)
+    if separator is None:
         return None
-    return _text(separator, read).join(_text(one, read) for one in rest if read(one) is not None)
+    return _as_text(separator).join(_as_text(value) for value in values if value is not None)
 
 
 def _hex(node: exp.Expr, read: Reader) -> str:
@@ -218,7 +222,7 @@ def _item(node: exp.Expr, read: Reader) -> Any:
     return json.loads(value) if isinstance(value, Json) else value
 
 
-def _document(value: Any) -> Json:
+def _dumped(value: Any) -> Json:
     if not _is_plain(value):
         raise NotConstantError
     return Json(json.dumps(value))

@@ -18,7 +18,8 @@ from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import connect
 from agent.sources.postgres.server.terms import ALL_ROWS, read_terms
 from agent.sources.postgres.snapshot import survivors
-from agent.sources.postgres.snapshot.rows import read_table
+from agent.sources.postgres.snapshot.chunks import WHOLE_TABLE
+from agent.sources.postgres.snapshot.rows import read_chunk
 from agent.units.load import create_empty
 from reactor.ids import TableSpan, Ts
 from reactor.messages import Barrier
@@ -75,7 +76,7 @@ class SinkCopy:
             terms = read_terms(connection, all_publications(self._rig.names), with_rows=False)
             schema = read_schemas(connection, [self.record.table_id], terms)[self.record.table_id]
         columns = sorted(column.name for column in schema.columns)
-        there = map(self._sink.as_stored, read_table(self._rig.uri, schema, None, rows=self._rows))
+        there = map(self._sink.as_stored, read_chunk(self._rig.uri, None, schema, WHOLE_TABLE, rows=self._rows))
         return differences(there, self._sink.read_rows(self.record, schema, arrow_schema(schema)), columns)
 
     def _flush(self, to_ts: Ts) -> None:

@@ -10,7 +10,8 @@ import pytest
 from agent.errors import DecodeError
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import connect
-from agent.sources.postgres.snapshot.rows import read_table
+from agent.sources.postgres.snapshot.chunks import WHOLE_TABLE
+from agent.sources.postgres.snapshot.rows import read_chunk
 from capture.embedded import EmbeddedPostgres
 from tests.integration.agent.sources.postgres.sink_copy import SinkCopy
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
@@ -63,7 +64,7 @@ async def test_a_value_holds_its_table_alone(rig: SyncRig, tmp_path: Path, is_bi
 def test_a_snapshot_refuses_the_value(rig: SyncRig) -> None:
     _execute(rig, r"INSERT INTO a VALUES (1, 'caf\xe9')")
     with pytest.raises(DecodeError, match="column v cannot be read: text that is not UTF-8; set the database's"):
-        list(read_table(rig.uri, rig.first_schemas[rig.tables[0].table_id]))
+        list(read_chunk(rig.uri, None, rig.first_schemas[rig.tables[0].table_id], WHOLE_TABLE))
 
 
 @pytest.mark.parametrize(("encoding", "text"), [("WIN1252", r"\x81"), ("EUC_JP", r"\xa9\xa1")])
@@ -77,7 +78,7 @@ def test_a_snapshot_refuses_what_the_server_cannot_convert(
         with connect(rig.uri) as connection:
             [schema, _] = read_schemas(connection, [table.table_id for table in rig.tables]).values()
         with pytest.raises(DecodeError, match=f'public.a: character .* in encoding "{encoding}" has no equivalent'):
-            list(read_table(rig.uri, schema))
+            list(read_chunk(rig.uri, None, schema, WHOLE_TABLE))
     finally:
         drop_slots(rig)
 

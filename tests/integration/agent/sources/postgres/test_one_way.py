@@ -17,7 +17,8 @@ from agent.sources.postgres.decode import types
 from agent.sources.postgres.decode.fills import fill_value
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import connect
-from agent.sources.postgres.snapshot.rows import read_table
+from agent.sources.postgres.snapshot.chunks import WHOLE_TABLE
+from agent.sources.postgres.snapshot.rows import read_chunk
 from agent.sources.postgres.stream.catalog_lookup import look_up
 from agent.sources.registry import decode
 from capture.embedded import EmbeddedPostgres
@@ -134,7 +135,8 @@ async def test_snapshot_stream_and_diff_read_every_type_in_one_way(rig: SyncRig)
     table_id = rig.tables[0].table_id
     with connect(rig.uri) as connection:
         schema = read_schemas(connection, [table_id])[table_id]
-    read = pa.Table.from_batches(read_table(rig.uri, schema), types.arrow_schema(schema)).sort_by("id")
+    rows = read_chunk(rig.uri, None, schema, WHOLE_TABLE)
+    read = pa.Table.from_batches(rows, types.arrow_schema(schema)).sort_by("id")
     rig.execute("BEGIN; CREATE TEMP TABLE kept AS TABLE vals; DELETE FROM vals; INSERT INTO vals TABLE kept; COMMIT")
     async with rig.running():
         await rig.wait_resolved()
@@ -184,7 +186,7 @@ def test_the_default_of_a_new_column_is_what_old_rows_are_read_with(rig: SyncRig
         [[oid]] = connection.query("SELECT 'public.filled'::regclass::oid::int8")
         schema = read_schemas(connection, [int(str(oid))])[int(str(oid))]
         fills = look_up(connection, schema.table_id).fills
-    [row] = read_table(rig.uri, schema)
+    [row] = read_chunk(rig.uri, None, schema, WHOLE_TABLE)
     assert len(fills) > 200
     wrong = [
         (column.type_name, fills[column.name], str(read))

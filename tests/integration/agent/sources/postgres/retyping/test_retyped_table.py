@@ -20,7 +20,8 @@ from agent.sources.common.schema_diff import Columns
 from agent.sources.postgres.server.connection import connect
 from agent.sources.postgres.server.terms import ALL_ROWS
 from agent.sources.postgres.snapshot import survivors
-from agent.sources.postgres.snapshot.rows import read_table
+from agent.sources.postgres.snapshot.chunks import WHOLE_TABLE
+from agent.sources.postgres.snapshot.rows import read_chunk
 from agent.sources.registry import arrow_schema
 from capture.embedded import EmbeddedPostgres
 from reactor.ids import Ts
@@ -86,7 +87,7 @@ class Bed:
         )
         self.sink: DeltaSink = sink_at(directory, mode)
         self.schema = self.read_schema()
-        staged = self.sink.stage(self.record, "0", read_table(self.uri, self.schema), Ts(100))
+        staged = self.sink.stage(self.record, "0", read_chunk(self.uri, None, self.schema, WHOLE_TABLE), Ts(100))
         self.sink.load(self.record, self.schema, arrow_schema(self.schema), staged)
 
     def execute(self, sql: str) -> None:
@@ -111,7 +112,11 @@ class Bed:
             return list(read_rows(place, schema, arrow_schema(schema), key=("id",)))
 
         return compare(
-            self.record.name, lambda: read_table(self.uri, schema), stored, key=("id",), as_stored=delta_table
+            self.record.name,
+            lambda: read_chunk(self.uri, None, schema, WHOLE_TABLE),
+            stored,
+            key=("id",),
+            as_stored=delta_table,
         ).differences
 
 

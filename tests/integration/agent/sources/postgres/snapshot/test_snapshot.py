@@ -66,7 +66,7 @@ def test_rows_are_what_psycopg_reads(postgres: EmbeddedPostgres, database: str, 
     assert "g" not in [column.name for column in schema.columns]
     with psycopg.connect(postgres.dsn(database), row_factory=psycopg.rows.dict_row) as connection:
         expected = connection.execute(f'SELECT {names} FROM ONLY "All Types" ORDER BY id').fetchall()
-    found = _rows(snapshot.read_table(postgres.uri(database), schema))
+    found = _rows(snapshot.read_chunk(postgres.uri(database), None, schema, WHOLE_TABLE))
     assert len(found) == 3000
     assert found == expected
 
@@ -92,18 +92,18 @@ def test_chunks_together_are_the_table(
 def test_batches_end_when_the_block_or_the_batch_is_full(
     postgres: EmbeddedPostgres, database: str, schema: TableSchema, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = _rows(snapshot.read_table(postgres.uri(database), schema))
+    whole = _rows(snapshot.read_chunk(postgres.uri(database), None, schema, WHOLE_TABLE))
     # smaller than a row, so that the block must grow; and batches of a few rows
     monkeypatch.setattr(snapshot, "_BLOCK_BYTES", 64)
     monkeypatch.setattr(snapshot, "BATCH_ROWS", 7)
-    batches = list(snapshot.read_table(postgres.uri(database), schema))
+    batches = list(snapshot.read_chunk(postgres.uri(database), None, schema, WHOLE_TABLE))
     assert max(batch.num_rows for batch in batches) <= 7
     assert _rows(iter(batches)) == whole
 
 
 def test_an_empty_table_has_no_batches(postgres: EmbeddedPostgres, database: str) -> None:
     empty = pgoutput.read_schema(postgres.uri(database), pgoutput.table_id(postgres.dsn(database), "empty"))
-    assert list(snapshot.read_table(postgres.uri(database), empty)) == []
+    assert list(snapshot.read_chunk(postgres.uri(database), None, empty, WHOLE_TABLE)) == []
 
 
 def test_rows_without_columns_are_counted(postgres: EmbeddedPostgres, database: str) -> None:
@@ -113,7 +113,7 @@ def test_rows_without_columns_are_counted(postgres: EmbeddedPostgres, database: 
             connection.execute("INSERT INTO bare DEFAULT VALUES")
     bare = pgoutput.read_schema(postgres.uri(database), pgoutput.table_id(postgres.dsn(database), "bare"))
     assert (bare.name, bare.columns) == ("bare", ())
-    assert [batch.num_rows for batch in snapshot.read_table(postgres.uri(database), bare)] == [3]
+    assert [batch.num_rows for batch in snapshot.read_chunk(postgres.uri(database), None, bare, WHOLE_TABLE)] == [3]
 
 
 def test_a_connection_is_of_use_after_a_copy(postgres: EmbeddedPostgres, database: str, schema: TableSchema) -> None:
@@ -144,12 +144,12 @@ def test_all_sessions_under_an_exported_snapshot_see_its_moment(postgres: Embedd
         moving = pgoutput.read_schema(uri, pgoutput.table_id(dsn, "moving"))
         with create_slot(uri, f"snap_{os.getpid()}", is_temporary=True) as export:
             connection.execute("INSERT INTO moving VALUES (2)")
-            assert _rows(snapshot.read_table(uri, moving, export.snapshot)) == [{"id": 1}]
-            assert len(_rows(snapshot.read_table(uri, moving))) == 2
+            assert _rows(snapshot.read_chunk(uri, export.snapshot, moving, WHOLE_TABLE)) == [{"id": 1}]
+            assert len(_rows(snapshot.read_chunk(uri, None, moving, WHOLE_TABLE))) == 2
             assert export.is_alive()
         assert not export.is_alive()
         with pytest.raises(SourceError):
-            list(snapshot.read_table(uri, moving, export.snapshot))
+            list(snapshot.read_chunk(uri, export.snapshot, moving, WHOLE_TABLE))
 
 
 def test_a_table_that_is_gone_is_named(postgres: EmbeddedPostgres, database: str) -> None:
