@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from agent.errors import RESYNC
 from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.proof import Proof
-from agent.sources.postgres.publication.published import Catalog
+from agent.sources.postgres.publication.published import PUBLICATION, Catalog
 from agent.sources.postgres.publication.sightings import PartitionSighting
 from reactor.records.tables.table import TableRecord
 
@@ -51,8 +51,11 @@ def absorbed(now: Catalog, known: Collection[int], wants: Callable[[str, str], b
 
 
 def is_of_publications(before: Proof, now: Catalog, names: Collection[str]) -> bool:
-    """Return whether no publication is unchanged, so that every table may have a gap."""
-    return not any(name in now.publications and _is_old(before, now, (now.publications[name].row,)) for name in names)
+    """Return whether a publication was dropped or altered, and none that has tables is unchanged: every table may have
+    a gap."""
+    unchanged = [one for one in now.publications.values() if _is_old(before, now, (one.row,))]
+    is_gone = any(row.startswith(PUBLICATION) and row not in now.xids for row in before.since)
+    return (is_gone or len(unchanged) < len(names)) and not any(one.has_tables for one in unchanged)
 
 
 def first(now: Catalog, digest: str, known: Collection[int]) -> Proof:

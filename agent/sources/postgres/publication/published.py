@@ -58,6 +58,8 @@ _KEYS_SQL: Final = (
     "AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1]) AND a.attnotnull "
     "WHERE i.indisunique AND i.indisvalid AND i.indimmediate AND i.indpred IS NULL AND i.indrelid IN ({ids})"
 )
+#: first letter of the rows that are publications
+PUBLICATION: Final = "p"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,10 @@ class Publication:
     schemas: Mapping[int, RowKey]
     #: row filter and columns of its tables that have such
     terms: Mapping[int, str]
+
+    @property
+    def has_tables(self) -> bool:
+        return self.is_all or bool(self.members or self.schemas)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +132,9 @@ class Catalog:
         return found
 
     def sends_inserts_only(self, table_id: int) -> bool:
-        """Return whether no publication sends its updates, though it has a replica identity."""
-        parts = self.leaves(table_id) if self.is_partitioned(table_id) else (table_id,)
+        """Return whether no publication sends its updates, though it has a replica identity. A partitioned table must
+        have one itself: partitions that it gets have no other."""
+        parts = (table_id, *self.leaves(table_id)) if self.is_partitioned(table_id) else (table_id,)
         sending = [one for one in self.publications.values() if any(self._ways(one, table_id))]
         has_identity = all(part in self.tables and self.tables[part].has_identity for part in parts)
         return bool(sending) and has_identity and all("update" in one.lacks for one in sending)
@@ -248,7 +255,7 @@ class _Reader:
         schemas = query(_NAMESPACES_SQL.format(publications=ids)) if has_terms else []
         return {
             str(name): Publication(
-                row=self._seen("p", oid, xmin),
+                row=self._seen(PUBLICATION, oid, xmin),
                 lacks=tuple(kind for kind, is_sent in zip(_KINDS, sends, strict=True) if is_sent != "t"),
                 is_all=is_all == "t",
                 via_root=via_root == "t",

@@ -105,21 +105,17 @@ def ensure_publications(connection: Connection, names: Names, tables: Sequence[T
     without_identity = _without_identity(connection, tables)
     full = [table for table in tables if table.table_id not in without_identity]
     append = [table for table in tables if table.table_id in without_identity]
-    made = []
-    for name, members, publish in (
-        (names.publication, full, "insert, update, delete, truncate"),
-        (names.publication + _APPEND_SUFFIX, append, "insert, truncate"),
-    ):
-        if members or (not tables and name == names.publication):
-            _ensure_publication(connection, name, members, publish)
-            made.append(name)
-    return tuple(made)
+    # also where one has no table yet: tables of both kinds may join later
+    _ensure_publication(connection, names.publication, full, "insert, update, delete, truncate")
+    _ensure_publication(connection, names.publication + _APPEND_SUFFIX, append, "insert, truncate")
+    return all_publications(names)
 
 
 def publish(connection: Connection, names: Names, tables: Sequence[TableRecord]) -> None:
     """Add tables to our publications; one that the user named is as it is.
 
-    One that does not exist is not made: what the stream still has from before then would end it.
+    One that does not exist is not made: what the stream still has from before then would end it. Changefeeds of v0.1.0
+    have one of the two if all their tables were of one kind.
 
     :raises TableIneligibleError: the publication of tables like one of them was not made.
     :raises SourceError: the server refuses.
@@ -299,10 +295,9 @@ def _ensure_publication(connection: Connection, name: str, tables: Sequence[Tabl
             f"CREATE PUBLICATION {identifier(name)} "
             f"WITH (publish = {literal(publish)}, publish_via_partition_root = true{generated})",
         )
-    there = _members(connection, name) if exists and wanted else set()
+    there = _members(connection, name) if exists else set()
     _change_members(connection, name, "ADD", wanted - there)
-    if wanted:
-        _change_members(connection, name, "DROP", there - wanted)
+    _change_members(connection, name, "DROP", there - wanted)
 
 
 def _change_members(connection: Connection, name: str, change: str, tables: Collection[tuple[str, str]]) -> None:

@@ -213,6 +213,36 @@ async def test_a_table_that_can_be_updated_at_last_is_held(
     drop_slots(rig)
 
 
+@pytest.mark.sample(1.0)
+async def test_a_partitioned_table_has_an_identity_if_it_and_its_partitions_have_one(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    """The next partition has none of its own, and the server would refuse its updates."""
+    schema = (
+        f"{_SCHEMA}; CREATE TABLE p (id int NOT NULL, v text) PARTITION BY RANGE (id); CREATE TABLE p1 (id int "
+        "PRIMARY KEY, v text); ALTER TABLE p ATTACH PARTITION p1 FOR VALUES FROM (0) TO (10)"
+    )
+    rig = make_rig(postgres, tmp_path, schema, ["a", "p"])
+    rig.settings = SyncSettings(progress_s=0.05)
+    rig.sink_mode = SinkMode.CHANGELOG
+    async with rig.running():
+        rig.execute("INSERT INTO a VALUES (1); INSERT INTO p VALUES (1)")
+        await rig.wait_resolved()
+        rig.execute("CREATE TABLE p2 PARTITION OF p FOR VALUES FROM (10) TO (20)")
+        rig.execute("INSERT INTO p VALUES (11); UPDATE p SET v = 'x'")
+        await rig.wait_resolved()
+        assert holds(rig) == {}
+        rig.execute("ALTER TABLE p2 ADD PRIMARY KEY (id); UPDATE p SET v = 'y'")
+        await rig.wait_resolved()
+        assert holds(rig) == {}
+        rig.execute("ALTER TABLE p1 DROP CONSTRAINT p1_pkey; ALTER TABLE p2 DROP CONSTRAINT p2_pkey")
+        rig.execute("ALTER TABLE p ADD PRIMARY KEY (id)")
+        await rig.wait_resolved()
+    assert holds(rig).keys() == {"p"}
+    assert "only its inserts are sent" in holds(rig)["p"].reason
+    drop_slots(rig)
+
+
 async def test_what_concerns_others_or_nobody_holds_nobody(rig: SyncRig) -> None:
     p = rig.names.publication
     async with rig.running():
