@@ -9,6 +9,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from agent.errors import TableLockedError
 from agent.filter import events
 from agent.filter.tables import TableFilter
 from agent.sinks import formats_of
@@ -17,6 +18,7 @@ from capture.api import port as views
 from capture.errors import JobRefusedError, StaleRequestError
 from capture.member.preflight import check_sink_terms, refuse_resync
 from owner import jobs
+from reactor.errors import WeirError
 from reactor.ids import Ts
 from reactor.records.changefeed import ChangefeedInfo, FeedState, SealedUri, Unit, UnitRecord
 from reactor.records.tables.partitioning import TablePartitioning
@@ -111,29 +113,41 @@ async def rejoin(
     held: Sequence[HeldView],
     *,
     rows_per_second: int | None = None,
-) -> None:
+) -> dict[int, WeirError]:
     """Let tables that the source's stream could not follow leave and join at once: the stream follows them again, as
     they are now, from a position behind which they are copied. ``rows_per_second``: that each copy reads at most.
+    Return what prevents it, by the table's number: such a table keeps no other back.
 
     :raises StaleRequestError: the records have changed meanwhile.
-    :raises WeirError: the source has no such table, or does not send it.
+    :raises WeirError: the source cannot be asked.
     """
-    unit, names = operations.unit_of(info.id), {one.renamed_to or one.table: one.table for one in held}
-    rules = TableFilter(info.config.filter.rules)
-    report = await data_plane.discover(_only(info, [_whole(name) for name in names]))
-    found = [one for one in report.tables if rules.wants(*_name(one))]
-    missing = sorted(names.keys() - {".".join(_name(one)) for one in found})
-    if unit is None or unit.unit is not Unit.SYNC or missing:
-        name = next(iter(missing or names))
-        raise JobRefusedError(
-            f"there is no table {name} at the source of changefeed {info.id} that could be copied again; if it was "
-            f"renamed out of the filter, `weir table add` takes it in, and `weir table remove` leaves {names[name]} out"
-        )
-    report.refuse_unfit(found)
-    _refuse_keyless(found, info)
-    await data_plane.publish(info, found)
-    leaving = tuple(one.table_id for one in unit.tables if one.table_id in {one.table_id for one in held})
-    again = [_name(one) for one in found]
+    unit, rules = operations.unit_of(info.id), TableFilter(info.config.filter.rules)
+    names = {one.table_id: one.renamed_to or one.table for one in held}
+    report = await data_plane.discover(_only(info, [_whole(name) for name in names.values()]))
+    there = {".".join(_name(one)): one for one in report.tables if rules.wants(*_name(one))}
+    is_running = unit is not None and unit.unit is Unit.SYNC
+    problems: dict[int, WeirError] = {}
+    fit: dict[int, TableRecord] = {}
+    for one in held:
+        table = there.get(names[one.table_id])
+        try:
+            if table is None or not is_running:
+                raise JobRefusedError(
+                    f"there is no table {names[one.table_id]} at the source of changefeed {info.id} that could be "
+                    "copied again; if it was renamed out of the filter, `weir table add` takes it in, and "
+                    f"`weir table remove` leaves {one.table} out"
+                )
+            report.refuse_unfit([table])
+            _refuse_keyless([table], info)
+            fit[one.table_id] = table
+        except WeirError as error:
+            problems[one.table_id] = error
+    problems |= await _publish(data_plane, info, fit)
+    if not (fit := {id: table for id, table in fit.items() if id not in problems}):
+        return problems
+    assert unit is not None
+    leaving = tuple(one.table_id for one in unit.tables if one.table_id in fit)
+    again = [_name(one) for one in fit.values()]
     joining = tuple(dict.fromkeys((*unit.joining, *again)))
     limits = tuple(limit for limit in unit.copy_limits if limit[:2] not in again)
     if rows_per_second is not None:
@@ -149,6 +163,31 @@ async def rejoin(
             basis=_basis(info, unit),
         )
     )
+    return problems
+
+
+async def _publish(
+    data_plane: "DataPlane", info: ChangefeedInfo, tables: Mapping[int, TableRecord]
+) -> dict[int, WeirError]:
+    """Have the source send these tables; return what prevents it, by number. Those that are refused are found by
+    halving.
+
+    :raises WeirError: the source does not answer.
+    """
+    if not tables:
+        return {}
+    try:
+        await data_plane.publish(info, [*tables.values()])
+    except WeirError as error:
+        if error.retryable and not isinstance(error, TableLockedError):
+            raise
+        if len(tables) == 1:
+            return dict.fromkeys(tables, error)
+    else:
+        return {}
+    parts = [*tables.items()]
+    first, second = dict(parts[: len(parts) // 2]), dict(parts[len(parts) // 2 :])
+    return await _publish(data_plane, info, first) | await _publish(data_plane, info, second)
 
 
 async def on_fresh_records(attempt: Callable[[], Awaitable[T]]) -> T:

@@ -16,6 +16,7 @@ from capture.member.amendments import amendment, reading_back
 from capture.member.copies import CopyPlace, CopyProgress, with_copies
 from capture.member.preflight import refuse_resync
 from owner import jobs
+from reactor.errors import WeirError
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import ChangefeedConfig, ChangefeedInfo, UnitRecord
 from reactor.records.log_head import LogHead
@@ -81,7 +82,8 @@ class Amendments(ABC):
         view = await self.query(changefeed_id, tables=False)
         refuse_resync(view.sink)
         if (held := _held_by_source(view, table)) is not None:
-            await self.rejoin(changefeed_id, [held], rows_per_second=rows_per_second)
+            for problem in (await self.rejoin(changefeed_id, [held], rows_per_second=rows_per_second)).values():
+                raise problem
             return views.TableResyncView(changefeed_id=changefeed_id, table=table)
         table_id = await self.table_id(changefeed_id, table)
         await self.ask(
@@ -89,20 +91,24 @@ class Amendments(ABC):
         )
         return views.TableResyncView(changefeed_id=changefeed_id, table=table)
 
-    async def take_in(self, changefeed_id: str, tables: Sequence[HeldTable]) -> None:
+    async def take_in(self, changefeed_id: str, tables: Sequence[HeldTable]) -> dict[int, WeirError]:
         """Have tables copied that are held: together those that the source's stream could not follow. A hold may have
-        ended by now, and another table may have the name.
+        ended by now, and another table may have the name. Return what prevents it, by the table's number.
 
-        :raises JobRefusedError: one cannot be copied.
+        :raises WeirError: source, sink or owner take none of them.
         """
         view = await self.query(changefeed_id, tables=False)
         refuse_resync(view.sink)
-        numbers = {one.table_id for one in tables}
+        numbers, problems = {one.table_id for one in tables}, dict[int, WeirError]()
         if lost := [one for one in view.held if one.table_id in numbers and one.origin == HoldOrigin.SOURCE]:
-            await self.rejoin(changefeed_id, lost)
+            problems |= await self.rejoin(changefeed_id, lost)
         for one in tables:
             if one.origin is not HoldOrigin.SOURCE:
-                await self.ask(jobs.ResyncTable(_NO_JOB, ChangefeedId(changefeed_id), one.table_id))
+                try:
+                    await self.ask(jobs.ResyncTable(_NO_JOB, ChangefeedId(changefeed_id), one.table_id))
+                except JobRefusedError as error:
+                    problems[one.table_id] = error
+        return problems
 
     async def read_rows(self, changefeed_id: str, held: HeldTable) -> int:
         """Give a table that is held for a left-out value the source's rows that the sink lacks. Return how many, 0 if
@@ -160,15 +166,17 @@ class Amendments(ABC):
 
         return await amendment.on_fresh_records(attempt)
 
-    async def rejoin(self, changefeed_id: str, held: Sequence[HeldView], *, rows_per_second: int | None = None) -> None:
-        """Take in again tables that the stream could not follow."""
+    async def rejoin(
+        self, changefeed_id: str, held: Sequence[HeldView], *, rows_per_second: int | None = None
+    ) -> dict[int, WeirError]:
+        """Take in again tables that the stream could not follow; return what prevents it, by the table's number."""
         await self.use_cluster_key()
 
-        async def attempt() -> None:
+        async def attempt() -> dict[int, WeirError]:
             info = self.info_of(changefeed_id)
-            await amendment.rejoin(self, self.data_plane, info, held, rows_per_second=rows_per_second)
+            return await amendment.rejoin(self, self.data_plane, info, held, rows_per_second=rows_per_second)
 
-        await amendment.on_fresh_records(attempt)
+        return await amendment.on_fresh_records(attempt)
 
     async def maintain_table(self, changefeed_id: str, table: str) -> MaintainedView:
         """:raises JobRefusedError: it is not replicated, or its sink has no maintenance."""

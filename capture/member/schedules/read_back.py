@@ -47,7 +47,7 @@ _Table = tuple[ChangefeedId, int]
 class TakesIn(Protocol):
     """The part of ``capture.member.cluster_service`` that this needs."""
 
-    async def take_in(self, changefeed_id: str, tables: Sequence[HeldTable]) -> None: ...
+    async def take_in(self, changefeed_id: str, tables: Sequence[HeldTable]) -> Mapping[int, WeirError]: ...
 
     async def read_rows(self, changefeed_id: str, held: HeldTable) -> int: ...
 
@@ -126,26 +126,27 @@ class ReadBack:
         return feed is None or any(held.table_id in record.pending_ids for record in feed.ddl.values())
 
     async def _copy(self, id: ChangefeedId, tables: Sequence[HeldTable]) -> None:
-        """All at once, as a changefeed that takes tables in begins again; one by one if one of them prevents that."""
-        fields = {"changefeed": id, "tables": ", ".join(held.name for held in tables)}
+        """All at once: a changefeed begins again with the tables that it takes in, so that one by one none would flow
+        meanwhile."""
         try:
-            await self._service.take_in(id, tables)
+            problems = {table: str(error) for table, error in (await self._service.take_in(id, tables)).items()}
         except (NotOwnerError, OwnerNotFoundError):
             return  # the next owner does it
         except WeirError as error:
-            problem = str(error)
+            problems = dict.fromkeys((held.table_id for held in tables), str(error))
         except Exception as error:
-            _log.exception("copies of held tables have crashed", **fields)
-            problem = type(error).__name__
-        else:
-            _log.info("held tables are copied", reason=tables[0].error.message, **fields)
-            problem = ""
-        if problem and len(tables) > 1:
-            for held in tables:
-                await self._copy(id, [held])
-            return
+            _log.exception("copies of held tables have crashed", changefeed=id, tables=_names(tables))
+            if len(tables) > 1:  # whichever of them is the cause
+                for held in tables:
+                    await self._copy(id, [held])
+                return
+            problems = {tables[0].table_id: type(error).__name__}
+        if copied := [held for held in tables if held.table_id not in problems]:
+            reason = copied[0].error.message
+            _log.info("held tables are copied", reason=reason, changefeed=id, tables=_names(copied))
         for held in tables:
-            self._note((id, held.table_id), problem, fields)
+            problem = problems.get(held.table_id, "")
+            self._note((id, held.table_id), problem, {"changefeed": id, "tables": held.name})
 
     def _note(self, key: _Table, problem: str, fields: Mapping[str, str]) -> None:
         began, due, before = self._tried.get(key, (0.0, 0.0, ""))
@@ -153,6 +154,10 @@ class ReadBack:
             _log.warning("a held table cannot be copied yet", error=problem, **fields)
         now = self._clock()
         self._tried[key] = now, now + min(max(2 * (due - began), _RETRY_S), _RETRY_MAX_S), problem
+
+
+def _names(tables: Sequence[HeldTable]) -> str:
+    return ", ".join(held.name for held in tables)
 
 
 def _unknown(feed: ChangefeedState, info: ChangefeedInfo) -> list[HeldTable]:

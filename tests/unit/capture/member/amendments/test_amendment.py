@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from typing import cast
+from unittest.mock import ANY
 
 import anyio
 import pytest
@@ -9,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import owner.errors
-from agent.errors import PositionLostError, SinkConfigError, TableIneligibleError
+from agent.errors import (
+    PositionLostError,
+    SinkConfigError,
+    SourcePrivilegeError,
+    SourceUnreachableError,
+    TableIneligibleError,
+    TableLockedError,
+)
 from agent.filter.tables import TableFilter
 from agent.ports.source import Identity, SourceReport
 from capture.api.port import ChangefeedUpdate, FieldChange
@@ -90,6 +98,8 @@ class PlayedDataPlane:
         #: tables that the source cannot replicate as they are
         self.unfit: tuple[int, ...] = ()
         self.published: list[str] = []
+        #: what the source answers where it is to send a table
+        self.unsent: dict[str, WeirError] = {}
 
     def check_reach(self, *, source: str | None = None, sink: str | None = None) -> None:
         self.asked.append((source, sink))
@@ -111,6 +121,9 @@ class PlayedDataPlane:
         return SourceReport(Identity("1"), found, {id: f"{id} is unfit" for id in self.unfit})
 
     async def publish(self, info: ChangefeedInfo, tables: Sequence[TableRecord]) -> None:
+        for table in tables:
+            if table.name in self.unsent:
+                raise self.unsent[table.name]
         self.published += [table.name for table in tables]
 
     async def check_source_again(self, info: ChangefeedInfo, unit: UnitRecord) -> None:
@@ -256,7 +269,10 @@ async def rejoined(
     service, before = PlayedService(unit), feed(data_plane, FeedState.WARNING)
     before = before.with_(sink_mode=sink_mode, config=ChangefeedConfig(force_replicate=is_forced))
     operations, plane = cast("ClusterService", service), cast("DataPlane", data_plane)
-    await amendment.rejoin(operations, plane, before, [held], rows_per_second=rows_per_second)
+    for problem in (
+        await amendment.rejoin(operations, plane, before, [held], rows_per_second=rows_per_second)
+    ).values():
+        raise problem
     (job,) = service.asked
     assert isinstance(job, jobs.Update)
     return job
@@ -346,6 +362,51 @@ async def test_a_table_that_the_stream_cannot_follow_again_is_refused() -> None:
     with pytest.raises(JobRefusedError, match="there is no table"):
         await rejoined(data_plane, gone.model_copy(update={"table": "aside.t3", "table_id": 3}), LOAD)
     assert data_plane.published == []
+
+
+async def test_tables_join_at_once_and_one_that_cannot_keeps_no_other_back() -> None:
+    """Each time a changefeed takes tables in it begins again."""
+    data_plane, service = PlayedDataPlane(), PlayedService(SYNC)
+    names = ["unfit", "locked", "foreign", *(f"n{n}" for n in range(20))]
+    data_plane.there = (
+        KEYLESS,
+        *(TableRecord(table_id=n, schema_name="public", name=name, key=("id",)) for n, name in enumerate(names, 10)),
+    )
+    data_plane.unfit = (10,)
+    data_plane.unsent = {"locked": TableLockedError("it is locked"), "foreign": SourcePrivilegeError("not the owner")}
+    held = [
+        HeldView(table=f"public.{name}", table_id=n, stage="held", origin="source") for n, name in enumerate(names, 10)
+    ]
+    held.append(HeldView(table="public.log.s", table_id=4, stage="held", origin="source"))
+    held.append(HeldView(table="public.gone", table_id=9, stage="held", origin="source"))
+    operations, plane = cast("ClusterService", service), cast("DataPlane", data_plane)
+    problems = await amendment.rejoin(operations, plane, feed(data_plane, FeedState.WARNING), held)
+    assert {id: str(error).split("; ")[0] for id, error in problems.items()} == {
+        10: "10 is unfit",
+        11: "it is locked",
+        12: "not the owner",
+        4: ANY,
+        9: ANY,
+    }
+    [job] = service.asked
+    assert isinstance(job, jobs.Update)
+    assert job.joining == tuple(("public", f"n{n}") for n in range(20))
+    assert sorted(set(data_plane.published)) == sorted(name for _, name in job.joining)
+
+
+async def test_nothing_joins_where_the_source_does_not_answer() -> None:
+    data_plane, service = PlayedDataPlane(), PlayedService(SYNC)
+    data_plane.there = tuple(table.with_(key=("id",)) for table in TABLES)
+    held = [
+        HeldView(table=f"public.{one.name}", table_id=one.table_id, stage="held", origin="source") for one in TABLES
+    ]
+    data_plane.unsent = {TABLES[0].name: SourceUnreachableError("no answer")}
+    operations, plane = cast("ClusterService", service), cast("DataPlane", data_plane)
+    with pytest.raises(SourceUnreachableError):
+        await amendment.rejoin(operations, plane, feed(data_plane, FeedState.WARNING), held)
+    data_plane.unsent = {one.name: SourcePrivilegeError("not the owner") for one in TABLES}
+    assert len(await amendment.rejoin(operations, plane, feed(data_plane, FeedState.WARNING), held)) == len(TABLES)
+    assert service.asked == []
 
 
 class Records:

@@ -12,7 +12,7 @@ from agent.errors import LogError, SinkFencedError
 from capture.errors import JobRefusedError
 from capture.member.schedules.read_back import ReadBack
 from reactor import keys
-from reactor.errors import NotOwnerError, Scope
+from reactor.errors import NotOwnerError, Scope, WeirError
 from reactor.ids import ChangefeedId, Ts
 from reactor.records.changefeed import (
     ChangefeedConfig,
@@ -57,7 +57,7 @@ class Bed:
     def __init__(self, *held: HeldTable, **unit: Any) -> None:
         self.state = ClusterState("c")
         self.asked: list[tuple[float, str]] = []
-        self.answers: list[Exception | None] = []
+        self.answers: list[Exception | dict[int, WeirError]] = []
         #: rows that are read back, time after time; then none
         self.rows: list[int | Exception] = []
         self.candidacy = SimpleNamespace(is_owner=True)
@@ -73,11 +73,13 @@ class Bed:
     def put(self, key: keys.Key, value: bytes) -> None:
         self.state.update(str(key), value, mod_revision=1, create_revision=1)
 
-    async def take_in(self, changefeed_id: str, tables: Sequence[HeldTable]) -> None:
+    async def take_in(self, changefeed_id: str, tables: Sequence[HeldTable]) -> dict[int, WeirError]:
         assert changefeed_id == FEED
         self.asked.append((anyio.current_time(), " ".join(held.name for held in tables)))
-        if self.answers and (answer := self.answers.pop(0)) is not None:
+        answer = self.answers.pop(0) if self.answers else {}
+        if isinstance(answer, Exception):
             raise answer
+        return answer
 
     async def read_rows(self, changefeed_id: str, held: HeldTable) -> int:
         assert changefeed_id == FEED
@@ -100,8 +102,18 @@ async def test_new_tables_are_copied_at_once() -> None:
 
 async def test_one_that_cannot_be_copied_keeps_no_other_back() -> None:
     bed = Bed(hold(2, "public.new"), hold(3, "public.keyless"))
-    bed.answers = [JobRefusedError("no key"), None, JobRefusedError("no key")]
-    assert await bed.run(1.5) == ["public.new public.keyless", "public.new", "public.keyless"]
+    bed.answers = [{3: JobRefusedError("no key")}] * 9
+    await bed.run(8)
+    assert [(round(at - bed.asked[0][0]), tables) for at, tables in bed.asked] == [
+        (0, "public.new public.keyless"),
+        (5, "public.new public.keyless"),
+    ]
+
+
+async def test_one_that_crashes_keeps_no_other_back() -> None:
+    bed = Bed(hold(2, "public.new"), hold(3, "public.strange"))
+    bed.answers = [KeyError("x"), {}, KeyError("x")]
+    assert await bed.run(1.5) == ["public.new public.strange", "public.new", "public.strange"]
 
 
 async def test_one_whose_name_another_table_has_yet_waits_for_that() -> None:
@@ -252,7 +264,7 @@ async def test_only_the_owner_copies_and_a_snapshot_comes_first() -> None:
 
 async def test_what_prevents_it_is_tried_again_less_and_less_often() -> None:
     bed = Bed(hold(2, "public.new"))
-    bed.answers = [JobRefusedError("not the owner of table new"), KeyError("x")] * 9
+    bed.answers = [{2: JobRefusedError("not the owner of table new")}, KeyError("x")] * 9
     await bed.run(2_000)
     times = [at for at, _ in bed.asked]
     pauses = [later - sooner for sooner, later in itertools.pairwise(times)]
