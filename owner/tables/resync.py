@@ -39,8 +39,9 @@ from reactor.records.tables.table import TableRecord
 if TYPE_CHECKING:
     from owner.progress.facts import Facts
 
-#: tables copied concurrently; each reads several chunks of its source at once
-_AT_ONCE = 2
+#: tables that are read concurrently, each by several chunks, and with them those that the sink puts in their places
+_READ_AT_ONCE, _AT_ONCE = 2, 4
+_READ = frozenset({ResyncStage.STOPPING, ResyncStage.COPYING})
 _RETRY_S, _RETRY_MAX_S = 5.0, 300.0
 _ASK_AGAIN_S = 30.0
 #: codes of a sink that is ahead of the copy, and of a copy that can no longer be read
@@ -85,7 +86,7 @@ class Resyncs:
         """Assert the invariants between two ticks."""
         asked = ((id, asked.question) for id, asked in self._asked.items() if id not in self._refused)
         copying = [id for id, question in asked if isinstance(question, CopyTable)]
-        assert len(copying) <= _AT_ONCE, f"{len(copying)} tables are copied at once"
+        assert len(copying) <= _AT_ONCE, f"{len(copying)} tables are copied at once"  # more are read if copies are lost
 
     def tick(self, facts: "Facts", sets: Sets, now: float) -> list[Effect]:
         """Run one round."""
@@ -97,11 +98,13 @@ class Resyncs:
         by_table = {_table_of(answer.question): answer for answer in answers if self._is_awaited(answer)}
         effects: list[Effect] = []
         self._refused = frozenset(id for id, one in facts.resyncs.items() if one.error and not one.error.retryable)
-        under_way = sum(one.holds_table for id, one in facts.resyncs.items() if id not in self._refused)
+        under_way = [one for id, one in facts.resyncs.items() if one.holds_table and id not in self._refused]
+        read = sum(one.stage in _READ for one in under_way)
+        turns = min(_READ_AT_ONCE - read, _AT_ONCE - len(under_way))
         for resync in sorted(facts.resyncs.values(), key=lambda resync: (resync.number, resync.table_id)):
             if resync.stage is ResyncStage.ASKED:
-                under_way += 1
-                if under_way > _AT_ONCE:
+                turns -= 1
+                if turns < 0:
                     continue
             effects += self._step(facts, resync, by_table.get(resync.table_id), sets, now)
         return effects

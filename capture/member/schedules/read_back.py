@@ -32,6 +32,8 @@ from reactor.state import ChangefeedState
 
 _LOOK_S = 1.0
 _RETRY_S, _RETRY_MAX_S = 5.0, 300.0
+#: the owner changes up to two records for each, in one transaction
+_COPIED_AT_ONCE = 45
 #: how often rows of a table are read at one position of it, before it is copied
 _READS_MAX = 3
 #: codes of the sink for what only the source knows
@@ -74,8 +76,9 @@ class ReadBack:
                 if self._clock() >= self._tried.get((id, table), (0.0, 0.0, ""))[1]:
                     due[id].append(held)
             for id, tables in due.items():
-                if wrong := [held for held in tables if not await self._read_rows(id, held)]:
-                    await self._copy(id, wrong)
+                wrong = [held for held in tables if not await self._read_rows(id, held)]
+                for first in range(0, len(wrong), _COPIED_AT_ONCE):
+                    await self._copy(id, wrong[first : first + _COPIED_AT_ONCE])
 
     def _forget(self, waiting: Mapping[_Table, HeldTable]) -> None:
         """A table that is held again soon after its copy is copied less and less often."""
@@ -126,7 +129,7 @@ class ReadBack:
         return feed is None or any(held.table_id in record.pending_ids for record in feed.ddl.values())
 
     async def _copy(self, id: ChangefeedId, tables: Sequence[HeldTable]) -> None:
-        """All at once: a changefeed begins again with the tables that it takes in, so that one by one none would flow
+        """Together: a changefeed begins again with the tables that it takes in, so that one by one none would flow
         meanwhile."""
         try:
             problems = {table: str(error) for table, error in (await self._service.take_in(id, tables)).items()}

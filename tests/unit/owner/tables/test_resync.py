@@ -458,6 +458,41 @@ def test_a_third_table_waits_for_its_turn_and_flows_until_then() -> None:
     assert [*cluster.writers()] == [TableSpan(3)]
 
 
+def test_a_table_is_read_while_the_sink_puts_earlier_ones_in_their_places() -> None:
+    """Two are read at a time, and four are not written."""
+    cluster = running("a")
+    tables = tuple(TABLES[0].with_(table_id=n, name=f"t{n}", start_ts=Ts(150)) for n in range(1, 8))
+    unit = cluster.state.changefeeds[FEED].units["main"]
+    cluster.put(keys.UnitKey(CLUSTER, NAMESPACE, FEED, "main"), unit.with_(tables=tables))
+    cluster.step(8)
+    for table in tables:
+        assert asked(cluster, ResyncTable(f"r{table.table_id}", FEED, table.table_id)) == ""
+
+    def stages() -> str:
+        cluster.step(8)
+        found = cluster.state.changefeeds[FEED].resyncs
+        return " ".join(found[id].stage if id in found else "flows" for id in range(1, 8))
+
+    def staged(*wanted: int) -> None:
+        for question in list(cluster.copies):
+            if isinstance(question, CopyTable) and question.table.table_id in wanted:
+                found = TableCopied(question.table.with_(start_ts=Ts(600), consistent_ts=Ts(605)), rows=7)
+                cluster.ask(Answered(FEED, question, found))
+
+    assert stages() == "copying copying asked asked asked asked asked"
+    staged(1)
+    assert stages() == "placing copying copying asked asked asked asked"
+    staged(2, 3)
+    assert stages() == "placing placing placing copying asked asked asked"
+    staged(4)
+    assert stages() == "placing placing placing placing asked asked asked"
+    cluster.advance_log(700)
+    cluster.step(4)
+    for question in [one for one in cluster.copies if isinstance(one, PlaceTable)][:1]:
+        cluster.ask(Answered(FEED, question))
+    assert stages().split()[1:] == ["placing", "placing", "placing", "copying", "asked", "asked"]
+
+
 def test_tables_that_cannot_be_copied_take_no_turn_of_others() -> None:
     """Two without a key kept all later ones waiting for ever. A cause that passes keeps its turn: behind it all would
     begin at once."""

@@ -100,6 +100,13 @@ async def test_new_tables_are_copied_at_once() -> None:
     assert await Bed(hold(2, "public.new"), hold(3, "public.a.b")).run(1.5) == ["public.new public.a.b"]
 
 
+async def test_hundreds_of_new_tables_are_copied_some_at_a_time() -> None:
+    """As many as the owner takes in one transaction."""
+    bed = Bed(*(hold(n, f"public.t{n}") for n in range(10, 210)))
+    await bed.run(1.5)
+    assert [len(tables.split()) for _, tables in bed.asked] == [45, 45, 45, 45, 20]
+
+
 async def test_one_that_cannot_be_copied_keeps_no_other_back() -> None:
     bed = Bed(hold(2, "public.new"), hold(3, "public.keyless"))
     bed.answers = [{3: JobRefusedError("no key")}] * 9
