@@ -11,6 +11,7 @@
       SourceConfigError          the server is not set up for capture: wal_level, free slots, publication
       TableIneligibleError       a table without a usable key and without force_replicate
       SlotInUseError             another reader holds the slot, or a dead one still seems to (retryable)
+      OpenTransactionsError      a snapshot begins when transactions that are open have ended (retryable)
       PositionLostError          the slot is gone, or the server is a different one
         SnapshotLostByGCError    the server has removed log that was not read for too long
     LogError                     the change log's storage refused or failed (retryable)
@@ -113,6 +114,12 @@ class TableIneligibleError(SourceError):
 
 class SlotInUseError(SourceError):
     """Another reader holds the replication slot; a dead one releases it after the server's timeout."""
+
+    retryable = True
+
+
+class OpenTransactionsError(SourceError):
+    """A snapshot begins when transactions that are open have ended."""
 
     retryable = True
 

@@ -83,7 +83,7 @@ class ResyncView(View):
     """A table that is copied again. ``stage``: asked (waiting for its turn), stopping, copying, placing, placed,
     following. ``ts``: of the copy, 0 before it is finished. ``rows_total``: an estimate until then. ``seconds_left``:
     until the copy is finished, None if unknown. ``rows_per_second``: so far, None if unknown; ``limit``: at most, 0 for
-    none. ``code`` and ``message``: of the last failed attempt."""
+    none. ``code`` and ``message``: of the last failed attempt, or of what it waits for."""
 
     table: str
     table_id: int

@@ -286,7 +286,7 @@ class ChangefeedRuntime:
             feed.manifest(order.source),
             self._executor,
             on_progress=lambda at: from_thread.run_sync(
-                on_progress, UnitState(at.rows_done, at.rows_total, bytes_done=at.bytes_done)
+                on_progress, UnitState(at.rows_done, at.rows_total, at.trouble, at.bytes_done)
             ),
         )
         done = await dump.run()

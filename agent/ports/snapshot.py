@@ -4,7 +4,8 @@ A plan counts chunks by number; only the source knows the rows of a number (``Ch
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from threading import Event
 from typing import Any, Protocol, TypeVar
 
 from agent.errors import StatementRefusedError
@@ -18,6 +19,15 @@ from reactor.records.changefeed import NO_FILTER, FilterConfig, SinkMode
 from reactor.records.tables.table import TableRecord
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A wait for others, as for the end of open transactions. ``report`` is called on the waiting thread every few
+    seconds, with cause and cure in one line; what it raises ends the wait, and so does ``stopped``."""
+
+    report: Callable[[str], None] = lambda _: None
+    stopped: Event = field(default_factory=Event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +49,8 @@ class DumpOrder:
     #: chunks read concurrently, each over its own connection
     parallel: int = 4
     pace: Pace | None = None
+    #: for the moment at which a snapshot can begin
+    wait: Wait = field(default_factory=Wait)
 
     @property
     def rows_at_once(self) -> int:

@@ -10,19 +10,23 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
+from agent.errors import OpenTransactionsError
 from agent.pacing import run_stoppable
 from agent.ports.executor import Executor
-from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, is_complete
-from agent.ports.source import Dumper, Position
+from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, Wait, is_complete
+from agent.ports.source import BEGIN, Dumper, Position
+from agent.running_error import running_error
 from agent.units.chunk_run import ChunkRun
 from agent.units.manifest import Manifest
+from reactor.records.changefeed import RunningError
 from reactor.records.tables.table import TableRecord
 
 
 @dataclass(frozen=True, slots=True)
 class DumpProgress:
-    """The progress of a dump; ``rows_total`` is an estimate until the end."""
+    """The progress of a dump; ``rows_total`` is an estimate until the end. Without tables: they are not known yet."""
 
     tables: tuple[TableRecord, ...]
     start: Position
@@ -30,6 +34,8 @@ class DumpProgress:
     rows_total: int
     bytes_done: int
     manifest: str
+    #: what its beginning waits for
+    trouble: RunningError | None = None
 
 
 class DumpUnit:
@@ -53,6 +59,7 @@ class DumpUnit:
         self._rows_before = 0
         #: of the monotonic clock
         self._report_at = 0.0
+        self._trouble: RunningError | None = None
         self._stopped = order.pace.stopped if order.pace else threading.Event()
 
     async def run(self) -> DumpProgress:
@@ -73,7 +80,9 @@ class DumpUnit:
 
     def _run(self, previous: Plan | None, done: DoneChunks) -> tuple[Plan, DoneChunks]:
         # Names in the manifest contain the epoch, so they are never reused, even if an order is.
-        order = replace(self._order, epoch=max(self._order.epoch, previous.epoch + 1 if previous else 0))
+        epoch = max(self._order.epoch, previous.epoch + 1 if previous else 0)
+        at = self._progress(previous, done) if previous else DumpProgress((), BEGIN, 0, 0, 0, self._manifest.uri)
+        order = replace(self._order, epoch=epoch, wait=Wait(partial(self._report_wait, at), self._stopped))
         with self._dumper.open(order, previous, done, self._executor) as session:
             plan = session.plan
             self._manifest.write_plan(plan)
@@ -84,6 +93,12 @@ class DumpUnit:
             run.run(done, stopped=self._stopped, on_done=lambda: self._report(plan, done))
         self._on_progress(self._progress(plan, done))
         return plan, done
+
+    def _report_wait(self, at: DumpProgress, cause: str) -> None:
+        before, error = self._trouble, running_error(OpenTransactionsError(cause))
+        if before is None or before.message != error.message:
+            self._trouble = error.with_(time=before.time if before else error.time)
+            self._on_progress(replace(at, trouble=self._trouble))
 
     def _report(self, plan: Plan, done: DoneChunks) -> None:
         """Adding up the chunks of thousands of tables takes longer than reading one of them: it may take a tenth of the

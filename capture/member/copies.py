@@ -16,6 +16,7 @@ from capture.errors import GoneError
 from owner.questions import CopyTable, TableCopied
 from reactor.errors import WeirError
 from reactor.ids import ChangefeedId
+from reactor.records.changefeed import RunningError
 from reactor.records.tables.resync import ResyncStage
 from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
@@ -37,10 +38,13 @@ class CopyProgress:
     rows_total: int = 0
     bytes_done: int = 0
     began: tuple[int, float] | None = None
+    #: what its beginning waits for
+    trouble: RunningError | None = None
 
     def note(self, at: DumpProgress) -> None:
         """Called on the copy's own thread."""
-        if self.began is None:
+        self.trouble = at.trouble
+        if self.began is None and at.trouble is None:
             self.began = at.rows_done, time.monotonic()
         self.rows_done, self.rows_total, self.bytes_done = at.rows_done, at.rows_total, at.bytes_done
 
@@ -60,6 +64,8 @@ class CopyProgress:
 
     def shown(self, view: ResyncView) -> ResyncView:
         known = {name: getattr(self, name) for name in ("rows_done", "rows_total", "seconds_left", "rows_per_second")}
+        if self.trouble is not None:
+            known |= {"code": self.trouble.code, "message": self.trouble.message}
         return view.model_copy(update=known)
 
 

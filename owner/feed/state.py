@@ -40,6 +40,7 @@ PASSING = frozenset(
         "TableLocked",
         "SourceAuth",
         "SourceConfig",
+        "OpenTransactions",
         "SlotInUse",
         "SinkConfig",
         "SinkPassing",

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 #: tables that are read concurrently, each by several chunks, and with them those that the sink puts in their places
 _READ_AT_ONCE, _AT_ONCE = 2, 4
-_READ = frozenset({ResyncStage.STOPPING, ResyncStage.COPYING})
 _RETRY_S, _RETRY_MAX_S = 5.0, 300.0
 _ASK_AGAIN_S = 30.0
 #: codes of a sink that is ahead of the copy, and of a copy that can no longer be read
@@ -99,8 +98,7 @@ class Resyncs:
         effects: list[Effect] = []
         self._refused = frozenset(id for id, one in facts.resyncs.items() if one.error and not one.error.retryable)
         under_way = [one for id, one in facts.resyncs.items() if one.holds_table and id not in self._refused]
-        read = sum(one.stage in _READ for one in under_way)
-        turns = min(_READ_AT_ONCE - read, _AT_ONCE - len(under_way))
+        turns = min(_READ_AT_ONCE - sum(one.is_before_sink for one in under_way), _AT_ONCE - len(under_way))
         for resync in sorted(facts.resyncs.values(), key=lambda resync: (resync.number, resync.table_id)):
             if resync.stage is ResyncStage.ASKED:
                 turns -= 1

@@ -1,15 +1,17 @@
 """PostgreSQL source: a slot, its publications, and what reads from them."""
 
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Final
 
 import pyarrow as pa
 
-from agent.errors import PositionLostError, SourceConfigError, SourceUnreachableError
+from agent.errors import OpenTransactionsError, PositionLostError, SourceConfigError, SourceUnreachableError
 from agent.filter.expression_sql import SqlWords, in_sql
 from agent.filter.expressions import parse
 from agent.ports.checksums import ALL_KEYS, KeyRange, NoChecksums, SourceChecksums
+from agent.ports.snapshot import Wait
 from agent.ports.source import BEGIN, NOW, SIGNAL_MAX, Identity, Position, Scope, Signal, SourceReport, StreamOrder
 from agent.rows.schema import TableSchema
 from agent.rows.survivors import Survivors
@@ -37,6 +39,9 @@ from agent.sources.postgres.streams import PostgresStreams
 from reactor.ids import Ts
 from reactor.records.changefeed import FilterConfig
 from reactor.records.tables.table import TableRecord
+
+#: how long a comparison waits for open transactions
+_COMPARE_WAIT_S: Final = 60.0
 
 
 class PostgresSource:
@@ -149,7 +154,13 @@ class PostgresSource:
 
     def snapshot(self, tables: Sequence[TableRecord], log: Position) -> "PostgresSnapshot":
         name = f"{self._names.slot[:52]}_compare"
-        export = create_slot(self._uri, name, is_temporary=True)
+        give_up_at = time.monotonic() + _COMPARE_WAIT_S
+
+        def report(cause: str) -> None:
+            if time.monotonic() >= give_up_at:
+                raise OpenTransactionsError(cause)
+
+        export = create_slot(self._uri, name, Wait(report), is_temporary=True)
         return PostgresSnapshot(self._uri, export, self._publications, self._scope.config.filter)
 
     def current_ts(self, log: Position = BEGIN) -> Ts:

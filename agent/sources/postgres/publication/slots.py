@@ -21,8 +21,10 @@ from agent.errors import (
     SourceError,
     TableIneligibleError,
 )
+from agent.ports.snapshot import Wait
 from agent.ports.source import Position
 from agent.sources.postgres.publication.prover import first_proof
+from agent.sources.postgres.server import slot_creation
 from agent.sources.postgres.server.connection import Connection, catalog_session, connect
 from agent.sources.postgres.server.lsn import format_lsn, parse_lsn
 from agent.sources.postgres.server.sql import identifier, literal, qualified
@@ -34,8 +36,6 @@ _NAME_LENGTH_MAX = 63
 #: reserved also for a changefeed that has none yet, so that checks before its creation hold
 _INCARNATION_LENGTH = 8
 _APPEND_SUFFIX = "_append"
-#: seconds; creating a slot waits for all open transactions
-_CREATE_TIMEOUT_S = 600.0
 _FAILOVER_VERSION = 17
 #: options of slots in parentheses
 _OPTIONS_VERSION = 15
@@ -161,7 +161,11 @@ def create_slot(connection: Connection, slot: str) -> Ts:
 
     :raises SourceError: the server refuses: name taken, none free, no privilege, wal_level.
     """
-    rows = connection.query(creation(slot, connection.server_version), timeout_s=_CREATE_TIMEOUT_S)
+
+    def report(cause: str) -> None:
+        _log.warning("a replication slot waits for open transactions", slot=slot, cause=cause)
+
+    rows = slot_creation.create(connection, creation(slot, connection.server_version), Wait(report))
     # a commit that starts exactly at the consistent point is the stream's
     return Ts(parse_lsn(rows[0][1] or "") - 1)
 

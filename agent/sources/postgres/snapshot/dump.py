@@ -42,19 +42,21 @@ from agent.ports.snapshot import (
     Plan,
     Staged,
     TablePlan,
+    Wait,
     described,
     is_undivided,
     stage_each,
 )
 from agent.rows.schema import TableSchema
 from agent.sources.postgres.publication.prover import first_proof
+from agent.sources.postgres.publication.slots import drop_slot
 from agent.sources.postgres.server.connection import Connection, catalog_session
 from agent.sources.postgres.server.terms import AllTerms, read_terms
 from agent.sources.postgres.server.uri import Target, parse_uri
 from agent.sources.postgres.snapshot import rows as snapshot
 from agent.sources.postgres.snapshot.chunks import Chunk, ChunkPlan
 from agent.sources.postgres.snapshot.dump_plan import plan_tables
-from agent.sources.postgres.snapshot.export import ExportedSnapshot, create_slot, drop_slot, slot_position
+from agent.sources.postgres.snapshot.export import ExportedSnapshot, create_slot, slot_position
 from reactor.records.changefeed import FilterConfig
 from reactor.records.tables.table import TableRecord
 
@@ -122,7 +124,7 @@ class PostgresDumper:
         is_resumed = previous is not None if is_beside else self._prepare_slot(previous, order.epoch)
         known = previous if is_resumed else None
         with (
-            self._export(is_beside=is_resumed or is_beside) as export,
+            self._export(order.wait, is_beside=is_resumed or is_beside) as export,
             snapshot.session(self._target, export.snapshot) as guard,
         ):
             tables = [table.table_id for table in order.tables]
@@ -150,11 +152,11 @@ class PostgresDumper:
         _log.info("dump starts", slot=slot, is_resumed=is_resumed, epoch=epoch)
         return is_resumed
 
-    def _export(self, *, is_beside: bool) -> ExportedSnapshot:
+    def _export(self, wait: Wait, *, is_beside: bool) -> ExportedSnapshot:
         if not is_beside:
-            return create_slot(self._target, self._slot)
+            return create_slot(self._target, self._slot, wait)
         # slot names have up to 63 characters; the slot of an earlier run may take a moment to end
-        return create_slot(self._target, f"{self._slot[:44]}_dump_{uuid4().hex[:12]}", is_temporary=True)
+        return create_slot(self._target, f"{self._slot[:44]}_dump_{uuid4().hex[:12]}", wait, is_temporary=True)
 
 
 class PostgresDump:

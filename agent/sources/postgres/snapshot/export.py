@@ -13,6 +13,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from agent.errors import SourceError
+from agent.ports.snapshot import Wait
+from agent.sources.postgres.server import slot_creation
 from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.server.lsn import parse_lsn
 from agent.sources.postgres.server.sql import identifier, literal
@@ -20,8 +22,6 @@ from agent.sources.postgres.server.uri import Target
 from agent.sources.postgres.snapshot.rows import session
 from reactor.ids import Ts
 
-#: Slot creation waits for the transactions that run at the moment.
-_CREATE_TIMEOUT_S: Final = 600.0
 _DROP_TIMEOUT_S: Final = 5.0
 
 
@@ -58,20 +58,22 @@ class ExportedSnapshot:
             return False
 
 
-def create_slot(source: str | Target, slot: str, *, is_temporary: bool = False) -> ExportedSnapshot:
+def create_slot(
+    source: str | Target, slot: str, wait: Wait | None = None, *, is_temporary: bool = False
+) -> ExportedSnapshot:
     """Create a replication slot and export its snapshot; a temporary slot goes with the connection.
 
     :raises SourceError: the source refused: no free slot, no privilege, or the slot exists.
+    :raises OpenTransactionsError: a transaction did not end in time.
+    :raises ReadingStopped: the wait was ended.
     """
     connection = connect(source, replication=True)
     try:
         # The exporter is idle in a transaction for as long as the snapshot is needed.
         connection.unlimit()
         temporary = " TEMPORARY" if is_temporary else ""
-        [row] = connection.query(
-            f"CREATE_REPLICATION_SLOT {identifier(slot)}{temporary} LOGICAL pgoutput EXPORT_SNAPSHOT",
-            timeout_s=_CREATE_TIMEOUT_S,
-        )
+        command = f"CREATE_REPLICATION_SLOT {identifier(slot)}{temporary} LOGICAL pgoutput EXPORT_SNAPSHOT"
+        [row] = slot_creation.create(connection, command, wait or Wait())
         _, consistent_point, snapshot, _ = row
         assert consistent_point is not None
         assert snapshot is not None
@@ -92,11 +94,3 @@ def slot_position(connection: Connection, slot: str) -> Ts | None:
         f"WHERE slot_name = {literal(slot)} AND wal_status IS DISTINCT FROM 'lost'"
     )
     return parse_lsn(rows[0][0]) if rows and rows[0][0] is not None else None
-
-
-def drop_slot(connection: Connection, slot: str) -> None:
-    """Drop the slot if there is one. :raises SourceError: somebody reads from it."""
-    connection.query(
-        "SELECT pg_catalog.pg_drop_replication_slot(slot_name) FROM pg_catalog.pg_replication_slots "
-        f"WHERE slot_name = {literal(slot)}"
-    )

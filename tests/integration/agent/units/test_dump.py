@@ -16,6 +16,7 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from anyio import to_thread
 
 from agent.errors import JobError, SourceAuthError, SourceUnreachableError, StatementRefusedError, TableLockedError
 from agent.ports.executor import Executor
@@ -25,6 +26,7 @@ from agent.rows.changes import DELETE, TRUNCATE
 from agent.rows.schema import TableSchema
 from agent.rows.spans import key_changes
 from agent.sources.postgres.decode.decode import decode
+from agent.sources.postgres.server import slot_creation
 from agent.sources.postgres.snapshot.dump import PostgresDumper
 from agent.sources.postgres.snapshot.dump_plan import plan_tables
 from agent.sources.postgres.snapshot.export import create_slot
@@ -35,11 +37,11 @@ from agent.units.manifest import Manifest, read_manifest
 from capture.embedded import EmbeddedPostgres
 from reactor.errors import WeirError
 from reactor.ids import Ts
-from reactor.records.changefeed import SinkMode
+from reactor.records.changefeed import RunningError, SinkMode
 from reactor.records.tables.table import TableRecord
 from tests import pgoutput
 from tests.integration.agent.forks import PROCESSES
-from tests.patience import HANG_S
+from tests.patience import HANG_S, patient
 from tests.shared_postgres import give_back
 
 pytestmark = pytest.mark.sample(0.4)  # a snapshot each
@@ -586,3 +588,30 @@ def test_a_table_that_ends_the_process_which_copies_it_is_left_out_behind_the_se
     assert "two captures have ended" in manifest.read_refused()[tables[1].table_id]
     assert sorted(record.name for record, _, _ in read_manifest(manifest.uri)) == ["keyed", "loose"]
     assert len(manifest.read_attempts()) == 2, "a run that ends by itself leaves no note"
+
+
+@pytest.mark.sample(1.0)
+async def test_open_transactions_are_named_until_the_dump_begins(
+    source: Source, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slot_creation, "_LOOK_S", 0.1)
+    source.run("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1)")
+    troubles: list[RunningError | None] = []
+    is_waiting = threading.Event()
+
+    def note(at: DumpProgress) -> None:
+        troubles.append(at.trouble)
+        if at.trouble is not None:
+            is_waiting.set()
+
+    unit = source.unit(manifest, [source.record("t", ["id"])], on_progress=note)
+    with psycopg.connect(source.dsn) as other:
+        other.execute("INSERT INTO t VALUES (2)")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(unit.run)
+            assert await to_thread.run_sync(is_waiting.wait, patient(20.0))
+            other.commit()
+    waits, rest = [one for one in troubles if one], [one for one in troubles if one is None]
+    assert [(one.code, one.retryable) for one in waits] == [("OpenTransactions", True)], "a cause is reported once"
+    assert rest
+    assert troubles[-1] is None

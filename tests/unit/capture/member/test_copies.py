@@ -1,6 +1,7 @@
 """Copies under way on a capture: how far they are is shown, and one that nobody wants any more ends."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import anyio
 import pytest
@@ -15,7 +16,7 @@ from capture.member.copies import Copies, with_progress
 from owner.questions import CopyTable
 from reactor import keys
 from reactor.ids import ChangefeedId, Ts
-from reactor.records.changefeed import FeedState
+from reactor.records.changefeed import FeedState, RunningError
 from reactor.records.tables.resync import ResyncStage, TableResync
 from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
@@ -64,6 +65,28 @@ async def test_how_far_it_is_is_shown_until_it_is_done(state: ClusterState) -> N
     assert seen[0].seconds_left is None, "nothing was done yet in this run"
     assert seen[1].seconds_left is not None
     assert with_progress(view, running.progress) == view
+
+
+async def test_what_its_beginning_waits_for_is_shown(state: ClusterState) -> None:
+    running = Copies(state)
+    view = ChangefeedView(
+        id="shop", state=FeedState.NORMAL, resyncs=(ResyncView(table="public.t", table_id=7, stage="copying"),)
+    )
+    seen: list[ResyncView] = []
+    trouble = RunningError(code="OpenTransactions", message="process 7 has one open")
+
+    async def copy(order: CopyOrder, note: Note) -> tuple[TableRecord, int]:
+        for at in (replace(progress(0, 0), trouble=trouble), progress(10, 90), progress(30, 90)):
+            note(at)
+            seen.extend(with_progress(view, running.progress).resyncs)
+        return TABLE, 90
+
+    await running.run(FEED, QUESTION, copy)
+    assert [(one.code, one.message) for one in seen] == [
+        ("OpenTransactions", "process 7 has one open"),
+        *[("", "")] * 2,
+    ]
+    assert [one.seconds_left is None for one in seen] == [True, True, False], "the wait is no part of the speed"
 
 
 @pytest.mark.parametrize("change", [{"stage": ResyncStage.STOPPING}, {"number": 4}, None])
