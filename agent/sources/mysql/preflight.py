@@ -35,6 +35,8 @@ _REPLICA_STATUS_SINCE: Final = (8, 0, 22)
 _EXPIRE_MIN_S: Final = 3600
 _EXPIRE_GOOD_S: Final = 86_400
 _DAY_S: Final = 86_400
+#: a locked table is no reason to refuse a changefeed
+_LOCK_WAIT_S: Final = 1
 
 _log = structlog.get_logger()
 
@@ -58,6 +60,7 @@ def check_source(
     """
     wanted = TableFilter(filters.rules)
     with connect(source) as connection:
+        connection.execute(f"SET SESSION lock_wait_timeout = {_LOCK_WAIT_S}")
         settings = _Settings(connection)
         _check_server(connection)
         _check_binlog(settings)

@@ -31,7 +31,13 @@ from typing import Final
 
 import structlog
 
-from agent.errors import SourceAuthError, SourceConfigError, SourceUnreachableError, StatementRefusedError
+from agent.errors import (
+    SourceAuthError,
+    SourceConfigError,
+    SourceUnreachableError,
+    StatementRefusedError,
+    TableLockedError,
+)
 from agent.sources.mysql.position.event_list import list_events
 from agent.sources.mysql.position.gtid import MysqlGtidSet
 from agent.sources.mysql.position.positions import BinlogPosition, pack, split_file_name
@@ -115,7 +121,8 @@ def hold_definitions(connection: Connection, tables: Sequence[Table]) -> None:
     Nothing is read, so the server need not keep old row versions for it. A table that the server cannot open is left
     out: it is refused alone when its rows are read.
 
-    :raises SourceError: a table is gone, or is being altered.
+    :raises TableLockedError: a table is locked by a statement, or by LOCK TABLES.
+    :raises SourceError: a table is gone.
     """
     connection.execute(f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}")
     connection.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
@@ -123,6 +130,11 @@ def hold_definitions(connection: Connection, tables: Sequence[Table]) -> None:
     for table in tables:
         try:
             connection.query(f"SELECT 1 FROM {qualified(*table)} LIMIT 0")
+        except TableLockedError as error:
+            raise TableLockedError(
+                f"table {'.'.join(table)} of {connection.target} is locked, as a statement changes it or waits to; it "
+                "is retried automatically"
+            ) from error
         except StatementRefusedError:
             if not is_there(connection, *table):
                 raise

@@ -37,7 +37,8 @@ from reactor.tls import untrusted, words_of
 Row = tuple[str | None, ...]
 
 #: What every session is set to, so that values in text form have one spelling only.
-_SESSION: Final = "SET SESSION time_zone = '+00:00', sql_mode = '', autocommit = 1"
+#: no statement waits longer for a table's lock, unless it says so
+_SESSION: Final = "SET SESSION time_zone = '+00:00', sql_mode = '', autocommit = 1, lock_wait_timeout = 10"
 #: MySQL can hide the key that it makes for tables without one, and the binlog has it all the same.
 _SHOW_MADE_KEYS: Final = ", show_gipk_in_create_table_and_information_schema = 1"
 _MADE_KEYS_SINCE: Final = (8, 0, 30)

@@ -8,13 +8,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from agent.errors import SourceAuthError, StatementRefusedError
+import structlog
+
+from agent.errors import SourceAuthError, StatementRefusedError, TableLockedError
 from agent.sources.mysql.server.connection import Connection
 from agent.sources.mysql.server.sql import literal, qualified
 
 _COM_REGISTER_SLAVE: Final = 0x15
 #: id of no existing prepared statement: it ends with the session
 _PROBE_ID: Final = 0xFFFFFFFE
+
+_log = structlog.get_logger()
 
 
 def account_of(connection: Connection) -> str:
@@ -51,7 +55,8 @@ def check_may_replicate(connection: Connection) -> None:
 
 
 def check_may_read(connection: Connection, tables: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """Check that the user may read the tables. Return those that the server cannot open, and what it answers.
+    """Check that the user may read the tables. Return those that the server cannot open, and what it answers. A table
+    that is locked is none of them: whoever reads its rows waits for that.
 
     :raises SourceAuthError: it may not read a table, or not all of its columns.
     """
@@ -61,6 +66,8 @@ def check_may_read(connection: Connection, tables: Sequence[tuple[str, str]]) ->
         read = partial(connection.query, f"SELECT * FROM {name} LIMIT 0")
         try:
             _try(connection, read, f"may not read all of {name}", f"SELECT ON {name}")
+        except TableLockedError:
+            _log.info("a table is locked, so it was not tried whether it can be read", table=".".join(table))
         except StatementRefusedError as error:
             refused[table] = str(error)
     return refused

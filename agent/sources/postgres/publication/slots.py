@@ -19,12 +19,14 @@ from agent.errors import (
     SnapshotLostByGCError,
     SourceConfigError,
     SourceError,
+    StatementRefusedError,
     TableIneligibleError,
+    TableLockedError,
 )
 from agent.ports.snapshot import Wait
 from agent.ports.source import Position
 from agent.sources.postgres.publication.prover import first_proof
-from agent.sources.postgres.server import slot_creation
+from agent.sources.postgres.server import slot_creation, table_locks
 from agent.sources.postgres.server.connection import Connection, catalog_session, connect
 from agent.sources.postgres.server.lsn import format_lsn, parse_lsn
 from agent.sources.postgres.server.sql import identifier, literal, qualified
@@ -289,6 +291,21 @@ def all_publications(names: Names) -> tuple[str, ...]:
 
 
 def _ensure_publication(connection: Connection, name: str, tables: Sequence[TableRecord], publish: str) -> None:
+    """Another session, as one of a run that was given up, may do the same at the same time."""
+    before: set[tuple[str, str]] | None = None
+    while True:
+        there = _members(connection, name)
+        try:
+            _make_publication(connection, name, tables, publish)
+        except StatementRefusedError:
+            if there == before:
+                raise
+            before = there
+        else:
+            return
+
+
+def _make_publication(connection: Connection, name: str, tables: Sequence[TableRecord], publish: str) -> None:
     wanted = {(table.schema_name, table.name) for table in tables}
     exists = connection.query(f"SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = {literal(name)}")
     if not exists:
@@ -306,16 +323,24 @@ def _ensure_publication(connection: Connection, name: str, tables: Sequence[Tabl
 
 def _change_members(connection: Connection, name: str, change: str, tables: Collection[tuple[str, str]]) -> None:
     """A statement locks each of its tables until it ends, and the server has room for some thousand locks. A table that
-    inherits from one of them is none of them: without a key, its updates would be refused to applications."""
+    inherits from one of them is none of them: without a key, its updates would be refused to applications.
+
+    :raises TableLockedError: a statement changes one of them, or waits to.
+    """
     names = [f"ONLY {qualified(*table)}" for table in sorted(tables)]
     for first in range(0, len(names), _PUBLISHED_AT_ONCE):
         some = ", ".join(names[first : first + _PUBLISHED_AT_ONCE])
-        _define(connection, f"ALTER PUBLICATION {identifier(name)} {change} TABLE {some}")
+        try:
+            _define(connection, f"ALTER PUBLICATION {identifier(name)} {change} TABLE {some}")
+        except TableLockedError as error:
+            raise table_locks.named(error, connection.target, tables, table_locks.PUBLISHING) from error
 
 
 def _define(connection: Connection, sql: str) -> None:
-    """Change the catalog. Event triggers of the database find what they name, as in any session of our role."""
-    connection.query(f"SET LOCAL search_path = DEFAULT; {sql}")
+    """Change the catalog. Event triggers of the database find what they name, as in any session of our role. A server
+    does not notice that its client has left, so it must not wait longer than that."""
+    limit = f"SET LOCAL lock_timeout = {table_locks.LOCK_WAIT_MS}"
+    connection.query(f"SET LOCAL search_path = DEFAULT; {limit}; {sql}")
 
 
 def _members(connection: Connection, name: str) -> set[tuple[str, str]]:

@@ -31,6 +31,7 @@ from uuid import uuid4
 import pyarrow as pa
 import structlog
 
+from agent.errors import TableLockedError
 from agent.filter.events import filter_snapshot
 from agent.pacing import Pace, paced
 from agent.ports.executor import Executor
@@ -50,6 +51,7 @@ from agent.ports.snapshot import (
 from agent.rows.schema import TableSchema
 from agent.sources.postgres.publication.prover import first_proof
 from agent.sources.postgres.publication.slots import drop_slot
+from agent.sources.postgres.server import table_locks
 from agent.sources.postgres.server.connection import Connection, catalog_session
 from agent.sources.postgres.server.terms import AllTerms, read_terms
 from agent.sources.postgres.server.uri import Target, parse_uri
@@ -125,7 +127,7 @@ class PostgresDumper:
         known = previous if is_resumed else None
         with (
             self._export(order.wait, is_beside=is_resumed or is_beside) as export,
-            snapshot.session(self._target, export.snapshot) as guard,
+            snapshot.session(self._target, export.snapshot, lock_timeout_ms=table_locks.LOCK_WAIT_MS) as guard,
         ):
             tables = [table.table_id for table in order.tables]
             if known or is_beside:
@@ -133,7 +135,11 @@ class PostgresDumper:
             else:
                 position = first_proof(guard, self._publications, tables)
             terms = read_terms(guard, self._publications)
-            plan = plan_tables(order, guard, start_ts=export.start_ts, previous=known, done=done, terms=terms)
+            try:
+                plan = plan_tables(order, guard, start_ts=export.start_ts, previous=known, done=done, terms=terms)
+            except TableLockedError as error:
+                names = [(table.schema_name, table.name) for table in order.tables]
+                raise table_locks.named(error, self._target, names, table_locks.READING) from error
             plan = replace(plan, position=position)
             yield PostgresDump(order, plan, export, guard, executor, terms)
 

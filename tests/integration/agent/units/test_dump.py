@@ -26,7 +26,8 @@ from agent.rows.changes import DELETE, TRUNCATE
 from agent.rows.schema import TableSchema
 from agent.rows.spans import key_changes
 from agent.sources.postgres.decode.decode import decode
-from agent.sources.postgres.server import slot_creation
+from agent.sources.postgres.server import slot_creation, table_locks
+from agent.sources.postgres.snapshot import dump
 from agent.sources.postgres.snapshot.dump import PostgresDumper
 from agent.sources.postgres.snapshot.dump_plan import plan_tables
 from agent.sources.postgres.snapshot.export import create_slot
@@ -615,3 +616,23 @@ async def test_open_transactions_are_named_until_the_dump_begins(
     assert [(one.code, one.retryable) for one in waits] == [("OpenTransactions", True)], "a cause is reported once"
     assert rest
     assert troubles[-1] is None
+
+
+@pytest.mark.sample(1.0)
+def test_a_table_that_is_locked_from_the_beginning_is_named(
+    source: Source, manifest: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_locks, "LOCK_WAIT_MS", 200)
+    source.run("CREATE TABLE t (id int PRIMARY KEY)")
+    with psycopg.connect(source.dsn) as other:
+        unit = source.unit(manifest, [source.record("t", ["id"])])
+
+        def locked(*arguments: Any, **options: Any) -> Any:
+            """Once the slot exists: whoever has locked a table before has to end first."""
+            made = create_slot(*arguments, **options)
+            other.execute("LOCK TABLE t")
+            return made
+
+        monkeypatch.setattr(dump, "create_slot", locked)
+        with pytest.raises(TableLockedError, match=rf"public\.t of .* by process {other.info.backend_pid} \(user"):
+            unit.run_blocking()

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import SourceAuthError, SourceConfigError, SourceError, TableIneligibleError
+from agent.errors import SourceAuthError, SourceConfigError, SourceError, TableIneligibleError, TableLockedError
 from agent.ports.source import Scope, SourceReport
 from agent.sources import open_source
-from agent.sources.mysql.position.consistency import settled_place
+from agent.sources.mysql.position import consistency
+from agent.sources.mysql.position.consistency import hold_definitions, settled_place
 from agent.sources.mysql.preflight import check_source
+from agent.sources.mysql.server.connection import connect
 from agent.sources.mysql.server.uri import parse_uri
 from capture.embedded import EmbeddedMariaDB
 from reactor.records.changefeed import ChangefeedConfig, ColumnSelector, FilterConfig, SinkMode
@@ -310,6 +312,19 @@ def test_a_database_that_is_left_out_of_the_binlog(server: EmbeddedMariaDB) -> N
 def test_tables_may_come_later(server: EmbeddedMariaDB) -> None:
     for rules in (("nowhere.*",), ("shop.a_view", "shop.a_sequence"), ("mysql.*",)):
         assert _check(server, *rules).tables == ()
+
+
+def test_a_locked_table_refuses_no_changefeed(server: EmbeddedMariaDB, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its snapshot waits for the lock, and names it."""
+    monkeypatch.setattr(consistency, "LOCK_WAIT_S", 1)
+    target = parse_uri(server.uri())
+    with connect(target) as other, connect(target) as reader:
+        other.execute("LOCK TABLES shop.orders WRITE")
+        found = _check(server, "shop.orders", "shop.by_unique").tables
+        assert sorted(table.name for table in found) == ["by_unique", "orders"]
+        with pytest.raises(TableLockedError, match=r"table shop\.orders of .* is locked"):
+            hold_definitions(reader, [("shop", "by_unique"), ("shop", "orders")])
+        other.execute("UNLOCK TABLES")
 
 
 def test_a_table_that_the_server_cannot_open_is_named(server: EmbeddedMariaDB) -> None:

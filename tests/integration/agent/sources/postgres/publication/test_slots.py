@@ -3,12 +3,14 @@
 import itertools
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from agent.errors import SlotInUseError, SourceConfigError, SourceError, TableIneligibleError
+from agent.errors import SlotInUseError, SourceConfigError, SourceError, TableIneligibleError, TableLockedError
 from agent.sources.postgres.publication import slots
 from agent.sources.postgres.publication.slots import Names, names_for
+from agent.sources.postgres.server import table_locks
 from agent.sources.postgres.server.connection import Connection, connect
 from capture.embedded import EmbeddedPostgres
 from reactor.records.tables.table import TableRecord
@@ -214,4 +216,42 @@ def test_a_table_that_inherits_from_another_is_not_published_with_it(uri: str) -
         connection.query("INSERT INTO of_a VALUES (1); UPDATE a SET id = 2")
         slots.ensure_publications(connection, names, [table(connection, "a")])
         assert published(connection) == {names.publication: ["a"]}
+        slots.drop_upstream(uri, names)
+
+
+def test_a_locked_table_is_named(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_locks, "LOCK_WAIT_MS", 100)
+    names = names_for("c", "locked")
+    with connect(uri) as connection, connect(uri) as other:
+        connection.query("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+        tables = [table(connection, name) for name in "ab"]
+        [[pid]] = other.query("SELECT pg_backend_pid()::int8")
+        other.query("BEGIN")
+        other.query("LOCK TABLE b IN SHARE UPDATE EXCLUSIVE MODE")
+        with pytest.raises(TableLockedError, match=rf"table public\.b of .* is locked by process {pid} \(user '"):
+            slots.ensure_publications(connection, names, tables)
+        other.query("ROLLBACK")
+        slots.ensure_publications(connection, names, tables)
+        assert published(connection) == {names.publication: ["a", "b"]}
+        slots.drop_upstream(uri, names)
+
+
+def test_two_sessions_may_publish_the_same_tables_at_once(uri: str) -> None:
+    """A run that was given up while it waited for a lock, and the next one: the later of the two was refused, as the
+    tables were published by then, and the changefeed failed."""
+    names = names_for("c", "twice")
+    with connect(uri) as one, connect(uri) as two, connect(uri) as other, ThreadPoolExecutor() as pool:
+        other.query("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE h (id int)")
+        tables = [table(other, name) for name in "ah"]
+        slots.ensure_publications(one, names, [])
+        other.query("BEGIN")
+        other.query("LOCK TABLE a, h IN ACCESS EXCLUSIVE MODE")
+        running = [pool.submit(slots.ensure_publications, session, names, tables) for session in (one, two)]
+        both = "relation = 'a'::regclass OR classid = 'pg_publication'::regclass"  # the second waits for the first
+        waiting = f"SELECT count(*) FROM pg_locks WHERE NOT granted AND ({both})"
+        other.query(f"DO $$ BEGIN WHILE ({waiting}) < 2 LOOP PERFORM pg_sleep(0.01); END LOOP; END $$")
+        other.query("ROLLBACK")
+        for session in running:
+            session.result(patient(20.0))
+        assert published(other) == {names.publication: ["a"], names.publication + "_append": ["h"]}
         slots.drop_upstream(uri, names)
