@@ -93,10 +93,14 @@ def _slot_name(text: str) -> str:
     return f"weir_{text.lower().replace('-', '_')}{digest}"
 
 
-def ensure_publications(connection: Connection, names: Names, tables: Sequence[TableRecord]) -> tuple[str, ...]:
+def ensure_publications(
+    connection: Connection, names: Names, tables: Sequence[TableRecord], *, has_slot: bool = True
+) -> tuple[str, ...]:
     """Make the publications hold exactly these tables; returns the names to stream from.
 
-    Before the slot: a change that was decoded before its publication existed would end the stream.
+    Before the slot: a change that was decoded before its publication existed would end the stream. ``has_slot``: there
+    may be one, if there is a publication. Changefeeds of v0.1.0 have one of the two if all their tables were of one
+    kind, and get the other one when they get a new slot.
 
     One that the user named is as it is: what it has to have was checked when the tables were found.
 
@@ -107,17 +111,23 @@ def ensure_publications(connection: Connection, names: Names, tables: Sequence[T
     without_identity = _without_identity(connection, tables)
     full = [table for table in tables if table.table_id not in without_identity]
     append = [table for table in tables if table.table_id in without_identity]
-    # also where one has no table yet: tables of both kinds may join later
-    _ensure_publication(connection, names.publication, full, "insert, update, delete, truncate")
-    _ensure_publication(connection, names.publication + _APPEND_SUFFIX, append, "insert, truncate")
-    return all_publications(names)
+    existing = _existing(connection, names)
+    made = []
+    for name, members, publish in (
+        (names.publication + _APPEND_SUFFIX, append, "insert, truncate"),
+        (names.publication, full, "insert, update, delete, truncate"),
+    ):
+        # also without a table: those of both kinds may join later
+        if members or name in existing or not (existing and has_slot):
+            _ensure_publication(connection, name, members, publish)
+            made.append(name)
+    return tuple(reversed(made))
 
 
 def publish(connection: Connection, names: Names, tables: Sequence[TableRecord]) -> None:
     """Add tables to our publications; one that the user named is as it is.
 
-    One that does not exist is not made: what the stream still has from before then would end it. Changefeeds of v0.1.0
-    have one of the two if all their tables were of one kind.
+    One that does not exist is not made: what the stream still has from before then would end it.
 
     :raises TableIneligibleError: the publication of tables like one of them was not made.
     :raises SourceError: the server refuses.
@@ -135,7 +145,8 @@ def publish(connection: Connection, names: Names, tables: Sequence[TableRecord])
             kind = "without a" if table.table_id in without_identity else "with a"
             raise TableIneligibleError(
                 f"table {table.schema_name}.{table.name} cannot join: publication {publication}, of tables {kind} "
-                "replica identity, was not made with the changefeed; create that again, or alter the table's identity"
+                f"replica identity, was not made with the changefeed; pause it, and {NEW_POSITION}; or alter the "
+                "table's identity"
             )
         if (table.schema_name, table.name) not in there[publication]:
             _change_members(connection, publication, "ADD", [(table.schema_name, table.name)])
@@ -146,13 +157,17 @@ def publications(connection: Connection, names: Names) -> tuple[str, ...]:
 
     :raises PositionLostError: none does.
     """
-    wanted = ", ".join(literal(name) for name in all_publications(names))
-    rows = connection.query(f"SELECT pubname FROM pg_catalog.pg_publication WHERE pubname IN ({wanted}) ORDER BY 1")
-    if not rows:
+    if not (found := _existing(connection, names)):
         raise PositionLostError(
             f"publication {names.publication} is gone from {connection.target}, and with it what it would have sent; "
             f"{NEW_POSITION}"
         )
+    return found
+
+
+def _existing(connection: Connection, names: Names) -> tuple[str, ...]:
+    wanted = ", ".join(literal(name) for name in all_publications(names))
+    rows = connection.query(f"SELECT pubname FROM pg_catalog.pg_publication WHERE pubname IN ({wanted}) ORDER BY 1")
     return tuple(str(row[0]) for row in rows)
 
 
@@ -228,7 +243,7 @@ def open_upstream(source: str, names: Names, tables: Sequence[TableRecord]) -> P
     :raises SourceError: the server refuses.
     """
     with catalog_session(source) as session:
-        ensure_publications(session, names, tables)
+        ensure_publications(session, names, tables, has_slot=False)
         drop_slot(session, names.slot)  # of an attempt without a record: what was published since is unknown
         proof = first_proof(session, all_publications(names), [table.table_id for table in tables])
     with connect(source, replication=True) as connection:

@@ -5,7 +5,6 @@ anything has to end first. See "Logical Decoding Concepts" in PostgreSQL's docum
 """
 
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from typing import Final
@@ -63,34 +62,23 @@ def create(connection: Connection, command: str, wait: Wait) -> list[Row]:
 
 
 def _awaited(target: Target, pid: int) -> str:
-    """Return what the process waits for; empty if it is no transaction, or the source does not tell."""
+    """Return what the process waits for, with the cure; empty if it is no transaction, or the source does not say."""
     try:
         with catalog_session(target) as session:
             rows = session.query(_AWAITED_SQL.format(pid=pid))
     except SourceError:
         return ""
-    return "; ".join(_told(target, *rows[0])) if rows else ""
-
-
-def _told(
-    target: Target,
-    pid: str | None,
-    user: str | None,
-    application: str | None,
-    database: str | None,
-    since: str | None,
-    prepared: str | None,
-) -> Iterator[str]:
-    """Yield cause and cure."""
+    if not rows:
+        return ""
+    holder, user, application, database, since, prepared = rows[0]
     wanted = f"a snapshot of {target} begins when all transactions have ended that were open before it"
     if prepared is not None:
-        yield f"{wanted}, and {prepared!r} is prepared"
-        yield "commit it (COMMIT PREPARED) or roll it back (ROLLBACK PREPARED)"
-        return
+        cure = "commit it (COMMIT PREPARED) or roll it back (ROLLBACK PREPARED)"
+        return f"{wanted}, and {prepared!r} is prepared; {cure}"
     names = {"user": user, "application": application, "database": database}
     who = ", ".join(f"{what} {name!r}" for what, name in names.items() if name)
-    yield f"{wanted}, and process {pid} ({who}) has one open{f' since {since} UTC' if since else ''}"
-    yield f"let it end, or end it: SELECT pg_terminate_backend({pid})"
+    is_open = f"process {holder} ({who}) has one open{f' since {since} UTC' if since else ''}"
+    return f"{wanted}, and {is_open}; let it end, or end it: SELECT pg_terminate_backend({holder})"
 
 
 def _terminate(connection: Connection, pid: int) -> None:
