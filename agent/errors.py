@@ -89,7 +89,9 @@ class SourceUnreachableError(SourceError):
 
 class TableLockedError(SourceUnreachableError):
     """A table's lock is not free. A snapshot that holds a part of it has to end, so that the statement which waits for
-    it, and all that wait behind that one, can continue."""
+    it, and all that wait behind that one, can continue. ``table``: its schema and name, if they are known."""
+
+    table: tuple[str, str] | None = None
 
 
 class SourceAuthError(SourceError):

@@ -170,23 +170,28 @@ async def _publish(
     data_plane: "DataPlane", info: ChangefeedInfo, tables: Mapping[int, TableRecord]
 ) -> dict[int, WeirError]:
     """Have the source send these tables; return what prevents it, by number. Those that are refused are found by
-    halving.
+    halving, if the error does not name them: a lock is waited for each time.
 
     :raises WeirError: the source does not answer.
     """
-    if not tables:
-        return {}
+    cause: WeirError
     try:
-        await data_plane.publish(info, [*tables.values()])
+        if tables:
+            await data_plane.publish(info, [*tables.values()])
+    except TableLockedError as error:
+        cause, refused = error, [id for id, table in tables.items() if _name(table) == error.table]
     except WeirError as error:
-        if error.retryable and not isinstance(error, TableLockedError):
+        if error.retryable:
             raise
-        if len(tables) == 1:
-            return dict.fromkeys(tables, error)
+        cause, refused = error, []
     else:
         return {}
-    parts = [*tables.items()]
-    first, second = dict(parts[: len(parts) // 2]), dict(parts[len(parts) // 2 :])
+    ids = [*tables]
+    if refused or len(ids) == 1:
+        refused = refused or ids
+        rest = {id: table for id, table in tables.items() if id not in refused}
+        return dict.fromkeys(refused, cause) | await _publish(data_plane, info, rest)
+    first, second = ({id: tables[id] for id in half} for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]))
     return await _publish(data_plane, info, first) | await _publish(data_plane, info, second)
 
 

@@ -44,8 +44,10 @@ def named(
             names = {"user": user, "application": application}
             who = ", ".join(f"{what} {name!r}" for what, name in names.items() if name)
             holder = f"process {pid} ({who})" if pid is not None else "a prepared transaction"
-            return TableLockedError(
+            found = TableLockedError(
                 f"table {schema}.{table} of {target} is locked by {holder}, as a statement changes it or waits to; "
                 "it is retried automatically"
             )
+            found.table = str(schema), str(table)
+            return found
     return error

@@ -100,6 +100,7 @@ class PlayedDataPlane:
         self.published: list[str] = []
         #: what the source answers where it is to send a table
         self.unsent: dict[str, WeirError] = {}
+        self.locks_met = 0
 
     def check_reach(self, *, source: str | None = None, sink: str | None = None) -> None:
         self.asked.append((source, sink))
@@ -123,6 +124,7 @@ class PlayedDataPlane:
     async def publish(self, info: ChangefeedInfo, tables: Sequence[TableRecord]) -> None:
         for table in tables:
             if table.name in self.unsent:
+                self.locks_met += isinstance(self.unsent[table.name], TableLockedError)
                 raise self.unsent[table.name]
         self.published += [table.name for table in tables]
 
@@ -364,7 +366,8 @@ async def test_a_table_that_the_stream_cannot_follow_again_is_refused() -> None:
     assert data_plane.published == []
 
 
-async def test_tables_join_at_once_and_one_that_cannot_keeps_no_other_back() -> None:
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_tables_join_at_once_and_one_that_cannot_keeps_no_other_back(is_named: bool) -> None:
     """Each time a changefeed takes tables in it begins again."""
     data_plane, service = PlayedDataPlane(), PlayedService(SYNC)
     names = ["unfit", "locked", "foreign", *(f"n{n}" for n in range(20))]
@@ -373,7 +376,9 @@ async def test_tables_join_at_once_and_one_that_cannot_keeps_no_other_back() -> 
         *(TableRecord(table_id=n, schema_name="public", name=name, key=("id",)) for n, name in enumerate(names, 10)),
     )
     data_plane.unfit = (10,)
-    data_plane.unsent = {"locked": TableLockedError("it is locked"), "foreign": SourcePrivilegeError("not the owner")}
+    locked = TableLockedError("it is locked")
+    locked.table = ("public", "locked") if is_named else None
+    data_plane.unsent = {"locked": locked, "foreign": SourcePrivilegeError("not the owner")}
     held = [
         HeldView(table=f"public.{name}", table_id=n, stage="held", origin="source") for n, name in enumerate(names, 10)
     ]
@@ -392,6 +397,7 @@ async def test_tables_join_at_once_and_one_that_cannot_keeps_no_other_back() -> 
     assert isinstance(job, jobs.Update)
     assert job.joining == tuple(("public", f"n{n}") for n in range(20))
     assert sorted(set(data_plane.published)) == sorted(name for _, name in job.joining)
+    assert data_plane.locks_met == 1 or not is_named, "a lock is waited for each time"
 
 
 async def test_nothing_joins_where_the_source_does_not_answer() -> None:
