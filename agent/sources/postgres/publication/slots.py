@@ -178,9 +178,13 @@ def create_slot(connection: Connection, slot: str) -> Ts:
 
     :raises SourceError: the server refuses: name taken, none free, no privilege, wal_level.
     """
+    reported = ""
 
     def report(cause: str) -> None:
-        _log.warning("a replication slot waits for open transactions", slot=slot, cause=cause)
+        nonlocal reported
+        if cause != reported:
+            _log.warning("a replication slot waits for open transactions", slot=slot, cause=cause)
+        reported = cause
 
     rows = slot_creation.create(connection, creation(slot, connection.server_version), Wait(report))
     # a commit that starts exactly at the consistent point is the stream's
