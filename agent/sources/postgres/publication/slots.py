@@ -112,16 +112,19 @@ def ensure_publications(
     full = [table for table in tables if table.table_id not in without_identity]
     append = [table for table in tables if table.table_id in without_identity]
     existing = _existing(connection, names)
-    made = []
-    for name, members, publish in (
+    wanted = [
         (names.publication + _APPEND_SUFFIX, append, "insert, truncate"),
         (names.publication, full, "insert, update, delete, truncate"),
-    ):
+    ]
+    made = set()
+    # one without a table comes first: after a crash in between, the other one is missed
+    for name, members, publish in sorted(wanted, key=lambda one: len(one[1]) > 0):
+        is_only = not tables and name == names.publication
         # also without a table: those of both kinds may join later
-        if members or name in existing or not (existing and has_slot):
+        if members or is_only or name in existing or not (existing and has_slot):
             _ensure_publication(connection, name, members, publish)
-            made.append(name)
-    return tuple(reversed(made))
+            made.add(name)
+    return tuple(name for name in all_publications(names) if name in made)
 
 
 def publish(connection: Connection, names: Names, tables: Sequence[TableRecord]) -> None:
@@ -311,11 +314,13 @@ def all_publications(names: Names) -> tuple[str, ...]:
 
 def _ensure_publication(connection: Connection, name: str, tables: Sequence[TableRecord], publish: str) -> None:
     """Another session, as one of a run that was given up, may do the same at the same time."""
-    before: set[tuple[str, str]] | None = None
+    wanted, before = {(table.schema_name, table.name) for table in tables}, None
     while True:
         there = _members(connection, name)
         try:
-            _make_publication(connection, name, tables, publish)
+            _create_publication(connection, name, publish)
+            _change_members(connection, name, "ADD", wanted - there)
+            _change_members(connection, name, "DROP", there - wanted)
         except StatementRefusedError:
             if there == before:
                 raise
@@ -324,8 +329,8 @@ def _ensure_publication(connection: Connection, name: str, tables: Sequence[Tabl
             return
 
 
-def _make_publication(connection: Connection, name: str, tables: Sequence[TableRecord], publish: str) -> None:
-    wanted = {(table.schema_name, table.name) for table in tables}
+def _create_publication(connection: Connection, name: str, publish: str) -> None:
+    """Idempotent."""
     exists = connection.query(f"SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = {literal(name)}")
     if not exists:
         generated = ", publish_generated_columns = stored" if connection.server_version >= GENERATED_VERSION else ""
@@ -335,9 +340,6 @@ def _make_publication(connection: Connection, name: str, tables: Sequence[TableR
             f"CREATE PUBLICATION {identifier(name)} "
             f"WITH (publish = {literal(publish)}, publish_via_partition_root = true{generated})",
         )
-    there = _members(connection, name) if exists else set()
-    _change_members(connection, name, "ADD", wanted - there)
-    _change_members(connection, name, "DROP", there - wanted)
 
 
 def _change_members(connection: Connection, name: str, change: str, tables: Collection[tuple[str, str]]) -> None:

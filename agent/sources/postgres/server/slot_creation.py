@@ -13,6 +13,7 @@ from agent.errors import OpenTransactionsError, SourceError, SourceUnreachableEr
 from agent.pacing import ReadingStopped
 from agent.ports.snapshot import Wait
 from agent.sources.postgres.server.connection import Connection, Row, catalog_session
+from agent.sources.postgres.server.processes import described
 from agent.sources.postgres.server.uri import Target
 
 _CREATE_TIMEOUT_S: Final = 600.0
@@ -75,9 +76,8 @@ def _awaited(target: Target, pid: int) -> str:
     if prepared is not None:
         cure = "commit it (COMMIT PREPARED) or roll it back (ROLLBACK PREPARED)"
         return f"{wanted}, and {prepared!r} is prepared; {cure}"
-    names = {"user": user, "application": application, "database": database}
-    who = ", ".join(f"{what} {name!r}" for what, name in names.items() if name)
-    is_open = f"process {holder} ({who}) has one open{f' since {since} UTC' if since else ''}"
+    process = described(holder, user=user, application=application, database=database)
+    is_open = f"{process} has one open{f' since {since} UTC' if since else ''}"
     return f"{wanted}, and {is_open}; let it end, or end it: SELECT pg_terminate_backend({holder})"
 
 

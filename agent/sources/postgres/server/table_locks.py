@@ -5,6 +5,7 @@ from typing import Final
 
 from agent.errors import SourceError, TableLockedError
 from agent.sources.postgres.server.connection import catalog_session
+from agent.sources.postgres.server.processes import described
 from agent.sources.postgres.server.sql import literal
 from agent.sources.postgres.server.uri import Target
 
@@ -41,9 +42,8 @@ def named(
         return error
     for schema, table, pid, user, application in rows:
         if (schema, table) in tables:
-            names = {"user": user, "application": application}
-            who = ", ".join(f"{what} {name!r}" for what, name in names.items() if name)
-            holder = f"process {pid} ({who})" if pid is not None else "a prepared transaction"
+            is_prepared = pid is None
+            holder = "a prepared transaction" if is_prepared else described(pid, user=user, application=application)
             found = TableLockedError(
                 f"table {schema}.{table} of {target} is locked by {holder}, as a statement changes it or waits to; "
                 "it is retried automatically"

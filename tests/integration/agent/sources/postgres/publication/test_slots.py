@@ -4,6 +4,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -234,6 +235,27 @@ def test_a_table_that_inherits_from_another_is_not_published_with_it(uri: str) -
         slots.ensure_publications(connection, names, [table(connection, "a")])
         assert published(connection) == {names.publication: ["a"]}
         slots.drop_upstream(uri, names)
+
+
+def test_a_creation_that_is_interrupted_is_made_as_a_whole(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first of its two publications."""
+    names = names_for("c", uri.rsplit("/", 1)[-1])
+    ensure = slots._ensure_publication
+
+    def once(*arguments: Any) -> None:
+        ensure(*arguments)
+        raise SystemExit
+
+    with connect(uri) as connection:
+        connection.query("CREATE TABLE a (i int PRIMARY KEY); CREATE TABLE h (i int)")
+        a, h = (table(connection, name) for name in "ah")
+        for wanted in ([], [a], [h], [a, h]):
+            monkeypatch.setattr(slots, "_ensure_publication", once)
+            with pytest.raises(SystemExit):
+                slots.ensure_publications(connection, names, wanted)
+            monkeypatch.setattr(slots, "_ensure_publication", ensure)
+            assert slots.ensure_publications(connection, names, wanted) == slots.all_publications(names)
+            slots.drop_upstream(uri, names)
 
 
 def test_a_locked_table_is_named(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
