@@ -145,7 +145,8 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 @pytest.hookimpl(tryfirst=True)  # before marks choose tests
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     selection.mark(items)
-    if left_out := selection.left_out(items):
+    is_of_properties = config.getoption("hypothesis_profile", None) == "matrix"
+    if left_out := selection.left_out(items, is_of_properties):
         config.hook.pytest_deselected(items=left_out)
         gone = set(map(id, left_out))
         items[:] = [item for item in items if id(item) not in gone]

@@ -39,6 +39,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory, traps: Path) -> Iterator[Bed]:
         yield bed
 
 
+@pytest.mark.minutes(3)
 @pytest.mark.matrix
 def test_split_and_joined_under_load_while_captures_fall(bed: Bed, traps: Path) -> None:
     with bed.load(rate=50):

@@ -284,7 +284,6 @@ def test_an_executor_dies_in_mid_flush(ground: Ground) -> None:
     assert not ground.fallen()
 
 
-@pytest.mark.in_turn(None)  # on every ground
 def test_nothing_is_lost_or_doubled(ground: Ground) -> None:
     """After all that."""
     ground.load.stop()

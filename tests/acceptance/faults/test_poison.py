@@ -22,7 +22,13 @@ from reactor.records.tables.held import CAPTURE_ENDED
 from tests.acceptance.bed import Bed, Process
 from tests.acceptance.checks import CHANGELOG, UPSERT, check_upsert
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.matrix, pytest.mark.timeout(450)]
+pytestmark = [
+    pytest.mark.minutes(2.5),
+    pytest.mark.acceptance,
+    pytest.mark.spark,
+    pytest.mark.matrix,
+    pytest.mark.timeout(450),
+]
 
 SESSION_TTL_S = 5
 _POLL_S = 0.02

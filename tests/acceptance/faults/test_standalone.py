@@ -20,7 +20,13 @@ from tests.acceptance.checks import (
     follows,
 )
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.matrix, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.minutes(2),
+    pytest.mark.acceptance,
+    pytest.mark.spark,
+    pytest.mark.matrix,
+    pytest.mark.timeout(600),
+]
 
 _WARM_TRANSACTIONS = 100
 #: a driver, a worker's JVM or an executor has to start again

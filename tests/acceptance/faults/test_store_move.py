@@ -23,6 +23,7 @@ def weir_store(
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.minutes(4)
 @pytest.mark.matrix  # daily a store is copied with its contract suite
 def test_a_cluster_moves_to_postgresql_and_back_while_its_source_is_written_to(tmp_path: Path) -> None:
     with Bed(tmp_path, captures=1) as bed:
@@ -56,6 +57,7 @@ def test_a_cluster_moves_to_postgresql_and_back_while_its_source_is_written_to(t
         check_changelog(bed)
 
 
+@pytest.mark.minutes(3)
 @pytest.mark.matrix
 def test_an_older_export_is_not_continued_behind_what_was_written_since(tmp_path: Path) -> None:
     """The cluster has run since it was exported: the slot and the change log are further than what is imported."""

@@ -29,6 +29,7 @@ from tests.acceptance.bed import Bed, Process
 from tests.acceptance.network import Host, Network
 
 pytestmark = [
+    pytest.mark.minutes(2),
     pytest.mark.acceptance,
     pytest.mark.matrix,
     pytest.mark.timeout(280),

@@ -7,7 +7,14 @@ import pytest
 
 from tests.soak import monkey
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.matrix, pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.minutes(8),
+    pytest.mark.in_turn("seed"),
+    pytest.mark.acceptance,
+    pytest.mark.matrix,
+    pytest.mark.spark,
+    pytest.mark.timeout(1200),
+]
 
 _SECONDS = 90.0
 

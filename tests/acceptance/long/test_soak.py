@@ -10,6 +10,8 @@ from tests.mysql_package import why_not
 from tests.soak import story
 
 pytestmark = [
+    pytest.mark.minutes(7),
+    pytest.mark.in_turn("sources"),
     pytest.mark.acceptance,
     pytest.mark.matrix,
     pytest.mark.spark,

@@ -24,7 +24,13 @@ from tests.acceptance.bed import Bed
 from tests.acceptance.checks import UPSERT
 from tests.acceptance.one_capture.test_spark_snapshot import check_output
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.matrix, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.minutes(6),
+    pytest.mark.acceptance,
+    pytest.mark.spark,
+    pytest.mark.matrix,
+    pytest.mark.timeout(900),
+]
 
 #: a user's query, which writes each batch under its id until it is killed
 QUERY = """

@@ -30,7 +30,14 @@ from tests.mysql_package import why_not
 from tests.mysql_server import EmbeddedMysql
 from tests.patience import patient
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.matrix, pytest.mark.spark, pytest.mark.timeout(1500)]
+pytestmark = [
+    pytest.mark.minutes(6),
+    pytest.mark.in_turn("kind"),
+    pytest.mark.acceptance,
+    pytest.mark.matrix,
+    pytest.mark.spark,
+    pytest.mark.timeout(1500),
+]
 
 SHOP = "shop"
 TABLES = tuple(f"t{number:02}" for number in range(1, 31))

@@ -20,7 +20,14 @@ from tests.mysql_package import why_not
 from tests.mysql_server import EmbeddedMysql, is_mariadb
 from tests.soak.compare import folded
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.matrix, pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.minutes(3),
+    pytest.mark.in_turn("flavour"),
+    pytest.mark.acceptance,
+    pytest.mark.matrix,
+    pytest.mark.spark,
+    pytest.mark.timeout(1200),
+]
 
 _COPIES_S: Final = 120.0
 #: sink mode and zero dates

@@ -19,6 +19,7 @@ from tests.acceptance.checks import CATCH_UP_TIMEOUT_S, CHANGELOG, FEEDS, SERVIC
 from tests.acceptance.maria_bed import DATABASE, TABLES, MariaBed, is_installed
 
 pytestmark = [
+    pytest.mark.minutes(3),
     pytest.mark.acceptance,
     pytest.mark.matrix,
     pytest.mark.spark,

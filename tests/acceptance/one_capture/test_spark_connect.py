@@ -13,7 +13,13 @@ from tests.acceptance.checks import UPSERT, source_rows
 from tests.acceptance.spark_connect import ConnectServer
 from tests.patience import patient
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.matrix, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.minutes(3),
+    pytest.mark.acceptance,
+    pytest.mark.spark,
+    pytest.mark.matrix,
+    pytest.mark.timeout(400),
+]
 
 #: the sink of files has what its own record of batches names, which Spark reads
 QUERY = """

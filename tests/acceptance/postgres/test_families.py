@@ -18,7 +18,14 @@ from tests.acceptance.families import Stored, captures_log, differences, follow,
 from tests.acceptance.postgres.families import DATABASE, Table, families, here, run, tables, there
 from tests.soak.compare import folded
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.matrix, pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.minutes(3),
+    pytest.mark.in_turn("format"),
+    pytest.mark.acceptance,
+    pytest.mark.matrix,
+    pytest.mark.spark,
+    pytest.mark.timeout(1200),
+]
 
 _COPIES_S: Final = 240.0
 _MODES: Final = tuple(SinkMode)

@@ -22,7 +22,14 @@ from tests.acceptance.postgres.test_families import _difference, _end, _spec
 from tests.integration.agent.sources.postgres.random_partitions import PARTITIONED, PartitionStatements
 from tests.patience import patient
 
-pytestmark = [pytest.mark.acceptance, pytest.mark.matrix, pytest.mark.spark, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.minutes(1.5),
+    pytest.mark.in_turn("format"),
+    pytest.mark.acceptance,
+    pytest.mark.matrix,
+    pytest.mark.spark,
+    pytest.mark.timeout(1200),
+]
 
 _HISTORIES: Final = 6
 _STEPS: Final = 25

@@ -128,6 +128,7 @@ def _expected(outcome: Outcome | None) -> Outcome:
 
 
 # Kills at each step of a split take a minute and more; daily the contract tests split, and the sample has other acts.
+@pytest.mark.minutes(0.6)
 @pytest.mark.sample(0.12)
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.matrix] * (name == "split")) for name in _ACTS])

@@ -18,7 +18,10 @@ def turns_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.sample(0.5)
 @pytest.mark.in_turn("name")
-@pytest.mark.parametrize("commits", [60, pytest.param(3_000, marks=[pytest.mark.matrix, pytest.mark.timeout(3_600)])])
+@pytest.mark.parametrize(
+    "commits",
+    [60, pytest.param(3_000, marks=[pytest.mark.matrix, pytest.mark.minutes(15), pytest.mark.timeout(3_600)])],
+)
 @pytest.mark.parametrize("name", ["iceberg", "delta"])
 def test_a_table_stays_as_a_fresh_one(name: str, commits: int, tmp_path: Path) -> None:
     found = month.measure(name, tmp_path, commits, 20_000)

@@ -26,6 +26,7 @@ executor.stop()
 """
 
 
+@pytest.mark.minutes(4)
 @pytest.mark.matrix  # make kernels does so before the tests
 def test_drivers_map_the_archive_and_start_without_a_damaged_one(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}

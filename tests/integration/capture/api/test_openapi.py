@@ -10,7 +10,7 @@ from anyio import to_thread
 from tests.unit.capture.api.test_forwarding import served
 from tests.unit.capture.fakes import MemoryCluster
 
-pytestmark = [pytest.mark.matrix, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.minutes(2), pytest.mark.matrix, pytest.mark.timeout(400)]
 
 #: an answer outside the description, or an error of ours, is a finding
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"

@@ -59,6 +59,7 @@ def test_some_types_as_all_others(server: EmbeddedMariaDB, database: str) -> Non
     assert wrong(server, database, olds, types, Session(), 0) == []
 
 
+@pytest.mark.minutes(1.8)
 @pytest.mark.matrix
 @pytest.mark.in_turn("flavour")
 @pytest.mark.timeout(900)

@@ -219,6 +219,7 @@ def test_lengths_are_not_believed(tmp_path: Path) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
 
 
+@pytest.mark.minutes(6)
 @pytest.mark.matrix
 @pytest.mark.timeout(600)
 def test_kernels_stay_within_their_bounds(tmp_path: Path) -> None:
