@@ -75,7 +75,7 @@ _CLUSTERS_UNTIL = 0.8
 
 
 #: folders whose modules share a fixture
-_SHARING = ("tests/acceptance/one_capture", "tests/acceptance/two_captures")
+_SHARING = ("tests/acceptance/on_mariadb", "tests/acceptance/one_capture", "tests/acceptance/two_captures")
 
 
 def _unit(nodeid: str) -> str:

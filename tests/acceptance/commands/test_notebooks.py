@@ -10,7 +10,6 @@ from tests.notebooks import EXAMPLES
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.spark, pytest.mark.timeout(300)]
 
-DAILY = "03_first_steps.ipynb"
 #: what their last cells say: each compares with the source
 RESULTS = {
     "03_first_steps.ipynb": ("[('public.item', True)]", "ChangefeedWidget"),
@@ -24,11 +23,8 @@ def run(notebook: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    "notebook",
-    [pytest.param(path, marks=[] if path.name == DAILY else [pytest.mark.matrix]) for path in EXAMPLES],
-    ids=lambda path: path.name,
-)
+@pytest.mark.matrix  # daily commands/test_python.py starts captures, and the quickstart runs the same job
+@pytest.mark.parametrize("notebook", EXAMPLES, ids=lambda path: path.name)
 def test_it_runs(notebook: Path) -> None:
     done = run(notebook)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]

@@ -139,7 +139,7 @@ def test_etcd_forgets_its_history(bed: Bed) -> None:
     assert resyncs(bed) > before
 
 
-@pytest.mark.matrix  # daily below a sync unit (integration), and MariaDB below two captures (mysql/test_faults.py)
+@pytest.mark.matrix  # daily below a sync unit (integration), and MariaDB below two captures (on_mariadb/test_faults.py)
 def test_restart_postgres(bed: Bed) -> None:
     def restart(load: Load) -> None:
         bed.postgres.restart()

@@ -50,7 +50,7 @@ _ARROW = pa.schema(
     ]
 )
 
-pytestmark = pytest.mark.sample(0.4)
+pytestmark = pytest.mark.sample(0.25)
 _NAMES = list(_ARROW.names)
 _LANDS = ["de", "☃ snow/=", "a b%20&?#", " lead:", "x\ny\\\"'", "__HIVE__", "%2F..", "NULL"]
 _MOMENTS = [datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC), datetime(2024, 2, 29, 12, tzinfo=UTC)]

@@ -43,6 +43,8 @@ from tests.unit.agent.changes_build import (
     update,
 )
 
+pytestmark = pytest.mark.sample(0.5)  # make matrix runs the others
+
 #: a value that nobody has
 UNKNOWN = object()
 Rows = dict[int, tuple[Any, ...]]

@@ -130,7 +130,7 @@ def _clock(us: int) -> str:
     return (_MOMENT + timedelta(microseconds=us)).time().isoformat()
 
 
-@pytest.mark.sample(0.25)
+@pytest.mark.sample(0.12)
 def test_every_row_is_read(reader: Reader, chapters: list[Chapter]) -> None:
     for chapter in chapters:
         found = _found(reader.rows(chapter.location), chapter.columns)
@@ -139,7 +139,7 @@ def test_every_row_is_read(reader: Reader, chapters: list[Chapter]) -> None:
             assert reader.count(chapter.location) == len(chapter.rows), chapter.name
 
 
-@pytest.mark.sample(0.3)  # a statistic is written for all readers in one way
+@pytest.mark.sample(0.15)  # a statistic is written for all readers in one way
 def test_rows_are_found_by_conditions(reader: Reader, chapters: list[Chapter]) -> None:
     if not reader.has_sql:
         pytest.skip(f"{reader} takes none")

@@ -28,6 +28,8 @@ from tests.integration.agent.sinks.iceberg.lake import edit_metadata, place_of, 
 from tests.integration.agent.sinks.iceberg.test_readers import agree
 from tests.unit.agent.changes_build import delete, insert, update
 
+pytestmark = pytest.mark.sample(0.5)  # make matrix runs the others
+
 
 @pytest.fixture
 def bed(tmp_path: Path) -> Bed:

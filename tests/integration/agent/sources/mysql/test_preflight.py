@@ -18,6 +18,8 @@ from capture.embedded import EmbeddedMariaDB
 from reactor.records.changefeed import ChangefeedConfig, ColumnSelector, FilterConfig, SinkMode
 from tests.mysql_server import EmbeddedMysql, is_mariadb
 
+pytestmark = pytest.mark.sample(0.5)  # make matrix runs the others
+
 _TABLES = {
     "orders": "(b int, a int, v text, PRIMARY KEY (b, a))",
     "by_unique": "(a int, b int NOT NULL, UNIQUE KEY (a), UNIQUE KEY (b))",

@@ -32,7 +32,7 @@ from reactor.records.tables.schema_change import DdlRecord
 from tests.integration.agent.sources.mysql.binlog_rig import describe, follow, lines, read_until, run, streaming, where
 from tests.mysql_server import is_mariadb
 
-pytestmark = pytest.mark.one_flavour  # make matrix runs the other
+pytestmark = [pytest.mark.one_flavour, pytest.mark.sample(0.6)]  # make matrix runs the others
 
 _SCOPE = Scope("weir", "feed", SinkMode.UPSERT, ChangefeedConfig(filter=FilterConfig(rules=("c.*",))))
 Oracle = tuple[list[tuple[int, int]], list[str]]

@@ -42,7 +42,7 @@ from tests.integration.agent.units.test_dump import InlineExecutor, ParquetStage
 from tests.mysql_server import is_mariadb
 from tests.patience import HANG_S
 
-pytestmark = pytest.mark.one_flavour  # make matrix runs the other
+pytestmark = [pytest.mark.one_flavour, pytest.mark.sample(0.6)]  # make matrix runs the others
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -19,6 +19,8 @@ from capture.embedded import EmbeddedPostgres
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
 from tests.shared_postgres import give_back
 
+pytestmark = pytest.mark.sample(0.5)  # make matrix runs the others
+
 #: types that one value fits, and become each other without an expression
 _KINDS = {
     "1": (

@@ -1,15 +1,12 @@
 """Definitions in the binlog while sysbench writes: the sink follows, once, also when the owner falls in between."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from reactor.failpoints import VARIABLE, Action, Point
-from reactor.records.changefeed import SinkMode
-from tests.acceptance.checks import CHANGELOG, FEEDS, UPSERT, follows
+from tests.acceptance.checks import FEEDS, UPSERT, follows
 from tests.acceptance.maria_bed import DATABASE, MariaBed, is_installed
 
 pytestmark = [
@@ -20,26 +17,6 @@ pytestmark = [
 ]
 
 CATCH_UP_TIMEOUT_S = 120.0
-
-
-@pytest.fixture(scope="module")
-def trap(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("traps") / "trap"
-
-
-@pytest.fixture(scope="module")
-def bed(tmp_path_factory: pytest.TempPathFactory, trap: Path) -> Iterator[MariaBed]:
-    bed = MariaBed(tmp_path_factory.mktemp("bed"), captures=2)
-    bed.environment[VARIABLE] = f"{Point.SCHEMA_AFTER_SINK}={Action.KILL},when:{trap}"
-    with bed:
-        bed.execute("CREATE TABLE thing (id int PRIMARY KEY, a varchar(20), b int, gone text)")
-        bed.execute("INSERT INTO thing SELECT id, CONCAT('a', id), k, 'g' FROM sbtest1")
-        bed.execute("CREATE TABLE ring (id int PRIMARY KEY, a int, b int, c int)")
-        bed.execute("INSERT INTO ring VALUES (1, 1, 2, 3)")
-        config = {"filter": {"rules": ["*.*", "!aside.*"]}}
-        bed.create_feed(UPSERT, SinkMode.UPSERT, config=config)
-        bed.create_feed(CHANGELOG, SinkMode.CHANGELOG, config=config)
-        yield bed
 
 
 def catch_up(bed: MariaBed) -> None:
