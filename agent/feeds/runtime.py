@@ -50,6 +50,7 @@ from agent.units.records import UnitRecords
 from agent.units.renewal import Place
 from agent.units.stream_attempts import StreamAttempts
 from agent.units.sync import SyncUnit
+from agent.units.waiting import waiting
 from reactor import keys
 from reactor.errors import StoreError, WeirError
 from reactor.ids import MAX_TS, CaptureId, ChangefeedId, TableSpan, Ts
@@ -323,14 +324,15 @@ class ChangefeedRuntime:
         records, source = self._records(order.source), self._feed.open_source()
         before = await records.read()
         if before is None:
-            before = await self._begin_without_dump(order, source)
+            before = await self._begin_without_dump(order, source, on_progress)
         running = before.with_(unit=Unit.SYNC, stage=UnitStage.RUNNING, epoch=order.epoch, worker=self._capture)
         await records.write(running)
         feed = self._feed
         log_key = keys.LogKey(feed.cluster, feed.namespace, feed.id, order.source)
         if running.needs_position:
             place = Place(records, self._client, log_key, feed.manifest(order.source), feed.log_directory(order.source))
-            running = await renewal.take_position(running, source, place, ask=self._query)
+            with waiting(lambda trouble: on_progress(UnitState(trouble=trouble))) as wait:
+                running = await renewal.take_position(running, source, place, wait=wait, ask=self._query)
         schemas = await to_thread.run_sync(feed.manifest(order.source).read_schemas)
         identity = Identity(running.system_id, running.timeline)
         reader = await readers.claim(self._client, feed.cluster, feed.reader) if source.numbers_readers else 0
@@ -361,9 +363,10 @@ class ChangefeedRuntime:
             held_bytes=config.held_retention_bytes,
         )
 
-    async def _begin_without_dump(self, order: StartUnit, source: Source) -> UnitRecord:
+    async def _begin_without_dump(self, order: StartUnit, source: Source, on_progress: Progress) -> UnitRecord:
         """Mode ``incremental``: tables start empty where the stream starts."""
-        begun = await self._query(begin, source, partial(source.begin, start_ts=self._feed.start_ts))
+        with waiting(lambda trouble: on_progress(UnitState(trouble=trouble))) as wait:
+            begun = await self._query(begin, source, partial(source.begin, start_ts=self._feed.start_ts, wait=wait))
         ts = begun.position.ts
         tables = tuple(table.with_(start_ts=ts, consistent_ts=ts) for table in begun.tables)
         await self._query(self._create_empty, begun.schemas, tables, order)

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from agent.errors import TableIneligibleError
 from agent.ports.checksums import KeyRange, NoChecksums, SourceChecksums
 from agent.ports.executor import Executor
-from agent.ports.snapshot import DoneChunks, DumpOrder, DumpSession, Plan
+from agent.ports.snapshot import DoneChunks, DumpOrder, DumpSession, Plan, Wait
 from agent.rows.schema import TableSchema
 from agent.rows.survivors import Survivors
 from reactor.ids import Ts
@@ -320,17 +320,20 @@ class Source(Protocol):
         """
         ...
 
-    def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW) -> Position:
+    def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW, wait: Wait | None = None) -> Position:
         """Start without a dump: create what the stream needs and return its first position. ``start_ts``: the
-        operator's choice.
+        operator's choice. ``wait``: for the moment at which a stream can begin.
 
         :raises SourceConfigError: the stream cannot begin there (see ``check_start``).
+        :raises ReadingStopped: the wait was ended.
         """
         ...
 
-    def begin_again(self, tables: Sequence[TableRecord], lost: Position, server: Identity) -> Position:
+    def begin_again(
+        self, tables: Sequence[TableRecord], lost: Position, server: Identity, wait: Wait | None = None
+    ) -> Position:
         """A first position, larger than ``lost``, from which nothing leads here any more. ``server``: whose that was.
-        What the stream needs is made as by ``begin``; may be called again.
+        What the stream needs is made as by ``begin``, which waits as well; may be called again.
 
         :raises SourceConfigError: the tables of another server are other tables.
         :raises SourceUnreachableError: the server has not come past ``lost`` yet.

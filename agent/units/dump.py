@@ -10,16 +10,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
-from agent.errors import OpenTransactionsError
 from agent.pacing import run_stoppable
 from agent.ports.executor import Executor
-from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, Wait, is_complete
+from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, is_complete
 from agent.ports.source import BEGIN, Dumper, Position
-from agent.running_error import running_error
 from agent.units.chunk_run import ChunkRun
 from agent.units.manifest import Manifest
+from agent.units.waiting import Waiting
 from reactor.records.changefeed import RunningError
 from reactor.records.tables.table import TableRecord
 
@@ -59,7 +57,6 @@ class DumpUnit:
         self._rows_before = 0
         #: of the monotonic clock
         self._report_at = 0.0
-        self._trouble: RunningError | None = None
         self._stopped = order.pace.stopped if order.pace else threading.Event()
 
     async def run(self) -> DumpProgress:
@@ -82,7 +79,8 @@ class DumpUnit:
         # Names in the manifest contain the epoch, so they are never reused, even if an order is.
         epoch = max(self._order.epoch, previous.epoch + 1 if previous else 0)
         at = self._progress(previous, done) if previous else DumpProgress((), BEGIN, 0, 0, 0, self._manifest.uri)
-        order = replace(self._order, epoch=epoch, wait=Wait(partial(self._report_wait, at), self._stopped))
+        waiting = Waiting(lambda trouble: self._on_progress(replace(at, trouble=trouble)), self._stopped)
+        order = replace(self._order, epoch=epoch, wait=waiting.wait)
         with self._dumper.open(order, previous, done, self._executor) as session:
             plan = session.plan
             self._manifest.write_plan(plan)
@@ -93,12 +91,6 @@ class DumpUnit:
             run.run(done, stopped=self._stopped, on_done=lambda: self._report(plan, done))
         self._on_progress(self._progress(plan, done))
         return plan, done
-
-    def _report_wait(self, at: DumpProgress, cause: str) -> None:
-        before, error = self._trouble, running_error(OpenTransactionsError(cause))
-        if before is None or before.message != error.message:
-            self._trouble = error.with_(time=before.time if before else error.time)
-            self._on_progress(replace(at, trouble=self._trouble))
 
     def _report(self, plan: Plan, done: DoneChunks) -> None:
         """Adding up the chunks of thousands of tables takes longer than reading one of them: it may take a tenth of the

@@ -15,6 +15,7 @@ import structlog
 
 from agent.log.epochs import newest_epoch
 from agent.log.storage import LogDirectory
+from agent.ports.snapshot import Wait
 from agent.ports.source import Identity, Position, Source
 from agent.units.beginning import Begun, begin
 from agent.units.manifest import Manifest
@@ -44,9 +45,10 @@ class Place:
 
 
 async def take_position(
-    record: UnitRecord, source: Source, place: Place, *, ask: Callable[..., Awaitable[Any]]
+    record: UnitRecord, source: Source, place: Place, *, wait: Wait, ask: Callable[..., Awaitable[Any]]
 ) -> UnitRecord:
-    """The record at a new position; ``ask``: calls the source in a thread.
+    """The record at a new position; ``ask``: calls the source in a thread. ``wait``: for the moment at which a stream
+    can begin.
 
     :raises WeirError: the source has none now, or another worker has taken the unit over.
     """
@@ -54,7 +56,7 @@ async def take_position(
     server = Identity(record.system_id, record.timeline)
 
     def take(found: Sequence[TableRecord]) -> Position:
-        return source.begin_again(tables_now(record.tables, found), lost, server)
+        return source.begin_again(tables_now(record.tables, found), lost, server, wait)
 
     # one that is unfit is held, as its copy is refused: it keeps no other from the new position
     begun: Begun = await ask(partial(begin, accepts_unfit=True), source, take)

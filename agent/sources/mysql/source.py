@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from agent.errors import PositionLostError, SourceConfigError
 from agent.filter.tables import TableFilter
+from agent.ports.snapshot import Wait
 from agent.ports.source import BEGIN, NOW, SIGNAL_MAX, Identity, Position, Scope, Signal, SourceReport, StreamOrder
 from agent.rows.schema import TableSchema, ZeroDates
 from agent.rows.survivors import Survivors
@@ -102,14 +103,16 @@ class MysqlSource:
             by_name = {(schema.schema_name, schema.name): schema for schema in schemas.values()}
             check_unchanged(connection, begin, by_name, folds_names=folding == "1")
 
-    def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW) -> Position:
+    def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW, wait: Wait | None = None) -> Position:
         begin = self._begin(lambda connection: start_position(connection, start_ts) if start_ts else None)
         names = [(table.schema_name, table.name) for table in tables]
         with connect(self._target) as connection:  # foreign keys that come later are in the binlog
             check_cascades(connection, names, is_accepted=self._accepts_cascades)
         return begin
 
-    def begin_again(self, tables: Sequence[TableRecord], lost: Position, server: Identity) -> Position:
+    def begin_again(
+        self, tables: Sequence[TableRecord], lost: Position, server: Identity, wait: Wait | None = None
+    ) -> Position:
         before = SourcePosition.from_json(lost.text)
         return self._begin(lambda connection: behind(before, current_position(connection)))
 

@@ -121,12 +121,14 @@ class PostgresSource:
             "leave --start-ts out to start from now"
         )
 
-    def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW) -> Position:
+    def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW, wait: Wait | None = None) -> Position:
         if start_ts:
             self.check_start(start_ts)
-        return slots.open_upstream(self._uri, self._names, tables)
+        return slots.open_upstream(self._uri, self._names, tables, wait)
 
-    def begin_again(self, tables: Sequence[TableRecord], lost: Position, server: Identity) -> Position:
+    def begin_again(
+        self, tables: Sequence[TableRecord], lost: Position, server: Identity, wait: Wait | None = None
+    ) -> Position:
         target = parse_uri(self._uri)
         with connect(self._uri, replication=True) as connection:
             found = read_identity(connection)
@@ -141,7 +143,7 @@ class PostgresSource:
                 f"{target} is at {format_lsn(now_ts)}, behind {format_lsn(lost.ts)}, which was read before history was "
                 "lost: positions never go back; it is tried again until the server has come past it"
             )
-        return slots.open_upstream(self._uri, self._names, tables)
+        return slots.open_upstream(self._uri, self._names, tables, wait)
 
     def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:
         with catalog_session(self._uri) as connection:

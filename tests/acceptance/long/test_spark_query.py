@@ -25,7 +25,7 @@ from tests.acceptance.checks import UPSERT
 from tests.acceptance.one_capture.test_spark_snapshot import check_output
 
 pytestmark = [
-    pytest.mark.minutes(6),
+    pytest.mark.minutes(9),
     pytest.mark.acceptance,
     pytest.mark.spark,
     pytest.mark.matrix,

@@ -174,22 +174,15 @@ def _existing(connection: Connection, names: Names) -> tuple[str, ...]:
     return tuple(str(row[0]) for row in rows)
 
 
-def create_slot(connection: Connection, slot: str) -> Ts:
+def create_slot(connection: Connection, slot: str, wait: Wait | None = None) -> Ts:
     """Create a logical slot over a replication connection; its stream has every commit above the returned Ts.
 
     A dump makes its slot together with a snapshot: see ``export``.
 
     :raises SourceError: the server refuses: name taken, none free, no privilege, wal_level.
+    :raises ReadingStopped: the wait was ended.
     """
-    reported = ""
-
-    def report(cause: str) -> None:
-        nonlocal reported
-        if cause != reported:
-            _log.warning("a replication slot waits for open transactions", slot=slot, cause=cause)
-        reported = cause
-
-    rows = slot_creation.create(connection, creation(slot, connection.server_version), Wait(report))
+    rows = slot_creation.create(connection, creation(slot, connection.server_version), wait or Wait())
     # a commit that starts exactly at the consistent point is the stream's
     return Ts(parse_lsn(rows[0][1] or "") - 1)
 
@@ -242,19 +235,20 @@ def check_position(connection: Connection, slot: str, resolved_ts: Ts) -> None:
         )
 
 
-def open_upstream(source: str, names: Names, tables: Sequence[TableRecord]) -> Position:
+def open_upstream(source: str, names: Names, tables: Sequence[TableRecord], wait: Wait | None = None) -> Position:
     """Create publications and slot for a changefeed that starts without a dump; return where its stream starts.
 
     May be called again: the slot is then a new one.
 
     :raises SourceError: the server refuses.
+    :raises ReadingStopped: the wait was ended.
     """
     with catalog_session(source) as session:
         ensure_publications(session, names, tables, has_slot=False)
         drop_slot(session, names.slot)  # of an attempt without a record: what was published since is unknown
         proof = first_proof(session, all_publications(names), [table.table_id for table in tables])
     with connect(source, replication=True) as connection:
-        return Position(create_slot(connection, names.slot), proof)
+        return Position(create_slot(connection, names.slot, wait), proof)
 
 
 def drop_upstream(source: str, names: Names) -> None:

@@ -72,7 +72,7 @@ def _awaited(target: Target, pid: int) -> str:
     if not rows:
         return ""
     holder, user, application, database, since, prepared = rows[0]
-    wanted = f"a snapshot of {target} begins when all transactions have ended that were open before it"
+    wanted = f"reading {target} begins when all transactions have ended that were open before it"
     if prepared is not None:
         cure = "commit it (COMMIT PREPARED) or roll it back (ROLLBACK PREPARED)"
         return f"{wanted}, and {prepared!r} is prepared; {cure}"

@@ -1,8 +1,10 @@
 """The creation of a slot on a server with open transactions: what it waits for is shown, and it can be given up."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from threading import Event
+from typing import Any
 
 import psycopg
 import pytest
@@ -10,12 +12,12 @@ import pytest
 from agent.errors import OpenTransactionsError
 from agent.pacing import ReadingStopped
 from agent.ports.snapshot import Wait
-from agent.ports.source import BEGIN, Scope
+from agent.ports.source import BEGIN, Position, Scope
 from agent.sources.postgres import source as source_module
 from agent.sources.postgres.publication import slots
 from agent.sources.postgres.server import slot_creation
 from agent.sources.postgres.server.connection import catalog_session, connect
-from agent.sources.postgres.snapshot.export import ExportedSnapshot, create_slot
+from agent.sources.postgres.snapshot.export import create_slot
 from agent.sources.postgres.source import PostgresSource
 from capture.embedded import EmbeddedPostgres
 from reactor.records.changefeed import ChangefeedConfig, SinkMode
@@ -39,15 +41,20 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Creation:
-    """The creation of a slot on a thread of its own."""
+    """The creation of a slot on a thread of its own: by ``create``, or for a snapshot."""
 
-    def __init__(self, server: EmbeddedPostgres, pool: ThreadPoolExecutor, *, is_temporary: bool = False) -> None:
+    def __init__(
+        self,
+        server: EmbeddedPostgres,
+        pool: ThreadPoolExecutor,
+        *,
+        is_temporary: bool = False,
+        create: Callable[[Wait], object] | None = None,
+    ) -> None:
         self.causes: list[str] = []
         self.stopped, self._reported = Event(), Event()
-        wait = Wait(self._report, self.stopped)
-        self.made: Future[ExportedSnapshot] = pool.submit(
-            create_slot, server.uri(), _SLOT, wait, is_temporary=is_temporary
-        )
+        for_snapshot = partial(create_slot, server.uri(), _SLOT, is_temporary=is_temporary)
+        self.made: Future[Any] = pool.submit(create or for_snapshot, Wait(self._report, self.stopped))
 
     def _report(self, cause: str) -> None:
         self.causes.append(cause)
@@ -101,6 +108,33 @@ def test_who_gives_up_leaves_nothing_behind(server: EmbeddedPostgres, is_tempora
             creation.made.result(patient(20.0))
         assert slots_of(server) == []
         other.rollback()
+    assert slots_of(server) == []
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("is_again", [False, True])
+def test_a_stream_without_a_snapshot_waits_in_the_same_way(server: EmbeddedPostgres, is_again: bool) -> None:
+    source = PostgresSource(server.uri(), Scope("c", "f", SinkMode.UPSERT, ChangefeedConfig()))
+    report = source.discover()
+
+    def begin(wait: Wait) -> Position:
+        if is_again:
+            return source.begin_again(report.tables, BEGIN, report.identity, wait)
+        return source.begin(report.tables, wait=wait)
+
+    with ThreadPoolExecutor() as pool, psycopg.connect(server.dsn()) as other:
+        other.execute("INSERT INTO t VALUES (6)")
+        given_up = Creation(server, pool, create=begin)
+        assert f"process {other.info.backend_pid}" in given_up.cause()
+        given_up.stopped.set()
+        with pytest.raises(ReadingStopped):
+            given_up.made.result(patient(20.0))
+        assert slots_of(server) == []
+        creation = Creation(server, pool, create=begin)
+        assert creation.cause()
+        other.rollback()
+        assert creation.made.result(patient(20.0)).ts > 0
+    source.drop()
     assert slots_of(server) == []
 
 
