@@ -60,6 +60,8 @@ def test_families(
     server = flavour(tmp_path / "server", unsafe_no_fsync=True, settings=settings)
     with server, capture.local(tmp_path / "weir") as cluster:
         ours = families("mariadb" if is_mariadb(server) else "mysql")
+        if is_mariadb(server) and "binlog_row_image" in settings:  # a changefeed with virtual columns is refused
+            ours = [family for family in ours if not any("VIRTUAL" in line for line in family.setup)]
         for family in ours:
             server.create_database(family.database)
             run(server, family, family.setup)
