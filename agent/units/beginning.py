@@ -71,13 +71,18 @@ class _Reading:
 
 
 def _changed(before: _Reading, now: _Reading) -> list[str]:
-    """Return the names of tables that are no more as they were. New ones are the stream's."""
-    records = {table.table_id: table for table in now.report.tables}
+    """Return the names of tables that are no more as they were. New ones are the stream's, and rows are in the log."""
+    records = {table.table_id: _without_rows(table) for table in now.report.tables}
     return [
         f"{table.schema_name}.{table.name}"
         for table in before.report.tables
-        if records.get(table.table_id) != table or now.schemas[table.table_id] != before.schemas[table.table_id]
+        if records.get(table.table_id) != _without_rows(table)
+        or now.schemas[table.table_id] != before.schemas[table.table_id]
     ]
+
+
+def _without_rows(table: TableRecord) -> TableRecord:
+    return table.with_(rows_estimated=0)
 
 
 def _read(source: Source) -> _Reading:

@@ -189,6 +189,22 @@ class SourceContract:
         later = source.calls[source.calls.index("statement") :]
         assert later.index("position") < later.index("tables", later.index("position")) < len(later) - 1
 
+    def test_a_table_that_gets_rows_all_the_time_begins_at_once(self, bed: Bed) -> None:
+        """The server's estimate of them grows."""
+        analyze = "ANALYZE t" if isinstance(bed.server, EmbeddedPostgres) else "ANALYZE TABLE t"
+        ids, taken = count(), list[Position]()
+
+        def take(tables: Sequence[TableRecord]) -> Position:
+            rows = ", ".join(f"({next(ids)}, 'a')" for _ in range(200))
+            bed.run(f"INSERT INTO t VALUES {rows}", analyze)
+            taken.append(bed.source.begin(tables))
+            return taken[-1]
+
+        begun = begin(bed.source, take)
+        assert [begun.position] == taken
+        [known], [found] = begun.tables, bed.source.discover().tables
+        assert known.rows_estimated < found.rows_estimated
+
     def test_a_table_that_changes_all_the_time_does_not_begin(self, bed: Bed) -> None:
         numbers = count()
 
