@@ -5,12 +5,16 @@ sent under its root's name, if a rule matches that; a partition whose root no ru
 publication of the user's it is as that says (``publish_via_partition_root``).
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from agent.errors import SourceConfigError
 from agent.sources.postgres.publication.published import Catalog
 from reactor.records.tables.table import TableRecord
+
+#: tables in one error
+_NAMED_MAX: Final = 20
 
 #: whether the rules match a table, by its number
 Matches = Callable[[int], bool]
@@ -44,15 +48,30 @@ def for_theirs(tables: Collection[int], catalog: Catalog, name: str, matches: Ma
     covered = set(chosen)
     for table in chosen:
         covered.update(_above(table, catalog.parents))
+    lacking: list[str] = []
     for table in tables:
         if not matches(table) or table in covered or covered.intersection(_above(table, catalog.parents)):
             continue
         if not (catalog.is_empty_tree(table) and catalog.is_published(table)):
-            raise SourceConfigError(_missing(table, sent, catalog, name))
+            if reason := _sent_otherwise(table, sent, catalog, name):
+                raise SourceConfigError(reason)
+            lacking.append(catalog.tables[table].qualified_name)
+    if lacking:
+        raise SourceConfigError(_lacks(name, lacking))
     return chosen
 
 
-def _missing(table: int, sent: Collection[int], catalog: Catalog, name: str) -> str:
+def _lacks(name: str, lacking: Sequence[str]) -> str:
+    shown, rest = ", ".join(lacking[:_NAMED_MAX]), len(lacking) - _NAMED_MAX
+    others = f" and {rest} other tables" if rest > 0 else ""
+    return (
+        f"publication {name} lacks {shown}{others}; run: ALTER PUBLICATION {name} ADD TABLE {shown}; or leave tables "
+        f"out by filter rules: !{lacking[0]}"
+    )
+
+
+def _sent_otherwise(table: int, sent: Collection[int], catalog: Catalog, name: str) -> str:
+    """Return how its rows are sent under another name; empty if they are not."""
     shown = catalog.tables[table].qualified_name
     if above := [one for one in _above(table, catalog.parents) if one in sent]:
         return (
@@ -64,7 +83,7 @@ def _missing(table: int, sent: Collection[int], catalog: Catalog, name: str) -> 
             f"publication {name} sends the rows of {shown} as rows of its partitions; name those in the filter rules, "
             "or SET (publish_via_partition_root = true)"
         )
-    return f"publication {name} lacks {shown}; run: ALTER PUBLICATION {name} ADD TABLE {shown}"
+    return ""
 
 
 def _above(table: int, parents: Mapping[int, int]) -> list[int]:

@@ -296,8 +296,8 @@ async def test_many_suspects_are_flushed_in_few_groups() -> None:
         await anyio.sleep(10.0)
         flushed = [tables for _, tables in r.sink.flushes]
         assert sorted(table for tables in flushed for table in tables) == list(range(1, 101))
-        assert max(map(len, flushed)) == 4
-        assert len(flushed) == 25
+        assert max(map(len, flushed)) == 13
+        assert len(flushed) == 8
 
 
 async def test_a_sink_that_hangs_for_one_table_is_found_too() -> None:

@@ -184,7 +184,12 @@ def test_a_partitioned_table_without_partitions_is_sent_once_it_has_some(
             ("public.r11",),
             "rows of public.r11 as rows of public.r;",
         ),
-        ("FOR TABLE r", ("*.*",), "publication mine lacks public.t; run: ALTER PUBLICATION mine ADD TABLE public.t"),
+        (
+            "FOR TABLE r",
+            ("*.*",),
+            "publication mine lacks public.t; run: ALTER PUBLICATION mine ADD TABLE public.t; or leave tables out by "
+            "filter rules: !public.t",
+        ),
         ("FOR TABLE t WITH (publish = 'insert, delete')", ("public.t",), "does not publish update, truncate, so"),
         ("", ("public.t",), "there is no publication mine"),
     ],
@@ -195,6 +200,16 @@ def test_a_publication_that_does_not_fit(uri: str, publication: str, rules: tupl
         execute(uri, f"CREATE PUBLICATION mine {publication}")
     with pytest.raises(SourceConfigError, match=refusal):
         check_source(uri, rules, force_replicate=False, sink_mode=SinkMode.UPSERT, publication="mine")
+
+
+def test_all_tables_that_a_publication_lacks_are_named_at_once(uri: str) -> None:
+    execute(uri, "; ".join(f"CREATE TABLE t{number:02} (a int PRIMARY KEY)" for number in range(23)))
+    execute(uri, "CREATE PUBLICATION mine FOR TABLE t00")
+    with pytest.raises(
+        SourceConfigError,
+        match=r"lacks public\.t01, .*t20 and 2 other tables; run: .* ADD TABLE public\.t01, .*!public",
+    ):
+        check_source(uri, ("*.*",), force_replicate=False, sink_mode=SinkMode.UPSERT, publication="mine")
 
 
 def test_all_tables_without_a_key_are_named_at_once(uri: str) -> None:
