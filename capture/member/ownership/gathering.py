@@ -15,7 +15,7 @@ from capture.api.connection import Connection
 from capture.api.port import Endpoint
 from capture.member.ownership import router
 from owner import views
-from reactor.errors import WeirError
+from reactor.errors import OwnerNotFoundError, WeirError
 from reactor.ids import CaptureId
 from reactor.state import ChangefeedState
 from reactor.views import ChangefeedView
@@ -93,11 +93,12 @@ async def gather(
 
     async def ask(capture: CaptureId) -> None:
         try:
-            info = state.captures[capture]
+            if (info := state.captures.get(capture)) is None:
+                raise OwnerNotFoundError(f"capture {capture} is gone; its changefeeds get another owner")
             with anyio.fail_after(_TIMEOUT_S):
                 views = await remote.owned(Endpoint(info.address, info.node), tables=tables)
             found.update((view.id, view) for view in views)
-        except (WeirError, TimeoutError, KeyError) as error:
+        except (WeirError, TimeoutError) as error:
             problems[capture] = f"its owner, capture {capture}, does not answer; it is shown as the store has it"
             _log.warning("an owner does not answer", capture=capture, error=f"{type(error).__name__}: {error}")
 

@@ -48,16 +48,16 @@ def for_theirs(tables: Collection[int], catalog: Catalog, name: str, matches: Ma
     covered = set(chosen)
     for table in chosen:
         covered.update(_above(table, catalog.parents))
-    lacking: list[str] = []
+    lacking: list[int] = []
     for table in tables:
         if not matches(table) or table in covered or covered.intersection(_above(table, catalog.parents)):
             continue
         if not (catalog.is_empty_tree(table) and catalog.is_published(table)):
             if reason := _sent_otherwise(table, sent, catalog, name):
                 raise SourceConfigError(reason)
-            lacking.append(catalog.tables[table].qualified_name)
-    if lacking:
-        raise SourceConfigError(_lacks(name, lacking))
+            lacking.append(table)
+    if roots := [table for table in lacking if not set(_above(table, catalog.parents)).intersection(lacking)]:
+        raise SourceConfigError(_lacks(name, [catalog.tables[table].qualified_name for table in roots]))
     return chosen
 
 
