@@ -196,7 +196,8 @@ def flows(bed: Bed) -> bool:
 
 
 def strike(bed: Bed, lags: Lags, which: Callable[[], Process]) -> None:
-    """Kill a capture, and start it again."""
+    """Kill a capture, while there is another one, and start it again."""
+    bed.wait_for("all captures are there", lambda: len(bed.captures()) == len(bed.processes))
 
     def kill() -> bool:
         bed.kill(which())
