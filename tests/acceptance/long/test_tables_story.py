@@ -157,6 +157,8 @@ class Lags:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch)
         self._samples: list[tuple[float, float]] = []
+        #: the capture that was killed last
+        self.killed = ""
         self._excused: list[tuple[float, float]] = []
 
     @contextmanager
@@ -197,11 +199,18 @@ def flows(bed: Bed) -> bool:
 
 def strike(bed: Bed, lags: Lags, which: Callable[[], Process]) -> None:
     """Kill a capture, while there is another one, and start it again."""
-    bed.wait_for("all captures are there", lambda: len(bed.captures()) == len(bed.processes))
+
+    def is_whole() -> bool:
+        ids = {view.id for view in bed.captures()}  # one that was killed is among them until its lease is over
+        return len(ids) == len(bed.processes) and lags.killed not in ids
 
     def kill() -> bool:
-        bed.kill(which())
+        process = which()
+        lags.killed = bed.id_of(process)
+        bed.kill(process)
         return True
+
+    bed.wait_for("the last one is back", is_whole)
 
     bed.wait_for("the capture is known", kill)
     lags.excuse()
