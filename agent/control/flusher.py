@@ -49,8 +49,8 @@ _FAILURES_MAX = 5
 _WHOLE_MAX = 2
 #: a span that joins more than this number of others is flushed a little later: together with those that follow it
 _MANY, _JOINING_S = 100, 0.2
-#: suspects are flushed in at most this many jobs, one after the other: after a kill all tables wait for them. Among more
-#: suspects, the cause is found in several steps
+#: suspects are flushed in at most this many jobs, one after the other: after a kill all tables wait for them. Among
+#: more suspects, the cause is found in several steps
 _TRIALS_MAX = 8
 #: transient errors of the sink, the log's storage or Spark as a whole: reported at once, and retried
 PASSING = frozenset(

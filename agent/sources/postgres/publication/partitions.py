@@ -13,6 +13,10 @@ transaction's commands are compared.
 ``ALTER COLUMN … TYPE`` of the root rewrites every partition. One that has rows of the rewrite was not emptied behind
 it, and if it was emptied before, and filled, the stream has declared it with the old type in between.
 
+A table that flows may be attached and detached between two readings. Its rows of that time are in the stream as those
+of the other table, and the TRUNCATE of a partition alone is not; but both alter the catalog's rows of all its columns,
+and leave these as they were.
+
 A partition is known to be empty if its file had no page at the last reading, and the stream has had no row of it since.
 It may be dropped, detached, attached again without rows, or truncated: the stream lacks nothing.
 """
@@ -53,6 +57,12 @@ class Partitions:
         """Why rows of the table may be in no stream; empty where none is."""
         before = self.asked.before.leaves.get(root)
         return "" if before is None else self._trouble(root, before)
+
+    def had_rows_of(self, table: int) -> bool:
+        """Return whether rows of a table that is sent under its own name were sent as those of another one, whose
+        partition it was for a while."""
+        now = self.asked.now
+        return any(one.leaf == table and table not in now.leaves(one.root) for one in self.sightings)
 
     def trouble_of_new(self, root: int) -> str:
         """Like ``trouble``, for a table that the stream has named since the last proof."""

@@ -94,6 +94,17 @@ class Rewrites:
             "TYPE … USING: what its values are now is not in the log"
         )
 
+    def came_back(self, table_id: int) -> bool:
+        """Return whether the table has another file that no TRUNCATE in the stream explains, and all of its columns
+        were altered to what they were, as by ATTACH and DETACH PARTITION."""
+        before, relation = self.asked.before, self.asked.now.tables.get(table_id)
+        known = before.columns.get(table_id)
+        if not known or relation is None or before.files.get(table_id, relation.file) == relation.file:
+            return False
+        altered = self._altered(relation)
+        is_as_before = len(altered) == len(known) and all(known[at] == relation.columns[at] for at in altered)
+        return is_as_before and not self.was_truncated(table_id, self.asked.now.end_ts, None)
+
     def _trouble_of_defaults(self, relation: Relation, declared: TableSchema | None) -> str:
         """Return the trouble of a column that the stream has not declared yet, if it, or its domain, has been altered
         since it was seen first: its rows may have got a default that is gone."""

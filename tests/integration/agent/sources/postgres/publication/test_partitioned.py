@@ -83,6 +83,46 @@ async def test_by_root_all_rows_are_the_roots(by_root: SyncRig) -> None:
     assert by_root.logged() == by_root.expected()
 
 
+_BECOME_PARTITION = "ALTER TABLE r ATTACH PARTITION a FOR VALUES FROM (40) TO (50)"
+_CEASE = "ALTER TABLE r DETACH PARTITION a"
+_GUESTS = {
+    "insert": "INSERT INTO r VALUES (45, 'q')",
+    "update": "UPDATE r SET v = 'q' WHERE id = 41",
+    "delete": "DELETE FROM r WHERE id = 41",
+    "truncate and insert": "TRUNCATE a; INSERT INTO r VALUES (45, 'q')",
+    "truncate": "TRUNCATE a",
+    "truncate of the root": "TRUNCATE r",
+}
+
+
+@pytest.mark.sample(0.5)
+@pytest.mark.parametrize("is_whole", [True, False], ids=["in one transaction", "in several"])
+@pytest.mark.parametrize("change", _GUESTS)
+async def test_a_table_that_is_a_partition_for_a_while_is_copied(by_root: SyncRig, change: str, is_whole: bool) -> None:
+    """Its rows of that time were sent as those of the root."""
+    steps = (_BECOME_PARTITION, *_GUESTS[change].split("; "), _CEASE)
+    async with by_root.running():
+        by_root.execute("INSERT INTO a VALUES (41, 'y')")
+        await by_root.wait_resolved()
+        for statement in [f"BEGIN; {'; '.join(steps)}; COMMIT"] if is_whole else steps:
+            by_root.execute(statement)
+        by_root.execute("INSERT INTO a VALUES (46, 'z')")
+        await by_root.wait_resolved()
+    held = {change.table.name: change.code for change in changes(by_root) if change.table}
+    assert held["a"] == PARTITION_ROWS
+
+
+@pytest.mark.sample(1.0)
+async def test_a_partition_without_rows_for_a_while_flows(by_root: SyncRig) -> None:
+    async with by_root.running():
+        by_root.execute("INSERT INTO a VALUES (41, 'y')")
+        await by_root.wait_resolved()
+        by_root.execute(f"BEGIN; {_BECOME_PARTITION}; INSERT INTO r VALUES (1, 'a'); {_CEASE}; COMMIT")
+        by_root.execute("INSERT INTO a VALUES (46, 'z')")
+        await by_root.wait_resolved()
+    assert changes(by_root) == []
+
+
 _LOSSES = {
     "detach": "ALTER TABLE r DETACH PARTITION r0",
     "drop": "DROP TABLE r1",
