@@ -251,7 +251,7 @@ class Prover:
 
     def _judge_roots(self, partitions: Partitions, rewrites: Rewrites, found: Findings) -> None:
         cure, code = (COPIED, PARTITION_ROWS) if self._wanted.copies else (losses.CURE, "")
-        for table in found.old.keys() - found.held:
+        for table in sorted(found.old.keys() - found.held):
             trouble = partitions.trouble(table)
             if partitions.had_rows_of(table) or rewrites.came_back(table):
                 trouble = (
