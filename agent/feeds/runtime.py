@@ -331,7 +331,7 @@ class ChangefeedRuntime:
         log_key = keys.LogKey(feed.cluster, feed.namespace, feed.id, order.source)
         if running.needs_position:
             place = Place(records, self._client, log_key, feed.manifest(order.source), feed.log_directory(order.source))
-            with waiting(lambda trouble: on_progress(UnitState(trouble=trouble))) as wait:
+            with waiting(on_progress) as wait:
                 running = await renewal.take_position(running, source, place, wait=wait, ask=self._query)
         schemas = await to_thread.run_sync(feed.manifest(order.source).read_schemas)
         identity = Identity(running.system_id, running.timeline)
@@ -365,7 +365,7 @@ class ChangefeedRuntime:
 
     async def _begin_without_dump(self, order: StartUnit, source: Source, on_progress: Progress) -> UnitRecord:
         """Mode ``incremental``: tables start empty where the stream starts."""
-        with waiting(lambda trouble: on_progress(UnitState(trouble=trouble))) as wait:
+        with waiting(on_progress) as wait:
             begun = await self._query(begin, source, partial(source.begin, start_ts=self._feed.start_ts, wait=wait))
         ts = begun.position.ts
         tables = tuple(table.with_(start_ts=ts, consistent_ts=ts) for table in begun.tables)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from anyio import from_thread
 
+from agent.control.runtime import Progress, UnitState
 from agent.errors import OpenTransactionsError
 from agent.ports.snapshot import Wait
 from agent.running_error import running_error
@@ -30,13 +31,14 @@ class Waiting:
 
 
 @contextmanager
-def waiting(on_trouble: Callable[[RunningError | None], None]) -> Iterator[Wait]:
+def waiting(on_progress: Progress) -> Iterator[Wait]:
     """Yield what a worker thread waits by. The wait ends with the block, so that a thread that a cancellation abandons
-    leaves nothing at the source. ``on_trouble`` is called on the event loop; with None, when the wait is over."""
-    waiting = Waiting(lambda trouble: from_thread.run_sync(on_trouble, trouble), threading.Event())
+    leaves nothing at the source. ``on_progress`` is called on the event loop; without a trouble when the wait is
+    over."""
+    waiting = Waiting(lambda trouble: from_thread.run_sync(on_progress, UnitState(trouble=trouble)), threading.Event())
     try:
         yield waiting.wait
     finally:
         waiting.wait.stopped.set()
     if waiting.trouble is not None:
-        on_trouble(None)
+        on_progress(UnitState())

@@ -211,7 +211,6 @@ def strike(bed: Bed, lags: Lags, which: Callable[[], Process]) -> None:
         return True
 
     bed.wait_for("the last one is back", is_whole)
-
     bed.wait_for("the capture is known", kill)
     lags.excuse()
     bed.mend()

@@ -58,11 +58,10 @@ class Partitions:
         before = self.asked.before.leaves.get(root)
         return "" if before is None else self._trouble(root, before)
 
-    def had_rows_of(self, table: int) -> bool:
-        """Return whether rows of a table that is sent under its own name were sent as those of another one, whose
-        partition it was for a while."""
-        now = self.asked.now
-        return any(one.leaf == table and table not in now.leaves(one.root) for one in self.sightings)
+    def guests(self) -> set[int]:
+        """Return the tables of which rows were sent as those of another one, whose partitions they are not now."""
+        leaves = {root: self.asked.now.leaves(root) for root in {one.root for one in self.sightings}}
+        return {one.leaf for one in self.sightings if one.leaf not in leaves[one.root]}
 
     def trouble_of_new(self, root: int) -> str:
         """Like ``trouble``, for a table that the stream has named since the last proof."""

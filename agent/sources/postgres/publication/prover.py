@@ -202,7 +202,7 @@ class Prover:
             rewrites, declared = Rewrites(asked, self._was_truncated), dict(self._schemas)
             retyped = partial(_retyped, rewrites, declared)
             partitions = Partitions(asked, self._was_truncated, shown, writers, self._sightings, retyped, self._wanted)
-            self._judge_roots(partitions, rewrites, found)
+            self._judge_partitions(partitions, rewrites, found)
             self._schemas |= schemas_after(cut.ddl)
             self._judge_rewrites(rewrites, found, declared)
             self._judge_readded(connection, now, found, upto)
@@ -249,14 +249,13 @@ class Prover:
         reason = f"table {record.schema_name}.{record.name} {trouble}; {cure}"
         found.hold(record, Ts(self._at + 1), reason, code=code)
 
-    def _judge_roots(self, partitions: Partitions, rewrites: Rewrites, found: Findings) -> None:
+    def _judge_partitions(self, partitions: Partitions, rewrites: Rewrites, found: Findings) -> None:
         cure, code = (COPIED, PARTITION_ROWS) if self._wanted.copies else (losses.CURE, "")
+        guests = partitions.guests()
         for table in sorted(found.old.keys() - found.held):
             trouble = partitions.trouble(table)
-            if partitions.had_rows_of(table) or rewrites.came_back(table):
-                trouble = (
-                    trouble or "was attached as a partition and detached: its rows of that time are not in its stream"
-                )
+            if not trouble and (table in guests or rewrites.came_back(table)):
+                trouble = "was attached as a partition and detached: its rows of that time are not in its stream"
             if trouble:
                 self._hold_old(found, table, trouble, cure, code=code)
 

@@ -6,10 +6,15 @@ import anyio
 import pytest
 from anyio import to_thread
 
+from agent.control.runtime import UnitState
 from agent.ports.snapshot import Wait
 from agent.units.waiting import Waiting, waiting
 from reactor.records.changefeed import RunningError
 from tests.patience import HANG_S
+
+
+def message_of(state: UnitState) -> str | None:
+    return state.trouble.message if state.trouble else None
 
 
 def test_a_cause_is_reported_once_with_the_time_of_the_first() -> None:
@@ -29,8 +34,8 @@ async def test_the_thread_of_a_cancelled_unit_waits_no_longer() -> None:
     ended, waits = Event(), anyio.Event()
     messages: list[str | None] = []
 
-    def on_trouble(trouble: RunningError | None) -> None:
-        messages.append(trouble.message if trouble else None)
+    def on_progress(state: UnitState) -> None:
+        messages.append(message_of(state))
         waits.set()
 
     def work(wait: Wait) -> None:
@@ -40,7 +45,7 @@ async def test_the_thread_of_a_cancelled_unit_waits_no_longer() -> None:
         ended.set()
 
     async def run() -> None:
-        with waiting(on_trouble) as wait:
+        with waiting(on_progress) as wait:
             await to_thread.run_sync(work, wait, abandon_on_cancel=True)
 
     async with anyio.create_task_group() as tasks:
@@ -55,7 +60,7 @@ async def test_the_thread_of_a_cancelled_unit_waits_no_longer() -> None:
 @pytest.mark.parametrize("causes", [(), ("one is open",)])
 async def test_a_wait_that_is_over_is_no_trouble_any_more(causes: tuple[str, ...]) -> None:
     messages: list[str | None] = []
-    with waiting(lambda trouble: messages.append(trouble.message if trouble else None)) as wait:
+    with waiting(lambda state: messages.append(message_of(state))) as wait:
         for cause in causes:
             await to_thread.run_sync(wait.report, cause)
     assert messages == [*causes, *([None] if causes else [])]
