@@ -4,6 +4,7 @@
 
     SourceError                  the source database refused or failed
       StatementRefusedError      the source refused a statement, for a reason without a class of its own
+        TableGoneError           a table that was found is dropped or renamed by now (retryable)
       SourceUnreachableError     host down, connection lost (retryable)
         TableLockedError         a table's lock is not free: a statement changes the table, or waits to (retryable)
       SourceAuthError            wrong user or password, no replication privilege
@@ -79,6 +80,18 @@ class SourceError(WeirError):
 
 class StatementRefusedError(SourceError):
     """The source refused a statement for a reason without a class of its own here."""
+
+
+class TableGoneError(StatementRefusedError):
+    """A table that was found is dropped or renamed by now, or has other columns: what comes next finds others. Its code
+    is that of all refused statements, which captures of all versions know."""
+
+    retryable = True
+    code = StatementRefusedError.code
+
+
+def table_gone(name: str) -> TableGoneError:
+    return TableGoneError(f"{name} is gone from the source: it was dropped or renamed meanwhile; try again")
 
 
 class SourceUnreachableError(SourceError):

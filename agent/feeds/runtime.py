@@ -295,6 +295,7 @@ class ChangefeedRuntime:
             running.with_(
                 stage=UnitStage.FINISHED,
                 tables=done.tables,
+                joining=await self._query(source.missed_tables, done.tables),
                 start_ts=done.start.ts,
                 start_position=done.start.text,
                 rows_total=done.rows_total,
@@ -377,6 +378,7 @@ class ChangefeedRuntime:
             tables=tables,
             start_ts=ts,
             start_position=begun.position.text,
+            joining=begun.joining,
             system_id=begun.report.identity.system_id,
             timeline=begun.report.identity.timeline,
         )

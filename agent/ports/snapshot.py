@@ -3,12 +3,12 @@
 A plan counts chunks by number; only the source knows the rows of a number (``Chunks``).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Any, Protocol, TypeVar
 
-from agent.errors import StatementRefusedError
+from agent.errors import StatementRefusedError, table_gone
 from agent.pacing import Pace
 from agent.ports.sink import Sink, StagedFile
 from agent.rows.schema import TableSchema
@@ -56,6 +56,16 @@ class DumpOrder:
     def rows_at_once(self) -> int:
         """The rows of a chunk: fewer than ``chunk_rows`` where reading is limited."""
         return self.pace.chunk_rows(self.chunk_rows) if self.pace else self.chunk_rows
+
+    def without(self, gone: Collection[int]) -> "DumpOrder":
+        """Return the order without tables that are gone from the source.
+
+        :raises TableGoneError: they were to join an existing log.
+        """
+        left_out = [f"{table.schema_name}.{table.name}" for table in self.tables if table.table_id in gone]
+        if left_out and self.log is not None:
+            raise table_gone(f"table {left_out[0]}")
+        return replace(self, tables=tuple(table for table in self.tables if table.table_id not in gone))
 
     def with_keys(self, keys: Mapping[int, tuple[str, ...]]) -> "DumpOrder":
         """Return the order with the keys, by table, that tables have where they are read: a key may have changed since

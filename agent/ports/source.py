@@ -320,6 +320,12 @@ class Source(Protocol):
         """
         ...
 
+    def missed_tables(self, known: Sequence[TableRecord]) -> tuple[tuple[str, str], ...]:
+        """Return schema and name of the tables that are not ``known``, and that a stream from a position taken since
+        may never name, as they were made before it; also of some made after it, which the stream brings. None where
+        streams find such tables by themselves."""
+        ...
+
     def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW, wait: Wait | None = None) -> Position:
         """Start without a dump: create what the stream needs and return its first position. ``start_ts``: the
         operator's choice. ``wait``: for the moment at which a stream can begin.
@@ -341,10 +347,7 @@ class Source(Protocol):
         ...
 
     def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:
-        """Return the tables' current schemas.
-
-        :raises SourceConfigError: a table is gone.
-        """
+        """Return the current schemas of these tables, without those that are gone."""
         ...
 
     def streams(self, order: StreamOrder) -> Streams: ...

@@ -53,7 +53,8 @@ class UnitRecords:
         """Store ``record``; idempotent.
 
         While a source is synced, the owner manages its tables and changes them with the schema: they stay as stored. So
-        do the fields in ``OWNED``; only ``renew`` also writes one of them, ``lost_ts``.
+        do the fields in ``OWNED``; but ``renew`` also writes ``lost_ts`` and ``joining``, and a dump the first
+        ``joining``.
 
         :raises UnitFencedError: a worker with a newer order has written since, or the changefeed is gone.
         :raises HoldTooEarlyError: it is too large as long as older captures run.
@@ -158,7 +159,8 @@ class UnitRecords:
 
 def _in_place_of(stored: UnitRecord, record: UnitRecord) -> UnitRecord:
     """Keep the stored fields that ``record`` does not know, and the tables of a source that is synced."""
-    record = record.keeping(stored).with_(**{name: getattr(stored, name) for name in OWNED})
+    joining = record.joining if stored.unit is record.unit is Unit.DUMP else stored.joining
+    record = record.keeping(stored).with_(**{name: getattr(stored, name) for name in OWNED}).with_(joining=joining)
     if stored.unit is record.unit is Unit.SYNC:
         return record.with_(tables=stored.tables)
     known = {table.table_id: table for table in stored.tables if table.model_extra}

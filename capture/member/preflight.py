@@ -150,8 +150,8 @@ def _check_filter(source: Source, tables: Sequence[TableRecord], filter: FilterC
     if filter.event_filters or filter.column_selectors:
         schemas = source.read_schemas([table.table_id for table in tables])
         for table in tables:
-            schema = schemas[table.table_id]
-            events.check(filter, schema, arrow_schema(schema), key=table.key)
+            if schema := schemas.get(table.table_id):
+                events.check(filter, schema, arrow_schema(schema), key=table.key)
 
 
 def _check_layouts(source: Source, sink: Sink, tables: Sequence[TableRecord], config: ChangefeedConfig) -> None:
@@ -160,6 +160,8 @@ def _check_layouts(source: Source, sink: Sink, tables: Sequence[TableRecord], co
     laid_out = [table for table in tables if is_laid_out(config.layout, table.schema_name, table.name)]
     schemas = source.read_schemas([table.table_id for table in laid_out])
     for table in laid_out:
+        if table.table_id not in schemas:  # it is gone
+            continue
         schema = rules_for(config.filter, table.schema_name, table.name).select(schemas[table.table_id])
         try:
             sink.check_layout(table, schema, arrow_schema(schema))

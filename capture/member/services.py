@@ -16,6 +16,7 @@ from anyio import CapacityLimiter, Lock, to_thread
 
 from agent import host_cache
 from agent.control.runtime import SpanRuntime
+from agent.errors import table_gone
 from agent.feeds.runtime import ChangefeedRuntime, Feed
 from agent.health.guarded_runtime import GuardedRuntime
 from agent.health.health import Health
@@ -325,6 +326,8 @@ class LocalDataPlane:
 
     async def table_schema(self, info: ChangefeedInfo, table_id: int) -> TableSchema:
         found = await self._ask(lambda: self.feed(info).open_source().read_schemas([table_id]))
+        if table_id not in found:
+            raise table_gone(f"table with number {table_id}")
         return found[table_id]
 
     @asynccontextmanager

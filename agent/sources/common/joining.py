@@ -39,20 +39,16 @@ class Joining:
 
     names: set[Name]
     has_joined: bool = False
+    #: whether the last reading had tables that were given up
+    has_given_up: bool = False
     pause_s: float = _PAUSE_S
     _read_at: float = float("-inf")
     _first: dict[Name, tuple[TableSchema, Reading]] = field(default_factory=dict)
-    _told: frozenset[Name] = frozenset()
 
     def restart(self) -> None:
         """:raises StreamRestart: tables have joined, and the stream does not know them."""
         if self.has_joined:
             raise StreamRestart
-
-    @property
-    def awaited(self) -> set[Name]:
-        """The tables that have not joined yet, without those that the source has dropped or renamed."""
-        return self.names - self._told
 
     def is_due(self) -> bool:
         """Return whether to read the catalog for tables that have not joined yet."""
@@ -62,12 +58,13 @@ class Joining:
         """The stream has taken them in by itself: they are new."""
         self.names.difference_update(names)
 
-    def gone(self, there: Collection[Name]) -> tuple[Name, ...]:
-        """Return the tables that the source has dropped or renamed since they were asked for, each once; ``there``: the
-        tables that exist. One that is made again while this stream is open joins all the same."""
-        gone = frozenset(self.names.difference(there))
-        new, self._told = gone - self._told, gone
-        return tuple(sorted(new))
+    def give_up(self, there: Collection[Name]) -> tuple[Name, ...]:
+        """Leave out and return the tables that the source has dropped or renamed since they were asked for; ``there``:
+        the tables that can join. Whatever has such a name from here on is a new table."""
+        gone = sorted(self.names.difference(there))
+        self.names.difference_update(gone)
+        self.has_given_up = bool(gone)
+        return tuple(gone)
 
     def ready(self, reading: Reading, upto: Ts) -> dict[Name, TableSchema]:
         """Return the tables that join at ``upto``, a position that the stream has come to."""

@@ -14,12 +14,13 @@ from agent.errors import SourceAuthError, SourceConfigError, SourceError, TableI
 from agent.filter.events import rules_for
 from agent.filter.tables import TableFilter
 from agent.ports.source import SourceReport
+from agent.rows.schema import TableSchema
 from agent.sources.mysql.ddl import reasons
 from agent.sources.mysql.ddl.expressions.unsteady import FULL_IMAGES, is_unsteady, timestamps, unlogged
 from agent.sources.mysql.ddl.parser.table_options import FOREIGN_ROWS
 from agent.sources.mysql.server import grants
 from agent.sources.mysql.server.cascades import unlogged_cascades
-from agent.sources.mysql.server.catalog import read_schemas
+from agent.sources.mysql.server.catalog import present_schemas
 from agent.sources.mysql.server.computed import virtual_columns
 from agent.sources.mysql.server.connection import Connection, connect
 from agent.sources.mysql.server.identity import read_identity
@@ -86,6 +87,10 @@ def check_source(
         with missing:
             if not connection.is_mariadb:
                 grants.check_may_lock(connection, names)
+        there: Mapping[int, TableSchema] = {}
+        with missing:
+            there = present_schemas(connection, names)
+        tables = [table for table in tables if table.record.table_id in there]
         unfit: Mapping[int, str] = {}
         with missing:
             images = settings.get("binlog_row_image", FULL_IMAGES)
@@ -96,7 +101,6 @@ def check_source(
             if unfit and not accepts_unfit:
                 raise TableIneligibleError(next(iter(unfit.values())))
         missing.refuse()
-        read_schemas(connection, names)
         return SourceReport(read_identity(connection), tuple(table.record for table in tables), unfit)
 
 
@@ -291,9 +295,11 @@ def _virtual(
     do not log."""
     by_name = {(table.record.schema_name, table.record.name): table.record.table_id for table in tables}
     found, virtual = {}, virtual_columns(connection, by_name)
-    schemas = read_schemas(connection, virtual)
+    schemas = present_schemas(connection, virtual)
     for name, columns in virtual.items():
-        schema, rules = schemas[by_name[name]], rules_for(filters, *name)
+        if (schema := schemas.get(by_name[name])) is None:
+            continue
+        rules = rules_for(filters, *name)
         mine = {one: text for one, text in columns.items() if rules.selects(one)}
         unsteady = [one for one, text in mine.items() if is_unsteady(text, timestamps(schema))]
         reason = reasons.unsteady(unsteady) if unsteady else ""

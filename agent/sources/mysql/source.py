@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from agent.errors import PositionLostError, SourceConfigError
+from agent.errors import PositionLostError
 from agent.filter.tables import TableFilter
 from agent.ports.snapshot import Wait
 from agent.ports.source import BEGIN, NOW, SIGNAL_MAX, Identity, Position, Scope, Signal, SourceReport, StreamOrder
@@ -103,6 +103,14 @@ class MysqlSource:
             by_name = {(schema.schema_name, schema.name): schema for schema in schemas.values()}
             check_unchanged(connection, begin, by_name, folds_names=folding == "1")
 
+    def missed_tables(self, known: Sequence[TableRecord]) -> tuple[tuple[str, str], ...]:
+        config, before = self._scope.config, {table.table_id for table in known}
+        with connect(self._target) as connection:
+            found = [found.record for found in find_tables(connection, TableFilter(config.filter.rules))]
+        is_free = config.force_replicate or not self._scope.sink_mode.is_keyed
+        missed = [table for table in found if table.table_id not in before and (table.key or is_free)]
+        return tuple((table.schema_name, table.name) for table in missed)
+
     def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW, wait: Wait | None = None) -> Position:
         begin = self._begin(lambda connection: start_position(connection, start_ts) if start_ts else None)
         names = [(table.schema_name, table.name) for table in tables]
@@ -125,13 +133,8 @@ class MysqlSource:
 
     def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:
         with connect(self._target) as connection:
-            names = catalog.names_of(connection, table_ids)
-            if len(names) < len(set(table_ids)):
-                raise SourceConfigError(
-                    f"a table of changefeed {self._scope.changefeed} is gone from {connection.target}; start the "
-                    "changefeed again"
-                )
-            return catalog.read_schemas(connection, names.values(), zero_dates=self._zero_dates)
+            names = catalog.names_of(connection, table_ids).values()
+            return catalog.present_schemas(connection, names, zero_dates=self._zero_dates)
 
     def streams(self, order: StreamOrder) -> MysqlStreams:
         return MysqlStreams(self._target, order, self._scope)

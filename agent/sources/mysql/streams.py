@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from agent.errors import SourceConfigError
+from agent.errors import SourceConfigError, TableGoneError
 from agent.filter.events import rules_for
 from agent.filter.tables import TableFilter
 from agent.ports.source import Position, Scope, StreamOrder
@@ -183,7 +183,7 @@ class MysqlStreams:
         with connect(self._target) as connection:
             try:
                 found = read_schemas(connection, [name], zero_dates=self._zero_dates)
-            except SourceConfigError:
+            except (SourceConfigError, TableGoneError):
                 return None  # it is gone, or has a type that is refused only if rows come
         return found[table_id(*name)]
 
@@ -244,7 +244,7 @@ class Joiner:
             return cut
         reading = self._read(SourcePosition.from_json(cut.position))
         ready = self._joining.ready(reading, cut.resolved_ts)
-        gone = self._joining.gone({*reading.schemas, *self._unfit(reading)})
+        gone = self._joining.give_up({*reading.schemas, *self._unfit(reading)})
         if not ready and not gone:
             return cut
         ts = cut.resolved_ts
@@ -266,7 +266,7 @@ class Joiner:
         schemas: dict[tuple[str, str], TableSchema] = {}
         with connect(self._target) as connection:
             for name in self._joining.names:
-                with suppress(SourceConfigError):  # it is gone
+                with suppress(SourceConfigError, TableGoneError):
                     schemas[name] = read_schemas(connection, [name], zero_dates=self._zero_dates)[table_id(*name)]
             self._primary = {name for name in schemas if has_primary(connection, *name)}
             return Reading(schemas, current_place(connection).ts(position.epoch.number))

@@ -132,6 +132,8 @@ def _check_rights(connection: Connection, tables: Sequence[TableRecord], new_pub
     )
     for schema, name, may_read, owns in rows:
         table = qualified(str(schema), str(name))
+        if may_read is None:  # it is gone
+            continue
         if may_read != "t":
             raise SourceAuthError(
                 f"role {user} may not read {table} on {target}; run: GRANT USAGE ON SCHEMA {identifier(str(schema))} "
@@ -158,9 +160,10 @@ def _setting(connection: Connection, name: str) -> str:
 
 def _find_tables(connection: Connection, wanted: TableFilter, publication: str, *, is_free: bool) -> list[_Table]:
     """May be none: they can come later."""
-    rows = {int(row[0] or 0): row for row in connection.query(_TABLES_SQL)}
     with one_moment(connection):
+        rows = {int(row[0] or 0): row for row in connection.query(_TABLES_SQL)}
         catalog = published.read(connection, [publication] if publication else [], rows)
+        keys = read_keys(connection, [str(table) for table in rows])
 
     def wants(table: int) -> bool:
         if table not in rows or not wanted.wants(str(rows[table][1]), str(rows[table][2])):
@@ -176,7 +179,6 @@ def _find_tables(connection: Connection, wanted: TableFilter, publication: str, 
         chosen = choosing.for_theirs(list(rows), catalog, publication, wants)
     else:
         chosen = choosing.for_ours(list(rows), catalog.parents, wants)
-    keys = read_keys(connection, [str(table) for table in rows])
     return [
         _table(rows[table], keys, [rows[leaf] for leaf in catalog.leaves(table) if leaf in rows]) for table in chosen
     ]

@@ -20,7 +20,7 @@ from agent.sources.common.starts import refuse_future
 from agent.sources.postgres.preflight import check_source
 from agent.sources.postgres.publication import slots
 from agent.sources.postgres.publication.slots import Names
-from agent.sources.postgres.server.catalog import read_schemas
+from agent.sources.postgres.server.catalog import of_other_names, present_schemas, read_schemas
 from agent.sources.postgres.server.connection import catalog_session, connect
 from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.lsn import END_SQL, format_lsn, last_ts
@@ -121,6 +121,9 @@ class PostgresSource:
             "leave --start-ts out to start from now"
         )
 
+    def missed_tables(self, known: Sequence[TableRecord]) -> tuple[tuple[str, str], ...]:
+        return ()  # the catalog shows the stream all of them
+
     def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW, wait: Wait | None = None) -> Position:
         if start_ts:
             self.check_start(start_ts)
@@ -147,7 +150,7 @@ class PostgresSource:
 
     def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:
         with catalog_session(self._uri) as connection:
-            return read_schemas(
+            return present_schemas(
                 connection, list(table_ids), read_terms(connection, self._publications, with_rows=False)
             )
 
@@ -237,6 +240,10 @@ class PostgresSnapshot:
         rows = f"({self._rows(schema)}) AND {condition}"
         with self._sessions.use() as connection:
             yield from copy_rows(connection, schema, WHOLE_TABLE, rows=rows)
+            if of_other_names(connection, [schema]):
+                raise SourceUnreachableError(
+                    f"table {schema.qualified_name} was renamed or dropped while it was to be read; try again"
+                )
 
     def checksums(self, schema: TableSchema) -> SourceChecksums | NoChecksums:
         rows = self._rows(schema)

@@ -49,6 +49,8 @@ class PostgresStreams:
         self._order = order
         self._scope = scope
         self._known = known_tables(order.tables, order.schemas, (), at=Ts(0))
+        #: taken in by the proof of a position, and by nothing else
+        self._joining: set[tuple[str, str]] = set()
         self._identity = order.identity
         self._is_text = False
         #: once the server has met a text that it cannot convert
@@ -56,6 +58,8 @@ class PostgresStreams:
 
     def open(self, at: Position, arena: Arena, ddl: Sequence[DdlRecord] = ()) -> "PostgresStream":
         self._known = known_tables(self._order.tables, self._order.schemas, ddl, at=at.ts)
+        there = {(table.record.schema_name, table.record.name) for table in self._known.values()}
+        self._joining = {*self._order.joining} - there
         publications = self._check_position(at.ts)
         connection = connect(self._uri, replication=True)
         try:
@@ -93,7 +97,7 @@ class PostgresStreams:
             wanted=self._wanted(),
             sightings=sightings,
             quiet=quiet,
-            joining=self._joining(),
+            joining=self._joining,
             schemas={table: known.schema for table, known in self._known.items() if known.schema is not None},
             is_ours=self._names.owns_publication,
         )
@@ -101,17 +105,13 @@ class PostgresStreams:
     def _wanted(self) -> Wanted:
         config = self._scope.config
         is_free = config.force_replicate or not self._scope.sink_mode.is_keyed
-        wanted, joining = TableFilter(config.filter.rules), self._joining()
+        wanted, joining = TableFilter(config.filter.rules), self._joining
         return Wanted(
             lambda schema, name: (schema, name) not in joining and is_text(schema, name) and wanted.wants(schema, name),
             lambda table: is_free or bool(table.key),
             copies=self._scope.settings(PostgresSettings).partition_rows == "copy",
             ignored=lambda schema, name: rules_for(config.filter, schema, name).events,
         )
-
-    def _joining(self) -> frozenset[tuple[str, str]]:
-        """They are taken in by the proof of a position, and by nothing else."""
-        return self._order.joining - {(table.record.schema_name, table.record.name) for table in self._known.values()}
 
     def _check_identity(self, connection: Connection, resolved_ts: Ts) -> None:
         found = read_identity(connection)

@@ -115,15 +115,16 @@ def begin_snapshot(connection: Connection) -> None:
     connection.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
 
 
-def hold_definitions(connection: Connection, tables: Sequence[Table]) -> None:
-    """Prevent the tables from being altered, truncated, renamed or dropped for the duration of the transaction.
+def hold_definitions(connection: Connection, tables: Sequence[Table]) -> list[Table]:
+    """Prevent the tables from being altered, truncated, renamed or dropped for the duration of the transaction. Return
+    those that are gone.
 
     Nothing is read, so the server need not keep old row versions for it. A table that the server cannot open is left
     out: it is refused alone when its rows are read.
 
     :raises TableLockedError: a table is locked by a statement, or by LOCK TABLES.
-    :raises SourceError: a table is gone.
     """
+    gone = []
     connection.execute(f"SET SESSION lock_wait_timeout = {LOCK_WAIT_S}")
     connection.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
     connection.execute("START TRANSACTION READ ONLY")
@@ -137,7 +138,8 @@ def hold_definitions(connection: Connection, tables: Sequence[Table]) -> None:
             ) from error
         except StatementRefusedError:
             if not is_there(connection, *table):
-                raise
+                gone.append(table)
+    return gone
 
 
 def current_place(connection: Connection) -> Place:
@@ -288,6 +290,8 @@ def _lock_server(connection: Connection) -> str:
 
 
 def _lock_tables(connection: Connection, tables: Sequence[Table]) -> str:
+    if not tables:
+        return "UNLOCK TABLES"
     names = ", ".join(f"{qualified(*table)} READ" for table in tables)
     connection.execute(f"LOCK TABLES {names}", timeout_s=2 * LOCK_WAIT_S)
     return "UNLOCK TABLES"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final, Protocol
 
-from agent.errors import SourceConfigError
+from agent.errors import SourceConfigError, table_gone
 from agent.rows.schema import Column, TableSchema, ZeroDates
 from agent.sources.mysql.decode import type_names
 from agent.sources.mysql.decode.table_ids import table_id
@@ -102,7 +102,23 @@ def read_schemas(
 ) -> dict[int, TableSchema]:
     """Return the definitions of the tables (schema, name), by id; views and sequences are none.
 
-    :raises SourceConfigError: a table is gone, or has a column of an unknown type.
+    :raises TableGoneError: a table is gone.
+    :raises SourceConfigError: a column is of an unknown type.
+    """
+    wanted = sorted(set(tables))
+    schemas = present_schemas(connection, wanted, zero_dates=zero_dates)
+    for schema_name, name in wanted:
+        if table_id(schema_name, name) not in schemas:
+            raise table_gone(f"table {schema_name}.{name}")
+    return schemas
+
+
+def present_schemas(
+    connection: Queries, tables: Iterable[tuple[str, str]], *, zero_dates: ZeroDates = ZeroDates.NULL
+) -> dict[int, TableSchema]:
+    """As ``read_schemas``, without tables that are gone.
+
+    :raises SourceConfigError: a column is of an unknown type.
     """
     wanted = sorted(set(tables))
     collations = read_collations(connection) if wanted else {}
@@ -123,11 +139,6 @@ def read_schemas(
                     zero_dates=zero_dates,
                     collation=collations.get(defaults.get((schema_name, name), ""), 0),
                 )
-    for schema_name, name in wanted:
-        if table_id(schema_name, name) not in schemas:
-            raise SourceConfigError(
-                f"table {schema_name}.{name} is gone from the source: it was dropped or renamed meanwhile; try again"
-            )
     return schemas
 
 

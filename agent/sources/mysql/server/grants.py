@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 
 from agent.errors import SourceAuthError, StatementRefusedError, TableLockedError
+from agent.sources.mysql.server.computed import is_there
 from agent.sources.mysql.server.connection import Connection
 from agent.sources.mysql.server.sql import literal, qualified
 
@@ -56,7 +57,7 @@ def check_may_replicate(connection: Connection) -> None:
 
 def check_may_read(connection: Connection, tables: Sequence[tuple[str, str]]) -> dict[tuple[str, str], str]:
     """Check that the user may read the tables. Return those that the server cannot open, and what it answers. A table
-    that is locked is none of them: whoever reads its rows waits for that.
+    that is locked is none of them: whoever reads its rows waits for that. Nor is one that is gone.
 
     :raises SourceAuthError: it may not read a table, or not all of its columns.
     """
@@ -69,7 +70,8 @@ def check_may_read(connection: Connection, tables: Sequence[tuple[str, str]]) ->
         except TableLockedError:
             _log.info("a table is locked, so it was not tried whether it can be read", table=".".join(table))
         except StatementRefusedError as error:
-            refused[table] = str(error)
+            if is_there(connection, *table):
+                refused[table] = str(error)
     return refused
 
 

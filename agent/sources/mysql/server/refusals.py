@@ -4,6 +4,7 @@ Pure. The number decides; the server's own message is looked at only where one n
 is whatever can go wrong while a binlog is sent.
 """
 
+import re
 from typing import Final
 
 from agent.errors import (
@@ -17,11 +18,13 @@ from agent.errors import (
     SourcePrivilegeError,
     SourceUnreachableError,
     StatementRefusedError,
+    TableGoneError,
     TableLockedError,
 )
 from agent.sources.mysql.server.uri import Target
 
 BINLOG_FAILED: Final = 1236
+_OF_SERVER: Final = re.compile(r"'(mysql|performance_schema|information_schema|sys)\.", re.IGNORECASE)
 #: MariaDB ends a dump for another one with its server id by a number of its own
 _SAME_ID: Final = 4052
 #: the server or the connection fails, or memory, disk or time is short at the moment: retried
@@ -63,6 +66,12 @@ def refusal(code: int, message: str, target: Target) -> SourceError:
             )
         case 1049:
             return SourceConfigError(f"{target}: there is no such database; check the name after the port")
+        case 1146 | 1054 if not _OF_SERVER.search(
+            message
+        ):  # names of ours come from the catalog: they were there a moment ago
+            return TableGoneError(
+                f"{target} answered {code}: {message}: a table was dropped, renamed or altered meanwhile; try again"
+            )
         case 1205:
             return TableLockedError(
                 f"a table of {target} is locked, as a statement changes it or waits to ({message}); it is retried "

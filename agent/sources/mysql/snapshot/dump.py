@@ -56,6 +56,7 @@ from agent.ports.snapshot import (
 )
 from agent.rows.schema import TableSchema, ZeroDates
 from agent.sources.mysql.binlog.prepared_before import names_before, with_prepared
+from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.position import consistency
 from agent.sources.mysql.position.consistency import Place, Readers, Table
 from agent.sources.mysql.position.positions import SourcePosition, first_epoch, split_file_name, unpack
@@ -128,7 +129,10 @@ class MysqlDumper:
         names = [(record.schema_name, record.name) for record in records]
         with ExitStack() as stack:
             guard = stack.enter_context(consistency.open_reader(self._target))
-            consistency.hold_definitions(guard, names)
+            gone = consistency.hold_definitions(guard, names)
+            order = order.without([table_id(*name) for name in gone])
+            records = _unfinished(order, known, done)
+            names = [(record.schema_name, record.name) for record in records]
             # now that they are held: before, they could be altered
             schemas = read_schemas(guard, names, zero_dates=self._zero_dates)
             order = order.with_keys(find_keys(guard, _keyed_otherwise(records, schemas)))

@@ -25,6 +25,12 @@ _NAN_BYTES = 3
 _NAMES = np.frombuffer(b"NaN-Infinity", np.uint8)
 
 
+@kernel(types.int64(DATA, types.int64))
+def _digit_count(data: Any, at: int) -> int:
+    """Return the count of base-10000 digits, which is unsigned: the largest numbers have 32,768."""
+    return read_i16(data, at) & 0xFFFF  # type: ignore[no-any-return]
+
+
 @kernel(types.boolean(DATA, types.int64, types.int64, types.int64, types.uint64[::1]))
 def _sum_digits(data: Any, at: int, digits: int, exponent: int, limbs: Any) -> bool:
     """Sum the digits into the limbs, scaled so that the last one counts 10^exponent; return False if that is not
@@ -73,7 +79,7 @@ def decode_decimal(data: Any, positions: Any, precision: int, scale: int, words:
         if at < 0:
             continue
         length = value_length(data, at)
-        digits = read_i16(data, at) if length >= _HEADER_BYTES else -1
+        digits = _digit_count(data, at) if length >= _HEADER_BYTES else -1
         if digits < 0 or length != _HEADER_BYTES + 2 * digits:
             return row
         sign = read_i16(data, at + 4) & 0xFFFF
@@ -119,7 +125,7 @@ def _text_length(data: Any, at: int) -> int:
         return 3
     if sign == _PLUS_INFINITY or sign == _MINUS_INFINITY:  # noqa: SIM109
         return 8 if sign == _PLUS_INFINITY else 9
-    digits, weight, scale = read_i16(data, at), read_i16(data, at + 2), read_i16(data, at + 6)
+    digits, weight, scale = _digit_count(data, at), read_i16(data, at + 2), read_i16(data, at + 6)
     whole = 1
     if weight >= 0 and digits > 0:
         whole = 4 * weight + _width(read_i16(data, at + _HEADER_BYTES))
@@ -134,7 +140,7 @@ def numeric_text_offsets(data: Any, positions: Any, offsets: Any) -> int:
         at = positions[row]
         if at >= 0:
             length = value_length(data, at)
-            digits = read_i16(data, at) if length >= _HEADER_BYTES else -1
+            digits = _digit_count(data, at) if length >= _HEADER_BYTES else -1
             if digits < 0 or length != _HEADER_BYTES + 2 * digits or not _is_sign(read_i16(data, at + 4) & 0xFFFF):
                 return row
             total += _text_length(data, at)
@@ -159,7 +165,7 @@ def _write_text(data: Any, at: int, out: Any, start: int, end: int) -> None:
         for i in range(end - start):
             out[start + i] = _NAMES[name + i]
         return
-    digits, weight, scale = read_i16(data, at), read_i16(data, at + 2), read_i16(data, at + 6)
+    digits, weight, scale = _digit_count(data, at), read_i16(data, at + 2), read_i16(data, at + 6)
     if sign == _NEGATIVE:
         out[start] = 45
     point = end - scale - 1 if scale > 0 else end

@@ -55,7 +55,8 @@ def first_proof(connection: Connection, publications: Sequence[str], table_ids: 
 
 class Prover:
     """The prover of one stream. ``known``: the tables at ``at``, the position of ``proof``, which is empty if the log
-    is of a version without proofs: then the first reading is trusted. ``is_ours``: see ``losses.lost``."""
+    is of a version without proofs: then the first reading is trusted. ``joining``: what has joined, or is given up, is
+    removed. ``is_ours``: see ``losses.lost``."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class Prover:
         wanted: Wanted,
         sightings: Sightings,
         quiet: QuietChanges,
-        joining: Collection[Name] = (),
+        joining: set[Name] | None = None,
         schemas: Mapping[int, TableSchema] | None = None,
         is_ours: bool = False,
     ) -> None:
@@ -85,7 +86,7 @@ class Prover:
         self._silent = SilentTables(wanted.named, wanted.takes)
         self._held_newcomers = HeldNewcomers(wanted.named)
         self._unnamed_roots = UnnamedRoots()
-        self._joining = Joining(set(joining))
+        self._joining = Joining(joining or set())
         self._connection: Connection | None = None
         self._is_ended = False
         self._is_prepared = False
@@ -130,7 +131,9 @@ class Prover:
         is_quiet = is_quiet and not self._sightings.has_partitions(cut.resolved_ts)
         is_quiet = is_quiet and not self._sightings.has_passed_over(cut.resolved_ts)
         is_quiet = is_quiet and not self._unnamed_roots.is_due(cut.resolved_ts)
-        is_quiet = is_quiet and not (self._quiet.is_due() or self._silent.is_due or self._held_newcomers.is_due)
+        is_quiet = is_quiet and not (
+            self._joining.has_given_up or self._quiet.is_due() or self._silent.is_due or self._held_newcomers.is_due
+        )
         if not self._waits():
             self._idle.rest()
         if is_quiet and self._proof and not self._proof.unseen and self._is_unchanged(connection, self._proof):
@@ -143,7 +146,7 @@ class Prover:
     def _waits(self) -> bool:
         """Return whether something is judged at a later position."""
         waits = self._silent.is_due or self._held_newcomers.is_due or self._readded.waits
-        return waits or bool(self._gone or self._joining.awaited)
+        return waits or bool(self._gone or self._joining.names or self._joining.has_given_up)
 
     def _pass(self, ts: Ts) -> None:
         self._at = ts
@@ -181,7 +184,7 @@ class Prover:
         asked_for = set(found.known)
         digest.prepare(connection, self._publications, list(asked_for))
         with one_moment(connection):
-            joining = self._joining_ids(connection)
+            joining = table_ids_of(connection, self._joining.names)
             watched = {*found.known, *joining.values()}
             seen = digest.read(connection)
             refused = (record.table_id for record, *_ in found.refused)
@@ -346,20 +349,18 @@ class Prover:
             found.hold(record, upto, reason if self._wanted.takes(record) else keyless(record))
         return frozenset(clean)
 
-    def _joining_ids(self, connection: Connection) -> dict[Name, int]:
-        """Return the numbers of the joining tables that exist."""
-        return table_ids_of(connection, self._joining.names)
-
     def _join(
         self, connection: Connection, now: Catalog, joining: Mapping[Name, int], found: Findings, upto: Ts
     ) -> None:
         """Take in tables that are published, once all transactions have ended that began before that was seen: what
-        those have not sent is in the copies of the tables."""
-        found.give_up(self._joining.gone(joining), upto)
-        there = [number for number in joining.values() if now.ways(number)]
+        those have not sent is in their copies. One that is not published took such a one's name, and is new."""
+        there = {name: number for name, number in joining.items() if now.ways(number)}
+        found.give_up(self._joining.give_up(there), upto)
         if not there:
             return
-        schemas = read_schemas(connection, there, read_terms(connection, self._publications, with_rows=False))
+        schemas = read_schemas(
+            connection, list(there.values()), read_terms(connection, self._publications, with_rows=False)
+        )
         by_name = {(schema.schema_name, schema.name): schema for schema in schemas.values()}
         reading = Reading(by_name, now.end_ts, now.horizon, now.ahead)
         for (schema_name, name), schema in self._joining.ready(reading, upto).items():

@@ -307,20 +307,31 @@ def all_publications(names: Names) -> tuple[str, ...]:
 
 
 def _ensure_publication(connection: Connection, name: str, tables: Sequence[TableRecord], publish: str) -> None:
-    """Another session, as one of a run that was given up, may do the same at the same time."""
-    wanted, before = {(table.schema_name, table.name) for table in tables}, None
+    """Another session, as one of a run that was given up, may do the same at the same time; and tables may be dropped,
+    or renamed."""
+    before: list[tuple[set[tuple[str, str]], set[tuple[str, str]]]] = []
     while True:
-        there = _members(connection, name)
+        there, wanted = _members(connection, name), _names(connection, tables)
         try:
             _create_publication(connection, name, publish)
             _change_members(connection, name, "ADD", wanted - there)
             _change_members(connection, name, "DROP", there - wanted)
         except StatementRefusedError:
-            if there == before:
+            if (there, wanted) in before:
                 raise
-            before = there
+            before.append((there, wanted))
         else:
             return
+
+
+def _names(connection: Connection, tables: Sequence[TableRecord]) -> set[tuple[str, str]]:
+    """Return schema and name of the tables that exist, as they are now."""
+    ids = ", ".join(str(table.table_id) for table in tables) or "0"
+    rows = connection.query(
+        "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
+        f"ON n.oid = c.relnamespace WHERE c.oid IN ({ids})"
+    )
+    return {(str(schema), str(name)) for schema, name in rows}
 
 
 def _create_publication(connection: Connection, name: str, publish: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any, Final, Protocol
 
-from agent.errors import SourceConfigError, SourcePrivilegeError, StatementRefusedError
+from agent.errors import SourcePrivilegeError, StatementRefusedError, table_gone
 from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.decode import types
 from agent.sources.postgres.server.sql import literal, qualified, shown
@@ -60,8 +60,18 @@ def read_schemas(
 ) -> dict[int, TableSchema]:
     """Return the tables' definitions by id, as the publications of these ``terms`` send them.
 
-    :raises SourceConfigError: a table is gone.
+    :raises TableGoneError: a table is gone.
     """
+    schemas = present_schemas(connection, table_ids, terms)
+    if missing := [table for table in table_ids if table not in schemas]:
+        raise table_gone(f"table with oid {missing[0]}")
+    return schemas
+
+
+def present_schemas(
+    connection: Queries, table_ids: Sequence[int], terms: AllTerms = ALL_COLUMNS
+) -> dict[int, TableSchema]:
+    """As ``read_schemas``, without tables that are gone."""
     if not table_ids:
         return {}
     user_types = types.read_user_types(connection.query(types.USER_TYPES_SQL))
@@ -75,10 +85,6 @@ def read_schemas(
         columns = [row for row in columns if row[4] is not None and own.sends(row[4], row[10])]
         resolved = tuple(types.resolve_column(_column(row), user_types) for row in columns)
         schemas[table_id] = TableSchema(table_id, schema_name, name, resolved, identity)
-    if missing := [table for table in table_ids if table not in schemas]:
-        raise SourceConfigError(
-            f"table with oid {missing[0]} is gone from the source: it was dropped or renamed meanwhile; try again"
-        )
     return schemas
 
 
@@ -118,7 +124,7 @@ def rows_of(connection: Queries, schema: TableSchema) -> str:
     A partitioned table's rows are its partitions'. Rows of tables that merely inherit from it are replicated with those
     tables, so any other table is read with ONLY.
 
-    :raises SourceConfigError: the table is gone.
+    :raises TableGoneError: the table is gone.
     """
     return rows_of_all(connection, [schema])[schema.table_id]
 
@@ -126,7 +132,7 @@ def rows_of(connection: Queries, schema: TableSchema) -> str:
 def rows_of_all(connection: Queries, schemas: Sequence[TableSchema]) -> dict[int, str]:
     """Return ``rows_of`` each table by its id.
 
-    :raises SourceConfigError: a table is gone.
+    :raises TableGoneError: a table is gone.
     """
     ids = ", ".join(str(schema.table_id) for schema in schemas) or "0"
     found = connection.query(f"SELECT oid::int8, relkind FROM pg_catalog.pg_class WHERE oid IN ({ids})")
@@ -134,10 +140,21 @@ def rows_of_all(connection: Queries, schemas: Sequence[TableSchema]) -> dict[int
     return {schema.table_id: _from_item(schema, kinds.get(schema.table_id)) for schema in schemas}
 
 
+def of_other_names(connection: Queries, schemas: Iterable[TableSchema]) -> dict[int, bool]:
+    """Return the tables whose names are not theirs any more, and whether they exist. A name means what it means now,
+    also under a snapshot; that of a table which the transaction has read or locked stays."""
+    tables = ", ".join(f"({one.table_id}, {literal(qualified(one.schema_name, one.name))})" for one in schemas)
+    if not tables:
+        return {}
+    rows = connection.query(
+        f"SELECT id, pg_catalog.has_table_privilege(id::oid, 'SELECT') IS NOT NULL FROM (VALUES {tables}) t(id, name) "
+        "WHERE pg_catalog.to_regclass(name)::oid IS DISTINCT FROM id::oid"
+    )
+    return {int(table): exists == "t" for table, exists in rows}
+
+
 def _from_item(schema: TableSchema, kind: str | None) -> str:
     if kind is None:
-        raise SourceConfigError(
-            f"table {schema.qualified_name} is gone from the source: it was dropped or renamed meanwhile; try again"
-        )
+        raise table_gone(f"table {schema.qualified_name}")
     name = qualified(schema.schema_name, schema.name)
     return name if kind == "p" else f"ONLY {name}"

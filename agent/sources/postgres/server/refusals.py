@@ -19,6 +19,7 @@ from agent.errors import (
     SourcePrivilegeError,
     SourceUnreachableError,
     StatementRefusedError,
+    TableGoneError,
     TableLockedError,
 )
 from agent.sources.postgres.server.uri import Target
@@ -30,6 +31,8 @@ ErrorFields = dict[str, str]
 _PASSING_CLASSES: Final = frozenset({"08", "40", "53", "57"})
 #: a transaction timed out, a file could not be read or written
 _PASSING: Final = frozenset({"25P03", "25P04", "58030"})
+#: names of ours come from the catalog: a table, schema or column was there a moment ago
+_GONE: Final = frozenset({"42P01", "3F000", "42703"})
 #: routines of PostgreSQL 14 to 18 that refuse a slot, a publication, a role's wish to replicate
 _OF_SLOTS: Final = re.compile(
     "ReplicationSlot|CreateDecodingContext|StartLogicalReplication|RaiseSlotInvalidationError|pg_logical_slot"
@@ -91,6 +94,10 @@ def refusal(fields: ErrorFields, target: Target) -> SourceError:
         case "42704" if message.startswith("publication") or routine in _OF_PUBLICATIONS:
             # before version 18, a stream ends where there is none
             return PositionLostError(f"{message} where the stream is, so changes may be in no stream; {NEW_POSITION}")
+        case _ if state in _GONE and "pg_catalog." not in message:
+            return TableGoneError(
+                f"{target} answered {state}: {message}: a table was dropped, renamed or altered meanwhile; try again"
+            )
         case "22P05" | "22021":
             return UnconvertibleError(
                 f"{target} has a text in its catalog that UTF-8 does not have ({message}), in a name or a default; "

@@ -129,17 +129,16 @@ class PostgresDumper:
             self._export(order.wait, is_beside=is_resumed or is_beside) as export,
             snapshot.session(self._target, export.snapshot, lock_timeout_ms=table_locks.LOCK_WAIT_MS) as guard,
         ):
-            tables = [table.table_id for table in order.tables]
-            if known or is_beside:
-                position = known.position if known else ""
-            else:
-                position = first_proof(guard, self._publications, tables)
             terms = read_terms(guard, self._publications)
             try:
                 plan = plan_tables(order, guard, start_ts=export.start_ts, previous=known, done=done, terms=terms)
             except TableLockedError as error:
                 names = [(table.schema_name, table.name) for table in order.tables]
                 raise table_locks.named(error, self._target, names, table_locks.READING) from error
+            if known or is_beside:
+                position = known.position if known else ""
+            else:
+                position = first_proof(guard, self._publications, [table.record.table_id for table in plan.tables])
             plan = replace(plan, position=position)
             yield PostgresDump(order, plan, export, guard, executor, terms)
 

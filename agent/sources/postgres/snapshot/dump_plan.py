@@ -3,18 +3,20 @@
 The rules for continuing, and why they are right, are in ``agent.sources.postgres.snapshot.dump``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.errors import SourceUnreachableError
+from agent.filter.tables import TableFilter
 from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, TablePlan, is_complete
 from agent.rows.schema import TableSchema
 from agent.sources.postgres.server.catalog import (
     ALL_COLUMNS,
     all_leaves_sql,
     leaves_sql,
-    read_schemas,
+    of_other_names,
+    present_schemas,
     rows_of_all,
     try_query,
 )
@@ -62,10 +64,16 @@ class _Planner:
     terms: AllTerms
 
     def plan(self) -> tuple[TablePlan, ...]:
-        unfinished = [record.table_id for record in self.order.tables if not self._is_finished(record.table_id)]
-        schemas = read_schemas(self.connection, unfinished, self.terms)
+        unfinished = {record.table_id for record in self.order.tables if not self._is_finished(record.table_id)}
+        schemas = present_schemas(self.connection, sorted(unfinished), self.terms)
+        if self.order.log is None:
+            schemas = {table: schema for table, schema in schemas.items() if self._is_wanted(schema)}
         _lock(self.connection, list(schemas.values()))
-        found = self.order.with_keys(keys_of(self.connection, schemas)).tables
+        gone = unfinished - schemas.keys() | _gone(self.connection, list(schemas.values()))
+        schemas = {table: schema for table, schema in schemas.items() if table not in gone}
+        _refuse_rewritten(self.connection, schemas)
+        order = self.order.without(gone)
+        found = order.with_keys(keys_of(self.connection, schemas)).tables
         records = {record.table_id: record for record in found if record.table_id in schemas}
         continued = {table for table, record in records.items() if self._can_continue(record, schemas[table])}
         fresh = {table: record for table, record in records.items() if table not in continued}
@@ -77,7 +85,11 @@ class _Planner:
         )
         plans = {table: self._fresh(record, schemas[table], chunks[table]) for table, record in fresh.items()}
         plans |= {table: self._continued(self.known[table]) for table in continued}
-        return tuple(plans.get(record.table_id) or self.known[record.table_id] for record in self.order.tables)
+        return tuple(plans.get(record.table_id) or self.known[record.table_id] for record in order.tables)
+
+    def _is_wanted(self, schema: TableSchema) -> bool:
+        """Return whether it has a name that the rules match; it may have had another one when it was found."""
+        return TableFilter(self.order.filter.rules).wants(schema.schema_name, schema.name)
 
     def _is_finished(self, table_id: int) -> bool:
         table = self.known.get(table_id)
@@ -85,6 +97,8 @@ class _Planner:
 
     def _fresh(self, record: TableRecord, schema: TableSchema, chunks: ChunkPlan) -> TablePlan:
         read = record.with_(start_ts=self.start_ts, consistent_ts=Ts(0), rows_estimated=chunks.rows)
+        if self.order.log is None:  # it may have been renamed since it was found
+            read = read.with_(schema_name=schema.schema_name, name=schema.name)
         return TablePlan(read, schema, chunks, generation=self.order.epoch)
 
     def _continued(self, table: TablePlan) -> TablePlan:
@@ -121,10 +135,30 @@ def _lock(connection: Connection, schemas: Sequence[TableSchema]) -> None:
     if try_query(connection, _LOCK_SQL.format(", ".join(tables))) is None:
         for table in tables:
             try_query(connection, _LOCK_SQL.format(table))
-    # The catalog's row is read under the snapshot, the function's answer is of now.
+
+
+def _gone(connection: Connection, schemas: Sequence[TableSchema]) -> set[int]:
+    """Return the tables that have been dropped since the snapshot; those that are locked keep their names.
+
+    :raises SourceUnreachableError: one has another name by now.
+    """
+    others = of_other_names(connection, schemas)
+    for schema in schemas:
+        if others.get(schema.table_id):
+            raise SourceUnreachableError(
+                f"{schema.qualified_name} was renamed while the dump began; it starts again by itself"
+            )
+    return set(others)
+
+
+def _refuse_rewritten(connection: Connection, tables: Iterable[int]) -> None:
+    """The catalog's row is read under the snapshot, the function's answer is of now.
+
+    :raises SourceUnreachableError: a table has been rewritten since the snapshot.
+    """
     rewritten = connection.query(
         "SELECT oid::regclass FROM pg_catalog.pg_class JOIN "
-        f"{all_leaves_sql(schema.table_id for schema in schemas)} AS leaves ON oid = leaf "
+        f"{all_leaves_sql(tables)} AS leaves ON oid = leaf "
         "WHERE relkind = 'r' AND relfilenode IS DISTINCT FROM pg_catalog.pg_relation_filenode(oid) LIMIT 1"
     )
     if rewritten:

@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -18,7 +18,14 @@ import pyarrow.parquet as pq
 import pytest
 from anyio import to_thread
 
-from agent.errors import JobError, SourceAuthError, SourceUnreachableError, StatementRefusedError, TableLockedError
+from agent.errors import (
+    JobError,
+    SourceAuthError,
+    SourceUnreachableError,
+    StatementRefusedError,
+    TableGoneError,
+    TableLockedError,
+)
 from agent.ports.executor import Executor
 from agent.ports.sink import Sink, StagedFile
 from agent.ports.snapshot import DumpOrder
@@ -438,6 +445,44 @@ def test_a_table_that_was_rewritten_since_the_snapshot_is_not_read_as_empty(sour
     with create_slot(uri, f"slot_{source.name}") as export:
         source.run(rewrite)
         with session(uri, export.snapshot) as guard, pytest.raises(SourceUnreachableError, match="keyed was rewritten"):
+            plan_tables(order, guard, start_ts=export.start_ts, previous=None, done={})
+
+
+def test_tables_that_were_dropped_or_renamed_since_they_were_found(source: Source, manifest: Manifest) -> None:
+    """One was a reason to fail for good, the other was loaded under the name that it had."""
+    tables = [source.record(name, ["id"]) for name in ("keyed", "parts", "empty")]
+    source.run(
+        "DROP TABLE keyed", "DROP TABLE parts", "ALTER TABLE empty RENAME TO full_", "CREATE TABLE empty (v int)"
+    )
+    source.run("INSERT INTO full_ VALUES (1)")
+    [table] = source.unit(manifest, tables).run_blocking().tables
+    assert (table.table_id, table.name) == (tables[2].table_id, "full_")
+    assert source.replayed(manifest, "full_", ["id"]) == source.rows("full_", ["id"])
+
+
+def test_a_table_that_is_dropped_since_the_snapshot_is_left_out(source: Source) -> None:
+    uri = source.postgres.uri(source.name)
+    tables = source.record("keyed", ["id"]), source.record("pair", ["a", "b"])
+    order = DumpOrder(tables, SinkMode.UPSERT, _no_sink, epoch=1)
+    with create_slot(uri, f"slot_{source.name}") as export:
+        source.run("DROP TABLE keyed", "CREATE TABLE keyed (id int)")
+        with session(uri, export.snapshot) as guard:
+            plan = plan_tables(order, guard, start_ts=export.start_ts, previous=None, done={})
+            joining = replace(order, log="")
+            with pytest.raises(TableGoneError, match=r"public\.keyed is gone"):
+                plan_tables(joining, guard, start_ts=export.start_ts, previous=None, done={})
+    assert [table.record for table in plan.tables] == [
+        tables[1].with_(start_ts=export.start_ts, rows_estimated=plan.tables[0].record.rows_estimated)
+    ]
+
+
+def test_a_table_that_is_swapped_since_the_snapshot_is_not_read_under_the_name_of_another(source: Source) -> None:
+    """Names mean what they mean now, also under a snapshot: the new table seems empty there."""
+    uri = source.postgres.uri(source.name)
+    order = DumpOrder((source.record("keyed", ["id"]),), SinkMode.UPSERT, _no_sink, epoch=1)
+    with create_slot(uri, f"slot_{source.name}") as export:
+        source.run("ALTER TABLE keyed RENAME TO before", "CREATE TABLE keyed (id int PRIMARY KEY, v text, n int)")
+        with session(uri, export.snapshot) as guard, pytest.raises(SourceUnreachableError, match="keyed was renamed"):
             plan_tables(order, guard, start_ts=export.start_ts, previous=None, done={})
 
 

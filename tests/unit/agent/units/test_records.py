@@ -16,6 +16,7 @@ from reactor.records.tables.schema_change import DdlRecord
 from reactor.records.tables.table import TableRecord
 from reactor.store.memory import MemoryClient, MemoryEtcd
 from reactor.store.port import Compare, Delete, Put, Target
+from tests.newest import newest_etcd
 
 _KEY = UnitKey("c", "default", ChangefeedId("feed"), "main")
 _LOG = LogKey("c", "default", ChangefeedId("feed"), "main")
@@ -90,6 +91,21 @@ async def test_what_the_owner_says_of_the_position_stays() -> None:
     etcd.txn([], [Put(str(_KEY), record(3).with_(lost_ts=MAX_TS).encode())])
     await records.write(record(4))
     assert await records.read() == record(4).with_(lost_ts=MAX_TS)
+
+
+async def test_a_dump_says_which_tables_join_and_then_the_owner_does() -> None:
+    etcd = newest_etcd()
+    records = UnitRecords(MemoryClient(etcd), _KEY)
+    await records.write(record(3, unit=Unit.DUMP))
+    joining = (("public", "new"),)
+    dumped = record(3, unit=Unit.DUMP).with_(stage=UnitStage.FINISHED, joining=joining)
+    await records.write(dumped)
+    assert await records.read() == dumped
+    await records.write(record(4, unit=Unit.LOAD))
+    assert await records.read() == record(4, unit=Unit.LOAD).with_(joining=joining)
+    etcd.txn([], [Put(str(_KEY), record(4, unit=Unit.SYNC).encode())])
+    await records.write(record(5).with_(joining=joining))
+    assert await records.read() == record(5)
 
 
 async def test_a_new_position_comes_with_the_log_and_without_the_schema_changes_of_before() -> None:

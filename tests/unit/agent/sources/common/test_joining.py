@@ -79,13 +79,12 @@ def test_the_catalog_is_not_read_for_every_chunk() -> None:
     assert not joining.is_due()
 
 
-def test_a_table_that_is_gone_is_told_once_and_joins_if_it_is_made_again() -> None:
+def test_a_table_that_is_gone_is_given_up_once() -> None:
     other = ("public", "u")
     joining = Joining({NAME, other})
-    assert joining.gone([NAME, other]) == ()
-    assert joining.gone([other]) == (NAME,)
-    assert joining.gone([other]) == ()
-    joining.ready(reading(100, "a"), Ts(50))
-    assert joining.gone([NAME, other]) == ()
-    assert joining.ready(reading(110, "a"), Ts(120)) == {NAME: schema("a")}
-    assert joining.gone([]) == (other,), "the first one has joined"
+    assert joining.give_up([NAME, other]) == ()
+    assert not joining.has_given_up
+    assert joining.give_up([other]) == (NAME,)
+    assert (joining.names, joining.has_given_up) == ({other}, True)
+    assert joining.give_up([NAME, other]) == ()
+    assert not joining.has_given_up

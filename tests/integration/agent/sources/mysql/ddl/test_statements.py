@@ -8,7 +8,7 @@ from typing import Any
 import pymysql
 import pytest
 
-from agent.errors import DecodeError, SourceConfigError
+from agent.errors import DecodeError, TableGoneError
 from agent.ports.source import Position, Scope, StreamOrder
 from agent.rows.arena import Arena
 from agent.rows.schema import TableSchema, ZeroDates
@@ -57,7 +57,7 @@ def schema_of(server: EmbeddedMariaDB, database: str, name: str = "t") -> TableS
 
 
 def look_at(server: EmbeddedMariaDB, name: tuple[str, str]) -> TableSchema | None:
-    with contextlib.suppress(SourceConfigError):
+    with contextlib.suppress(TableGoneError):
         return schema_of(server, *name)
     return None
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.errors import SourceConfigError
+from agent.errors import TableGoneError
 from agent.rows.schema import TableSchema, ZeroDates
 from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.server.catalog import names_of, read_schemas
@@ -115,7 +115,7 @@ def test_many_tables_at_once_and_one_that_is_gone(server: EmbeddedMariaDB, datab
             "mysql.db",
         }
         assert read_schemas(connection, []) == {}
-        with pytest.raises(SourceConfigError, match=r"table catalog_test\.gone is gone"):
+        with pytest.raises(TableGoneError, match=r"table catalog_test\.gone is gone"):
             read_schemas(connection, [(database, "composite"), (database, "gone")])
 
 
@@ -124,7 +124,7 @@ def test_views_and_sequences_are_no_tables(server: EmbeddedMariaDB, database: st
     if is_mariadb(server):
         server.execute("CREATE SEQUENCE numbers", database=database)
     for name in ("seen", "numbers"):
-        with connect(server.uri()) as connection, pytest.raises(SourceConfigError, match="is gone"):
+        with connect(server.uri()) as connection, pytest.raises(TableGoneError, match="is gone"):
             read_schemas(connection, [(database, name)])
 
 

@@ -390,6 +390,16 @@ def _kill(server: EmbeddedMariaDB, number: int) -> None:
         server.execute(f"KILL {number}")
 
 
+@pytest.mark.parametrize("sink_mode", [SinkMode.UPSERT, SinkMode.CHANGELOG])
+def test_a_table_that_was_dropped_since_it_was_found_is_left_out(
+    source: Source, manifest: Manifest, sink_mode: SinkMode
+) -> None:
+    tables = [source.record("keyed", "id"), source.record("empty", "id")]
+    source.run("DROP TABLE keyed")
+    [table] = source.unit(manifest, *tables, sink_mode=sink_mode).run_blocking().tables
+    assert table.name == "empty"
+
+
 def test_a_finished_dump_is_not_done_again(source: Source, manifest: Manifest) -> None:
     tables = [source.record("keyed", "id")]
     first = source.unit(manifest, *tables).run_blocking()

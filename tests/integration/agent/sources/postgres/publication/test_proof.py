@@ -71,6 +71,28 @@ async def test_a_table_joins_though_nothing_is_written(postgres: EmbeddedPostgre
     drop_slots(rig)
 
 
+@pytest.mark.sample(1.0)
+async def test_a_table_that_took_the_name_of_one_that_was_to_join_is_new(
+    postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    """It was waited for without end: nothing publishes it."""
+    rig = make_rig(postgres, tmp_path, _SCHEMA, ["a"], publication="FOR TABLE a, c")
+    rig.settings = SyncSettings(progress_s=0.05)
+    rig.rules = ("public.*",)
+    rig.execute("INSERT INTO b VALUES (1)")
+    rig.joining = frozenset({("public", "b"), ("public", "gone")})
+    async with rig.running():
+        rig.execute("INSERT INTO a VALUES (1)")
+        with anyio.fail_after(patient(8.0)):
+            await wait_until(lambda: bool(holds(rig)))
+    assert [record.never_joined for record in rig.ddl() if record.never_joined] == [
+        (("public", "b"), ("public", "gone"))
+    ]
+    assert holds(rig).keys() == {"b"}
+    assert "public.b is in no publication of the changefeed" in holds(rig)["b"].reason
+    drop_slots(rig)
+
+
 #: each loses changes of b, and is over when anybody looks
 _LOSSES = [
     "ALTER PUBLICATION {p} DROP TABLE b; INSERT INTO b VALUES (2); ALTER PUBLICATION {p} ADD TABLE b",

@@ -2,19 +2,23 @@
 
 import os
 from collections.abc import Generator, Iterator
+from contextlib import closing
 
 import psycopg
 import pyarrow as pa
 import pytest
 
-from agent.errors import SourceUnreachableError, StatementRefusedError
+from agent.errors import SourceUnreachableError, StatementRefusedError, TableGoneError
+from agent.ports.source import BEGIN, Scope
 from agent.rows.schema import TableSchema
+from agent.sources import open_source
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.snapshot.chunks import WHOLE_TABLE
 from agent.sources.postgres.snapshot.export import ExportedSnapshot, create_slot
 from agent.sources.postgres.snapshot.rows import copy_rows
 from agent.sources.postgres.snapshot.sessions import SnapshotSessions
 from capture.embedded import EmbeddedPostgres
+from reactor.records.changefeed import ChangefeedConfig, SinkMode
 from tests import pgoutput
 
 _PID = "SELECT pg_backend_pid()"
@@ -109,3 +113,22 @@ def test_a_snapshot_that_is_gone_says_so(postgres: EmbeddedPostgres, database: s
         SnapshotSessions(postgres.uri(database), export.snapshot).use(),
     ):
         pass
+
+
+def test_a_table_that_took_the_name_is_not_read_for_the_one_that_had_it(
+    postgres: EmbeddedPostgres, database: str
+) -> None:
+    """A name means what it means now, also under a snapshot."""
+    with psycopg.connect(postgres.dsn(database), autocommit=True) as writer:
+        writer.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+        writer.execute("INSERT INTO a VALUES (1); INSERT INTO b VALUES (2)")
+        source = open_source(postgres.uri(database), Scope("c", "swapped", SinkMode.UPSERT, ChangefeedConfig()))
+        tables = {table.name: table for table in source.discover().tables}
+        with closing(source.snapshot(list(tables.values()), BEGIN)) as snapshot:
+            [a, b] = (snapshot.schema(tables[name]) for name in "ab")
+            assert pa.Table.from_batches(snapshot.read(a)).to_pylist() == [{"id": 1}]
+            writer.execute("BEGIN; ALTER TABLE a RENAME TO c; ALTER TABLE b RENAME TO a; COMMIT")
+            with pytest.raises(SourceUnreachableError, match=r"public\.a was renamed or dropped"):
+                list(snapshot.read(a))
+            with pytest.raises(TableGoneError, match=r"42P01: .*public\.b"):
+                list(snapshot.read(b))

@@ -9,7 +9,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from agent.errors import SourceConfigError, SourceError
+from agent.errors import SourceError, TableGoneError
 from agent.rows.schema import TableSchema
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import connect
@@ -153,7 +153,7 @@ def test_all_sessions_under_an_exported_snapshot_see_its_moment(postgres: Embedd
 
 
 def test_a_table_that_is_gone_is_named(postgres: EmbeddedPostgres, database: str) -> None:
-    with connect(postgres.uri(database)) as connection, pytest.raises(SourceConfigError, match="oid 1 is gone"):
+    with connect(postgres.uri(database)) as connection, pytest.raises(TableGoneError, match="oid 1 is gone"):
         read_schemas(connection, [1])
 
 

@@ -174,7 +174,7 @@ def test_texts_that_are_not_of_their_type_are_refused(type_id: int, value: str) 
 
 
 def numeric(sign: int, weight: int, scale: int, *digits: int) -> bytes:
-    return binary(struct.pack(f"!hhHh{len(digits)}h", len(digits), weight, sign, scale, *digits))
+    return binary(struct.pack(f"!HhHh{len(digits)}h", len(digits), weight, sign, scale, *digits))
 
 
 def _decimal_table(precision: int, scale: int) -> TableSchema:
@@ -192,6 +192,11 @@ def _decimal_table(precision: int, scale: int) -> TableSchema:
 def test_numbers_that_their_decimal_does_not_hold_exactly_are_refused(precision: int, scale: int, value: bytes) -> None:
     with pytest.raises(DecodeError, match="column c0"):
         decode(_decimal_table(precision, scale), batch(insert(value)))
+
+
+def test_the_largest_number_has_more_digits_than_a_signed_count_holds() -> None:
+    largest = decode(table(NUMERIC), batch(insert(numeric(0, 2**15 - 1, 0, *[9] * 2**15)))).after["c0"].to_pylist()
+    assert largest == [("0009" * 2**15).lstrip("0")]
 
 
 @pytest.mark.parametrize("value", ["1000", "0.01", "99999", "1.x", "1.2.3", "-"])

@@ -29,7 +29,7 @@ def test_a_session_that_is_opened_too_late_is_closed(end: str, resolved_ts: int)
         wanted=Wanted(lambda *_: True, lambda _: True),
         sightings=Mock(),
         quiet=Mock(),
-        joining=[("public", "t")],
+        joining={("public", "t")},
     )
     cut = LogChunk(None, 0, [], Ts(resolved_ts), Ts(resolved_ts), Ts(resolved_ts), 0.0, is_complete=True)
     with pytest.raises(SourceUnreachableError, match="the stream was closed"):
