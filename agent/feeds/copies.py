@@ -91,14 +91,16 @@ def _refuse_partial(manifest: Manifest) -> None:
 def _find(feed: Feed, wanted: TableRecord) -> TableRecord:
     """Return the table's current record at the source; problems of other tables do not matter.
 
-    :raises SourceConfigError: there is no such table, or it has been renamed.
+    :raises SourceConfigError: there is no such table, or it has been renamed, and another may have its name.
     :raises TableIneligibleError: it cannot be replicated as it is.
     """
     quoted = ".".join('"' + part.replace('"', '""') + '"' for part in (wanted.schema_name, wanted.name))
     alone = feed.config.with_(filter=feed.config.filter.with_(rules=(quoted,)))
-    report = replace(feed, config=alone).open_source().discover()
+    source = replace(feed, config=alone).open_source()
+    report = source.discover()
     for table in report.tables:
-        if (table.schema_name, table.name) == (wanted.schema_name, wanted.name):
+        is_it = table.table_id == wanted.table_id or not source.numbers_tables
+        if is_it and (table.schema_name, table.name) == (wanted.schema_name, wanted.name):
             report.refuse_unfit([table])
             return table
     name = f"{wanted.schema_name}.{wanted.name}"

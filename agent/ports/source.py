@@ -281,6 +281,11 @@ class Source(Protocol):
         """Whether the server knows a reader by a number, which ``StreamOrder.reader`` then has to have."""
         ...
 
+    @property
+    def numbers_tables(self) -> bool:
+        """Whether the server numbers tables, so that one and another that takes its name are told apart."""
+        ...
+
     def check(self) -> SourceReport:
         """Check privileges, settings and names before anything is created at the server."""
         ...

@@ -45,6 +45,10 @@ class MysqlSource:
         return True  # by their server ids
 
     @property
+    def numbers_tables(self) -> bool:
+        return False
+
+    @property
     def dumper(self) -> MysqlDumper:
         return MysqlDumper(self._uri, zero_dates=self._zero_dates, accepts_cascades=self._accepts_cascades)
 

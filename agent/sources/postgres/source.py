@@ -75,6 +75,10 @@ class PostgresSource:
         return False  # it knows slots
 
     @property
+    def numbers_tables(self) -> bool:
+        return True
+
+    @property
     def dumper(self) -> PostgresDumper:
         return PostgresDumper(self._uri, self._names.slot, self._publications)
 
