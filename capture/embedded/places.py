@@ -61,7 +61,8 @@ def free_port() -> int:
 
     :raises PortInUseError: none was found.
     """
-    for port in random.sample(_PORTS, _ATTEMPTS):
+    # processes that begin at once, with one seed, must not choose alike
+    for port in random.SystemRandom().sample(_PORTS, _ATTEMPTS):
         if is_free(port):
             return port
     raise PortInUseError(f"no free port between {_PORTS.start} and {_PORTS.stop}; stop something that listens there")

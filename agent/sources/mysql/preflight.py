@@ -18,6 +18,7 @@ from agent.rows.schema import TableSchema
 from agent.sources.mysql.ddl import reasons
 from agent.sources.mysql.ddl.expressions.unsteady import FULL_IMAGES, is_unsteady, timestamps, unlogged
 from agent.sources.mysql.ddl.parser.table_options import FOREIGN_ROWS
+from agent.sources.mysql.decode.table_ids import table_id
 from agent.sources.mysql.server import grants
 from agent.sources.mysql.server.cascades import unlogged_cascades
 from agent.sources.mysql.server.catalog import present_schemas
@@ -90,7 +91,9 @@ def check_source(
         there: Mapping[int, TableSchema] = {}
         with missing:
             there = present_schemas(connection, names)
-        tables = [table for table in tables if table.record.table_id in there]
+        # others are gone, or the server cannot open them
+        refused = {table_id(*name) for name in unreadable}
+        tables = [table for table in tables if table.record.table_id in there.keys() | refused]
         unfit: Mapping[int, str] = {}
         with missing:
             images = settings.get("binlog_row_image", FULL_IMAGES)

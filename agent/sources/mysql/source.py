@@ -109,11 +109,13 @@ class MysqlSource:
 
     def missed_tables(self, known: Sequence[TableRecord]) -> tuple[tuple[str, str], ...]:
         config, before = self._scope.config, {table.table_id for table in known}
+        is_free = config.force_replicate or not self._scope.sink_mode.is_keyed
         with connect(self._target) as connection:
             found = [found.record for found in find_tables(connection, TableFilter(config.filter.rules))]
-        is_free = config.force_replicate or not self._scope.sink_mode.is_keyed
-        missed = [table for table in found if table.table_id not in before and (table.key or is_free)]
-        return tuple((table.schema_name, table.name) for table in missed)
+            missed = [table for table in found if table.table_id not in before and (table.key or is_free)]
+            names = [(table.schema_name, table.name) for table in missed]
+            readable = catalog.present_schemas(connection, names).values()
+        return tuple((schema.schema_name, schema.name) for schema in readable)
 
     def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW, wait: Wait | None = None) -> Position:
         begin = self._begin(lambda connection: start_position(connection, start_ts) if start_ts else None)

@@ -26,6 +26,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory, trap: Path) -> Iterator[MariaB
         bed.execute("INSERT INTO thing SELECT id, CONCAT('a', id), k, 'g' FROM sbtest1")
         bed.execute("CREATE TABLE ring (id int PRIMARY KEY, a int, b int, c int)")
         bed.execute("INSERT INTO ring VALUES (1, 1, 2, 3)")
+        bed.execute("CREATE DATABASE aside")
         config = {"filter": {"rules": ["*.*", "!aside.*"]}}
         bed.create_feed(UPSERT, SinkMode.UPSERT, config=config)
         bed.create_feed(CHANGELOG, SinkMode.CHANGELOG, config=config)

@@ -109,7 +109,6 @@ def is_there(bed: MariaBed, feed: str, table: str) -> bool:
 
 
 def test_a_table_that_is_renamed_into_the_filter_is_copied_with_its_rows(bed: MariaBed) -> None:
-    bed.execute("CREATE DATABASE aside")
     bed.execute("CREATE TABLE aside.late (id int PRIMARY KEY, v varchar(10))")
     bed.execute("INSERT INTO aside.late VALUES (1, 'a'), (2, 'b')")
     bed.execute("RENAME TABLE aside.late TO late")
