@@ -326,9 +326,9 @@ class Source(Protocol):
         ...
 
     def missed_tables(self, known: Sequence[TableRecord]) -> tuple[tuple[str, str], ...]:
-        """Return schema and name of the tables that are not ``known``, and that a stream from a position taken since
-        may never name, as they were made before it; also of some made after it, which the stream brings. None where
-        streams find such tables by themselves."""
+        """Return schema and name of the tables that exist and are not ``known``. They have to join a stream whose
+        position was taken since: it never names those that were made before the position. Those that were made after
+        it come with the stream. Empty where streams find such tables by themselves."""
         ...
 
     def begin(self, tables: Sequence[TableRecord], start_ts: Ts = NOW, wait: Wait | None = None) -> Position:

@@ -61,7 +61,9 @@ def begin(source: Source, take: Callable[[Sequence[TableRecord]], Position], *, 
             joining = source.missed_tables(there.report.tables)
             if not joining or attempt == _ATTEMPTS_MAX - 1:
                 return Begun(there.report, there.schemas, position, joining)
-        if refusal and not changed and there.schemas.keys() == before.schemas.keys():
+            changed = [".".join(name) for name in joining]
+        is_gone = there.schemas.keys() != before.schemas.keys()
+        if refusal and not changed and not is_gone:
             raise refusal
         _log.info("tables have changed while a position was taken; another one is taken", tables=changed[:10])
         before = now

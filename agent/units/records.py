@@ -159,8 +159,10 @@ class UnitRecords:
 
 def _in_place_of(stored: UnitRecord, record: UnitRecord) -> UnitRecord:
     """Keep the stored fields that ``record`` does not know, and the tables of a source that is synced."""
-    joining = record.joining if stored.unit is record.unit is Unit.DUMP else stored.joining
-    record = record.keeping(stored).with_(**{name: getattr(stored, name) for name in OWNED}).with_(joining=joining)
+    owned = {name: getattr(stored, name) for name in OWNED}
+    if stored.unit is record.unit is Unit.DUMP:
+        owned["joining"] = record.joining
+    record = record.keeping(stored).with_(**owned)
     if stored.unit is record.unit is Unit.SYNC:
         return record.with_(tables=stored.tables)
     known = {table.table_id: table for table in stored.tables if table.model_extra}

@@ -67,7 +67,7 @@ async def take_position(
     found = begun.report.identity
     now = {"system_id": found.system_id, "timeline": found.timeline}
     after = begun_again(record.with_(tables=tables, left=(*record.left, *left)[-LEFT_MAX:], **now), start)
-    after = after.with_(joining=begun.joining)
+    after = after.with_(joining=begun.joining)  # all others that were to join are among the tables
     await place.records.renew(after, place.log, start, newest_epoch=await ask(newest_epoch, place.files))
     _log.info("the changefeed has a new position", ts=start.ts, lost_ts=lost.ts, tables=len(tables))
     failpoints.reach(Point.POSITION_RECORDED)
