@@ -283,7 +283,8 @@ class Source(Protocol):
 
     @property
     def numbers_tables(self) -> bool:
-        """Whether the server numbers tables, so that one and another that takes its name are told apart."""
+        """Whether the server numbers its tables. A table then has another number than the one that had its name before
+        it."""
         ...
 
     def check(self) -> SourceReport:

@@ -100,7 +100,7 @@ def check_source(
             is_full = images == FULL_IMAGES
             unfit = _unfit(tables, sink_mode, force_replicate=force_replicate, has_full_images=is_full)
             images = images if connection.is_mariadb else FULL_IMAGES
-            unfit = {**_virtual(connection, tables, filters, images), **unfit, **_unreadable(tables, unreadable)}
+            unfit = {**_virtual(connection, tables, there, filters, images), **unfit, **_unreadable(tables, unreadable)}
             if unfit and not accepts_unfit:
                 raise TableIneligibleError(next(iter(unfit.values())))
         missing.refuse()
@@ -292,13 +292,16 @@ def _unreadable(tables: Iterable[FoundTable], refused: Mapping[tuple[str, str], 
 
 
 def _virtual(
-    connection: Connection, tables: Iterable[FoundTable], filters: FilterConfig, images: str
+    connection: Connection,
+    tables: Iterable[FoundTable],
+    schemas: Mapping[int, TableSchema],
+    filters: FilterConfig,
+    images: str,
 ) -> dict[int, str]:
     """Return the tables with replicated virtual columns that have another value whenever they are read, or that updates
     do not log."""
     by_name = {(table.record.schema_name, table.record.name): table.record.table_id for table in tables}
     found, virtual = {}, virtual_columns(connection, by_name)
-    schemas = present_schemas(connection, virtual)
     for name, columns in virtual.items():
         if (schema := schemas.get(by_name[name])) is None:
             continue

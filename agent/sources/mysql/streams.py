@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from agent.errors import SourceConfigError, TableGoneError
+from agent.errors import SourceConfigError
 from agent.filter.events import rules_for
 from agent.filter.tables import TableFilter
 from agent.ports.source import Position, Scope, StreamOrder
@@ -31,7 +31,7 @@ from agent.sources.mysql.position.consistency import current_place
 from agent.sources.mysql.position.positions import SourcePosition
 from agent.sources.mysql.position.resume import position_at, resume
 from agent.sources.mysql.server.cascades import logs_cascades
-from agent.sources.mysql.server.catalog import SYSTEM_SCHEMAS, database_collations, read_schemas
+from agent.sources.mysql.server.catalog import SYSTEM_SCHEMAS, database_collations, present_schemas
 from agent.sources.mysql.server.computed import computed_columns, is_there
 from agent.sources.mysql.server.connection import Connection, connect
 from agent.sources.mysql.server.defaults import explicit_timestamps
@@ -182,10 +182,10 @@ class MysqlStreams:
         """Read a table's definition over another connection: the stream's own cannot run queries."""
         with connect(self._target) as connection:
             try:
-                found = read_schemas(connection, [name], zero_dates=self._zero_dates)
-            except (SourceConfigError, TableGoneError):
-                return None  # it is gone, or has a type that is refused only if rows come
-        return found[table_id(*name)]
+                found = present_schemas(connection, [name], zero_dates=self._zero_dates)
+            except SourceConfigError:
+                return None  # it has a type that is refused only if rows come
+        return found.get(table_id(*name))
 
 
 class MysqlStream:
@@ -266,8 +266,9 @@ class Joiner:
         schemas: dict[tuple[str, str], TableSchema] = {}
         with connect(self._target) as connection:
             for name in self._joining.names:
-                with suppress(SourceConfigError, TableGoneError):
-                    schemas[name] = read_schemas(connection, [name], zero_dates=self._zero_dates)[table_id(*name)]
+                with suppress(SourceConfigError):  # a type that is refused
+                    for schema in present_schemas(connection, [name], zero_dates=self._zero_dates).values():
+                        schemas[name] = schema
             self._primary = {name for name in schemas if has_primary(connection, *name)}
             return Reading(schemas, current_place(connection).ts(position.epoch.number))
 

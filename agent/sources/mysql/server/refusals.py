@@ -24,6 +24,8 @@ from agent.errors import (
 from agent.sources.mysql.server.uri import Target
 
 BINLOG_FAILED: Final = 1236
+#: names in Weir's statements come from the catalog: a table or column was there a moment ago
+_GONE: Final = frozenset({1054, 1146})
 _OF_SERVER: Final = re.compile(r"'(mysql|performance_schema|information_schema|sys)\.", re.IGNORECASE)
 #: MariaDB ends a dump for another one with its server id by a number of its own
 _SAME_ID: Final = 4052
@@ -66,9 +68,7 @@ def refusal(code: int, message: str, target: Target) -> SourceError:
             )
         case 1049:
             return SourceConfigError(f"{target}: there is no such database; check the name after the port")
-        case 1146 | 1054 if not _OF_SERVER.search(
-            message
-        ):  # names of ours come from the catalog: they were there a moment ago
+        case _ if code in _GONE and not _OF_SERVER.search(message):
             return TableGoneError(
                 f"{target} answered {code}: {message}: a table was dropped, renamed or altered meanwhile; try again"
             )

@@ -125,14 +125,12 @@ class MysqlDumper:
         self, order: DumpOrder, previous: Plan | None, done: DoneChunks, executor: Executor
     ) -> "Iterator[MysqlDump]":
         known = self._known(previous)
-        records = _unfinished(order, known, done)
-        names = [(record.schema_name, record.name) for record in records]
         with ExitStack() as stack:
             guard = stack.enter_context(consistency.open_reader(self._target))
-            gone = consistency.hold_definitions(guard, names)
+            gone = consistency.hold_definitions(guard, _names(_unfinished(order, known, done)))
             order = order.without([table_id(*name) for name in gone])
             records = _unfinished(order, known, done)
-            names = [(record.schema_name, record.name) for record in records]
+            names = _names(records)
             # now that they are held: before, they could be altered
             schemas = read_schemas(guard, names, zero_dates=self._zero_dates)
             order = order.with_keys(find_keys(guard, _keyed_otherwise(records, schemas)))
@@ -213,6 +211,10 @@ class MysqlDumper:
 def _unfinished(order: DumpOrder, known: Plan | None, done: DoneChunks) -> list[TableRecord]:
     finished = {table.record.table_id for table in known.tables if is_complete(table, done)} if known else set()
     return [record for record in order.tables if record.table_id not in finished]
+
+
+def _names(records: Sequence[TableRecord]) -> list[Table]:
+    return [(record.schema_name, record.name) for record in records]
 
 
 def _keyed_otherwise(records: Sequence[TableRecord], schemas: Mapping[int, TableSchema]) -> list[Table]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from agent.sources.postgres.publication.findings import Findings
 from agent.sources.postgres.publication.published import Catalog
 from agent.sources.postgres.publication.silent import place
+from agent.sources.postgres.server.catalog import names_of
 from agent.sources.postgres.server.connection import Connection
 from reactor.ids import Ts
 
@@ -31,14 +32,14 @@ class HeldNewcomers:
 
     def has_news(self, connection: Connection, names: Mapping[int, Name]) -> bool:
         """Return whether one is gone, or has another name than in ``names``."""
-        return bool(names) and self._names(connection, names) != names
+        return bool(names) and names_of(connection, names) != names
 
     def judge(
         self, connection: Connection, now: Catalog, found: Findings, upto: Ts, *, joining: Collection[Name]
     ) -> None:
         """End holds, of a stream that is at ``upto``."""
         unknown = found.held.difference(found.known)
-        names, since = self._names(connection, unknown), self._since
+        names, since = names_of(connection, unknown), self._since
         for table_id in unknown.difference(found.newcomers):  # a proof of an earlier version has no names
             found.newcomers[table_id] = names.get(table_id, ("", ""))
         self._since, self._is_renamed = {}, False
@@ -59,12 +60,3 @@ class HeldNewcomers:
         named = (now.tables[table] for table in above)
         wanted = {table_id, *(one.table_id for one in named if self._wants(one.schema_name, one.name))}
         return any(now.ways(table) for table in above) or place(now, table_id, wanted) != table_id
-
-    @staticmethod
-    def _names(connection: Connection, tables: Collection[int]) -> dict[int, Name]:
-        listed = ", ".join(map(str, sorted(tables))) or "0"
-        rows = connection.query(
-            "SELECT c.oid::int8, n.nspname, c.relname FROM pg_catalog.pg_class c "
-            f"JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid IN ({listed})"
-        )
-        return {int(oid or 0): (str(schema), str(name)) for oid, schema, name in rows}

@@ -59,7 +59,8 @@ class Partitions:
         return "" if before is None else self._trouble(root, before)
 
     def guests(self) -> set[int]:
-        """Return the tables of which rows were sent as those of another one, whose partitions they are not now."""
+        """Return the tables that were partitions for a while: the stream has rows of them under a root's name, and they
+        are no partitions of that root now."""
         leaves = {root: self.asked.now.leaves(root) for root in {one.root for one in self.sightings}}
         return {one.leaf for one in self.sightings if one.leaf not in leaves[one.root]}
 

@@ -27,6 +27,7 @@ from agent.ports.snapshot import Wait
 from agent.ports.source import Position
 from agent.sources.postgres.publication.prover import first_proof
 from agent.sources.postgres.server import slot_creation, table_locks
+from agent.sources.postgres.server.catalog import names_of
 from agent.sources.postgres.server.connection import Connection, catalog_session, connect
 from agent.sources.postgres.server.lsn import format_lsn, parse_lsn
 from agent.sources.postgres.server.sql import identifier, literal, qualified
@@ -311,7 +312,8 @@ def _ensure_publication(connection: Connection, name: str, tables: Sequence[Tabl
     or renamed."""
     before: list[tuple[set[tuple[str, str]], set[tuple[str, str]]]] = []
     while True:
-        there, wanted = _members(connection, name), _names(connection, tables)
+        there = _members(connection, name)
+        wanted = {*names_of(connection, [table.table_id for table in tables]).values()}
         try:
             _create_publication(connection, name, publish)
             _change_members(connection, name, "ADD", wanted - there)
@@ -322,16 +324,6 @@ def _ensure_publication(connection: Connection, name: str, tables: Sequence[Tabl
             before.append((there, wanted))
         else:
             return
-
-
-def _names(connection: Connection, tables: Sequence[TableRecord]) -> set[tuple[str, str]]:
-    """Return schema and name of the tables that exist, as they are now."""
-    ids = ", ".join(str(table.table_id) for table in tables) or "0"
-    rows = connection.query(
-        "SELECT n.nspname, c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n "
-        f"ON n.oid = c.relnamespace WHERE c.oid IN ({ids})"
-    )
-    return {(str(schema), str(name)) for schema, name in rows}
 
 
 def _create_publication(connection: Connection, name: str, publish: str) -> None:

@@ -100,6 +100,16 @@ def table_ids_of(connection: Queries, names: Iterable[tuple[str, str]]) -> dict[
     return {(str(schema), str(name)): int(number or 0) for schema, name, number in rows}
 
 
+def names_of(connection: Queries, table_ids: Iterable[int]) -> dict[int, tuple[str, str]]:
+    """Return schema and name of the tables that exist of these, by their oids."""
+    listed = ", ".join(str(int(table)) for table in sorted(table_ids)) or "0"
+    rows = connection.query(
+        "SELECT c.oid::int8, n.nspname, c.relname FROM pg_catalog.pg_class c "
+        f"JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid IN ({listed})"
+    )
+    return {int(oid or 0): (str(schema), str(name)) for oid, schema, name in rows}
+
+
 def _column(row: Sequence[Any]) -> Column:
     name, type_id, modifier, type_name, is_key, place, _ = row[4:]
     return Column(name, int(type_id), int(modifier), shown(type_name), is_key in ("t", True), place=int(place))
