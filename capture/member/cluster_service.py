@@ -18,7 +18,7 @@ from capture.api import port as views
 from capture.member.amendments.amendments import Amendments
 from capture.member.amendments.rewind import rewind
 from capture.member.comparisons import diff as comparison
-from capture.member.copies import CopyPlace, CopyProgress, with_progress
+from capture.member.copies import CopyPlace, CopyProgress, with_problems, with_progress
 from capture.member.creation import ChangefeedCreation, view_of
 from capture.member.kept_progress import KeptProgress
 from capture.member.ownership import draining, gathering, router
@@ -58,6 +58,7 @@ class ClusterService(ChangefeedCreation, Amendments):
     def __init__(self, capture: CaptureState, remote: RemoteOwners) -> None:
         self._capture = capture
         self._remote = remote
+        self.copy_problems: dict[CopyPlace, str] = {}
 
     @property
     def is_owner(self) -> bool:
@@ -134,12 +135,14 @@ class ClusterService(ChangefeedCreation, Amendments):
         return await self._listed(tables=tables) if self._membership.state.has_owners or self.is_owner else []
 
     async def _listed(self, *, tables: bool) -> "builtins.list[ChangefeedView]":
-        copies = self.copies
-        return [with_progress(view_of(view), copies) for view in await self.ask(jobs.List(_NO_JOB, tables))]
+        return [self._shown(view_of(view)) for view in await self.ask(jobs.List(_NO_JOB, tables))]
 
     async def query(self, changefeed_id: str, *, tables: bool = True) -> ChangefeedView:
         query = jobs.Query(_NO_JOB, ChangefeedId(changefeed_id), tables)
-        return with_progress(view_of(await self.ask(query)), self.copies)
+        return self._shown(view_of(await self.ask(query)))
+
+    def _shown(self, view: ChangefeedView) -> ChangefeedView:
+        return with_problems(with_progress(view, self.copies), self.copy_problems)
 
     async def pause(self, changefeed_id: str) -> ChangefeedView:
         await self.ask(jobs.Pause(_NO_JOB, ChangefeedId(changefeed_id)))

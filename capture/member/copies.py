@@ -20,7 +20,7 @@ from reactor.records.changefeed import RunningError
 from reactor.records.tables.resync import ResyncStage
 from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
-from reactor.views import ChangefeedView, ResyncView, TableView
+from reactor.views import ChangefeedView, HeldView, ResyncView, TableView
 
 #: how soon an unwanted copy ends
 _POLL_S = 0.5
@@ -133,6 +133,19 @@ def with_copies(
         else table.model_copy(update={"resync": _with_copy(changefeed, table.resync, copies)})
         for table in tables
     )
+
+
+def with_problems(view: ChangefeedView, problems: Mapping[CopyPlace, str]) -> ChangefeedView:
+    """Add to held tables what prevents their copies."""
+
+    def shown(held: HeldView) -> HeldView:
+        problem = problems.get((ChangefeedId(view.id), held.table_id))
+        return held.model_copy(update={"message": f"{held.message}; not copied yet: {problem}"}) if problem else held
+
+    if not any(problems.values()):
+        return view
+    tables = (one.model_copy(update={"held": shown(one.held)}) if one.held else one for one in view.tables)
+    return view.model_copy(update={"held": tuple(map(shown, view.held)), "tables": tuple(tables)})
 
 
 def _with_copy(changefeed: str, resync: ResyncView, copies: Mapping[CopyPlace, CopyProgress]) -> ResyncView:

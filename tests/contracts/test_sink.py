@@ -454,6 +454,16 @@ def test_a_copy_brings_back_a_table_that_is_gone(bed: Bed) -> None:
     bed.assert_holds((1, "b", "x"))
 
 
+def test_a_copy_of_nothing_may_be_the_first_table_of_its_sink(bed: Bed) -> None:
+    """As where a changefeed was created before its tables."""
+    sink = replacing(bed)
+    sink.replace(bed.copied(200))
+    bed.assert_at(200)
+    bed.assert_holds()
+    bed.flush(200, 300, [insert(1, "b", "x", ts=210)])
+    bed.assert_holds((1, "b", "x"))
+
+
 def test_a_copy_fences_the_writers_of_before(loaded: Bed) -> None:
     sink = replacing(loaded)
     stale = loaded.task(100, 190)

@@ -245,7 +245,7 @@ class DeltaSink:
     def replace(self, copy: TableCopy) -> None:
         place = self.place(copy.table)
         table = place.open()
-        if table is None and place.is_away():
+        if table is None and copy.files and place.is_away():  # no file: it may be the sink's first table
             raise away_error(place)
         there = set(place.file_names())
         if any(file.path.rsplit("/", 1)[-1] not in there for file in copy.files):

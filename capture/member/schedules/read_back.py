@@ -47,7 +47,10 @@ _Table = tuple[ChangefeedId, int]
 
 
 class TakesIn(Protocol):
-    """The part of ``capture.member.cluster_service`` that this needs."""
+    """The part of ``capture.member.cluster_service`` that this needs. ``copy_problems``: what prevents the copies of
+    held tables, for those who look."""
+
+    copy_problems: dict[_Table, str]
 
     async def take_in(self, changefeed_id: str, tables: Sequence[HeldTable]) -> Mapping[int, WeirError]: ...
 
@@ -85,6 +88,8 @@ class ReadBack:
         kept = self._clock() - _RETRY_MAX_S
         self._tried = {key: tried for key, tried in self._tried.items() if key in waiting or tried[1] > kept}
         self._read = {key: read for key, read in self._read.items() if key in self._tried}
+        for key in self._service.copy_problems.keys() - waiting.keys():
+            del self._service.copy_problems[key]
 
     def _waiting(self) -> Iterator[tuple[_Table, HeldTable]]:
         membership = self._capture.membership
@@ -155,6 +160,7 @@ class ReadBack:
         began, due, before = self._tried.get(key, (0.0, 0.0, ""))
         if problem and problem != before:
             _log.warning("a held table cannot be copied yet", error=problem, **fields)
+        self._service.copy_problems[key] = problem
         now = self._clock()
         self._tried[key] = now, now + min(max(2 * (due - began), _RETRY_S), _RETRY_MAX_S), problem
 

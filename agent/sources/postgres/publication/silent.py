@@ -167,7 +167,7 @@ def _is_apart(now: Catalog, table_id: int, known: Collection[int]) -> bool:
 def _unpublished(name: str) -> str:
     return (
         f"table {name} is in no publication of the changefeed, so its changes are not sent; it is published and copied "
-        "as soon as that is possible (`weir table resync` says what prevents it), or leave it out by a filter rule"
+        "as soon as that is possible, or leave it out by a filter rule"
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from agent.errors import LogError, SinkFencedError
 from capture.errors import JobRefusedError
+from capture.member.copies import CopyPlace, with_problems
 from capture.member.schedules.read_back import ReadBack
 from reactor import keys
 from reactor.errors import NotOwnerError, Scope, WeirError
@@ -32,6 +33,7 @@ from reactor.records.tables.resync import TableResync
 from reactor.records.tables.schema_change import DdlRecord, SchemaChangeKind, TableChange
 from reactor.records.tables.table import TableRecord
 from reactor.state import ClusterState
+from reactor.views import ChangefeedView, HeldView, TableView
 
 pytestmark = pytest.mark.looptime
 
@@ -68,9 +70,10 @@ class Bed:
         for one in held:
             self.put(keys.HeldKey("c", "default", FEED, one.table_id), one.encode())
         capture: Any = SimpleNamespace(membership=self)
+        self.copy_problems: dict[CopyPlace, str] = {}
         self.read_back = ReadBack(capture, self)
 
-    def put(self, key: keys.Key, value: bytes) -> None:
+    def put(self, key: keys.Key, value: bytes | None) -> None:
         self.state.update(str(key), value, mod_revision=1, create_revision=1)
 
     async def take_in(self, changefeed_id: str, tables: Sequence[HeldTable]) -> dict[int, WeirError]:
@@ -115,6 +118,24 @@ async def test_one_that_cannot_be_copied_keeps_no_other_back() -> None:
         (0, "public.new public.keyless"),
         (5, "public.new public.keyless"),
     ]
+
+
+async def test_what_prevents_a_copy_is_shown_while_the_table_is_held() -> None:
+    bed = Bed(hold(2, "public.new"), hold(3, "public.keyless"))
+    bed.answers = [{3: JobRefusedError("no key")}]
+    await bed.run(1.5)
+    named = ((2, "new"), (3, "keyless"))
+    held = tuple(HeldView(table=name, table_id=number, stage="held", message="why") for number, name in named)
+    view = ChangefeedView(
+        id="feed", state=FeedState.WARNING, held=held, tables=(TableView(table="keyless", table_id=3, held=held[1]),)
+    )
+    shown = with_problems(view, bed.copy_problems)
+    assert [one.message for one in shown.held] == ["why", "why; not copied yet: no key"]
+    assert [one.held for one in shown.tables] == [shown.held[1]]
+    for table, _ in named:
+        bed.put(keys.HeldKey("c", "default", FEED, table), None)
+    await bed.run(1.5)
+    assert with_problems(view, bed.copy_problems) == view
 
 
 async def test_one_that_crashes_keeps_no_other_back() -> None:
