@@ -12,6 +12,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from agent.sinks.delta.alter.dropping import dropped_ts
+from agent.sinks.delta.table.place import former_keys
 from tests.soak.source import Row, Source, Table
 
 _SHOWN = 3
@@ -28,7 +29,9 @@ def changelog(source: Source, table: Table, place: Path) -> str:
     stored = _open(source, table, place)
     if isinstance(stored, str):
         return stored
-    return _difference(source, table, folded(stored.to_pyarrow_table().to_pylist(), table.key))
+    names = tuple(column.name for column in table.columns)
+    former = [(one.until_ts, one.columns or names) for one in former_keys(stored).keys]
+    return _difference(source, table, folded(stored.to_pyarrow_table().to_pylist(), table.key, former))
 
 
 def _open(source: Source, table: Table, place: Path) -> DeltaTable | str:

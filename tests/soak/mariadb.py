@@ -182,6 +182,13 @@ class MariaDB:
         if kind < 0.18:
             other = self.quote(rng.choice(tables).name)
             return f"RENAME TABLE {at} TO swap_, {other} TO {at}, swap_ TO {other}"
+        if kind < 0.20:
+            return f"RENAME TABLE {at} TO {self.quote(name)}, {self.quote(rng.choice(tables).name)} TO {at}"
+        if kind < 0.22:
+            return f"CREATE TABLE {self.quote(name)} (PRIMARY KEY (id)) AS SELECT * FROM {at}"
+        if kind < 0.25:
+            key = ", ".join(self.quote(one.name) for one in rng.sample(table.columns, min(2, len(table.columns))))
+            return f"ALTER TABLE {at} DROP PRIMARY KEY, ADD PRIMARY KEY ({key})"
         changes = [_alteration(rng, table, name) for _ in range(rng.choices([1, 2, 3], [6, 2, 1])[0])]
         return f"ALTER TABLE {at} {', '.join(changes)}"
 

@@ -151,16 +151,33 @@ class Postgres:
             return f"DROP TABLE {at}"
         if kind < 0.07:
             return f"TRUNCATE {at}"
-        if kind < 0.10:
-            return f"BEGIN; DROP TABLE {at}; CREATE TABLE {at} {_body(rng)}; COMMIT"
-        if kind < 0.15:
-            return f"ALTER TABLE {at} RENAME TO {self.quote(name)}"
         if kind < 0.18:
-            return f"ALTER TABLE {at} REPLICA IDENTITY {rng.choice(['FULL', 'DEFAULT'])}"
+            return self._move_names(rng, at, self.quote(rng.choice(tables).name), self.quote(name))
+        if kind < 0.21:
+            key = f"DROP CONSTRAINT IF EXISTS {table.name}_pkey, ADD PRIMARY KEY ({_new_key(rng, table)})"
+            return f"ALTER TABLE {at} {key}"
+        if kind < 0.23:
+            return f"ALTER TABLE {at} SET UNLOGGED; ALTER TABLE {at} SET LOGGED"
         if kind < 0.26:
+            return f"ALTER TABLE {at} REPLICA IDENTITY {rng.choice(['FULL', 'DEFAULT'])}"
+        if kind < 0.33:
             return f"ALTER TABLE {at} RENAME COLUMN {self.quote(rng.choice(table.columns).name)} TO z{name}"
         changes = [_alteration(rng, table, name) for _ in range(rng.choices([1, 2, 3], [6, 2, 1])[0])]
         return f"ALTER TABLE {at} {', '.join(changes)}"
+
+    def _move_names(self, rng: random.Random, at: str, other: str, new: str) -> str:
+        """Return what migrations and transformations do to names: rename, swap, replace, copy."""
+        moves = (
+            f"ALTER TABLE {at} RENAME TO {new}",
+            f"BEGIN; DROP TABLE {at}; CREATE TABLE {at} {_body(rng)}; COMMIT",
+            f"BEGIN; ALTER TABLE {at} RENAME TO {new}; CREATE TABLE {at} {_body(rng)}; COMMIT",
+            f"BEGIN; ALTER TABLE {at} RENAME TO swap_; ALTER TABLE {other} RENAME TO {at}; "
+            f"ALTER TABLE swap_ RENAME TO {other}; COMMIT",
+            f"BEGIN; DROP TABLE {at}; ALTER TABLE {other} RENAME TO {at}; COMMIT",
+            f"BEGIN; CREATE TABLE {new} (LIKE {at} INCLUDING ALL); INSERT INTO {new} SELECT * FROM {at}; "
+            f"DROP TABLE {at}; ALTER TABLE {new} RENAME TO {at}; COMMIT",
+        )
+        return rng.choice(moves)
 
 
 class _Session:
@@ -193,6 +210,10 @@ def _body(rng: random.Random) -> str:
         key.append("part")
     columns += [f"c{index} {_definition(rng)}" for index in range(rng.randint(1, 6))]
     return f"({', '.join(columns)}, PRIMARY KEY ({', '.join(key)}))"
+
+
+def _new_key(rng: random.Random, table: Table) -> str:
+    return ", ".join(f'"{column.name}"' for column in rng.sample(table.columns, min(2, len(table.columns))))
 
 
 def _definition(rng: random.Random) -> str:

@@ -238,8 +238,7 @@ class Story:
             for source in self._bed.sources:
                 keyed = [table for table in source.tables() if table.key]
                 undeclared = {f"{source.database}.{table.name}" for table in keyed if not source.touch(table)}
-                for mode in _MODES:
-                    self._compare(source, mode, undeclared)
+                self._drop(source, set().union(*(self._compare(source, mode, undeclared) for mode in _MODES)))
             self.outcome.comparisons += 1
         finally:
             self._go.set()
@@ -247,11 +246,17 @@ class Story:
     def _settle_all(self) -> None:
         """What is to be done before a comparison, while nobody writes."""
 
-    def _compare(self, source: Source, mode: SinkMode, undeclared: Collection[str]) -> None:
-        """``undeclared``: tables whose last schema change the log may not have; ``diff`` says that they differ."""
+    def _drop(self, source: Source, names: Collection[str]) -> None:
+        with source.session(random.Random(self._seed)) as session:
+            for name in sorted(names):
+                self._try(session.execute, f"DROP TABLE {source.quote(name.partition('.')[2])}")
+
+    def _compare(self, source: Source, mode: SinkMode, undeclared: Collection[str]) -> set[str]:
+        """Return the tables that are held. ``undeclared``: tables whose last schema change the log may not have, which
+        ``diff`` says."""
         feed = _feed(source, mode)
         if not self._has_caught_up(source, feed):
-            return
+            return set()
         view = self._bed.query(feed)
         self._count_held(view)
         held_ids, held_at_sink = ({one.table_id for one in view.held}, {one.table for one in view.held})
@@ -275,6 +280,7 @@ class Story:
                 self._note_problem(f"{feed}: {difference}")
         self.outcome.tables_compared += compared
         self._say(f"{feed}: {compared} tables compared, {len(held)} held")
+        return held
 
     def _diff(self, feed: str, held: Collection[str]) -> None:
         """Compare with Weir's own ``diff``. On a machine under load, a capture may be no member for a moment."""

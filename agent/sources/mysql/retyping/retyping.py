@@ -58,7 +58,9 @@ def conversion(before: Column, after: Column, terms: RetypeTerms) -> Conversion:
     has_fill = not terms.is_strict or after.type_id == FieldType.TIMESTAMP2
     if isinstance(found, Refused) or not (after.name in terms.required and has_fill):
         return found
-    return _without_nulls(after, found.convert if isinstance(found, Exact) else None, terms)
+    # InnoDB of MariaDB, where it does not copy the table, puts the default that the column had before
+    has_default = terms.is_mariadb and before.type_id == after.type_id
+    return _without_nulls(after, found.convert if isinstance(found, Exact) else None, terms, has_default=has_default)
 
 
 def _conversion(before: Column, after: Column, terms: RetypeTerms) -> Conversion:
@@ -144,11 +146,13 @@ def _numbered(after: Column, convert: Convert | None, terms: RetypeTerms) -> Con
     return Exact(checked)
 
 
-def _without_nulls(after: Column, convert: Convert | None, terms: RetypeTerms) -> Conversion:
-    """Handle a column that becomes NOT NULL: a non-strict server replaces NULL by the type's zero."""
+def _without_nulls(after: Column, convert: Convert | None, terms: RetypeTerms, *, has_default: bool) -> Conversion:
+    """Handle a column that becomes NOT NULL: a non-strict server replaces NULL by the type's zero, or (``has_default``)
+    by a default that is not known."""
     schema = TableSchema(0, "", "", (after,), zero_dates=terms.zero_dates)
     text = "" if after.type_id == FieldType.ENUM else implicit_text(after)
-    is_known = isinstance(text, str) and after.type_id not in (FieldType.TIMESTAMP2, FieldType.JSON)
+    is_zero = not has_default and after.type_id not in (FieldType.TIMESTAMP2, FieldType.JSON)
+    is_known = isinstance(text, str) and is_zero
 
     def filled(values: pa.Array) -> pa.Array:
         found = values if convert is None else convert(values)

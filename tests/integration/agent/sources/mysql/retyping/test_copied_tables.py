@@ -99,7 +99,7 @@ def test_tables_without_such_dates_flow(server: EmbeddedMariaDB, database: str, 
 def test_a_strict_server_that_ignores_errors(mariadb: EmbeddedMariaDB, tmp_path: Path) -> None:
     mariadb.create_database("ignored")
     strict = f"SET sql_mode = '{_STRICT}'"
-    numbers = "ALTER IGNORE TABLE t MODIFY a int NOT NULL"
+    numbers = "ALTER IGNORE TABLE t MODIFY a bigint NOT NULL"
     found, there = followed_into(mariadb, "ignored", tmp_path / "0", _POSSIBLE, strict, numbers)
     assert found.column("a").to_pylist() == there.column("a").to_pylist() == [0, 5]
     with pytest.raises(TableHeldError, match="dates that no calendar has"):
