@@ -265,7 +265,9 @@ def _alteration(rng: random.Random, table: Table, name: str) -> str:
     at = f"`{column.name}`"
     place = rng.choice(["", "", " FIRST", f" AFTER {at}"])
     kind = rng.random()
-    if kind < 0.35:
+    if kind < 0.1:
+        return _attribute(rng, column)
+    if kind < 0.37:
         return f"ADD COLUMN {rng.choice(['', 'IF NOT EXISTS '])}`x{name}{rng.randint(0, 9)}` {_definition(rng)}{place}"
     if kind < 0.5:
         return f"DROP COLUMN {at}"
@@ -277,9 +279,27 @@ def _alteration(rng: random.Random, table: Table, name: str) -> str:
         return f"RENAME COLUMN {at} TO `z{name}`"
     if kind < 0.94:
         return f"CONVERT TO CHARACTER SET {rng.choice(_CHARSETS)}"
-    if kind < 0.97:
-        return f"ALTER COLUMN {at} SET DEFAULT {_literal(rng, column.type)}"
-    return f"ADD INDEX ({at})"
+    if kind < 0.96:
+        return f"ADD COLUMN (`x{name}a` {_definition(rng)}, `x{name}b` {_definition(rng)})"
+    if kind < 0.98:
+        return rng.choice([f"ADD INDEX ({at})", f"ADD UNIQUE ({at})", "DROP PRIMARY KEY", f"ADD PRIMARY KEY ({at})"])
+    return rng.choice(
+        ["ENGINE = InnoDB", "FORCE", "ALGORITHM = COPY", "PARTITION BY KEY () PARTITIONS 3", "REMOVE PARTITIONING"]
+    )
+
+
+def _attribute(rng: random.Random, column: Column) -> str:
+    """Return a change of a column that keeps its type."""
+    at, default = f"`{column.name}`", _literal(rng, column.type)
+    return rng.choice(
+        [
+            f"MODIFY {at} {column.type} NOT NULL",
+            f"MODIFY {at} {column.type} NULL DEFAULT {default}",
+            f"MODIFY {at} {column.type} NOT NULL DEFAULT {default}",
+            f"ALTER COLUMN {at} SET DEFAULT {default}",
+            f"ALTER COLUMN {at} DROP DEFAULT",
+        ]
+    )
 
 
 def _respelled(rng: random.Random, statement: str) -> str:
