@@ -241,7 +241,7 @@ class Resyncs:
         """Copies are read by name: this one is of another table, which has taken the name."""
         text = (
             f"{resync.name} has the name {other} at its source by a change that waits, and another table was copied: "
-            "cancel this (weir table resync --cancel) and ask again by its new name, or `weir table remove` and `add`"
+            f"copy it under that name (`weir table resync --table {other}`)"
         )
         wall = now + self._wall_offset_s
         wait_s = min(_RETRY_S * 2 ** min(resync.tries, 10), _RETRY_MAX_S)

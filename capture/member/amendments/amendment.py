@@ -114,8 +114,9 @@ async def rejoin(
     *,
     rows_per_second: int | None = None,
 ) -> dict[int, WeirError]:
-    """Let tables that the source's stream could not follow leave and join at once: the stream follows them again, as
-    they are now, from a position behind which they are copied. ``rows_per_second``: that each copy reads at most.
+    """Let tables leave and join at once that cannot be copied in their places, since the source's stream could not
+    follow them or they have other names now: the stream follows them again, as they are now, from a position behind
+    which they are copied. ``rows_per_second``: that each copy reads at most.
     Return what prevents it, by the table's number: such a table keeps no other back.
 
     :raises StaleRequestError: the records have changed meanwhile.

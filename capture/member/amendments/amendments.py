@@ -81,8 +81,8 @@ class Amendments(ABC):
         """:raises JobRefusedError: the table is not replicated, is being copied already, or cannot be copied."""
         view = await self.query(changefeed_id, tables=False)
         refuse_resync(view.sink)
-        if (held := _held_by_source(view, table)) is not None:
-            for problem in (await self.rejoin(changefeed_id, [held], rows_per_second=rows_per_second)).values():
+        if held := _to_rejoin(view, table):
+            for problem in (await self.rejoin(changefeed_id, held, rows_per_second=rows_per_second)).values():
                 raise problem
             return views.TableResyncView(changefeed_id=changefeed_id, table=table)
         table_id = await self.table_id(changefeed_id, table)
@@ -100,10 +100,12 @@ class Amendments(ABC):
         view = await self.query(changefeed_id, tables=False)
         refuse_resync(view.sink)
         numbers, problems = {one.table_id for one in tables}, dict[int, WeirError]()
-        if lost := [one for one in view.held if one.table_id in numbers and one.origin == HoldOrigin.SOURCE]:
+        lost = [one for one in view.held if one.table_id in numbers and _leaves(one)]
+        if lost:
             problems |= await self.rejoin(changefeed_id, lost)
+        rejoined = {one.table_id for one in lost}
         for one in tables:
-            if one.origin is not HoldOrigin.SOURCE:
+            if one.table_id not in rejoined and one.origin is not HoldOrigin.SOURCE:
                 try:
                     await self.ask(jobs.ResyncTable(_NO_JOB, ChangefeedId(changefeed_id), one.table_id))
                 except JobRefusedError as error:
@@ -169,7 +171,7 @@ class Amendments(ABC):
     async def rejoin(
         self, changefeed_id: str, held: Sequence[HeldView], *, rows_per_second: int | None = None
     ) -> dict[int, WeirError]:
-        """Take in again tables that the stream could not follow; return what prevents it, by the table's number."""
+        """Have tables leave and join again; return what prevents it, by the table's number."""
         await self.use_cluster_key()
 
         async def attempt() -> dict[int, WeirError]:
@@ -225,11 +227,22 @@ class Amendments(ABC):
         raise JobRefusedError(text)
 
 
-def _held_by_source(view: ChangefeedView, table: str) -> HeldView | None:
-    """Return the table's hold if the stream has nothing of it since then. A table that has the name at the source comes
-    before one that had it."""
-    wanted = [held for held in view.held if table in (held.table, held.renamed_to) and held.origin == HoldOrigin.SOURCE]
-    return min(wanted, key=lambda held: (held.renamed_to or held.table) != table, default=None)
+def _leaves(held: HeldView) -> bool:
+    """Return whether a held table leaves and joins again to be copied: the stream has nothing of it since then, or it
+    has another name, and a copy under its old name would be of the table that has that name now."""
+    return held.origin == HoldOrigin.SOURCE or (bool(held.renamed_to) and held.origin != HoldOrigin.PAUSE)
+
+
+def _to_rejoin(view: ChangefeedView, table: str) -> list[HeldView]:
+    """Return the held table that leaves and joins again for a copy of ``table``, and the held ones whose names are
+    taken by it and by each other. A table that has the name at the source comes before one that had it."""
+    named = [held for held in view.held if table in (held.table, held.renamed_to) and _leaves(held)]
+    found = sorted(named, key=lambda held: (held.renamed_to or held.table) != table)[:1]
+    while found and (before := [held for held in view.held if held.table == found[-1].renamed_to and _leaves(held)]):
+        if before[0] in found:
+            break
+        found.append(before[0])
+    return found
 
 
 def _with_rule(config: ChangefeedConfig, table: str, *, adds: bool) -> views.ChangefeedUpdate:

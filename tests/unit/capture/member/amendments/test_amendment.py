@@ -507,6 +507,43 @@ async def test_a_held_table_is_copied_and_no_other_that_has_its_name() -> None:
     assert job.joining == (("aside", "t3"),)
 
 
+@pytest.mark.parametrize("asked", ["public.t1", "public.t2", "public.t3"])
+async def test_held_tables_that_have_taken_each_others_names_are_copied_together(asked: str) -> None:
+    """One alone could never join: its name at the source is the place of another one."""
+    data_plane = PlayedDataPlane()
+    tables = (*TABLES, TableRecord(table_id=3, schema_name="public", name="t3"))
+    data_plane.there = tuple(table.with_(key=("id",)) for table in tables)
+    records = Records(data_plane)
+    records.unit = records.unit.with_(tables=tables)
+    operations = Operations(records, data_plane)
+    names = ("public.t1", "public.t2", "public.t3")
+    operations.held = tuple(
+        HeldView(table=name, renamed_to=names[number % 3], table_id=number, stage="held", origin="schema")
+        for number, name in enumerate(names, 1)
+    )
+    await operations.resync_table("feed", asked)
+    [job] = operations.asked
+    assert isinstance(job, jobs.Update)
+    assert sorted(job.joining or ()) == [("public", "t1"), ("public", "t2"), ("public", "t3")]
+    assert sorted(job.leaving) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("origin", HoldOrigin)
+async def test_a_held_table_with_another_name_is_copied_under_that_name(origin: HoldOrigin) -> None:
+    """A copy in its place would be of whichever table has its old name now. A paused table says so itself."""
+    data_plane = PlayedDataPlane()
+    data_plane.there = tuple(table.with_(key=("id",)) for table in data_plane.there)
+    operations = Operations(Records(data_plane), data_plane)
+    operations.held = (HeldView(table="public.t2", renamed_to="aside.t3", table_id=2, stage="held", origin=origin),)
+    await operations.resync_table("feed", "public.t2")
+    [job] = operations.asked
+    if origin is HoldOrigin.PAUSE:
+        assert job == jobs.ResyncTable("", ChangefeedId("feed"), 2)
+    else:
+        assert isinstance(job, jobs.Update)
+        assert (job.joining, job.leaving) == ((("aside", "t3"),), (2,))
+
+
 @given(st.lists(st.tuples(st.sampled_from(["again", "add", "leave"]), st.integers(0, 5)), min_size=2, max_size=6))
 def test_requests_at_the_same_time_do_not_undo_each_other(steps: list[tuple[str, int]]) -> None:
     """Whatever is asked for, in whichever order it reads and writes: all of it is in the records in the end."""
