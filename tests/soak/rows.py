@@ -17,15 +17,14 @@ def statement(rng: random.Random, source: Source, table: Table) -> str:
 
 def _insert(rng: random.Random, source: Source, table: Table) -> str:
     share = 1.0 if source.inserts_all else 0.8
-    columns = [c for c in table.columns if c.is_key or not c.is_nullable or rng.random() < share]
-    columns = columns or list(table.columns)
+    written = [column for column in table.columns if not column.is_generated]
+    columns = [c for c in written if c.is_key or not c.is_nullable or rng.random() < share] or written
     rows = [_values(rng, source, columns) for _ in range(rng.randint(1, _ROWS_MAX))]
-    names = ", ".join(source.quote(column.name) for column in columns)
-    return f"INSERT INTO {source.quote(table.name)} ({names}) VALUES {', '.join(rows)}"
+    return source.insert(rng, table, columns, ", ".join(rows))
 
 
 def _update(rng: random.Random, source: Source, table: Table) -> str:
-    others = [column for column in table.columns if not column.is_key] or list(table.columns)
+    others = [column for column in table.columns if not (column.is_key or column.is_generated)] or list(table.columns)
     return _set(rng, source, table, rng.sample(others, rng.randint(1, min(3, len(others)))))
 
 

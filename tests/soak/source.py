@@ -18,6 +18,7 @@ class Column:
     type: str
     is_key: bool = False
     is_nullable: bool = True
+    is_generated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,10 @@ class Source(Protocol):
 
     def schema_change(self, rng: random.Random, tables: Sequence[Table], name: str) -> str:
         """Return a random statement; ``name``: of the table that it may create."""
+        ...
+
+    def insert(self, rng: random.Random, table: Table, columns: Sequence[Column], values: str) -> str:
+        """Return a statement that inserts rows, or does something about a row of the same key."""
         ...
 
     def value(self, rng: random.Random, column: Column) -> str:

@@ -25,12 +25,12 @@ from reactor.views import ChangefeedView
 from tests.acceptance.bed import Bed
 from tests.soak import compare, rows
 from tests.soak.mariadb import MariaDB, Mysql
-from tests.soak.postgres import Postgres
+from tests.soak.postgres import Postgres, PostgresByRoot
 from tests.soak.source import Source, StatementRefused
 
 #: what runs where nothing else is asked for, and the others that can be
 USUAL = ("postgres", "mariadb-full", "mariadb-no-log")
-OTHERS = ("mariadb-minimal", "mysql-full", "mysql-minimal")
+OTHERS = ("postgres-own", "mariadb-minimal", "mysql-full", "mysql-minimal")
 
 _MODES = (SinkMode.UPSERT, SinkMode.CHANGELOG)
 _STATEMENT_PAUSE_S = 0.02
@@ -63,6 +63,7 @@ class SoakBed(Bed):
         super().__init__(directory, captures=captures)
         known: list[Source] = [
             Postgres(directory),
+            PostgresByRoot(directory),
             MariaDB(directory, "FULL"),
             MariaDB(directory, "NO_LOG"),
             MariaDB(directory, "FULL", image="MINIMAL"),

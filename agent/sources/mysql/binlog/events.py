@@ -105,13 +105,11 @@ def parse_query(body: bytes, *, is_compressed: bool = False) -> Query:
         if is_compressed:
             statement = inflate(statement)
         session = parse_session(body[_QUERY.size : at])
-        text = _text(statement, session.charset)
-        if session.has_quoted_names or session.has_plain_backslashes:
-            text = sql_text.respelt(
-                text,
-                has_quoted_names=session.has_quoted_names,
-                has_plain_backslashes=session.has_plain_backslashes,
-            )
+        text = sql_text.unquoted(
+            _text(statement, session.charset),
+            has_quoted_names=session.has_quoted_names,
+            has_plain_backslashes=session.has_plain_backslashes,
+        )
         return Query(body[at : at + name_bytes].decode(), text, session, error != 0)
     except (struct.error, zlib.error, LookupError, ValueError) as error:
         raise DecodeError(f"a statement in the binlog cannot be read ({error}); report this") from None

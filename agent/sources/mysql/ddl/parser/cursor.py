@@ -9,7 +9,7 @@ from agent.sources.mysql.ddl.parser.tokens import Token, TokenKind
 Name = tuple[str, str]
 
 #: replaces bytes that cannot be decoded
-_LOST: Final = "\ufffd"
+LOST: Final = "\ufffd"
 
 _END: Final = Token(TokenKind.SYMBOL, "", 0, 0)
 
@@ -142,7 +142,7 @@ class Cursor:
         """
         words = [token.word for token in self.rest]
         if any(
-            _LOST in token.text and before != "COMMENT" for before, token in zip(["", *words], self.rest, strict=False)
+            LOST in token.text and before != "COMMENT" for before, token in zip(["", *words], self.rest, strict=False)
         ):
             raise UnreadableError("it has bytes that are no text")
 

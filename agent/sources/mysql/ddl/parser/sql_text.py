@@ -1,14 +1,38 @@
 """SQL text: removes what does not belong to the statement (comments, prefixes, notations of one session). Pure.
 
 MariaDB logs ``SET STATEMENT name = value, … FOR <statement>`` together with the statement. Only the statement is used;
-relevant settings are in the event's session.
+relevant settings are in the event's session. One is not: the server has read the statement in its session's SQL mode,
+and logs the one that the prefix sets.
 """
 
+import itertools
+from collections.abc import Sequence
 from typing import Final
 
-from agent.sources.mysql.ddl.parser.tokens import Token, spelt, tokens
+from agent.sources.mysql.ddl.parser.cursor import LOST
+from agent.sources.mysql.ddl.parser.tokens import Token, TokenKind, spelt, tokens
 
 _PREFIX: Final = ("SET", "STATEMENT")
+#: what comes before names, and before no text
+_BEFORE_NAMES: Final = frozenset(
+    {
+        *(
+            "TABLE",
+            "TABLES",
+            "DATABASE",
+            "SCHEMA",
+            "EXISTS",
+            "INDEX",
+            "KEY",
+            "COLUMN",
+            "CONSTRAINT",
+            "TO",
+            "ON",
+            "LIKE",
+        ),
+        *("ADD", "DROP", "MODIFY", "CHANGE", "ALTER", "RENAME", "AFTER", "REFERENCES", "TRUNCATE", "."),
+    }
+)
 
 
 def plain(statement: str, *, is_mariadb: bool | None = None) -> str:
@@ -39,7 +63,41 @@ def respelt(statement: str, *, has_quoted_names: bool, has_plain_backslashes: bo
     return "".join([*pieces, statement[at:]])
 
 
-def _behind_prefix(found: list[Token]) -> int | None:
+def unquoted(statement: str, *, has_quoted_names: bool, has_plain_backslashes: bool) -> str:
+    """Return the statement of a session with these settings in the notation of one without them.
+
+    Behind ``SET STATEMENT sql_mode = …`` they are not those by which the server has read the statement: double quotes
+    are judged by where they are, and texts with backslashes are lost.
+    """
+    if not _sets_mode(statement):
+        has_quoted, has_plain = has_quoted_names, has_plain_backslashes
+    else:
+        statement = statement.replace("\\", LOST)
+        has_quoted, has_plain = _quotes_names(meant(statement)), True
+    if not (has_quoted or has_plain):
+        return statement
+    return respelt(statement, has_quoted_names=has_quoted, has_plain_backslashes=has_plain)
+
+
+def _sets_mode(statement: str) -> bool:
+    text = statement.lower()
+    if "sql_mode" not in text or "statement" not in text:
+        return False
+    found = list(tokens(statement))
+    if tuple(token.word for token in found[:2]) != _PREFIX:
+        return False
+    return any(token.name.lower() == "sql_mode" for token in found[: _behind_prefix(found)])
+
+
+def _quotes_names(found: Sequence[Token]) -> bool:
+    """Return whether something in double quotes is at the place of a name."""
+    return any(
+        token.kind is TokenKind.TEXT and token.text[0] == '"' and (before.word or before.text) in _BEFORE_NAMES
+        for before, token in itertools.pairwise(found)
+    )
+
+
+def _behind_prefix(found: Sequence[Token]) -> int | None:
     """Return the index after the FOR that ends the values; one in parentheses belongs to a value."""
     depth = 0
     for at, token in enumerate(found):

@@ -259,6 +259,39 @@ def test_names_in_double_quotes(server: EmbeddedMariaDB, database: str) -> None:
     assert followed.schema("u`").columns == schema_of(server, database, "u`").columns
 
 
+def test_a_statement_with_a_mode_of_its_own_is_read_in_that_of_its_session(
+    server: EmbeddedMariaDB, database: str
+) -> None:
+    """MariaDB parses the statement before it sets the mode, and logs the one that is set."""
+    if not is_mariadb(server):
+        pytest.skip("MySQL has no SET STATEMENT")
+    own = "SET STATEMENT sql_mode = '' FOR"
+    followed = Followed(server, database)
+    found = followed.run(
+        "SET sql_mode = 'ANSI_QUOTES'",
+        f'{own} ALTER TABLE "t" ADD "n" int DEFAULT 4',
+        f"{own} ALTER TABLE t ADD \"the 'm'\" varchar(9) DEFAULT 'a'",
+        f'{own} RENAME TABLE "t" TO u',
+        "SET sql_mode = ''",
+        """SET STATEMENT sql_mode = "ANSI_QUOTES" FOR ALTER TABLE u ADD x varchar(9) DEFAULT "t" COMMENT "of t\"""",
+        f'{own} CREATE TABLE w (id int PRIMARY KEY, e enum("a", "b") DEFAULT "b")',
+    )
+    for name in ("u", "w"):
+        assert followed.schema(name).columns == schema_of(server, database, name).columns
+    fills = [change.fills for record in found for change in record.changes if change.fills]
+    assert fills == [{"n": "4"}, {"the 'm'": "a"}, {"x": "t"}]
+
+
+@pytest.mark.parametrize("mode", ["", "NO_BACKSLASH_ESCAPES"])
+def test_a_backslash_of_an_unknown_mode_holds_the_table(server: EmbeddedMariaDB, database: str, mode: str) -> None:
+    if not is_mariadb(server):
+        pytest.skip("MySQL has no SET STATEMENT")
+    followed = Followed(server, database)
+    alter = r"ALTER TABLE t ADD x varchar(9) DEFAULT 'a\\b'"
+    found = followed.run(f"SET sql_mode = '{mode}'", f"SET STATEMENT sql_mode = '' FOR {alter}")
+    assert [change.kind for record in found for change in record.changes][-1] == SchemaChangeKind.HOLD
+
+
 def test_tables_come_go_and_change_names(server: EmbeddedMariaDB, database: str) -> None:
     followed = Followed(server, database)
     found = followed.run(
