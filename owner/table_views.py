@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from heapq import nsmallest
 
 from owner import jobs
+from owner.feed import renewal
 from owner.feed.holds.table_causes import table_causes
 from owner.feed.run import Run
 from owner.progress.facts import Facts
@@ -104,12 +105,23 @@ def _checkpoint(facts: Facts, table: TableRecord, sets: Sequence[ReplicationSet]
 
 
 def held_tables(facts: Facts) -> dict[int, HeldView]:
-    """Return the held tables by id."""
-    if not facts.held:
+    """Return the held tables by id, with those that the next rounds hold because their rows are in no log."""
+    held = {**facts.held, **_to_be_copied(facts)}
+    if not held:
         return {}
     names = {table.table_id: f"{table.schema_name}.{table.name}" for table in facts.tables or ()}
     newest = _newest_names(facts)
-    return {id: _held_table(table, names.get(id, table.name), newest.get(id, "")) for id, table in facts.held.items()}
+    return {id: _held_table(table, names.get(id, table.name), newest.get(id, "")) for id, table in held.items()}
+
+
+def _to_be_copied(facts: Facts) -> dict[int, HeldTable]:
+    ids = frozenset() if facts.needs_position else facts.lost - facts.held.keys()
+    status = facts.status
+    return {
+        table.table_id: renewal.lost_table(table, status.checkpoint_ts, time=status.checkpoint_time)
+        for table in (facts.tables or () if ids else ())
+        if table.table_id in ids
+    }
 
 
 def _newest_names(facts: Facts) -> dict[int, str]:

@@ -13,12 +13,16 @@ import pyarrow as pa
 @dataclass(frozen=True, slots=True, eq=False)
 class Survivors:
     """``rows``: the ``key`` and the retyped ``columns``, by their new names, in the source's types. ``is_key_kept``: no
-    key column changed its type, so a row that the sink lacks never existed there."""
+    key column changed its type, so a row that the sink lacks never existed there. ``moves_key``: one did, and there may
+    be no ``rows``; ``all_keys``: the keys of all rows that such a table has by now, None if it is too large for that.
+    """
 
     rows: pa.Table
     key: tuple[str, ...]
     columns: tuple[str, ...]
     is_key_kept: bool = True
+    moves_key: bool = False
+    all_keys: pa.Table | None = None
 
     @property
     def names(self) -> list[str]:

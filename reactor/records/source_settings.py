@@ -1,7 +1,7 @@
 """Source settings: the source's own part of a changefeed's configuration, and how it is stored.
 
-Users write it below ``[source]``. Settings known to v0.1.0 are stored where v0.1.0 expects them, among the other
-settings.
+Users write it below ``[source]``, with hyphens or underscores. Settings known to v0.1.0 are stored where v0.1.0
+expects them, among the other settings.
 """
 
 from typing import Any, Final
@@ -21,6 +21,7 @@ def placed(data: Any) -> Any:
     """
     if not isinstance(data, dict) or not isinstance(given := data.get("source"), dict):
         return data
+    given = {str(name).replace("-", "_"): value for name, value in given.items()}
     flat = {name: value for name, value in given.items() if name in STORED_FLAT}
     for name, value in flat.items():
         if data.get(name, value) != value:

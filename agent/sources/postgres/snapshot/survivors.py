@@ -68,7 +68,9 @@ def read(
     rows: str,
 ) -> Survivors | None:
     """Return rows of the table as it became ``after``; None if the server itself changes no value, or there are no
-    rows. Where the type of one column makes the server rewrite the table, all columns with another type are read.
+    rows. If the key got another type, no rows mean that all have been changed since: the stream has them by keys that
+    the sink may not have. Where the type of one column makes the server rewrite the table, all columns with another
+    type are read.
 
     ``origins``: new column name → old one. ``rows``: the condition under which the table's rows are published.
 
@@ -94,10 +96,11 @@ def read(
         after = replace(after, schema_name=today.schema_name, name=today.name)
         table = _Table(connection, after, {name: now[name] for name in [*names, *retyped]}, tuple(retyped))
         found = table.survivors(rows) if retyped else None
-    if found is None:
-        return None
-    is_kept = bool(key) and not set(key).intersection(retyped)
-    return Survivors(found, tuple(names), tuple(retyped), is_kept)
+        moves_key = not set(key).isdisjoint(retyped)
+        if found is None or not (found.num_rows or moves_key):
+            return None
+        all_keys = table.keys(names) if moves_key else None
+    return Survivors(found, tuple(names), tuple(retyped), bool(key) and not moves_key, moves_key, all_keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,14 @@ class _Table:
     columns: Mapping[str, Column]
     retyped: tuple[str, ...]
 
-    def survivors(self, condition: str) -> pa.Table | None:
+    def keys(self, names: Sequence[str]) -> pa.Table | None:
+        """Return the keys of all rows; None if the table is large."""
+        [[_, size, _]] = self.connection.query(_SIZE_SQL.format(leaves=leaves_sql(self.after.table_id)))
+        if int(size or 0) > _WHOLE_BYTES:
+            return None
+        return replace(self, columns={name: self.columns[name] for name in names})._read("true")
+
+    def survivors(self, condition: str) -> pa.Table:
         leaves = leaves_sql(self.after.table_id)
         [[parts, size, pages]] = self.connection.query(_SIZE_SQL.format(leaves=leaves))
         [[age]] = self.connection.query(_AGE_SQL.format(leaves=leaves))
@@ -126,7 +136,7 @@ class _Table:
             found = self._spread(is_old, int(pages or 0), is_single=parts == "1")
         if not found.num_rows or int(size or 0) <= _WHOLE_BYTES:
             self._refuse_left_out(f"({condition}) AND pg_catalog.age(xmin) < {int(age or 0)}")
-        return found if found.num_rows else None
+        return found
 
     def _spread(self, condition: str, pages: int, *, is_single: bool) -> pa.Table:
         """Return rows of some pages; if these have none, of any page."""

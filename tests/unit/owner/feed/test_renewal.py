@@ -91,6 +91,19 @@ def test_no_table_is_written_before_its_copy_is_in_its_place() -> None:
     assert cluster.info().state is FeedState.NORMAL
 
 
+def test_a_table_is_shown_as_held_from_the_moment_that_its_rows_are_known_to_be_missing() -> None:
+    """The round that writes the hold comes later, and the checkpoint leaves the table out before it."""
+    cluster = failed()
+    resume(cluster)
+    cluster.step(6)
+    cluster.take_position(500)
+    for _ in range(4):
+        view = cluster.view()
+        assert [(one.table_id, one.code) for one in view.held] == [(1, "PositionLost"), (2, "PositionLost")]
+        assert [table.held is not None for table in view.tables] == [True, True]
+        cluster.step()
+
+
 def test_a_schema_change_of_a_table_that_has_its_copy_does_not_lose_it_again() -> None:
     cluster = failed()
     resume(cluster)

@@ -82,6 +82,13 @@ _BED = (
 _STORIES = {
     "ALTER TABLE t ALTER id TYPE bigint": True,
     "ALTER TABLE t ALTER id TYPE bigint USING id * 1000": False,
+    # what changes rows afterwards names them by their new keys
+    "ALTER TABLE t ALTER id TYPE bigint; UPDATE t SET n = 'm'": True,
+    "ALTER TABLE t ALTER id TYPE bigint; DELETE FROM t WHERE id < 9; INSERT INTO t VALUES (99, 1, 1, '')": True,
+    "ALTER TABLE t ALTER id TYPE bigint USING id * 1000; UPDATE t SET n = 'm'": False,
+    "ALTER TABLE t ALTER id TYPE bigint USING id * 1000; DELETE FROM t": False,
+    "ALTER TABLE t ALTER id TYPE text USING CASE WHEN id > 18 THEN '#' || id ELSE id::text END": False,
+    "ALTER TABLE t ALTER id TYPE text USING CASE id WHEN 3 THEN '#' ELSE id::text END; UPDATE t SET n = 'm'": False,
     "ALTER TABLE t ALTER id TYPE bigint, ALTER v TYPE bigint USING v + 1": False,
     "ALTER TABLE t ALTER v TYPE bigint; ALTER TABLE t ALTER v SET NOT NULL; ALTER TABLE t ALTER v SET DEFAULT 3": True,
     # the server rewrites the table for one column, and computes another's values on the way
@@ -107,10 +114,13 @@ _STORIES = {
 }
 
 
-def test_rows_are_judged_by_the_transaction_that_wrote_them(postgres: EmbeddedPostgres, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [SinkMode.UPSERT, SinkMode.CHANGELOG])
+def test_rows_are_judged_by_the_transaction_that_wrote_them(
+    postgres: EmbeddedPostgres, tmp_path: Path, mode: SinkMode
+) -> None:
     for at, (story, is_followed) in enumerate(_STORIES.items()):
         create = _BED.replace("t (id", f"t{at} (id").replace("INTO t", f"INTO t{at}")
-        bed = Bed(postgres, tmp_path, SinkMode.UPSERT, create, f"t{at}")
+        bed = Bed(postgres, tmp_path, mode, create, f"t{at}")
         for statement in [story] if story.startswith("BEGIN") else story.split("; "):
             bed.execute(re.sub(r"\bt(_\w+)?\b", rf"t{at}\1", statement))
         if is_followed:
