@@ -55,6 +55,8 @@ from reactor.errors import Scope, WeirError
 
 #: cure for one table that the log alone cannot repair
 RESYNC = "`weir table resync` copies the table again"
+#: the cure of a table whose partitions came or went with rows
+COPIED = f"it is copied again by itself; in mode incremental, with a target, or if filters keep other rows, {RESYNC}"
 #: the cure of a lost position
 NEW_POSITION = "`weir changefeed resume --resync` takes a new position and copies every table again in place"
 #: the cure where no copy can be put in a table's place

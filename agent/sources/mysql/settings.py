@@ -15,3 +15,8 @@ class MysqlSettings(BaseModel):
         description="tables with rows that foreign keys change unlogged are refused (held, where they "
         "come later), or taken with such rows as they were",
     )
+    partition_rows: Literal["copy", "hold"] = Field(
+        "copy",
+        description="partitioned tables are copied by themselves when partitions are dropped, emptied or exchanged, or "
+        "held for an operator",
+    )

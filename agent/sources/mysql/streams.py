@@ -139,6 +139,7 @@ class MysqlStreams:
             has_checks=self._has_checks,
             selects=lambda name, column: rules_for(config.filter, *name).selects(column),
             images=str(images) if connection.is_mariadb else FULL_IMAGES,
+            copies_partitions=self._settings.partition_rows == "copy",
             logs_cascades=self._settings.unlogged_cascades == "accept" or logs_cascades(connection),
         )
 

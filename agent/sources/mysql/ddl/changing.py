@@ -102,4 +102,10 @@ def _is_declared(table: KnownTable) -> bool:
 def _hold(before: KnownTable | None, after: KnownTable) -> TableChange:
     """Return a hold of the table as it was, under the name that it has now: the statement may rename it, too."""
     record = after.record if before is None or before.is_held else before.record.named(*_name(after))
-    return TableChange(kind=SchemaChangeKind.HOLD, table_id=after.record.table_id, table=record, reason=after.held)
+    return TableChange(
+        kind=SchemaChangeKind.HOLD,
+        table_id=after.record.table_id,
+        table=record,
+        reason=after.held,
+        code=reasons.code(after.held),
+    )

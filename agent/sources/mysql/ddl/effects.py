@@ -103,11 +103,11 @@ class Effects:
         if is_shown:
             self.known.note_shown(table)
 
-    def hold(self, name: Name, reason: str) -> None:
+    def hold(self, name: Name, reason: str, cure: str = reasons.CURE) -> None:
         table = self.known.by_name.get(name)
         if table is not None and not table.is_held:
             self.changes.touch(table)
-            self.known.put(replace(table, held=reasons.line(name, reason)))
+            self.known.put(replace(table, held=reasons.line(name, reason, cure)))
             _log.warning("a table cannot be followed any more and is held", table=".".join(name), reason=reason)
 
     def forget(self, name: Name) -> None:

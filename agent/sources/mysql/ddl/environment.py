@@ -26,7 +26,8 @@ class Server:
     MariaDB logs it as an option. ``place``: the end of the log. ``uniques``: the columns of a table's unique keys now,
     in lower case. ``has_primary``: whether a table has a primary key now; ``has_checks``: constraints that rows may
     fail (asked of MariaDB). ``selects``: whether a table's column is replicated. ``images``: MariaDB's
-    ``binlog_row_image``; ``FULL`` of MySQL, which logs virtual columns."""
+    ``binlog_row_image``; ``FULL`` of MySQL, which logs virtual columns. ``copies_partitions``: a table is copied by
+    itself whose partitions came or went with rows."""
 
     wants: Callable[[str, str], bool]
     takes: Callable[[TableRecord], bool]
@@ -49,6 +50,7 @@ class Server:
     has_checks: Callable[[Name], bool] = lambda name: False
     selects: Callable[[Name, str], bool] = lambda name, column: True
     images: str = FULL_IMAGES
+    copies_partitions: bool = True
 
     def session(self, logged: Session) -> Session:
         """Return the session of a statement, with what the log leaves to the server."""

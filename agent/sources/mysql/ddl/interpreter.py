@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import structlog
 
+from agent.errors import COPIED
 from agent.rows.schema import TableSchema
 from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl import guard, reasons, shown, written
@@ -320,7 +321,8 @@ class Interpreter:
         if table is None:
             self._copies.doubt(edit.table, edit.reason)
         elif not (edit.needs_rows and self._known.is_empty(table.record.table_id)):
-            self._effects.hold(edit.table, edit.reason)
+            is_copied = edit.of_partition and self._server.copies_partitions
+            self._effects.hold(edit.table, edit.reason, COPIED if is_copied else reasons.CURE)
 
     def _is_harmless(self, reason: str) -> bool:
         return reason == CASCADES and self._server.logs_cascades

@@ -3,12 +3,13 @@
 from collections.abc import Iterable
 from typing import Final
 
-from agent.errors import RESYNC, cause_of
+from agent.errors import COPIED, RESYNC, cause_of
 from agent.rows.schema import TableSchema
 from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl.copies.shadows import Shadow
 from agent.sources.mysql.ddl.event import DdlEvent
 from agent.sources.mysql.ddl.parser.cursor import Name
+from reactor.records.tables.held import PARTITION_ROWS
 
 #: remedy for a held table
 CURE: Final = f"{RESYNC}, or leave it out by a filter rule"
@@ -71,8 +72,13 @@ def unlogged(columns: Iterable[str], image: str) -> str:
     )
 
 
-def line(name: Name, reason: str) -> str:
-    return f"{'.'.join(name)}: {reason}; {CURE}"
+def line(name: Name, reason: str, cure: str = CURE) -> str:
+    return f"{'.'.join(name)}: {reason}; {cure}"
+
+
+def code(held: str) -> str:
+    """Return the code of a hold with this line; empty if it has none of its own."""
+    return PARTITION_ROWS if held.endswith(COPIED) else ""
 
 
 def unknown_fills(columns: Iterable[str]) -> str:

@@ -24,7 +24,6 @@ It may be dropped, detached, attached again without rows, or truncated: the stre
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from agent.errors import RESYNC
 from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.choosing import Wanted
 from agent.sources.postgres.publication.newcomers import Newcomers
@@ -32,9 +31,6 @@ from agent.sources.postgres.publication.published import Relation
 from agent.sources.postgres.publication.sightings import PartitionSighting, Shape, Sightings
 from reactor.ids import Ts
 from reactor.records.changefeed import DROP_PARTITION, TRUNCATE_PARTITION
-
-#: the cure of a table whose partitions came or went with rows
-COPIED = f"it is copied again by itself; in mode incremental, with a target, or if filters keep other rows, {RESYNC}"
 
 
 @dataclass(frozen=True, slots=True)

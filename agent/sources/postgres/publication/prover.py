@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from agent.errors import NEW_POSITION, PositionLostError, SourceUnreachableError
+from agent.errors import COPIED, NEW_POSITION, PositionLostError, SourceUnreachableError
 from agent.rows.arena import LogChunk
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
@@ -23,7 +23,7 @@ from agent.sources.postgres.publication.choosing import Wanted
 from agent.sources.postgres.publication.findings import Findings, schemas_after
 from agent.sources.postgres.publication.held_newcomers import HeldNewcomers
 from agent.sources.postgres.publication.newcomers import Newcomers, keyless, late, renamed, unlogged
-from agent.sources.postgres.publication.partitions import COPIED, Partitions
+from agent.sources.postgres.publication.partitions import Partitions
 from agent.sources.postgres.publication.proof import FIRST_MAX, Proof
 from agent.sources.postgres.publication.published import Catalog, Relation, one_moment
 from agent.sources.postgres.publication.quiet_changes import QuietChanges

@@ -118,7 +118,7 @@ def _drop(cursor: Cursor) -> Sequence[Part]:
     if cursor.take("PRIMARY", "KEY"):
         return [DropKey(PRIMARY)]
     if cursor.take("PARTITION"):
-        return [RowsMoved("a partition was dropped with its rows", event=DROP_PARTITION)]
+        return [RowsMoved("a partition was dropped with its rows", event=DROP_PARTITION, of_partition=True)]
     if cursor.take("SYSTEM", "VERSIONING") or _is_period(cursor):
         return []
     if cursor.take("FOREIGN", "KEY") or cursor.peek().word == "CHECK":
@@ -170,9 +170,9 @@ def _convert(cursor: Cursor, database: str) -> Part:
     if cursor.take("PARTITION"):
         cursor.name()
         cursor.expect("TO", "TABLE")
-        return RowsMoved("a partition became a table of its own", cursor.table(database), makes=True)
+        return RowsMoved("a partition became a table of its own", cursor.table(database), makes=True, of_partition=True)
     if cursor.take("TABLE"):
-        return RowsMoved("another table became a partition", cursor.table(database), ends=True)
+        return RowsMoved("another table became a partition", cursor.table(database), ends=True, of_partition=True)
     cursor.expect("TO")
     if not (word := cursor.take_one("CHARACTER", "CHAR", "CHARSET")):
         raise UnreadableError("to what is it converted?")
@@ -208,10 +208,11 @@ def _moved(cursor: Cursor, database: str) -> RowsMoved:
     cursor.expect("PARTITION")
     if verb != "EXCHANGE":
         done = {"TRUNCATE": "emptied", "DISCARD": "discarded", "IMPORT": "imported"}[verb]
-        return RowsMoved(f"a partition was {done}", comes=comes, event=TRUNCATE_PARTITION if verb == "TRUNCATE" else "")
+        event = TRUNCATE_PARTITION if verb == "TRUNCATE" else ""
+        return RowsMoved(f"a partition was {done}", comes=comes, event=event, of_partition=True)
     cursor.name()
     cursor.expect("WITH", "TABLE")
-    return RowsMoved("a partition was exchanged for a table", cursor.table(database))
+    return RowsMoved("a partition was exchanged for a table", cursor.table(database), of_partition=True)
 
 
 def _end(cursor: Cursor) -> None:

@@ -93,7 +93,7 @@ class RenameTo:
 class RowsMoved:
     """Rows of the table come or go without events. ``other``: the table that they move to or from; ``makes``: it is
     new; ``ends``: it is dropped. ``comes``: an empty table may have rows afterwards. ``event``: its name in event
-    filters, empty if they have none."""
+    filters, empty if they have none. ``of_partition``: they are those of a partition."""
 
     reason: str
     other: Name | None = None
@@ -101,6 +101,7 @@ class RowsMoved:
     ends: bool = False
     comes: bool = False
     event: str = ""
+    of_partition: bool = False
 
 
 @dataclass(frozen=True, slots=True)

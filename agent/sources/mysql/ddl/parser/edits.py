@@ -133,12 +133,13 @@ class DatabaseDropped:
 @dataclass(frozen=True, slots=True)
 class Unfollowed:
     """The table cannot be followed from here on. ``needs_rows``: only if it has any. ``event``: unless event filters
-    ignore this one."""
+    ignore this one. ``of_partition``: one of its partitions came or went with rows."""
 
     table: Name
     reason: str
     needs_rows: bool = False
     event: str = ""
+    of_partition: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -347,14 +347,15 @@ def _consequences(read: _Statement, table: Name, parts: Sequence[Part]) -> Itera
     """Yield effects that no later event shows."""
     for part in parts:
         match part:
-            case RowsMoved(reason, other, makes, ends, comes, event):
-                yield Unfollowed(table, reason, needs_rows=other is None and not comes, event=event)
+            case RowsMoved(reason, other, makes, ends, comes, event, of_partition):
+                needs_rows = other is None and not comes
+                yield Unfollowed(table, reason, needs_rows=needs_rows, event=event, of_partition=of_partition)
                 if other is not None and ends:
                     yield Dropped(read.fold(other))
                 elif other is not None and makes:
                     yield Created(read.fold(other), None, None, reason=reason)
                 elif other is not None:
-                    yield Unfollowed(read.fold(other), reason)
+                    yield Unfollowed(read.fold(other), reason, of_partition=of_partition)
             case Versioning():
                 yield Unfollowed(table, VERSIONED)
             case Cascade():

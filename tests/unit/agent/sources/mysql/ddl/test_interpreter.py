@@ -734,6 +734,28 @@ def test_what_the_log_does_not_tell_holds_the_table(statement: str, reason: str)
 
 
 @pytest.mark.parametrize(
+    ("statement", "is_copied"),
+    [
+        ("ALTER TABLE t DROP PARTITION p", True),
+        ("ALTER TABLE t TRUNCATE PARTITION ALL", True),
+        ("ALTER TABLE t EXCHANGE PARTITION p WITH TABLE x", True),
+        ("ALTER TABLE x EXCHANGE PARTITION p WITH TABLE t", True),
+        ("ALTER TABLE t CONVERT PARTITION p TO TABLE e.v", True),
+        ("ALTER TABLE t CONVERT TABLE e.v TO PARTITION p VALUES LESS THAN (3)", True),
+        ("ALTER TABLE t DISCARD TABLESPACE", False),
+        ("ALTER TABLE t ADD SYSTEM VERSIONING", False),
+    ],
+)
+def test_a_table_is_copied_by_itself_whose_partitions_went_with_rows(statement: str, is_copied: bool) -> None:
+    [change] = Rig("t").run(statement)
+    assert (change.code, "is copied again by itself" in change.reason) == (
+        ("PartitionRows", True) if is_copied else ("", False)
+    )
+    [held] = Rig("t", copies_partitions=False).run(statement)
+    assert (held.code, "is copied again by itself" in held.reason) == ("", False)
+
+
+@pytest.mark.parametrize(
     ("statement", "is_held"),
     [
         ("ALTER IGNORE TABLE t MODIFY a VARCHAR(2)", True),

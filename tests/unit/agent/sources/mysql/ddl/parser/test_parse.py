@@ -280,17 +280,17 @@ def test_types(definition: str, arrow: str) -> None:
         ),
         (
             "ALTER TABLE t DROP PARTITION p, q",
-            [Unfollowed(T, "a partition was dropped with its rows", True, "drop table partition")],
+            [Unfollowed(T, "a partition was dropped with its rows", True, "drop table partition", of_partition=True)],
         ),
         (
             "ALTER TABLE t TRUNCATE PARTITION ALL",
-            [Unfollowed(T, "a partition was emptied", True, "truncate table partition")],
+            [Unfollowed(T, "a partition was emptied", True, "truncate table partition", of_partition=True)],
         ),
         (
             "ALTER TABLE t EXCHANGE PARTITION p WITH TABLE e.`u` WITHOUT VALIDATION",
             [
-                Unfollowed(T, "a partition was exchanged for a table"),
-                Unfollowed(("e", "u"), "a partition was exchanged for a table"),
+                Unfollowed(T, "a partition was exchanged for a table", of_partition=True),
+                Unfollowed(("e", "u"), "a partition was exchanged for a table", of_partition=True),
             ],
         ),
         ("ALTER TABLE t ALTER COLUMN b SET DEFAULT 5", []),
