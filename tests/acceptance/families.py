@@ -20,6 +20,8 @@ from agent.sinks.iceberg.table.state import State
 
 TIMEOUT_S: Final = 400.0
 _POLL_S: Final = 0.5
+#: codes of tables that are copied by themselves
+_COPIED: Final = ("CameWithRows", "PartitionRows")
 
 
 class Table(Protocol):
@@ -67,7 +69,7 @@ def follow(
 def _catch_up(feed: Any, end_ts: Callable[[], int], copies_s: float) -> None:
     feed.wait(ts=end_ts(), timeout=TIMEOUT_S)
     end = time.monotonic() + copies_s
-    while (view := feed.query()).resyncs or view.joining or any(one.code == "CameWithRows" for one in view.held):
+    while (view := feed.query()).resyncs or view.joining or any(one.code in _COPIED for one in view.held):
         assert time.monotonic() < end, f"{feed.id}: {view.resyncs} {view.joining} {view.held}"
         time.sleep(_POLL_S)
     feed.wait(ts=end_ts(), timeout=TIMEOUT_S)
