@@ -14,7 +14,7 @@ from agent.ports.checksums import ChecksumSession, KeyRange, NoChecksums, RangeS
 from agent.rows.row_forms import Form, RowForm, RowHash
 from agent.rows.schema import Column, TableSchema, ZeroDates
 from agent.sources.mysql.decode import types
-from agent.sources.mysql.decode.types import CALENDAR, Kind
+from agent.sources.mysql.decode.types import CALENDAR, FieldType, Kind
 from agent.sources.mysql.server.connection import Connection
 from agent.sources.mysql.server.sql import identifier, literal, qualified
 
@@ -99,6 +99,8 @@ def _form(column: Column, *, is_mariadb: bool, zero_dates: ZeroDates) -> tuple[F
         return Form.PLAIN, name if is_text else f"cast({name} AS datetime(6))"
     if kind in (Kind.TIME, Kind.TIME_OLD):
         return Form.PLAIN, name
+    if column.type_id == FieldType.VECTOR:
+        return Form.SIZED, f"unhex(hex({name}))"  # the server puts no vector together with texts
     if kind in (Kind.BLOB, Kind.BINARY):
         return Form.SIZED, name
     if kind is Kind.TEXT or (kind is Kind.JSON and is_mariadb):

@@ -33,6 +33,7 @@ from reactor.ids import TableSpan, Ts
 from reactor.records.changefeed import NO_FILTER, ChangefeedConfig, EventFilter, FilterConfig, SinkMode
 from reactor.records.schedules import ComparedTable, DiffProgress
 from reactor.records.tables.table import TableRecord
+from tests.mysql_server import EmbeddedMysql
 from tests.shared_postgres import give_back
 
 pytestmark = pytest.mark.sample(0.3)  # cases of two databases each
@@ -185,6 +186,22 @@ def bed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bed]:
     yield Bed(request.param, server.uri(name), name, partial(server.execute, database=name), tmp_path)
     if not give_back(server, name):
         server.execute(f"DROP DATABASE {name}")
+
+
+@pytest.mark.sample(1.0)
+def test_types_of_mysql_have_the_same_sum_on_both_sides(
+    mysql: EmbeddedMysql, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It puts no vector together with texts."""
+    monkeypatch.setattr(range_diff, "_RANGE_ROWS", 50)
+    name = f"ranges_{tmp_path.name}"[:60]
+    mysql.create_database(name)
+    bed = Bed("mariadb", mysql.uri(name), name, partial(mysql.execute, database=name), tmp_path)
+    of_maria = {name: column for name, column in MARIA.items() if name not in ("q", "hd", "v")}
+    digests = {"l": ("varbinary(32)", "unhex(sha2(seq, 256))")}
+    bed.make({**of_maria, **digests, "w": ("vector(3)", "to_vector(concat('[1.5,', seq, ',-0.25]'))")})
+    assert bed.wrong_ranges() == 0
+    assert (bed.compared().equal, bed.compared().by_rows) == (True, "")
 
 
 def columns_of(bed: Bed) -> dict[str, tuple[str, str]]:
