@@ -2,7 +2,8 @@
 
 MariaDB logs ``SET STATEMENT name = value, … FOR <statement>`` together with the statement. Only the statement is used;
 relevant settings are in the event's session. One is not: the server has read the statement in its session's SQL mode,
-and logs the one that the prefix sets.
+and logs the one that the prefix sets. So it is with a statement that was prepared in another SQL mode than it is
+executed in.
 """
 
 import itertools
@@ -13,6 +14,7 @@ from agent.sources.mysql.ddl.parser.cursor import LOST
 from agent.sources.mysql.ddl.parser.tokens import Token, TokenKind, spelt, tokens
 
 _PREFIX: Final = ("SET", "STATEMENT")
+_DEFINING: Final = ("CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE")
 #: what comes before names, and before no text
 _BEFORE_NAMES: Final = frozenset(
     {
@@ -66,17 +68,16 @@ def respelt(statement: str, *, has_quoted_names: bool, has_plain_backslashes: bo
 def unquoted(statement: str, *, has_quoted_names: bool, has_plain_backslashes: bool) -> str:
     """Return the statement of a session with these settings in the notation of one without them.
 
-    Behind ``SET STATEMENT sql_mode = …`` they are not those by which the server has read the statement: double quotes
-    are judged by where they are, and texts with backslashes are lost.
+    The server has read it in another SQL mode than the log has if something in double quotes is at the place of a name,
+    and may have behind ``SET STATEMENT sql_mode = …``, where a text with a backslash is lost.
     """
-    if not _sets_mode(statement):
-        has_quoted, has_plain = has_quoted_names, has_plain_backslashes
-    else:
+    if _sets_mode(statement):
         statement = statement.replace("\\", LOST)
-        has_quoted, has_plain = _quotes_names(meant(statement)), True
-    if not (has_quoted or has_plain):
+        has_quoted_names, has_plain_backslashes = False, True
+    has_quoted_names = has_quoted_names or ('"' in statement and _quotes_names(meant(statement)))
+    if not (has_quoted_names or has_plain_backslashes):
         return statement
-    return respelt(statement, has_quoted_names=has_quoted, has_plain_backslashes=has_plain)
+    return respelt(statement, has_quoted_names=has_quoted_names, has_plain_backslashes=has_plain_backslashes)
 
 
 def _sets_mode(statement: str) -> bool:
@@ -90,10 +91,14 @@ def _sets_mode(statement: str) -> bool:
 
 
 def _quotes_names(found: Sequence[Token]) -> bool:
-    """Return whether something in double quotes is at the place of a name."""
-    return any(
-        token.kind is TokenKind.TEXT and token.text[0] == '"' and (before.word or before.text) in _BEFORE_NAMES
-        for before, token in itertools.pairwise(found)
+    """Return whether something in double quotes is at the place of a name in a definition."""
+    return (
+        bool(found)
+        and found[0].word in _DEFINING
+        and any(
+            token.kind is TokenKind.TEXT and token.text[0] == '"' and (before.word or before.text) in _BEFORE_NAMES
+            for before, token in itertools.pairwise(found)
+        )
     )
 
 

@@ -282,6 +282,22 @@ def test_a_statement_with_a_mode_of_its_own_is_read_in_that_of_its_session(
     assert fills == [{"n": "4"}, {"the 'm'": "a"}, {"x": "t"}]
 
 
+def test_a_prepared_statement_is_read_in_the_mode_of_its_preparation(server: EmbeddedMariaDB, database: str) -> None:
+    """The log has the mode of its execution."""
+    followed = Followed(server, database)
+    found = followed.run(
+        "SET sql_mode = 'ANSI_QUOTES'",
+        """PREPARE a FROM 'ALTER TABLE "t" ADD "n" int DEFAULT 4'""",
+        """PREPARE r FROM 'RENAME TABLE "t" TO "u"'""",
+        "SET sql_mode = ''",
+        "EXECUTE a",
+        "EXECUTE r",
+        'ALTER TABLE u ADD x varchar(9) DEFAULT "t"',
+    )
+    assert followed.schema("u").columns == schema_of(server, database, "u").columns
+    assert [change.fills for record in found for change in record.changes if change.fills] == [{"n": "4"}, {"x": "t"}]
+
+
 @pytest.mark.parametrize("mode", ["", "NO_BACKSLASH_ESCAPES"])
 def test_a_backslash_of_an_unknown_mode_holds_the_table(server: EmbeddedMariaDB, database: str, mode: str) -> None:
     if not is_mariadb(server):
