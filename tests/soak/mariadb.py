@@ -69,7 +69,7 @@ class MariaDB:
         with closing(self._server.connect(_DATABASE)) as connection:
             mode = rng.choice([grammar.STRICT, grammar.STRICT, "", "", *self.modes])
             connection.set_character_set(rng.choice(_CHARSETS))
-            session = _Session(connection, mode)
+            session = _Session(connection, mode, rng)
             session.execute(f"SET SESSION sql_mode = '{mode}', lock_wait_timeout = 5")
             session.execute(f"SET SESSION time_zone = '{rng.choice(['+00:00', '+02:00', '-05:30'])}'")
             yield session
@@ -153,8 +153,8 @@ class _Session:
     """``mode``: the SQL mode. The log does not have it behind a ``SET STATEMENT`` of another one, where types and texts
     mean what it says."""
 
-    def __init__(self, connection: Any, mode: str) -> None:
-        self._connection = connection
+    def __init__(self, connection: Any, mode: str, rng: random.Random) -> None:
+        self._connection, self._mode, self._rng = connection, mode, rng
         self._is_ansi = "ANSI_QUOTES" in mode or "ORACLE" in mode
         self._keeps_mode = any(word in mode for word in ("ORACLE", "REAL_AS_FLOAT", "EMPTY_STRING"))
 
@@ -164,7 +164,7 @@ class _Session:
         try:
             with self._connection.cursor() as cursor:
                 for part in sql.split(_END):
-                    cursor.execute(part.replace("`", '"') if self._is_ansi else part)
+                    self._run(cursor, part.replace("`", '"') if self._is_ansi else part)
         except UnicodeEncodeError as error:
             raise StatementRefused(str(error)) from error
         except (pymysql.err.OperationalError, pymysql.err.InterfaceError) as error:
@@ -173,6 +173,19 @@ class _Session:
             raise StatementRefused(str(error)) from error
         except pymysql.err.Error as error:
             raise StatementRefused(str(error)) from error
+
+    def _run(self, cursor: Any, statement: str) -> None:
+        """Execute it, now and then as one that was prepared in this mode and is executed in another."""
+        is_definition = re.match(r"\W*(ALTER|CREATE TABLE|RENAME|DROP TABLE|TRUNCATE)\b", statement, re.IGNORECASE)
+        if self._keeps_mode or not is_definition or self._rng.random() > 0.1:
+            cursor.execute(statement)
+            return
+        cursor.execute("PREPARE soak FROM %s", (statement,))
+        try:
+            cursor.execute("SET SESSION sql_mode = ''")
+            cursor.execute("EXECUTE soak")
+        finally:
+            cursor.execute(f"SET SESSION sql_mode = '{self._mode}'")
 
     def begin(self) -> None:
         self.execute("START TRANSACTION")

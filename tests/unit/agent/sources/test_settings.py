@@ -23,7 +23,11 @@ def test_a_source_takes_its_own(uri: str, settings: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("uri", "settings", "message"),
     [
-        ("mysql://db/", {"slot": "s"}, "mysql has no setting slot .*; it knows unlogged-cascades, zero-dates"),
+        (
+            "mysql://db/",
+            {"slot": "s"},
+            "mysql has no setting slot .*; it knows partition-rows, unlogged-cascades, zero-dates",
+        ),
         ("postgresql://db/shop", {"zero_dates": "string"}, "postgresql has no setting zero-dates .*; it knows part"),
         ("postgresql://db/shop", {"slots": "s"}, "postgresql has no setting slots "),
         ("oracle://db/shop", {}, "there is no source for oracle://"),

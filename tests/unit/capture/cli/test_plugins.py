@@ -55,7 +55,11 @@ def test_sources_with_their_settings(capsys: pytest.CaptureFixture[str]) -> None
     assert found["postgresql"]["schemes"] == ["postgresql", "postgres"]
     assert [option["name"] for option in found["postgresql"]["options"]] == ["slot", "publication", "partition-rows"]
     assert found["mysql"]["schemes"] == ["mysql", "mariadb"]
-    assert [option["name"] for option in found["mysql"]["options"]] == ["zero-dates", "unlogged-cascades"]
+    assert [option["name"] for option in found["mysql"]["options"]] == [
+        "zero-dates",
+        "unlogged-cascades",
+        "partition-rows",
+    ]
     assert "No module named 'toy_source'" in found["toy"]["problem"]
 
 
