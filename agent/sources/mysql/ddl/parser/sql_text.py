@@ -18,21 +18,8 @@ _DEFINING: Final = ("CREATE", "ALTER", "DROP", "RENAME", "TRUNCATE")
 #: what comes before names, and before no text
 _BEFORE_NAMES: Final = frozenset(
     {
-        *(
-            "TABLE",
-            "TABLES",
-            "DATABASE",
-            "SCHEMA",
-            "EXISTS",
-            "INDEX",
-            "KEY",
-            "COLUMN",
-            "CONSTRAINT",
-            "TO",
-            "ON",
-            "LIKE",
-        ),
-        *("ADD", "DROP", "MODIFY", "CHANGE", "ALTER", "RENAME", "AFTER", "REFERENCES", "TRUNCATE", "."),
+        *("TABLE", "TABLES", "DATABASE", "SCHEMA", "EXISTS", "INDEX", "KEY", "COLUMN", "CONSTRAINT", "TO", "ON", "ADD"),
+        *("DROP", "MODIFY", "CHANGE", "ALTER", "RENAME", "AFTER", "REFERENCES", "TRUNCATE", "."),
     }
 )
 

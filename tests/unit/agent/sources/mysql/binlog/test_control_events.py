@@ -54,19 +54,31 @@ def test_a_rotation_is_read_with_and_without_checksum(has_checksum: bool) -> Non
     assert events.parse_rotate(event) == BinlogPosition("binlog.000002", 4)
 
 
+_ANSI, _OTHER = "010400000000000000", "010000000000000000"
+
+
+@pytest.mark.parametrize("status", [f"0000000000{_ANSI}", _ANSI, f"0000000000{_OTHER}", ""])
+def test_what_is_in_double_quotes_at_the_place_of_a_name_is_one(status: str) -> None:
+    """The log may have another SQL mode than the one that the server has read the statement in."""
+    statement = 'ALTER TABLE "a `b" ADD "c""d" text COMMENT \'x "y"\' /* "n" */'
+    assert parsed(status, statement) == 'ALTER TABLE `a ``b` ADD `c"d` text COMMENT \'x "y"\' /* "n" */'
+
+
 @pytest.mark.parametrize(
-    ("status", "text"),
+    "statement",
     [
-        ("0000000000010400000000000000", 'ALTER TABLE `a ``b` ADD `c"d` text COMMENT \'x "y"\' /* "n" */'),
-        ("010400000000000000", 'ALTER TABLE `a ``b` ADD `c"d` text COMMENT \'x "y"\' /* "n" */'),
-        ("0000000000010000000000000000", None),
-        ("", None),
+        'ALTER TABLE t ADD c text DEFAULT "x" COMMENT "y", ADD CHECK (c LIKE "z")',
+        'CREATE TABLE t (e enum("a", "b") DEFAULT "b") COMMENT = "TABLE \'t\'"',
+        'INSERT INTO t SELECT * FROM u WHERE a = "ADD" OR b IN ("TO", "ON")',
     ],
 )
-def test_names_in_double_quotes_are_names_with_ansi_quotes(status: str, text: str | None) -> None:
-    statement = 'ALTER TABLE "a `b" ADD "c""d" text COMMENT \'x "y"\' /* "n" */'
+def test_texts_in_double_quotes_are_texts_without_ansi_quotes(statement: str) -> None:
+    assert parsed(_OTHER, statement) == parsed("", statement) == statement
+
+
+def parsed(status: str, statement: str) -> str:
     head = struct.pack("<IIBHH", 7, 0, 1, 0, len(status) // 2) + bytes.fromhex(status)
-    assert events.parse_query(head + b"d\0" + statement.encode()).statement == (text or statement)
+    return events.parse_query(head + b"d\0" + statement.encode()).statement
 
 
 def test_what_a_statement_says_of_its_session() -> None:
