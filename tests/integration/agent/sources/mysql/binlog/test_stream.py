@@ -100,7 +100,8 @@ def test_it_reads_what_the_oracle_reads(server: EmbeddedMariaDB, database: str, 
     assert [(ts, size) for ts, _, size in read] == [(ts, size - 18 - 4) for ts, size in found]
     assert len(gtids) == stream.transactions
     assert reached.gtid == end.gtid
-    assert end.gtid.replace(":1-", ":") == gtids[-1]
+    # others on the shared server may have tagged theirs, which the oracle does not know
+    assert gtids[-1] in end.gtid.replace(":1-", ":").split(",")
     assert reached.ts == end.ts
 
 
