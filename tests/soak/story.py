@@ -39,6 +39,8 @@ _SETTLE_S = 400.0
 #: tables that join, or are held for a moment, are compared if they flow by then
 _JOIN_S = 60.0
 _PASSING = ("CameWithRows", "PartitionRows", "TableHeld")
+#: code of an error in a flush that has no class of its own
+_UNFORESEEN = "Job"
 _DIFF_TIMEOUT_S = 400.0
 _DIFF_TRIES_S = 60.0
 
@@ -329,6 +331,8 @@ class Story:
     def _count_held(self, view: ChangefeedView) -> None:
         for one in view.held:
             self.outcome.held[f"{one.code}: {one.message}"] += 1
+            if one.code == _UNFORESEEN:
+                self._note_problem(f"{view.id}: {one.message}")
 
     def _create(self, source: Source, mode: SinkMode) -> None:
         feed = _feed(source, mode)
