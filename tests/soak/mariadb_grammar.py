@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 
 from tests.soak import literals
+from tests.soak.bodies import body
 from tests.soak.source import Column, Table
 
 STRICT = "STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION"
@@ -235,14 +236,9 @@ def _of_others(rng: random.Random, at: str, new: str) -> str:
 
 
 def _body(rng: random.Random) -> str:
-    columns = [f"id {rng.choice(_KEYS)} NOT NULL"]
-    key = ["id"]
-    if rng.random() < 0.3:
-        columns.append(f"part {rng.choice(_KEYS)} NOT NULL")
-        key.append("part")
-    columns += [f"c{index} {_definition(rng)}" for index in range(rng.randint(1, 6))]
+    items = body(rng, _KEYS, _definition)
     charset = rng.choice(["", f"CHARACTER SET {rng.choice(_CHARSETS)}", f"COLLATE {rng.choice(_COLLATIONS)}"])
-    return f"({', '.join(columns)}, PRIMARY KEY ({', '.join(key)})) {charset}".rstrip()
+    return f"{items} {charset}".rstrip()
 
 
 def _definition(rng: random.Random) -> str:

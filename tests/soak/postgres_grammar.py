@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 
 from tests.soak import literals
+from tests.soak.bodies import body
 from tests.soak.source import Table
 
 _KEYS = ("integer", "bigint", "text", "uuid", "date", "numeric(10,2)", "smallint", "bytea", "timestamp")
@@ -92,7 +93,7 @@ def statement(rng: random.Random, tables: Sequence[Table], name: str, *, by_root
 
 def _create(rng: random.Random, name: str) -> str:
     if rng.random() < 0.8:
-        return f'CREATE TABLE "{name}" {_body(rng)}'
+        return f'CREATE TABLE "{name}" {body(rng, _KEYS, _definition)}'
     columns = ", ".join(f"c{index} {_definition(rng)}" for index in range(rng.randint(1, 4)))
     return (
         f'BEGIN; CREATE TABLE "{name}" (id integer NOT NULL PRIMARY KEY, {columns}) PARTITION BY RANGE (id); '
@@ -155,8 +156,8 @@ def _move_names(rng: random.Random, at: str, other: str, new: str) -> str:
     """Return what migrations and transformations do to names: rename, swap, replace, copy."""
     moves = (
         f"ALTER TABLE {at} RENAME TO {new}",
-        f"BEGIN; DROP TABLE {at}; CREATE TABLE {at} {_body(rng)}; COMMIT",
-        f"BEGIN; ALTER TABLE {at} RENAME TO {new}; CREATE TABLE {at} {_body(rng)}; COMMIT",
+        f"BEGIN; DROP TABLE {at}; CREATE TABLE {at} {body(rng, _KEYS, _definition)}; COMMIT",
+        f"BEGIN; ALTER TABLE {at} RENAME TO {new}; CREATE TABLE {at} {body(rng, _KEYS, _definition)}; COMMIT",
         f"BEGIN; ALTER TABLE {at} RENAME TO swap_; ALTER TABLE {other} RENAME TO {at}; "
         f"ALTER TABLE swap_ RENAME TO {other}; COMMIT",
         f"BEGIN; DROP TABLE {at}; ALTER TABLE {other} RENAME TO {at}; COMMIT",
@@ -224,16 +225,6 @@ def literal(rng: random.Random, type: str) -> str:
 
 def kind_of(type: str) -> str:
     return type if type.endswith("[]") else re.split(r"[^a-z0-9]", type)[0]
-
-
-def _body(rng: random.Random) -> str:
-    columns = [f"id {rng.choice(_KEYS)} NOT NULL"]
-    key = ["id"]
-    if rng.random() < 0.3:
-        columns.append(f"part {rng.choice(_KEYS)} NOT NULL")
-        key.append("part")
-    columns += [f"c{index} {_definition(rng)}" for index in range(rng.randint(1, 6))]
-    return f"({', '.join(columns)}, PRIMARY KEY ({', '.join(key)}))"
 
 
 def _new_key(rng: random.Random, table: Table) -> str:

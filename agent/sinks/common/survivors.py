@@ -108,8 +108,7 @@ class Comparison:
             kinds = noted.column(changelog.CHANGE_TYPE).cast(pa.string())
             truncates = np.flatnonzero(pc.equal(kinds, "truncate").to_numpy())
             noted = noted.slice(truncates[-1] + 1 if len(truncates) else 0)
-            _, from_end = np.unique(noted.column(_KEY).to_numpy()[::-1], return_index=True)
-            noted = noted.take(pa.array(noted.num_rows - 1 - from_end))
+            noted = noted.take(_last_of_each(noted.column(_KEY).to_numpy()))
             noted = noted.filter(pc.equal(noted.column(_IS_NEW), 1))
         keys: Hashes = noted.column(_KEY).to_numpy()
         return keys
@@ -122,9 +121,7 @@ class Comparison:
         if not self._is_changelog:
             return found
         found = _in_order(found)
-        keys = _hashes(found, self._survivors.key)
-        _, from_end = np.unique(keys[::-1], return_index=True)
-        last = found.take(pa.array(np.sort(len(keys) - 1 - from_end)))
+        last = found.take(_last_of_each(_hashes(found, self._survivors.key)))
         is_whole = pc.equal(last.column(_IS_NEW), 1)
         if changelog.UNCHANGED in last.schema.names:
             left_out = pc.fill_null(pc.list_value_length(last.column(changelog.UNCHANGED)), 0)
@@ -137,6 +134,12 @@ def _in_order(changes: pa.Table) -> pa.Table:
     is_new = pc.is_in(changes.column(changelog.CHANGE_TYPE).cast(pa.string()), value_set=pa.array(_IMAGES))
     order = [(name, "ascending") for name in (*_PLACE, _IS_NEW)]
     return changes.append_column(_IS_NEW, pc.cast(is_new, pa.int8())).sort_by(order).combine_chunks()
+
+
+def _last_of_each(keys: Hashes) -> pa.Array:
+    """Return the place at which each key comes last, in order."""
+    _, from_end = np.unique(keys[::-1], return_index=True)
+    return pa.array(np.sort(len(keys) - 1 - from_end))
 
 
 def _hashes(rows: pa.Table, names: Sequence[str]) -> Hashes:

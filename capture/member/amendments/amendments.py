@@ -236,12 +236,12 @@ def _leaves(held: HeldView) -> bool:
 def _to_rejoin(view: ChangefeedView, table: str) -> list[HeldView]:
     """Return the held table that leaves and joins again for a copy of ``table``, and the held ones whose names are
     taken by it and by each other. A table that has the name at the source comes before one that had it."""
-    named = [held for held in view.held if table in (held.table, held.renamed_to) and _leaves(held)]
+    leaving = [held for held in view.held if _leaves(held)]
+    by_name = {held.table: held for held in reversed(leaving)}
+    named = [held for held in leaving if table in (held.table, held.renamed_to)]
     found = sorted(named, key=lambda held: (held.renamed_to or held.table) != table)[:1]
-    while found and (before := [held for held in view.held if held.table == found[-1].renamed_to and _leaves(held)]):
-        if before[0] in found:
-            break
-        found.append(before[0])
+    while found and (other := by_name.get(found[-1].renamed_to)) is not None and other not in found:
+        found.append(other)
     return found
 
 

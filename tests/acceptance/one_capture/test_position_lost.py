@@ -47,14 +47,15 @@ def reader(table: Path) -> Iterator[None]:
 def drop_slot(bed: Bed, feed: str) -> None:
     """While the changefeed stands; more is written then, and tables come, go and change."""
     bed.ask(lambda client: client.pause(feed))
-    slot = f"pg_replication_slots WHERE slot_name LIKE 'weir_%_{feed}_%'"
+    slot = f"slot_name LIKE 'weir_%_{feed}_%'"
+    drop = f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE {slot}"
 
-    def is_gone() -> bool:
+    def is_dropped() -> bool:
         with suppress(DatabaseError):  # a stream that was about to begin reads it, and ends
-            bed.execute(f"SELECT pg_drop_replication_slot(slot_name) FROM {slot}")
-        return bed.execute(f"SELECT 1 FROM {slot}") == []
+            return bed.execute(drop) != []
+        return False
 
-    bed.wait_for("the slot is gone", is_gone)
+    bed.wait_for("nobody reads the slot, and it is dropped", is_dropped)
 
 
 def fails(bed: Bed, feed: str, code: str) -> None:

@@ -95,11 +95,13 @@ def read(
             raise _unknown(after, "the table was altered again before its rows were compared")
         after = replace(after, schema_name=today.schema_name, name=today.name)
         table = _Table(connection, after, {name: now[name] for name in [*names, *retyped]}, tuple(retyped))
-        found = table.survivors(rows) if retyped else None
-        moves_key = not set(key).isdisjoint(retyped)
-        if found is None or not (found.num_rows or moves_key):
+        if not retyped:
             return None
-        all_keys = table.keys(names) if moves_key else None
+        found, is_whole = table.survivors(rows)
+        moves_key = not set(key).isdisjoint(retyped)
+        if not (found.num_rows or moves_key):
+            return None
+        all_keys = table.keys(names) if moves_key and is_whole else None
     return Survivors(found, tuple(names), tuple(retyped), bool(key) and not moves_key, moves_key, all_keys)
 
 
@@ -113,30 +115,26 @@ class _Table:
     columns: Mapping[str, Column]
     retyped: tuple[str, ...]
 
-    def keys(self, names: Sequence[str]) -> pa.Table | None:
-        """Return the keys of all rows; None if the table is large."""
-        [[_, size, _]] = self.connection.query(_SIZE_SQL.format(leaves=leaves_sql(self.after.table_id)))
-        if int(size or 0) > _WHOLE_BYTES:
-            return None
+    def keys(self, names: Sequence[str]) -> pa.Table:
+        """Return the keys of all rows."""
         return replace(self, columns={name: self.columns[name] for name in names})._read("true")
 
-    def survivors(self, condition: str) -> pa.Table:
+    def survivors(self, condition: str) -> tuple[pa.Table, bool]:
+        """Return unchanged rows, and whether the table is read as a whole."""
         leaves = leaves_sql(self.after.table_id)
         [[parts, size, pages]] = self.connection.query(_SIZE_SQL.format(leaves=leaves))
         [[age]] = self.connection.query(_AGE_SQL.format(leaves=leaves))
-        sample = "" if int(size or 0) <= _WHOLE_BYTES else _sample(int(pages or 0))
+        is_whole = int(size or 0) <= _WHOLE_BYTES
+        sample = "" if is_whole else _sample(int(pages or 0))
         rows = rows_of(self.connection, self.after) + sample
         [[command]] = self.connection.query(_COMMAND_SQL.format(rows=rows, age=int(age or 0)))
         is_old = f"({condition}) AND pg_catalog.age(xmin) >= {int(age or 0)}"
         if command is not None:  # later writes of the same transaction are in the stream
             is_old += f" AND NOT (pg_catalog.age(xmin) = {int(age or 0)} AND cmin::text::int8 > {int(command)})"
-        if int(size or 0) <= _WHOLE_BYTES:
-            found = self._read(is_old)
-        else:
-            found = self._spread(is_old, int(pages or 0), is_single=parts == "1")
-        if not found.num_rows or int(size or 0) <= _WHOLE_BYTES:
+        found = self._read(is_old) if is_whole else self._spread(is_old, int(pages or 0), is_single=parts == "1")
+        if not found.num_rows or is_whole:
             self._refuse_left_out(f"({condition}) AND pg_catalog.age(xmin) < {int(age or 0)}")
-        return found
+        return found, is_whole
 
     def _spread(self, condition: str, pages: int, *, is_single: bool) -> pa.Table:
         """Return rows of some pages; if these have none, of any page."""

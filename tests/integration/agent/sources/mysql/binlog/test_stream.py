@@ -101,7 +101,7 @@ def test_it_reads_what_the_oracle_reads(server: EmbeddedMariaDB, database: str, 
     assert len(gtids) == stream.transactions
     assert reached.gtid == end.gtid
     # others on the shared server may have tagged theirs, which the oracle does not know
-    assert gtids[-1] in end.gtid.replace(":1-", ":").split(",")
+    assert [one for one in end.gtid.replace(":1-", ":").split(",") if one.count(":") < 2] == [gtids[-1]]
     assert reached.ts == end.ts
 
 
