@@ -13,7 +13,7 @@ from agent.rows.schema_change import KnownTable
 from agent.sources.common.schema_diff import Columns
 from agent.sources.mysql.ddl import reasons, shown
 from agent.sources.mysql.ddl.changing import ChangingTables
-from agent.sources.mysql.ddl.environment import Server
+from agent.sources.mysql.ddl.environment import Server, Shown
 from agent.sources.mysql.ddl.event import DdlEvent
 from agent.sources.mysql.ddl.likeness import key_of
 from agent.sources.mysql.ddl.new_tables import NewTables
@@ -61,33 +61,32 @@ class Effects:
         self.changes.begin(table)
         self.known.put_new(table)
 
-    def copy(self, record: TableRecord, schema: TableSchema, place: Ts) -> None:
-        """Add a table with rows that are in no log. ``place``: where the server had this definition, or an earlier one
-        that led to it."""
-        is_primary = self.server.has_primary((record.schema_name, record.name))
-        record = record.with_(to_copy=True, shown_ts=place, is_primary=is_primary)
-        table = KnownTable(record, self._ours(schema, record))
+    def copy(self, record: TableRecord, found: Shown) -> None:
+        """Add a table with rows that are in no log."""
+        assert found.schema is not None, "the server has shown it"
+        record = record.with_(to_copy=True, shown_ts=found.place, is_primary=found.is_primary)
+        table = KnownTable(record, self._ours(found.schema, record))
         self.changes.begin(table)
         self.known.note_copied(table)
 
-    def admit(self, record: TableRecord, schema: TableSchema, place: Ts | None) -> None:
-        """Add a table, which is empty if ``place`` is None; else see ``copy``."""
+    def admit(self, record: TableRecord, found: Shown | TableSchema) -> None:
+        """Add a table: an empty one, or one that is to be copied as the server has shown it."""
         if not self.server.takes(record):
             self.changes.begin(KnownTable(record, None, f"{record.schema_name}.{record.name}: {reasons.KEYLESS}"))
-        elif place is None:
-            self.begin_empty(record, schema)
+        elif isinstance(found, Shown):
+            self.copy(record, found)
         else:
-            self.copy(record, schema, place)
+            self.begin_empty(record, found)
 
     def meet(self, name: Name, event: DdlEvent) -> None:
         """Handle a table that gets a selected name; it is unknown whether it has rows."""
-        table, place, schema = ".".join(name), self.server.place(), self.server.look(name)
-        if schema is None:
+        table, found = ".".join(name), self.server.show(name)
+        if found.schema is None:
             _log.warning("a table that was renamed is gone again and is left out", table=table)
         elif self.server.ignores_rename(name, event.statement):
             _log.warning("a table that was renamed is left out", table=table)
         else:
-            self.admit(self.new_record(name, schema, event.ts), schema, place)
+            self.admit(self.new_record(name, found.schema, event.ts), found)
 
     def put(
         self, table: KnownTable, schema: TableSchema, columns: Columns, terms: RetypeTerms, *, is_shown: bool | None

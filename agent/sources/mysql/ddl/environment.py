@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from agent.rows.schema import TableSchema, ZeroDates
 from agent.sources.mysql.ddl.expressions.unsteady import FULL_IMAGES
@@ -11,6 +12,18 @@ from agent.sources.mysql.retyping.terms import STRICT, RetypeTerms
 from agent.sources.mysql.values.session import SYSTEM, Session
 from reactor.ids import Ts
 from reactor.records.tables.table import TableRecord
+
+#: a table that is altered more often than this while it is read is copied with the definition of a later place
+_READINGS_MAX: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A table's definition at a place of the log. ``schema``: None if the table is gone."""
+
+    schema: TableSchema | None
+    is_primary: bool
+    place: Ts
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,21 @@ class Server:
     selects: Callable[[Name, str], bool] = lambda name, column: True
     images: str = FULL_IMAGES
     copies_partitions: bool = True
+
+    def show(self, name: Name) -> Shown:
+        """Read a table's definition and a place at which it has it: the definition is the same before and after. With
+        any other place, a statement in between would be applied twice, or not at all."""
+        seen = self._seen(name)
+        for _ in range(_READINGS_MAX):
+            place, before = self.place(), seen
+            seen = self._seen(name)
+            if seen == before:
+                break
+        return Shown(*seen, place)
+
+    def _seen(self, name: Name) -> tuple[TableSchema | None, bool]:
+        schema = self.look(name)
+        return schema, schema is not None and self.has_primary(name)
 
     def session(self, logged: Session) -> Session:
         """Return the session of a statement, with what the log leaves to the server."""

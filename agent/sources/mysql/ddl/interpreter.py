@@ -226,10 +226,8 @@ class Interpreter:
         if reason := self._unread(name, schema, edit):
             self._effects.begin_held(name, reason, event, schema)
             return
-        place = None if schema else self._server.place()
-        stated, schema = schema, shown.exact(self._server, name, schema)
-        if place is not None and self._server.place() <= event.end:  # it shows no later statements
-            place = None
+        stated, found = schema, None if schema else self._server.show(name)
+        schema = found.schema if found else shown.exact(self._server, name, schema)
         if schema is None:
             _log.warning("a new table is gone again and is left out", table=".".join(name))
             return
@@ -238,17 +236,18 @@ class Interpreter:
         like = self._known.by_name.get(edit.like) if edit.like else None
         record = self._effects.new_record(name, schema, event.ts).with_(is_primary=edit.is_primary)
         record = shown.created(self._server, record, stated, like)
-        self._effects.admit(record, schema, place)
+        is_later = found is not None and found.place > event.end  # it may show later statements
+        self._effects.admit(record, replace(found, schema=schema) if found and is_later else schema)
 
     def _take_keyed(self, name: Name, event: DdlEvent) -> None:
         """Copy a table that was held without a key, if the statement has given it one."""
         table = self._known.by_name.get(name)
         if table is None or reasons.KEYLESS not in table.held:
             return
-        place, schema = self._server.place(), self._server.look(name)
-        if schema is not None and self._server.takes(self._effects.new_record(name, schema, event.ts)):
+        found = self._server.show(name)
+        if found.schema is not None and self._server.takes(self._effects.new_record(name, found.schema, event.ts)):
             self._effects.forget(name)
-            self._effects.copy(self._effects.new_record(name, schema, event.ts), schema, place)
+            self._effects.copy(self._effects.new_record(name, found.schema, event.ts), found)
 
     def _drop(self, name: Name) -> None:
         if self._copies.drop(name):
