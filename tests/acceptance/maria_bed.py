@@ -1,6 +1,7 @@
 """The test bed on MariaDB: sysbench writes to eight tables, and what must hold is looked at with others' readers."""
 
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, Write
 from agent.sources.mysql.position.positions import pack, split_file_name
 from capture.embedded import EmbeddedMariaDB, children
 from capture.embedded.mariadb import USER
+from reactor.records.changefeed import FeedState
 from tests.acceptance.bed import Bed
 
 DATABASE = "sbtest"
@@ -83,6 +85,12 @@ class MariaBed(Bed):
         return len(self.execute("SELECT id FROM information_schema.processlist WHERE command = 'Binlog Dump'"))
 
     # What must hold
+
+    def flows(self, feed: str, tables: Collection[str]) -> bool:
+        """Return whether these are its tables, and none waits; the state follows a held table in the next round."""
+        view = self.query(feed)
+        waits = view.joining or view.held or view.resyncs
+        return {one.table for one in view.tables} == {*tables} and view.state is FeedState.NORMAL and not waits
 
     def source_rows(self, table: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in self.execute(f"SELECT id, k, c, pad FROM {table} ORDER BY id")]

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from reactor.records.changefeed import FeedState
 from tests.acceptance.maria_bed import MariaBed, is_installed
 
 pytestmark = [
@@ -42,14 +41,7 @@ def test_held_tables_are_copied_under_their_names(bed: MariaBed) -> None:
     bed.wait_for("the names are known", lambda: {one.renamed_to for one in bed.query("names").held} == names)
     for table in ("aside.n_alone", "aside.n_two"):
         bed.ask(lambda client, table=table: client.resync_table("names", table))  # type: ignore[misc]
-
-    def is_whole() -> bool:
-        view = bed.query("names")
-        there = {one.table for one in view.tables} == {*names, "aside.n_other"}
-        waits = view.joining or view.held or view.resyncs  # the state follows them in the next round
-        return there and view.state is FeedState.NORMAL and not waits
-
-    bed.wait_for("all tables flow", is_whole)
+    bed.wait_for("all tables flow", lambda: bed.flows("names", {*names, "aside.n_other"}))
     found = bed.ask(lambda client: client.diff("names"), timeout_s=120.0)
     assert [one.table for one in found if not one.equal] == []
     assert {one.table: one.sink_rows for one in found} == {"aside.n_other": 0, **dict.fromkeys(names, 2)}
