@@ -236,8 +236,10 @@ class Interpreter:
         like = self._known.by_name.get(edit.like) if edit.like else None
         record = self._effects.new_record(name, schema, event.ts).with_(is_primary=edit.is_primary)
         record = shown.created(self._server, record, stated, like)
-        is_later = found is not None and found.place > event.end  # it may show later statements
-        self._effects.admit(record, replace(found, schema=schema) if found and is_later else schema)
+        if found and found.place > event.end:  # it may show later statements
+            self._effects.admit(record, replace(found, schema=schema))
+        else:
+            self._effects.admit(record, schema)
 
     def _take_keyed(self, name: Name, event: DdlEvent) -> None:
         """Copy a table that was held without a key, if the statement has given it one."""
