@@ -89,8 +89,9 @@ def run(
 
     :raises WeirError: a part cannot start, or the changefeed failed.
     """
-    directory = directory or _default_directory(source, format, store)
+    directory = directory or _default_directory(source, storage, format, store)
     _refuse_other_source(directory, source)
+    _refuse_other_storage(directory, storage)
     _refuse_other_format(directory, format)
     _refuse_other_store(directory, store)
     make_directory(directory)
@@ -316,10 +317,22 @@ def _refuse_other_source(directory: Path, source: SourceKind) -> None:
             raise ConfigError(f"{directory} holds a quickstart of {other}; choose another --dir for {source}")
 
 
+def _refuse_other_storage(directory: Path, storage: StorageKind) -> None:
+    """:raises ConfigError: the directory was used with its log and tables elsewhere."""
+    was = "s3" if (directory / "s3").exists() else "directory" if (directory / "log").exists() else storage
+    if was != storage:
+        where = "on an S3 server" if was == "s3" else "in directories"
+        raise ConfigError(
+            f"{directory} holds a quickstart with its log and tables {where}; "
+            f"choose another --dir for --storage {storage}"
+        )
+
+
 def _refuse_other_format(directory: Path, format: FormatKind) -> None:
     """:raises ConfigError: the directory was used with another table format."""
     is_iceberg = any(path.exists() for path in (directory / "lake" / "catalog.db", directory / "catalog.db"))
-    was = "iceberg" if is_iceberg else "delta" if (directory / "lake").exists() else format
+    is_used = any((directory / place).exists() for place in ("lake", "s3"))
+    was = "iceberg" if is_iceberg else "delta" if is_used else format
     if was != format:
         raise ConfigError(f"{directory} holds a quickstart with {was} tables; choose another --dir for {format}")
 
@@ -334,9 +347,10 @@ def _refuse_other_store(directory: Path, store: StoreKind) -> None:
             )
 
 
-def _default_directory(source: SourceKind, format: FormatKind, store: StoreKind) -> Path:
+def _default_directory(source: SourceKind, storage: StorageKind, format: FormatKind, store: StoreKind) -> Path:
     directory = _DIRECTORIES[source]
-    suffixes = [kind for kind, usual in ((format, "delta"), (store, "etcd")) if kind != usual]
+    kinds = (storage, "directory"), (format, "delta"), (store, "etcd")
+    suffixes = [kind for kind, usual in kinds if kind != usual]
     return directory.with_name("-".join((directory.name, *suffixes)))
 
 
