@@ -4,7 +4,8 @@ A new one needs three files: its class here, the state machine that asks it and 
 (``handle_answer``), and its handler in ``capture.member.member_data_plane``.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
 from reactor.ids import TableSpan, Ts
@@ -100,6 +101,15 @@ class MarkLeft(Question[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class MeasureTables(Question[Mapping[int, int]]):
+    """Estimate how many rows ``tables`` have at the source, by id; tables that are gone there are left out."""
+
+    joins: ClassVar[bool] = True
+
+    tables: tuple[TableRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TableCopied:
     """``table``: its record as copied; ``start_ts`` is the copy's position. ``rows``: of the copy."""
 
@@ -112,16 +122,19 @@ class CopyTable(Question[TableCopied]):
     """Stage all rows of ``table``, at a position not before now.
 
     ``number``: of this copy; ``epoch``: of this order, larger than those of every previous owner. ``log``: what the
-    changefeed's source reported of the log's position. ``rows_per_second``: to read at most.
+    changefeed's source reported of the log's position. ``rows_per_second``: to read at most. ``together``: the table is
+    small, and may be read under one snapshot with others that are asked for meanwhile.
     """
 
     deadline_s: ClassVar[float] = 24 * 3600.0
+    joins: ClassVar[bool] = True
 
     table: TableRecord
     number: int
     epoch: int
-    log: str
+    log: str = field(compare=False)
     rows_per_second: int | None = None
+    together: bool = field(default=False, compare=False)
 
     @property
     def subject(self) -> int:

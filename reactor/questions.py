@@ -25,6 +25,8 @@ class Question(Generic[A]):
     __slots__ = ()
     #: seconds after which the owner gets an error instead of an answer; the work may continue
     deadline_s: ClassVar[float] = 120.0
+    #: the same question is answered by the work that is under way, whenever that began; else it is refused
+    joins: ClassVar[bool] = False
 
     @property
     def subject(self) -> Hashable:

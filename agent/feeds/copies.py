@@ -4,24 +4,30 @@ A copy is a dump of one table: the same chunks, Spark tasks and manifest, at a p
 visible. Two things differ: the change log already exists and contains what comes after, so nothing is created at the
 source; and the copy has its own manifest, by its number. A capture that continues a lost copy finds finished chunks
 there.
+
+Small tables are copied together: under one snapshot, by one Spark job for dozens of them. What fails then because of
+one table alone, or was begun before, is copied table by table.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from anyio import to_thread
 
-from agent.errors import CopyLostError, LogError, SinkUriError, SourceConfigError
+from agent.errors import CopyLostError, LogError, SinkUriError, SourceConfigError, TableLockedError
 from agent.feeds.runtime import Feed
 from agent.filter.events import rules_for
 from agent.ports.executor import Executor
 from agent.ports.sink import Replaces, StagedFile, TableCopy
-from agent.ports.snapshot import DumpOrder
+from agent.ports.snapshot import DumpOrder, is_of_table
+from agent.ports.source import SourceReport
 from agent.rows.schema import TableSchema
 from agent.sources.registry import arrow_schema
 from agent.units.dump import DumpProgress, DumpUnit
 from agent.units.manifest import Manifest, read_manifest
+from agent.units.manifest_group import ManifestGroup
 from reactor import failpoints
+from reactor.errors import WeirError
 from reactor.failpoints import Point
 from reactor.ids import TableSpan
 from reactor.records.tables.table import TableRecord
@@ -46,46 +52,119 @@ def source_name(table_id: int, number: int) -> str:
     return f"copy-{table_id}-{number}"
 
 
-async def copy(
-    feed: Feed, executor: Executor, order: CopyOrder, on_progress: Callable[[DumpProgress], None]
-) -> tuple[TableRecord, int]:
-    """Copy the table; return its record with ``start_ts``, and the number of rows. ``on_progress`` is called on a
-    thread.
+#: a table's record with ``start_ts``, and the number of its rows
+Copied = tuple[TableRecord, int]
+
+
+async def copy(feed: Feed, executor: Executor, order: CopyOrder, on_progress: Callable[[DumpProgress], None]) -> Copied:
+    """Copy the table. ``on_progress`` is called on a thread.
 
     :raises WeirError: it cannot continue; finished chunks are kept for the next run.
     """
     source = feed.open_source()
     found = await to_thread.run_sync(_find, feed, order.table, abandon_on_cancel=True)
-    manifest = feed.manifest(source_name(order.table.table_id, order.number))
-    unit = DumpUnit(
-        source.dumper,
-        DumpOrder(
-            tables=(found.with_(location=order.table.location),),
-            sink_mode=feed.sink_mode,
-            open_sink=feed.open_sink,
-            epoch=order.epoch,
-            chunk_rows=feed.config.dump_chunk_rows,
-            filter=feed.config.filter,
-            log=order.log,
-            parallel=_PARALLEL,
-            pace=feed.pace(order.rows_per_second),
-        ),
-        manifest,
-        executor,
-        on_progress=on_progress,
-    )
+    manifest = _manifest(feed, order)
+    unit = DumpUnit(source.dumper, _dump_order(feed, [(order, found)]), manifest, executor, on_progress=on_progress)
     done = await unit.run()
     await to_thread.run_sync(_refuse_partial, manifest, abandon_on_cancel=True)
-    failpoints.reach(Point.COPY_STAGED)
     [table] = done.tables
-    return table.with_(table_id=order.table.table_id), done.rows_done
+    return _staged(order, table, done.rows_done)
+
+
+async def copy_together(
+    feed: Feed, executor: Executor, orders: Sequence[CopyOrder], on_progress: Callable[[DumpProgress], None]
+) -> list[Copied | WeirError]:
+    """Copy small tables; return for each its copy, or why there is none. ``on_progress`` is called on a thread, and
+    tells what all of them wait for.
+
+    :raises WeirError: none can be copied now.
+    """
+    found = await to_thread.run_sync(_find_new, feed, orders, abandon_on_cancel=True)
+    copies: dict[int, Copied | WeirError] = {}
+    if len(found) > 1:
+        try:
+            copies = await _copy_new(feed, executor, found, on_progress)
+        except WeirError as error:
+            if not is_of_table(error) and not isinstance(error, TableLockedError):
+                raise
+    results: list[Copied | WeirError] = []
+    for order in orders:
+        try:
+            result = copies.get(order.table.table_id) or await copy(feed, executor, order, lambda _: None)
+        except WeirError as error:
+            result = error
+        results.append(result)
+    return results
+
+
+async def _copy_new(
+    feed: Feed,
+    executor: Executor,
+    found: Sequence[tuple[CopyOrder, TableRecord]],
+    on_progress: Callable[[DumpProgress], None],
+) -> dict[int, Copied | WeirError]:
+    """Return the copies by table. ``found``: orders that were never begun, and their tables at the source."""
+    manifests = {table.table_id: _manifest(feed, order) for order, table in found}
+    group = ManifestGroup(manifests)
+    unit = DumpUnit(feed.open_source().dumper, _dump_order(feed, found), group, executor, on_progress=on_progress)
+    done = await unit.run()
+    tables = {table.table_id: table for table in done.tables}
+    copies: dict[int, Copied | WeirError] = {}
+    for order, table in found:
+        chunks = group.done[table.table_id]
+        assert chunks, "a dump ends when every chunk is read"
+        if reason := next((chunk.refused for chunk in chunks if chunk.refused), ""):
+            await to_thread.run_sync(_clear, manifests[table.table_id], abandon_on_cancel=True)
+            copies[order.table.table_id] = _refused(reason)
+        else:
+            rows = sum(file.rows for chunk in chunks for file in chunk.files)
+            copies[order.table.table_id] = _staged(order, tables[table.table_id], rows)
+    return copies
+
+
+def _staged(order: CopyOrder, table: TableRecord, rows: int) -> Copied:
+    failpoints.reach(Point.COPY_STAGED)
+    return table.with_(table_id=order.table.table_id), rows
+
+
+def measure(feed: Feed, tables: Sequence[TableRecord]) -> dict[int, int]:
+    """Return how many rows the source estimates, by table; without those that are gone."""
+    _, found = _discover(feed, tables)
+    return {id: table.rows_estimated for id, table in found.items()}
+
+
+def _dump_order(feed: Feed, found: Sequence[tuple[CopyOrder, TableRecord]]) -> DumpOrder:
+    last, _ = found[-1]
+    return DumpOrder(
+        tables=tuple(table.with_(location=order.table.location) for order, table in found),
+        sink_mode=feed.sink_mode,
+        open_sink=feed.open_sink,
+        epoch=max(order.epoch for order, _ in found),
+        chunk_rows=feed.config.dump_chunk_rows,
+        filter=feed.config.filter,
+        log=last.log,
+        parallel=_PARALLEL,
+        pace=feed.pace(last.rows_per_second),
+    )
+
+
+def _manifest(feed: Feed, order: CopyOrder) -> Manifest:
+    return feed.manifest(source_name(order.table.table_id, order.number))
 
 
 def _refuse_partial(manifest: Manifest) -> None:
     """:raises SourceConfigError: the table cannot be copied; the next run starts over."""
     if refused := manifest.read_refused():
-        manifest.directory.remove(manifest.directory.names())
-        raise SourceConfigError(f"the table cannot be copied: {next(iter(refused.values()))}")
+        _clear(manifest)
+        raise _refused(next(iter(refused.values())))
+
+
+def _refused(reason: str) -> SourceConfigError:
+    return SourceConfigError(f"the table cannot be copied: {reason}")
+
+
+def _clear(manifest: Manifest) -> None:
+    manifest.directory.remove(manifest.directory.names())
 
 
 def _find(feed: Feed, wanted: TableRecord) -> TableRecord:
@@ -94,20 +173,36 @@ def _find(feed: Feed, wanted: TableRecord) -> TableRecord:
     :raises SourceConfigError: there is no such table, or it has been renamed, and another may have its name.
     :raises TableIneligibleError: it cannot be replicated as it is.
     """
-    quoted = ".".join('"' + part.replace('"', '""') + '"' for part in (wanted.schema_name, wanted.name))
-    alone = feed.config.with_(filter=feed.config.filter.with_(rules=(quoted,)))
-    source = replace(feed, config=alone).open_source()
+    report, found = _discover(feed, [wanted])
+    if wanted.table_id not in found:
+        name = f"{wanted.schema_name}.{wanted.name}"
+        raise SourceConfigError(
+            f"there is no table {name} at the source to copy: it was dropped, or has another name whose change waits; "
+            "see `weir tables`, and give it its name again or cancel this (weir table resync --cancel)"
+        )
+    table = found[wanted.table_id]
+    report.refuse_unfit([table])
+    return table
+
+
+def _find_new(feed: Feed, orders: Sequence[CopyOrder]) -> list[tuple[CopyOrder, TableRecord]]:
+    """Return orders that no run has begun, with their tables; without tables that are gone, or unfit."""
+    new = [order for order in orders if not _manifest(feed, order).directory.names()]
+    report, tables = _discover(feed, [order.table for order in new])
+    found = ((order, tables[order.table.table_id]) for order in new if order.table.table_id in tables)
+    return [(order, table) for order, table in found if table.table_id not in report.unfit]
+
+
+def _discover(feed: Feed, tables: Sequence[TableRecord]) -> tuple[SourceReport, dict[int, TableRecord]]:
+    """Return what the source reports of these names, and by the ids of ``tables`` those that are the same there."""
+    names = ((table.schema_name, table.name) for table in tables)
+    rules = tuple(".".join('"' + part.replace('"', '""') + '"' for part in name) for name in names)
+    source = replace(feed, config=feed.config.with_(filter=feed.config.filter.with_(rules=rules))).open_source()
     report = source.discover()
-    for table in report.tables:
-        is_it = table.table_id == wanted.table_id or not source.numbers_tables
-        if is_it and (table.schema_name, table.name) == (wanted.schema_name, wanted.name):
-            report.refuse_unfit([table])
-            return table
-    name = f"{wanted.schema_name}.{wanted.name}"
-    raise SourceConfigError(
-        f"there is no table {name} at the source to copy: it was dropped, or has another name whose change waits; see "
-        "`weir tables`, and give it its name again or cancel this (weir table resync --cancel)"
-    )
+    there = {(table.schema_name, table.name): table for table in report.tables}
+    found = {wanted.table_id: there.get((wanted.schema_name, wanted.name)) for wanted in tables}
+    is_same = {id for id, table in found.items() if table and (table.table_id == id or not source.numbers_tables)}
+    return report, {id: table for id, table in found.items() if table is not None and id in is_same}
 
 
 def place(feed: Feed, table: TableRecord, spans: tuple[TableSpan, ...], number: int, *, cut: int = 0) -> None:

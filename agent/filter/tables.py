@@ -17,6 +17,7 @@ from agent.filter import patterns
 _PART = r"""/(?:[^/\\]|\\.)*/|"(?:[^"]|"")*"|[^."/]+"""
 #: of a part with wildcards; translating it takes time in proportion to the square
 _WILDCARDS_LENGTH_MAX = 256
+_WILDCARDS = frozenset("*?[")
 _RULE = re.compile(rf"^(!?)\s*(?:(?P<schema>{_PART})\.(?P<table>{_PART})|(?P<whole>/(?:[^/\\]|\\.)*/))$")
 
 
@@ -26,12 +27,14 @@ Matches = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class TableRule:
-    """One compiled rule. ``whole``, if set, is matched against ``schema.table``."""
+    """One compiled rule. ``whole``, if set, is matched against ``schema.table``. ``name``: schema and table of a rule
+    that names one table."""
 
     excludes: bool
     schema: Matches | None
     table: Matches | None
     whole: Matches | None = None
+    name: tuple[str, str] | None = None
 
     def matches(self, schema: str, table: str) -> bool:
         if self.whole is not None:
@@ -47,9 +50,15 @@ class TableFilter:
     def __init__(self, rules: Iterable[str]) -> None:
         """:raises SourceConfigError: a rule cannot be parsed."""
         self.rules = tuple(parse_rule(rule) for rule in rules)
+        numbered = list(enumerate(self.rules))
+        # there may be as many names as tables: each table is looked up among them, and matched against the others
+        self._named = {rule.name: (number, rule) for number, rule in numbered if rule.name is not None}
+        self._patterns = [(number, rule) for number, rule in reversed(numbered) if rule.name is None]
 
     def wants(self, schema: str, table: str) -> bool:
-        decisive = next((rule for rule in reversed(self.rules) if rule.matches(schema, table)), None)
+        last, decisive = self._named.get((schema, table), (-1, None))
+        later = (rule for number, rule in self._patterns if number > last and rule.matches(schema, table))
+        decisive = next(later, decisive)
         return decisive is not None and not decisive.excludes
 
 
@@ -63,14 +72,29 @@ def parse_rule(text: str) -> TableRule:
     excludes = match.group(1) == "!"
     if whole := match.group("whole"):
         return TableRule(excludes, None, None, _compile(whole, rule=text))
-    return TableRule(excludes, _compile(match.group("schema"), rule=text), _compile(match.group("table"), rule=text))
+    schema, table = match.group("schema"), match.group("table")
+    name = _literal(schema), _literal(table)
+    return TableRule(
+        excludes,
+        _compile(schema, rule=text),
+        _compile(table, rule=text),
+        name=None if name[0] is None or name[1] is None else (name[0], name[1]),
+    )
+
+
+def _literal(part: str) -> str | None:
+    """Return the one name that a part matches; None if it may match several."""
+    if part.startswith('"'):
+        return part[1:-1].replace('""', '"')
+    is_pattern = part.startswith("/") or not _WILDCARDS.isdisjoint(part)
+    return None if is_pattern else part.strip()
 
 
 def _compile(part: str, *, rule: str) -> Matches:
     if part.startswith("/"):
         return patterns.for_tables(part[1:-1].replace(r"\/", "/")).matches
     if part.startswith('"'):
-        return part[1:-1].replace('""', '"').__eq__
+        return str(_literal(part)).__eq__
     if len(part) > _WILDCARDS_LENGTH_MAX:
         raise SourceConfigError(
             f"filter rule {rule[:64]!r}… has a part of {len(part)} characters; at most {_WILDCARDS_LENGTH_MAX} are "

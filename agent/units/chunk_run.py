@@ -36,7 +36,7 @@ from agent.ports.snapshot import (
     is_of_table,
 )
 from agent.units.dump_attempts import ENDED_CAPTURES, LOST_WORKERS, DumpAttempts
-from agent.units.manifest import Manifest
+from agent.units.manifest_group import AnyManifest
 from reactor import failpoints
 from reactor.errors import Scope, WeirError
 from reactor.failpoints import Point
@@ -76,7 +76,7 @@ _Group = tuple[_Attempt, ...]
 class ChunkRun:
     """One run over a session's plan. Blocking; used once."""
 
-    def __init__(self, order: DumpOrder, session: DumpSession, manifest: Manifest) -> None:
+    def __init__(self, order: DumpOrder, session: DumpSession, manifest: AnyManifest) -> None:
         self._order = order
         self._session = session
         self._manifest = manifest

@@ -16,7 +16,7 @@ from agent.ports.executor import Executor
 from agent.ports.snapshot import DoneChunks, DumpOrder, Plan, is_complete
 from agent.ports.source import BEGIN, Dumper, Position
 from agent.units.chunk_run import ChunkRun
-from agent.units.manifest import Manifest
+from agent.units.manifest_group import AnyManifest
 from agent.units.waiting import Waiting
 from reactor.records.changefeed import RunningError
 from reactor.records.tables.table import TableRecord
@@ -43,7 +43,7 @@ class DumpUnit:
         self,
         dumper: Dumper,
         order: DumpOrder,
-        manifest: Manifest,
+        manifest: AnyManifest,
         executor: Executor,
         *,
         on_progress: Callable[[DumpProgress], None] = lambda _: None,

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Final
 
-from agent.units.manifest import Manifest
+from agent.units.manifest_group import AnyManifest
 
 #: tables that a note names before they are read: with more, there are fewer notes, and more suspects
 _AHEAD_MAX: Final = 32
@@ -30,7 +30,7 @@ LOST_WORKERS: Final = (
 class DumpAttempts:
     """Those of one run. ``suspects``: tables that may have ended a process; ``refused``: that have ended two."""
 
-    def __init__(self, manifest: Manifest, epoch: int) -> None:
+    def __init__(self, manifest: AnyManifest, epoch: int) -> None:
         """:raises LogError: the storage refused."""
         self._manifest = manifest
         self._epoch = epoch

@@ -3,7 +3,8 @@
 Implements what all questions share: one question of a type is in progress per subject; every failure is an answer,
 never a crash of the membership; and the owner gets an answer by the deadline, even if a source or a sink hangs. A
 question past its deadline counts as in progress until it ends, so it holds one thread, and not one more each time it is
-repeated. Its result is dropped: the owner asks again, and every question is idempotent.
+repeated. Its result is dropped: the owner asks again, and every question is idempotent. A long piece of work does not
+end with the part of the owner that asked for it: whoever asks the same meanwhile gets its answer (``Question.joins``).
 """
 
 from collections.abc import Callable, Hashable
@@ -18,11 +19,21 @@ from capture.errors import StillRunningError
 from capture.security.secrets import mask
 from reactor.errors import WeirError
 from reactor.questions import A, Answered, Ask
-from reactor.records.changefeed import RunningError
+from reactor.records.changefeed import ChangefeedInfo, RunningError
 
 Post = Callable[[Answered[Any]], None]
 
 _log = structlog.get_logger()
+
+
+def is_same_work(one: ChangefeedInfo, other: ChangefeedInfo) -> bool:
+    """Return whether tables are read and written alike; states and errors do not count, nor which tables are wanted."""
+
+    def terms(info: ChangefeedInfo) -> tuple[object, ...]:
+        filter = info.config.filter.with_(rules=())
+        return info.source, info.sink, info.sink_mode, info.incarnation, info.config.with_(filter=filter)
+
+    return terms(one) == terms(other)
 
 
 class Answers(Protocol):
@@ -39,16 +50,17 @@ class Asking:
     def __init__(self, data_plane: Answers, tasks: TaskGroup) -> None:
         self._data_plane = data_plane
         self._tasks = tasks
-        self._under_way: set[Hashable] = set()
+        self._under_way: dict[Hashable, _Pending] = {}
 
     def ask(self, ask: Ask[Any], post: Post) -> None:
         """Answer to ``post``, later."""
         subject = ask.changefeed, ask.info.created_at, type(ask.question), ask.question.subject
         pending = _Pending(ask, post)
-        if subject in self._under_way:
-            pending.fail(StillRunningError("it has not answered the last time yet; it is asked again"))
+        if (under_way := self._under_way.get(subject)) is not None:
+            if not under_way.join(pending):
+                pending.fail(StillRunningError("it has not answered the last time yet; it is asked again"))
             return
-        self._under_way.add(subject)
+        self._under_way[subject] = pending
         self._tasks.start_soon(self._answer, pending, subject, name=f"question {type(ask.question).__name__}")
         self._tasks.start_soon(pending.watch, name="deadline of a question")
 
@@ -58,7 +70,7 @@ class Asking:
         except Exception as error:  # the owner asks again, whatever it was
             pending.fail(error)
         finally:
-            self._under_way.discard(subject)
+            del self._under_way[subject]
             pending.ended.set()
 
 
@@ -69,6 +81,15 @@ class _Pending:
         self.ask = ask
         self.ended = anyio.Event()
         self._post: Post | None = post
+        self._joined: list[_Pending] = []
+
+    def join(self, other: "_Pending") -> bool:
+        """Give ``other`` the same answer; return False if it asks something else, or the deadline is over."""
+        is_same = other.ask.question == self.ask.question and is_same_work(other.ask.info, self.ask.info)
+        if not self.ask.question.joins or not is_same or self._post is None:
+            return False
+        self._joined.append(other)
+        return True
 
     async def watch(self) -> None:
         deadline_s = self.ask.question.deadline_s
@@ -87,6 +108,9 @@ class _Pending:
         post, self._post = self._post, None
         if post is not None:
             post(Answered(self.ask.changefeed, self.ask.question, answer, error))
+        for other in self._joined:
+            other._say(answer=answer, error=error)
+        self._joined.clear()
 
 
 def _running_error(error: Exception, ask: Ask[Any]) -> RunningError:

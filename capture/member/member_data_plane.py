@@ -24,11 +24,13 @@ from agent.schema_changes.apply import Terms
 from agent.units import readers
 from capture.errors import GoneError
 from capture.member.copies import Copies, CopyPlace, CopyProgress
+from capture.member.copy_groups import CopyGroups
 from owner.questions import (
     ApplySchema,
     CopyTable,
     DropCopy,
     MarkLeft,
+    MeasureTables,
     PlaceTable,
     ReadPositions,
     ReleaseSource,
@@ -98,11 +100,13 @@ class LocalMemberDataPlane:
             RepartitionTable: self._repartition_table,
             ApplySchema: self._apply_schema,
             CopyTable: self._copy_table,
+            MeasureTables: self._measure_tables,
             PlaceTable: self._place_table,
             DropCopy: self._drop_copy,
             MarkLeft: self._mark_left,
         }
         self._copies = Copies(state)
+        self._copy_groups = CopyGroups()
         self._schema_attempts = SchemaAttempts(client, state, trials or Lock())
 
     @property
@@ -190,8 +194,15 @@ class LocalMemberDataPlane:
     async def _copy_table(self, info: ChangefeedInfo, question: CopyTable) -> TableCopied:
         """Run until it is copied, or no longer wanted."""
         await self._refuse_another(info)
-        feed = self._data_plane.feed(info)
-        return await self._copies.run(info.id, question, partial(copies.copy, feed, self._data_plane.executor))
+        feed, executor = self._data_plane.feed(info), self._data_plane.executor
+        copy = partial(copies.copy, feed, executor)
+        if question.together:
+            together = partial(copies.copy_together, feed, executor)
+            copy = partial(self._copy_groups.copy, info, together)
+        return await self._copies.run(info.id, question, copy)
+
+    async def _measure_tables(self, info: ChangefeedInfo, question: MeasureTables) -> dict[int, int]:
+        return await self._in_thread(question, partial(copies.measure, self._data_plane.feed(info), question.tables))
 
     async def _place_table(self, info: ChangefeedInfo, question: PlaceTable) -> None:
         await self._refuse_another(info)

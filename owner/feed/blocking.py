@@ -1,5 +1,6 @@
 """Blocking cause: names the first thing that prevents a running changefeed's progress, and why."""
 
+import heapq
 from collections.abc import Collection
 
 from owner.feed.run import Run
@@ -87,7 +88,7 @@ def _held(facts: Facts) -> str:
 
 def named(tables: Collection[HeldTable]) -> str:
     """Return names of held tables, with reasons: the first ones, as this is stored with the changefeed's state."""
-    first = sorted(tables, key=lambda table: table.name)[:_NAMED]
+    first = heapq.nsmallest(_NAMED, tables, key=lambda table: table.name)
     shown = [f"{table.name} ({_shortened(describe(table))})" for table in first]
     more = f"{len(tables) - _NAMED} more, `weir tables` shows them"
     return "; ".join([*shown, more] if len(tables) > _NAMED else shown)

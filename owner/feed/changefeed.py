@@ -354,7 +354,7 @@ class Changefeed:
         return self.run
 
     def _next_at(self, run: Run, facts: Facts, status_due_at: float, now: float) -> float:
-        times = [run.next_at(), status_due_at, self.held.next_at(facts.held)]
+        times = [run.next_at(), status_due_at, self.held.next_at(facts)]
         times += [self.conditions.next_at(run, facts, now), self.machine.next_at(facts.info, now)]
         if self.sync_points is not None:
             times.append(self.sync_points.next_at())

@@ -13,7 +13,7 @@ from reactor.records.log_head import LogHead
 from reactor.records.sync_point import SyncPoint
 from reactor.records.tables.held import HeldTable, HoldStage, tried_after_end
 from reactor.records.tables.partitioning import TablePartitioning
-from reactor.records.tables.resync import TableResync
+from reactor.records.tables.resync import ResyncStage, TableResync
 from reactor.records.tables.schema_change import DdlRecord
 from reactor.records.tables.table import TableRecord
 from reactor.state import ChangefeedState
@@ -163,6 +163,26 @@ class Facts:
         return frozenset(self.held.keys() - self.catching_up.keys()) | self.lost
 
     @cached_property
+    def held_with_log(self) -> Mapping[int, HeldTable]:
+        """Held tables that have not lost their log. Lost ones may be as many as there are tables, and only wait."""
+        return {id: held for id, held in self.held.items() if held.stage is not HoldStage.LOST}
+
+    @cached_property
+    def resyncs_begun(self) -> tuple[TableResync, ...]:
+        """The resyncs that have had their turn. There may be one of every table, and most of them wait."""
+        return tuple(one for one in self.resyncs.values() if one.stage is not ResyncStage.ASKED)
+
+    @cached_property
+    def resyncs_waiting(self) -> tuple[TableResync, ...]:
+        """The resyncs that wait for their turn."""
+        return tuple(one for one in self.resyncs.values() if one.stage is ResyncStage.ASKED)
+
+    @cached_property
+    def resyncs_refused(self) -> frozenset[int]:
+        """Tables that cannot be copied as they are: they are tried now and then."""
+        return frozenset(id for id, one in self.resyncs.items() if one.error and not one.error.retryable)
+
+    @cached_property
     def tried_after_end(self) -> frozenset[int]:
         """Tables that have ended captures, or processes of Spark's, and are being retried."""
         return tried_after_end(self.held.values())
@@ -193,5 +213,9 @@ _LASTING = (
     "waiting_names",
     "catching_up",
     "parked",
+    "held_with_log",
+    "resyncs_begun",
+    "resyncs_waiting",
+    "resyncs_refused",
     "tried_after_end",
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from owner.errors import JobRefusedError
 from owner.jobs import Update
 from owner.progress.units import SOURCE
-from owner.tables import resync
+from owner.tables import resync_requests
 from owner.tables.departures import left_with
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log
@@ -29,7 +29,7 @@ def table_moves(facts: "Facts", change: Update, *, cluster: str, wall: float) ->
 
     :raises JobRefusedError: it is too much for one transaction.
     """
-    copies = resync.filtered_otherwise(facts, change, cluster=cluster, wall=wall)
+    copies = resync_requests.filtered_otherwise(facts, change, cluster=cluster, wall=wall)
     if change.joining is None:
         return _bounded(facts, change, copies)
     place, names = (cluster, facts.info.namespace, facts.info.id), set(change.joining)

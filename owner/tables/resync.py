@@ -20,27 +20,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from owner.errors import JobRefusedError
-from owner.jobs import Update
 from owner.progress.units import SOURCE
-from owner.questions import CopyTable, DropCopy, PlaceTable, TableCopied
+from owner.questions import CopyTable, DropCopy, MeasureTables, PlaceTable, TableCopied
 from owner.scheduler.replication import ReplicationSet
 from owner.scheduler.spans import even_spans
+from owner.tables.copy_turns import AT_ONCE, SMALL_AT_ONCE, CopyTurns
+from owner.tables.resync_requests import begun_again
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log
 from reactor.errors import ConflictError, Scope
 from reactor.ids import TableSpan
 from reactor.questions import UNDER_WAY, Answered, Ask, Question
-from reactor.records.changefeed import FeedState, RunningError, UnitRecord
-from reactor.records.tables.held import HoldOrigin, HoldStage
+from reactor.records.changefeed import RunningError, UnitRecord
+from reactor.records.tables.held import HoldStage
 from reactor.records.tables.resync import ResyncStage, TableResync
 from reactor.records.tables.table import TableRecord
 
 if TYPE_CHECKING:
     from owner.progress.facts import Facts
 
-#: tables that are read concurrently, each by several chunks, and with them those that the sink puts in their places
-_READ_AT_ONCE, _AT_ONCE = 2, 4
 _RETRY_S, _RETRY_MAX_S = 5.0, 300.0
 _ASK_AGAIN_S = 30.0
 #: codes of a sink that is ahead of the copy, and of a copy that can no longer be read
@@ -71,10 +69,11 @@ class Resyncs:
         self._next_at = float("inf")
         #: tables that cannot be copied as they are: they are tried now and then, and take no other's turn
         self._refused: frozenset[int] = frozenset()
+        self._turns = CopyTurns()
 
     def handle_answer(self, answer: Answered[Any]) -> None:
         """Process the answer of source or sink."""
-        if isinstance(answer.question, (CopyTable, PlaceTable, DropCopy)):
+        if isinstance(answer.question, (CopyTable, PlaceTable, DropCopy, MeasureTables)):
             self._answers.append(answer)
 
     def next_at(self) -> float:
@@ -83,9 +82,10 @@ class Resyncs:
 
     def validate(self) -> None:
         """Assert the invariants between two ticks."""
-        asked = ((id, asked.question) for id, asked in self._asked.items() if id not in self._refused)
-        copying = [id for id, question in asked if isinstance(question, CopyTable)]
-        assert len(copying) <= _AT_ONCE, f"{len(copying)} tables are copied at once"  # more are read if copies are lost
+        alone = self._copied_alone()
+        assert len(alone) <= AT_ONCE, f"{len(alone)} tables are copied at once"  # more are read if copies are lost
+        together = self._copying() - alone
+        assert len(together) <= SMALL_AT_ONCE, f"{len(together)} tables are copied together"
 
     def tick(self, facts: "Facts", sets: Sets, now: float) -> list[Effect]:
         """Run one round."""
@@ -93,19 +93,26 @@ class Resyncs:
         self._next_at = float("inf")
         if facts.tables is None or facts.head is None or facts.needs_position:
             return []
+        for answer in answers:
+            self._turns.handle_answer(answer, now)
         self._asked = {id: asked for id, asked in self._asked.items() if id in facts.resyncs}
         by_table = {_table_of(answer.question): answer for answer in answers if self._is_awaited(answer)}
-        effects: list[Effect] = []
-        self._refused = frozenset(id for id, one in facts.resyncs.items() if one.error and not one.error.retryable)
-        under_way = [one for id, one in facts.resyncs.items() if one.holds_table and id not in self._refused]
-        turns = min(_READ_AT_ONCE - sum(one.is_before_sink for one in under_way), _AT_ONCE - len(under_way))
-        for resync in sorted(facts.resyncs.values(), key=lambda resync: (resync.number, resync.table_id)):
-            if resync.stage is ResyncStage.ASKED:
-                turns -= 1
-                if turns < 0:
-                    continue
+        self._refused = facts.resyncs_refused
+        turns, effects = self._turns.tick(facts, now)
+        if now < self._turns.next_at():
+            self._next_at = self._turns.next_at()
+        for resync in [*turns, *facts.resyncs_begun]:
             effects += self._step(facts, resync, by_table.get(resync.table_id), sets, now)
         return effects
+
+    def _copying(self) -> set[int]:
+        """Return the tables that the source is asked to copy, without those that it refuses."""
+        asked = ((id, asked.question) for id, asked in self._asked.items() if id not in self._refused)
+        return {id for id, question in asked if isinstance(question, CopyTable)}
+
+    def _copied_alone(self) -> set[int]:
+        questions = ((id, self._asked[id].question) for id in self._copying())
+        return {id for id, question in questions if isinstance(question, CopyTable) and not question.together}
 
     def _step(
         self, facts: "Facts", resync: TableResync, answer: Answered[Any] | None, sets: Sets, now: float
@@ -145,10 +152,13 @@ class Resyncs:
         self, facts: "Facts", resync: TableResync, answer: Answered[Any] | None, now: float
     ) -> list[Effect]:
         if answer is None or answer.error is not None:
-            table = next(table for table in facts.tables or () if table.table_id == resync.table_id)
+            id, together = resync.table_id, self._turns.is_small(resync)
             assert facts.head is not None
-            question = CopyTable(table, resync.number, self._epoch, facts.head.position, resync.rows_per_second)
-            return self._ask_or_wait(facts, resync, question, answer, now)
+            order = resync.number, self._epoch, facts.head.position, resync.rows_per_second
+            is_new = id not in self._asked and id not in self._refused
+            if is_new and not together and len(self._copied_alone()) >= AT_ONCE:
+                return []  # they began as small ones
+            return self._ask_or_wait(facts, resync, CopyTable(facts.by_id[id], *order, together), answer, now)
         copied = answer.answer
         assert isinstance(copied, TableCopied), "an answer without an error is one"
         table, rows = copied.table, copied.rows
@@ -163,7 +173,7 @@ class Resyncs:
         table, head = resync.table, facts.head
         assert table is not None
         assert head is not None
-        stored = next(table for table in facts.tables or () if table.table_id == resync.table_id)
+        stored = facts.by_id[resync.table_id]
         if answer is not None and answer.error is None:
             return self._settle(facts, resync, table)
         if answer is not None and answer.error is not None and answer.error.code in _USELESS:
@@ -248,10 +258,10 @@ class Resyncs:
         error = RunningError(
             code=NAME_TAKEN, message=text, time=wall, retryable=False, table_id=resync.table_id, scope=Scope.TABLE
         )
-        return self._enter(facts, resync, _again(resync).with_(error=error, retry_at=wall + wait_s), text)
+        return self._enter(facts, resync, begun_again(resync).with_(error=error, retry_at=wall + wait_s), text)
 
     def _begin_again(self, facts: "Facts", resync: TableResync, why: str) -> list[Effect]:
-        return self._enter(facts, resync, _again(resync), why)
+        return self._enter(facts, resync, begun_again(resync), why)
 
     def _enter(
         self,
@@ -277,82 +287,10 @@ class Resyncs:
 
     def _is_awaited(self, answer: Answered[Any]) -> bool:
         """Return whether it answers the last question about its table."""
+        if isinstance(answer.question, MeasureTables):
+            return False
         asked = self._asked.get(_table_of(answer.question))
         return asked is not None and asked.question == answer.question
-
-
-def asked(facts: "Facts", table_id: int, *, wall: float, rows_per_second: int | None = None) -> TableResync:
-    """Return the record of a table that an operator wants copied again.
-
-    :raises JobRefusedError: it cannot be.
-    """
-    info = facts.info
-    table = next((table for table in facts.tables or () if table.table_id == table_id), None)
-    if info.state in (FeedState.FINISHED, FeedState.REMOVED):
-        raise JobRefusedError(f"changefeed {info.id} is {info.state}: its tables are not written any more")
-    if table is None:
-        why = f"has no table {table_id}" if facts.tables else "is not replicating yet, its tables are being copied"
-        raise JobRefusedError(f"changefeed {info.id} {why}; see `weir tables -c {info.id}`")
-    name = f"{table.schema_name}.{table.name}"
-    if info.target_ts is not None:
-        raise JobRefusedError(
-            f"changefeed {info.id} ends at target {info.target_ts}, and a copy of {name} would be of a later Ts; "
-            "remove the target first (changefeed update --target-ts 0)"
-        )
-    if table_id in facts.resyncs:
-        stage = facts.resyncs[table_id].stage
-        raise JobRefusedError(f"{name} is being copied again already ({stage}); see `weir changefeed query`")
-    held = facts.held.get(table_id)
-    if held is not None and held.origin is HoldOrigin.SOURCE:
-        raise JobRefusedError(
-            f"{name} has just been held, as its source cannot follow it ({held.error.message}); ask for its copy again"
-        )
-    return TableResync(
-        table_id=table_id, name=name, number=int(wall * 1000), since=wall, rows_per_second=rows_per_second
-    )
-
-
-def filtered_otherwise(facts: "Facts", change: Update, *, cluster: str, wall: float) -> list[patches.Patch]:
-    """Return what another filter of rows and columns changes: tables are copied again as ``change`` says, and copies
-    begin again that the earlier filter was applied to. A table that its source does not follow is copied later anyhow.
-
-    :raises JobRefusedError: a table cannot be copied again, or not yet.
-    """
-    if change.config is None or not change.config.filter.selects_otherwise(facts.info.config.filter):
-        return []
-    place = cluster, facts.info.namespace, facts.info.id
-    stale = [one for one in facts.resyncs.values() if one.stage in (ResyncStage.COPYING, ResyncStage.PLACING)]
-    found = [patches.replace_record(keys.ResyncKey(*place, one.table_id), one, _again(one)) for one in stale]
-    begins = {one.table_id for one in facts.resyncs.values() if one.stage in (ResyncStage.ASKED, ResyncStage.STOPPING)}
-    lost = {id for id, held in facts.held.items() if held.origin is HoldOrigin.SOURCE}
-    for id in sorted(set(change.copied) & facts.table_ids - begins - lost - {one.table_id for one in stale}):
-        wish = asked(facts, id, wall=wall)
-        found.append(patches.replace_record(keys.ResyncKey(*place, id), None, wish))
-    return found
-
-
-def _again(resync: TableResync) -> TableResync:
-    """Return the resync with another copy."""
-    return resync.with_(
-        stage=ResyncStage.STOPPING, number=resync.number + 1, table=None, rows=0, tries=resync.tries + 1
-    )
-
-
-def given_up(facts: "Facts", table_id: int) -> TableResync:
-    """Return the record to delete when an operator cancels a resync.
-
-    :raises JobRefusedError: there is none, or the sink may already have the copy.
-    """
-    resync = facts.resyncs.get(table_id)
-    if resync is None:
-        raise JobRefusedError(f"{facts.name_of(table_id)} is not being copied again; there is nothing to cancel")
-    if table_id in facts.lost:
-        raise JobRefusedError(f"{resync.name} cannot be left as it is: the log behind it is lost; wait until it flows")
-    if not resync.is_before_sink:
-        raise JobRefusedError(
-            f"the copy of {resync.name} is {resync.stage}, and cannot be given up any more; wait until it flows"
-        )
-    return resync
 
 
 def _is_going(facts: "Facts", table_id: int) -> bool:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from owner.jobs import PauseTable, Repartition, ResumeTable, ResyncTable, SkipTable, TableStep
 from owner.progress.units import SOURCE
-from owner.tables import holding, repartition, resync
+from owner.tables import holding, repartition, resync_requests
 from reactor import keys, patches
 from reactor.effects import Commit, Effect, Log, WakeAt
 from reactor.ids import ChangefeedId, Ts
@@ -53,7 +53,7 @@ class TableJobs:
         :raises JobRefusedError: it cannot be.
         """
         wall = now + self._wall_offset_s
-        wish = resync.asked(facts, job.table_id, wall=wall, rows_per_second=job.rows_per_second)
+        wish = resync_requests.asked(facts, job.table_id, wall=wall, rows_per_second=job.rows_per_second)
         put = patches.replace_record(keys.ResyncKey(*self._place, job.table_id), None, wish)
         return [Commit(patches.group([put])), WakeAt(now)]
 
@@ -62,7 +62,7 @@ class TableJobs:
 
         :raises JobRefusedError: the copy may already have replaced it.
         """
-        doomed = resync.given_up(facts, table_id)
+        doomed = resync_requests.given_up(facts, table_id)
         alone = {id: table for id, table in facts.held.items() if id == table_id}
         again = self._held.again(replace(facts, resyncs={}, held=alone), now)
         delete = patches.delete_record(keys.ResyncKey(*self._place, table_id), doomed)

@@ -28,6 +28,7 @@ from owner.questions import (
     CopyTable,
     DropCopy,
     MarkLeft,
+    MeasureTables,
     PlaceTable,
     ReadPositions,
     ReleaseSource,
@@ -229,6 +230,7 @@ class SimulatedMemberDataPlane:
             ReadPositions: self._read_positions,
             RepartitionTable: self._repartition_table,
             ApplySchema: self._apply_schema,
+            MeasureTables: self._measure_tables,
             CopyTable: self._copy_table,
             PlaceTable: self._place_table,
             DropCopy: self._drop_copy,
@@ -259,6 +261,12 @@ class SimulatedMemberDataPlane:
             is_new = change.kind is SchemaChangeKind.CREATE
             step = partial(sink.create, ts=Ts(record.ts - 1)) if is_new else partial(sink.alter, ts=record.ts)
             await self._node.in_thread(self._ask(partial(step, change.table_id)))
+
+    async def _measure_tables(self, info: ChangefeedInfo, question: MeasureTables) -> Mapping[int, int]:
+        """Every third table is large."""
+        upstream = self._node.world.outside.upstreams[info.source.sealed]
+        known = await self._node.in_thread(self._ask(lambda: {table.table_id for table in upstream.tables}))
+        return {id: 0 if id % 3 else 10**9 for id in known & {table.table_id for table in question.tables}}
 
     async def _copy_table(self, info: ChangefeedInfo, question: CopyTable) -> TableCopied:
         """Copy the current rows when the copy begins; its number identifies what an earlier run has copied."""

@@ -6,6 +6,7 @@ it: connection, server settings, privilege, room for one more slot, then the tab
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import structlog
 
@@ -14,7 +15,7 @@ from agent.filter.tables import TableFilter
 from agent.ports.source import SourceReport
 from agent.sources.postgres.publication import choosing, published
 from agent.sources.postgres.publication.published import Catalog, one_moment
-from agent.sources.postgres.server.connection import Connection, connect
+from agent.sources.postgres.server.connection import Connection, Row, connect
 from agent.sources.postgres.server.identity import read_identity
 from agent.sources.postgres.server.keys import Key, key_columns, read_keys
 from agent.sources.postgres.server.sql import identifier, is_text, literal, qualified
@@ -28,7 +29,10 @@ _VERSION_MIN = 14
 _NAMED_MAX = 20
 #: ordinary and partitioned tables, and partitions; nothing without WAL
 _TABLES_SQL = """
-SELECT c.oid::int8, n.nspname, c.relname, c.relreplident, greatest(c.reltuples, 0)::int8,
+SELECT c.oid::int8, n.nspname, c.relname, c.relreplident,
+       (pg_catalog.pg_relation_size(c.oid) *  -- statistics may be of before a load
+         CASE WHEN c.relpages > 0 THEN greatest(c.reltuples, 0) / (c.relpages * current_setting('block_size')::float8)
+              ELSE 0.006 END)::int8,
        EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped),
        CASE WHEN pg_catalog.getdatabaseencoding() = 'SQL_ASCII' THEN
          (SELECT string_agg(attname, ' ') FROM pg_catalog.pg_attribute
@@ -162,26 +166,30 @@ def _find_tables(connection: Connection, wanted: TableFilter, publication: str, 
     """May be none: they can come later."""
     with one_moment(connection):
         rows = {int(row[0] or 0): row for row in connection.query(_TABLES_SQL)}
-        catalog = published.read(connection, [publication] if publication else [], rows)
-        keys = read_keys(connection, [str(table) for table in rows])
+        matching = {table for table, row in rows.items() if _matches(row, wanted)}
+        catalog = published.read(connection, [publication] if publication else [], (), others=matching)
+        tables = [table for table in rows if table in catalog.tables]  # those, and all that have or are partitions
+        if publication:
+            _check_publication(connection, catalog, publication, is_free=is_free)
+            chosen = choosing.for_theirs(tables, catalog, publication, matching.__contains__)
+        else:
+            chosen = choosing.for_ours(tables, catalog.parents, matching.__contains__)
+        roots = set(catalog.parents.values())
+        leaves = {
+            table: [leaf for leaf in catalog.leaves(table) if leaf in rows] for table in roots.intersection(chosen)
+        }
+        keys = read_keys(connection, [str(table) for table in {*chosen, *chain(*leaves.values())}])
+    return [_table(rows[table], keys, [rows[leaf] for leaf in leaves.get(table, ())]) for table in chosen]
 
-    def wants(table: int) -> bool:
-        if table not in rows or not wanted.wants(str(rows[table][1]), str(rows[table][2])):
-            return False
-        names = [name for name in (*rows[table][1:3], rows[table][6]) if name is not None]
-        if not is_text(*names):
-            _log.warning("a table is left out, whose names are not UTF-8; rename them", names=ascii(names))
-            return False
-        return True
 
-    if publication:
-        _check_publication(connection, catalog, publication, is_free=is_free)
-        chosen = choosing.for_theirs(list(rows), catalog, publication, wants)
-    else:
-        chosen = choosing.for_ours(list(rows), catalog.parents, wants)
-    return [
-        _table(rows[table], keys, [rows[leaf] for leaf in catalog.leaves(table) if leaf in rows]) for table in chosen
-    ]
+def _matches(row: Row, wanted: TableFilter) -> bool:
+    if not wanted.wants(str(row[1]), str(row[2])):
+        return False
+    names = [name for name in (*row[1:3], row[6]) if name is not None]
+    if not is_text(*names):
+        _log.warning("a table is left out, whose names are not UTF-8; rename them", names=ascii(names))
+        return False
+    return True
 
 
 def _check_publication(connection: Connection, catalog: Catalog, name: str, *, is_free: bool) -> None:
@@ -198,9 +206,7 @@ def _check_publication(connection: Connection, catalog: Catalog, name: str, *, i
         )
 
 
-def _table(
-    row: Sequence[str | None], all_keys: Mapping[int, Sequence[Key]], leaves: Sequence[Sequence[str | None]]
-) -> _Table:
+def _table(row: Row, all_keys: Mapping[int, Sequence[Key]], leaves: Sequence[Row]) -> _Table:
     """``leaves``: of a partitioned table, whose rows say which they are in their partition's way."""
     table_id, schema, name, identity, rows, has_columns, _ = row
     keys = all_keys.get(int(table_id or 0), [])
@@ -209,7 +215,7 @@ def _table(
         str(schema),
         str(name),
         key=key_columns(str(identity), keys),
-        rows_estimated=int(rows or 0),
+        rows_estimated=max(int(rows or 0), sum(int(leaf[4] or 0) for leaf in leaves)),
     )
     found = _Table(record, str(identity), any(key.is_primary for key in keys), has_columns=has_columns == "t")
     for leaf in leaves:

@@ -98,9 +98,10 @@ class HeldTables:
         verdict = Verdict()
         if not (facts.held or facts.resyncs or facts.lost or self._errors or self._refusals) or facts.tables is None:
             return verdict
-        tables = {table.table_id: table for table in facts.tables}
-        tried = (id for id, held in facts.held.items() if held.stage is HoldStage.TRIED)
-        at = spans.reached({*tried, *self._errors, *facts.resyncs})
+        tables = facts.by_id
+        tried = (id for id, held in facts.held_with_log.items() if held.stage is HoldStage.TRIED)
+        copied = (one.table_id for one in facts.resyncs_begun if not is_parked(facts.held.get(one.table_id)))
+        at = spans.reached({*tried, *self._errors, *copied})
         self._keep_laps(facts)
         self._forget_gone(facts, tables, verdict)
         self._follow_resyncs(facts, tables, at, verdict, now)
@@ -158,20 +159,21 @@ class HeldTables:
         self._change(verdict, trigger, before, after)
         return verdict.changes[0], verdict.effects
 
-    def next_at(self, held: Mapping[int, HeldTable]) -> float:
+    def next_at(self, facts: "Facts") -> float:
         """Return when the next retry is due."""
+        held = facts.held_with_log.values()
         if not held and self._doubt_since is None:
             return float("inf")
-        times = [table.retry_at for table in held.values() if table.stage is HoldStage.HELD and table.retry_at]
+        times = [table.retry_at for table in held if table.stage is HoldStage.HELD and table.retry_at]
         retry_at = min(times, default=float("inf")) - self._wall_offset_s
         return retry_at if self._doubt_since is None else min(retry_at, self._doubt_since + _DOUBT_S)
 
     def _keep_laps(self, facts: "Facts") -> None:
-        tried = {id for id, held in facts.held.items() if held.stage is HoldStage.TRIED}
+        tried = {id for id, held in facts.held_with_log.items() if held.stage is HoldStage.TRIED}
         self._catch_ups = {id: catch_up for id, catch_up in self._catch_ups.items() if id in tried}
 
     def _forget_gone(self, facts: "Facts", tables: Mapping[int, TableRecord], verdict: Verdict) -> None:
-        gone = [id for id in facts.held if id not in tables]
+        gone = sorted(facts.held.keys() - tables.keys())
         coming = {table for record in facts.pending_ddl for table in record.pending_ids} if gone else set[int]()
         for id in [id for id in gone if id not in coming]:
             if verdict.is_full:
@@ -184,8 +186,8 @@ class HeldTables:
         self, facts: "Facts", tables: Mapping[int, TableRecord], at: Mapping[int, Ts], verdict: Verdict, now: float
     ) -> None:
         """A table is not written while it is copied; once its copy has replaced it, it catches up from there."""
-        for id, resync in facts.resyncs.items():
-            held = facts.held.get(id)
+        for resync in facts.resyncs_begun:
+            id, held = resync.table_id, facts.held.get(resync.table_id)
             if verdict.is_full:
                 return
             if resync.stage is ResyncStage.PLACED and is_parked(held):
@@ -234,11 +236,11 @@ class HeldTables:
 
     def _lose(self, facts: "Facts", at: Mapping[int, Ts], verdict: Verdict, now: float) -> None:
         removed_ts = facts.head.removed_ts if facts.head else Ts(0)
-        for id, held in facts.held.items():
+        for id, held in facts.held_with_log.items():
             if verdict.is_full:
                 return
             is_copied = id in facts.resyncs and facts.resyncs[id].holds_table
-            if held.stage is HoldStage.LOST or is_copied or max(held.ts, at.get(id, held.ts)) >= removed_ts:
+            if is_copied or max(held.ts, at.get(id, held.ts)) >= removed_ts:
                 continue
             text = (
                 f"the change log reaches back to {removed_ts}, the table is at {held.ts}: it was held for longer than "
@@ -251,16 +253,20 @@ class HeldTables:
 
     def _copy_lost(self, facts: "Facts", verdict: Verdict, now: float) -> None:
         """When there is a new position: tables that have lost the old one, as held tables that are copied again."""
-        for table in facts.tables or () if facts.lost and not facts.needs_position else ():
+        if not facts.lost or facts.needs_position:
+            return
+        has_copies = facts.info.target_ts is None
+        new = facts.lost - facts.held.keys() | (facts.lost - facts.resyncs.keys() if has_copies else frozenset())
+        for table in facts.tables or () if new else ():
             id = table.table_id
             if verdict.is_full:
                 return
-            if id not in facts.lost:
+            if id not in new:
                 continue
             if id not in facts.held:
                 lost = renewal.lost_table(table, facts.status.checkpoint_ts, time=self._wall(now))
                 self._change(verdict, Trigger.LOG_GONE, None, lost)
-            if id not in facts.resyncs and facts.info.target_ts is None:
+            if id not in facts.resyncs and has_copies:
                 key = keys.ResyncKey(*self._place_of, id)
                 limits = facts.record.copy_limits if facts.record else ()
                 copy = renewal.copy_of(table, limits, time=self._wall(now))
@@ -336,7 +342,7 @@ class HeldTables:
         self._change(verdict, trigger, held, after)
 
     def _try_again(self, facts: "Facts", verdict: Verdict, now: float) -> None:
-        due = [held for held in facts.held.values() if held.stage is HoldStage.HELD and held.retry_at]
+        due = [held for held in facts.held_with_log.values() if held.stage is HoldStage.HELD and held.retry_at]
         for held in [held for held in due if held.retry_at <= self._wall(now)]:
             if verdict.is_full:
                 return

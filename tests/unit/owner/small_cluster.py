@@ -22,6 +22,7 @@ from owner.questions import (
     CopyTable,
     DropCopy,
     MarkLeft,
+    MeasureTables,
     PlaceTable,
     ReadPositions,
     ReleaseSource,
@@ -134,6 +135,7 @@ class SmallCluster:
         self.repartitions: list[RepartitionTable] = []
         self.schemas: list[ApplySchema] = []
         self.copies: list[CopyTable | PlaceTable | DropCopy] = []
+        self.measures: list[MeasureTables] = []
         self.marks: list[MarkLeft] = []
         self.logs: list[Log] = []
         self.jobs: list[object] = []
@@ -293,6 +295,8 @@ class SmallCluster:
                 self.schemas.append(question)
             case Ask(question=MarkLeft() as question):
                 self.marks.append(question)
+            case Ask(question=MeasureTables() as question):
+                self.measures.append(question)
             case Ask(question=CopyTable() | PlaceTable() | DropCopy() as question):
                 self.copies.append(question)
             case Log():

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from owner.jobs import Pause, Remove, Resume, Rewind
+from owner.progress.facts import Facts
 from owner.questions import TableRead
 from owner.settings import BackoffSettings, OwnerSettings
 from reactor import keys
@@ -262,7 +263,8 @@ def test_a_wrong_sink_is_one_error_and_not_one_for_each_table() -> None:
     assert cluster.info().state is FeedState.PENDING
     assert cluster.info().error is not None
     assert cluster.info().error.message.startswith("2 of 2 tables cannot be written, and none can: ")  # type: ignore[union-attr]
-    assert cluster.owner.changefeeds[FEED].held.next_at({}) == float("inf"), "nothing is waited for: no tick is due"
+    facts = Facts.of(cluster.state.changefeeds[FEED], cluster.info())
+    assert cluster.owner.changefeeds[FEED].held.next_at(facts) == float("inf"), "nothing is waited for: no tick is due"
 
 
 def test_a_sync_point_leaves_a_held_table_out_and_reports_it() -> None:
