@@ -120,25 +120,30 @@ def present_schemas(
 
     :raises SourceConfigError: a column is of an unknown type.
     """
-    wanted = sorted(set(tables))
-    collations = read_collations(connection) if wanted else {}
-    schemas = {}
-    for schema_name, group in groupby(wanted, key=lambda table: table[0]):
+    found: dict[tuple[str, str], tuple[str, Sequence[Sequence[Any]]]] = {}
+    for schema_name, group in groupby(sorted(set(tables)), key=lambda table: table[0]):
         names = {name for _, name in group}
         defaults = {_table_of(row): str(row[2]) for row in connection.query(_asking(_DEFAULTS_SQL, schema_name, names))}
-        for (found_schema, name), rows in groupby(_column_rows(connection, schema_name, names), key=_table_of):
-            if found_schema == schema_name and name in names and (schema_name, name) in defaults:
-                columns = tuple(_column(row[2:], collations, f"{schema_name}.{name}") for row in rows)
-                number = table_id(schema_name, name)
-                schemas[number] = TableSchema(
-                    number,
-                    schema_name,
-                    name,
-                    columns,
-                    dialect=DIALECT,
-                    zero_dates=zero_dates,
-                    collation=collations.get(defaults.get((schema_name, name), ""), 0),
-                )
+        for table, lines in groupby(_column_rows(connection, schema_name, names), key=_table_of):
+            if table[0] == schema_name and table[1] in names and table in defaults:
+                found[table] = defaults[table], [row[2:] for row in lines]
+    named = {collation for collation, _ in found.values()} | {
+        str(row[-2]) for _, rows in found.values() for row in rows
+    }
+    collations = read_collations(connection, named)
+    schemas = {}
+    for (schema_name, name), (collation, rows) in found.items():
+        columns = tuple(_column(row, collations, f"{schema_name}.{name}") for row in rows)
+        number = table_id(schema_name, name)
+        schemas[number] = TableSchema(
+            number,
+            schema_name,
+            name,
+            columns,
+            dialect=DIALECT,
+            zero_dates=zero_dates,
+            collation=collations.get(collation, 0),
+        )
     return schemas
 
 
@@ -169,18 +174,19 @@ def _table_of(row: Sequence[Any]) -> tuple[str, str]:
     return str(row[0]), str(row[1])
 
 
-def read_collations(connection: Queries) -> dict[str, int]:
-    """Return collation numbers by name. Some MariaDB collations have one per character set, only in this table."""
+def read_collations(connection: Queries, names: Collection[str] | None = None) -> dict[str, int]:
+    """Return collation numbers by name. There are hundreds: ``names`` are those that are wanted. Some MariaDB
+    collations have one per character set, only in this table."""
+    table, column = "information_schema.collations", "collation_name"
     if connection.is_mariadb:
-        table = "information_schema.collation_character_set_applicability"
         columns = connection.query(
             "SELECT 1 FROM information_schema.columns WHERE table_schema = 'information_schema' "
             "AND table_name = 'COLLATION_CHARACTER_SET_APPLICABILITY' AND column_name = 'FULL_COLLATION_NAME'"
         )
         if columns:
-            rows = connection.query(f"SELECT full_collation_name, id FROM {table} WHERE id IS NOT NULL")
-            return {str(name): int(number) for name, number in rows}
-    rows = connection.query("SELECT collation_name, id FROM information_schema.collations WHERE id IS NOT NULL")
+            table, column = "information_schema.collation_character_set_applicability", "full_collation_name"
+    which = "" if names is None else f" AND {column} IN ({', '.join(map(literal, sorted(names))) or 'NULL'})"
+    rows = connection.query(f"SELECT {column}, id FROM {table} WHERE id IS NOT NULL{which}")
     return {str(name): int(number) for name, number in rows}
 
 
