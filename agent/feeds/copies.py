@@ -14,7 +14,15 @@ from dataclasses import dataclass, replace
 
 from anyio import to_thread
 
-from agent.errors import CopyLostError, LogError, SinkUriError, SourceConfigError, TableLockedError
+from agent.errors import (
+    CopyLostError,
+    LogError,
+    OpenTransactionsError,
+    SinkUriError,
+    SourceConfigError,
+    SourceError,
+    SourceUnreachableError,
+)
 from agent.feeds.runtime import Feed
 from agent.filter.events import rules_for
 from agent.ports.executor import Executor
@@ -85,7 +93,7 @@ async def copy_together(
         try:
             copies = await _copy_new(feed, executor, found, on_progress)
         except WeirError as error:
-            if not is_of_table(error) and not isinstance(error, TableLockedError):
+            if not _may_be_of_one(error):
                 raise
     results: list[Copied | WeirError] = []
     for order in orders:
@@ -128,9 +136,8 @@ def _staged(order: CopyOrder, table: TableRecord, rows: int) -> Copied:
 
 
 def measure(feed: Feed, tables: Sequence[TableRecord]) -> dict[int, int]:
-    """Return how many rows the source estimates, by table; without those that are gone."""
-    _, found = _discover(feed, tables)
-    return {id: table.rows_estimated for id, table in found.items()}
+    """Return how many rows the source estimates, by table; without those that are gone, or cannot be copied now."""
+    return {id: table.rows_estimated for id, table in _find_fit(feed, tables).items()}
 
 
 def _dump_order(feed: Feed, found: Sequence[tuple[CopyOrder, TableRecord]]) -> DumpOrder:
@@ -188,9 +195,30 @@ def _find(feed: Feed, wanted: TableRecord) -> TableRecord:
 def _find_new(feed: Feed, orders: Sequence[CopyOrder]) -> list[tuple[CopyOrder, TableRecord]]:
     """Return orders that no run has begun, with their tables; without tables that are gone, or unfit."""
     new = [order for order in orders if not _manifest(feed, order).directory.names()]
-    report, tables = _discover(feed, [order.table for order in new])
-    found = ((order, tables[order.table.table_id]) for order in new if order.table.table_id in tables)
-    return [(order, table) for order, table in found if table.table_id not in report.unfit]
+    tables = _find_fit(feed, [order.table for order in new])
+    return [(order, tables[order.table.table_id]) for order in new if order.table.table_id in tables]
+
+
+def _find_fit(feed: Feed, tables: Sequence[TableRecord]) -> dict[int, TableRecord]:
+    """Return current records of these tables, by their ids; without those that are gone, or that the source refuses. It
+    refuses all of them for one (a missing privilege, a publication that lacks it): they are halved until that is alone.
+
+    :raises SourceError: the source cannot be asked now.
+    """
+    try:
+        report, found = _discover(feed, tables) if tables else (None, {})
+    except SourceError as error:
+        if not _may_be_of_one(error):
+            raise
+        middle = len(tables) // 2
+        return _find_fit(feed, tables[:middle]) | _find_fit(feed, tables[middle:]) if middle else {}
+    return {id: table for id, table in found.items() if report and table.table_id not in report.unfit}
+
+
+def _may_be_of_one(error: WeirError) -> bool:
+    """Return whether the cause may be one of several tables."""
+    is_of_all = error.code in (SourceUnreachableError.code, OpenTransactionsError.code)
+    return is_of_table(error) or (isinstance(error, SourceError) and not is_of_all)
 
 
 def _discover(feed: Feed, tables: Sequence[TableRecord]) -> tuple[SourceReport, dict[int, TableRecord]]:

@@ -1,8 +1,10 @@
 """Copies of small tables from real servers: together they are what each would be alone, whatever happens to one."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
+from uuid import uuid4
 
 import anyio
 import pytest
@@ -13,6 +15,7 @@ from agent.feeds.copies import CopyOrder
 from agent.feeds.runtime import Feed
 from agent.ports.executor import Executor
 from agent.ports.source import Dumper
+from agent.sources.postgres.server.uri import parse_uri
 from agent.units.dump import DumpProgress
 from agent.units.manifest import Manifest
 from capture.embedded import EmbeddedMariaDB, EmbeddedPostgres
@@ -153,6 +156,29 @@ def test_a_table_that_is_gone_or_unfit_leaves_the_others_together(site: Site, op
     assert isinstance(results["t1"], SourceConfigError)
     assert isinstance(results["t3"], WeirError)
     assert [result[1] for result in results.values() if isinstance(result, tuple)] == [0, 2, 4]
+
+
+def test_a_table_that_the_source_refuses_leaves_the_others_together(
+    postgres: EmbeddedPostgres, tmp_path: Path, opened: list[int]
+) -> None:
+    """One without a privilege, or that a publication of the user's lacks, is refused together with all that it is
+    looked for with."""
+    site = site_of(postgres, tmp_path, SinkMode.UPSERT)
+    for name in NAMES:
+        site.run(f"CREATE TABLE {name} (id int PRIMARY KEY, v varchar(20))")
+    site.tables = {table.name: table for table in site.feed.open_source().discover().tables}
+    role = f"reader_{uuid4().hex[:8]}"
+    site.run(f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD 'secret'")
+    site.run(f"GRANT SELECT ON {', '.join(name for name in NAMES if name != 't3')} TO {role}")
+    target = parse_uri(site.feed.source_uri)
+    uri = f"postgresql://{role}:secret@{target.host}:{target.port}/{target.database}"
+    site.feed = replace(site.feed, source_uri=uri)
+    found = copies.measure(site.feed, list(site.tables.values()))
+    assert found.keys() == {site.tables[name].table_id for name in NAMES if name != "t3"}
+    results = copied(site)
+    assert opened == [4]
+    assert "may not read" in str(results["t3"])
+    assert [name for name, result in results.items() if isinstance(result, tuple)] == ["t0", "t1", "t2", "t4"]
 
 
 def test_a_table_that_goes_while_the_group_begins_is_none_of_the_others_trouble(
