@@ -17,7 +17,7 @@ import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from hashlib import blake2b
 from typing import Any, ClassVar, Final, Self, TypeVar
 
@@ -63,7 +63,17 @@ class Divisible(BaseModel):
 
     def with_(self, **changes: object) -> Self:
         """Return a copy with some fields changed (not validated: callers pass typed values)."""
-        return self.model_copy(update=changes)
+        copied = self.model_copy(update=changes)
+        for name in _derived(type(self)):
+            copied.__dict__.pop(name, None)  # they are of the record before
+        return copied
+
+
+@cache
+def _derived(model: type[Divisible]) -> frozenset[str]:
+    """Return the names of values that are derived once from the fields."""
+    members = (item for base in model.__mro__ for item in vars(base).items())
+    return frozenset(name for name, member in members if isinstance(member, cached_property))
 
 
 @dataclass(slots=True, eq=False)

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from enum import StrEnum
+from functools import cached_property
 from typing import Self
 
 from pydantic import Field
@@ -70,21 +71,21 @@ class DdlRecord(Record):
     #: schema and name of tables that were to join, and are gone from the source; until the owner has taken note
     never_joined: tuple[tuple[str, str], ...] = later((), format=5)
 
-    @property
+    @cached_property
     def table_ids(self) -> frozenset[int]:
         return frozenset(change.table_id for change in self.changes)
 
-    @property
+    @cached_property
     def pending_ids(self) -> frozenset[int]:
         """The tables for which it is pending: they may not be written past it."""
         return frozenset(self.left) if self.done else self.table_ids
 
-    @property
+    @cached_property
     def holds(self) -> tuple[TableChange, ...]:
         """The tables that the source cannot follow from here on."""
         return tuple(change for change in self.changes if change.is_hold)
 
-    @property
+    @cached_property
     def alterations(self) -> tuple[TableChange, ...]:
         """The changes to request from the sink."""
         return tuple(change for change in self.changes if not change.is_hold)
