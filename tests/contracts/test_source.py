@@ -311,6 +311,15 @@ class SourceContract:
         assert [change[2] for change in bed.read(behind, 1)] == [9]
         assert place_name(bed.uri, behind)
 
+    def test_a_new_position_is_behind_the_lost_one_on_an_idle_server_too(self, bed: Bed) -> None:
+        """It is larger, though nothing was written since; and the stream begins there."""
+        begun = bed.begin()
+        lost = Position(bed.source.current_ts(begun), begun.text, begun.attachment)
+        again = bed.source.begin_again(bed.report.tables, lost, bed.report.identity)
+        assert again.ts > lost.ts
+        bed.run("INSERT INTO t VALUES (1, 'one')")
+        assert [row[1:] for row in bed.read(again, 1)] == [(INSERT, 1, "one")]
+
     def test_tables_are_what_their_rows_say(self, bed: Bed) -> None:
         [table] = bed.report.tables
         schema = bed.source.read_schemas([table.table_id])[table.table_id]

@@ -145,12 +145,18 @@ class PostgresSource:
                 f"{server.system_id}, whose tables have other numbers; name that server (or a copy of its files), or "
                 "create another changefeed"
             )
-        if (now_ts := self.current_ts()) <= lost.ts:
-            raise SourceUnreachableError(
-                f"{target} is at {format_lsn(now_ts)}, behind {format_lsn(lost.ts)}, which was read before history was "
-                "lost: positions never go back; it is tried again until the server has come past it"
-            )
-        return slots.open_upstream(self._uri, self._names, tables, wait)
+
+        def refuse_earlier(at: Ts) -> None:
+            if at < lost.ts:
+                raise SourceUnreachableError(
+                    f"{target} is at {format_lsn(at)}, behind {format_lsn(lost.ts)}, which was read before history was "
+                    "lost: positions never go back; it is tried again until the server has come past it"
+                )
+
+        refuse_earlier(self.current_ts())
+        begun = slots.open_upstream(self._uri, self._names, tables, wait)  # which writes a record: the log may be idle
+        refuse_earlier(Ts(begun.ts - 1))
+        return begun
 
     def read_schemas(self, table_ids: Collection[int]) -> dict[int, TableSchema]:
         with catalog_session(self._uri) as connection:
