@@ -247,11 +247,11 @@ def test_every_stored_record_has_an_example() -> None:
 def test_what_is_derived_from_a_record_is_not_that_of_the_one_before() -> None:
     """Copies keep what was derived once, if nobody drops it: a change would stay pending for good."""
     pending = DdlRecord(ts=Ts(5), changes=(TableChange(kind=SchemaChangeKind.ALTER, table_id=7, table=TABLE),))
-    assert (pending.pending_ids, len(pending.alterations), len(pending.holds)) == ({7}, 1, 0)
+    assert (pending.pending_ids, len(pending.alterations), len(pending.holds)) == (frozenset({7}), 1, 0)
     done = pending.done_for({7})
     assert done.pending_ids == frozenset()
     held = pending.with_(changes=(pending.changes[0].with_(kind=SchemaChangeKind.HOLD, table_id=8),))
-    assert (held.table_ids, len(held.alterations), len(held.holds)) == ({8}, 0, 1)
+    assert (held.table_ids, len(held.alterations), len(held.holds)) == (frozenset({8}), 0, 1)
     read = DdlRecord.decode(done.encode(), key="k")
     assert read == done, "what is derived is no part of it"
     assert b"pending" not in done.encode()
