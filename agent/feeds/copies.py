@@ -25,12 +25,14 @@ from agent.errors import (
 )
 from agent.feeds.runtime import Feed
 from agent.filter.events import rules_for
+from agent.filter.tables import rule_of
 from agent.ports.executor import Executor
 from agent.ports.sink import Replaces, StagedFile, TableCopy
 from agent.ports.snapshot import DumpOrder, is_of_table
 from agent.ports.source import SourceReport
 from agent.rows.schema import TableSchema
 from agent.sources.registry import arrow_schema
+from agent.units import manifest_group
 from agent.units.dump import DumpProgress, DumpUnit
 from agent.units.manifest import Manifest, read_manifest
 from agent.units.manifest_group import ManifestGroup
@@ -194,7 +196,8 @@ def _find(feed: Feed, wanted: TableRecord) -> TableRecord:
 
 def _find_new(feed: Feed, orders: Sequence[CopyOrder]) -> list[tuple[CopyOrder, TableRecord]]:
     """Return orders that no run has begun, with their tables; without tables that are gone, or unfit."""
-    new = [order for order in orders if not _manifest(feed, order).directory.names()]
+    are_new = manifest_group.are_new([_manifest(feed, order) for order in orders])
+    new = [order for order, is_new in zip(orders, are_new, strict=True) if is_new]
     tables = _find_fit(feed, [order.table for order in new])
     return [(order, tables[order.table.table_id]) for order in new if order.table.table_id in tables]
 
@@ -205,14 +208,16 @@ def _find_fit(feed: Feed, tables: Sequence[TableRecord]) -> dict[int, TableRecor
 
     :raises SourceError: the source cannot be asked now.
     """
+    if not tables:
+        return {}
     try:
-        report, found = _discover(feed, tables) if tables else (None, {})
+        report, found = _discover(feed, tables)
     except SourceError as error:
         if not _may_be_of_one(error):
             raise
         middle = len(tables) // 2
         return _find_fit(feed, tables[:middle]) | _find_fit(feed, tables[middle:]) if middle else {}
-    return {id: table for id, table in found.items() if report and table.table_id not in report.unfit}
+    return {id: table for id, table in found.items() if table.table_id not in report.unfit}
 
 
 def _may_be_of_one(error: WeirError) -> bool:
@@ -223,8 +228,7 @@ def _may_be_of_one(error: WeirError) -> bool:
 
 def _discover(feed: Feed, tables: Sequence[TableRecord]) -> tuple[SourceReport, dict[int, TableRecord]]:
     """Return what the source reports of these names, and by the ids of ``tables`` those that are the same there."""
-    names = ((table.schema_name, table.name) for table in tables)
-    rules = tuple(".".join('"' + part.replace('"', '""') + '"' for part in name) for name in names)
+    rules = tuple(rule_of(table.schema_name, table.name) for table in tables)
     source = replace(feed, config=feed.config.with_(filter=feed.config.filter.with_(rules=rules))).open_source()
     report = source.discover()
     there = {(table.schema_name, table.name): table for table in report.tables}

@@ -62,6 +62,11 @@ class TableFilter:
         return decisive is not None and not decisive.excludes
 
 
+def rule_of(schema: str, table: str) -> str:
+    """Return the rule that names this one table."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in (schema, table))
+
+
 def parse_rule(text: str) -> TableRule:
     """:raises SourceConfigError: the text is not a rule; the error explains the syntax."""
     match = _RULE.match(text.strip())

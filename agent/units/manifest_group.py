@@ -5,16 +5,18 @@ later (it is put in place, begun again, dropped) is of its table alone. The mani
 is not continued: its tables are copied alone, and what a crash has left names them as suspects there.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from agent.ports.snapshot import DoneChunk, DoneChunks, Plan
 from agent.units.manifest import Manifest
 
-#: files that are written concurrently: on an object store each takes a request
-_WRITERS: Final = 16
+T = TypeVar("T")
+
+#: manifests that are read or written concurrently: on an object store each takes a request
+_AT_ONCE: Final = 16
 
 
 class ManifestGroup:
@@ -64,8 +66,20 @@ class ManifestGroup:
         self._each(self._manifests, lambda _, manifest: manifest.remove_attempts(epoch))
 
     def _each(self, tables: Iterable[int], work: Callable[[int, Manifest], None]) -> None:
-        with ThreadPoolExecutor(_WRITERS, thread_name_prefix="weir-manifests") as threads:
-            list(threads.map(lambda id: work(id, self._manifests[id]), tables))
+        _side_by_side(lambda id: work(id, self._manifests[id]), tables)
+
+
+def are_new(manifests: Sequence[Manifest]) -> list[bool]:
+    """Return for each whether no run has written it.
+
+    :raises LogError: the storage refused.
+    """
+    return _side_by_side(lambda manifest: not manifest.directory.names(), manifests)
+
+
+def _side_by_side(work: Callable[[Any], T], items: Iterable[Any]) -> list[T]:
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="weir-manifests") as threads:
+        return list(threads.map(work, items))
 
 
 #: what a dump is recorded in

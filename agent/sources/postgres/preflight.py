@@ -30,9 +30,9 @@ _NAMED_MAX = 20
 #: ordinary and partitioned tables, and partitions; nothing without WAL
 _TABLES_SQL = """
 SELECT c.oid::int8, n.nspname, c.relname, c.relreplident,
-       (pg_catalog.pg_relation_size(c.oid) *  -- statistics may be of before a load
-         CASE WHEN c.relpages > 0 THEN greatest(c.reltuples, 0) / (c.relpages * current_setting('block_size')::float8)
-              ELSE 0.006 END)::int8,
+       -- rows per block times the present size: statistics may be of before a load; 50 as for chunks without any
+       (CASE WHEN c.relpages > 0 THEN greatest(c.reltuples, 0)::float8 / c.relpages ELSE 50 END
+         * pg_catalog.pg_relation_size(c.oid) / current_setting('block_size')::float8)::int8,
        EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped),
        CASE WHEN pg_catalog.getdatabaseencoding() = 'SQL_ASCII' THEN
          (SELECT string_agg(attname, ' ') FROM pg_catalog.pg_attribute

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from agent.filter.tables import TableFilter
+from agent.filter.tables import TableFilter, rule_of
 from capture.api import port as views
 from capture.errors import JobRefusedError
 from capture.member.amendments import amendment, reading_back
@@ -248,7 +248,7 @@ def _to_rejoin(view: ChangefeedView, table: str) -> list[HeldView]:
 def _with_rule(config: ChangefeedConfig, table: str, *, adds: bool) -> views.ChangefeedUpdate:
     """Return an update to the configuration with a rule that takes a table in, or leaves it out."""
     schema, _, name = table.partition(".")
-    alone = ".".join('"' + part.replace('"', '""') + '"' for part in (schema, name))
+    alone = rule_of(schema, name)
     rule, opposite = (alone, f"!{alone}") if adds else (f"!{alone}", alone)
     rules = tuple(known for known in config.filter.rules if known != opposite)
     if TableFilter(rules).wants(schema, name) is not adds:

@@ -127,9 +127,7 @@ def present_schemas(
         for table, lines in groupby(_column_rows(connection, schema_name, names), key=_table_of):
             if table[0] == schema_name and table[1] in names and table in defaults:
                 found[table] = defaults[table], [row[2:] for row in lines]
-    named = {collation for collation, _ in found.values()} | {
-        str(row[-2]) for _, rows in found.values() for row in rows
-    }
+    named = {name for collation, rows in found.values() for name in (collation, *(str(row[-2]) for row in rows))}
     collations = read_collations(connection, named)
     schemas = {}
     for (schema_name, name), (collation, rows) in found.items():
@@ -149,8 +147,9 @@ def present_schemas(
 
 def database_collations(connection: Queries) -> dict[str, int]:
     """Return the default collations of all databases; 0 if one is not known."""
-    numbers = read_collations(connection)
-    return {str(name): numbers.get(str(collation), 0) for name, collation in connection.query(_DATABASES_SQL)}
+    found = {str(name): str(collation) for name, collation in connection.query(_DATABASES_SQL)}
+    numbers = read_collations(connection, {*found.values()})
+    return {name: numbers.get(collation, 0) for name, collation in found.items()}
 
 
 def names_of(connection: Queries, table_ids: Collection[int]) -> dict[int, tuple[str, str]]:
@@ -174,9 +173,11 @@ def _table_of(row: Sequence[Any]) -> tuple[str, str]:
     return str(row[0]), str(row[1])
 
 
-def read_collations(connection: Queries, names: Collection[str] | None = None) -> dict[str, int]:
-    """Return collation numbers by name. There are hundreds: ``names`` are those that are wanted. Some MariaDB
-    collations have one per character set, only in this table."""
+def read_collations(connection: Queries, names: Collection[str]) -> dict[str, int]:
+    """Return the numbers of some collations by name; a server has hundreds. Some MariaDB collations have one per
+    character set, only in this table."""
+    if not names:
+        return {}
     table, column = "information_schema.collations", "collation_name"
     if connection.is_mariadb:
         columns = connection.query(
@@ -185,8 +186,8 @@ def read_collations(connection: Queries, names: Collection[str] | None = None) -
         )
         if columns:
             table, column = "information_schema.collation_character_set_applicability", "full_collation_name"
-    which = "" if names is None else f" AND {column} IN ({', '.join(map(literal, sorted(names))) or 'NULL'})"
-    rows = connection.query(f"SELECT {column}, id FROM {table} WHERE id IS NOT NULL{which}")
+    wanted = ", ".join(map(literal, sorted(names)))
+    rows = connection.query(f"SELECT {column}, id FROM {table} WHERE id IS NOT NULL AND {column} IN ({wanted})")
     return {str(name): int(number) for name, number in rows}
 
 

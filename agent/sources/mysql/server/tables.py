@@ -68,7 +68,7 @@ def find_tables(connection: Connection, wanted: TableFilter) -> list[FoundTable]
     check_distinct((str(row[0]), str(row[1])) for row in matching)
     schemas = ", ".join(literal(name) for name in sorted({str(row[0]) for row in matching}))
     keys, indexes = _key_columns(connection, schemas), _indexes(connection, schemas)
-    collations = read_collations(connection)
+    collations = read_collations(connection, {str(row[6]) for row in matching})
     return [_found(row, keys, indexes, collations) for row in matching]
 
 
