@@ -5,6 +5,7 @@
     SourceError                  the source database refused or failed
       StatementRefusedError      the source refused a statement, for a reason without a class of its own
         TableGoneError           a table that was found is dropped or renamed by now (retryable)
+          TableAlteredError      it was altered since the snapshot in which it was to be read (retryable)
       SourceUnreachableError     host down, connection lost (retryable)
         TableLockedError         a table's lock is not free: a statement changes the table, or waits to (retryable)
       SourceAuthError            wrong user or password, no replication privilege
@@ -89,6 +90,13 @@ class TableGoneError(StatementRefusedError):
     is that of all refused statements, which captures of all versions know."""
 
     retryable = True
+    code = StatementRefusedError.code
+
+
+class TableAlteredError(TableGoneError):
+    """A table was altered since the snapshot that is to read it: a new one can. Its code is that of all refused
+    statements."""
+
     code = StatementRefusedError.code
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from agent.errors import TABLE_READ_ERRORS, SinkUriError
+from agent.errors import TABLE_READ_ERRORS, SinkUriError, TableAlteredError
 from agent.feeds import range_diff
 from agent.feeds.progress import Progress, compared
 from agent.feeds.range_diff import Ranges, RangeSums, SinkTask
@@ -55,7 +55,8 @@ _KEY_MAX = 200
 class TableDiff:
     """One table. ``differences``: the first differing keys, described; empty if ``equal``. ``by_rows``: why rows were
     compared instead of checksums; empty if checksums were. ``share``: of the ranges of its keys that were compared, at
-    random; rows are those of them. ``left``: how many are still to be compared; None: it has none."""
+    random; rows are those of them. ``left``: how many are still to be compared; None: it has none. ``waiting``: why it
+    could not be compared now: it was altered under the snapshot."""
 
     table: str
     equal: bool
@@ -65,6 +66,7 @@ class TableDiff:
     by_rows: str = ""
     share: float = 1.0
     left: int | None = None
+    waiting: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ def _compare_table(
     progress: Progress,
 ) -> TableDiff:
     found = _compared_table(snapshot, sink, table, filter, pushed, progress)
-    if found.left is None:
+    if found.left is None and not found.waiting:
         rows = found.rows_source, found.rows_sink
         empty = ComparedTable(table_id=table.table_id, name=found.table, by_rows=found.by_rows, left=(0,))
         progress.note(compared(empty, (0,), rows, found.differences, snapshot.ts))
@@ -148,6 +150,8 @@ def _compared_table(
         theirs = partial(_selected_rows, snapshot, schema, filter)
         ours = partial(sink.read_rows, table, selected, arrow_schema(selected))
         return replace(compare(name, theirs, ours, key=table.key, as_stored=sink.as_stored), by_rows=why)
+    except TableAlteredError as error:
+        return TableDiff(name, False, 0, 0, waiting=str(error))
     except TABLE_READ_ERRORS as error:
         return _unread(name, str(error))
 

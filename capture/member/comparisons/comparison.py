@@ -109,6 +109,7 @@ class SnapshotComparison:
                 sink_rows=one.rows_sink,
                 ts=self.ts,
                 differences=one.differences,
+                waiting=one.waiting,
                 by_rows=one.by_rows,
                 share=one.share,
             )

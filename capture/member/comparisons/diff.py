@@ -153,7 +153,7 @@ async def _in_parts(
     async def work(snapshot: Comparison, ids: Collection[int]) -> tuple[list[views.TableDiff], bool]:
         progress.begin(_PART_S)
         found = await snapshot.run(frozenset(ids) - progress.done(), asked, progress)
-        return found, all(one.equal for one in found)
+        return found, all(one.equal or one.waiting for one in found)
 
     results: dict[str, views.TableDiff] = {}
     while True:

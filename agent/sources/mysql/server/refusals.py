@@ -18,6 +18,7 @@ from agent.errors import (
     SourcePrivilegeError,
     SourceUnreachableError,
     StatementRefusedError,
+    TableAlteredError,
     TableGoneError,
     TableLockedError,
 )
@@ -32,7 +33,7 @@ _SAME_ID: Final = 4052
 #: the server or the connection fails, or memory, disk or time is short at the moment: retried
 _PASSING = frozenset(
     {1020, 1021, 1037, 1038, 1040, 1041, 1053, 1077, 1135, 1152, 1158, 1159, 1160, 1161, 1203, 1206, 1213, 1317}
-    | {1412, 1927, 1969, 2003, 2006, 2013, 3024, 4031}
+    | {1927, 1969, 2003, 2006, 2013, 3024, 4031}
 )
 _PRIVILEGE = frozenset({1044, 1142, 1143, 1227, 1370, 3118, 4151})
 
@@ -71,6 +72,10 @@ def refusal(code: int, message: str, target: Target) -> SourceError:
         case _ if code in _GONE and not _OF_SERVER.search(message):
             return TableGoneError(
                 f"{target} answered {code}: {message}: a table was dropped, renamed or altered meanwhile; try again"
+            )
+        case 1412:
+            return TableAlteredError(
+                f"{target} answered {code}: {message}: a table was altered under the snapshot; try again"
             )
         case 1205:
             return TableLockedError(

@@ -14,12 +14,12 @@ from agent.errors import RESYNC, SourceError
 from agent.sources.postgres.publication import losses, type_facts, xids
 from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.published import Catalog, Relation
+from agent.sources.postgres.publication.row_search import has_rows, may_be_exchanged
 from agent.sources.postgres.server.connection import Connection, Row
 from agent.sources.postgres.server.keys import key_of
 from agent.sources.postgres.server.sql import identifier, qualified
 from reactor.records.tables.table import TableRecord
 
-_LOCK_MS: Final = 2_000
 #: asked each time, of a fact that may be missing
 _EMPTY_LOCK_MS: Final = 100
 _CREATED_SQL: Final = (
@@ -203,16 +203,24 @@ class Newcomers:
         """Return whether there are rows from before the last proof."""
         return self._has_rows(relation, self._older_than(self.before.horizon), otherwise=False)
 
+    def was_exchanged(self, relation: Relation) -> bool:
+        """Return whether all rows are in a file that another program has made since the last proof (or all were changed
+        since, before the server itself rewrote the table)."""
+        return not self.has_old_rows(relation) and may_be_exchanged(self.connection, relation)
+
     def has_rows_of_rewrite(self, relation: Relation) -> bool:
         """Return whether the transaction that created the table's file, or its indexes', wrote rows. Rewrites that keep
         rows (``VACUUM FULL``) leave none; tables with another access method are excluded."""
         return self._has_rows(relation, _REWRITTEN.format(table=relation.table_id), otherwise=False)
 
-    def filled_column(self, relation: Relation, numbers: Collection[int], *, is_new: bool = False) -> str:
+    def filled_column(
+        self, relation: Relation, numbers: Collection[int], *, is_new: bool = False, rewritten: str = _REWRITTEN
+    ) -> str:
         """Return the first of these new columns that has no default, and yet a value in rows of before the last proof,
         or in those that a rewrite has written: it had a default when it was added. Empty if there is none. ``is_new``:
-        of a table that the last proof did not have; then rows count that are older than the column's own row."""
-        rewritten = _REWRITTEN.format(table=relation.table_id)
+        of a table that the last proof did not have; then rows count that are older than the column's own row.
+        ``rewritten``: the condition of rows of a rewrite."""
+        rewritten = rewritten.format(table=relation.table_id)
         for name, has_default, *_ in self._added(relation, numbers):
             xid = self.now.xids[f"c{relation.table_id}.{relation.numbers[str(name)]}"]
             older = self._older_than(xid if is_new else self.before.horizon)
@@ -278,12 +286,17 @@ class Newcomers:
         return frozenset(int(row[0] or 0) for row in rows)
 
     def has_rows_of_before(self, relation: Relation, first_writer: int) -> bool:
-        """Return whether the transaction that created the table wrote rows, and an earlier one than ``first_writer``
-        (32 bits) it was: none of them was sent. A savepoint's number is above that of its transaction."""
-        created_by = self.created_by(relation.table_id)
-        if xids.near(first_writer, self.now.ahead) <= created_by or relation.is_partitioned:
+        """Return whether the transaction that created the table wrote rows, or another program that has exchanged its
+        file, and an earlier one than ``first_writer`` (32 bits) it was: none of them was sent. A savepoint's number is
+        above that of its transaction."""
+        created_by, first = self.created_by(relation.table_id), xids.near(first_writer, self.now.ahead)
+        if first <= created_by or relation.is_partitioned:
             return False
-        return self._has_rows(relation, f"xmin::text = '{xids.short(created_by)}'", otherwise=False)
+        if self._has_rows(relation, f"xmin::text = '{xids.short(created_by)}'", otherwise=False):
+            return True
+        return may_be_exchanged(self.connection, relation) and self._has_rows(
+            relation, self._older_than(min(first, self.now.ahead))
+        )
 
     def trouble_of_types(self, table_id: int) -> str:
         """Return why the stream may have other texts than the table's rows have now; empty where it has not."""
@@ -373,11 +386,4 @@ class Newcomers:
 
     def _has_rows(self, relation: Relation, condition: str, *, otherwise: bool = True) -> bool:
         """Return ``otherwise`` if the query fails because the table is locked."""
-        name = qualified(relation.schema_name, relation.name)
-        try:
-            self.connection.query(f"SAVEPOINT weir; SET LOCAL lock_timeout = {_LOCK_MS}")
-            return bool(self.connection.query(f"SELECT 1 FROM ONLY {name} WHERE {condition} LIMIT 1"))
-        except SourceError:
-            return otherwise
-        finally:
-            self.connection.query("ROLLBACK TO SAVEPOINT weir")
+        return has_rows(self.connection, relation, condition, otherwise=otherwise)

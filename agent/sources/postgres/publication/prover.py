@@ -183,7 +183,7 @@ class Prover:
         found = Findings(cut.ddl, self._known, last.held, last.newcomers)
         asked_for = set(found.known)
         digest.prepare(connection, self._publications, list(asked_for))
-        with one_moment(connection):
+        with one_moment(connection, last.files):
             joining = table_ids_of(connection, self._joining.names)
             watched = {*found.known, *joining.values()}
             seen = digest.read(connection)

@@ -2,23 +2,32 @@
 
 Rows are named by a letter and their number: ``p`` a publication, ``r`` a table of one, ``n`` a schema of one, ``d`` a
 table's place in its schema, ``i`` a partition's place in its parent, ``k`` an index, ``a`` a column of one, ``c`` any
-column of a table that is replicated. No table is locked or waited for.
+column of a table that is replicated. No table is waited for for long (``one_moment``).
 """
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Final
 
+from agent.errors import SourceError
 from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.proof import ColumnFacts, RowKey
 from agent.sources.postgres.server.connection import Connection, Row
 from agent.sources.postgres.server.lsn import END_SQL, last_ts
-from agent.sources.postgres.server.sql import literal
+from agent.sources.postgres.server.sql import literal, qualified
 from agent.sources.postgres.server.terms import TERMS_VERSION
 from reactor.ids import Ts
 
+#: as others wait behind whoever waits for a lock
+_LOCK_MS: Final = 500
+_MOVED_SQL: Final = (
+    "SELECT c.oid::int8, n.nspname, c.relname FROM unnest({tables}, {files}) known(id, file) "
+    "JOIN pg_catalog.pg_class c ON c.oid = known.id AND c.relfilenode::int8 <> known.file "
+    "JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r'"
+)
 _KINDS: Final = ("insert", "update", "delete", "truncate")
 _NOW_SQL: Final = f"SELECT pg_catalog.pg_current_snapshot()::text, {END_SQL}"
 _PUBLICATIONS_SQL: Final = (
@@ -214,13 +223,44 @@ class Catalog:
 
 
 @contextmanager
-def one_moment(connection: Connection) -> Iterator[None]:
-    """All queries in this context see the catalog as of the first one."""
-    connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-    try:
-        yield
-    finally:
-        connection.query("ROLLBACK")
+def one_moment(connection: Connection, files: Mapping[int, int] = MappingProxyType({})) -> Iterator[None]:
+    """All queries in this context see the catalog as of the first one. ``files``: the known ones of tables. A table
+    that has another one keeps it meanwhile, so that the rows that are read are in the file that the catalog shows."""
+    moved = _moved(connection, files)
+    # another file may come between the two
+    for is_last in (False, False, True):
+        connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            _lock(connection, moved)
+            now = _moved(connection, files)
+            if is_last or now.keys() <= moved.keys():
+                yield
+                return
+            moved |= now
+        finally:
+            connection.query("ROLLBACK")
+
+
+def _moved(connection: Connection, files: Mapping[int, int]) -> dict[int, str]:
+    """Return the names of tables that have other files than these."""
+    if not files:
+        return {}
+    rows = connection.query(_MOVED_SQL.format(tables=_array(files.keys()), files=_array(files.values())))
+    return {int(table or 0): qualified(str(schema), str(name)) for table, schema, name in rows}
+
+
+def _lock(connection: Connection, tables: Mapping[int, str]) -> None:
+    """Keep others from replacing the files of these tables. One that is altered just now stays as it is."""
+    for name in tables.values():
+        connection.query(f"SAVEPOINT weir; SET LOCAL lock_timeout = {_LOCK_MS}")
+        try:
+            connection.query(f"LOCK TABLE ONLY {name} IN ACCESS SHARE MODE")
+        except SourceError:
+            connection.query("ROLLBACK TO SAVEPOINT weir")
+
+
+def _array(numbers: Iterable[int]) -> str:
+    return "'{" + ",".join(str(int(number)) for number in numbers) + "}'::pg_catalog.int8[]"
 
 
 def read(

@@ -24,6 +24,7 @@ from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.decode import types
 from agent.sources.postgres.publication.newcomers import Newcomers
 from agent.sources.postgres.publication.published import Relation
+from agent.sources.postgres.publication.row_search import BEFORE_INDEXES
 from agent.sources.postgres.publication.sightings import Shape
 from agent.sources.postgres.server.connection import Connection
 from reactor.ids import Ts
@@ -69,6 +70,8 @@ class Rewrites:
             return self._trouble_of_defaults(relation, declared)
         altered = self._altered(relation)
         added = relation.columns.keys() - before.columns.get(table_id, {}).keys()
+        if table_id in before.columns and self.asked.was_exchanged(relation):
+            return self._trouble_of_exchange(relation, altered, declared)
         is_extended = self.asked.fills_rows(relation, added)
         if table_id in before.columns and (column := self.asked.filled_column(relation, added)):
             return _filled(column)
@@ -115,6 +118,25 @@ class Rewrites:
         altered.update(self.asked.of_altered_domains(relation, undeclared))
         column = self.asked.filled_column(relation, altered)
         return _filled(column) if column else ""
+
+    def _trouble_of_exchange(self, relation: Relation, altered: Collection[int], declared: TableSchema | None) -> str:
+        """Return the trouble of a table that another program has rewritten. That changes no value, but hides whether
+        the server has, before."""
+        known = self.asked.before.columns[relation.table_id]
+        places = {column.place for column in declared.columns} if declared else known.keys()
+        new = relation.columns.keys() - (places & known.keys())
+        is_suspect = any(
+            self._keeps(relation, at)
+            and not (known[at][:2] == relation.columns[at][:2] and self._is_explained(relation, at))
+            for at in altered
+        )
+        is_filled = self.asked.fills_rows(relation, new)
+        if not (is_suspect or is_filled or self.asked.filled_column(relation, new, rewritten=BEFORE_INDEXES)):
+            return ""
+        return (
+            "was rewritten by another program, as pg_repack does, after its columns were altered: whether that has "
+            "changed values cannot be seen any more"
+        )
 
     def retyped(self, table_id: int, declared: TableSchema | None) -> Shape:
         """Return the columns of a partitioned table that have types which explain that its partitions were rewritten:

@@ -259,6 +259,31 @@ def test_a_comparison_that_ended_continues_with_the_ranges_that_are_left(
     assert bed.compared().differences == ("id=-1: missing in the sink", "id=50000: only in the sink")
 
 
+@pytest.mark.sample(1.0)
+def test_a_table_that_is_altered_under_the_snapshot_waits_for_the_next(
+    mariadb: EmbeddedMariaDB, tmp_path: Path
+) -> None:
+    """MariaDB does not read it there any more. The others are compared, and nothing is recorded of this one."""
+    name = f"ranges_{tmp_path.name}"[:60]
+    mariadb.create_database(name)
+    bed = Bed("mariadb", mariadb.uri(name), name, partial(mariadb.execute, database=name), tmp_path)
+    bed.make({})
+    bed.execute("CREATE TABLE u (id int PRIMARY KEY)")
+    [other] = [table for table in bed.source.check().tables if table.name == "u"]
+    progress = Progress()
+    progress.begin(60.0)
+    with closing(bed.source.snapshot([bed.record, other], BEGIN)) as snapshot:
+        bed.execute("ALTER TABLE t FORCE")
+        pushed = Pushed(Here(), bed.open_sink)
+        altered, kept = compare_tables(snapshot, bed.open_sink(), [bed.record, other], pushed=pushed, progress=progress)
+    assert (altered.equal, altered.differences) == (False, ())
+    assert "altered under the snapshot" in altered.waiting
+    assert (kept.table, kept.waiting) == (f"{name}.u", "")
+    progress.accept()
+    assert progress.done() == {other.table_id}
+    assert bed.compare_on(progress).equal
+
+
 def test_rows_that_exchange_a_value_differ(bed: Bed) -> None:
     text = ("text", "concat('n', i % 2)") if bed.kind == "postgres" else ("text", "concat('n', seq % 2)")
     bed.make({"n": text})

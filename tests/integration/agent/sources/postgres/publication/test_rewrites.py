@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.errors import TableLockedError
 from agent.settings import SyncSettings
 from agent.sources.postgres.publication import losses, published
 from agent.sources.postgres.publication.newcomers import Newcomers
@@ -16,6 +17,7 @@ from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import Connection, connect
 from agent.sources.postgres.stream.catalog_lookup import Guess, verified
 from capture.embedded import EmbeddedPostgres
+from tests.integration.agent.sources.postgres.repack import REPACK
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
 from tests.shared_postgres import give_back
 
@@ -79,6 +81,12 @@ _HARMLESS = (
     "BEGIN; ALTER TABLE t ALTER id TYPE bigint, ALTER v SET NOT NULL; INSERT INTO t VALUES (99, 'x'); COMMIT",
     "VACUUM FULL pg_attribute; VACUUM FREEZE t; ANALYZE t",
     "ALTER TABLE plain ALTER v TYPE text USING v || 'x'",
+    "CALL repack('t')",
+    "CALL repack('t'); UPDATE t SET v = 'x'; CALL repack('t'); INSERT INTO t VALUES (99, 'z')",
+    "ALTER TABLE t ADD w int; CALL repack('t'); UPDATE t SET w = 5 WHERE id = 1",
+    "ALTER TABLE t ADD w int DEFAULT 5; CALL repack('t')",
+    "ALTER TABLE t RENAME v TO u; CALL repack('t')",
+    "ALTER TABLE t ADD w float DEFAULT random(); UPDATE t SET v = 'x'; ALTER TABLE t ADD CHECK (id > 0)",
 )
 #: each gives t values that no stream has
 _HARMFUL = (
@@ -96,6 +104,11 @@ _HARMFUL = (
     "ALTER TABLE t ADD w float DEFAULT random(); ALTER TABLE t ALTER w DROP DEFAULT",
     "ALTER TABLE t ADD w int DEFAULT 5; ALTER TABLE t ALTER w DROP DEFAULT; VACUUM FULL t",
     "ALTER TABLE t ADD w filled; ALTER DOMAIN filled DROP DEFAULT",
+    "ALTER TABLE t ALTER v TYPE text USING upper(v); CALL repack('t')",
+    "ALTER TABLE t ALTER v TYPE text USING upper(v), ALTER v SET NOT NULL; CALL repack('t'); VACUUM t",
+    "ALTER TABLE t ADD w float DEFAULT random(); CALL repack('t')",
+    "ALTER TABLE t ADD w int GENERATED ALWAYS AS IDENTITY; CALL repack('t'); INSERT INTO t VALUES (99, 'z')",
+    "ALTER TABLE t ADD w float DEFAULT random(); ALTER TABLE t ALTER w DROP DEFAULT; CALL repack('t')",
     # a column that the server adds without a rewrite is no reason for the new file
     "ALTER TABLE t ALTER v TYPE text USING upper(v); ALTER TABLE t RENAME v TO u; ALTER TABLE t ADD w int",
     # the catalog has no trace of what was written in between
@@ -117,7 +130,7 @@ def connection(postgres: EmbeddedPostgres, request: pytest.FixtureRequest) -> It
     name = f"rewrites_{abs(hash(request.node.name)) % 10**8}"
     postgres.create_database(name)
     with connect(postgres.uri(name)) as connection:
-        connection.query(_MADE)
+        connection.query(_MADE + REPACK)
         yield connection
     give_back(postgres, name)
 
@@ -216,6 +229,23 @@ def test_what_others_write_meanwhile_makes_no_row_an_old_one(
     connection.query("ALTER TABLE t ALTER v TYPE text USING upper(v)")
     with connect(postgres.uri()) as other:
         assert _proof(_Busy(connection, other), before, [table])[1][table]
+
+
+@pytest.mark.sample(1.0)
+def test_a_table_keeps_its_file_while_its_rows_are_judged(connection: Connection, postgres: EmbeddedPostgres) -> None:
+    """Else the catalog has one file, and the rows are those of another."""
+    for statement in (*_TABLES.split("; "), _ROWS):
+        connection.query(statement)
+    ids = {name: _number(connection, f"'{name}'::regclass::oid") for name in ("t", "plain")}
+    before, _ = _proof(connection, None, list(ids.values()))
+    connection.query("ALTER TABLE t ADD w float DEFAULT random()")
+    database = connection.query("SELECT current_database()")[0][0]
+    with connect(postgres.uri(str(database))) as other, published.one_moment(connection, before.files):
+        other.query("SET lock_timeout = 50")
+        with pytest.raises(TableLockedError):
+            other.query("TRUNCATE t")
+        other.query("TRUNCATE plain")  # as far as is known, it has no other file
+    connection.query("TRUNCATE t")
 
 
 def _unknown(connection: Connection, table: int, column: str) -> dict[str, Guess]:

@@ -7,6 +7,7 @@ import pytest
 from agent.sources.postgres.server.connection import connect
 from capture.embedded import EmbeddedPostgres
 from reactor.records.tables.schema_change import SchemaChangeKind
+from tests.integration.agent.sources.postgres.repack import REPACK
 from tests.integration.agent.sources.postgres.sync_rig import drop_slots, make_rig
 
 pytestmark = pytest.mark.sample(0.5)  # cases of a few causes each, on a real server
@@ -20,6 +21,13 @@ _EARLIER_ROWS = {
         "INSERT INTO n VALUES (1)",
         "ALTER TABLE n SET LOGGED",
         "CREATE INDEX ON n ((id + 1))",
+    ),
+    "it was UNLOGGED, and rewritten by another program": (
+        REPACK,
+        "CREATE UNLOGGED TABLE n (id int PRIMARY KEY)",
+        "INSERT INTO n VALUES (1)",
+        "ALTER TABLE n SET LOGGED",
+        "CALL repack('n')",
     ),
     "its name was another": (
         "CREATE TABLE other (id int PRIMARY KEY)",
