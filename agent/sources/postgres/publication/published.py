@@ -23,6 +23,8 @@ from reactor.ids import Ts
 
 #: as others wait behind whoever waits for a lock
 _LOCK_MS: Final = 500
+#: locks are few at a server: if more tables were rewritten at once, the others are read as they are
+_LOCKED_MAX: Final = 64
 _MOVED_SQL: Final = (
     "SELECT c.oid::int8, n.nspname, c.relname FROM unnest({tables}, {files}) known(id, file) "
     "JOIN pg_catalog.pg_class c ON c.oid = known.id AND c.relfilenode::int8 <> known.file "
@@ -251,10 +253,10 @@ def _moved(connection: Connection, files: Mapping[int, int]) -> dict[int, str]:
 
 def _lock(connection: Connection, tables: Mapping[int, str]) -> None:
     """Keep others from replacing the files of these tables. One that is altered just now stays as it is."""
-    for name in tables.values():
+    for name in list(tables.values())[:_LOCKED_MAX]:
         connection.query(f"SAVEPOINT weir; SET LOCAL lock_timeout = {_LOCK_MS}")
         try:
-            connection.query(f"LOCK TABLE ONLY {name} IN ACCESS SHARE MODE")
+            connection.query(f"LOCK TABLE ONLY {name} IN ACCESS SHARE MODE; RELEASE SAVEPOINT weir")
         except SourceError:
             connection.query("ROLLBACK TO SAVEPOINT weir")
 
