@@ -134,8 +134,8 @@ class Rewrites:
         if not (is_suspect or is_filled or self.asked.filled_column(relation, new, rewritten=BEFORE_INDEXES)):
             return ""
         return (
-            "was rewritten by another program, as pg_repack does, after its columns were altered: whether that has "
-            "changed values cannot be seen any more"
+            "was rewritten after its columns were altered, as by pg_repack or VACUUM FULL: what its rows hold in them "
+            "is not in the log"
         )
 
     def retyped(self, table_id: int, declared: TableSchema | None) -> Shape:

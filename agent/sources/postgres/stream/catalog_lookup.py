@@ -18,7 +18,7 @@ from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.decode import types
 from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.xids import older_sql
-from agent.sources.postgres.server.catalog import ALL_COLUMNS, rows_of
+from agent.sources.postgres.server.catalog import ALL_COLUMNS, leaves_sql, rows_of
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.keys import key_of
 from agent.sources.postgres.server.session_settings import QUALIFIED_NAMES_SQL
@@ -35,6 +35,18 @@ _log = structlog.get_logger()
 
 #: the command by which a rewrite wrote the rows: the first of its transaction; a locked row does not show it
 _COMMAND_SQL: Final = "SELECT min(cmin::text::int8) FROM {rows} WHERE xmin::text = '{xmin}' AND xmax::text = '0'"
+#: the transaction that wrote all rows of a table's indexes in ``pg_class`` anew, as it gave it another file, and up to
+#: which of its commands (unknown where another transaction has tried to since); of several partitions the youngest
+_REWRITER_SQL: Final = """
+SELECT xmin, command FROM (SELECT DISTINCT ON (relid) * FROM (
+  SELECT relid, pg_catalog.age(c.xmin) AS years, c.xmin::text AS xmin,
+         min(CASE WHEN c.xmax::text = '0' THEN c.cmin::text::int8 ELSE 4294967295 END) AS command
+    FROM {leaves} leaves(relid) JOIN pg_catalog.pg_class c
+      ON c.oid IN (SELECT indexrelid FROM pg_catalog.pg_index WHERE indrelid = relid)
+      OR c.oid = relid AND NOT EXISTS (SELECT FROM pg_catalog.pg_index WHERE indrelid = relid)
+   GROUP BY relid, c.xmin::text, years) writers ORDER BY relid, years DESC) oldest
+ ORDER BY years LIMIT 1
+"""
 _XMINS_SQL: Final = (
     "SELECT attnum::int4, attname, xmin::text FROM pg_catalog.pg_attribute "
     "WHERE attrelid = {table} AND attnum > 0 AND NOT attisdropped"
@@ -199,7 +211,8 @@ def verified(connection: Connection, table_id: int, guesses: Mapping[str, Guess]
     is NULL), and the columns whose values are unknown.
 
     Rows that are as old as a column, or not newer than its last change, are queried, by the name that the column has by
-    now. If that takes too long, only the default of a NOT NULL column is trusted.
+    now; so are those of a later rewrite, by the server or by another program: they were there before. If that takes too
+    long, only the default of a NOT NULL column is trusted.
     """
     trusted = {name: guess.value for name, guess in guesses.items() if guess.value is not None and guess.is_required}
     try:
@@ -211,6 +224,7 @@ def verified(connection: Connection, table_id: int, guesses: Mapping[str, Guess]
         rows = rows_of(connection, TableSchema(table_id, str(names[0][0]), str(names[0][1]), ()))
         found = connection.query(_XMINS_SQL.format(table=int(table_id)))
         columns = {int(number or 0): (str(name), int(xmin or 0)) for number, name, xmin in found}
+        of_rewrite = _of_rewrite(connection, table_id)
     except SourceError as error:
         _log.info("older rows could not be read", table_id=table_id, reason=str(error))
         return trusted, sorted(guesses.keys() - trusted.keys())
@@ -220,7 +234,9 @@ def verified(connection: Connection, table_id: int, guesses: Mapping[str, Guess]
         if guess.number not in columns:
             continue  # dropped since: the stream says so
         try:
-            value = _verified(connection, rows, guess, *columns[guess.number])
+            name_now, xmin = columns[guess.number]
+            is_old = f"({older_sql(xmin, '>=')}{of_rewrite})"
+            value = _verified(connection, rows, guess, name_now, xmin, is_old)
         except _NotOneValue:
             unknown.append(name)
         except SourceError as error:
@@ -239,14 +255,23 @@ class _NotOneValue(Exception):
     """Rows from before a column hold different values in it."""
 
 
-def _verified(connection: Connection, rows: str, guess: Guess, name: str, xmin: int) -> str | None:
-    """Return what all older rows hold in the column of this name.
+def _of_rewrite(connection: Connection, table_id: int) -> str:
+    """Return a condition that rows satisfy which a rewrite has written, or had before it, to be added to another."""
+    found = connection.query(_REWRITER_SQL.format(leaves=leaves_sql(table_id)))
+    if not found:
+        return ""
+    xid, command = (int(number or 0) for number in found[0])
+    its_own = f"xmin::text = '{xid}' AND (xmax::text <> '0' OR cmin::text::int8 <= {command})"
+    return f" OR {older_sql(xid)} OR {its_own}"
+
+
+def _verified(connection: Connection, rows: str, guess: Guess, name: str, xmin: int, is_old: str) -> str | None:
+    """Return what all older rows hold in the column of this name. ``xmin``: its last change.
 
     :raises _NotOneValue: they hold something else than NULL or the guess.
     :raises SourceError: they cannot be read in time.
     """
     column = identifier(name)
-    is_old = older_sql(xmin, ">=")
 
     def has_rows(condition: str) -> bool:
         return bool(connection.query(f"SELECT 1 FROM {rows} WHERE {is_old} AND ({condition}) LIMIT 1"))

@@ -15,7 +15,7 @@ from agent.sources.postgres.publication.quiet_changes import QuietChanges
 from agent.sources.postgres.publication.rewrites import Rewrites
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import Connection, connect
-from agent.sources.postgres.stream.catalog_lookup import Guess, verified
+from agent.sources.postgres.stream.catalog_lookup import Guess, look_up, verified
 from capture.embedded import EmbeddedPostgres
 from tests.integration.agent.sources.postgres.repack import REPACK
 from tests.integration.agent.sources.postgres.sync_rig import SyncRig, drop_slots, make_rig
@@ -265,6 +265,38 @@ def test_rows_of_after_a_column_are_not_taken_for_older_ones(
         assert verified(_Busy(connection, other), table, _unknown(connection, table, "w")) == ({}, [])
     connection.query("ALTER TABLE public.t ADD x int DEFAULT random() * 9")
     assert verified(connection, table, _unknown(connection, table, "x")) == ({}, ["x"])
+
+
+#: what a new column holds in rows of before: unknown, or NULL or one value
+_ADDED = {
+    "ALTER TABLE t ADD w float DEFAULT random()": "unknown",
+    "ALTER TABLE t ADD w float DEFAULT random(); ALTER TABLE t ALTER id TYPE bigint": "unknown",
+    "ALTER TABLE t ADD w int GENERATED ALWAYS AS IDENTITY; ALTER TABLE t ALTER id TYPE bigint": "unknown",
+    "BEGIN; ALTER TABLE t ADD w float DEFAULT random(); ALTER TABLE t ALTER id TYPE bigint; COMMIT": "unknown",
+    "ALTER TABLE t ADD w float DEFAULT random(); ALTER TABLE t ADD z float DEFAULT random()": "unknown",
+    "ALTER TABLE t ADD w float DEFAULT random(); ALTER TABLE t SET UNLOGGED; ALTER TABLE t SET LOGGED": "unknown",
+    "ALTER TABLE t ADD w float DEFAULT random(); VACUUM FULL t": "unknown",
+    "ALTER TABLE t ADD w float DEFAULT random(); CALL repack('t')": "unknown",
+    "ALTER TABLE t ADD w int DEFAULT 5; ALTER TABLE t ALTER w SET DEFAULT 6; ALTER TABLE t ADD x serial": "unknown",
+    "ALTER TABLE t ADD w int DEFAULT 5; ALTER TABLE t ALTER id TYPE bigint": "5",
+    "ALTER TABLE t ADD w int; ALTER TABLE t ALTER w SET DEFAULT 5; ALTER TABLE t ALTER id TYPE bigint": "NULL",
+    "ALTER TABLE t ADD w int; ALTER TABLE t ALTER w SET DEFAULT 5; CALL repack('t')": "NULL",
+    # all rows are sent with it
+    "ALTER TABLE t ADD w float DEFAULT random(); UPDATE t SET v = 'x'": "NULL",
+    "ALTER TABLE t ADD w float DEFAULT random(); TRUNCATE t; INSERT INTO t VALUES (1, 'x')": "NULL",
+    "ALTER TABLE t ADD w float DEFAULT random(); BEGIN; TRUNCATE t; INSERT INTO t VALUES (1, 'x'); COMMIT": "NULL",
+}
+
+
+@pytest.mark.sample(1.0)
+@pytest.mark.parametrize("statements", _ADDED)
+def test_rows_of_a_later_rewrite_are_older_than_a_new_column(connection: Connection, statements: str) -> None:
+    for statement in (*_TABLES.split("; "), _ROWS, *statements.split("; ")):
+        connection.query(statement)
+    table = _number(connection, "'t'::regclass::oid")
+    guess = look_up(connection, table).guesses["w"]
+    expected = {"unknown": ({}, ["w"]), "NULL": ({}, [])}.get(_ADDED[statements], ({"w": _ADDED[statements]}, []))
+    assert verified(connection, table, {"w": guess}) == expected
 
 
 @pytest.fixture
