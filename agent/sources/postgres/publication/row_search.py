@@ -38,4 +38,4 @@ def may_be_exchanged(connection: Connection, relation: Relation) -> bool:
     say when the rows were written. Also true after ``VACUUM FULL``, which the caller excludes where it matters."""
     if relation.is_partitioned or relation.file == relation.table_id:
         return False
-    return has_rows(connection, relation, BEFORE_INDEXES.format(table=relation.table_id))
+    return has_rows(connection, relation, BEFORE_INDEXES.format(table=relation.table_id), otherwise=False)

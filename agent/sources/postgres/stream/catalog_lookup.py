@@ -39,13 +39,13 @@ _COMMAND_SQL: Final = "SELECT min(cmin::text::int8) FROM {rows} WHERE xmin::text
 #: which of its commands (unknown where another transaction has tried to since); of several partitions the youngest
 _REWRITER_SQL: Final = """
 SELECT xmin, command FROM (SELECT DISTINCT ON (relid) * FROM (
-  SELECT relid, pg_catalog.age(c.xmin) AS years, c.xmin::text AS xmin,
+  SELECT relid, pg_catalog.age(c.xmin) AS age, c.xmin::text AS xmin,
          min(CASE WHEN c.xmax::text = '0' THEN c.cmin::text::int8 ELSE 4294967295 END) AS command
     FROM {leaves} leaves(relid) JOIN pg_catalog.pg_class c
       ON c.oid IN (SELECT indexrelid FROM pg_catalog.pg_index WHERE indrelid = relid)
       OR c.oid = relid AND NOT EXISTS (SELECT FROM pg_catalog.pg_index WHERE indrelid = relid)
-   GROUP BY relid, c.xmin::text, years) writers ORDER BY relid, years DESC) oldest
- ORDER BY years LIMIT 1
+   GROUP BY relid, c.xmin::text, age) writers ORDER BY relid, age DESC) oldest
+ ORDER BY age LIMIT 1
 """
 _XMINS_SQL: Final = (
     "SELECT attnum::int4, attname, xmin::text FROM pg_catalog.pg_attribute "

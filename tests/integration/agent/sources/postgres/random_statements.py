@@ -11,8 +11,10 @@ from functools import partial
 from random import Random
 from typing import Final
 
+from tests.integration.agent.sources.postgres.repack import REPACK
+
 #: what the statements need
-SETUP: Final = """
+SETUP: Final = f"""{REPACK}
 CREATE TYPE mood AS ENUM ('sad', 'my mood');
 CREATE DOMAIN pos AS int CHECK (value > 0);
 CREATE TYPE host AS (at inet, name text);
@@ -133,7 +135,13 @@ class Statements:
                 return f"ALTER TABLE {before} RENAME TO {self.table.name}"
             case "rewrite":
                 name = self.table.name
-                return self._random.choice((f"VACUUM FULL {name}", f"CLUSTER {name} USING a_pkey", f"ANALYZE {name}"))
+                kinds = (
+                    f"VACUUM FULL {name}",
+                    f"CLUSTER {name} USING a_pkey",
+                    f"ANALYZE {name}",
+                    f"CALL repack('{name}')",
+                )
+                return self._random.choice(kinds)
             case "two":
                 return f"{self._change()}; {self._change()}"
             case _:
@@ -173,7 +181,7 @@ class Statements:
     def _add(self) -> str:
         random, name, type = self._random, self._name(), self._random.choice(list(_VALUES))
         value = random.choice(_VALUES[type])
-        computed = _COMPUTED.get(type, value) if random.random() < 0.15 else value
+        computed = _COMPUTED.get(type, value) if random.random() < 0.2 else value
         default = random.choice(("", "", f" DEFAULT {computed}", f" NOT NULL DEFAULT {value}"))
         self.table.columns[name] = type
         added = f"ALTER TABLE {self.table.name} ADD {name} {type}{default}"
