@@ -76,10 +76,13 @@ _COMMANDS_SQL: Final = (
     "WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_index WHERE indrelid = {table})"
 )
 #: new columns; whether they have a default, or may not be NULL, of their own or by their type; and whether they have
-#: what makes the server fill all rows, unless it keeps one value for all of them in the catalog
+#: what makes the server fill all rows: a default that it calls for each, as one of its functions is volatile
 _ADDED_SQL: Final = (
     "SELECT attname, attnotnull OR atthasdef OR atthasmissing OR typdefault IS NOT NULL OR typnotnull, NOT "
-    "atthasmissing AND (atthasdef OR attidentity <> '' OR typtype = 'd') FROM pg_catalog.pg_attribute "
+    "atthasmissing AND (attidentity <> '' OR attgenerated = 's' OR typtype = 'd' OR EXISTS (SELECT FROM "
+    "pg_catalog.pg_attrdef d, regexp_matches(d.adbin::text, ':(?:op)?funcid (\\d+)', 'g') called "
+    "JOIN pg_catalog.pg_proc f ON f.oid = called[1]::pg_catalog.oid AND f.provolatile = 'v' "
+    "WHERE d.adrelid = attrelid AND d.adnum = attnum)), attnum::int4 FROM pg_catalog.pg_attribute "
     "JOIN pg_catalog.pg_type t ON t.oid = atttypid WHERE attrelid = {table} AND attnum IN ({numbers}) ORDER BY attnum"
 )
 #: those of these columns whose domain was altered since
@@ -242,9 +245,14 @@ class Newcomers:
         )
         return [int(row[0] or 0) for row in rows]
 
-    def fills_rows(self, relation: Relation, numbers: Collection[int]) -> bool:
-        """Return whether the server had to rewrite the table to add one of these columns."""
-        return any(row[2] == "t" for row in self._added(relation, numbers))
+    def filling(self, relation: Relation, numbers: Collection[int]) -> list[int]:
+        """Return those of these columns for which the server had to rewrite the table when they were added."""
+        return [int(row[3] or 0) for row in self._added(relation, numbers) if row[2] == "t"]
+
+    def has_made_file(self, relation: Relation, xid: int) -> bool:
+        """Return whether the transaction wrote rows, and those of the table's indexes in ``pg_class``."""
+        own = f"xmin::text = '{xids.short(xid)}' AND {_REWRITTEN.format(table=relation.table_id)}"
+        return self._has_rows(relation, own, otherwise=False)
 
     def _added(self, relation: Relation, numbers: Collection[int]) -> list[Row]:
         listed = ", ".join(map(str, sorted(numbers)))

@@ -70,12 +70,12 @@ class Rewrites:
             return self._trouble_of_defaults(relation, declared)
         altered = self._altered(relation)
         added = relation.columns.keys() - before.columns.get(table_id, {}).keys()
-        if table_id in before.columns and self.asked.was_exchanged(relation):
-            return self._trouble_of_exchange(relation, altered, declared)
-        is_extended = self.asked.fills_rows(relation, added)
+        if table_id in before.columns and (trouble := self._trouble_of_exchange(relation, altered, declared)):
+            return trouble
+        filling = self.asked.filling(relation, added)
         if table_id in before.columns and (column := self.asked.filled_column(relation, added)):
             return _filled(column)
-        if table_id in before.columns and not altered and not is_extended:
+        if table_id in before.columns and not altered and not filling:
             return self._trouble_alone(relation)
         suspects = [number for number in altered if self._keeps(relation, number)]
         if not suspects or self.asked.has_old_rows(relation) or not self.asked.has_rows(relation):
@@ -84,10 +84,17 @@ class Rewrites:
         are_explained = all(self._is_explained(relation, number) for number in suspects)
         if are_explained and not self.asked.has_rows_of_rewrite(relation):
             return ""
-        if is_extended or len(suspects) < len(altered) or self.was_truncated(table_id, self.asked.now.end_ts, None):
+        was_truncated = self.was_truncated(table_id, self.asked.now.end_ts, None)
+        if filling or len(suspects) < len(altered) or was_truncated:
             # the table has a new file anyway, so it counts what else can have been done to a column
-            suspects = [number for number in suspects if not self._is_explained(relation, number)]
             rewritten = {self._xid(table_id, number) for number in altered if not self._keeps(relation, number)}
+            others = rewritten | {self._xid(table_id, number) for number in filling}
+            is_known_why = was_truncated or any(self.asked.has_made_file(relation, xid) for xid in others)
+            suspects = [
+                number
+                for number in suspects
+                if not self._is_explained(relation, number) or (not is_known_why and self._is_retyped(relation, number))
+            ]
             suspects = [number for number in suspects if not self._is_compared(relation, number, rewritten)]
         if not suspects:
             return ""
@@ -122,16 +129,20 @@ class Rewrites:
     def _trouble_of_exchange(self, relation: Relation, altered: Collection[int], declared: TableSchema | None) -> str:
         """Return the trouble of a table that another program has rewritten. That changes no value, but hides whether
         the server has, before."""
+        if not self.asked.was_exchanged(relation):
+            return ""
         known = self.asked.before.columns[relation.table_id]
         places = {column.place for column in declared.columns} if declared else known.keys()
         new = relation.columns.keys() - (places & known.keys())
         is_suspect = any(
-            self._keeps(relation, at)
-            and not (known[at][:2] == relation.columns[at][:2] and self._is_explained(relation, at))
+            self._keeps(relation, at) and (self._is_retyped(relation, at) or not self._is_explained(relation, at))
             for at in altered
         )
-        is_filled = self.asked.fills_rows(relation, new)
-        if not (is_suspect or is_filled or self.asked.filled_column(relation, new, rewritten=BEFORE_INDEXES)):
+        if not (
+            is_suspect
+            or self.asked.filling(relation, new)
+            or self.asked.filled_column(relation, new, rewritten=BEFORE_INDEXES)
+        ):
             return ""
         return (
             "was rewritten after its columns were altered, as by pg_repack or VACUUM FULL: what its rows hold in them "
@@ -189,7 +200,7 @@ class Rewrites:
         connection = self.asked.connection
         if any(keeps(connection, known[at], relation.columns[at][:2]) for at in altered):
             return False
-        return bool(altered) or self.asked.fills_rows(relation, added)
+        return bool(altered) or bool(self.asked.filling(relation, added))
 
     def _trouble_alone(self, relation: Relation) -> str:
         """Return the trouble of a table with another file and unchanged columns."""
@@ -219,11 +230,13 @@ class Rewrites:
         """Return whether the column's row differs in something else than the type: the name, NOT NULL, a default."""
         return self.asked.before.columns[relation.table_id][number][2] != relation.columns[number][2]
 
+    def _is_retyped(self, relation: Relation, number: int) -> bool:
+        return self.asked.before.columns[relation.table_id][number][:2] != relation.columns[number][:2]
+
     def _is_compared(self, relation: Relation, number: int, rewritten: Collection[int]) -> bool:
         """Return whether the sink compares the column's values with the source's rows, when it follows: the column has
         another type since a transaction that made the server rewrite the table for the type of another column."""
-        before, after = self.asked.before.columns[relation.table_id][number], relation.columns[number]
-        return before[:2] != after[:2] and self._xid(relation.table_id, number) in rewritten
+        return self._is_retyped(relation, number) and self._xid(relation.table_id, number) in rewritten
 
     def _keeps(self, relation: Relation, number: int) -> bool:
         before, after = self.asked.before.columns[relation.table_id][number], relation.columns[number]
