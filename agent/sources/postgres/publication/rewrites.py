@@ -70,13 +70,14 @@ class Rewrites:
             return self._trouble_of_defaults(relation, declared)
         altered = self._altered(relation)
         added = relation.columns.keys() - before.columns.get(table_id, {}).keys()
-        if table_id in before.columns and (trouble := self._trouble_of_exchange(relation, altered, declared)):
-            return trouble
         filling = self.asked.filling(relation, added)
-        if table_id in before.columns and (column := self.asked.filled_column(relation, added)):
-            return _filled(column)
-        if table_id in before.columns and not altered and not filling:
-            return self._trouble_alone(relation)
+        if table_id in before.columns:
+            if trouble := self._trouble_of_exchange(relation, altered, declared):
+                return trouble
+            if column := self.asked.filled_column(relation, added):
+                return _filled(column)
+            if not altered and not filling:
+                return self._trouble_alone(relation)
         suspects = [number for number in altered if self._keeps(relation, number)]
         if not suspects or self.asked.has_old_rows(relation) or not self.asked.has_rows(relation):
             return ""
@@ -84,18 +85,7 @@ class Rewrites:
         are_explained = all(self._is_explained(relation, number) for number in suspects)
         if are_explained and not self.asked.has_rows_of_rewrite(relation):
             return ""
-        was_truncated = self.was_truncated(table_id, self.asked.now.end_ts, None)
-        if filling or len(suspects) < len(altered) or was_truncated:
-            # the table has a new file anyway, so it counts what else can have been done to a column
-            rewritten = {self._xid(table_id, number) for number in altered if not self._keeps(relation, number)}
-            others = rewritten | {self._xid(table_id, number) for number in filling}
-            is_known_why = was_truncated or any(self.asked.has_made_file(relation, xid) for xid in others)
-            suspects = [
-                number
-                for number in suspects
-                if not self._is_explained(relation, number) or (not is_known_why and self._is_retyped(relation, number))
-            ]
-            suspects = [number for number in suspects if not self._is_compared(relation, number, rewritten)]
+        suspects = self._narrowed(relation, suspects, altered, filling)
         if not suspects:
             return ""
         rows = self.asked.connection.query(_NAME_SQL.format(table=table_id, number=suspects[0]))
@@ -103,6 +93,24 @@ class Rewrites:
             f"was rewritten when its column {rows[0][0] if rows else suspects[0]} was altered, as by ALTER COLUMN … "
             "TYPE … USING: what its values are now is not in the log"
         )
+
+    def _narrowed(
+        self, relation: Relation, suspects: Collection[int], altered: Collection[int], filling: Collection[int]
+    ) -> list[int]:
+        """Return those of the suspects that count where the table has a new file for another reason as well, if it has:
+        then it matters what else can have been done to a column, and whose transaction wrote the rows."""
+        was_truncated = self.was_truncated(relation.table_id, self.asked.now.end_ts, None)
+        if not filling and len(suspects) == len(altered) and not was_truncated:
+            return list(suspects)
+        rewritten = {self._xid(relation.table_id, number) for number in altered if not self._keeps(relation, number)}
+        others = rewritten | {self._xid(relation.table_id, number) for number in filling}
+        is_known_why = was_truncated or any(self.asked.has_made_file(relation, xid) for xid in others)
+        return [
+            number
+            for number in suspects
+            if not self._is_explained(relation, number) or (not is_known_why and self._is_retyped(relation, number))
+            if not self._is_compared(relation, number, rewritten)
+        ]
 
     def came_back(self, table_id: int) -> bool:
         """Return whether the table has another file that no TRUNCATE in the stream explains, and all of its columns
