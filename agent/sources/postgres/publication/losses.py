@@ -7,10 +7,10 @@ What else has become of the publication meanwhile (another table that came or we
 from collections.abc import Callable, Collection, Mapping
 
 from agent.errors import RESYNC
-from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.published import PUBLICATION, Catalog
 from agent.sources.postgres.publication.sightings import PartitionSighting
+from agent.sources.postgres.server import xids
 from reactor.records.tables.table import TableRecord
 
 #: the cure of a table that has lost changes

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.errors import RESYNC, SourceError
-from agent.sources.postgres.publication import losses, type_facts, xids
+from agent.sources.postgres.publication import losses, type_facts
 from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.published import Catalog, Relation
 from agent.sources.postgres.publication.row_search import has_rows, may_be_exchanged
+from agent.sources.postgres.server import xids
 from agent.sources.postgres.server.connection import Connection, Row
 from agent.sources.postgres.server.keys import key_of
+from agent.sources.postgres.server.rewriters import writers_sql, written_sql
 from agent.sources.postgres.server.sql import identifier, qualified
 from reactor.records.tables.table import TableRecord
 
@@ -54,13 +56,6 @@ _COLUMNS_SQL: Final = (
 _REWRITTEN: Final = (
     "xmin::text IN (SELECT c.xmin::text FROM pg_catalog.pg_class c WHERE c.oid = {table} AND c.relam = 2 OR c.oid IN "
     "(SELECT i.indexrelid FROM pg_catalog.pg_index i WHERE i.indrelid = {table}))"
-)
-#: who wrote the rows of a table's indexes (or its own, if there are none) in ``pg_class`` last, and by which command;
-#: unknown where another transaction has tried to since
-_WRITERS_SQL: Final = (
-    "SELECT c.xmin::text, min(CASE WHEN c.xmax::text = '0' THEN c.cmin::text::int8 ELSE 4294967295 END) "
-    "FROM pg_catalog.pg_class c WHERE c.oid IN (SELECT indexrelid FROM pg_catalog.pg_index WHERE indrelid = {table}) "
-    "OR c.oid = {table} AND NOT EXISTS (SELECT FROM pg_catalog.pg_index WHERE indrelid = {table}) GROUP BY 1"
 )
 #: of a partition without indexes, and a transaction: the command with the oldest row that the table has of it, the one
 #: that made it a partition, and those that have left rows in the catalog, so that they wrote none in it
@@ -263,15 +258,11 @@ class Newcomers:
         gives all indexes new rows in ``pg_class`` behind that. What a transaction writes behind a TRUNCATE is later."""
         if relation.is_partitioned or relation.file == relation.table_id:
             return set()
-        writers = self.connection.query(_WRITERS_SQL.format(table=relation.table_id))
+        writers = writers_sql(f"(SELECT {relation.table_id}::oid)")
         return {
             xids.full(int(xmin or 0), self.now.ahead)
-            for xmin, command in writers
-            if self._has_rows(
-                relation,
-                f"xmin::text = '{xmin}' AND (xmax::text <> '0' OR cmin::text::int8 <= {command})",
-                otherwise=False,
-            )
+            for xmin, command in self.connection.query(f"SELECT xmin, command FROM {writers} writers")
+            if self._has_rows(relation, written_sql(int(xmin or 0), int(command or 0)), otherwise=False)
         }
 
     def empty(self, leaves: Collection[int]) -> frozenset[int]:

@@ -24,11 +24,11 @@ It may be dropped, detached, attached again without rows, or truncated: the stre
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.choosing import Wanted
 from agent.sources.postgres.publication.newcomers import Newcomers
 from agent.sources.postgres.publication.published import Relation
 from agent.sources.postgres.publication.sightings import PartitionSighting, Shape, Sightings
+from agent.sources.postgres.server import xids
 from reactor.ids import Ts
 from reactor.records.changefeed import DROP_PARTITION, TRUNCATE_PARTITION
 

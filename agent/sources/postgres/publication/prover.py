@@ -18,7 +18,7 @@ from agent.rows.arena import LogChunk
 from agent.rows.schema import TableSchema
 from agent.rows.schema_change import KnownTable
 from agent.sources.common.joining import Joining, Name, Reading
-from agent.sources.postgres.publication import digest, losses, published, type_facts, xids
+from agent.sources.postgres.publication import digest, losses, published, type_facts
 from agent.sources.postgres.publication.choosing import Wanted
 from agent.sources.postgres.publication.findings import Findings, schemas_after
 from agent.sources.postgres.publication.held_newcomers import HeldNewcomers
@@ -32,6 +32,7 @@ from agent.sources.postgres.publication.rewrites import Rewrites
 from agent.sources.postgres.publication.sightings import Shape, Sightings
 from agent.sources.postgres.publication.silent import SilentTables
 from agent.sources.postgres.publication.unnamed_roots import UnnamedRoots
+from agent.sources.postgres.server import xids
 from agent.sources.postgres.server.catalog import read_schemas, table_ids_of
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.idle import IdleServer

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Final
 
 from agent.errors import SourceError
-from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.proof import ColumnFacts, RowKey
+from agent.sources.postgres.server import xids
 from agent.sources.postgres.server.connection import Connection, Row
 from agent.sources.postgres.server.lsn import END_SQL, last_ts
 from agent.sources.postgres.server.sql import literal, qualified
@@ -228,8 +228,8 @@ class Catalog:
 def one_moment(connection: Connection, files: Mapping[int, int] = MappingProxyType({})) -> Iterator[None]:
     """All queries in this context see the catalog as of the first one. ``files``: the known ones of tables. A table
     that has another one keeps it meanwhile, so that the rows that are read are in the file that the catalog shows."""
-    moved = _moved(connection, files)
-    # another file may come between the two
+    moved: dict[int, str] = {}
+    # the locks precede the first query, which makes the snapshot; if that shows another such table, all begins again
     for is_last in (False, False, True):
         connection.query("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         try:

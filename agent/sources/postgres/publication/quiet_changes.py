@@ -18,9 +18,9 @@ from typing import Final
 import structlog
 
 from agent.rows.schema import TableSchema
-from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.published import Catalog, Relation
+from agent.sources.postgres.server import xids
 from agent.sources.postgres.server.catalog import read_schemas
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.idle import write_message

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 
 from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.decode import types
-from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.published import Catalog, Relation
 from agent.sources.postgres.publication.sightings import Declaration, Sightings
+from agent.sources.postgres.server import xids
 from agent.sources.postgres.server.connection import Connection
 from reactor.ids import Ts
 

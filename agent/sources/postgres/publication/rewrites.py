@@ -137,11 +137,11 @@ class Rewrites:
     def _trouble_of_exchange(self, relation: Relation, altered: Collection[int], declared: TableSchema | None) -> str:
         """Return the trouble of a table that another program has rewritten. That changes no value, but hides whether
         the server has, before."""
-        if not self.asked.was_exchanged(relation):
-            return ""
         known = self.asked.before.columns[relation.table_id]
         places = {column.place for column in declared.columns} if declared else known.keys()
         new = relation.columns.keys() - (places & known.keys())
+        if not (altered or new) or not self.asked.was_exchanged(relation):
+            return ""
         is_suspect = any(
             self._keeps(relation, at) and (self._is_retyped(relation, at) or not self._is_explained(relation, at))
             for at in altered

@@ -9,11 +9,12 @@ never come. It never names a table that no publication sends, such as a new one 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
-from agent.sources.postgres.publication import losses, xids
+from agent.sources.postgres.publication import losses
 from agent.sources.postgres.publication.newcomers import Newcomers, late
 from agent.sources.postgres.publication.partitions import Partitions
 from agent.sources.postgres.publication.proof import Proof
 from agent.sources.postgres.publication.published import Catalog, Relation
+from agent.sources.postgres.server import xids
 from agent.sources.postgres.server.connection import Connection
 from reactor.ids import Ts
 from reactor.records.tables.table import TableRecord

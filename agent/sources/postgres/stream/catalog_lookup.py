@@ -16,14 +16,15 @@ import structlog
 from agent.errors import SourceError, StatementRefusedError
 from agent.rows.schema import Column, TableSchema
 from agent.sources.postgres.decode import types
-from agent.sources.postgres.publication import xids
-from agent.sources.postgres.publication.xids import older_sql
+from agent.sources.postgres.server import xids
 from agent.sources.postgres.server.catalog import ALL_COLUMNS, leaves_sql, rows_of
 from agent.sources.postgres.server.connection import Connection
 from agent.sources.postgres.server.keys import key_of
+from agent.sources.postgres.server.rewriters import writers_sql, written_sql
 from agent.sources.postgres.server.session_settings import QUALIFIED_NAMES_SQL
 from agent.sources.postgres.server.sql import identifier, literal, output_text
 from agent.sources.postgres.server.terms import AllTerms
+from agent.sources.postgres.server.xids import older_sql
 from agent.sources.postgres.stream.column_numbers import Numbers
 
 #: from a commit's place in the log until others see it are microseconds
@@ -35,18 +36,11 @@ _log = structlog.get_logger()
 
 #: the command by which a rewrite wrote the rows: the first of its transaction; a locked row does not show it
 _COMMAND_SQL: Final = "SELECT min(cmin::text::int8) FROM {rows} WHERE xmin::text = '{xmin}' AND xmax::text = '0'"
-#: the transaction that wrote all rows of a table's indexes in ``pg_class`` anew, as it gave it another file, and up to
-#: which of its commands (unknown where another transaction has tried to since); of several partitions the youngest
-_REWRITER_SQL: Final = """
-SELECT xmin, command FROM (SELECT DISTINCT ON (relid) * FROM (
-  SELECT relid, pg_catalog.age(c.xmin) AS age, c.xmin::text AS xmin,
-         min(CASE WHEN c.xmax::text = '0' THEN c.cmin::text::int8 ELSE 4294967295 END) AS command
-    FROM {leaves} leaves(relid) JOIN pg_catalog.pg_class c
-      ON c.oid IN (SELECT indexrelid FROM pg_catalog.pg_index WHERE indrelid = relid)
-      OR c.oid = relid AND NOT EXISTS (SELECT FROM pg_catalog.pg_index WHERE indrelid = relid)
-   GROUP BY relid, c.xmin::text, age) writers ORDER BY relid, age DESC) oldest
- ORDER BY age LIMIT 1
-"""
+#: the transaction that gave a table its file, and its last command that did; of several partitions the youngest
+_REWRITER_SQL: Final = (
+    "SELECT xmin, command FROM (SELECT DISTINCT ON (relid) * FROM {writers} writers ORDER BY relid, age DESC) oldest "
+    "ORDER BY age LIMIT 1"
+)
 _XMINS_SQL: Final = (
     "SELECT attnum::int4, attname, xmin::text FROM pg_catalog.pg_attribute "
     "WHERE attrelid = {table} AND attnum > 0 AND NOT attisdropped"
@@ -256,13 +250,12 @@ class _NotOneValue(Exception):
 
 
 def _of_rewrite(connection: Connection, table_id: int) -> str:
-    """Return a condition that rows satisfy which a rewrite has written, or had before it, to be added to another."""
-    found = connection.query(_REWRITER_SQL.format(leaves=leaves_sql(table_id)))
+    """Return an SQL condition of rows that the table's last rewrite wrote, or that are older, to follow another one."""
+    found = connection.query(_REWRITER_SQL.format(writers=writers_sql(leaves_sql(table_id))))
     if not found:
         return ""
     xid, command = (int(number or 0) for number in found[0])
-    its_own = f"xmin::text = '{xid}' AND (xmax::text <> '0' OR cmin::text::int8 <= {command})"
-    return f" OR {older_sql(xid)} OR {its_own}"
+    return f" OR {older_sql(xid)} OR {written_sql(xid, command)}"
 
 
 def _verified(connection: Connection, rows: str, guess: Guess, name: str, xmin: int, is_old: str) -> str | None:

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.sources.postgres.publication import xids
 from agent.sources.postgres.publication.proof import FIRST_MAX, ColumnFacts, Proof
+from agent.sources.postgres.server import xids
 
 _ROUND = 1 << 32
 _keys = st.from_regex(r"[prndika][0-9]{1,9}", fullmatch=True)
